@@ -1,0 +1,83 @@
+"""What every reader of pre-trained vectors takes and returns.
+
+Letters: V rows of the source that were read, D columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+#: How a source spells sub-words; see `embinit_fairseq.vocab.tokens` for the meaning of each.
+MARKERS = ("auto", "none", "subword_nmt", "sentencepiece", "wordpiece", "bytelevel")
+
+#: The roles a source's own special rows can have.
+ROLES = ("bos", "eos", "unk", "pad", "mask")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows of a source are worth parsing.
+
+    A row is wanted if its word is in `exact`, or if its case-folded word (`str.casefold`) is in `folded`.
+    """
+
+    exact: frozenset[str] = frozenset()
+    folded: frozenset[str] = frozenset()
+
+    @classmethod
+    def words(cls, words: Iterable[str]) -> Wanted:
+        """Want exactly these spellings."""
+        return cls(exact=frozenset(words))
+
+    def __contains__(self, word: str) -> bool:
+        return word in self.exact or (bool(self.folded) and word.casefold() in self.folded)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a table came from; goes into reports."""
+
+    path: str
+    format: str
+    rows: int  # rows in the source, wanted or not
+    dim: int
+    markers: str = "auto"  # one of MARKERS
+    duplicates: int = 0  # later rows of a word that was read before; ignored
+    broken_lines: int = 0  # malformed lines in the middle of a public file; ignored unless strict
+
+
+@dataclass
+class VectorTable:
+    """The wanted rows of a source, in the source's order; the first of duplicate words wins.
+
+    matrix: (V, D) float32, C-contiguous. specials: role (see ROLES) -> (D,) float32, only where the source's
+    *format* defines such rows ([CLS], [SEP], ... of BERT; `</s>` of T5); they are not repeated in `words`.
+    """
+
+    words: list[str]
+    matrix: np.ndarray
+    origin: Origin
+    specials: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class VectorReader(Protocol):
+    """One source of vectors; nothing but its head is read before `read` is called."""
+
+    path: str
+    format: str
+    dim: int
+
+    def read(self, wanted: Wanted | None = None) -> VectorTable:
+        """Parse the wanted rows (None: all of them). Memory grows with the result, not with the source."""
+
+    def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:
+        """Sub-word vectors for words the source has no row for: surface -> (D,) float32.
+
+        The mean of the source's sub-word rows (fastText: its n-gram rows; Hugging Face: the pieces of its
+        tokenizer, without unknown pieces). Surfaces that cannot be composed are left out. Raises OptionError
+        where the source has no sub-words at all.
+        """

@@ -1,0 +1,23 @@
+"""The plugin's distribution. fairseq itself is installed beside it with --no-deps: see scripts/setup.sh."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="embinit-fairseq",
+    version="0.1.0",
+    description="Start transformers better: embedding initialisation, TUPE, Duo and vocabulary expansion for fairseq",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.9",
+    packages=find_packages(include=["embinit_fairseq", "embinit_fairseq.*"]),
+    install_requires=["numpy", "torch>=1.13", "sacrebleu>=2.3", "sentencepiece", "subword-nmt", "tqdm"],
+    extras_require={
+        "hf": ["safetensors", "tokenizers"],
+        "plot": ["matplotlib"],
+        "text": ["sacremoses", "spacy"],
+        "test": ["pytest", "pytest-cov", "hypothesis", "ruff", "scikit-learn"],
+        "bench": ["gensim"],
+    },
+    entry_points={"console_scripts": ["embinit = embinit_fairseq.cli.main:main"]},
+)
