@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Shared by the scripts of all data sets; to be sourced:
+#   source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+#
+# Environment variables:
+#   VENV   virtual environment to use (default: <repository>/.venv; made by scripts/setup.sh if it is missing)
+set -euo pipefail
+
+REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+VENV=${VENV:-$REPO/.venv}
+USER_DIR=$REPO/embinit_fairseq
+export REPO VENV USER_DIR
+
+# die MESSAGE...: say what is wrong and what to do, and stop.
+die() {
+  echo "$(basename "$0"): error: $*" >&2
+  exit 1
+}
+
+say() { echo "[$(date +%H:%M:%S)] $*" >&2; }
+
+# usage: print the comment at the head of the calling script.
+usage() { awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0"; }
+
+# need_value OPTION REMAINING: an option that takes a value must be followed by one.
+need_value() { [[ $2 -ge 2 ]] || die "$1 needs a value; see $(basename "$0") --help"; }
+
+# one_of OPTION VALUE CHOICE...: the value must be among the choices.
+one_of() {
+  local option=$1 value=$2
+  shift 2
+  local choice
+  for choice in "$@"; do [[ $choice != "$value" ]] || return 0; done
+  die "$option $value: not known; choose one of: $*"
+}
+
+# absolute PATH: the path of a file that need not exist yet, independent of the current directory.
+absolute() {
+  case $1 in
+    /*) printf '%s\n' "$1" ;;
+    *) printf '%s/%s\n' "$PWD" "$1" ;;
+  esac
+}
+
+# use_environment: put the virtual environment's commands first; make the environment if there is none.
+use_environment() {
+  if [[ ! -x $VENV/bin/python ]]; then
+    [[ -f $REPO/scripts/setup.sh ]] || die "no environment in $VENV: set VENV to one that has fairseq"
+    say "no environment in $VENV yet: making it"
+    bash "$REPO/scripts/setup.sh" "$VENV" >&2
+  fi
+  PATH=$VENV/bin:$PATH
+  export PATH
+  command -v fairseq-train >/dev/null || die "$VENV has no fairseq-train: remove it, or run scripts/setup.sh $VENV"
+}
+
+# step NAME OUTPUT... -- COMMAND ARG...: run "COMMAND ARG... TEMPORARY..." unless all outputs exist.
+# The command writes to one temporary name per output, given as its last arguments; they get their real names only
+# when it has succeeded, so that whatever exists is complete, and a stopped script goes on where it was.
+step() {
+  # The names start with step_ because the command sees them: bash's local variables are visible to what is called.
+  local step_name=$1 step_outputs=() step_temporary=() step_output step_missing=0
+  shift
+  while [[ $1 != -- ]]; do
+    step_outputs+=("$1")
+    shift
+  done
+  shift
+  for step_output in "${step_outputs[@]}"; do [[ -e $step_output ]] || step_missing=1; done
+  if [[ $step_missing -eq 0 ]]; then
+    say "$step_name: there already"
+    return 0
+  fi
+  say "$step_name"
+  for step_output in "${step_outputs[@]}"; do
+    mkdir -p "$(dirname "$step_output")"
+    rm -rf "$step_output.part"
+    step_temporary+=("$step_output.part")
+  done
+  # Not "if ! command": bash would ignore `set -e` inside a function called that way.
+  "$@" "${step_temporary[@]}"
+  for step_output in "${step_outputs[@]}"; do
+    rm -rf "$step_output"
+    mv "$step_output.part" "$step_output"
+  done
+}
+
+# sha256_of FILE: print the checksum.
+sha256_of() {
+  if command -v sha256sum >/dev/null; then
+    sha256sum "$1" | cut -d' ' -f1
+  else
+    shasum -a 256 "$1" | cut -d' ' -f1
+  fi
+}
+
+# fetch URL FILE: with whichever program there is.
+fetch() {
+  if command -v curl >/dev/null; then
+    curl --fail --silent --show-error --location --retry 3 --output "$2" "$1"
+  elif command -v wget >/dev/null; then
+    wget --quiet --tries=3 --output-document="$2" "$1"
+  else
+    python3 -c 'import sys, urllib.request; urllib.request.urlretrieve(sys.argv[1], sys.argv[2])' "$1" "$2"
+  fi
+}
+
+# download URL SHA256 FILE: no download if the right file is there; never leaves a wrong or half file behind.
+download() {
+  local url=$1 expected=$2 file=$3 actual
+  if [[ -f $file && $(sha256_of "$file") == "$expected" ]]; then return 0; fi
+  mkdir -p "$(dirname "$file")"
+  fetch "$url" "$file.part" || {
+    rm -f "$file.part"
+    die "cannot download $url: check the connection, or set DATA to a folder with a copy (see --help)"
+  }
+  actual=$(sha256_of "$file.part")
+  if [[ $actual != "$expected" ]]; then
+    rm -f "$file.part"
+    die "$url has SHA-256 $actual instead of $expected: the file was changed or damaged; try again, or set DATA to a copy"
+  fi
+  mv "$file.part" "$file"
+}
+
+# remember_settings FILE LINE...: the options a folder was made with; other options need another folder.
+remember_settings() {
+  local file=$1 settings
+  shift
+  settings=$(printf '%s\n' "$@")
+  if [[ -f $file ]]; then
+    [[ $(cat "$file") == "$settings" ]] || die "$(dirname "$file") was made with other options ($(paste -sd ' ' "$file")): \
+choose another --output, or remove that folder"
+    return 0
+  fi
+  mkdir -p "$(dirname "$file")"
+  printf '%s\n' "$settings" >"$file.part"
+  mv "$file.part" "$file"
+}

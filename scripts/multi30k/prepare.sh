@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Prepare Multi30k (task 1, German and English, 29,000 training sentences) for fairseq.
+#
+# Usage: [DATA=DIR] [VENV=DIR] bash scripts/multi30k/prepare.sh [options]
+#   --tokens KIND     moses (default): words, the data set's own lower-cased Moses tokens
+#                     spacy: words, spaCy's rule-based tokenizers on the lower-cased text (as Kim et al. 2024)
+#                     subword_nmt: joint BPE on the Moses tokens
+#                     sentencepiece: one joint model on the lower-cased text
+#                     huggingface: the pieces of the tokenizer in --hf
+#   --hf DIR          Hugging Face folder with tokenizer.json, vocab.txt or spiece.model (--tokens huggingface)
+#   --source LANG     de (default) or en
+#   --target LANG     en (default) or de
+#   --bpe-size N      merges of subword_nmt, vocabulary of sentencepiece (default 10000)
+#   --spm-type TYPE   unigram (default) or bpe (--tokens sentencepiece)
+#   --min-count N     symbols that the training text has fewer times become <unk> (default 2)
+#   --output DIR      default: data/multi30k/<source>-<target>.<tokens>
+#
+# DATA is a local copy with raw/<split>.<lang>.gz and tok/<split>.lc.norm.tok.<lang>[.gz] (splits train, val,
+# test_2016_flickr). Without it the files come from the data set's repository on GitHub and are checked by SHA-256.
+#
+# Makes DIR/bin (for fairseq), DIR/text (tokens) and DIR/corpus (plain text; its test set is the reference for BLEU).
+# Can be stopped and started again: finished steps are not repeated.
+# shellcheck source=../common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+HERE=$REPO/scripts/multi30k
+# The pinned revision of the data set's repository. MULTI30K_URL: another mirror with the same files.
+MULTI30K_URL=${MULTI30K_URL:-https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d/data/task1}
+tokens=moses hf="" source=de target=en size=10000 spm_type=unigram min_count=2 output=""
+
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --*) need_value "$1" $# ;;
+    *) die "$1: no such option; see $(basename "$0") --help" ;;
+  esac
+  case $1 in
+    --tokens) tokens=$2 ;;
+    --hf) hf=$2 ;;
+    --source) source=$2 ;;
+    --target) target=$2 ;;
+    --bpe-size) size=$2 ;;
+    --spm-type) spm_type=$2 ;;
+    --min-count) min_count=$2 ;;
+    --output) output=$2 ;;
+    *) die "$1: no such option; see $(basename "$0") --help" ;;
+  esac
+  shift 2
+done
+
+one_of --tokens "$tokens" moses spacy subword_nmt sentencepiece huggingface
+one_of --source "$source" de en
+one_of --target "$target" de en
+one_of --spm-type "$spm_type" unigram bpe
+[[ $source != "$target" ]] || die "--source and --target are both $source"
+[[ $tokens != huggingface || -d $hf ]] || die "--tokens huggingface needs --hf DIR, a folder with a tokenizer (got '$hf')"
+output=$(absolute "${output:-data/multi30k/$source-$target.$tokens}")
+use_environment
+
+# published NAME TEXT: the plain text of one published file. The tok files are stored without compression there.
+published() {
+  local name=$1 text=$2 file expected
+  expected=$(awk -v name="$name" '$2 == name { print $1 }' "$HERE/sha256.txt")
+  if [[ -n ${DATA:-} ]]; then
+    file=$DATA/$name
+    [[ -f $file ]] || file=$DATA/$name.gz
+    [[ -f $file ]] || die "DATA=$DATA has no $name: it needs raw/ and tok/ as described by --help"
+  else
+    file=$output/download/$name
+    download "$MULTI30K_URL/$name" "$expected" "$file"
+  fi
+  case $file in
+    *.gz) gzip -dc "$file" >"$text" || die "$file is damaged: get it again" ;;
+    *) cp "$file" "$text" ;;
+  esac
+  if [[ $expected != "$(sha256_of "$file")" && $expected != "$(sha256_of "$text")" ]]; then
+    say "note: $file differs from the published file (SHA-256)"
+  fi
+}
+
+# tokenise LANG INPUT TEMPORARY: one side of one split in the chosen tokens.
+tokenise() {
+  local lang=$1 split=$2 text=$3 raw=$output/corpus/raw tok=$output/corpus/tok
+  case $tokens in
+    moses) python "$HERE/tokens.py" encode --kind moses <"$tok/$split.$lang" >"$text" ;;
+    spacy) python "$HERE/tokens.py" encode --kind spacy --lang "$lang" <"$raw/$split.$lang" >"$text" ;;
+    subword_nmt)
+      python "$HERE/tokens.py" encode --kind moses <"$tok/$split.$lang" |
+        subword-nmt apply-bpe --codes "$output/bpe.codes" >"$text"
+      ;;
+    sentencepiece)
+      python "$HERE/tokens.py" encode --kind sentencepiece --model "$output/spm.model" <"$raw/$split.$lang" >"$text"
+      ;;
+    huggingface) python "$HERE/tokens.py" encode --kind huggingface --model "$hf" <"$raw/$split.$lang" >"$text" ;;
+  esac
+}
+
+learn_bpe() {
+  cat "$output/corpus/tok/train.$source" "$output/corpus/tok/train.$target" |
+    python "$HERE/tokens.py" encode --kind moses | subword-nmt learn-bpe --symbols "$size" >"$1"
+}
+
+learn_sentencepiece() {
+  cat "$output/corpus/raw/train.$source" "$output/corpus/raw/train.$target" |
+    python "$HERE/tokens.py" train-sentencepiece --size "$size" --type "$spm_type" --output "$1"
+}
+
+binarise() {
+  local bin=$1
+  fairseq-preprocess --source-lang "$source" --target-lang "$target" --destdir "$bin" --workers 1 \
+    --trainpref "$output/text/train" --validpref "$output/text/valid" --testpref "$output/text/test" \
+    --thresholdsrc "$min_count" --thresholdtgt "$min_count" >"$output/preprocess.log" 2>&1 ||
+    die "fairseq-preprocess failed; see $output/preprocess.log"
+}
+
+remember_settings "$output/settings" "tokens=$tokens" "source=$source" "target=$target" "size=$size" \
+  "spm_type=$spm_type" "min_count=$min_count" "hf=${hf:+$(absolute "$hf")}"
+
+for lang in "$source" "$target"; do
+  for pair in train:train val:valid test_2016_flickr:test; do
+    split=${pair#*:}
+    step "$split.$lang, raw" "$output/corpus/raw/$split.$lang" -- published "raw/${pair%:*}.$lang.gz"
+    step "$split.$lang, Moses tokens" "$output/corpus/tok/$split.$lang" -- \
+      published "tok/${pair%:*}.lc.norm.tok.$lang"
+  done
+done
+[[ $tokens != subword_nmt ]] || step "learning BPE" "$output/bpe.codes" -- learn_bpe
+[[ $tokens != sentencepiece ]] || step "learning a sentencepiece model" "$output/spm.model" -- learn_sentencepiece
+for lang in "$source" "$target"; do
+  for split in train valid test; do
+    step "$split.$lang, $tokens" "$output/text/$split.$lang" -- tokenise "$lang" "$split"
+  done
+done
+step "binarising" "$output/bin" -- binarise
+say "ready: $output/bin ($(wc -l <"$output/bin/dict.$source.txt") + $(wc -l <"$output/bin/dict.$target.txt") symbols)"
