@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError
@@ -274,6 +274,7 @@ def test_roberta_specials(tmp_path):
     assert not set(first) & set(read.words)
 
 
+@example("Ġgantija")
 @given(st.text(max_size=8))
 def test_bytelevel_decoding_inverts_the_alphabet(text):
     pre = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -365,7 +366,7 @@ def test_unigram_tokenizer_json(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "word", ["unbelievable", "UNBELIEVABLE!", "houses", "Ünbelievable", "the house", "qqq", "", "s"]
+    "word", ["unbelievable", "UNBELIEVABLE!", "houses", "Ünbelievable", "the house", "qqq", "housex", "", "s"]
 )
 def test_wordpiece_cuts_as_the_library_does(tmp_path, word):
     matrix = bert(tmp_path)
