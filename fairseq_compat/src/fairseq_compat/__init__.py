@@ -1,0 +1,14 @@
+"""Makes unmodified fairseq 0.12.2 run on current Python, torch, numpy and hydra.
+
+Nothing needs to be imported: ``fairseq_compat_hook.pth`` runs :mod:`fairseq_compat.hook` at interpreter start.
+This file stays empty of imports, because it is read by every interpreter of the environment.
+"""
+
+__version__ = "0.1.0"
+
+
+def status():
+    """One :class:`fairseq_compat.report.FixStatus` (fix, needed, active, reason) for each fix."""
+    from fairseq_compat.report import status as report_status
+
+    return report_status()

@@ -1,0 +1,35 @@
+"""Several processes on the CPU with the default back end.
+
+Symptom: ``--cpu`` with several processes and the default ``--ddp-backend pytorch_ddp`` raises ``ValueError:
+    DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device GPU
+    modules or CPU modules, but got device_ids [0]``.
+Versions: all; fairseq 0.12.2 names a device always.
+Where: fairseq/models/distributed_fairseq_model.py:60.
+Remedy: no device ids for a module on the CPU.
+Upstream: not reported. Without this fix: ``--ddp-backend legacy_ddp``.
+Can go: with a fairseq that leaves the device ids out on the CPU.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+REASON = "the default data-parallel back end names a GPU even with --cpu"
+
+
+def needed() -> bool:
+    return True
+
+
+@contextmanager
+def patching(module):
+    yield
+    original = module.DistributedDataParallel
+
+    class DistributedDataParallel(original):
+        def __init__(self, module, device_ids=None, output_device=None, **options):
+            if all(parameter.device.type == "cpu" for parameter in module.parameters()):
+                device_ids = output_device = None
+            super().__init__(module, device_ids=device_ids, output_device=output_device, **options)
+
+    module.DistributedDataParallel = DistributedDataParallel

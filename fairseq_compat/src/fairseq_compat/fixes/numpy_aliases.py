@@ -1,0 +1,31 @@
+"""Old names of numpy that four modules of fairseq still use.
+
+Symptom: ``AttributeError: module 'numpy' has no attribute 'int'`` (``float``, ``compat``); language models with
+    ``--sample-break-mode eos`` and bucketed translation data are hit first.
+Versions: ``np.int`` and ``np.float``: numpy >= 1.24; ``np.compat.long``: numpy >= 2.0; fairseq 0.12.2.
+Where: fairseq/data/data_utils.py:488, fairseq/modules/dynamic_crf_layer.py:108,
+    fairseq/data/token_block_dataset.py:125, fairseq/data/language_pair_dataset.py:292.
+Remedy: these four modules see a numpy that has the three names; numpy itself is untouched.
+Upstream: numpy's release notes of 1.20 and 2.0.
+Can go: with a fairseq that says ``int`` and ``float``.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+from fairseq_compat.shadow import shadow
+from fairseq_compat.versions import at_least
+
+REASON = "numpy >= 1.24 has no np.int, np.float; numpy >= 2.0 no np.compat"
+
+
+def needed() -> bool:
+    return at_least("numpy", 1, 24)
+
+
+@contextmanager
+def patching(module):
+    yield
+    module.np = shadow(module.np, int=int, float=float, compat=SimpleNamespace(long=int))

@@ -1,0 +1,76 @@
+"""Start-up hook: applies the fixes while fairseq's modules are being imported.
+
+Imported by every interpreter of the environment, so it uses nothing but ``sys``; the fixes themselves are imported
+when the first of the modules below is.
+"""
+
+import sys
+
+# module of fairseq 0.12.2 -> fixes that act on it (modules of fairseq_compat.fixes)
+FIXES = {
+    "fairseq.dataclass.configs": ("hashable_dataclasses",),
+    "fairseq.models.transformer.transformer_config": ("hashable_dataclasses",),
+    "fairseq.dataclass.utils": ("third_party_registries",),
+    "fairseq.checkpoint_utils": ("safe_checkpoints",),
+    "fairseq.file_io": ("atomic_copies",),
+    "fairseq.distributed.utils": ("broadcast_objects",),
+    "fairseq.models.distributed_fairseq_model": ("cpu_data_parallel",),
+    "fairseq.modules.transformer_layer": ("encoder_copies",),
+    "fairseq.data.data_utils": ("numpy_aliases",),
+    "fairseq.data.token_block_dataset": ("numpy_aliases",),
+    "fairseq.data.language_pair_dataset": ("numpy_aliases",),
+    "fairseq.modules.dynamic_crf_layer": ("numpy_aliases",),
+}
+
+
+class FixingLoader:
+    """Stands in for the real loader while its module executes.
+
+    An object of its own, because the real one may be shared by many modules (pytest's assertion rewriter is).
+    """
+
+    def __init__(self, loader, fixes):
+        self.loader, self.fixes = loader, fixes
+
+    def __getattr__(self, name):
+        return getattr(self.loader, name)
+
+    def create_module(self, spec):
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module):
+        from fairseq_compat.runner import execute
+
+        execute(module, self.loader, self.fixes)
+
+
+class FairseqFinder:
+    """Asks the other finders for the modules named in FIXES and wraps what they find."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == "fairseq" and sys.meta_path[0] is not cls:
+            # pytest's assertion rewriter goes in front of us and would answer for modules that we must see
+            sys.meta_path.remove(cls)
+            sys.meta_path.insert(0, cls)
+        fixes = FIXES.get(name)
+        if fixes is None:
+            return None
+        for finder in list(sys.meta_path):
+            if finder is cls or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = FixingLoader(spec.loader, fixes)
+                return spec
+        return None
+
+
+def install():
+    """Put the finder in front of the others, once."""
+    if FairseqFinder not in sys.meta_path:
+        sys.meta_path.insert(0, FairseqFinder)
+
+
+install()

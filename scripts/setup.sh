@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Makes a complete environment for this project, with whatever pip the Python at hand brings.
+set -euo pipefail
+
+usage() {
+    cat <<'USAGE'
+Usage: bash scripts/setup.sh [VENV]
+
+Makes (or brings up to date) the virtual environment VENV, by default .venv in the root of the repository, with torch,
+unmodified fairseq 0.12.2, fairseq_compat and this plugin (the latter two in editable mode). A second call returns at
+once unless the lists of requirements have changed.
+
+Environment variables:
+  PYTHON       interpreter to use, 3.9 - 3.13 (default: the first suitable of python3, python3.13 ... python3.9)
+  TORCH_SPEC   requirement(s) for torch (default: torch==2.13.0; torch==2.8.0, the last one, on Python 3.9).
+               An old torch needs an old numpy: TORCH_SPEC='torch==2.2.2 numpy<2'
+  EXTRAS       extras of setup.py to install (default: hf,plot,text,test)
+  EDITABLE     1 (default): editable installs; 0: regular ones, so that the checkout may be moved afterwards
+pip's own variables (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, ...) are honoured, for instance to take
+torch's CPU builds instead of the larger CUDA ones.
+USAGE
+}
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() {
+    printf 'setup: error: %s\n' "$*" >&2
+    exit 1
+}
+
+supported() { "$1" -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
+
+find_python() {
+    if [[ -n ${PYTHON:-} ]]; then
+        command -v "$PYTHON" >/dev/null || fail "PYTHON=$PYTHON was not found; set PYTHON to a Python 3.9 - 3.13"
+        supported "$PYTHON" || fail "$PYTHON is $("$PYTHON" --version 2>&1); set PYTHON to a Python 3.9 - 3.13"
+        echo "$PYTHON"
+        return
+    fi
+    local candidate
+    for candidate in python3 python3.13 python3.12 python3.11 python3.10 python3.9; do
+        if command -v "$candidate" >/dev/null && supported "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    fail "no Python 3.9 - 3.13 was found ($(python3 --version 2>&1 || true)); install one and set PYTHON to it"
+}
+
+make_venv() {
+    local python
+    python=$(find_python)
+    say "new environment $venv with $("$python" --version 2>&1)"
+    "$python" -m venv "$venv" || fail "$python -m venv failed; on Debian and Ubuntu: apt install python3-venv"
+}
+
+# fairseq has no wheels: a C and a C++ compiler and Python's headers are needed once
+check_compiler() {
+    "$venv/bin/python" -m pip show --quiet fairseq 2>/dev/null && return
+    local missing
+    missing=$("$venv/bin/python" - <<'PY'
+import os, shlex, shutil, sysconfig
+
+for name in ("CC", "CXX"):
+    command = shlex.split(os.environ.get(name) or sysconfig.get_config_var(name) or name.lower())[0]
+    if shutil.which(command) is None:
+        print(command, end=" ")
+if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+    print("Python.h", end=" ")
+PY
+    )
+    [[ -z $missing ]] || fail "fairseq is compiled at installation, but these are missing: $missing;" \
+        "on Debian and Ubuntu: apt install gcc g++ python3-dev"
+}
+
+# everything that decides about the contents of the environment
+fingerprint() {
+    "$venv/bin/python" - "$repo" "$torch_spec" "$extras" "$editable" <<'PY'
+import hashlib, pathlib, sys
+
+repo = pathlib.Path(sys.argv[1])
+state = hashlib.sha256(repr((sys.version_info[:3], sys.argv[1:])).encode())
+files = [repo / name for name in ("setup.py", "pyproject.toml", "scripts/setup.sh")]
+for path in sorted([*files, *repo.glob("fairseq_compat/pyproject.toml"), *repo.glob("fairseq_compat/src/*.pth")]):
+    state.update(path.read_bytes())
+if sys.argv[4] == "0":  # regular installs hold copies of the sources
+    for path in sorted([*repo.glob("embinit_fairseq/**/*.py"), *repo.glob("fairseq_compat/src/**/*.py")]):
+        state.update(path.read_bytes())
+print(state.hexdigest())
+PY
+}
+
+install_all() {
+    local pip=("$venv/bin/python" -m pip --disable-pip-version-check) mode=()
+    [[ $editable == 0 ]] || mode=(--editable)
+    local requirements
+    read -ra requirements <<<"$torch_spec"
+    say "[1/4] ${requirements[*]} (the longest step)"
+    "${pip[@]}" install "${requirements[@]}"
+    say "[2/4] fairseq_compat and what fairseq needs"
+    "${pip[@]}" install --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "$repo/fairseq_compat[fairseq]"
+    say "[3/4] fairseq 0.12.2, unmodified (compiled here, less than a minute)"
+    "${pip[@]}" install --quiet --no-deps fairseq==0.12.2
+    say "[4/4] embinit_fairseq with the extras $extras"
+    "${pip[@]}" install --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "${repo}[$extras]"
+}
+
+case ${1:-} in
+-h | --help)
+    usage
+    exit 0
+    ;;
+-*)
+    usage >&2
+    exit 2
+    ;;
+esac
+[[ $# -le 1 ]] || {
+    usage >&2
+    exit 2
+}
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=${1:-$repo/.venv}
+extras=${EXTRAS:-hf,plot,text,test}
+editable=${EDITABLE:-1}
+
+if [[ -e $venv && ! -x $venv/bin/python ]]; then
+    fail "$venv exists but is no virtual environment; remove it or name another one"
+fi
+[[ -e $venv ]] || make_venv
+venv=$(cd "$venv" && pwd)
+supported "$venv/bin/python" || fail "$venv has $("$venv/bin/python" --version 2>&1), not 3.9 - 3.13; remove it"
+
+default_torch=torch==2.13.0
+"$venv/bin/python" -c 'import sys; sys.exit(sys.version_info >= (3, 10))' && default_torch=torch==2.8.0
+torch_spec=${TORCH_SPEC:-$default_torch}
+
+stamp=$venv/.embinit-setup
+wanted=$(fingerprint)
+if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+    say "$venv is up to date"
+    exit 0
+fi
+rm -f "$stamp"
+check_compiler
+install_all
+"$venv/bin/python" -m fairseq_compat || fail "fairseq_compat is not active in $venv (see the table above)"
+"$venv/bin/python" -c 'import fairseq' || fail "fairseq cannot be imported in $venv (see above)"
+echo "$wanted" >"$stamp"
+say "done; activate it with: source $venv/bin/activate"
