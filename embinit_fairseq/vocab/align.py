@@ -112,25 +112,29 @@ class _Matcher:
                 self.folded.setdefault(word.casefold(), row)
 
     def match(self, symbol: str) -> tuple[int, str]:
+        token = parse(symbol, self.style)
+        translated = spell(token, self.source_style)
+        # Words are word-initial: where a segmenter has both `▁haus` and the inner piece `haus`, the first is the word.
+        if self.style == "none" and "marker" in self.rules and symbol not in translated:
+            found = self._look_up(translated, "marker", None)
+            if found:
+                return found
         # Equal spelling means equal text unless two *segmenters* disagree about what the spelling means: `ing` inside
         # a word for sentencepiece, at its beginning for BERT.
-        token = parse(symbol, self.style)
         typed = "none" not in (self.style, self.source_style) and self.style != self.source_style
         same = not typed or compatible(token, parse(symbol, self.source_style))
         if same and (found := self._look_up([symbol], "exact", "casefold")):
             return found
-        if "marker" in self.rules and (
-            found := self._look_up(spell(token, self.source_style), "marker", "marker_casefold")
-        ):
+        if "marker" in self.rules and (found := self._look_up(translated, "marker", "marker_casefold")):
             return found
         return -1, ""
 
-    def _look_up(self, spellings: list[str], rule: str, folded_rule: str) -> tuple[int, str] | None:
+    def _look_up(self, spellings: list[str], rule: str, folded_rule: str | None) -> tuple[int, str] | None:
         if rule in self.rules:
             for word in spellings:
                 if word in self.exact:
                     return self.exact[word], rule
-        if "casefold" in self.rules:
+        if folded_rule and "casefold" in self.rules:
             for word in spellings:
                 if word.casefold() in self.folded:
                     return self.folded[word.casefold()], folded_rule

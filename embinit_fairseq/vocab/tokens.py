@@ -23,7 +23,7 @@ _SHARE = 0.02
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of text. `initial`: does it begin a word? `final`: does it end one? None where the spelling leaves it open."""
+    """A piece of text. initial: does it begin a word? final: does it end one? None: the spelling leaves it open."""
 
     surface: str
     initial: bool | None

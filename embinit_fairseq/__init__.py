@@ -1,0 +1,15 @@
+"""Start transformers better: embedding initialisation, TUPE, Duo and vocabulary expansion for fairseq.
+
+`--user-dir embinit_fairseq` (or `import embinit_fairseq`) registers everything below with fairseq.
+"""
+
+from embinit_fairseq.registration import register_with_fairseq
+
+__version__ = "0.1.0"
+
+#: Importing one of these registers what it defines.
+REGISTERING = [
+    "embinit_fairseq.hooks.register",
+]
+
+register_with_fairseq(REGISTERING)

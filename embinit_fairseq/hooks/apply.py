@@ -1,0 +1,210 @@
+"""Apply `--embed-init` to a model that was just built for training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from embinit_fairseq.errors import EmbinitError, OptionError
+from embinit_fairseq.hooks.freeze import apply_freezes, parse_freeze
+from embinit_fairseq.hooks.options import Request, store_record
+from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY, EmbedInit
+from embinit_fairseq.hooks.resume import REPORT_FILE, checkpoint_to_restore, read_record
+from embinit_fairseq.hooks.slots import Slot, find_slots, position_std, write_table
+from embinit_fairseq.hooks.sources import SlotSource, parse_formats, parse_paths, read_source
+from embinit_fairseq.init import report
+from embinit_fairseq.init.draws import Draws
+from embinit_fairseq.init.statistics import absorption_ratio, describe
+from embinit_fairseq.init.strategies import build
+
+logger = logging.getLogger(__name__)
+VERSION = "0.1.0"
+
+
+def embed_init(model: nn.Module, task: Any, cfg: Any, request: Request) -> None:
+    """Initialise (fresh start) or only freeze again (continuation); leaves the report in `cfg` and in save_dir."""
+    if request.ddp_backend == "fully_sharded":
+        raise OptionError("--embed-init: --ddp-backend fully_sharded cuts tables into pieces; use another backend")
+    slots = find_slots(model, task)
+    freezes = parse_freeze(request.options.embed_init_freeze or ())
+    paths = parse_paths(request.options.embed_init_path, slots)
+    _check_options(request, paths, slots)
+    checkpoint = checkpoint_to_restore(request)
+    if checkpoint is None:
+        record, known = _start(slots, paths, request)
+    else:
+        record, known = _continue(slots, checkpoint, request)
+    frozen = apply_freezes(freezes, slots, known, task)
+    if record is None:
+        return
+    if checkpoint is None:
+        for name, slot_record in record["slots"].items():
+            slot_record["freeze"] = frozen.get(name)
+            slot_record["signature"] = report.signature(slot_record, VERSION)
+        logger.info(report.render(record))
+        _write_report(record, request)
+    store_record(cfg, json.dumps(record))
+
+
+def _check_options(request: Request, paths: dict[str, str], slots: dict[str, Slot]) -> None:
+    strategy = EMBED_INIT_REGISTRY.get(request.strategy)
+    if strategy is None:
+        raise OptionError(
+            f"--embed-init {request.strategy}: no such strategy; there are: {', '.join(EMBED_INIT_REGISTRY)}"
+        )
+    if strategy.needs_source and not paths:
+        names = " ".join(f"{slot.name}=VECTORS" for slot in slots.values())
+        raise OptionError(f"--embed-init {request.strategy} needs vectors: add --embed-init-path {names}")
+    std = request.options.embed_init_std
+    if std is not None and not strategy.scaled:
+        raise OptionError(
+            f"--embed-init-std {std}: {request.strategy} keeps the sigma it has; use xavier or pretrained_xavier"
+        )
+    if std is not None and not (std > 0 and np.isfinite(std)):
+        raise OptionError(f"--embed-init-std {std}: a standard deviation is a positive number")
+
+
+def _start(
+    slots: dict[str, Slot], paths: dict[str, str], request: Request
+) -> tuple[dict[str, Any], dict[str, np.ndarray | None]]:
+    formats = parse_formats(request.options.embed_init_format, slots)
+    strategy = EMBED_INIT_REGISTRY[request.strategy]()
+    record: dict[str, Any] = {
+        "embed_init": report.VERSION,
+        "version": VERSION,
+        "strategy": request.strategy,
+        "slots": {},
+    }
+    known: dict[str, np.ndarray | None] = {}
+    if paths and not strategy.needs_source:
+        logger.info("--embed-init %s draws all its numbers: the vectors are not read", request.strategy)
+    for slot in slots.values():
+        path = paths.get(slot.name) if strategy.needs_source else None
+        read = None if path is None else read_source(slot, path, formats.get(slot.name), request.options)
+        # a slot without a path gets xavier, whatever the strategy of the others
+        name = "xavier" if strategy.needs_source and path is None else request.strategy
+        slot_strategy = strategy if name == request.strategy else EMBED_INIT_REGISTRY[name]()
+        record["slots"][slot.name] = _fill(slot, name, slot_strategy, read, path, request)
+        known[slot.name] = read.alignment.found if read else None
+    return record, known
+
+
+def _fill(
+    slot: Slot, name: str, strategy: EmbedInit, read: SlotSource | None, path: str | None, request: Request
+) -> dict[str, Any]:
+    """Fill one table and describe what was done."""
+    rows, dim = slot.embedding.num_embeddings, slot.embedding.embedding_dim
+    std = request.options.embed_init_std if strategy.scaled else None
+    draws = Draws(rows, dim, request.draw_seed, slot.name, std)
+    before = describe(_as_array(slot))
+    source = read.source if read else None
+    write_table(
+        slot,
+        build(
+            lambda source, draws: strategy.table(source, draws, request.options),
+            source,
+            draws,
+            slot.vocabulary.pad_row,
+        ),
+    )
+    after = describe(_as_array(slot))
+    positions = position_std(slot.owner)
+    found = read.alignment.found if read else np.zeros(rows, dtype=bool)
+    slot_record = {
+        "rows": rows,
+        "dim": dim,
+        "tied": slot.tied,
+        "strategy": name,
+        "oov": request.options.embed_init_oov if read else None,
+        "std": std,
+        "target_std": draws.target_std if strategy.scaled else None,
+        "seed": request.draw_seed,
+        "source": None,
+        "source_moments": None,
+        "before": before,
+        "after": after,
+        "embed_scale": slot.embed_scale,
+        "after_scaled_std": after["std"] * slot.embed_scale,
+        "position_std": positions,
+        "absorption_ratio": absorption_ratio(after["std"], slot.embed_scale, positions),
+        "dictionary": report.symbols_digest(slot.vocabulary.symbols),
+        "known_rows": report.pack_rows(found),
+    }
+    if read:
+        slot_record |= _source_record(read, path)
+    return slot_record
+
+
+def _source_record(read: SlotSource, path: str | None) -> dict[str, Any]:
+    origin = read.origin
+    return {
+        "source": {
+            "path": os.path.abspath(path),
+            "name": os.path.basename(os.path.normpath(path)),
+            "format": origin.format,
+            "rows": origin.rows,
+            "dim": origin.dim,
+            "markers": read.alignment.source_style,
+            "duplicates": origin.duplicates,
+            "broken_lines": origin.broken_lines,
+        },
+        "source_moments": describe(read.source.vectors),
+        "markers": read.alignment.style,
+        "rows_by_rule": read.alignment.counts_by_rule(),
+        "composed": len(read.source.composed_rows),
+        **read.coverage,
+    }
+
+
+def _as_array(slot: Slot) -> np.ndarray:
+    return slot.embedding.weight.detach().to(device="cpu", dtype=torch.float32).numpy()
+
+
+def _continue(
+    slots: dict[str, Slot], checkpoint: str, request: Request
+) -> tuple[dict[str, Any] | None, dict[str, np.ndarray | None]]:
+    """A checkpoint will replace every table: open no vectors, only recall which rows were known."""
+    record = read_record(checkpoint)
+    logger.info("--embed-init %s: weights come from %s, no vectors are read", request.strategy, checkpoint)
+    if record is None:
+        return None, {}
+    if record.get("strategy") != request.strategy:
+        logger.warning(
+            "--embed-init %s, but the run in %s was initialised with %s and keeps that",
+            request.strategy,
+            checkpoint,
+            record.get("strategy"),
+        )
+    known: dict[str, np.ndarray | None] = {}
+    for name, slot in slots.items():
+        old = record["slots"].get(name)
+        if old and old["dictionary"] == report.symbols_digest(slot.vocabulary.symbols):
+            known[name] = report.unpack_rows(old["known_rows"], old["rows"])
+    return record, known
+
+
+def _write_report(record: dict[str, Any], request: Request) -> None:
+    """embed_init.json, whole or not at all, by the first process only."""
+    if request.save_dir is None or request.no_save or request.distributed_rank != 0:
+        return
+    path = os.path.join(request.save_dir, REPORT_FILE)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        os.makedirs(request.save_dir, exist_ok=True)
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
+            file.write("\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+        raise EmbinitError(
+            f"--save-dir {request.save_dir}: cannot write {REPORT_FILE} ({error}); make room, or choose a directory "
+            "that can be written"
+        ) from error

@@ -1,0 +1,137 @@
+"""`--embed-init-freeze`: tables, or rows of them, that stay as they are.
+
+A whole table that is never trained has `requires_grad` off, as fairseq expects. Rows, or a time limit, need more: the
+gradient of a frozen row is zero, and whatever an optimizer still does to it (weight decay, momentum) is undone after
+each step, so that the row stays the same to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from embinit_fairseq.errors import OptionError, SlotError
+from embinit_fairseq.hooks.slots import Slot
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """One `SLOT[:known][:UPDATES]`."""
+
+    slot: str
+    known: bool = False
+    until: int | None = None
+
+    def __str__(self) -> str:
+        return self.slot + (":known" if self.known else "") + (f":{self.until}" if self.until is not None else "")
+
+
+def parse_freeze(texts: Iterable[str]) -> list[Freeze]:
+    """Read the values of the flag; raises OptionError naming the value."""
+    freezes = []
+    for text in texts:
+        slot, *rest = text.split(":")
+        known = bool(rest) and rest[0] == "known"
+        rest = rest[1:] if known else rest
+        if not slot or len(rest) > 1 or (rest and not rest[0].isdigit()):
+            raise OptionError(
+                f"--embed-init-freeze {text}: expected SLOT, SLOT:known, SLOT:UPDATES or SLOT:known:UPDATES, "
+                "for example encoder:known or encoder:1000"
+            )
+        freezes.append(Freeze(slot, known, int(rest[0]) if rest else None))
+    return freezes
+
+
+def apply_freezes(
+    freezes: Iterable[Freeze], slots: dict[str, Slot], known: dict[str, np.ndarray | None], task: Any
+) -> dict[str, str]:
+    """Freeze; returns slot name -> what was frozen. known: slot name -> (N,) bool of rows that were found."""
+    done: dict[str, str] = {}
+    for freeze in freezes:
+        slot = slot_named(freeze.slot, slots, f"--embed-init-freeze {freeze}")
+        if slot.name in done:
+            raise OptionError(f"--embed-init-freeze: the table of {' and '.join(slot.names)} is named twice")
+        done[slot.name] = str(freeze)
+        if not freeze.known and freeze.until is None:
+            slot.embedding.weight.requires_grad_(False)
+            continue
+        rows = None
+        if freeze.known:
+            rows = known.get(slot.name)
+            if rows is None or not rows.any():
+                raise OptionError(
+                    f"--embed-init-freeze {freeze}: no rows of {slot.name!r} were found in any vectors; name a file "
+                    f"with --embed-init-path {slot.name}=PATH, or freeze the whole slot"
+                )
+        _HeldRows(slot.embedding, rows, freeze.until).attach(task)
+    return done
+
+
+def slot_named(name: str, slots: dict[str, Slot], flag: str) -> Slot:
+    """The slot a user means; raises SlotError with the slots there are."""
+    for slot in slots.values():
+        if name in slot.names:
+            return slot
+    names = ", ".join(name for slot in slots.values() for name in slot.names)
+    raise SlotError(f"{flag}: this model has no slot {name!r}; it has: {names}")
+
+
+class _HeldRows:
+    """Rows of one embedding that do not move while `num_updates < until` (None: ever)."""
+
+    def __init__(self, embedding: torch.nn.Embedding, rows: np.ndarray | None, until: int | None) -> None:
+        size = embedding.num_embeddings
+        mask = np.ones(size, dtype=bool) if rows is None else rows
+        self.weight, self.mask, self.until = embedding.weight, torch.from_numpy(mask.copy()), until
+        self.active = True
+        self.embedding = embedding
+
+    def attach(self, task: Any) -> None:
+        self.weight.register_hook(self._mask_gradient)
+        # fairseq's own extension point: a model calls set_num_updates of every module that has it, before each step
+        self.embedding.set_num_updates = self._set_num_updates
+        inner = task.optimizer_step
+
+        def optimizer_step(optimizer: Any, model: Any, update_num: int) -> None:
+            self._set_num_updates(update_num)
+            kept = self._rows_of(optimizer) if self.active else []
+            inner(optimizer, model=model, update_num=update_num)
+            with torch.no_grad():
+                for table, values in kept:
+                    table[self.mask.to(table.device)] = values
+
+        task.optimizer_step = optimizer_step
+
+    def _set_num_updates(self, num_updates: int) -> None:
+        self.active = self.until is None or num_updates < self.until
+
+    def _mask_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
+        if not self.active:
+            return gradient
+        return gradient.masked_fill(self.mask.to(gradient.device)[:, None], 0.0)
+
+    def _rows_of(self, optimizer: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """(table, its frozen rows) for the parameter and, in half-precision training, its single-precision master."""
+        tables = [self.weight.data, *_master_copies(optimizer, self.weight)]
+        return [(table, table[self.mask.to(table.device)].clone()) for table in tables]
+
+
+def _master_copies(optimizer: Any, weight: torch.nn.Parameter) -> list[torch.Tensor]:
+    """fairseq's FP16Optimizer steps a single-precision copy of the parameters, flattened into one vector or not."""
+    masters, params = getattr(optimizer, "fp32_params", None), getattr(optimizer, "fp16_params", None)
+    if masters is None or params is None:
+        return []
+    if not isinstance(masters, dict):
+        return [master.data for master, param in zip(masters, params) if param is weight]
+    offset = 0
+    for param in params:
+        if param is weight:
+            flat = masters[param.device.index] if param.device.index in masters else next(iter(masters.values()))
+            return [flat.data[offset : offset + param.numel()].view_as(param)]
+        if param.device == weight.device:
+            offset += param.numel()
+    return []

@@ -1,0 +1,180 @@
+"""The options of `--embed-init`, and where a model's configuration keeps them.
+
+fairseq has two kinds of configuration. Architectures of the old kind get a flat `Namespace` with every option of the
+command line. Those with a dataclass (`transformer_lm*`) get a node of an OmegaConf tree; for them the options travel
+in a section of the root, `embed_init_options`, as `ema` does.
+"""
+
+# no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field, fields
+from typing import Any, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.init.fills import OOV_CHOICES
+from embinit_fairseq.vectors.table import MARKERS
+from embinit_fairseq.vocab.align import RULES
+
+SECTION = "embed_init_options"
+
+
+def _option(help: str, default: Any = None, **argparse_keywords: Any) -> Any:
+    return field(default=default, metadata={"help": help, "argparse": argparse_keywords})
+
+
+@dataclass
+class EmbedInitOptions(FairseqDataclass):
+    """Everything that `--embed-init STRATEGY` can be told."""
+
+    embed_init_path: Optional[list[str]] = _option(
+        "where the vectors come from, per slot (encoder, decoder): GloVe, word2vec, fastText as text (also gz, bz2, xz, "
+        "zip) or .bin, a Hugging Face model directory, a fairseq checkpoint with dict.txt beside it, "
+        "or npz. Slots without a path get xavier. Needed at step 0 only",
+        nargs="+",
+        metavar="SLOT=PATH",
+    )
+    embed_init_format: Optional[list[str]] = _option(
+        "format of the vectors, for all slots or one; default: recognised from the content",
+        nargs="+",
+        metavar="[SLOT=]FORMAT",
+    )
+    embed_init_oov: str = _option(
+        "rows that the vectors do not have: a Xavier draw, the mean of the found rows, a Gaussian with their mean and "
+        "covariance, zeros, or the mean of the source's sub-word rows of that token (then xavier)",
+        "xavier",
+        choices=OOV_CHOICES,
+    )
+    embed_init_match: Optional[list[str]] = _option(
+        "rules by which words of the dictionary find their vectors, tried in this order (default: all): same spelling; "
+        "same word in another case; same piece of text in another segmenter's spelling (@@, ▁, ##, Ġ)",
+        nargs="+",
+        choices=RULES,
+    )
+    embed_init_markers: str = _option(
+        "how the dictionary spells sub-words; auto: recognised from its symbols", "auto", choices=MARKERS
+    )
+    embed_init_std: Optional[float] = _option(
+        "standard deviation to aim at, instead of that of the Xavier matrix (xavier, pretrained_xavier)", type=float
+    )
+    embed_init_shuffle: str = _option(
+        "what `shuffled` permutes: rows and columns of the found vectors, or all their elements",
+        "rows",
+        choices=("rows", "elements"),
+    )
+    embed_init_freeze: Optional[list[str]] = _option(
+        "tables that are not trained: all of a slot, only the rows that were found (SLOT:known), or until an update "
+        "(SLOT:1000); both: SLOT:known:1000",
+        nargs="+",
+        metavar="SLOT[:known][:UPDATES]",
+    )
+    embed_init_seed: Optional[int] = _option("seed of the draws; default: --seed", type=int)
+    embed_init_strict: bool = _option(
+        "refuse vector files with broken lines instead of counting them", False, action="store_true"
+    )
+    #: written by us: the report, so that it is inside every checkpoint
+    embed_init_record: Optional[str] = field(default=None, metadata={"help": None})
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the flags. argparse's defaults are given: these are options of a registry, not of a legacy model."""
+        for option in fields(cls):
+            keywords = option.metadata.get("argparse")
+            if keywords is not None:
+                flag = "--" + option.name.replace("_", "-")
+                parser.add_argument(flag, default=option.default, help=option.metadata["help"], **keywords)
+
+
+@dataclass
+class Request:
+    """One `--embed-init` on a command line, with what else of the configuration matters for it."""
+
+    strategy: str
+    options: EmbedInitOptions
+    seed: int
+    save_dir: Optional[str] = None
+    restore_file: Optional[str] = None
+    finetune_from_model: Optional[str] = None
+    continue_once: Optional[str] = None
+    checkpoint_suffix: str = ""
+    no_save: bool = False
+    ddp_backend: Optional[str] = None
+    distributed_rank: int = 0
+
+    @property
+    def draw_seed(self) -> int:
+        """The seed of the draws."""
+        chosen = self.options.embed_init_seed
+        return self.seed if chosen is None else chosen
+
+
+def request_from(cfg: Any) -> Optional[Request]:
+    """What a model's configuration asks for; None if `--embed-init` is unset."""
+    found = _lookup(cfg)
+    strategy = found("embed_init", None)
+    if strategy is None:
+        return None
+    if not isinstance(strategy, str):
+        raise OptionError(f"--embed-init: expected the name of a strategy, found {strategy!r}")
+    values = {}
+    for option in fields(EmbedInitOptions):
+        if not option.name.startswith("_"):
+            value = found(option.name, option.default, section=SECTION)
+            values[option.name] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    rest = {
+        "save_dir": "checkpoint",
+        "restore_file": "checkpoint",
+        "finetune_from_model": "checkpoint",
+        "continue_once": "checkpoint",
+        "checkpoint_suffix": "checkpoint",
+        "no_save": "checkpoint",
+        "ddp_backend": "distributed_training",
+        "distributed_rank": "distributed_training",
+    }
+    defaults = {option.name: option.default for option in fields(Request)}
+    return Request(
+        strategy=strategy,
+        options=EmbedInitOptions(**values),
+        seed=int(found("seed", 1, section="common")),
+        **{name: found(name, defaults[name], section=section) for name, section in rest.items()},
+    )
+
+
+def _lookup(cfg: Any):
+    """A function (name, default, section) -> value for either kind of configuration."""
+    if isinstance(cfg, Namespace):
+        return lambda name, default, section=None: getattr(cfg, name, default)
+    # the model's node hangs in fairseq's configuration; a node that hangs nowhere carries no options
+    root = cfg._get_parent() if isinstance(cfg, DictConfig) else None
+    if root is None:
+        return lambda name, default, section=None: default
+
+    def look_up(name: str, default: Any, section: Optional[str] = None) -> Any:
+        node = root if section is None else root.get(section)
+        value = default if node is None else node.get(name, default)
+        return default if value is None else value
+
+    return look_up
+
+
+def store_record(cfg: Any, record: str) -> None:
+    """Put the report where fairseq saves it: into the configuration of every checkpoint."""
+    if isinstance(cfg, Namespace):
+        cfg.embed_init_record = record
+        return
+    root = cfg._get_parent()
+    with open_dict(root):
+        if root.get(SECTION) is None:
+            root[SECTION] = {}
+        root[SECTION]["embed_init_record"] = record
+
+
+def record_in(checkpoint_cfg: Any) -> Optional[str]:
+    """The report inside a checkpoint's `cfg` (a plain dict or a DictConfig), None if it has none."""
+    if not checkpoint_cfg:
+        return None
+    section = checkpoint_cfg.get(SECTION) or {}
+    model = checkpoint_cfg.get("model")
+    return section.get("embed_init_record") or getattr(model, "embed_init_record", None)

@@ -1,0 +1,6 @@
+"""Everything that makes `--embed-init` known to fairseq, when it is imported."""
+
+from embinit_fairseq.hooks import build_model, registry
+
+registry.extend_config()
+build_model.install()

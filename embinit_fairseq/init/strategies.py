@@ -1,0 +1,130 @@
+"""The initialisations of Kim et al. 2024 as pure functions: (source rows, draws) -> table.
+
+X (N, D) is the slot's table, X_p the rows of the source that were found, X_x the Xavier matrix drawn for N x D;
+mean and sigma are over all elements, sigma with the sample's n - 1. `<pad>` is zeroed by the caller of `build`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from embinit_fairseq.errors import CoverageError
+from embinit_fairseq.init.draws import Draws
+from embinit_fairseq.init.fills import FILLS, fill_xavier
+from embinit_fairseq.init.statistics import describe
+
+
+@dataclass
+class Source:
+    """What the source offers for one table.
+
+    rows: (K,) int64 rows of the table that were found; vectors: (K, D) float32, X_p. composed_rows, composed: (J,)
+    and (J, D): rows put together from sub-words (`--embed-init-oov subword`), which take part in a transformation but
+    not in mean and sigma. oov: how the remaining rows are filled.
+    """
+
+    rows: np.ndarray
+    vectors: np.ndarray
+    oov: str = "xavier"
+    composed_rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    composed: np.ndarray | None = None
+
+    @property
+    def placed_rows(self) -> np.ndarray:
+        """(K + J,) found rows, then composed rows."""
+        return np.concatenate([self.rows, self.composed_rows])
+
+    @property
+    def placed(self) -> np.ndarray:
+        """(K + J, D) their vectors."""
+        return self.vectors if self.composed is None else np.concatenate([self.vectors, self.composed])
+
+
+Strategy = Callable[["Source | None", Draws], np.ndarray]
+
+
+def build(strategy: Strategy, source: Source | None, draws: Draws, pad_row: int | None) -> np.ndarray:
+    """The (N, D) float32 table of a slot, `<pad>` zero."""
+    table = strategy(source, draws)
+    if pad_row is not None:
+        table[pad_row] = 0.0
+    return table
+
+
+def xavier(source: Source | None, draws: Draws) -> np.ndarray:
+    """U(-a, a), a = sqrt(6 / (N + D)) (Kim 3.1)."""
+    return draws.xavier.copy()
+
+
+def normal(source: Source | None, draws: Draws) -> np.ndarray:
+    """N(0, 1/D), fairseq's own law under a name of its own."""
+    return draws.normal.copy()
+
+
+def pretrained(source: Source | None, draws: Draws) -> np.ndarray:
+    """The rows of the source as they are (Kim 3.2, 3.3)."""
+    return _place(source, source.placed, draws)
+
+
+def pretrained_xavier(source: Source | None, draws: Draws) -> np.ndarray:
+    """(x - mean(X_p)) * sigma_x / sigma_p (Kim eq. 1)."""
+    mean, std = _moments(source)
+    return _place(source, _affine(source.placed, mean, draws.target_std / std, 0.0), draws)
+
+
+def shuffled(source: Source | None, draws: Draws) -> np.ndarray:
+    """Rows and columns of X_p permuted at random; no word keeps its vector (Kim 3.4)."""
+    placed = source.placed
+    columns = draws.generator("shuffle_columns").permutation(draws.dim)
+    rows = draws.derangement(len(placed)) if len(placed) > 1 else np.arange(len(placed))
+    return _place(source, placed[rows][:, columns], draws)
+
+
+def shuffled_elements(source: Source | None, draws: Draws) -> np.ndarray:
+    """All elements of X_p permuted at random (`--embed-init-shuffle elements`)."""
+    placed = source.placed.reshape(-1).copy()
+    draws.generator("shuffle_elements").shuffle(placed)
+    return _place(source, placed.reshape(-1, draws.dim), draws)
+
+
+def xavier_pretrained(source: Source | None, draws: Draws) -> np.ndarray:
+    """(x - mean(X_x)) * sigma_p / sigma_x + mean(X_p) for every row (Kim eq. 4)."""
+    mean, std = _moments(source)
+    drawn = describe(draws.xavier)
+    return _affine(draws.xavier, drawn["mean"], std / drawn["std"], mean)
+
+
+def _moments(source: Source) -> tuple[float, float]:
+    moments = describe(source.vectors)
+    if not moments["std"] > 0:
+        raise CoverageError(
+            "the vectors that were found are all the same number, so that they have no sigma to standardise: "
+            "is this file the right one (--embed-init-path)?"
+        )
+    return moments["mean"], moments["std"]
+
+
+def _affine(values: np.ndarray, shift: float, scale: float, offset: float) -> np.ndarray:
+    """(values - shift) * scale + offset, in float64 a block of rows at a time, rounded once to float32."""
+    result = np.empty_like(values)
+    for start in range(0, len(values), 8192):
+        block = values[start : start + 8192].astype(np.float64)
+        result[start : start + 8192] = (block - shift) * scale + offset
+    return result
+
+
+def _place(source: Source, placed: np.ndarray, draws: Draws) -> np.ndarray:
+    """Put the source's (transformed) rows into the table and fill the others."""
+    table = np.empty((draws.rows, draws.dim), dtype=np.float32)
+    table[source.placed_rows] = placed
+    missing = np.ones(draws.rows, dtype=bool)
+    missing[source.placed_rows] = False
+    rows = np.flatnonzero(missing)
+    if len(rows):
+        # what the source's sub-words cannot compose starts like the rows nobody knows anything about
+        fill = FILLS.get(source.oov, fill_xavier)
+        table[rows] = fill(rows, draws, table[source.rows])
+    return table
