@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Translate the test set (test_2016_flickr) with the checkpoint of the lowest validation loss, and score it.
+#
+# Usage: [VENV=DIR] bash scripts/multi30k/generate.sh --data DIR --run RUN [options] [-- FAIRSEQ-GENERATE OPTIONS]
+#   --data DIR    what prepare.sh made
+#   --run RUN     what train.sh made
+#   --beam N      default 5
+#   --subset S    test (default) or valid
+#   --batch N     sentences in a batch, default 128
+#
+# Writes RUN/<subset>.hypothesis.{tokens,text}, RUN/<subset>.scores.json and RUN/result.json and prints the scores:
+#   bleu            sacrebleu on detokenised text against the raw reference, both lower-cased (the models' vocabulary is)
+#   bleu_tokenized  on lower-cased tokens as they are; comparable with papers that report tokenised BLEU only
+# shellcheck source=../common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+data="" run="" beam=5 subset=test batch=128 extra=()
+
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --)
+      shift
+      extra=("$@")
+      break
+      ;;
+    --*) need_value "$1" $# ;;
+    *) die "$1: no such option; see $(basename "$0") --help" ;;
+  esac
+  case $1 in
+    --data) data=$2 ;;
+    --run) run=$2 ;;
+    --beam) beam=$2 ;;
+    --subset) subset=$2 ;;
+    --batch) batch=$2 ;;
+    *) die "$1: no such option; see $(basename "$0") --help" ;;
+  esac
+  shift 2
+done
+
+[[ -n $data && -n $run ]] || die "--data and --run are needed; see $(basename "$0") --help"
+one_of --subset "$subset" test valid
+[[ -f $data/settings ]] || die "--data $data: not made by prepare.sh"
+[[ -f $run/checkpoints/checkpoint_best.pt ]] || die "--run $run: no checkpoints/checkpoint_best.pt; run train.sh first"
+data=$(absolute "$data") run=$(absolute "$run")
+use_environment
+
+setting() { sed -n "s/^$1=//p" "$data/settings"; }
+kind=$(setting tokens) target=$(setting target)
+model=$(setting hf)
+[[ $kind != sentencepiece ]] || model=$data/spm.model
+
+command=(fairseq-generate "$data/bin" --user-dir "$USER_DIR" --task translation --gen-subset "$subset"
+  --path "$run/checkpoints/checkpoint_best.pt" --beam "$beam" --batch-size "$batch" --num-workers 0)
+python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || command+=(--cpu)
+command+=(${extra[@]+"${extra[@]}"})
+
+say "translating $subset: $run"
+"${command[@]}" >"$run/$subset.generate.log" 2>&1 || die "fairseq-generate failed; see $run/$subset.generate.log"
+python "$REPO/scripts/multi30k/score.py" --log "$run/$subset.generate.log" --kind "$kind" --lang "$target" \
+  --model "$model" --reference "$data/corpus/raw/$subset.$target" --token-reference "$data/corpus/tok/$subset.$target" \
+  --output "$run/$subset" --beam "$beam"
+[[ $subset != test ]] || python "$REPO/scripts/run_result.py" finish --run "$run" --scores "$run/test.scores.json"

@@ -1,0 +1,94 @@
+"""BLEU of what fairseq-generate printed: on detokenised text (the figure to report) and on tokens (to compare).
+
+Both are lower-cased. The tokenised figure always counts Moses tokens of the reference as the data set has them
+(escapes undone); word-level Moses and BPE hypotheses consist of such tokens, the others are detokenised and then
+tokenised by sacremoses. Unknown words count as errors: references are never cut to the vocabulary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from pathlib import Path
+
+from sacrebleu.metrics import BLEU
+from tokens import KINDS, decoder, join_words, unescape_moses
+
+_HYPOTHESIS = re.compile(r"^H-(\d+)\t\S+\t(.*)$")
+
+
+def read_hypotheses(log: Path) -> list[str]:
+    """The best hypothesis of every sentence in the order of the text (fairseq-generate sorts by length)."""
+    best: dict[int, str] = {}
+    for line in log.read_text(encoding="utf-8").split("\n"):
+        match = _HYPOTHESIS.match(line)
+        if match:
+            best.setdefault(int(match.group(1)), match.group(2))
+    if sorted(best) != list(range(len(best))) or not best:
+        raise SystemExit(f"error: {log} has {len(best)} hypotheses with gaps: translate again (generate.sh)")
+    return [best[index] for index in range(len(best))]
+
+
+def read_lines(path: Path, expected: int) -> list[str]:
+    lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    if len(lines) != expected:
+        raise SystemExit(f"error: {path} has {len(lines)} lines for {expected} translations: prepare the data again")
+    return lines
+
+
+def moses_words(kind: str, lang: str, tokens: list[str], text: list[str]) -> list[str]:
+    """Hypotheses as Moses words."""
+    if kind in ("moses", "subword_nmt"):
+        return [join_words(kind, line) for line in tokens]
+    from sacremoses import MosesTokenizer
+
+    tokenizer = MosesTokenizer(lang=lang)
+    return [tokenizer.tokenize(line, escape=False, return_str=True) for line in text]
+
+
+def bleu(hypotheses: list[str], references: list[str], **options: object) -> dict[str, object]:
+    metric = BLEU(lowercase=True, **options)
+    score = metric.corpus_score(hypotheses, [references])
+    return {"score": score.score, "signature": str(metric.get_signature()), "details": str(score)}
+
+
+def write_text(path: str, lines: list[str]) -> None:
+    Path(path + ".part").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.replace(path + ".part", path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--log", required=True, help="output of fairseq-generate")
+    parser.add_argument("--kind", choices=KINDS, required=True, help="what the tokens are")
+    parser.add_argument("--lang", required=True, help="target language")
+    parser.add_argument("--model", default="", help="sentencepiece model or Hugging Face folder")
+    parser.add_argument("--reference", required=True, help="raw reference")
+    parser.add_argument("--token-reference", required=True, help="reference in the data set's lower-cased Moses tokens")
+    parser.add_argument("--output", required=True, help="prefix of the files to write")
+    parser.add_argument("--beam", type=int, required=True, help="recorded beside the scores")
+    args = parser.parse_args()
+
+    tokens = read_hypotheses(Path(args.log))
+    decode = decoder(args.kind, args.lang, args.model)
+    text = [decode(line) for line in tokens]
+    reference = read_lines(Path(args.reference), len(tokens))
+    token_reference = [unescape_moses(line) for line in read_lines(Path(args.token_reference), len(tokens))]
+    words = moses_words(args.kind, args.lang, tokens, text)
+    scores = {
+        "bleu": bleu(text, reference),
+        "bleu_tokenized": bleu(words, token_reference, tokenize="none", force=True),
+        "beam": args.beam,
+        "sentences": len(tokens),
+    }
+    write_text(args.output + ".hypothesis.tokens", tokens)
+    write_text(args.output + ".hypothesis.text", text)
+    write_text(args.output + ".scores.json", [json.dumps(scores, indent=2)])
+    for name in ("bleu", "bleu_tokenized"):
+        print(f"{name}: {scores[name]['score']:.2f} {scores[name]['signature']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Train a translation model on prepared Multi30k data with the settings of Kim et al. 2024.
+#
+# Usage: [VENV=DIR] bash scripts/multi30k/train.sh --data DIR --output RUN [options] [-- FAIRSEQ-TRAIN OPTIONS]
+#   --data DIR               what prepare.sh made
+#   --output RUN             folder of this run; an interrupted run is continued
+#   --init STRATEGY          how the token embeddings start: a strategy of --embed-init, or none (default): fairseq's own
+#   --vectors SLOT=PATH ...  where vectors come from: encoder=PATH decoder=PATH (for the strategies that use vectors)
+#   --seed N                 default 1
+#   --epochs N               default 20; a higher number continues a finished run
+#   --dim D                  embedding dimension: default 300, for words; Kim takes 512 or 768 for sub-words
+#   --heads N                default: 10 if D is 300, else 8
+#   --ffn N                  inner width of the feed-forward layers, default 512 (inferred from the paper's model sizes)
+#   --batch N                sentences in a batch, default 64, for words; Kim takes 128 (mBERT) or 96 (mT5)
+#   --lr RATE                fixed learning rate, default 2e-4
+# Everything after -- goes to fairseq-train, after the options above, so that it can replace them.
+#
+# Writes RUN/train.log, RUN/training.json and RUN/checkpoints/checkpoint_{best,last}.pt. Uses a GPU if there is one.
+# On a CPU set OMP_NUM_THREADS; several runs with one thread each need less time in all than one run with all cores.
+# shellcheck source=../common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+data="" output="" init=none vectors=() seed=1 epochs=20 dim=300 heads="" ffn=512 batch=64 lr=2e-4 extra=()
+
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --)
+      shift
+      extra=("$@")
+      break
+      ;;
+    --vectors)
+      shift
+      while [[ $# -gt 0 && $1 != --* ]]; do
+        vectors+=("$1")
+        shift
+      done
+      continue
+      ;;
+    --*) need_value "$1" $# ;;
+    *) die "$1: no such option; see $(basename "$0") --help" ;;
+  esac
+  case $1 in
+    --data) data=$2 ;;
+    --output) output=$2 ;;
+    --init) init=$2 ;;
+    --seed) seed=$2 ;;
+    --epochs) epochs=$2 ;;
+    --dim) dim=$2 ;;
+    --heads) heads=$2 ;;
+    --ffn) ffn=$2 ;;
+    --batch) batch=$2 ;;
+    --lr) lr=$2 ;;
+    *) die "$1: no such option; see $(basename "$0") --help" ;;
+  esac
+  shift 2
+done
+
+[[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
+[[ -d $data/bin ]] || die "--data $data: no folder bin in it; run prepare.sh --output $data first"
+[[ $init != none || ${#vectors[@]} -eq 0 ]] || die "--vectors has no effect without --init STRATEGY"
+data=$(absolute "$data") output=$(absolute "$output")
+use_environment
+
+if [[ -z $heads ]]; then
+  heads=8
+  [[ $dim -ne 300 ]] || heads=10
+fi
+# Loading in the main process is fastest for sentences this short; they are a small part of a step.
+command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task translation
+  --arch transformer --encoder-layers 3 --decoder-layers 3
+  --encoder-embed-dim "$dim" --decoder-embed-dim "$dim" --encoder-ffn-embed-dim "$ffn" --decoder-ffn-embed-dim "$ffn"
+  --encoder-attention-heads "$heads" --decoder-attention-heads "$heads" --dropout 0.1
+  --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr "$lr" --lr-scheduler fixed
+  --criterion cross_entropy --batch-size "$batch" --required-batch-size-multiple 1
+  --max-epoch "$epochs" --seed "$seed" --num-workers 0
+  --no-epoch-checkpoints --save-dir "$output/checkpoints" --log-format json --log-interval 100)
+[[ $init == none ]] || command+=(--embed-init "$init")
+[[ ${#vectors[@]} -eq 0 ]] || command+=(--embed-init-path "${vectors[@]}")
+python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || command+=(--cpu)
+command+=(${extra[@]+"${extra[@]}"})
+
+mkdir -p "$output"
+direction=$(sed -n 's/^source=//p' "$data/settings")-$(sed -n 's/^target=//p' "$data/settings")
+python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
+  --label "direction=$direction" "init=$init" "seed=$seed" -- "${command[@]}"
+say "training: $output, log in train.log"
+"${command[@]}" 2>&1 | tee -a "$output/train.log" | awk '/\| (valid|train_inner) \|/ || /[eE]rror/ { print; fflush() }' ||
+  die "training failed; see $output/train.log"
+say "trained: $output/checkpoints/checkpoint_best.pt"

@@ -1,0 +1,176 @@
+"""The record of one experiment: what was run, on what, and what came out.
+
+`begin` is called before training and writes RUN/training.json (command, versions, hardware, hashes of the data);
+`finish` is called after scoring and writes RUN/result.json, which has everything of training.json, the losses of every
+epoch, the initialisation's report and the scores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from run_log import nats, read_log
+
+PACKAGES = ("torch", "numpy", "fairseq", "fairseq-compat", "embinit-fairseq", "sacrebleu", "hydra-core", "omegaconf")
+#: options that may change between two sessions of one run: how far to train, and what only concerns speed
+FREE_OPTIONS = ("--max-epoch", "--max-update", "--num-workers", "--log-interval")
+
+
+def write_json(path: Path, record: dict) -> None:
+    """Write under a temporary name first: a reader never sees half a file."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def file_sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def data_hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of every dictionary and binarised file below `folder`, by relative path; "all" is their joint hash."""
+    files = sorted(
+        path for path in folder.rglob("*") if path.suffix in (".bin", ".idx") or path.name.startswith("dict.")
+    )
+    if not files:
+        raise SystemExit(f"error: {folder} has no binarised data: run prepare.sh first")
+    hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+    joint = hashlib.sha256("".join(f"{name} {value}\n" for name, value in hashes.items()).encode())
+    return {"all": joint.hexdigest(), **hashes}
+
+
+def versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    found["revision"] = git_revision()
+    return found
+
+
+def git_revision() -> str | None:
+    """The checkout's commit, with "+" if tracked files of the plugin differ from it."""
+    here = Path(__file__).resolve().parent.parent
+    commands = (
+        ["git", "rev-parse", "HEAD"],
+        ["git", "status", "--porcelain", "--untracked-files=no", "embinit_fairseq"],
+    )
+    try:
+        head, changed = (
+            subprocess.run(command, cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+            for command in commands
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None  # an exported copy without git
+    return head + ("+" if changed else "")
+
+
+def hardware() -> dict[str, object]:
+    """CPU, cores that this process may use, threads, GPUs."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {"cpu": cpu_name(), "cores": cores, "threads": torch.get_num_threads(), "gpus": gpus}
+
+
+def cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def fixed_part(command: list[str]) -> list[str]:
+    """The options that must be the same when a run is continued."""
+    kept, skip = [], False
+    for word in command:
+        if skip or word in FREE_OPTIONS:
+            skip = not skip
+            continue
+        kept.append(word)
+    return kept
+
+
+def begin(args: argparse.Namespace) -> None:
+    run, path = Path(args.run), Path(args.run) / "training.json"
+    record = {
+        "labels": dict(label.split("=", 1) for label in args.label),
+        "command": shlex.join(args.command),
+        "metric": args.metric,
+        "higher_is_better": args.higher,
+        "versions": versions(),
+        "hardware": hardware(),
+        "data": data_hashes(Path(args.data)),
+    }
+    run.mkdir(parents=True, exist_ok=True)
+    if path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        same_command = fixed_part(shlex.split(before["command"])) == fixed_part(args.command)
+        if not same_command or before["data"]["all"] != record["data"]["all"]:
+            what = "other data" if same_command else f"other options: {before['command']}"
+            raise SystemExit(f"error: {run} holds a run with {what}\nchoose another --output, or remove that folder")
+    write_json(path, record)
+
+
+def finish(args: argparse.Namespace) -> None:
+    run = Path(args.run)
+    record = json.loads((run / "training.json").read_text(encoding="utf-8"))
+    log = read_log(run / "train.log")
+    metric, higher = record["metric"], record["higher_is_better"]
+    best = log.best_epoch(metric, higher)
+    report = run / "checkpoints" / "embed_init.json"
+    scores = json.loads(Path(args.scores).read_text(encoding="utf-8")) if args.scores else {}
+    loss_bits = log.epochs[best].get("valid_loss")
+    record.update(
+        parameters={"all": log.parameters, "trained": log.trained_parameters},
+        epochs={str(epoch): values for epoch, values in sorted(log.epochs.items())},
+        best={
+            "epoch": best,
+            metric: log.epochs[best][metric],
+            "valid_loss_bits": loss_bits,
+            "valid_loss_nats": nats(loss_bits) if loss_bits is not None else None,
+        },
+        init=json.loads(report.read_text(encoding="utf-8")) if report.is_file() else None,
+        scores=scores,
+        time={"wall_s": log.wall_s, "train_s": log.train_s, "sessions": log.sessions},
+    )
+    write_json(run / "result.json", record)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="step", required=True)
+    start = commands.add_parser("begin", help="before training; what follows -- is the command to be recorded")
+    start.add_argument("--run", required=True, help="folder of the run")
+    start.add_argument("--data", required=True, help="folder with the binarised data")
+    start.add_argument("--label", nargs="*", default=[], metavar="KEY=VALUE", help="what tables are sorted by")
+    start.add_argument("--metric", default="valid_loss", help="what chooses the checkpoint, as fairseq logs it")
+    start.add_argument("--higher", action="store_true", help="a higher metric is better")
+    start.set_defaults(call=begin)
+    end = commands.add_parser("finish", help="after scoring")
+    end.add_argument("--run", required=True, help="folder of the run")
+    end.add_argument("--scores", help="JSON file with the scores")
+    end.set_defaults(call=finish)
+    arguments = sys.argv[1:]
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    args = parser.parse_args(arguments[:split])
+    args.command = arguments[split + 1 :]
+    args.call(args)
+
+
+if __name__ == "__main__":
+    main()
