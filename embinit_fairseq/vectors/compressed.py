@@ -1,0 +1,123 @@
+"""Opening vector files as bytes, whatever they are packed in, with errors that name the file and the remedy."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import difflib
+import gzip
+import io
+import lzma
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from embinit_fairseq.errors import VectorFileError
+
+#: Bytes read at a time: large enough to amortise the call, small enough for a second-level cache.
+CHUNK = 1 << 18
+
+_ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
+_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile)
+
+
+def split_member(path: str) -> tuple[str, str | None]:
+    """`archive.zip:member` -> (archive, member); any other path -> (path, None)."""
+    archive, colon, member = path.partition(".zip:")
+    if colon and member and not os.path.exists(path):
+        return archive + ".zip", member
+    return path, None
+
+
+def check_exists(path: str) -> None:
+    """Raise VectorFileError, with names that look alike, if there is nothing at `path`."""
+    if os.path.exists(path):
+        return
+    folder, name = os.path.split(path)
+    message = f"{path}: no such file"
+    if not os.path.isdir(folder or "."):
+        message += f" (the folder {folder} does not exist either)"
+    else:
+        with contextlib.suppress(OSError):
+            near = difflib.get_close_matches(name, os.listdir(folder or "."), n=3)
+            message += f"; did you mean {' or '.join(near)}?" if near else ""
+    raise VectorFileError(f"{message}. Correct the path given to --embed-init-path.")
+
+
+@contextlib.contextmanager
+def readable(path: str) -> Iterator[None]:
+    """Turn what goes wrong while reading `path` into VectorFileError."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise VectorFileError(
+            f"{path}: the compressed file is damaged or incomplete ({error}). Download it again."
+        ) from error
+    except OSError as error:
+        reason = getattr(error, "strerror", None) or error
+        raise VectorFileError(
+            f"{path}: cannot be read ({reason}). Check --embed-init-path, the file and its permissions."
+        ) from error
+
+
+def is_zip(path: str) -> bool:
+    """Whether the file begins as a zip archive does."""
+    with readable(path), open(path, "rb") as file:
+        return file.read(4) in _ZIP_MAGIC
+
+
+def zip_members(path: str) -> list[str]:
+    """Names of the files in a zip archive, without folders and macOS' resource forks."""
+    with readable(path), zipfile.ZipFile(path) as archive:
+        names = [info.filename for info in archive.infolist() if not info.is_dir()]
+    return [name for name in names if not name.startswith("__MACOSX/")]
+
+
+def _only_member(path: str) -> str:
+    members = zip_members(path)
+    if len(members) == 1:
+        return members[0]
+    if not members:
+        raise VectorFileError(f"{path}: the zip archive is empty. Download it again.")
+    listed = ", ".join(members[:10]) + (", ..." if len(members) > 10 else "")
+    raise VectorFileError(
+        f"{path}: the zip archive holds {len(members)} files ({listed}). Name one: {path}:{members[0]}"
+    )
+
+
+def _open_member(path: str, archive: zipfile.ZipFile, name: str) -> BinaryIO:
+    if name not in archive.namelist():
+        raise VectorFileError(f"{path}: no such member. The archive holds {', '.join(archive.namelist()[:10])}.")
+    try:
+        return archive.open(name)
+    except RuntimeError as error:  # encrypted, or a packing method that Python does not know
+        raise VectorFileError(f"{path}: {error}. Unpack the archive and give the text file.") from error
+
+
+@contextlib.contextmanager
+def open_bytes(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader]:
+    """Open a plain, gz, bz2 or xz file, the only member of a zip archive, or `archive.zip:member`, for reading bytes.
+
+    The packing is recognised from content. Raises VectorFileError if there is no such file or member, if it cannot be
+    read, and, from any read inside the `with` block, if it is damaged or cut short.
+    """
+    archive_path, member = split_member(path)
+    check_exists(archive_path)
+    with readable(path), contextlib.ExitStack() as stack:
+        if member is not None or is_zip(archive_path):
+            archive = stack.enter_context(zipfile.ZipFile(archive_path))
+            name = member or _only_member(archive_path)
+            if name not in archive.namelist():
+                raise VectorFileError(
+                    f"{path}: no such member. The archive holds {', '.join(archive.namelist()[:10])}."
+                )
+            raw = stack.enter_context(_open_member(path, archive, name))
+        else:
+            with open(archive_path, "rb") as file:
+                head = file.read(6)
+            opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
+            raw = stack.enter_context(opener(archive_path) if opener else io.FileIO(archive_path))
+        yield stack.enter_context(io.BufferedReader(raw, chunk))

@@ -1,0 +1,116 @@
+"""Vectors as text: GloVe (no header) and word2vec / fastText `.vec` (header), plain or compressed.
+
+A line is a word and D numbers. The lines are scanned for wanted words only; the numbers of the wanted lines are
+parsed in batches. Lines end with LF (CRLF is read too), fields are separated by blanks or tabs; every other character,
+U+00A0, U+0085 and U+2028 too, belongs to the word. The word is all that precedes the last D fields.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from embinit_fairseq.errors import OptionError, VectorFileError
+from embinit_fairseq.vectors.compressed import CHUNK, open_bytes
+from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
+from embinit_fairseq.vectors.text_head import BOM, HEAD_LINES, LONGEST_LINE, TextHead, inspect_head
+from embinit_fairseq.vectors.text_rows import RowCollector
+from embinit_fairseq.vectors.text_scan import LineScan
+
+logger = logging.getLogger(__name__)
+
+#: More broken lines than this, and more than this share of all: the file is something else or read wrongly.
+TOLERATED_LINES, TOLERATED_SHARE = 10, 0.01
+
+
+class TextVectors:
+    """Reader of one text file.
+
+    dim: the expected D (None: as the file says). strict: a broken line is an error, and all lines are checked, not only
+    those of wanted words. header: whether line 1 is `ROWS DIM` (None: find out). chunk: bytes read at a time.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        dim: int | None = None,
+        strict: bool = False,
+        *,
+        header: bool | None = None,
+        chunk: int = CHUNK,
+    ) -> None:
+        self.path = str(path)
+        self.strict = strict
+        self._chunk = chunk
+        self._head = self._inspect(header, dim)
+        self.dim = self._head.dim
+        self.format = "glove" if self._head.rows is None else "word2vec"
+
+    def _inspect(self, header: bool | None, dim: int | None) -> TextHead:
+        with open_bytes(self.path, self._chunk) as stream:
+            lines = [stream.readline(LONGEST_LINE) for _ in range(HEAD_LINES)]
+        lines[0] = lines[0].removeprefix(BOM)
+        return inspect_head(self.path, lines, header, dim)
+
+    def read(self, wanted: Wanted | None = None) -> VectorTable:
+        """Parse the wanted rows (None: all). Memory grows with the result, plus one batch.
+
+        Raises VectorFileError if the file is cut short, has a wanted row with NaN or infinity, has fewer rows than its
+        header says, or has more than a few broken lines (strict: any).
+        """
+        scan = LineScan(wanted, self._head, check_all=self.strict)
+        rows = RowCollector(self.path, self._head, wanted, self.strict, self._capacity(wanted))
+        with open_bytes(self.path, self._chunk) as stream:
+            first = stream.readline().removeprefix(BOM)
+            skipped = self._head.rows is not None
+            lines = stream if skipped else itertools.chain([first], stream)
+            for number, line in scan.candidates(lines, 1 + skipped):
+                rows.add(number, line)
+        rows.check_last(scan.last_number, scan.last)
+        words, matrix = rows.finish()
+        self._check(scan, rows)
+        origin = Origin(
+            path=self.path,
+            format=self.format,
+            rows=scan.lines - len(rows.broken),
+            dim=self.dim,
+            duplicates=rows.duplicates,
+            broken_lines=len(rows.broken),
+        )
+        return VectorTable(words=words, matrix=matrix, origin=origin)
+
+    def _capacity(self, wanted: Wanted | None) -> int:
+        if wanted is not None:
+            return max(1, len(wanted.exact))
+        return min(max(1, self._head.rows or 1), 1 << 16)  # a header may lie; the table grows as needed
+
+    def _check(self, scan: LineScan, rows: RowCollector) -> None:
+        """Raise if the rows are not as many as announced or too many are broken; log the broken ones."""
+        announced = self._head.rows
+        if announced is not None and scan.lines < announced:
+            raise VectorFileError(
+                f"{self.path}: the header announces {announced} rows, but the file has {scan.lines}. "
+                "It is cut short: download it again."
+            )
+        if announced is not None and scan.lines > announced:
+            logger.warning("%s: the header announces %d rows, read %d", self.path, announced, scan.lines)
+        if not rows.broken:
+            return
+        count = len(rows.broken)
+        named = ", ".join(f"{number} ({reason})" for number, reason in rows.broken[:5]) + (", ..." if count > 5 else "")
+        if (count > TOLERATED_LINES and count > TOLERATED_SHARE * scan.lines) or 2 * count > scan.lines:
+            raise VectorFileError(
+                f"{self.path}: {count} of {scan.lines} lines are no word with {self.dim} numbers: lines {named}. "
+                "The file is damaged or no vector file, or --embed-init-dim / --embed-init-format is wrong for it."
+            )
+        logger.warning("%s: %d broken lines ignored: lines %s", self.path, count, named)
+
+    def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:
+        """Raises OptionError: text has rows for words only."""
+        raise OptionError(
+            f"{self.path}: a text file of vectors has no sub-words, so --embed-init-oov subword cannot work with it. "
+            "Choose another --embed-init-oov, or the fastText .bin of the same vectors."
+        )
