@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 #: Importing one of these registers what it defines.
 REGISTERING = [
     "embinit_fairseq.hooks.register",
+    "embinit_fairseq.models.embinit_classifier",
 ]
 
 register_with_fairseq(REGISTERING)

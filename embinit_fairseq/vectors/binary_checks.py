@@ -5,55 +5,42 @@ Letters: V rows, D columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from embinit_fairseq.errors import DimensionError, VectorFileError
+from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.vectors.compressed import check_exists, readable
+from embinit_fairseq.vectors.text_head import dimension_error
 
 
 def existing_file(path: str) -> Path:
-    """The path of a file that exists and is not empty; VectorFileError otherwise."""
+    """The path of a file that exists, can be read and is not empty; VectorFileError otherwise."""
+    check_exists(path)
     file = Path(path)
-    if not file.exists():
-        raise VectorFileError(f"{path}: no such file; check the path given to --embed-init-path")
     if file.is_dir():
-        raise VectorFileError(f"{path}: a directory, but this format is one file; name the file itself")
-    try:
-        with open(file, "rb") as stream:
-            empty = not stream.read(1)
-    except OSError as error:
-        raise VectorFileError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
-    if empty:
-        raise VectorFileError(f"{path}: the file is empty; download or export it again")
+        raise VectorFileError(f"{path}: a directory, but this format is one file. Name the file itself.")
+    with readable(path), open(file, "rb") as stream:
+        if not stream.read(1):
+            raise VectorFileError(f"{path}: the file is empty. Download or export it again.")
     return file
 
 
 def check_dimension(path: str, found: int, dim: int | None) -> None:
     """Raise DimensionError unless the source's width is the one that was asked for (None: any)."""
     if dim is not None and found != dim:
-        raise DimensionError(
-            f"{path}: the vectors have {found} dimensions, the model's table has {dim}; set --encoder-embed-dim "
-            f"(or --decoder-embed-dim) to {found}, or choose vectors with {dim} dimensions"
-        )
+        raise dimension_error(path, found, dim)
 
 
-def keep_finite(path: str, words: list[str], matrix: np.ndarray, strict: bool) -> tuple[list[str], np.ndarray, int]:
-    """Drop the rows that hold NaN or infinity: (words, matrix (V, D), number dropped).
-
-    With `strict`, or when no finite row is left, such a row is a VectorFileError.
-    """
-    # The sum of a row is NaN or infinite if an element is; overflow of finite values is looked at again.
+def check_finite(path: str, names: Sequence[str], matrix: np.ndarray) -> None:
+    """Raise VectorFileError if a row of `matrix` (V, D), called by its name, holds NaN or infinity."""
+    # The sum of a row is not finite if an element is not; where only the sum overflows, look at the elements.
     with np.errstate(over="ignore", invalid="ignore"):
-        suspect = np.flatnonzero(~np.isfinite(matrix.sum(axis=1)))
-    broken = [int(row) for row in suspect if not np.isfinite(matrix[row]).all()]
-    if not broken:
-        return words, matrix, 0
-    if strict or len(broken) == len(words):
+        suspects = np.flatnonzero(~np.isfinite(matrix.sum(axis=1)))
+    broken = [row for row in suspects if not np.isfinite(matrix[row]).all()]
+    if broken:
         raise VectorFileError(
-            f"{path}: the vector of {words[broken[0]]!r} holds NaN or infinity ({len(broken)} of {len(words)} rows "
-            f"do); export the vectors again{', or leave out --embed-init-strict' if strict else ''}"
+            f"{path}: the vector of {names[broken[0]]!r} (one of {len(broken)}) holds NaN or infinity. "
+            "Export the vectors again or take another file."
         )
-    dropped = set(broken)
-    kept = [row for row in range(len(words)) if row not in dropped]
-    return [words[row] for row in kept], np.ascontiguousarray(matrix[kept]), len(broken)

@@ -19,21 +19,26 @@ def segmenter(directory: Path, vocabulary: Vocabulary) -> Segmenter:
     """The tokenizer that belongs to `vocabulary`; OptionError if the directory does not hold one."""
     unknown = vocabulary.specials.get("unk")
     if vocabulary.file.name == "tokenizer.json":
-        return _fast(_load_tokenizer(vocabulary.file), vocabulary.markers, unknown)
+        return _fast(vocabulary.file, _load_tokenizer(vocabulary.file), vocabulary.markers, unknown)
     if vocabulary.file.name == "vocab.txt":
         return _wordpiece(directory, vocabulary.rows, unknown)
     if vocabulary.file.name in SENTENCEPIECE_FILES:
         processor = load_sentencepiece(vocabulary.file)
         rows = vocabulary.rows
         return lambda word: [
-            rows[piece] for piece in processor.encode(word, out_type=str) if piece in rows and rows[piece] != unknown
+            rows[piece] for piece in processor.encode(_text(word), out_type=str) if rows.get(piece, unknown) != unknown
         ]
     if vocabulary.markers == "bytelevel":
-        return _fast(_bytelevel_tokenizer(directory), vocabulary.markers, unknown)
+        return _fast(vocabulary.file, _bytelevel_tokenizer(directory), vocabulary.markers, unknown)
     raise OptionError(
         f"{directory}: words cannot be composed (--embed-init-oov subword): {vocabulary.file.name} lists pieces but "
         "not how to cut words; save tokenizer.json beside it, or choose another --embed-init-oov"
     )
+
+
+def _text(word: str) -> str:
+    """The word without lone surrogates, which are no text."""
+    return word.encode("utf-8", "ignore").decode("utf-8")
 
 
 def _tokenizers(file: Path) -> Any:
@@ -70,13 +75,18 @@ def _bytelevel_tokenizer(directory: Path) -> Any:
     return tokenizer
 
 
-def _fast(tokenizer: Any, markers: str, unknown: int | None) -> Segmenter:
+def _fast(file: Path, tokenizer: Any, markers: str, unknown: int | None) -> Segmenter:
     # A word inside a text follows a blank, and byte-level tokenizers give that blank to the word.
     prefix = " " if markers == "bytelevel" else ""
 
     def cut(word: str) -> list[int]:
-        # One at a time: encode_batch starts threads, which forked data loaders do not survive.
-        return [row for row in tokenizer.encode(prefix + word, add_special_tokens=False).ids if row != unknown]
+        try:  # one at a time: encode_batch starts threads, which forked data loaders do not survive
+            rows = tokenizer.encode(prefix + word, add_special_tokens=False).ids
+        except (TypeError, UnicodeError):  # lone surrogates are no text
+            return []
+        except Exception as error:  # the library raises plain Exception
+            raise VectorFileError(f"{file}: it cannot cut {word!r} ({error}); save the tokenizer again") from error
+        return [row for row in rows if row != unknown]
 
     return cut
 

@@ -68,7 +68,8 @@ def read_vocabulary(directory: Path, model_type: str = "") -> Vocabulary:
 def _from_tokenizer_json(file: Path) -> Vocabulary:
     content = read_json(file)
     model = content.get("model")
-    stored = model.get("vocab") if isinstance(model, dict) else None
+    model = model if isinstance(model, dict) else {}
+    stored = model.get("vocab")
     duplicates = 0
     if isinstance(stored, list):  # Unigram: [[piece, score], ...]
         rows: dict[str, Any] = {}
@@ -80,20 +81,21 @@ def _from_tokenizer_json(file: Path) -> Vocabulary:
     else:
         rows = dict(stored) if isinstance(stored, dict) else {}
     added = content.get("added_tokens") or []
-    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+    if not isinstance(added, list) or not all(
+        isinstance(token, dict) and isinstance(token.get("content"), str) for token in added
+    ):
         raise VectorFileError(f"{file}: its added_tokens are malformed; download it again")
-    names = [token.get("content") for token in added]
+    names = [token["content"] for token in added]
     for name, token in zip(names, added):
         rows.setdefault(name, token.get("id"))
-    return Vocabulary(file, _checked(file, rows), _tokenizer_markers(content), frozenset(names), {}, duplicates)
+    return Vocabulary(file, _checked(file, rows), _tokenizer_markers(content, model), frozenset(names), {}, duplicates)
 
 
-def _tokenizer_markers(content: dict[str, Any]) -> str:
+def _tokenizer_markers(content: dict[str, Any], model: dict[str, Any]) -> str:
     """How the tokenizer of a `tokenizer.json` spells sub-words, judged by its parts."""
     kinds: set[str] = set()
     for part in ("normalizer", "pre_tokenizer", "decoder"):
         _collect_types(content.get(part), kinds)
-    model = content["model"]
     if "ByteLevel" in kinds:
         return "bytelevel"
     if model.get("type") == "WordPiece" or "WordPiece" in kinds:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from embinit_fairseq.errors import OptionError, VectorFileError
-from embinit_fairseq.vectors.binary_checks import check_dimension, keep_finite
+from embinit_fairseq.vectors.binary_checks import check_dimension, check_finite
 from embinit_fairseq.vectors.hf_files import read_optional_json
 from embinit_fairseq.vectors.hf_segment import Segmenter, segmenter
 from embinit_fairseq.vectors.hf_vocab import Vocabulary, read_vocabulary
@@ -23,15 +23,14 @@ from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
 class HuggingFaceDirectory:
     """The input embedding of a model saved by `save_pretrained`, with its tokenizer's vocabulary.
 
-    path: the directory. dim: the width that is needed (None: any). strict: refuse rows with NaN instead of counting
-    them. Raises VectorFileError for anything that is no such directory, DimensionError for another width.
+    path: the directory. dim: the width that is needed (None: any). strict: without effect, since nothing in
+    such a directory may be broken. Raises VectorFileError for anything else, DimensionError for another width.
     """
 
     format = "huggingface"
 
     def __init__(self, path: str, dim: int | None = None, strict: bool = False) -> None:
         self.path = str(path)
-        self.strict = strict
         self._directory = Path(path)
         if not self._directory.is_dir():
             state = "a file" if self._directory.exists() else "no such directory"
@@ -66,16 +65,16 @@ class HuggingFaceDirectory:
                     pairs.append((row, word))
                     seen.add(word)
         matrix = self._matrix.take(np.array([row for row, _ in pairs], dtype=np.int64))
-        words, matrix, broken = keep_finite(self.path, [word for _, word in pairs], matrix, self.strict)
-        origin = Origin(
-            self.path, self.format, self.rows, self.dim, vocabulary.markers, duplicates=duplicates, broken_lines=broken
-        )
+        words = [word for _, word in pairs]
+        check_finite(str(self.file), words, matrix)
+        origin = Origin(self.path, self.format, self.rows, self.dim, vocabulary.markers, duplicates=duplicates)
         return VectorTable(words, matrix, origin, self._specials())
 
     def _specials(self) -> dict[str, np.ndarray]:
         roles = list(self.vocabulary.specials)
         matrix = self._matrix.take(np.array([self.vocabulary.specials[role] for role in roles], dtype=np.int64))
-        return {role: row.copy() for role, row in zip(roles, matrix) if np.isfinite(row).all()}
+        check_finite(str(self.file), roles, matrix)
+        return {role: row.copy() for role, row in zip(roles, matrix)}
 
     @cached_property
     def _segmenter(self) -> Segmenter:
@@ -89,10 +88,7 @@ class HuggingFaceDirectory:
         """
         pieces: dict[str, list[int]] = {}
         for surface in surfaces:
-            try:
-                rows = self._segmenter(surface)
-            except (UnicodeError, TypeError):  # lone surrogates are no text
-                continue
+            rows = self._segmenter(surface)
             if rows:
                 pieces[surface] = rows
         needed = np.unique(np.array([row for rows in pieces.values() for row in rows], dtype=np.int64))
@@ -103,4 +99,6 @@ class HuggingFaceDirectory:
             surface: matrix[np.searchsorted(needed, rows)].mean(axis=0, dtype=np.float64).astype(np.float32)
             for surface, rows in pieces.items()
         }
-        return {surface: vector for surface, vector in composed.items() if np.isfinite(vector).all()}
+        if composed:
+            check_finite(str(self.file), list(composed), np.stack(list(composed.values())))
+        return composed

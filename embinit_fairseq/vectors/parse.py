@@ -25,6 +25,8 @@ _ASCII_ZEROS = np.uint64(0x3030303030303030)
 _ABOVE_NINE = np.uint64(0x7676767676767676)  # 10 + 0x76 sets the high bit of a byte, 9 + 0x76 does not
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _WORD_BITS = np.uint64(64)
+_SIGN_BIT = np.uint32(31)
+_MANY = 64  # tokens from which on arrays are faster than `float`
 #: (multiplier, shift, mask) that join neighbouring digits to pairs, pairs to fours, fours to eight.
 _JOIN = tuple(
     (np.uint64(base << bits | 1), np.uint64(bits), np.uint64(mask))
@@ -50,22 +52,25 @@ class RowParser:
     def __init__(self, dim: int) -> None:
         self.dim = dim
         self._size = 0
+        self._values = np.empty((0, dim), np.float32)
 
     def parse(self, rows: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
         """Read rows of D numbers separated by single blanks.
 
         rows: R lines without the word and without newline. Returns values (R, D) float32 and regular (R,) bool; where
         `regular` is False the row has another number of fields, other separators or a field that is no number, and
-        its values mean nothing.
+        its values mean nothing. `values` is overwritten by the next call.
         """
-        values = np.empty((len(rows), self.dim), np.float32)
+        if len(rows) > len(self._values):
+            self._values = np.empty((len(rows), self.dim), np.float32)
+        values = self._values[: len(rows)]
         text, ends = self._split(rows)
         if ends is not None:
             return values, self._parse_all(text, ends, values)
         regular = np.fromiter((self._split([row])[1] is not None for row in rows), bool, len(rows))
         if regular.any():
             part, good = self.parse([row for row, fits in zip(rows, regular) if fits])
-            values[regular] = part
+            values[regular] = part.copy()  # they share memory
             regular[regular] = good
         return values, regular
 
@@ -90,6 +95,7 @@ class RowParser:
             self._words = np.empty((3, tokens), np.uint64)
             self._bytes = np.empty((2, tokens), np.uint8)
             self._flags = np.empty((3, tokens), bool)
+            self._bits = np.empty(tokens, np.uint32)
             self._real = np.empty((2, tokens), np.float64)
             self._mask = np.empty(size, bool)
         elif size > len(self._mask):
@@ -105,7 +111,7 @@ class RowParser:
         regular = np.ones(len(values), bool)
         easy = self._parse_easy(text, starts, ends, flat)
         hard = np.flatnonzero(~easy)
-        if len(hard):
+        if len(hard) > _MANY:
             hard = hard[~_parse_long(text, starts[hard], ends[hard], flat, hard)]
         for token in hard.tolist():
             number = parse_number(text[starts[token] : ends[token]])
@@ -172,7 +178,9 @@ class RowParser:
         np.multiply(whole, power, out=mantissa)
         mantissa += fraction.view(np.int64)
         np.divide(mantissa, power, out=out, casting="same_kind")
-        np.negative(out, out=out, where=minus)
+        sign = self._bits[: len(out)]
+        np.left_shift(minus, _SIGN_BIT, out=sign, dtype=np.uint32)
+        np.bitwise_xor(out.view(np.uint32), sign, out=out.view(np.uint32))  # also -0.0
 
 
 def _join_digits(word: np.ndarray, spare: np.ndarray, flag: np.ndarray) -> np.ndarray:

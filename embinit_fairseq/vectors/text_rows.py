@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -39,7 +40,7 @@ class RowCollector:
 
     def add(self, number: int, line: bytes) -> None:
         """Take a non-blank line (with its number, from 1) into account."""
-        self._batch.append((number, line))
+        self._batch.append((number, line if line.endswith(b"\n") else line + b"\n"))
         if len(self._batch) >= self._limit:
             self._flush()
 
@@ -63,16 +64,18 @@ class RowCollector:
         if not batch:
             return
         gaps = [line.find(self._separator) for _, line in batch]
-        numbers = [line[gap + 1 :].rstrip(_BLANKS) for (_, line), gap in zip(batch, gaps)]
+        numbers = [line[gap + 1 : -1].rstrip(_BLANKS) for (_, line), gap in zip(batch, gaps)]
         if self._separator == b"\t":
             numbers = [row.replace(b"\t", b" ") for row in numbers]
         values, regular = self._parser.parse(numbers)
-        kept: list[int] = []
-        for index, ((number, line), gap, plain) in enumerate(zip(batch, gaps, regular.tolist())):
+        kept = []
+        finite = np.isfinite(values).all(axis=1)
+        for index, (number, line), gap, plain, good in zip(itertools.count(), batch, gaps, regular.tolist(), finite):
             word: bytes | None = line[:gap]
             if not plain or gap < 1:
                 word = self._read_slowly(number, line, values[index])
-            if word is not None and self._keep(number, word, values[index]):
+                good = np.isfinite(values[index]).all()
+            if word is not None and self._keep(number, word, bool(good)):
                 kept.append(index)
         self._append(values if len(kept) == len(values) else values[kept])
 
@@ -105,7 +108,7 @@ class RowCollector:
             )
         self.broken.append((number, reason))
 
-    def _keep(self, number: int, word: bytes, row: np.ndarray) -> bool:
+    def _keep(self, number: int, word: bytes, finite: bool) -> bool:
         """Whether the row is the first of a wanted word (then noted). Raises VectorFileError for NaN or infinity."""
         try:
             name = word.decode("utf-8")
@@ -113,7 +116,7 @@ class RowCollector:
             self._note(number, f"the word {word[:20]!r} is not UTF-8")
             return False
         wanted = self._wanted is None or name in self._wanted
-        if (wanted or self._strict) and not np.isfinite(row).all():
+        if (wanted or self._strict) and not finite:
             raise VectorFileError(
                 f"{self._path}:{number}: the vector of {name!r} holds NaN, infinity or a number beyond float32. "
                 "Delete the line or take another file."

@@ -402,17 +402,20 @@ def test_a_vocabulary_larger_than_the_matrix_is_refused(tmp_path):
         HuggingFaceDirectory(str(tmp_path)).read()
 
 
-def test_not_a_number_is_counted_or_refused(tmp_path):
+@pytest.mark.parametrize(("row", "name"), [(7, "house"), (3, "bos")])
+def test_not_a_number_is_refused_where_it_is_wanted(tmp_path, row, name):
     matrix = table(len(BERT))
-    matrix[7, 2] = np.nan
-    matrix[3, 0] = np.inf
+    matrix[row, 2] = np.nan
+    matrix[12, 0] = np.inf
     bert(tmp_path, matrix=matrix)
-    read = HuggingFaceDirectory(str(tmp_path)).read()
-    assert "house" not in read.words
-    assert "bos" not in read.specials
-    assert read.origin.broken_lines == 1
-    with pytest.raises(VectorFileError, match="'house'"):
-        HuggingFaceDirectory(str(tmp_path), strict=True).read()
+    with pytest.raises(VectorFileError, match=rf"'{name}'.*NaN"):
+        HuggingFaceDirectory(str(tmp_path)).read(Wanted.words(["house", "the"]))
+
+
+def test_large_finite_values_are_kept(tmp_path):
+    matrix = np.full((len(BERT), 4), 3e38, dtype=np.float32)
+    bert(tmp_path, matrix=matrix)
+    np.testing.assert_array_equal(HuggingFaceDirectory(str(tmp_path)).read(Wanted.words(["house"])).matrix, matrix[:1])
 
 
 def test_errors_name_what_was_looked_for(tmp_path):
@@ -456,9 +459,8 @@ FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 
 def mutate(content: bytes, data: st.DataObject) -> bytes:
     kind = data.draw(st.sampled_from(["cut", "change", "number"]))
-    # Headers stand in front: half of the damage goes there.
-    end = len(content) - 1 if data.draw(st.booleans()) else min(len(content) - 1, 200)
-    place = data.draw(st.integers(0, end))
+    # Headers stand in front: half of the damage goes there. (torch.save's output varies in length: draw first.)
+    place = data.draw(st.integers(0, 200) | st.integers(0, 10**6)) % len(content)
     if kind == "cut":
         return content[:place]
     new = data.draw(st.binary(min_size=1, max_size=8)) if kind == "change" else b"99999999"

@@ -1,0 +1,67 @@
+"""The `embinit` command: `embinit doctor | stats | analogy`. One file per sub-command; each says what it needs.
+
+Exit codes: 0 done, 1 the doctor found something broken, 2 wrong input, 130 interrupted, 141 the reader of our output
+went away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from embinit_fairseq.cli import analogy, doctor, stats
+from embinit_fairseq.errors import EmbinitError
+
+COMMANDS = {"doctor": doctor, "stats": stats, "analogy": analogy}
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with errors of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all sub-commands."""
+    parser = _Parser(prog="embinit", description="Inspect vectors, embeddings and the installation of embinit_fairseq.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(name, help=command.HELP, description=command.__doc__)
+        command.configure(sub)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command and return the exit code; what a user can repair is one line on standard error."""
+    try:
+        args = build_parser().parse_args(argv)
+    except SystemExit as request:  # --help, or an error that is already printed
+        return int(request.code or 0)
+    try:
+        code = COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # what is left in the buffer would fail again when the interpreter closes standard output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print(f"embinit {args.command}: interrupted", file=sys.stderr)
+        return 130
+    except EmbinitError as error:
+        return _fail(args.command, str(error))
+    except OSError as error:
+        return _fail(args.command, f"{error.filename}: {error.strerror}; check the path" if error.filename else str(error))
+
+
+def _fail(command: str, message: str) -> int:
+    print(f"embinit {command}: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

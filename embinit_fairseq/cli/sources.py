@@ -1,0 +1,59 @@
+"""Options and steps that `stats` and `analogy` share: vectors in, JSON or a table out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from typing import Any
+
+from embinit_fairseq.errors import EmbinitError
+from embinit_fairseq.vectors.open import FORMATS, open_vectors
+from embinit_fairseq.vectors.table import VectorTable, Wanted
+
+#: The readers' messages name the flags of training; here the same things have shorter names.
+_OUR_FLAGS = {
+    "--embed-init-path": "--vectors",
+    "--embed-init-format": "--format",
+    "--embed-init-strict": "--strict",
+    "--encoder-embed-dim": "--dim",
+    "--decoder-embed-dim": "--dim",
+}
+
+
+def add_vector_options(parser: argparse.ArgumentParser) -> None:
+    """--vectors, --format, --strict, --json."""
+    parser.add_argument(
+        "--vectors",
+        required=True,
+        metavar="PATH",
+        help="GloVe, word2vec or fastText (text or .bin; text may be gz, bz2, xz, zip), a Hugging Face directory, "
+        "a fairseq checkpoint beside its dict.txt, or npz",
+    )
+    parser.add_argument("--format", choices=FORMATS, help="default: recognised from the content")
+    parser.add_argument("--strict", action="store_true", help="refuse files with broken lines instead of counting them")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def read_vectors(args: argparse.Namespace, wanted: Wanted | None, dim: int | None = None) -> VectorTable:
+    """The wanted rows of --vectors (None: all)."""
+    try:
+        return open_vectors(args.vectors, format=args.format, dim=dim, strict=args.strict).read(wanted)
+    except EmbinitError as error:
+        message = str(error)
+        for theirs, ours in _OUR_FLAGS.items():
+            message = message.replace(theirs, ours)
+        raise type(error)(message) from error
+
+
+def print_json(record: dict[str, Any]) -> None:
+    """One line of standard JSON: numbers that are not finite become null."""
+    print(json.dumps(_finite(record), ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

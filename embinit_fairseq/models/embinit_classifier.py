@@ -1,0 +1,178 @@
+"""`--arch embinit_classifier`: a transformer encoder trained from scratch for sentence classification.
+
+The encoder-only model of Kim et al. 2024 (SST-2, MNLI): 3 layers, 8 heads (10 for D = 300), FFN 512, sinusoidal
+positions, embeddings scaled by sqrt(D); FFN 512 is inferred from the paper's parameter counts (Table 5: 6M with 13k x
+300, 18M with 11k x 768). The paper does not say how tokens become one vector; here their mean, or `--pooling cls`.
+"""
+
+# no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq import hub_utils
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import FairseqEncoderModel, register_model
+from fairseq.models.transformer import Embedding, TransformerConfig, TransformerEncoderBase
+from torch import Tensor, nn
+
+from embinit_fairseq.errors import OptionError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class EmbinitClassifierConfig(FairseqDataclass):
+    """Options of the classifier."""
+
+    encoder_embed_dim: int = field(default=512, metadata={"help": "width D of embeddings and layers"})
+    encoder_ffn_embed_dim: int = field(default=512, metadata={"help": "width inside the feed-forward networks"})
+    encoder_layers: int = field(default=3, metadata={"help": "number of encoder layers"})
+    encoder_attention_heads: Optional[int] = field(
+        default=None, metadata={"help": "attention heads (default: 10 if D = 300, else 8)"}
+    )
+    dropout: float = field(default=0.1, metadata={"help": "dropout"})
+    attention_dropout: float = field(default=0.0, metadata={"help": "dropout of attention weights"})
+    activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the feed-forward networks"})
+    encoder_normalize_before: bool = field(default=False, metadata={"help": "layer norm before each block (pre-LN)"})
+    encoder_learned_pos: bool = field(default=False, metadata={"help": "learned positions instead of sinusoids"})
+    no_token_positional_embeddings: bool = field(default=False, metadata={"help": "no positions at all"})
+    no_scale_embedding: bool = field(default=False, metadata={"help": "do not multiply embeddings with sqrt(D)"})
+    pooling: ChoiceEnum(["mean", "cls"]) = field(
+        default="mean",
+        metadata={"help": "sentence vector: mean over its tokens, or the first token (give --init-token 0 then)"},
+    )
+    max_positions: int = field(default=512, metadata={"help": "longest input in tokens"})
+
+
+@register_model("embinit_classifier", dataclass=EmbinitClassifierConfig)
+class EmbinitClassifier(FairseqEncoderModel):
+    """Works with `--task sentence_prediction` (one sentence or a pair) and `--criterion sentence_prediction`."""
+
+    def __init__(self, cfg: EmbinitClassifierConfig, encoder: TransformerEncoderBase) -> None:
+        super().__init__(encoder)
+        self.cfg = cfg
+        self.classification_heads = nn.ModuleDict()
+
+    @classmethod
+    def build_model(cls, cfg: EmbinitClassifierConfig, task: Any) -> "EmbinitClassifier":
+        """Build for a task with a `source_dictionary`; raises OptionError if the heads do not divide D."""
+        dictionary = task.source_dictionary
+        embed_tokens = Embedding(len(dictionary), cfg.encoder_embed_dim, dictionary.pad())
+        encoder = TransformerEncoderBase(_encoder_config(cfg), dictionary, embed_tokens)
+        for layer in encoder.layers:  # Kim A.2: all non-embedding parameters start with Xavier's law
+            for parameter in layer.parameters():
+                if parameter.dim() == 2:
+                    nn.init.xavier_uniform_(parameter)
+        return cls(cfg, encoder)
+
+    def register_classification_head(self, name: str, num_classes: int, **_: Any) -> None:
+        """Add a linear layer from the sentence vector to `num_classes` logits."""
+        if name in self.classification_heads:
+            logger.warning("the classification head %r is replaced", name)
+        self.classification_heads[name] = _Head(self.cfg.encoder_embed_dim, num_classes, self.cfg.dropout)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        features_only: bool = False,
+        classification_head_name: Optional[str] = None,
+        **_: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """src_tokens (batch, src_len) -> logits (batch, classes), or the sentence vectors (batch, D) without a head."""
+        encoded = self.encoder(src_tokens, src_lengths=src_lengths)
+        features = encoded["encoder_out"][0].transpose(0, 1)  # (batch, src_len, D)
+        pooled = self.pool(features, src_tokens)
+        if classification_head_name is not None:
+            pooled = self.classification_heads[classification_head_name](pooled)
+        return pooled, {"encoder_out": features}
+
+    def pool(self, features: Tensor, src_tokens: Tensor) -> Tensor:
+        """(batch, src_len, D) -> (batch, D), padding left out."""
+        if self.cfg.pooling == "cls":
+            return features[:, 0]
+        present = src_tokens.ne(self.encoder.padding_idx).unsqueeze(-1).to(features)
+        return (features * present).sum(1) / present.sum(1).clamp(min=1)
+
+    def max_positions(self) -> int:
+        """Longest input in tokens."""
+        return self.encoder.max_positions()
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Make the heads that a checkpoint holds, so that `from_pretrained` finds a place for their weights."""
+        super().upgrade_state_dict_named(state_dict, name)
+        for key, value in list(state_dict.items()):
+            parts = key.split(".")
+            if parts[0] == "classification_heads" and parts[-2:] == ["projection", "weight"]:
+                head = dict(self.classification_heads.items()).get(parts[1])
+                if head is None or head.projection.out_features != value.shape[0]:
+                    self.register_classification_head(parts[1], num_classes=value.shape[0])
+
+    @classmethod
+    def from_pretrained(cls, model_name_or_path: str, checkpoint_file: str = "model.pt", data: str = ".", **kwargs):
+        """A ClassifierHub around a trained checkpoint. data: the folder with `input0/dict.txt` and `label/dict.txt`."""
+        loaded = hub_utils.from_pretrained(model_name_or_path, checkpoint_file, data, **kwargs)
+        return ClassifierHub(loaded["task"], loaded["models"][0])
+
+
+class ClassifierHub(nn.Module):
+    """A trained classifier for use from Python."""
+
+    def __init__(self, task: Any, model: EmbinitClassifier) -> None:
+        super().__init__()
+        self.task, self.model = task, model.eval()
+
+    def encode(self, *sentences: str) -> Tensor:
+        """Token ids (src_len,) of one tokenised sentence or a pair, as the task prepares its training data."""
+        cfg, dictionary, ids = self.task.cfg, self.task.source_dictionary, []
+        for at, sentence in enumerate(sentences):
+            token = cfg.init_token if at == 0 else cfg.separator_token
+            ids += ([] if token is None else [token]) + dictionary.encode_line(
+                sentence, append_eos=True, add_if_not_exist=False
+            ).tolist()
+        return torch.tensor(ids)
+
+    @torch.no_grad()
+    def predict(self, *sentences: str, head: str = "sentence_classification_head") -> dict[str, float]:
+        """Label -> probability."""
+        tokens = self.encode(*sentences).unsqueeze(0).to(next(self.model.parameters()).device)
+        logits, _ = self.model(tokens, classification_head_name=head)
+        labels = self.task.label_dictionary
+        probabilities = logits.softmax(-1)[0].tolist()
+        return {labels[labels.nspecial + at]: value for at, value in enumerate(probabilities)}
+
+
+class _Head(nn.Module):
+    def __init__(self, dim: int, num_classes: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.projection = nn.Linear(dim, num_classes)
+        nn.init.xavier_uniform_(self.projection.weight)
+        nn.init.zeros_(self.projection.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.projection(self.dropout(features))
+
+
+def _encoder_config(cfg: EmbinitClassifierConfig) -> TransformerConfig:
+    """The stock encoder's configuration."""
+    dim = cfg.encoder_embed_dim
+    heads = cfg.encoder_attention_heads or (10 if dim == 300 else 8)
+    if dim % heads:
+        raise OptionError(
+            f"--encoder-attention-heads {heads} does not divide --encoder-embed-dim {dim}; "
+            f"heads that do: {', '.join(str(n) for n in range(1, 33) if dim % n == 0)}"
+        )
+    stock = TransformerConfig()
+    stock.encoder.embed_dim, stock.encoder.ffn_embed_dim = dim, cfg.encoder_ffn_embed_dim
+    stock.encoder.layers, stock.encoder.attention_heads = cfg.encoder_layers, heads
+    stock.encoder.normalize_before = cfg.encoder_normalize_before
+    stock.encoder.learned_pos = cfg.encoder_learned_pos
+    stock.dropout, stock.attention_dropout = cfg.dropout, cfg.attention_dropout
+    stock.activation_dropout = cfg.activation_dropout
+    stock.no_token_positional_embeddings = cfg.no_token_positional_embeddings
+    stock.no_scale_embedding = cfg.no_scale_embedding
+    stock.max_source_positions = cfg.max_positions
+    return stock

@@ -1,0 +1,197 @@
+"""One function per fix of fairseq_compat: it raises if the symptom that the fix cures is there.
+
+Run as a program in an interpreter of its own (the fixes act when fairseq is imported): ``python symptoms.py NAME ...``
+prints a JSON object, name to null or to the error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import io
+import json
+import os
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+
+def hashable_dataclasses() -> None:
+    importlib.import_module("fairseq.dataclass.configs").FairseqConfig()
+    importlib.import_module("fairseq.models.transformer.transformer_config").TransformerConfig()
+
+
+def third_party_registries() -> None:
+    """A plugin's registry with nothing chosen, a plain choice, and a choice that has a dataclass."""
+    from dataclasses import dataclass, field
+
+    from fairseq import options, registry
+    from fairseq.dataclass import FairseqDataclass
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    @dataclass
+    class FlavourConfig(FairseqDataclass):
+        strength: int = field(default=3, metadata={"help": "how much of it"})
+
+    _, register, _, _ = registry.setup_registry("--flavour", default=None)
+    register("plain")(type("Plain", (), {}))
+    register("strong", dataclass=FlavourConfig)(type("Strong", (), {}))
+    for arguments, expected in (
+        ([], None),
+        (["--flavour", "plain"], "plain"),
+        (["--flavour", "strong", "--strength", "5"], {"_name": "strong", "strength": 5}),
+    ):
+        parser = options.get_training_parser()
+        chosen = options.parse_args_and_arch(parser, ["data", "--arch", "lstm", *arguments])
+        config = convert_namespace_to_omegaconf(chosen)
+        assert config.flavour == expected, f"{config.flavour} instead of {expected}"
+        assert config.task._name == "translation"
+
+
+def safe_checkpoints() -> None:
+    """A checkpoint with the values that ``--eval-bleu`` adds, in today's and in the old file format."""
+    import numpy as np
+    import torch
+    from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+
+    numbers = {"counts": np.array([1, 2], dtype=np.int64), "ratio": np.float32(0.5), "flag": np.bool_(True)}
+    optimizer = [{"criterion_name": "CrossEntropyCriterion", "best_loss": None, "optimizer_name": "Adam"}]
+    state = {"args": None, "cfg": None, "model": {"w": torch.ones(2)}, "optimizer_history": optimizer}
+    state["extra_state"] = {"metrics": numbers, "train_iterator": {"epoch": 1}}
+    state["anything"] = argparse.Namespace(lr=[0.1])
+    with tempfile.TemporaryDirectory() as folder:
+        for new_format in (True, False):
+            path = os.path.join(folder, "checkpoint.pt")
+            torch.save(state, path, _use_new_zipfile_serialization=new_format)
+            loaded = load_checkpoint_to_cpu(path)
+            assert loaded["anything"].lr == [0.1]
+            assert loaded["extra_state"]["metrics"]["counts"].tolist() == [1, 2]
+
+
+def complete_saves() -> None:
+    """The first write of a save fails after some bytes; what is then saved must be a whole file."""
+    import torch
+    from fairseq import checkpoint_utils
+
+    with tempfile.TemporaryFile() as file:
+        write, failures = file.write, [OSError(errno.ENOSPC, "No space left on device")]
+
+        class OnceFull:
+            def write(self, content) -> int:
+                if failures and file.tell() > 1000:
+                    raise failures.pop()
+                return write(content)
+
+            def __getattr__(self, name):
+                return getattr(file, name)
+
+        checkpoint_utils._torch_persistent_save({"weights": torch.arange(1000)}, OnceFull())
+        assert not failures
+        file.seek(0)
+        assert torch.load(file)["weights"].sum() == 999 * 500
+
+
+def atomic_copies() -> None:
+    """A copy that stops in the middle (here: at a limit of the file size) leaves the old file."""
+    from fairseq.file_io import PathManager
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "new.pt").write_bytes(b"n" * 100_000)
+        (folder / "last.pt").write_bytes(b"old")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        try:
+            PathManager.copy(str(folder / "new.pt"), str(folder / "last.pt"), overwrite=True)
+        except OSError as error:
+            assert error.errno == errno.EFBIG
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        left = {path.name: path.stat().st_size for path in folder.iterdir()}
+        assert left == {"new.pt": 100_000, "last.pt": 3}, f"files after the failed copy: {left}"
+        assert PathManager.copy(str(folder / "new.pt"), str(folder / "last.pt"), overwrite=True)
+        assert (folder / "last.pt").read_bytes() == (folder / "new.pt").read_bytes()
+
+
+def broadcast_objects() -> None:
+    """Play the receiving process: the group hands out the two messages that the sender would send."""
+    import torch
+    from fairseq.distributed import utils
+    from omegaconf import OmegaConf
+
+    sent = io.BytesIO()
+    torch.save({"cfg": OmegaConf.create({"lr": 0.1})}, sent)
+    content = torch.frombuffer(bytearray(sent.getvalue()), dtype=torch.uint8)
+    messages = [torch.tensor([len(content)]), content]
+    utils.get_rank = lambda group: 1
+    utils.broadcast = lambda tensor, src, group: tensor.copy_(messages.pop(0))
+    received = utils._broadcast_object_slow(None, 0, None, torch.device("cpu"))
+    assert received["cfg"].lr == 0.1
+
+
+def cpu_data_parallel() -> None:
+    import torch
+    from fairseq.dataclass.configs import DistributedTrainingConfig
+    from fairseq.models import DistributedFairseqModel
+
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        group = torch.distributed.group.WORLD
+        config = DistributedTrainingConfig(tpu=False)
+        model = DistributedFairseqModel(config, torch.nn.Linear(2, 1), group, torch.device("cpu"))
+        model(torch.ones(1, 2)).sum().backward()
+        torch.distributed.destroy_process_group()
+
+
+def encoder_copies() -> None:
+    """No parameter beyond those that the forward pass uses, and the same output after loading a state dict."""
+    import torch
+    from fairseq.models.transformer import TransformerConfig
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+
+    config = TransformerConfig()
+    config.encoder.embed_dim, config.encoder.ffn_embed_dim, config.encoder.attention_heads = 8, 16, 2
+    config.dropout = 0.0
+    torch.manual_seed(1)
+    layer, other = TransformerEncoderLayerBase(config), TransformerEncoderLayerBase(config)
+    expected = 4 * (8 * 8 + 8) + (8 * 16 + 16) + (16 * 8 + 8) + 2 * (2 * 8)
+    counted = sum(parameter.numel() for parameter in layer.parameters())
+    assert counted == expected, f"{counted} parameters instead of {expected}"
+    words, padding = torch.randn(5, 2, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(other.eval()(words, padding), layer(words, padding))
+    torch.jit.script(layer)
+
+
+def numpy_aliases() -> None:
+    import numpy as np
+    import torch
+    from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset, data_utils
+    from fairseq.modules import DynamicCRF
+
+    masks = data_utils.compute_mask_indices((2, 50), None, 0.2, 3, mask_type="uniform", mask_other=1.0, no_overlap=True)
+    assert masks.any()
+    sentences = [torch.tensor([5, 6, 2]), torch.tensor([7, 2])]
+    blocks = TokenBlockDataset(sentences, [3, 2], block_size=None, pad=1, eos=2, break_mode="eos")
+    assert [block.tolist() for block in blocks] == [[5, 6, 2], [7, 2]]
+    pairs = LanguagePairDataset(sentences, np.array([3, 2]), Dictionary(), num_buckets=1)
+    assert pairs.buckets == [3]
+    crf = DynamicCRF(num_embedding=4, low_rank=2, beam_size=2)
+    crf(torch.randn(1, 3, 4), torch.tensor([[1, 2, 3]]), torch.ones(1, 3, dtype=torch.bool))
+
+
+def main(names: list[str]) -> None:
+    found = {}
+    for name in names:
+        try:
+            globals()[name]()
+            found[name] = None
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

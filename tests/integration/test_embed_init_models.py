@@ -1,0 +1,238 @@
+"""`--embed-init` on stock architectures and tasks, inside this process."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fairseq import options, tasks, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+import embinit_fairseq
+from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, SlotError, VectorFileError
+from embinit_fairseq.hooks.options import record_in
+
+D = 8
+SMALL = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2".split()
+SMALL_DECODER = "--decoder-embed-dim 8 --decoder-ffn-embed-dim 8 --decoder-layers 1 --decoder-attention-heads 2".split()
+TRANSFORMER = ["--task", "translation", "--arch", "transformer_iwslt_de_en", *SMALL, *SMALL_DECODER]
+ARCHITECTURES = {
+    "transformer": (TRANSFORMER, {"encoder": "encoder", "decoder": "decoder"}),
+    "lstm": (
+        "--task translation --arch lstm --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-hidden-size 8 "
+        "--decoder-hidden-size 8 --decoder-out-embed-dim 8".split(),
+        {"encoder": "encoder", "decoder": "decoder"},
+    ),
+    "roberta": (
+        ["--task", "masked_lm", "--arch", "roberta_base", *SMALL, "--tokens-per-sample", "16"],
+        {"encoder": "encoder.sentence_encoder"},
+    ),
+    "transformer_lm": (
+        "--task language_modeling --arch transformer_lm --decoder-embed-dim 8 --decoder-input-dim 8 "
+        "--decoder-output-dim 8 --decoder-ffn-embed-dim 8 --decoder-layers 1 --decoder-attention-heads 2 "
+        "--tokens-per-sample 16".split(),
+        {"decoder": "decoder"},
+    ),
+    "transformer_lm_gpt": (
+        "--task language_modeling --arch transformer_lm_gpt --decoder-embed-dim 8 --decoder-ffn-embed-dim 8 "
+        "--decoder-layers 1 --decoder-attention-heads 2 --tokens-per-sample 16".split(),
+        {"decoder": "decoder"},
+    ),
+    "lstm_lm": (
+        "--task language_modeling --arch lstm_lm --decoder-embed-dim 8 --decoder-hidden-size 8 "
+        "--decoder-out-embed-dim 8 --tokens-per-sample 16".split(),
+        {"decoder": "decoder"},
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def monolingual(toy_translation, tmp_path_factory):
+    """A data folder for language models: the German side of the toy corpus."""
+    folder = tmp_path_factory.mktemp("monolingual")
+    (folder / "dict.txt").write_text((toy_translation / "dict.de.txt").read_text())
+    for split in ("train", "valid", "test"):
+        for suffix in ("bin", "idx"):
+            (folder / f"{split}.{suffix}").write_bytes((toy_translation / f"{split}.de-en.de.{suffix}").read_bytes())
+    return folder
+
+
+def words_of(dictionary: Path) -> list[str]:
+    return [line.rsplit(" ", 1)[0] for line in dictionary.read_text().splitlines()]
+
+
+@pytest.fixture(scope="session")
+def glove(toy_translation, tmp_path_factory):
+    """GloVe text for 3 of 4 words of each side, and a row that is spelled `<s>`: language -> path."""
+    folder, generator = tmp_path_factory.mktemp("vectors"), np.random.default_rng(0)
+    for language in ("de", "en"):
+        words = [w for w in words_of(toy_translation / f"dict.{language}.txt") if int(w[1:]) % 4]
+        lines = [f"{w} " + " ".join(f"{x:.5f}" for x in generator.normal(0.05, 0.4, D)) for w in ["<s>", *words]]
+        (folder / f"{language}.txt").write_text("\n".join(lines) + "\n")
+    return {language: str(folder / f"{language}.txt") for language in ("de", "en")}
+
+
+def build(data, arguments, *flags, seed=1):
+    """Model, task and configuration as fairseq-train builds them."""
+    user_dir = os.path.dirname(embinit_fairseq.__file__)
+    common = [str(data), "--user-dir", user_dir, "--max-tokens", "100", "--seed", str(seed), "--no-save"]
+    parser = options.get_training_parser()
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [*common, *arguments, *flags]))
+    np.random.seed(seed)
+    utils.set_torch_seed(seed)
+    task = tasks.setup_task(cfg.task)
+    return task.build_model(cfg.model), task, cfg
+
+
+def data_for(name, toy_translation, monolingual):
+    return toy_translation if name in ("transformer", "lstm") else monolingual
+
+
+def read_text(path):
+    lines = [line.split(" ") for line in Path(path).read_text().splitlines()]
+    return {word: np.array(list(map(np.float32, vector))) for word, *vector in lines}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_pretrained_rows_arrive_and_nothing_else_moves(name, toy_translation, monolingual, glove):
+    arguments, slots = ARCHITECTURES[name]
+    data = data_for(name, toy_translation, monolingual)
+    paths = [f"{slot}={glove['en' if slot == 'decoder' and 'encoder' in slots else 'de']}" for slot in slots]
+    plain, task, _ = build(data, arguments)
+    filled, _, cfg = build(data, arguments, "--embed-init", "pretrained", "--embed-init-path", *paths)
+    after_states = torch.get_rng_state()
+    build(data, arguments)
+    assert torch.equal(torch.get_rng_state(), after_states)  # the draws leave the global state alone
+    tables = {f"{module}.embed_tokens.weight" for module in slots.values()}
+    tied = {
+        key
+        for key, value in filled.state_dict().items()
+        if any(value.data_ptr() == filled.state_dict()[table].data_ptr() for table in tables)
+    }
+    for key, value in plain.state_dict().items():
+        assert torch.equal(value, filled.state_dict()[key]) == (key not in tied), key
+    for slot, path in (text.split("=") for text in paths):
+        table = filled.state_dict()[f"{slots[slot]}.embed_tokens.weight"].numpy()
+        vectors = read_text(path)
+        dictionary = task.target_dictionary if slot == "decoder" else task.source_dictionary
+        found = [word for word in dictionary.symbols[4:] if word in vectors]
+        assert len(found) > 30
+        for word in found:
+            assert (table[dictionary.index(word)] == vectors[word]).all()
+        assert not table[dictionary.pad()].any()
+        assert (table[dictionary.bos()] != vectors["<s>"]).all()
+        bound = (6 / sum(table.shape)) ** 0.5
+        assert (np.abs(table[dictionary.bos()]) <= bound).all()
+    record = json.loads(record_in({"model": cfg.model, "embed_init_options": cfg.get("embed_init_options")}))
+    assert set(record["slots"]) == set(slots)
+
+
+@pytest.mark.parametrize("share", ["--share-all-embeddings", "--share-decoder-input-output-embed"])
+def test_tied_tables_stay_tied(share, toy_translation, glove, tmp_path):
+    # one dictionary for both sides
+    for name in toy_translation.iterdir():
+        (tmp_path / name.name).write_bytes(name.read_bytes())
+    (tmp_path / "dict.en.txt").write_text((tmp_path / "dict.de.txt").read_text())
+    model, _, _ = build(
+        tmp_path, [*TRANSFORMER, share], "--embed-init", "pretrained", "--embed-init-path", f"decoder={glove['de']}"
+    )
+    assert model.decoder.output_projection.weight is model.decoder.embed_tokens.weight
+    assert (model.encoder.embed_tokens.weight is model.decoder.embed_tokens.weight) == ("all" in share)
+    vectors = read_text(glove["de"])
+    assert (model.decoder.embed_tokens.weight[4:].detach().numpy() == vectors["d1"]).all(1).sum() == 1
+
+
+def test_two_paths_for_one_table_are_refused(toy_translation, glove, tmp_path):
+    for name in toy_translation.iterdir():
+        (tmp_path / name.name).write_bytes(name.read_bytes())
+    (tmp_path / "dict.en.txt").write_text((tmp_path / "dict.de.txt").read_text())
+    paths = [f"encoder={glove['de']}", f"decoder={glove['en']}"]
+    with pytest.raises(OptionError, match="one and the same"):
+        flags = ["--share-all-embeddings", "--embed-init", "pretrained", "--embed-init-path", *paths]
+        build(tmp_path, TRANSFORMER, *flags)
+
+
+def test_slots_without_a_path_get_xavier(toy_translation, glove):
+    model, _, _ = build(
+        toy_translation, TRANSFORMER, "--embed-init", "pretrained", "--embed-init-path", f"encoder={glove['de']}"
+    )
+    other, _, _ = build(toy_translation, TRANSFORMER, "--embed-init", "xavier")
+    assert torch.equal(model.decoder.embed_tokens.weight, other.decoder.embed_tokens.weight)
+    assert not torch.equal(model.encoder.embed_tokens.weight, other.encoder.embed_tokens.weight)
+
+
+def test_the_seed_decides(toy_translation):
+    def table(*flags, seed=1):
+        return build(toy_translation, TRANSFORMER, "--embed-init", "xavier", *flags, seed=seed)[0].encoder.embed_tokens
+
+    assert torch.equal(table().weight, table().weight)
+    assert not torch.equal(table().weight, table(seed=2).weight)
+    assert torch.equal(table("--embed-init-seed", "7").weight, table("--embed-init-seed", "7", seed=2).weight)
+
+
+def test_std_option(toy_translation):
+    model, _, _ = build(toy_translation, TRANSFORMER, "--embed-init", "xavier", "--embed-init-std", "0.5")
+    rows = model.encoder.embed_tokens.weight.detach().double()
+    assert float(rows[[0, *range(2, len(rows))]].std()) == pytest.approx(0.5, rel=0.02)
+
+
+def test_registry_is_open(toy_translation):
+    from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY, EmbedInit, register_embed_init
+
+    @register_embed_init("ones_for_test")
+    class Ones(EmbedInit):
+        def table(self, source, draws, options):
+            return np.ones((draws.rows, draws.dim), dtype=np.float32)
+
+    try:
+        model, task, _ = build(toy_translation, TRANSFORMER, "--embed-init", "ones_for_test")
+        table = model.encoder.embed_tokens.weight
+        assert float(table.sum()) == (len(task.source_dictionary) - 1) * D
+    finally:
+        del EMBED_INIT_REGISTRY["ones_for_test"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "message"),
+    [
+        ("--embed-init pretrained", OptionError, r"needs vectors: add --embed-init-path encoder=VECTORS decoder="),
+        ("--embed-init pretrained --embed-init-path enc={de}", SlotError, r"no slot 'enc'; it has: encoder, decoder"),
+        ("--embed-init pretrained --embed-init-path {de}", OptionError, "expected SLOT=PATH"),
+        ("--embed-init pretrained --embed-init-path encoder={de}x", VectorFileError, r"de\.txtx"),
+        ("--embed-init pretrained --embed-init-path encoder={en}", CoverageError, "none of the"),
+        ("--embed-init pretrained --embed-init-path encoder={wide}", DimensionError, "--encoder-embed-dim 9"),
+        ("--embed-init pretrained --embed-init-std 1 --embed-init-path encoder={de}", OptionError, "keeps the sigma"),
+        ("--embed-init xavier --embed-init-std -1", OptionError, "positive"),
+        ("--embed-init xavier --embed-init-freeze source", SlotError, "it has: encoder, decoder"),
+        ("--embed-init xavier --embed-init-freeze encoder:sometimes", OptionError, "SLOT:known"),
+        ("--embed-init xavier --embed-init-freeze encoder:known", OptionError, "no rows"),
+        ("--embed-init pretrained --embed-init-format x --embed-init-path encoder={de}", OptionError, "there are: "),
+    ],
+)
+def test_bad_options_are_refused_by_name(flags, error, message, toy_translation, glove, tmp_path):
+    wide = tmp_path / "wide.txt"
+    wide.write_text("".join(f"d{at} " + " ".join(["0.5"] * 9) + "\n" for at in range(60)))
+    flags = flags.format(wide=wide, **glove).split()
+    with pytest.raises(error, match=message):
+        build(toy_translation, TRANSFORMER, *flags)
+
+
+def test_models_without_a_table_are_refused(monolingual):
+    with pytest.raises(SlotError, match="adaptive or character"):
+        adaptive = (
+            "--adaptive-input --adaptive-input-cutoff 20,40 --adaptive-softmax-cutoff 20,40 --criterion adaptive_loss"
+        )
+        build(monolingual, [*ARCHITECTURES["transformer_lm"][0], *adaptive.split()], "--embed-init", "xavier")
+
+
+def test_generation_never_opens_vectors(toy_translation, glove):
+    """`from_checkpoint=True` is how fairseq builds a model whose weights come from a file."""
+    _, task, cfg = build(toy_translation, TRANSFORMER, "--embed-init", "xavier")
+    cfg.model.embed_init, cfg.model.embed_init_path = "pretrained", ["encoder=/nonexistent"]
+    task.build_model(cfg.model, from_checkpoint=True)
+    with pytest.raises(VectorFileError):
+        task.build_model(cfg.model)
