@@ -1,0 +1,179 @@
+"""Word vectors from plain text, where no published ones are at hand.
+
+ppmi_svd (default): counts of word pairs in a window, weighted by 1/distance as in GloVe; positive pointwise mutual
+information with smoothed contexts (exponent 0.75); truncated singular value decomposition, vectors U * sqrt(S) (Levy,
+Goldberg and Dagan 2015, "Improving Distributional Similarity with Lessons Learned from Word Embeddings"). Needs scipy;
+seconds for a few hundred thousand words. word2vec and fasttext: skip-gram by gensim, one thread. The same text and
+--seed give the same file (on the same versions of the libraries).
+
+The scale is whatever the method gives and is printed. It depends on the text, and is not that of GloVe vectors
+(standard deviation about 0.4): --std sets it, where an experiment with unscaled vectors is to be comparable.
+
+    python scripts/train_vectors.py --text train.de --dim 300 --output vectors.de.txt
+
+The text has one sentence a line in tokens separated by blanks, the same tokens as the model's. The output is text
+without a header (GloVe's format), the most frequent word first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+METHODS = ("ppmi_svd", "word2vec", "fasttext")
+
+
+@dataclass
+class Settings:
+    """How vectors are learned."""
+
+    dim: int = field(default=300, metadata={"help": "number of columns"})
+    window: int = field(default=5, metadata={"help": "words to either side that count as context"})
+    min_count: int = field(default=2, metadata={"help": "rarer words get no vector"})
+    seed: int = field(default=1, metadata={"help": "seed of the solver's start, or of the training"})
+    epochs: int = field(default=20, metadata={"help": "passes over the text (word2vec, fasttext)"})
+
+
+def read_sentences(path: Path) -> list[list[str]]:
+    """Sentences as lists of words; raises SystemExit if there are none."""
+    if not path.is_file():
+        raise SystemExit(f"error: --text {path}: no such file")
+    # Only "\n" ends a line: other separators (U+2028) must not cut a sentence.
+    sentences = [line.split() for line in path.read_text(encoding="utf-8").split("\n")]
+    sentences = [sentence for sentence in sentences if sentence]
+    if not sentences:
+        raise SystemExit(f"error: --text {path} is empty: give a text with one sentence a line")
+    return sentences
+
+
+def vocabulary(sentences: list[list[str]], min_count: int) -> list[str]:
+    """Words in order of falling frequency, then of spelling."""
+    counts = Counter(chain.from_iterable(sentences))
+    return sorted(
+        (word for word, count in counts.items() if count >= min_count), key=lambda word: (-counts[word], word)
+    )
+
+
+def cooccurrences(sentences: list[list[str]], words: list[str], window: int):
+    """Sum over pairs in the window of 1/distance: symmetric sparse (V, V) float64. Rare words still take up room."""
+    from scipy.sparse import coo_matrix
+
+    row = {word: index for index, word in enumerate(words)}
+    ids = np.array([row.get(word, -1) for word in chain.from_iterable(sentences)])
+    sentence = np.repeat(np.arange(len(sentences)), [len(each) for each in sentences])
+    shape = (len(words), len(words))
+    total = coo_matrix(shape).tocsr()
+    for distance in range(1, window + 1):
+        left, right = ids[:-distance], ids[distance:]
+        pairs = (sentence[:-distance] == sentence[distance:]) & (left >= 0) & (right >= 0)
+        weights = np.full(int(pairs.sum()), 1.0 / distance)
+        total = total + coo_matrix((weights, (left[pairs], right[pairs])), shape=shape).tocsr()
+    return total + total.T
+
+
+def positive_pmi(counts, smoothing: float = 0.75):
+    """max(0, log P(w, c) / (P(w) P(c)^smoothing / Z)) of a sparse matrix of counts."""
+    pairs = counts.tocoo()
+    word_mass = np.asarray(counts.sum(axis=1)).ravel()
+    context_mass = np.asarray(counts.sum(axis=0)).ravel() ** smoothing
+    expected = word_mass[pairs.row] * context_mass[pairs.col] / context_mass.sum()
+    pairs.data = np.maximum(np.log(pairs.data / expected), 0.0)
+    result = pairs.tocsr()
+    result.eliminate_zeros()
+    return result
+
+
+def ppmi_svd(sentences: list[list[str]], words: list[str], settings: Settings) -> np.ndarray:
+    """(V, D) float32: the D leading left singular vectors of the PPMI matrix times the square root of their values."""
+    from scipy.sparse.linalg import svds
+
+    if settings.dim >= len(words):
+        raise SystemExit(
+            f"error: --dim {settings.dim}: the text has {len(words)} words with --min-count {settings.min_count}, and "
+            "ppmi_svd gives fewer columns than words; take a lower --dim or more text"
+        )
+    matrix = positive_pmi(cooccurrences(sentences, words, settings.window))
+    start = np.random.default_rng(settings.seed).standard_normal(len(words))
+    left, values, _ = svds(matrix, k=settings.dim, v0=start)
+    order = np.argsort(-values)
+    left, values = left[:, order], values[order]
+    # The sign of a singular vector is arbitrary: fix it, or it would depend on the solver.
+    left = left * np.sign(left[np.abs(left).argmax(axis=0), np.arange(settings.dim)])
+    return (left * np.sqrt(np.maximum(values, 0.0))).astype(np.float32)
+
+
+def skip_gram(method: str, sentences: list[list[str]], words: list[str], settings: Settings) -> np.ndarray:
+    """(V, D) float32 by gensim's word2vec or fastText."""
+    from gensim.models import FastText, Word2Vec
+
+    model = {"word2vec": Word2Vec, "fasttext": FastText}[method](
+        sentences=sentences,
+        vector_size=settings.dim,
+        window=settings.window,
+        min_count=settings.min_count,
+        sg=1,
+        seed=settings.seed,
+        epochs=settings.epochs,
+        workers=1,  # several threads update in an order that differs from run to run
+    )
+    return np.stack([model.wv[word] for word in words]).astype(np.float32)
+
+
+def learn(method: str, sentences: list[list[str]], settings: Settings) -> tuple[list[str], np.ndarray]:
+    """Words and their (V, D) float32 matrix."""
+    words = vocabulary(sentences, settings.min_count)
+    if not words:
+        raise SystemExit(f"error: no word occurs {settings.min_count} times: lower --min-count or give more text")
+    try:
+        if method == "ppmi_svd":
+            return words, ppmi_svd(sentences, words, settings)
+        return words, skip_gram(method, sentences, words, settings)
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"error: --method {method} needs {error.name}: pip install {error.name}") from error
+
+
+def write_vectors(path: Path, words: list[str], matrix: np.ndarray) -> None:
+    """GloVe's text format; nine digits identify a float32."""
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        for word, vector in zip(words, matrix):
+            file.write(word + " " + " ".join(f"{value:.9g}" for value in vector) + "\n")
+    os.replace(temporary, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", type=Path, required=True, help="one sentence a line, tokens separated by blanks")
+    parser.add_argument("--output", type=Path, required=True, help="file to write")
+    parser.add_argument("--method", choices=METHODS, default="ppmi_svd", help="default: %(default)s")
+    parser.add_argument("--std", type=float, help="scale all values to this standard deviation")
+    for option in fields(Settings):
+        flag, text = "--" + option.name.replace("_", "-"), option.metadata["help"] + " (default: %(default)s)"
+        parser.add_argument(flag, type=int, default=option.default, help=text)
+    args = parser.parse_args()
+    for name in ("dim", "window", "min_count", "epochs"):
+        if getattr(args, name) < 1:
+            raise SystemExit(f"error: --{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
+    if args.std is not None and not args.std > 0:
+        raise SystemExit(f"error: --std {args.std}: must be greater than 0")
+    settings = Settings(**{option.name: getattr(args, option.name) for option in fields(Settings)})
+    words, matrix = learn(args.method, read_sentences(args.text), settings)
+    if args.std is not None:
+        matrix = (matrix * (args.std / matrix.std(ddof=1, dtype=np.float64))).astype(np.float32)
+    write_vectors(args.output, words, matrix)
+    mean, std = matrix.mean(dtype=np.float64), matrix.std(ddof=1, dtype=np.float64)
+    print(
+        f"{args.output}: {len(words)} words x {args.dim}, mean {mean:.4f}, standard deviation {std:.4f}",
+        file=sys.stderr,
+    )
+
+
+if __name__ == "__main__":
+    main()
