@@ -95,7 +95,7 @@ def _from_head(path: str, head: bytes) -> str:
         body.pop()  # probably cut
     text = any(numeric_tail(line) for line in body)
     if header_of(first):
-        return "word2vec" if text or not body else "word2vec_bin"
+        return "word2vec" if text or not any(body) else "word2vec_bin"
     if text or numeric_tail(first):
         return "glove"
     raise VectorFileError(
