@@ -1,0 +1,136 @@
+"""Scanning files of records `word, separator, payload of fixed size`, the shape of word2vec's and fastText's binaries.
+
+The file is read once, in blocks; only the records of wanted words leave the scanner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from io import BufferedReader
+from itertools import accumulate, compress
+
+from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.vectors.table import Wanted
+
+#: Bytes of a word; more than that without a separator is no word.
+LONGEST_WORD = 1 << 16
+
+
+class RecordScan:
+    """The records of wanted words (None: of all words), in the file's order.
+
+    stream: stands at the first record. count: records that the file's head announces. separator: the byte that ends a
+    word. payload: bytes behind the separator. strict: a word that is not UTF-8 is an error instead of being counted.
+
+    After the iteration: `broken` counts words that are not UTF-8 (or empty), `consumed` the bytes of all records.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        stream: BufferedReader,
+        count: int,
+        separator: bytes,
+        payload: int,
+        wanted: Wanted | None,
+        strict: bool,
+        block: int = 1 << 17,
+    ) -> None:
+        self.path = path
+        self.count = count
+        self.broken = 0
+        self.consumed = 0
+        self.rest = b""  # read, but not consumed
+        self._stream = stream
+        self._separator = separator
+        self._step = 1 + payload  # bytes of a record behind its word
+        self._wanted = wanted
+        self._strict = strict
+        self._block = block
+        # word2vec ends its vectors with a newline, others do not: it counts as the beginning of the next word. What
+        # is no whole record at the end of a block is matched by the second half, as an empty word.
+        sign = re.escape(separator)
+        self._pattern = re.compile(b"([^%b]*)%b.{%d}|.+" % (sign, sign, payload), re.DOTALL)
+        self._keys = _ascii_keys(wanted)
+
+    def __iter__(self) -> Iterator[tuple[int, str, bytes]]:
+        """(number of the record from 0, word, payload)."""
+        number, step = 0, self._step
+        while number < self.count:
+            buffer, words = self._next_block(number)
+            # Where each word's payload begins: behind all words so far and the payloads before it.
+            lengths = list(accumulate(map(len, words)))
+            for index in self._candidates(words):
+                word = self._select(words[index], number + index)
+                if word is not None:
+                    begin = lengths[index] + index * step + 1
+                    yield number + index, word, buffer[begin : begin + step - 1]
+            number += len(words)
+            end = lengths[-1] + len(words) * step
+            self.consumed += end
+            self.rest = buffer[end:]
+
+    def _next_block(self, number: int) -> tuple[bytes, list[bytes]]:
+        """A buffer that begins with whole records, and their words: at least one, at most what is left of `count`."""
+        buffer = self.rest
+        while True:
+            block = self._stream.read(self._block)
+            buffer += block
+            words = self._pattern.findall(buffer)
+            if words and not words[-1]:  # an empty word, or the beginning of a record that goes on
+                begin = sum(map(len, words)) + (len(words) - 1) * self._step
+                if buffer[begin : begin + 1] != self._separator or begin + self._step > len(buffer):
+                    words.pop()
+            if words:
+                return buffer, words[: self.count - number]
+            gap = buffer.find(self._separator)
+            if gap < 0 and len(buffer) > LONGEST_WORD:
+                raise VectorFileError(
+                    f"{self.path}: row {number + 1} has no word: the file is damaged or of another format. Download it "
+                    "again or name its format with --embed-init-format."
+                )
+            if not block:
+                self._raise_truncated(number, None if gap < 0 else gap + self._step - len(buffer))
+
+    def _candidates(self, words: list[bytes]) -> Iterable[int]:
+        """Indices of words that may be wanted or are no text: the inner loop, without a line of Python per word."""
+        if self._wanted is None:
+            return range(len(words))
+        keys = map(bytes.lower, words) if self._wanted.folded else words
+        likely = compress(range(len(words)), map(self._keys.__contains__, keys))
+        if b"".join(words).isascii():
+            return likely
+        return sorted({*likely, *(index for index, word in enumerate(words) if not word.isascii())})
+
+    def _raise_truncated(self, number: int, missing: int | None) -> None:
+        lacks = f"{missing} bytes of row {number + 1} are missing" if missing else f"row {number + 1} is missing"
+        raise VectorFileError(
+            f"{self.path}: cut short: {lacks}, its head announces {self.count} rows. Download or export it again."
+        )
+
+    def _select(self, raw: bytes, number: int) -> str | None:
+        """The word if it is wanted. Counts words that are no text; VectorFileError for them if strict."""
+        try:
+            word = raw.lstrip(b"\n").decode("utf-8")
+        except UnicodeDecodeError:
+            word = ""
+        if word:
+            return word if self._wanted is None or word in self._wanted else None
+        if self._strict:
+            raise VectorFileError(
+                f"{self.path}: the word of row {number + 1}, {raw[:20]!r}, is not UTF-8 text. Export the file again, "
+                "or leave out --embed-init-strict."
+            )
+        self.broken += 1
+        return None
+
+
+def _ascii_keys(wanted: Wanted | None) -> frozenset[bytes]:
+    """The wanted ASCII words as the file may spell them (in lower case if any are wanted folded); the empty word."""
+    if wanted is None:
+        return frozenset()
+    words = [word.encode("ascii") for word in (*wanted.exact, *wanted.folded) if word.isascii()]
+    if wanted.folded:
+        words = [word.lower() for word in words]
+    return frozenset([b"", b"\n", *words, *(b"\n" + word for word in words)])
