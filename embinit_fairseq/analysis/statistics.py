@@ -52,7 +52,14 @@ def table_statistics(
     source = {"vectors": origin.path, "format": origin.format, "source_rows": origin.rows, "dim": origin.dim}
     flaws = {"duplicates": origin.duplicates, "broken_lines": origin.broken_lines}
     moments = describe(matrix)
-    return {**source, **flaws, "rows": rows, **matched, **moments, **_beside(moments, rows, origin.dim, formula, length)}
+    return {
+        **source,
+        **flaws,
+        "rows": rows,
+        **matched,
+        **moments,
+        **_beside(moments, rows, origin.dim, formula, length),
+    }
 
 
 def missing_words(vocabulary: Vocabulary, alignment: Alignment, most: int) -> list[tuple[str, int]]:

@@ -30,7 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--questions", required=True, metavar="FILE", help="in the format of word2vec's questions-words.txt")
     add("--case", action="store_true", help="keep the questions' capitals; default: lower case")
-    add("--vocabulary", metavar="FILE", help="dict.txt or tokenised text whose words are the table; default: all vectors")
+    add(
+        "--vocabulary",
+        metavar="FILE",
+        help="dict.txt or tokenised text whose words are the table; default: all vectors",
+    )
     add("--top", type=int, metavar="N", help="only the N most frequent words of --vocabulary, or the first N vectors")
     what = parser.add_mutually_exclusive_group()
     steps = f"steps, from left to right: {', '.join(TRANSFORMS)}"
@@ -41,7 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--position-rows", type=int, default=5000, metavar="L", help="positions to draw from; default: %(default)s")
     add("--seed", type=int, default=1, help="of the random positions; default: %(default)s")
     add("--repeats", type=int, default=3, help="seeds, where positions are drawn; default: %(default)s")
-    add("--block-size", type=int, default=8192, metavar="B", help="words at a time; bounds memory; default: %(default)s")
+    add(
+        "--block-size", type=int, default=8192, metavar="B", help="words at a time; bounds memory; default: %(default)s"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,7 +82,9 @@ def _table(args: argparse.Namespace) -> tuple[Sequence[str], np.ndarray]:
     table = read_vectors(args, plan(vocabulary))
     rows, matrix = align(vocabulary, table).gather(table, vocabulary)
     if not len(rows):
-        raise CoverageError(f"{args.vectors} holds none of the {len(vocabulary)} words of --vocabulary {args.vocabulary}")
+        raise CoverageError(
+            f"{args.vectors} holds none of the {len(vocabulary)} words of --vocabulary {args.vocabulary}"
+        )
     return [vocabulary.symbols[row] for row in rows], matrix
 
 
@@ -85,7 +93,9 @@ def _progress(blocks: Iterable[int], description: str) -> Iterable[int]:
     return tqdm(blocks, desc=description, unit="block", leave=False, delay=1.0)
 
 
-def _record(args: argparse.Namespace, size: dict[str, int], results: list[tuple[str, Row, float | None]]) -> dict[str, Any]:
+def _record(
+    args: argparse.Namespace, size: dict[str, int], results: list[tuple[str, Row, float | None]]
+) -> dict[str, Any]:
     settings = ("vectors", "questions", "vocabulary", "top", "case", "xavier_rows", "position_formula", "position_rows")
     rows = [{"name": name, **_row_record(row, args.seed), "published_percent": paper} for name, row, paper in results]
     return {**{name: getattr(args, name) for name in settings}, **size, "results": rows}

@@ -55,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EmbinitError as error:
         return _fail(args.command, str(error))
     except OSError as error:
-        return _fail(args.command, f"{error.filename}: {error.strerror}; check the path" if error.filename else str(error))
+        return _fail(
+            args.command, f"{error.filename}: {error.strerror}; check the path" if error.filename else str(error)
+        )
 
 
 def _fail(command: str, message: str) -> int:

@@ -22,7 +22,7 @@ _OUR_FLAGS = {
 
 
 def add_vector_options(parser: argparse.ArgumentParser) -> None:
-    """--vectors, --format, --strict, --json."""
+    """--vectors, --format, --side, --strict, --json."""
     parser.add_argument(
         "--vectors",
         required=True,
@@ -31,6 +31,7 @@ def add_vector_options(parser: argparse.ArgumentParser) -> None:
         "a fairseq checkpoint beside its dict.txt, or npz",
     )
     parser.add_argument("--format", choices=FORMATS, help="default: recognised from the content")
+    parser.add_argument("--side", choices=("encoder", "decoder"), help="which table of a fairseq checkpoint")
     parser.add_argument("--strict", action="store_true", help="refuse files with broken lines instead of counting them")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
@@ -38,7 +39,8 @@ def add_vector_options(parser: argparse.ArgumentParser) -> None:
 def read_vectors(args: argparse.Namespace, wanted: Wanted | None, dim: int | None = None) -> VectorTable:
     """The wanted rows of --vectors (None: all)."""
     try:
-        return open_vectors(args.vectors, format=args.format, dim=dim, strict=args.strict).read(wanted)
+        reader = open_vectors(args.vectors, format=args.format, dim=dim, strict=args.strict, side=args.side)
+        return reader.read(wanted)
     except EmbinitError as error:
         message = str(error)
         for theirs, ours in _OUR_FLAGS.items():
