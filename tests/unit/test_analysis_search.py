@@ -44,7 +44,7 @@ def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     return matrix, np.array(questions), draw(st.integers(1, rows))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tables())
 def test_agrees_with_the_definition(case):
     matrix, questions, block = case

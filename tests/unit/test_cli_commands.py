@@ -1,0 +1,197 @@
+"""The `embinit` command: what it prints, its exit codes, its errors of one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from embinit_fairseq.cli import analogy, stats
+from embinit_fairseq.cli.main import main
+
+WORDS = {
+    "man": [0, 0, 1, 0],
+    "woman": [0, 1, 1, 0],
+    "king": [1, 0, 1, 0],
+    "queen": [1, 1, 1, 0],
+    "apple": [0, 0, -3, 1],
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    vectors, dictionary, questions = (tmp_path / name for name in ("v.txt", "dict.txt", "questions.txt"))
+    vectors.write_text("".join(f"{word} {' '.join(map(str, row))}\n" for word, row in WORDS.items()), encoding="utf-8")
+    dictionary.write_text("king 6\nQueen 3\nxyzzy 1\n", encoding="utf-8")
+    questions.write_text(": royal\nMan woman king queen\nman king woman queen\nman king pear plum\n", encoding="utf-8")
+    return {"vectors": str(vectors), "dict": str(dictionary), "questions": str(questions)}
+
+
+def run_json(capsys, *argv: str) -> dict:
+    assert main([*argv, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def failure(capsys, *argv: str) -> str:
+    """The one line of an error."""
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err
+
+
+def test_stats_json(capsys, files):
+    record = run_json(capsys, "stats", "--vectors", files["vectors"], "--dict", files["dict"], "--dim", "4")
+    found = np.array([WORDS["king"], WORDS["queen"]], dtype=float)
+    assert {key: record[key] for key in ("rows", "dim", "found")} == {"rows": 7, "dim": 4, "found": 2}
+    assert record["coverage_types"] == pytest.approx(2 / 3)
+    assert record["coverage_tokens"] == pytest.approx(9 / 10)
+    assert [record[key] for key in ("min", "max", "mean")] == pytest.approx([0, 1, found.mean()])
+    assert record["std"] == pytest.approx(found.std(ddof=1))
+    assert record["missing"] == [["xyzzy", 1]]
+
+
+def test_stats_rules_can_be_chosen(capsys, files):
+    record = run_json(capsys, "stats", "--vectors", files["vectors"], "--dict", files["dict"], "--match", "exact")
+    assert record["rows_by_rule"] == {"exact": 1}
+
+
+def test_stats_for_people(capsys, files):
+    assert main(["stats", "--vectors", files["vectors"], "--dict", files["dict"]]) == 0
+    text = capsys.readouterr().out
+    for expected in ("N = 7 rows x D = 4", "66.7% of types, 90.0% of tokens", "pretrained_xavier", "xyzzy (1)"):
+        assert expected in text
+    assert main(["stats", "--vectors", files["vectors"]]) == 0
+    assert "N = 5 rows" in capsys.readouterr().out
+
+
+def test_stats_json_has_no_nan(capsys, tmp_path):
+    (tmp_path / "v.txt").write_text("a 1 1\nb 1 1\n")
+    assert main(["stats", "--vectors", str(tmp_path / "v.txt"), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert record["tables"]["pretrained_xavier"]["std"] is None
+
+
+def test_analogy_json(capsys, files):
+    record = run_json(capsys, "analogy", "--vectors", files["vectors"], "--questions", files["questions"])
+    (result,) = record["results"]
+    assert (result["applicable"], result["questions"], result["accuracy"]) == (2, 3, 1.0)
+    assert [part["name"] for part in result["runs"][0]] == ["royal", "total"]
+
+
+def test_analogy_keeps_capitals_if_asked(capsys, files):
+    argv = ["analogy", "--vectors", files["vectors"], "--questions", files["questions"], "--case"]
+    assert run_json(capsys, *argv)["results"][0]["applicable"] == 1
+
+
+def test_analogy_with_a_vocabulary(capsys, files, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("man man man woman woman king king queen queen apple nothing")
+    argv = ["analogy", "--vectors", files["vectors"], "--questions", files["questions"], "--vocabulary", str(text)]
+    assert run_json(capsys, *argv)["rows"] == 5
+    assert run_json(capsys, *argv, "--top", "4")["rows"] == 4
+
+
+def test_table4_has_the_papers_rows_and_numbers(capsys, files):
+    argv = ["analogy", "--vectors", files["vectors"], "--questions", files["questions"], "--table4", "--repeats", "2"]
+    results = run_json(capsys, *argv, "--seed", "5")["results"]
+    assert [row["published_percent"] for row in results[:7]] == [87.3] * 5 + [12.9, 11.1]
+    assert [len(row["runs"]) for row in results[:7]] == [1, 1, 2, 1, 1, 2, 2]
+    assert results[2]["seeds"] == [5, 6]
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    assert "Kim (%)" in text
+    assert "GloVe & Xavier-Std. & Pos. Enc." in text
+
+
+def test_transformations_in_order(capsys, files):
+    argv = ["analogy", "--vectors", files["vectors"], "--questions", files["questions"]]
+    result = run_json(capsys, *argv, "--transform", "xavier", "scaled", "positions")["results"][0]
+    assert result["transforms"] == ["xavier", "scaled", "positions"]
+    assert len(result["runs"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"vectors": "absent.vec"}, ["absent.vec", "--vectors"]),
+        ({"dict": "absent.dict"}, ["absent.dict", "--dict"]),
+        ({"dim": "300"}, ["v.txt", "--dim 4"]),
+        ({"dim": "wide"}, ["--dim", "--help"]),
+        ({"format": "vec"}, ["--format", "glove"]),
+        ({"nonsense": "1"}, ["--nonsense"]),
+    ],
+)
+def test_stats_errors_are_one_line_with_a_remedy(capsys, files, change, expected):
+    options = {"vectors": files["vectors"], "dict": files["dict"], **change}
+    line = failure(capsys, "stats", *[part for name, value in options.items() for part in (f"--{name}", value)])
+    assert "error: " in line
+    assert "--embed-init" not in line
+    for part in expected:
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        (["--questions", "absent.txt"], ["absent.txt", "check the path"]),
+        (["--transform", "rotated"], ["--transform", "scaled_positions"]),
+        (["--table4", "--transform", "scaled"], ["not allowed with"]),
+        (["--xavier-rows", "0"], ["--xavier-rows"]),
+        (["--top", "0"], ["--top"]),
+        (["--table4", "--repeats", "0"], ["--repeats"]),
+        (["--block-size", "0"], ["block"]),
+    ],
+)
+def test_analogy_errors(capsys, files, extra, expected):
+    argv = ["analogy", "--vectors", files["vectors"], "--questions", files["questions"], *extra]
+    line = failure(capsys, *argv)
+    for part in expected:
+        assert part in line
+
+
+def test_a_vocabulary_that_the_vectors_do_not_know(capsys, files, tmp_path):
+    (tmp_path / "text").write_text("alpha beta")
+    argv = ["analogy", "--vectors", files["vectors"], "--questions", files["questions"]]
+    assert "none of the 2 words" in failure(capsys, *argv, "--vocabulary", str(tmp_path / "text"))
+
+
+def test_interruption(capsys, files, monkeypatch):
+    def interrupt(*args, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stats, "read_vectors", interrupt)
+    assert main(["stats", "--vectors", files["vectors"]]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_help_names_every_option(capsys):
+    for command in ("doctor", "stats", "analogy"):
+        assert main([command, "--help"]) == 0
+        assert "--json" in capsys.readouterr().out
+    assert main([]) == 2
+    assert analogy.HELP
+
+
+def test_a_reader_that_goes_away_is_no_traceback(files):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", "import sys; from embinit_fairseq.cli.main import main; sys.exit(main())"]
+    command += ["stats", "--vectors", files["vectors"]]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_the_command_imports_neither_torch_nor_fairseq():
+    code = (
+        "import sys, embinit_fairseq.cli.main as command; command.build_parser();"
+        "print([name for name in ('torch', 'fairseq', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
