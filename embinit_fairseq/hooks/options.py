@@ -30,7 +30,7 @@ class EmbedInitOptions(FairseqDataclass):
     """Everything that `--embed-init STRATEGY` can be told."""
 
     embed_init_path: Optional[list[str]] = _option(
-        "where the vectors come from, per slot (encoder, decoder): GloVe, word2vec, fastText as text (also gz, bz2, xz, "
+        "where the vectors come from, per slot (encoder, decoder): GloVe, word2vec, fastText text (also gz, bz2, xz, "
         "zip) or .bin, a Hugging Face model directory, a fairseq checkpoint with dict.txt beside it, "
         "or npz. Slots without a path get xavier. Needed at step 0 only",
         nargs="+",

@@ -82,22 +82,22 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: tuple =
 
 @contextlib.contextmanager
 def _allowed(types: tuple):
-    """Let torch's safe loader build these types too, inside this block only; without effect on torch < 2.4."""
+    """Let torch's safe loader build these types too, inside this block only; without effect on torch < 2.4.
+
+    Not torch's own `safe_globals`: leaving it forgets types that somebody (fairseq_compat) had allowed before.
+    """
     from torch import serialization
 
     if not types or not hasattr(serialization, "add_safe_globals"):
         yield
-    elif hasattr(serialization, "safe_globals"):
-        with serialization.safe_globals(list(types)):
-            yield
-    else:  # torch 2.4 has no context manager
-        before = serialization.get_safe_globals()
-        serialization.add_safe_globals(list(types))
-        try:
-            yield
-        finally:
-            serialization.clear_safe_globals()
-            serialization.add_safe_globals(before)
+        return
+    before = serialization.get_safe_globals()
+    serialization.add_safe_globals(list(types))
+    try:
+        yield
+    finally:
+        serialization.clear_safe_globals()
+        serialization.add_safe_globals(before)
 
 
 def plain_types() -> tuple:

@@ -114,6 +114,8 @@ def test_pretrained_rows_arrive_and_nothing_else_moves(name, toy_translation, mo
         if any(value.data_ptr() == filled.state_dict()[table].data_ptr() for table in tables)
     }
     for key, value in plain.state_dict().items():
+        if key.endswith("_float_tensor"):
+            continue  # one number of uninitialised memory, kept by fairseq's sinusoidal positions for its type
         assert torch.equal(value, filled.state_dict()[key]) == (key not in tied), key
     for slot, path in (text.split("=") for text in paths):
         table = filled.state_dict()[f"{slots[slot]}.embed_tokens.weight"].numpy()
@@ -151,8 +153,8 @@ def test_two_paths_for_one_table_are_refused(toy_translation, glove, tmp_path):
         (tmp_path / name.name).write_bytes(name.read_bytes())
     (tmp_path / "dict.en.txt").write_text((tmp_path / "dict.de.txt").read_text())
     paths = [f"encoder={glove['de']}", f"decoder={glove['en']}"]
+    flags = ["--share-all-embeddings", "--embed-init", "pretrained", "--embed-init-path", *paths]
     with pytest.raises(OptionError, match="one and the same"):
-        flags = ["--share-all-embeddings", "--embed-init", "pretrained", "--embed-init-path", *paths]
         build(tmp_path, TRANSFORMER, *flags)
 
 
@@ -222,11 +224,12 @@ def test_bad_options_are_refused_by_name(flags, error, message, toy_translation,
 
 
 def test_models_without_a_table_are_refused(monolingual):
+    adaptive = (
+        "--adaptive-input --adaptive-input-factor 1 --adaptive-input-cutoff 20,40 --adaptive-softmax-cutoff 20,40"
+    )
+    arguments = [*ARCHITECTURES["transformer_lm"][0], *adaptive.split(), "--criterion", "adaptive_loss"]
     with pytest.raises(SlotError, match="adaptive or character"):
-        adaptive = (
-            "--adaptive-input --adaptive-input-cutoff 20,40 --adaptive-softmax-cutoff 20,40 --criterion adaptive_loss"
-        )
-        build(monolingual, [*ARCHITECTURES["transformer_lm"][0], *adaptive.split()], "--embed-init", "xavier")
+        build(monolingual, arguments, "--embed-init", "xavier")
 
 
 def test_generation_never_opens_vectors(toy_translation, glove):
