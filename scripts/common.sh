@@ -5,6 +5,10 @@
 # Environment variables:
 #   VENV   virtual environment to use (default: <repository>/.venv; made by scripts/setup.sh if it is missing)
 set -euo pipefail
+if [[ ${BASH_VERSINFO[0]}${BASH_VERSINFO[1]} -lt 43 ]]; then
+  echo "bash $BASH_VERSION is too old: 4.3 or later is needed" >&2
+  exit 1
+fi
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${VENV:-$REPO/.venv}

@@ -2,7 +2,7 @@
 
 `begin` is called before training and writes RUN/training.json (command, versions, hardware, hashes of the data);
 `finish` is called after scoring and writes RUN/result.json, which has everything of training.json, the losses of every
-epoch, the initialisation's report and the scores.
+epoch, the initialisation's report and the scores. `finished` asks whether there is anything left to do.
 """
 
 from __future__ import annotations
@@ -151,6 +151,13 @@ def finish(args: argparse.Namespace) -> None:
     write_json(run / "result.json", record)
 
 
+def finished(args: argparse.Namespace) -> None:
+    """Exit code 0 if the run was scored after at least that many epochs, else 1."""
+    path = Path(args.run) / "result.json"
+    epochs = json.loads(path.read_text(encoding="utf-8"))["epochs"] if path.is_file() else {}
+    sys.exit(0 if max(map(int, epochs), default=0) >= args.epochs else 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="step", required=True)
@@ -165,6 +172,10 @@ def main() -> None:
     end.add_argument("--run", required=True, help="folder of the run")
     end.add_argument("--scores", help="JSON file with the scores")
     end.set_defaults(call=finish)
+    check = commands.add_parser("finished", help="exit code 0 if the run needs no more training and scoring")
+    check.add_argument("--run", required=True, help="folder of the run")
+    check.add_argument("--epochs", type=int, required=True, help="epochs it shall have")
+    check.set_defaults(call=finished)
     arguments = sys.argv[1:]
     split = arguments.index("--") if "--" in arguments else len(arguments)
     args = parser.parse_args(arguments[:split])

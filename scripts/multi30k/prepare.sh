@@ -78,21 +78,18 @@ published() {
   fi
 }
 
-# tokenise LANG INPUT TEMPORARY: one side of one split in the chosen tokens.
+# tokenise LANG TRAIN VALID TEST: one side of all splits in the chosen tokens.
 tokenise() {
-  local lang=$1 split=$2 text=$3 raw=$output/corpus/raw tok=$output/corpus/tok
+  local lang=$1 corpus=$output/corpus/raw model=""
+  shift
   case $tokens in
-    moses) python "$HERE/tokens.py" encode --kind moses <"$tok/$split.$lang" >"$text" ;;
-    spacy) python "$HERE/tokens.py" encode --kind spacy --lang "$lang" <"$raw/$split.$lang" >"$text" ;;
-    subword_nmt)
-      python "$HERE/tokens.py" encode --kind moses <"$tok/$split.$lang" |
-        subword-nmt apply-bpe --codes "$output/bpe.codes" >"$text"
-      ;;
-    sentencepiece)
-      python "$HERE/tokens.py" encode --kind sentencepiece --model "$output/spm.model" <"$raw/$split.$lang" >"$text"
-      ;;
-    huggingface) python "$HERE/tokens.py" encode --kind huggingface --model "$hf" <"$raw/$split.$lang" >"$text" ;;
+    moses) corpus=$output/corpus/tok ;;
+    subword_nmt) corpus=$output/corpus/tok model=$output/bpe.codes ;;
+    sentencepiece) model=$output/spm.model ;;
+    huggingface) model=$hf ;;
   esac
+  python "$HERE/tokens.py" encode --kind "$tokens" --lang "$lang" --model "$model" \
+    --input "$corpus/train.$lang" "$corpus/valid.$lang" "$corpus/test.$lang" --output "$@"
 }
 
 learn_bpe() {
@@ -127,9 +124,8 @@ done
 [[ $tokens != subword_nmt ]] || step "learning BPE" "$output/bpe.codes" -- learn_bpe
 [[ $tokens != sentencepiece ]] || step "learning a sentencepiece model" "$output/spm.model" -- learn_sentencepiece
 for lang in "$source" "$target"; do
-  for split in train valid test; do
-    step "$split.$lang, $tokens" "$output/text/$split.$lang" -- tokenise "$lang" "$split"
-  done
+  text=$output/text
+  step "$lang, $tokens" "$text/train.$lang" "$text/valid.$lang" "$text/test.$lang" -- tokenise "$lang"
 done
 step "binarising" "$output/bin" -- binarise
 say "ready: $output/bin ($(wc -l <"$output/bin/dict.$source.txt") + $(wc -l <"$output/bin/dict.$target.txt") symbols)"

@@ -1,9 +1,9 @@
-"""Text to tokens and back, one sentence a line from standard input to standard output.
+"""Text to tokens and back, one sentence a line: files to files, or standard input to standard output.
 
 kind           tokens                                                         back to text
 moses          Moses tokens; only their escapes (&apos;) are undone           Moses detokenizer
 spacy          spaCy's rule-based tokenizer on lower-cased text               Moses detokenizer (spaCy has none)
-subword_nmt    Moses tokens cut by BPE (`@@`); encoding is subword-nmt's      pieces joined, Moses detokenizer
+subword_nmt    Moses tokens cut by BPE (`@@`)                                 pieces joined, Moses detokenizer
 sentencepiece  pieces of a sentencepiece model on lower-cased text            the model
 huggingface    piece strings of a Hugging Face tokenizer, no special tokens   that tokenizer's decoder
 """
@@ -11,13 +11,14 @@ huggingface    piece strings of a Hugging Face tokenizer, no special tokens   th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import html
 import io
 import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Callable
+from typing import BinaryIO, Callable
 
 KINDS = ("moses", "spacy", "subword_nmt", "sentencepiece", "huggingface")
 UNKNOWN = "<unk>"  # fairseq's symbol: also what a tokenizer's own unknown piece becomes
@@ -97,15 +98,19 @@ def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
         return lambda line: unescape_moses(line).split()
     if kind == "spacy":
         return spacy_encoder(lang)
+    if kind == "subword_nmt":
+        from subword_nmt.apply_bpe import BPE
+
+        with open(model, encoding="utf-8") as codes:
+            bpe = BPE(codes)
+        return lambda line: bpe.process_line(unescape_moses(line)).split()
     if kind == "sentencepiece":
         import sentencepiece
 
         pieces = sentencepiece.SentencePieceProcessor(model_file=model)
         return lambda line: pieces.encode(line.lower(), out_type=str)
-    if kind == "huggingface":
-        tokenizer = Tokenizer(model)
-        return lambda line: checked_pieces(tokenizer, line)
-    sys.exit(f"error: --kind {kind} is encoded by its own program (subword-nmt apply-bpe)")
+    tokenizer = Tokenizer(model)
+    return lambda line: checked_pieces(tokenizer, line)
 
 
 def decoder(kind: str, lang: str, model: str) -> Callable[[str], str]:
@@ -144,36 +149,51 @@ def train_sentencepiece(lines: Iterable[str], size: int, kind: str, output: str)
     Path(output).write_bytes(model.getvalue())
 
 
-def lines_of(stream: io.TextIOBase) -> Iterator[str]:
-    for line in stream:
-        yield line.rstrip("\n")
+def lines_of(stream: BinaryIO) -> Iterator[str]:
+    """Lines without their end. Only "\\n" ends one: other separators (U+2028, a lone CR) must not add lines."""
+    return (line.decode("utf-8").rstrip("\n") for line in stream)
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("encode", "decode"):
         command = commands.add_parser(name)
         command.add_argument("--kind", choices=KINDS, required=True)
         command.add_argument("--lang", default="en", help="language of the text (spaCy, Moses)")
-        command.add_argument("--model", default="", help="sentencepiece model or Hugging Face folder")
-    learn = commands.add_parser("train-sentencepiece")
+        command.add_argument("--model", default="", help="BPE codes, sentencepiece model or Hugging Face folder")
+        command.add_argument("--input", nargs="+", default=["-"], help="files (default: standard input)")
+        command.add_argument("--output", nargs="+", default=["-"], help="as many files (default: standard output)")
+    learn = commands.add_parser("train-sentencepiece", help="learn a model of standard input")
     learn.add_argument("--size", type=int, required=True, help="number of pieces")
     learn.add_argument("--type", choices=("unigram", "bpe"), required=True)
-    learn.add_argument("--output", required=True)
+    learn.add_argument("--output", required=True, help="file to write")
     args = parser.parse_args()
-    # newline="\n": other line separators (U+2028, a lone CR) inside a sentence must not add lines.
-    source = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", newline="\n")
-    sink = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
+    if args.command != "train-sentencepiece" and len(args.input) != len(args.output):
+        parser.error(
+            f"--input has {len(args.input)} files, --output {len(args.output)}: give one output for each input"
+        )
+    return args
+
+
+def main() -> None:
+    args = parse_arguments()
     if args.command == "train-sentencepiece":
-        train_sentencepiece(lines_of(source), args.size, args.type, args.output)
-    elif args.command == "encode":
+        train_sentencepiece(lines_of(sys.stdin.buffer), args.size, args.type, args.output)
+        return
+    if args.command == "encode":
         encode = encoder(args.kind, args.lang, args.model)
-        sink.writelines(" ".join(encode(line)) + "\n" for line in lines_of(source))
+
+        def change(line: str) -> str:
+            return " ".join(encode(line))
+
     else:
-        decode = decoder(args.kind, args.lang, args.model)
-        sink.writelines(decode(line) + "\n" for line in lines_of(source))
-    sink.flush()
+        change = decoder(args.kind, args.lang, args.model)
+    for source, target in zip(args.input, args.output):
+        with contextlib.ExitStack() as files:
+            reading = sys.stdin.buffer if source == "-" else files.enter_context(open(source, "rb"))
+            writing = sys.stdout.buffer if target == "-" else files.enter_context(open(target, "wb"))
+            writing.writelines((change(line) + "\n").encode("utf-8") for line in lines_of(reading))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Shared by the grids (scripts/*/run.sh): to be sourced after common.sh.
+
+# cores: how many this process may use.
+cores() { getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1; }
+
+# gpus: how many there are.
+gpus() { python -c 'import torch; print(torch.cuda.device_count())'; }
+
+# run_grid JOBS LOGS COMMAND < LIST: "COMMAND WORD..." for each line of words, JOBS at a time, output to LOGS/<words>.log.
+# Each run gets its share of the cores, and a GPU of its own where there are several. A failed run does not stop the
+# others; the grid fails at the end and names it. COMMAND is a function; it is run in a process of its own.
+run_grid() {
+  local jobs=$1 logs=$2 command=$3 devices slot line name running=0 failed=()
+  declare -gA slot_of=() name_of=() # global: the trap needs them when the function has gone
+  local free=()
+  [[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs $jobs: must be a number from 1"
+  mkdir -p "$logs"
+  devices=$(gpus)
+  # Job control gives every run a process group of its own, so that stopping the grid stops its runs as well.
+  set -m
+  trap 'for pid in "${!slot_of[@]}"; do kill -- "-$pid" 2>/dev/null || true; done' EXIT
+  for ((slot = 0; slot < jobs; slot++)); do free+=("$slot"); done
+  OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((($(cores) + jobs - 1) / jobs))}
+  export OMP_NUM_THREADS
+  while read -r line; do
+    if [[ $running -eq $jobs ]]; then collect; fi
+    slot=${free[0]} free=("${free[@]:1}") name=${line// /.}
+    say "start: $line"
+    (
+      set -euo pipefail
+      [[ $devices -lt 2 ]] || export CUDA_VISIBLE_DEVICES=$((slot % devices))
+      # shellcheck disable=SC2086 # the line is a list of words
+      "$command" $line
+    ) >>"$logs/$name.log" 2>&1 </dev/null &
+    slot_of[$!]=$slot name_of[$!]=$name running=$((running + 1))
+  done
+  while [[ $running -gt 0 ]]; do collect; done
+  trap - EXIT
+  set +m
+  [[ ${#failed[@]} -eq 0 ]] || die "${#failed[@]} runs failed (${failed[*]}): see $logs/<run>.log; start again to continue"
+}
+
+# collect: wait for one of run_grid's runs to end, and note how. Uses run_grid's variables.
+collect() {
+  local pid status
+  while :; do
+    for pid in "${!slot_of[@]}"; do
+      if ! kill -0 "$pid" 2>/dev/null; then
+        status=0
+        wait "$pid" || status=$?
+        if [[ $status -eq 0 ]]; then say "done: ${name_of[$pid]}"; else
+          say "FAILED: ${name_of[$pid]}"
+          failed+=("${name_of[$pid]}")
+        fi
+        free+=("${slot_of[$pid]}")
+        unset "slot_of[$pid]" "name_of[$pid]"
+        running=$((running - 1))
+        return 0
+      fi
+    done
+    sleep 1
+  done
+}

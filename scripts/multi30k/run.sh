@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# The grid of Kim et al. 2024 on Multi30k: directions x initialisations x seeds, then a table and training curves.
+#
+# Usage: [DATA=DIR] [VENV=DIR] bash scripts/multi30k/run.sh --output DIR [options] [-- OPTIONS OF train.sh]
+#   --output DIR               data, vectors, runs and results go here
+#   --directions PAIR ...      default: de-en en-de
+#   --inits STRATEGY ...       default: xavier pretrained pretrained_xavier shuffled (none: fairseq's own)
+#   --seeds N ...              default: 1 2
+#   --epochs N                 default 20
+#   --jobs N                   runs at a time, default: one per core (CPU) or per GPU
+#   --vectors LANG=PATH ...    vectors of a language, such as en=glove.840B.300d.txt; a language without any gets
+#                              vectors learned from the training text (scripts/train_vectors.py)
+#   --tokens KIND, --hf DIR    as in prepare.sh; with huggingface the folder is also the vectors of both languages
+#   --dim D                    as in train.sh
+#
+# Can be stopped and started again: finished runs are kept, interrupted ones continue. With a higher --epochs all go on.
+# Results: DIR/results.md, results.json, curves.png. The table so far, while the grid is running:
+#   python scripts/results_table.py --runs DIR/runs --output DIR
+# shellcheck source=../common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+# shellcheck source=../grid.sh
+source "$REPO/scripts/grid.sh"
+
+HERE=$REPO/scripts/multi30k
+output="" directions=() inits=() seeds=() vectors=() epochs=20 jobs="" tokens=moses hf="" dim=300 extra=()
+
+while [[ $# -gt 0 ]]; do
+  option=$1
+  case $option in
+    -h | --help) usage && exit 0 ;;
+    --)
+      shift
+      extra=("$@")
+      break
+      ;;
+    --directions | --inits | --seeds | --vectors)
+      shift
+      declare -n list=${option#--}
+      list=()
+      while [[ $# -gt 0 && $1 != --* ]]; do
+        list+=("$1")
+        shift
+      done
+      [[ ${#list[@]} -gt 0 ]] || die "$option needs a value; see $(basename "$0") --help"
+      continue
+      ;;
+    --*) need_value "$option" $# ;;
+    *) die "$option: no such option; see $(basename "$0") --help" ;;
+  esac
+  case $option in
+    --output) output=$2 ;;
+    --epochs) epochs=$2 ;;
+    --jobs) jobs=$2 ;;
+    --tokens) tokens=$2 ;;
+    --hf) hf=$2 ;;
+    --dim) dim=$2 ;;
+    *) die "$option: no such option; see $(basename "$0") --help" ;;
+  esac
+  shift 2
+done
+
+[[ -n $output ]] || die "--output is needed; see $(basename "$0") --help"
+[[ ${#directions[@]} -gt 0 ]] || directions=(de-en en-de)
+[[ ${#inits[@]} -gt 0 ]] || inits=(xavier pretrained pretrained_xavier shuffled)
+[[ ${#seeds[@]} -gt 0 ]] || seeds=(1 2)
+for direction in "${directions[@]}"; do one_of --directions "$direction" de-en en-de; done
+output=$(absolute "$output")
+use_environment
+if [[ -z $jobs ]]; then
+  jobs=$(gpus)
+  [[ $jobs -gt 0 ]] || jobs=$(cores)
+fi
+
+learn_vectors() { python "$REPO/scripts/train_vectors.py" --text "$1" --dim "$dim" --output "$2"; }
+
+# vectors_of LANG: the file given for a language, or the one that was learned.
+vectors_of() {
+  local entry
+  for entry in ${vectors[@]+"${vectors[@]}"}; do
+    [[ $entry != "$1="* ]] || {
+      absolute "${entry#*=}"
+      return
+    }
+  done
+  if [[ -n $hf ]]; then absolute "$hf"; else echo "$output/vectors/$1.txt"; fi
+}
+
+# needs_vectors STRATEGY
+needs_vectors() { [[ $1 != none && $1 != xavier && $1 != normal ]]; }
+
+one_run() {
+  local seed=$1 direction=$2 init=$3 run=$output/runs/$2.$3.seed$1 options=()
+  if python "$REPO/scripts/run_result.py" finished --run "$run" --epochs "$epochs"; then return 0; fi
+  if needs_vectors "$init"; then
+    options=(--vectors "encoder=$(vectors_of "${direction%-*}")" "decoder=$(vectors_of "${direction#*-}")")
+  fi
+  bash "$HERE/train.sh" --data "$output/data/$direction" --output "$run" --init "$init" --seed "$seed" \
+    --epochs "$epochs" --dim "$dim" ${options[@]+"${options[@]}"} ${extra[@]+"${extra[@]}"}
+  bash "$HERE/generate.sh" --data "$output/data/$direction" --run "$run"
+}
+
+for entry in ${vectors[@]+"${vectors[@]}"}; do
+  [[ $entry == de=* || $entry == en=* ]] || die "--vectors $entry: give de=PATH or en=PATH"
+  [[ -e ${entry#*=} ]] || die "--vectors $entry: no such file"
+done
+for direction in "${directions[@]}"; do
+  bash "$HERE/prepare.sh" --tokens "$tokens" ${hf:+--hf "$hf"} --output "$output/data/$direction" \
+    --source "${direction%-*}" --target "${direction#*-}"
+done
+for init in "${inits[@]}"; do
+  needs_vectors "$init" || continue
+  for lang in de en; do
+    file=$(vectors_of "$lang")
+    [[ $file != "$output/vectors/"* ]] || step "vectors from the training text: $lang" "$file" -- \
+      learn_vectors "$output/data/${directions[0]}/text/train.$lang"
+  done
+done
+# list_runs: seeds outermost, so that after the first seed the table is complete, if without deviations.
+list_runs() {
+  local seed direction init
+  for seed in "${seeds[@]}"; do
+    for direction in "${directions[@]}"; do
+      for init in "${inits[@]}"; do echo "$seed $direction $init"; done
+    done
+  done
+}
+
+say "${#directions[@]} directions x ${#inits[@]} initialisations x ${#seeds[@]} seeds, $jobs at a time"
+run_grid "$jobs" "$output/logs" one_run < <(list_runs)
+python "$REPO/scripts/results_table.py" --runs "$output/runs" --output "$output"

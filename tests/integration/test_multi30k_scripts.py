@@ -1,0 +1,281 @@
+"""scripts/multi30k on a corpus of a few hundred made-up sentences, through bash and the real fairseq commands."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sacrebleu.metrics import BLEU
+
+REPO = Path(__file__).resolve().parents[2]
+SCRIPTS = REPO / "scripts" / "multi30k"
+VENV = Path(sys.prefix)
+TINY = ["--dim", "16", "--heads", "2", "--ffn", "16", "--batch", "32", "--lr", "5e-3"]
+LAYERS = ["--", "--encoder-layers", "1", "--decoder-layers", "1"]
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.skipif(not (VENV / "bin" / "fairseq-train").is_file(), reason="fairseq is not installed beside pytest"),
+]
+
+
+def bash(script: Path | str, *arguments: object, check: bool = True, **environment: str) -> subprocess.CompletedProcess:
+    variables = {**os.environ, "VENV": str(VENV), "OMP_NUM_THREADS": "1", "DATA": "", **environment}
+    result = subprocess.run(
+        ["bash", str(script), *map(str, arguments)], env=variables, capture_output=True, text=True, check=False
+    )
+    if check and result.returncode != 0:
+        pytest.fail(f"{script} {arguments}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}")
+    return result
+
+
+def common(commands: str, *arguments: object) -> subprocess.CompletedProcess:
+    """Run commands with the functions of common.sh."""
+    program = f'source "{REPO}/scripts/common.sh"\n{commands}'
+    return subprocess.run(["bash", "-c", program, "test", *map(str, arguments)], capture_output=True, text=True)
+
+
+def sentences() -> list[tuple[str, str]]:
+    """German and English pairs; one English subject has the apostrophe that Moses escapes."""
+    subjects = [("Ein Mann", "A man"), ("Die Frau", "The woman"), ("Peters Hund", "Peter's dog"), ("Er", "He")]
+    verbs = [("sieht", "sees"), ("malt", "paints"), ("trägt", "carries"), ("findet", "finds")]
+    objects = [("ein Haus", "a house"), ("den Ball", "the ball"), ("ein Buch", "a book"), ("das Rad", "the wheel")]
+    places = [("im Park", "in the park"), ("am Strand", "at the beach"), ("heute", "today"), ("dort", "there")]
+    chosen = itertools.product(subjects, verbs, objects, places)
+    return [(" ".join(p[0] for p in parts) + ".", " ".join(p[1] for p in parts) + ".") for parts in chosen]
+
+
+def moses(text: str) -> str:
+    return text.lower().replace(".", " .").replace("'s", " &apos;s")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of Multi30k's layout: 200 training, 26 validation and 30 test sentences."""
+    folder = tmp_path_factory.mktemp("multi30k")
+    pairs = sentences()
+    pairs = [pairs[(index * 101) % len(pairs)] for index in range(len(pairs))]
+    splits = {"train": pairs[:200], "val": pairs[200:226], "test_2016_flickr": pairs[226:]}
+    splits["train"][0] = (splits["train"][0][0] + " Einmal.", splits["train"][0][1] + " Once.")
+    for name, part in splits.items():
+        for column, lang in enumerate(("de", "en")):
+            raw, tok = f"raw/{name}.{lang}.gz", f"tok/{name}.lc.norm.tok.{lang}.gz"
+            for path, lines in ((raw, [p[column] for p in part]), (tok, [moses(p[column]) for p in part])):
+                (folder / path).parent.mkdir(exist_ok=True)
+                (folder / path).write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("words") / "de-en"
+    bash(SCRIPTS / "prepare.sh", "--output", folder, DATA=str(corpus))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "run"
+    bash(SCRIPTS / "train.sh", "--data", prepared, "--output", run, "--epochs", 2, *TINY, *LAYERS)
+    bash(SCRIPTS / "generate.sh", "--data", prepared, "--run", run, "--beam", 2)
+    return run
+
+
+def test_words_are_unescaped_and_the_dictionary_holds_those_seen_twice(prepared: Path, corpus: Path) -> None:
+    text = gzip.decompress((corpus / "tok/train.lc.norm.tok.en.gz").read_bytes()).decode().replace("&apos;", "'")
+    expected = {word: count for word, count in Counter(text.split()).items() if count >= 2}
+    lines = (prepared / "bin/dict.en.txt").read_text(encoding="utf-8").splitlines()
+    found = {line.rsplit(" ", 1)[0]: int(line.rsplit(" ", 1)[1]) for line in lines}
+    assert {word: count for word, count in found.items() if not word.startswith("madeupword")} == expected
+    assert "'s" in found
+    assert "once" not in found
+
+
+def test_preparing_again_does_only_what_is_missing(prepared: Path, corpus: Path) -> None:
+    before = (prepared / "bin/train.de-en.de.bin").stat().st_mtime_ns
+    again = bash(SCRIPTS / "prepare.sh", "--output", prepared, DATA=str(corpus))
+    assert (prepared / "bin/train.de-en.de.bin").stat().st_mtime_ns == before
+    assert "binarising: there already" in again.stderr
+    (prepared / "text/valid.en").unlink()
+    bash(SCRIPTS / "prepare.sh", "--output", prepared, DATA=str(corpus))
+    assert (prepared / "text/valid.en").read_text(encoding="utf-8").count("\n") == 26
+
+
+def test_other_options_in_the_same_folder_are_refused(prepared: Path, corpus: Path) -> None:
+    result = bash(SCRIPTS / "prepare.sh", "--output", prepared, "--min-count", 3, check=False, DATA=str(corpus))
+    assert result.returncode != 0
+    assert "choose another --output" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tokens", "letters"], "moses spacy subword_nmt sentencepiece huggingface"),
+        (["--tokens", "huggingface"], "--hf DIR"),
+        (["--source", "en"], "both en"),
+        (["--colour"], "--colour"),
+        (["--min-count"], "needs a value"),
+    ],
+)
+def test_wrong_options_of_prepare(tmp_path: Path, arguments: list[str], message: str) -> None:
+    result = bash(SCRIPTS / "prepare.sh", *arguments, check=False)
+    assert result.returncode != 0
+    assert message in result.stderr
+
+
+def test_incomplete_and_damaged_copies_are_named(corpus: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    (copy / "raw").mkdir(parents=True)
+    result = bash(SCRIPTS / "prepare.sh", "--output", tmp_path / "out", check=False, DATA=str(copy))
+    assert result.returncode != 0
+    assert "raw/train.de.gz" in result.stderr
+    whole = (corpus / "raw/train.de.gz").read_bytes()
+    (copy / "raw/train.de.gz").write_bytes(whole[: len(whole) // 2])
+    result = bash(SCRIPTS / "prepare.sh", "--output", tmp_path / "out", check=False, DATA=str(copy))
+    assert result.returncode != 0
+    assert "damaged" in result.stderr
+    assert not (tmp_path / "out/corpus/raw/train.de").exists()
+
+
+def test_result_records_the_run(trained: Path, prepared: Path) -> None:
+    result = json.loads((trained / "result.json").read_text(encoding="utf-8"))
+    assert result["labels"] == {"direction": "de-en", "init": "none", "seed": "1"}
+    losses = {epoch: values["valid_loss"] for epoch, values in result["epochs"].items()}
+    assert set(losses) == {"1", "2"}
+    assert losses[str(result["best"]["epoch"])] == min(losses.values()) == result["best"]["valid_loss_bits"]
+    assert result["best"]["valid_loss_nats"] == pytest.approx(min(losses.values()) * 0.693147, rel=1e-5)
+    dictionary = (prepared / "bin/dict.en.txt").read_bytes()
+    assert result["data"]["dict.en.txt"] == hashlib.sha256(dictionary).hexdigest()
+    assert result["versions"]["fairseq"] == "0.12.2"
+    assert result["parameters"]["all"] > 0
+    assert "--seed 1" in result["command"]
+
+
+def test_scores_agree_with_sacrebleu(trained: Path, corpus: Path) -> None:
+    scores = json.loads((trained / "result.json").read_text(encoding="utf-8"))["scores"]
+    raw = gzip.decompress((corpus / "raw/test_2016_flickr.en.gz").read_bytes()).decode().splitlines()
+    text = (trained / "test.hypothesis.text").read_text(encoding="utf-8").splitlines()
+    assert scores["bleu"]["score"] == pytest.approx(BLEU(lowercase=True).corpus_score(text, [raw]).score)
+    tokens = (trained / "test.hypothesis.tokens").read_text(encoding="utf-8").splitlines()
+    words = [moses(line).replace("&apos;", "'") for line in raw]
+    expected = BLEU(tokenize="none", force=True).corpus_score(tokens, [words]).score
+    assert scores["bleu_tokenized"]["score"] == pytest.approx(expected)
+    assert "tok:13a" in scores["bleu"]["signature"]
+    assert "tok:none" in scores["bleu_tokenized"]["signature"]
+    assert expected > 5  # two epochs teach it the commonest words; shuffled lines would not reach it
+
+
+def test_a_run_continues_but_not_with_other_options(trained: Path, prepared: Path) -> None:
+    first = json.loads((trained / "result.json").read_text(encoding="utf-8"))["epochs"]
+    bash(SCRIPTS / "train.sh", "--data", prepared, "--output", trained, "--epochs", 3, *TINY, *LAYERS)
+    bash(REPO / "scripts/common.sh")  # sourcing it alone must do nothing
+    finish = [VENV / "bin/python", REPO / "scripts/run_result.py", "finish", "--run", trained]
+    subprocess.run([*finish, "--scores", trained / "test.scores.json"], check=True)
+    result = json.loads((trained / "result.json").read_text(encoding="utf-8"))
+    assert set(result["epochs"]) == {"1", "2", "3"}
+    assert result["epochs"]["2"]["valid_loss"] == first["2"]["valid_loss"]
+    assert result["time"]["sessions"] == 2
+    other = [*TINY, "--seed", "2", *LAYERS]
+    refused = bash(SCRIPTS / "train.sh", "--data", prepared, "--output", trained, *other, check=False)
+    assert refused.returncode != 0
+    assert "other options" in refused.stderr
+
+
+def test_grid_makes_a_table_and_curves_and_does_nothing_twice(corpus: Path, tmp_path: Path) -> None:
+    grid = ["--output", tmp_path, "--directions", "en-de", "--inits", "none", "shuffled", "--seeds", "1"]
+    grid += ["--epochs", "1", "--jobs", "2", "--dim", "16", "--", *TINY[2:], *LAYERS]
+    bash(SCRIPTS / "run.sh", *grid, DATA=str(corpus))
+    table = (tmp_path / "results.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")]
+    assert rows == ["initialisation", "---", "none", "shuffled"]
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    result = json.loads((tmp_path / "runs/en-de.shuffled.seed1/result.json").read_text(encoding="utf-8"))
+    assert result["init"]["strategy"] == "shuffled"
+    assert result["init"]["slots"]["decoder"]["source"]["name"] == "de.txt"
+    logs = (tmp_path / "runs/en-de.none.seed1/train.log").stat().st_mtime_ns
+    bash(SCRIPTS / "run.sh", *grid, DATA=str(corpus))
+    assert (tmp_path / "runs/en-de.none.seed1/train.log").stat().st_mtime_ns == logs
+
+
+@pytest.fixture(scope="module")
+def wordpiece(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
+    """A Hugging Face folder with a small WordPiece vocabulary that knows no "strand"."""
+    letters = "abcdefghiklmnoprstuvwyzäöü"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "ein", "mann", "haus", "die", "frau", "the", "man", ".", "'", "##s"]
+    pieces = [*words, *letters, *(f"##{letter}" for letter in letters if letter not in "ds")]
+    folder = tmp_path_factory.mktemp("hf")
+    (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(pieces)) + "\n", encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
+    return folder
+
+
+def decode(kind: str, model: Path, tokens: Path, lang: str) -> list[str]:
+    command = [VENV / "bin/python", SCRIPTS / "tokens.py", "decode", "--kind", kind, "--lang", lang, "--model", model]
+    return (
+        subprocess.run(command, input=tokens.read_bytes(), capture_output=True, check=True).stdout.decode().splitlines()
+    )
+
+
+@pytest.mark.parametrize("kind", ["moses", "spacy", "subword_nmt", "sentencepiece"])
+def test_tokens_are_put_back_together(kind: str, corpus: Path, tmp_path: Path) -> None:
+    if kind == "spacy":
+        pytest.importorskip("spacy")
+    bash(SCRIPTS / "prepare.sh", "--tokens", kind, "--bpe-size", 60, "--output", tmp_path / "out", DATA=str(corpus))
+    for lang in ("de", "en"):
+        raw = gzip.decompress((corpus / f"raw/test_2016_flickr.{lang}.gz").read_bytes()).decode().splitlines()
+        tokens = tmp_path / f"out/text/test.{lang}"
+        assert decode(kind, tmp_path / "out/spm.model", tokens, lang) == [line.lower() for line in raw]
+    pieces = (tmp_path / "out/text/test.de").read_text(encoding="utf-8")
+    assert ("@@" in pieces) == (kind == "subword_nmt")
+    assert ("▁" in pieces) == (kind == "sentencepiece")
+
+
+def test_pieces_of_a_hugging_face_tokenizer_are_the_dictionary(corpus: Path, wordpiece: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    bash(SCRIPTS / "prepare.sh", "--tokens", "huggingface", "--hf", wordpiece, "--output", out, DATA=str(corpus))
+    known = set((wordpiece / "vocab.txt").read_text(encoding="utf-8").splitlines())
+    symbols = {line.rsplit(" ", 1)[0] for line in (out / "bin/dict.en.txt").read_text(encoding="utf-8").splitlines()}
+    symbols = {symbol for symbol in symbols if not symbol.startswith("madeupword")}
+    assert symbols <= known
+    assert {"man", "the", "."} <= symbols
+    text = (out / "text/train.de").read_text(encoding="utf-8")
+    assert "<unk>" in text  # capital letters are not in the vocabulary
+    assert "[UNK]" not in text
+    assert "[CLS]" not in text
+
+
+def test_download_keeps_only_the_right_file(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "folder" / "target"
+    source.write_text("data\n")
+    digest = hashlib.sha256(b"data\n").hexdigest()
+    command = 'download "$1" "$2" "$3"'
+    wrong = common(command, source.as_uri(), "0" * 64, target)
+    assert wrong.returncode != 0
+    assert digest in wrong.stderr
+    assert list(target.parent.iterdir()) == []
+    assert common(command, source.as_uri(), digest, target).returncode == 0
+    assert target.read_text() == "data\n"
+    source.unlink()
+    assert common(command, source.as_uri(), digest, target).returncode == 0  # there already: nothing is fetched
+    missing = common(command, source.as_uri(), digest, tmp_path / "other")
+    assert missing.returncode != 0
+    assert "DATA" in missing.stderr
+    assert not (tmp_path / "other.part").exists()
+
+
+def test_a_failed_step_leaves_no_output_and_is_repeated(tmp_path: Path) -> None:
+    script = 'make() { echo half >"$2"; [[ $1 == good ]]; echo whole >"$2"; }\nstep "a step" "$2" -- make "$1"'
+    output = tmp_path / "output"
+    assert common(script, "bad", output).returncode != 0
+    assert not output.exists()
+    assert common(script, "good", output).returncode == 0
+    assert output.read_text() == "whole\n"
+    assert common(script, "bad", output).returncode == 0
