@@ -9,6 +9,7 @@ import gzip
 import io
 import lzma
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ CHUNK = 1 << 18
 
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+#: What zipfile raises, besides BadZipFile, for damaged, encrypted and unknown archives.
+_ZIP_DAMAGE = (RuntimeError, IndexError, ValueError, OverflowError, struct.error)
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile)
 
 
@@ -69,11 +72,32 @@ def is_zip(path: str) -> bool:
         return file.read(4) in _ZIP_MAGIC
 
 
+def open_zip(path: str) -> zipfile.ZipFile:
+    """Open a zip archive; close it. Raises VectorFileError for a damaged or unknown one."""
+    try:
+        return zipfile.ZipFile(path)
+    except _ZIP_DAMAGE as error:
+        raise VectorFileError(f"{path}: the zip archive is damaged or unknown ({error}). Download it again.") from error
+
+
+def open_member(path: str, archive: zipfile.ZipFile, name: str) -> BinaryIO:
+    """Open a file in an archive; close it. path: for messages."""
+    try:
+        return archive.open(name)
+    except KeyError:
+        held = ", ".join(archive.namelist()[:10])
+        raise VectorFileError(f"{path}: no such member. The archive holds {held}.") from None
+    except _ZIP_DAMAGE as error:  # also: encrypted, or a packing method that Python does not know
+        raise VectorFileError(
+            f"{path}: {name} cannot be read ({error}). Unpack the archive or fetch it again."
+        ) from error
+
+
 def zip_members(path: str) -> list[str]:
     """Names of the files in a zip archive, without folders and macOS' resource forks."""
-    with readable(path), zipfile.ZipFile(path) as archive:
-        names = [info.filename for info in archive.infolist() if not info.is_dir()]
-    return [name for name in names if not name.startswith("__MACOSX/")]
+    with readable(path), open_zip(path) as archive:
+        names = archive.namelist()
+    return [name for name in names if name and not name.endswith("/") and not name.startswith("__MACOSX/")]
 
 
 def _only_member(path: str) -> str:
@@ -88,15 +112,6 @@ def _only_member(path: str) -> str:
     )
 
 
-def _open_member(path: str, archive: zipfile.ZipFile, name: str) -> BinaryIO:
-    if name not in archive.namelist():
-        raise VectorFileError(f"{path}: no such member. The archive holds {', '.join(archive.namelist()[:10])}.")
-    try:
-        return archive.open(name)
-    except RuntimeError as error:  # encrypted, or a packing method that Python does not know
-        raise VectorFileError(f"{path}: {error}. Unpack the archive and give the text file.") from error
-
-
 @contextlib.contextmanager
 def open_bytes(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader]:
     """Open a plain, gz, bz2 or xz file, the only member of a zip archive, or `archive.zip:member`, for reading bytes.
@@ -108,13 +123,13 @@ def open_bytes(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader]:
     check_exists(archive_path)
     with readable(path), contextlib.ExitStack() as stack:
         if member is not None or is_zip(archive_path):
-            archive = stack.enter_context(zipfile.ZipFile(archive_path))
+            archive = stack.enter_context(open_zip(archive_path))
             name = member or _only_member(archive_path)
             if name not in archive.namelist():
                 raise VectorFileError(
                     f"{path}: no such member. The archive holds {', '.join(archive.namelist()[:10])}."
                 )
-            raw = stack.enter_context(_open_member(path, archive, name))
+            raw = stack.enter_context(open_member(path, archive, name))
         else:
             with open(archive_path, "rb") as file:
                 head = file.read(6)

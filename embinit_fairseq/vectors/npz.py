@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from embinit_fairseq.errors import OptionError, VectorFileError
-from embinit_fairseq.vectors.compressed import check_exists, readable
+from embinit_fairseq.vectors.compressed import check_exists, open_member, open_zip, readable
 from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
 from embinit_fairseq.vectors.text_head import dimension_error
 
@@ -49,7 +49,7 @@ class NpzVectors:
 
     @contextlib.contextmanager
     def _archive(self) -> Iterator[zipfile.ZipFile]:
-        with readable(self.path), zipfile.ZipFile(self.path) as archive:
+        with readable(self.path), open_zip(self.path) as archive:
             yield archive
 
     def _refuse(self, reason: str) -> VectorFileError:
@@ -87,10 +87,7 @@ class NpzVectors:
         return member
 
     def _open(self, archive: zipfile.ZipFile, name: str) -> BinaryIO:
-        try:
-            return archive.open(f"{name}.npy")
-        except RuntimeError as error:  # encrypted, or a packing method that Python does not know
-            raise self._refuse(str(error)) from error
+        return open_member(self.path, archive, f"{name}.npy")
 
     def _read_header(self, stream: BinaryIO, name: str) -> _Member:
         try:

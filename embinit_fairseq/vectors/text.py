@@ -17,6 +17,7 @@ from embinit_fairseq.errors import OptionError, VectorFileError
 from embinit_fairseq.vectors.compressed import CHUNK, open_bytes
 from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
 from embinit_fairseq.vectors.text_head import BOM, HEAD_LINES, LONGEST_LINE, TextHead, inspect_head
+from embinit_fairseq.vectors.text_pieces import cut_all, markers_of
 from embinit_fairseq.vectors.text_rows import RowCollector
 from embinit_fairseq.vectors.text_scan import LineScan
 
@@ -109,8 +110,28 @@ class TextVectors:
         logger.warning("%s: %d broken lines ignored: lines %s", self.path, count, named)
 
     def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:
-        """Raises OptionError: text has rows for words only."""
-        raise OptionError(
-            f"{self.path}: a text file of vectors has no sub-words, so --embed-init-oov subword cannot work with it. "
-            "Choose another --embed-init-oov, or the fastText .bin of the same vectors."
-        )
+        """Mean of the rows of a word's pieces, cut greedily: surface -> (D,) float32. See `text_pieces`.
+
+        Raises OptionError unless the file's words are marked as pieces (`▁the`, `##ing`, `in@@`).
+        """
+        names = self._names()
+        markers = markers_of(names)
+        if markers is None:
+            raise OptionError(
+                f"{self.path}: this text file of vectors has no sub-words, so --embed-init-oov subword cannot work. "
+                "Choose another --embed-init-oov, or the fastText .bin of the same vectors."
+            )
+        pieces = cut_all(surfaces, names, markers)
+        table = self.read(Wanted.words(piece for parts in pieces.values() for piece in parts))
+        row = {word: index for index, word in enumerate(table.words)}
+        known = {surface: [row[piece] for piece in parts if piece in row] for surface, parts in pieces.items()}
+        return {surface: table.matrix[rows].mean(axis=0) for surface, rows in known.items() if rows}
+
+    def _names(self) -> frozenset[str]:
+        """What the lines begin with; lines that are not UTF-8 are left out."""
+        with open_bytes(self.path, self._chunk) as stream:
+            if self._head.rows is not None:
+                stream.readline()
+            names = {line[: line.find(self._head.separator)].removeprefix(BOM) for line in stream}
+        decoded = (name.decode("utf-8", "replace") for name in names)
+        return frozenset(name for name in decoded if name and "\ufffd" not in name)
