@@ -145,6 +145,6 @@ rm -f "$stamp"
 check_compiler
 install_all
 "$venv/bin/python" -m fairseq_compat || fail "fairseq_compat is not active in $venv (see the table above)"
-"$venv/bin/python" -c 'import fairseq' || fail "fairseq cannot be imported in $venv (see above)"
+message=$("$venv/bin/python" -c 'import fairseq' 2>&1) || fail "fairseq cannot be imported in $venv: $message"
 echo "$wanted" >"$stamp"
 say "done; activate it with: source $venv/bin/activate"

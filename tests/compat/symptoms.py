@@ -1,12 +1,12 @@
 """One function per fix of fairseq_compat: it raises if the symptom that the fix cures is there.
 
 Run as a program in an interpreter of its own (the fixes act when fairseq is imported): ``python symptoms.py NAME ...``
-prints a JSON object, name to null or to the error.
+prints a JSON object, name to null or to the error. (No ``from __future__ import annotations`` here: fairseq reads the
+types of a dataclass from its annotations.)
 """
 
-from __future__ import annotations
-
 import argparse
+import contextlib
 import errno
 import importlib
 import io
@@ -36,7 +36,7 @@ def third_party_registries() -> None:
         strength: int = field(default=3, metadata={"help": "how much of it"})
 
     _, register, _, _ = registry.setup_registry("--flavour", default=None)
-    register("plain")(type("Plain", (), {}))
+    register("plain")(type("Plain", (), {"add_args": staticmethod(lambda parser: None)}))
     register("strong", dataclass=FlavourConfig)(type("Strong", (), {}))
     for arguments, expected in (
         ([], None),
@@ -48,6 +48,19 @@ def third_party_registries() -> None:
         config = convert_namespace_to_omegaconf(chosen)
         assert config.flavour == expected, f"{config.flavour} instead of {expected}"
         assert config.task._name == "translation"
+
+
+def registry_with_schema_of_its_own() -> None:
+    """The same with a plugin that tells hydra about its key itself: the fix must not get in its way."""
+    from dataclasses import make_dataclass
+    from typing import Any
+
+    from fairseq.dataclass.configs import FairseqConfig
+    from hydra.core.config_store import ConfigStore
+
+    wider = make_dataclass("Wider", [("flavour", Any, None)], bases=(FairseqConfig,), unsafe_hash=True)
+    ConfigStore.instance().store(name="config", node=wider)
+    third_party_registries()
 
 
 def safe_checkpoints() -> None:
@@ -104,9 +117,8 @@ def atomic_copies() -> None:
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
         try:
-            PathManager.copy(str(folder / "new.pt"), str(folder / "last.pt"), overwrite=True)
-        except OSError as error:
-            assert error.errno == errno.EFBIG
+            with contextlib.suppress(OSError):
+                PathManager.copy(str(folder / "new.pt"), str(folder / "last.pt"), overwrite=True)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         left = {path.name: path.stat().st_size for path in folder.iterdir()}
@@ -176,8 +188,8 @@ def numpy_aliases() -> None:
     sentences = [torch.tensor([5, 6, 2]), torch.tensor([7, 2])]
     blocks = TokenBlockDataset(sentences, [3, 2], block_size=None, pad=1, eos=2, break_mode="eos")
     assert [block.tolist() for block in blocks] == [[5, 6, 2], [7, 2]]
-    pairs = LanguagePairDataset(sentences, np.array([3, 2]), Dictionary(), num_buckets=1)
-    assert pairs.buckets == [3]
+    pairs = LanguagePairDataset(sentences, np.array([3, 2]), Dictionary(), num_buckets=2)
+    assert pairs.buckets == [(None, 2), (None, 3)]
     crf = DynamicCRF(num_embedding=4, low_rank=2, beam_size=2)
     crf(torch.randn(1, 3, 4), torch.tensor([[1, 2, 3]]), torch.ones(1, 3, dtype=torch.bool))
 

@@ -11,7 +11,7 @@ FIXES = {
     "fairseq.dataclass.configs": ("hashable_dataclasses",),
     "fairseq.models.transformer.transformer_config": ("hashable_dataclasses",),
     "fairseq.dataclass.utils": ("third_party_registries",),
-    "fairseq.checkpoint_utils": ("safe_checkpoints",),
+    "fairseq.checkpoint_utils": ("safe_checkpoints", "complete_saves"),
     "fairseq.file_io": ("atomic_copies",),
     "fairseq.distributed.utils": ("broadcast_objects",),
     "fairseq.models.distributed_fairseq_model": ("cpu_data_parallel",),

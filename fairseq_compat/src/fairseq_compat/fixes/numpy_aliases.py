@@ -1,11 +1,13 @@
 """Old names of numpy that four modules of fairseq still use.
 
-Symptom: ``AttributeError: module 'numpy' has no attribute 'int'`` (``float``, ``compat``); language models with
-    ``--sample-break-mode eos`` and bucketed translation data are hit first.
-Versions: ``np.int`` and ``np.float``: numpy >= 1.24; ``np.compat.long``: numpy >= 2.0; fairseq 0.12.2.
-Where: fairseq/data/data_utils.py:488, fairseq/modules/dynamic_crf_layer.py:108,
+Symptom: ``AttributeError: module 'numpy' has no attribute 'int'`` (``float``, ``compat``), and ``TypeError:
+    percentile() got an unexpected keyword argument 'interpolation'``; language models with ``--sample-break-mode eos``
+    and ``--num-batch-buckets`` are hit first.
+Versions: ``np.int`` and ``np.float``: numpy >= 1.24; ``np.compat.long``: numpy >= 2.0; ``interpolation``: seen with
+    numpy 2.4; fairseq 0.12.2.
+Where: fairseq/data/data_utils.py:488 and :560, fairseq/modules/dynamic_crf_layer.py:108,
     fairseq/data/token_block_dataset.py:125, fairseq/data/language_pair_dataset.py:292.
-Remedy: these four modules see a numpy that has the three names; numpy itself is untouched.
+Remedy: these four modules see a numpy that has the old names; numpy itself is untouched.
 Upstream: numpy's release notes of 1.20 and 2.0.
 Can go: with a fairseq that says ``int`` and ``float``.
 """
@@ -18,7 +20,7 @@ from types import SimpleNamespace
 from fairseq_compat.shadow import shadow
 from fairseq_compat.versions import at_least
 
-REASON = "numpy >= 1.24 has no np.int, np.float; numpy >= 2.0 no np.compat"
+REASON = "numpy >= 1.24 has no np.int and np.float, numpy >= 2.0 no np.compat"
 
 
 def needed() -> bool:
@@ -28,4 +30,10 @@ def needed() -> bool:
 @contextmanager
 def patching(module):
     yield
-    module.np = shadow(module.np, int=int, float=float, compat=SimpleNamespace(long=int))
+    numpy = module.np
+
+    def percentile(values, percentages, interpolation="linear"):
+        return numpy.percentile(values, percentages, method=interpolation)
+
+    old = {"int": int, "float": float, "compat": SimpleNamespace(long=int), "percentile": percentile}
+    module.np = shadow(numpy, **old)

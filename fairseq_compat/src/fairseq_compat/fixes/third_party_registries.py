@@ -5,8 +5,8 @@ Symptom: every fairseq command of an environment with such a plugin stops with `
     registered with a dataclass.
 Versions: hydra >= 1.1, whose composed configuration admits known keys only; fairseq 0.12.2.
 Where: fairseq/dataclass/utils.py:387 (``compose``) and :394 (``composed_cfg[k] = None``).
-Remedy: hydra gets the plugin's dataclass choices as additions; all other values of such registries are set after
-    composition. A plugin that extends hydra's schema itself is not disturbed.
+Remedy: hydra composes without such registries; their values are set afterwards. A plugin that extends hydra's schema
+    itself is not disturbed. ``fairseq-hydra-train`` composes before it imports plugins and is not covered.
 Upstream: not reported.
 Can go: with hydra < 1.1, or with a fairseq whose configuration admits registered keys.
 """
@@ -24,22 +24,28 @@ def needed() -> bool:
     return at_least("hydra-core", 1, 1)
 
 
-def split_overrides(overrides: list[str], registries: dict[str, dict]) -> tuple[list[str], dict[str, str | None]]:
-    """Take the plain choices of ``registries`` out of hydra's overrides and mark the dataclass choices as additions.
-
-    Returns the overrides for hydra, and the values to set afterwards (None: nothing chosen).
-    """
-    kept, values = [], {name: None for name in registries}
+def split_overrides(overrides: list[str], names: set[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Separate hydra's overrides ``key=value`` of the registries ``names`` (values and sub-keys) from the others."""
+    others, ours = [], {name: [] for name in names}
     for override in overrides:
-        name, _, choice = override.partition("=")
-        if name not in registries:
-            kept.append(override)
-        elif choice in registries[name]["dataclass_registry"]:
-            kept.append("+" + override)
-            del values[name]
-        else:
-            values[name] = choice
-    return kept, values
+        name = override.partition("=")[0].partition(".")[0]
+        (ours[name] if name in names else others).append(override)
+    return others, ours
+
+
+def chosen_value(name: str, overrides: list[str], dataclasses: dict[str, type]):
+    """What belongs under the key ``name``: None, the chosen word, or the filled configuration of its dataclass."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    values = {one.key_or_group: one.value() for one in OverridesParser.create().parse_overrides(overrides)}
+    choice = values.pop(name, None)
+    if choice not in dataclasses:
+        return choice
+    node = OmegaConf.structured(dataclasses[choice]())
+    for key, value in values.items():
+        OmegaConf.update(node, key[len(name) + 1 :], value)
+    return node
 
 
 @contextmanager
@@ -50,12 +56,12 @@ def patching(module):
     def compose(config_name, overrides=(), **options):
         from fairseq.registry import REGISTRIES
 
-        known = module.FairseqConfig.__dataclass_fields__
-        added = {name: registry for name, registry in REGISTRIES.items() if name not in known}
-        kept, values = split_overrides(list(overrides), added)
-        config = original(config_name, overrides=kept, **options)
+        names = set(REGISTRIES) - set(module.FairseqConfig.__dataclass_fields__)
+        others, ours = split_overrides(list(overrides), names)
+        config = original(config_name, overrides=others, **options)
         with module.open_dict(config):
-            config.update(values)
+            for name in names:
+                config[name] = chosen_value(name, ours[name], REGISTRIES[name]["dataclass_registry"])
         return config
 
     module.compose = compose

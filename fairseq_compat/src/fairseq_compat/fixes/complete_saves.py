@@ -1,0 +1,67 @@
+"""A checkpoint that cannot be written completely is not saved at all.
+
+Symptom: (a) when a write fails for a moment (a disk that was full, a network drive), fairseq tries again *behind* what
+    it had written, and renames the broken file over the good checkpoint without an error; (b) when it fails for good,
+    the unfinished ``.tmp`` file stays on the full disk, and the message names no file.
+Versions: all; fairseq 0.12.2.
+Where: fairseq/checkpoint_utils.py:549 (``torch_persistent_save``) and :565 (``_torch_persistent_save``).
+Remedy: each attempt starts at the beginning of an empty file; after the last one the unfinished file is removed and
+    the error names the checkpoint and what to do. Earlier checkpoints are intact, the exit code is not 0.
+Upstream: not reported.
+Can go: with a fairseq that does this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from contextlib import contextmanager
+
+REASON = "a failed write leaves a broken or an unfinished checkpoint"
+
+ATTEMPTS = 3
+
+
+def needed() -> bool:
+    return True
+
+
+def save_from_start(save, content, file) -> None:
+    """Call ``save(content, file)`` up to three times, each time from the beginning of the emptied file."""
+    start = file.tell()
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            save(content, file)
+            return
+        except Exception:
+            if attempt == ATTEMPTS or not file.seekable():
+                raise
+            file.seek(start)
+            file.truncate()
+
+
+def is_write_error(error: BaseException) -> bool:
+    """Did the disk refuse? torch's own writer reports that as a RuntimeError of its zip container."""
+    return isinstance(error, OSError) or "inline_container" in str(error)
+
+
+@contextmanager
+def patching(module):
+    yield
+    torch, original = module.torch, module.torch_persistent_save
+
+    def torch_persistent_save(obj, filename, async_write=False):
+        try:
+            original(obj, filename, async_write=async_write)
+        except Exception as error:
+            with contextlib.suppress(OSError):
+                os.remove(f"{filename}.tmp")
+            if not is_write_error(error):
+                raise
+            raise OSError(
+                f"checkpoint {filename} was not saved: {error}. Earlier checkpoints are intact: free space in that "
+                "folder, or choose another --save-dir, and start the same command again"
+            ) from error
+
+    module._torch_persistent_save = lambda obj, f: save_from_start(torch.save, obj, f)
+    module.torch_persistent_save = torch_persistent_save

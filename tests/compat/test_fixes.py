@@ -1,0 +1,88 @@
+"""Each fix cures its symptom; and without the fix the symptom is there, else the fix is no longer needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq_commands import module, run
+
+runner = pytest.importorskip("fairseq_compat.runner")
+pytest.importorskip("torch")
+
+SYMPTOMS = Path(__file__).with_name("symptoms.py")
+FIXES = runner.fix_names()
+# nothing else can be looked at without this one
+FIRST = "hashable_dataclasses"
+
+
+def look_for(names: list[str], without: list[str]) -> dict[str, str | None]:
+    """The symptoms that show with the fixes ``without`` switched off: name of the fix to error or None."""
+    command = [sys.executable, SYMPTOMS, *names]
+    return json.loads(run(command, FAIRSEQ_COMPAT_DISABLE=",".join(without)).stdout)
+
+
+@pytest.fixture(scope="session")
+def with_fixes() -> dict[str, str | None]:
+    return look_for(FIXES, without=[])
+
+
+@pytest.fixture(scope="session")
+def without_fixes() -> dict[str, str | None]:
+    others = [name for name in FIXES if name != FIRST]
+    return {**look_for(others, without=others), **look_for([FIRST], without=[FIRST])}
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_symptom_is_cured(name: str, with_fixes: dict[str, str | None]) -> None:
+    assert with_fixes[name] is None
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_fix_is_still_needed(name: str, without_fixes: dict[str, str | None]) -> None:
+    fix = runner.load_fix(name)
+    if not fix.needed():
+        assert without_fixes[name] is None, f"{name} says that it is not needed here, but its symptom shows"
+        pytest.skip(f"not needed with the versions installed here ({fix.REASON})")
+    assert without_fixes[name] is not None, f"{name} can go for these versions: without it the symptom does not show"
+
+
+def test_plugin_may_extend_the_schema_itself() -> None:
+    assert look_for(["registry_with_schema_of_its_own"], without=[]) == {"registry_with_schema_of_its_own": None}
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_fix_says_what_it_is_for(name: str) -> None:
+    text = runner.load_fix(name).__doc__
+    for heading in ("Symptom:", "Versions:", "Where:", "Remedy:", "Upstream:", "Can go:"):
+        assert f"\n{heading}" in text
+
+
+def test_status_lists_every_fix_as_active() -> None:
+    import fairseq_compat
+
+    rows = fairseq_compat.status()
+    assert [row.fix for row in rows] == FIXES
+    assert [row.fix for row in rows if row.needed and not row.active] == []
+
+
+def test_status_command_tells_what_is_switched_off() -> None:
+    result = run([*module("fairseq_compat"), "--json"], check=False, FAIRSEQ_COMPAT_DISABLE="encoder_copies")
+    rows = {row["fix"]: row for row in json.loads(result.stdout)}
+    assert result.returncode == 1
+    assert not rows["encoder_copies"]["active"]
+    assert "FAIRSEQ_COMPAT_DISABLE" in rows["encoder_copies"]["reason"]
+    assert rows["safe_checkpoints"]["active"]
+
+
+def test_files_are_never_loaded_by_the_broadcast(tmp_path: Path) -> None:
+    import torch
+    from fairseq.distributed import utils
+
+    path = tmp_path / "weights.pt"
+    torch.save({"a": 1}, path)
+    with path.open("rb") as file, pytest.raises(TypeError, match="never a file"):
+        utils.torch.load(file)
+    assert utils.torch.load is not torch.load
