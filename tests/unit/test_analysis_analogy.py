@@ -13,6 +13,7 @@ from embinit_fairseq.analysis.frequency import frequent_words
 from embinit_fairseq.analysis.questions import read_questions
 from embinit_fairseq.analysis.transforms import TRANSFORMS, Surroundings, transform
 from embinit_fairseq.errors import DataError, EmbinitError, OptionError
+from embinit_fairseq.vectors.open import open_vectors
 
 WORDS = ["man", "woman", "king", "queen", "apple"]
 # royalty, femininity, fruit
@@ -193,3 +194,19 @@ def test_frequent_words_refuse_bad_input(tmp_path):
         path.write_bytes(content)
         with pytest.raises(EmbinitError, match=message):
             frequent_words(str(path))
+
+
+@pytest.mark.data
+def test_genuine_glove_against_a_double_precision_product(data_dir):
+    table = open_vectors(str(data_dir / "vectors" / "glove.6B.300d.subset.txt.gz")).read()
+    questions = read_questions(str(data_dir / "analogy" / "questions-words.txt"))
+    *sections, total = score(table.words, table.matrix, questions)
+    rows = questions.rows(table.words)
+    a, b, c, d = rows[(rows >= 0).all(axis=1)].T
+    unit = table.matrix / np.linalg.norm(table.matrix.astype(np.float64), axis=1, keepdims=True)
+    scores = (unit[b] - unit[a] + unit[c]) @ unit.T
+    for role in (a, b, c):
+        scores[np.arange(len(a)), role] = -np.inf
+    assert (total.correct, total.applicable, total.total) == ((scores.argmax(axis=1) == d).sum(), len(a), 19544)
+    assert (len(sections), sum(section.total for section in sections)) == (14, 19544)
+    assert 0.5 < total.accuracy < 1.0  # genuine vectors know analogies
