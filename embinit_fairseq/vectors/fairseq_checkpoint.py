@@ -48,8 +48,8 @@ class FairseqCheckpoint:
         self.rows, self.dim = self._matrix.shape
         check_dimension(f"{self.path} ({self.table})", self.dim, dim)
         language = task_setting(checkpoint, _LANGUAGE[found])
-        self.dictionary = find_dictionary(file, language, task_setting(checkpoint, "data"))
         self._task = task_setting(checkpoint, "task") or ""
+        self.dictionary = find_dictionary(file, language, task_setting(checkpoint, "data"), self.rows, self._task)
 
     def _find_table(self, checkpoint: object, side: str) -> tuple[str, str, TorchMatrix]:
         """(name, side, matrix) of the table of this side, or of the only one."""

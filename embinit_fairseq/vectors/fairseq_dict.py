@@ -114,14 +114,36 @@ def _get(settings: Any, key: str) -> Any:
     return settings.get(key) if isinstance(settings, dict) else None
 
 
-def find_dictionary(checkpoint: Path, language: str | None, data: str | None) -> Path:
-    """The dictionary beside a checkpoint: `dict.<language>.txt`, else `dict.txt`; CheckpointError if there is none."""
+def find_dictionary(checkpoint: Path, language: str | None, data: str | None, count: int, task: str) -> Path:
+    """The dictionary beside a checkpoint whose table has `count` rows; CheckpointError if there is none.
+
+    `dict.<language>.txt`, else `dict.txt`. fairseq often does not record the languages (it infers them from the names
+    of the data): then the one `dict.*.txt` whose size fits the table.
+    """
     names = ([f"dict.{language}.txt"] if language and Path(language).name == language else []) + ["dict.txt"]
     for name in names:
         if (checkpoint.parent / name).is_file():
             return checkpoint.parent / name
+    others = [] if language else sorted(checkpoint.parent.glob("dict.*.txt"))
+    fitting = {file.read_bytes(): file for file in reversed(others) if _fits(file, count, task)}
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    if others:
+        found = ", ".join(file.name for file in others)
+        raise CheckpointError(
+            f"{checkpoint}: which dictionary belongs to its table of {count} rows? It names no languages, and of "
+            f"{found} {'more than one fits' if fitting else 'none fits'}; copy the right one to dict.txt beside it"
+        )
     origin = f" (it was trained with the data in {data})" if data else ""
     raise CheckpointError(
         f"{checkpoint}: no dictionary beside it (looked for {' and '.join(names)}); copy it from the folder of "
         f"binarised data{origin}"
     )
+
+
+def _fits(file: Path, count: int, task: str) -> bool:
+    try:
+        fit_rows(read_rows(file), file, "", "", count, task)
+    except CheckpointError:
+        return False
+    return True

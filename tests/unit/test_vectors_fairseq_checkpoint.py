@@ -82,6 +82,22 @@ def test_each_side_has_its_language(tmp_path):
         FairseqCheckpoint(path, side="left")
 
 
+def test_without_languages_the_size_decides(tmp_path):
+    dictionary(tmp_path, name="dict.de.txt")
+    dictionary(tmp_path, ["house"], name="dict.en.txt")
+    path = save(tmp_path, {ENCODER: table(8), DECODER: table(5)}, {"_name": "translation", "source_lang": None})
+    assert FairseqCheckpoint(path, side="encoder").read().words == SYMBOLS
+    assert FairseqCheckpoint(path, side="decoder").read().words == ["house"]
+    dictionary(tmp_path, ["katze"], name="dict.fr.txt")
+    with pytest.raises(CheckpointError, match=r"more than one fits.*dict\.txt"):
+        FairseqCheckpoint(path, side="decoder")
+    dictionary(tmp_path, ["house"], name="dict.fr.txt")  # joined dictionaries are equal
+    assert FairseqCheckpoint(path, side="decoder").read().words == ["house"]
+    (tmp_path / "dict.de.txt").write_text("nonsense")
+    with pytest.raises(CheckpointError, match="none fits"):
+        FairseqCheckpoint(path, side="encoder")
+
+
 @pytest.mark.parametrize("side", [None, "encoder", "decoder"])
 @pytest.mark.parametrize(
     "name", [ENCODER, DECODER, *(f"{s}.sentence_encoder.embed_tokens.weight" for s in ("encoder", "decoder"))]
@@ -195,9 +211,11 @@ def test_the_allow_list_is_left_as_it_was(tmp_path):
     before = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()  # others may have allowed the same types
     try:
+        torch.serialization.add_safe_globals([Namespace])
         FairseqCheckpoint(save(tmp_path, {ENCODER: table(8)})).read()
-        assert torch.serialization.get_safe_globals() == []
+        assert torch.serialization.get_safe_globals() == [Namespace]
     finally:
+        torch.serialization.clear_safe_globals()
         torch.serialization.add_safe_globals(before)
 
 
