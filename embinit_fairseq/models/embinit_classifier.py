@@ -53,6 +53,7 @@ class EmbinitClassifier(FairseqEncoderModel):
     def __init__(self, cfg: EmbinitClassifierConfig, encoder: TransformerEncoderBase) -> None:
         super().__init__(encoder)
         self.cfg = cfg
+        self.args = cfg  # the stock criterion looks here for options of RoBERTa
         self.classification_heads = nn.ModuleDict()
 
     @classmethod

@@ -177,6 +177,17 @@ def encoder_copies() -> None:
     torch.jit.script(layer)
 
 
+def defined_buffers() -> None:
+    """Memory that was used before comes back as the content of an uninitialised tensor."""
+    import torch
+    from fairseq.modules import SinusoidalPositionalEmbedding
+
+    used = [torch.full((1,), float("nan")) for _ in range(256)]
+    del used
+    values = [float(SinusoidalPositionalEmbedding(4, 1)._float_tensor) for _ in range(64)]
+    assert not any(values), f"the buffer holds {values}"
+
+
 def numpy_aliases() -> None:
     import numpy as np
     import torch

@@ -69,7 +69,7 @@ def losses(log):
 
 
 def model_of(path):
-    return {k: v for k, v in load_checkpoint(path)["model"].items() if not k.endswith("_float_tensor")}
+    return load_checkpoint(path)["model"]
 
 
 def same(one, other):

@@ -1,0 +1,150 @@
+"""The encoder-only classifier: forward against a plain statement, training through fairseq, use from Python."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import Dictionary
+from torch.nn import functional
+
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models.embinit_classifier import EmbinitClassifier, EmbinitClassifierConfig
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def dictionary_of(words):
+    dictionary = Dictionary()
+    for word in words:
+        dictionary.add_symbol(word)
+    return dictionary
+
+
+def model_with(**options):
+    torch.manual_seed(0)
+    values = {"encoder_embed_dim": 8, "encoder_ffn_embed_dim": 6, "encoder_layers": 2, "encoder_attention_heads": 2}
+    cfg = EmbinitClassifierConfig(**{**values, **options})
+    model = EmbinitClassifier.build_model(cfg, SimpleNamespace(source_dictionary=dictionary_of("abcdefgh")))
+    model.register_classification_head("h", num_classes=3)
+    return model.double().eval()
+
+
+def reference(model, tokens):
+    """The equations for one unpadded sentence, (src_len,) -> (classes,), one head at a time."""
+    weights = model.state_dict()
+    dim, heads = 8, 2
+    positions = []
+    for position in range(2, 2 + len(tokens)):  # fairseq counts from padding_idx + 1
+        rates = [math.exp(-math.log(10000) * i / (dim // 2 - 1)) for i in range(dim // 2)]
+        positions.append([math.sin(position * r) for r in rates] + [math.cos(position * r) for r in rates])
+    x = weights["encoder.embed_tokens.weight"][tokens] * math.sqrt(dim) + torch.tensor(positions)
+    for layer in range(2):
+        w = {k.split(f"layers.{layer}.")[1]: v for k, v in weights.items() if f"layers.{layer}." in k}
+        linear = lambda name, value, w=w: value @ w[f"{name}.weight"].T + w[f"{name}.bias"]  # noqa: E731
+        norm = lambda name, value, w=w: functional.layer_norm(value, (dim,), w[f"{name}.weight"], w[f"{name}.bias"])  # noqa: E731
+        q, k, v = (linear(f"self_attn.{name}_proj", x) for name in "qkv")
+        outputs = []
+        for head in range(heads):
+            part = slice(head * dim // heads, (head + 1) * dim // heads)
+            scores = q[:, part] @ k[:, part].T / math.sqrt(dim // heads)
+            outputs.append(scores.softmax(-1) @ v[:, part])
+        x = norm("self_attn_layer_norm", x + linear("self_attn.out_proj", torch.cat(outputs, 1)))
+        x = norm("final_layer_norm", x + linear("fc2", linear("fc1", x).relu()))
+    pooled = x.mean(0) if model.cfg.pooling == "mean" else x[0]
+    head = "classification_heads.h.projection"
+    return pooled @ weights[f"{head}.weight"].T + weights[f"{head}.bias"]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_logits_equal_the_equations_whatever_the_padding(pooling):
+    model = model_with(pooling=pooling)
+    sentences = [torch.tensor([4, 5, 6, 7, 2]), torch.tensor([8, 9, 2])]
+    batch = torch.full((2, 7), 1)
+    for row, sentence in enumerate(sentences):
+        batch[row, : len(sentence)] = sentence
+    logits, _ = model(batch, features_only=True, classification_head_name="h")
+    for row, sentence in enumerate(sentences):
+        # sinusoids are kept in single precision
+        torch.testing.assert_close(logits[row], reference(model, sentence), rtol=1e-6, atol=1e-6)
+
+
+def test_heads_follow_the_paper_and_must_divide_the_width():
+    for dim, heads in ((300, 10), (512, 8), (768, 8)):
+        model = model_with(encoder_embed_dim=dim, encoder_attention_heads=None, encoder_layers=1)
+        assert model.encoder.layers[0].self_attn.num_heads == heads
+    with pytest.raises(OptionError, match="--encoder-attention-heads 3 does not divide --encoder-embed-dim 8"):
+        model_with(encoder_attention_heads=3)
+
+
+def test_parameter_count_of_the_papers_sizes():
+    """Kim Table 5: 6M with 13k x 300, 18M with 11k x 768 (SST-2)."""
+    for rows, dim, millions in ((13_000, 300, 6), (11_000, 768, 18)):
+        cfg = EmbinitClassifierConfig(encoder_embed_dim=dim)
+        task = SimpleNamespace(source_dictionary=dictionary_of(map(str, range(rows))))
+        model = EmbinitClassifier.build_model(cfg, task)
+        model.register_classification_head("h", num_classes=2)
+        assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions
+
+
+@pytest.fixture(scope="module")
+def sentiment(tmp_path_factory):
+    """Pairs of sentences whose label is whether the first holds `good`; binarised as sentence_prediction expects."""
+    import subprocess
+
+    folder, generator = tmp_path_factory.mktemp("sentiment"), np.random.default_rng(0)
+    words = ["good", "bad", *(f"w{i}" for i in range(12))]
+    for split, size in (("train", 240), ("valid", 60)):
+        columns = {"input0": [], "input1": [], "label": []}
+        for _ in range(size):
+            first = [words[i] for i in generator.integers(1, len(words), size=6)]
+            label = int(generator.integers(2))
+            if label:
+                first[generator.integers(6)] = "good"
+            columns["input0"].append(" ".join(first))
+            columns["input1"].append(" ".join(words[i] for i in generator.integers(1, len(words), size=3)))
+            columns["label"].append(str(label))
+        for column, lines in columns.items():
+            (folder / f"{split}.{column}").write_text("\n".join(lines) + "\n")
+    for column in ("input0", "input1", "label"):
+        command = [
+            sys.executable,
+            "-m",
+            "fairseq_cli.preprocess",
+            "--only-source",
+            "--destdir",
+            str(folder / "bin" / column),
+        ]
+        command += ["--trainpref", str(folder / f"train.{column}"), "--validpref", str(folder / f"valid.{column}")]
+        if column == "input1":
+            command += ["--srcdict", str(folder / "bin" / "input0" / "dict.txt")]
+        subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.end_to_end
+def test_it_learns_and_is_used_from_python(sentiment, tmp_path, monkeypatch):
+    import fairseq_cli.train
+
+    vectors = tmp_path / "vectors.txt"
+    generator = np.random.default_rng(1)
+    rows = ["good", "bad", "w0", "w1", "w2", "w3", "w4", "w5"]
+    vectors.write_text("".join(f"{w} {' '.join(f'{x:.4f}' for x in generator.normal(0, 0.4, 8))}\n" for w in rows))
+    arguments = f"""{sentiment / "bin"} --user-dir {REPOSITORY / "embinit_fairseq"} --task sentence_prediction
+        --arch embinit_classifier --criterion sentence_prediction --num-classes 2 --init-token 0 --separator-token 2
+        --encoder-embed-dim 8 --encoder-ffn-embed-dim 16 --encoder-layers 1 --encoder-attention-heads 2
+        --embed-init pretrained_xavier --embed-init-std 0.3 --embed-init-path encoder={vectors}
+        --optimizer adam --lr 0.02 --batch-size 24 --max-epoch 8 --cpu --save-dir {tmp_path / "run"}
+        --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric --log-format none --no-epoch-checkpoints"""
+    monkeypatch.setattr(sys, "argv", ["fairseq-train", *arguments.split()])
+    fairseq_cli.train.cli_main()
+    hub = EmbinitClassifier.from_pretrained(str(tmp_path / "run"), "checkpoint_best.pt", data=str(sentiment / "bin"))
+    lines = zip(*((sentiment / f"valid.{c}").read_text().splitlines() for c in ("input0", "input1", "label")))
+    right = [max(got, key=got.get) == label for *pair, label in lines for got in [hub.predict(*pair)]]
+    assert len(right) == 60
+    assert sum(right) >= 54, sum(right)
