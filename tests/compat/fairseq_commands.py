@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ TRAINING = [
     *("--optimizer", "adam", "--lr", "0.01", "--max-tokens", "500", "--seed", "1", "--cpu"),
     *("--log-format", "json", "--log-interval", "1", "--no-epoch-checkpoints"),
 ]
+EVAL_BLEU = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 10}', "--eval-bleu-print-samples"]
 
 
 def run(command: list, check: bool = True, **environment: str) -> subprocess.CompletedProcess:
@@ -63,3 +65,16 @@ def torchrun(processes: int) -> list:
 def training(data: Path, folder: Path, *options: str) -> list:
     """Arguments of fairseq-train for a tiny translation model."""
     return [data, "--save-dir", folder, "--arch", "transformer", *TINY, *TRAINING, *options]
+
+
+def losses(log: str, kind: str = "train_inner") -> list[str]:
+    """The losses of all lines of a kind (``train_inner``: every update; ``valid``) in a log in JSON format."""
+    key = "valid_loss" if kind == "valid" else "loss"
+    lines = [line.partition(f"| {kind} | ")[2] for line in log.splitlines()]
+    return [json.loads(line)[key] for line in lines if line]
+
+
+def hypotheses(output: str) -> list[str]:
+    """The translations printed by fairseq-generate or fairseq-interactive, by number of the sentence."""
+    lines = [line.split("\t") for line in output.splitlines() if line.startswith("H-")]
+    return [words for _, _, words in sorted(lines, key=lambda line: int(line[0][2:]))]
