@@ -221,9 +221,9 @@ def compare(args: argparse.Namespace, folder: Path, case: str, base: float) -> d
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=300_000, help="words of the word2vec and fastText files")
+    parser.add_argument("--rows", type=int, default=400_000, help="words of the word2vec and fastText files")
     parser.add_argument("--dim", type=int, default=300, help="columns of these files")
-    parser.add_argument("--buckets", type=int, default=300_000, help="n-gram rows of the fastText file")
+    parser.add_argument("--buckets", type=int, default=400_000, help="n-gram rows of the fastText file")
     parser.add_argument("--vocab", type=int, default=30_000, help="words that are looked for (at most half of a file)")
     parser.add_argument("--hf-rows", type=int, default=120_000, help="rows of the safetensors matrix (mBERT: 119,547)")
     parser.add_argument("--hf-dim", type=int, default=768, help="columns of the safetensors matrix")

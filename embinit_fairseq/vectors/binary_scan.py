@@ -35,7 +35,7 @@ class RecordScan:
         payload: int,
         wanted: Wanted | None,
         strict: bool,
-        block: int = 1 << 17,
+        block: int = 1 << 18,
     ) -> None:
         self.path = path
         self.count = count
@@ -52,7 +52,7 @@ class RecordScan:
         # is no whole record at the end of a block is matched by the second half, as an empty word.
         sign = re.escape(separator)
         self._pattern = re.compile(b"([^%b]*)%b.{%d}|.+" % (sign, sign, payload), re.DOTALL)
-        self._keys = _ascii_keys(wanted)
+        self._keys = frozenset() if wanted is None else _keys(wanted)
 
     def __iter__(self) -> Iterator[tuple[int, str, bytes]]:
         """(number of the record from 0, word, payload)."""
@@ -97,11 +97,13 @@ class RecordScan:
         """Indices of words that may be wanted or are no text: the inner loop, without a line of Python per word."""
         if self._wanted is None:
             return range(len(words))
-        keys = map(bytes.lower, words) if self._wanted.folded else words
-        likely = compress(range(len(words)), map(self._keys.__contains__, keys))
-        if b"".join(words).isascii():
-            return likely
-        return sorted({*likely, *(index for index, word in enumerate(words) if not word.isascii())})
+        try:
+            text = self._separator.join(words).decode("utf-8")  # valid exactly if every word is
+        except UnicodeDecodeError:
+            return range(len(words))
+        # Folding is done character by character, so it may be done before splitting.
+        keys = text.casefold().split(self._separator.decode()) if self._wanted.folded else words
+        return compress(range(len(words)), map(self._keys.__contains__, keys))
 
     def _raise_truncated(self, number: int, missing: int | None) -> None:
         lacks = f"{missing} bytes of row {number + 1} are missing" if missing else f"row {number + 1} is missing"
@@ -126,11 +128,13 @@ class RecordScan:
         return None
 
 
-def _ascii_keys(wanted: Wanted | None) -> frozenset[bytes]:
-    """The wanted ASCII words as the file may spell them (in lower case if any are wanted folded); the empty word."""
-    if wanted is None:
-        return frozenset()
-    words = [word.encode("ascii") for word in (*wanted.exact, *wanted.folded) if word.isascii()]
-    if wanted.folded:
-        words = [word.lower() for word in words]
-    return frozenset([b"", b"\n", *words, *(b"\n" + word for word in words)])
+def _keys(wanted: Wanted) -> frozenset[bytes] | frozenset[str]:
+    """What a word that may be wanted looks like in the file (case-folded text if any words are wanted folded).
+
+    The newline that may precede a word belongs to it; the empty word is included, as something to be reported.
+    """
+    if not wanted.folded:
+        words = [word.encode("utf-8", "surrogatepass") for word in wanted.exact]
+        return frozenset([b"", b"\n", *words, *(b"\n" + word for word in words)])
+    folded = [*(word.casefold() for word in wanted.exact), *wanted.folded]
+    return frozenset(["", "\n", *folded, *("\n" + word for word in folded)])

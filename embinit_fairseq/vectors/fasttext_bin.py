@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from io import BufferedReader, FileIO
+from io import BufferedReader
 
 import numpy as np
 
@@ -20,10 +20,11 @@ from embinit_fairseq.vectors.binary_scan import RecordScan
 from embinit_fairseq.vectors.compressed import readable
 from embinit_fairseq.vectors.fasttext_head import FastTextHead, read_head
 from embinit_fairseq.vectors.fasttext_ngrams import ngram_buckets
+from embinit_fairseq.vectors.mapped_rows import mapped_rows
 from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
 
 _END_OF_SENTENCE = "</s>"  # the one word that fastText does not cut
-_CHUNK = 2048  # words whose rows are held at a time
+_CHUNK = 4096  # words whose rows are held at a time
 
 
 @dataclass(frozen=True)
@@ -146,19 +147,15 @@ class FastTextBinary:
         layout = self._layout
         means = np.zeros((len(words), self.dim), dtype=np.float32)
         counts = np.zeros(len(words), dtype=np.int64)
-        with readable(self.path), FileIO(self.path) as file:
+        with readable(self.path):
             for begin in range(0, len(words), _CHUNK):
                 part = slice(begin, begin + _CHUNK)
                 owner, rows = self._rows(words[part], None if own is None else own[part])
                 needed, place = np.unique(rows, return_inverse=True)
-                stored = self._fetch(file, layout.offset, needed)
-                ends = np.searchsorted(owner, np.arange(len(words[part])), side="right").tolist()
-                start = 0
-                for index, end in enumerate(ends, begin):
-                    if end > start:
-                        means[index] = np.add.reduce(stored[place[start:end]], axis=0)
-                        counts[index] = end - start
-                    start = end
+                stored = mapped_rows(self.path, layout.offset, 4 * self.dim, needed).view("<f4")
+                counts[part] = np.bincount(owner, minlength=len(words[part]))
+                _sums(stored, place, counts[part], means[part])
+                del stored  # before the next ones are fetched
         means /= np.maximum(counts, 1).astype(np.float32)[:, None]
         return means, counts
 
@@ -181,16 +178,13 @@ class FastTextBinary:
         order = np.argsort(owner, kind="stable")
         return owner[order], np.concatenate([own, rows])[order]
 
-    def _fetch(self, file: FileIO, offset: int, rows: np.ndarray) -> np.ndarray:
-        """These rows of the matrix: (len(rows), D) float32.
 
-        Read one by one: a memory map would bring each row's whole neighbourhood into memory.
-        """
-        width = 4 * self.dim
-        stored = np.empty((len(rows), self.dim), dtype="<f4")
-        target = memoryview(stored).cast("B") if len(rows) else memoryview(b"")
-        for index, row in enumerate(rows.tolist()):
-            file.seek(offset + row * width)
-            if file.readinto(target[index * width : (index + 1) * width]) != width:
-                raise VectorFileError(f"{self.path}: became shorter while it was read. Try again.")
-        return stored.astype(np.float32, copy=False)
+def _sums(stored: np.ndarray, place: np.ndarray, counts: np.ndarray, out: np.ndarray) -> None:
+    """Sums of groups of rows of `stored` (n, D): the first counts[0] of `place` go to out[0] (V, D), and so on."""
+    scratch = np.empty((int(counts.max(initial=0)), stored.shape[1]), dtype=np.float32)
+    end = 0
+    for index, count in enumerate(counts.tolist()):
+        begin, end = end, end + count
+        rows = scratch[:count]  # one word's rows stay in the first-level cache
+        stored.take(place[begin:end], axis=0, out=rows, mode="clip")
+        np.add.reduce(rows, axis=0, out=out[index])

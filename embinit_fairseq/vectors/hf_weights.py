@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.vectors.mapped_rows import mapped_rows
 from embinit_fairseq.vectors.torch_file import load_safely, matrices
 
 #: Where a model may keep its weights, in the order of preference; an index names the shards.
@@ -66,8 +67,8 @@ class SafetensorsMatrix:
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """The named rows, in the order named: (len(rows), D) float32."""
-        stored = np.memmap(self.file, dtype=_FLOATS[self.kind], mode="r", offset=self.offset, shape=self.shape)
-        picked = stored[np.asarray(rows, dtype=np.int64)]
+        number = _FLOATS[self.kind]
+        picked = mapped_rows(self.file, self.offset, self.shape[1] * number.itemsize, rows).view(number)
         if self.kind == "BF16":  # the upper half of a float32
             return np.ascontiguousarray((picked.astype(np.uint32) << 16).view(np.float32))
         return np.ascontiguousarray(picked, dtype=np.float32)
