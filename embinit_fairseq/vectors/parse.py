@@ -20,6 +20,7 @@ _POWERS = 10.0 ** np.arange(23)
 _EXACT = 2.0**53
 _BLANK, _NEWLINE, _MINUS, _POINT, _ZERO = b" \n-.0"
 _WORD_DIGITS = 8  # digits that fit into one 64-bit word
+_PADDING = bytes(3 * _WORD_DIGITS)  # loads of two words run past the last token
 
 _ASCII_ZEROS = np.uint64(0x3030303030303030)
 _ABOVE_NINE = np.uint64(0x7676767676767676)  # 10 + 0x76 sets the high bit of a byte, 9 + 0x76 does not
@@ -75,11 +76,11 @@ class RowParser:
         return values, regular
 
     def _split(self, rows: list[bytes]) -> tuple[bytes, np.ndarray | None]:
-        """Join the rows; ends (T,): the offset behind each token, None unless every row has D - 1 single blanks."""
-        text = b"\n".join(rows) + b"\n"
-        raw = np.frombuffer(text, np.uint8)
-        self._reserve(len(rows) * self.dim, len(text))
-        mask = self._mask[: len(text)]
+        """Join the rows and pad them; ends (T,): the offset behind each token, None unless all have D - 1 blanks."""
+        text = b"\n".join([*rows, _PADDING])
+        raw = np.frombuffer(text, np.uint8, len(text) - len(_PADDING))
+        self._reserve(len(rows) * self.dim, len(raw))
+        mask = self._mask[: len(raw)]
         ends = np.flatnonzero(np.less_equal(raw, _BLANK, out=mask))
         regular = (
             len(ends) == len(rows) * self.dim
@@ -103,7 +104,6 @@ class RowParser:
 
     def _parse_all(self, text: bytes, ends: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Fill values (R, D) with the tokens that end at `ends`; returns regular (R,) bool."""
-        text += bytes(2 * _WORD_DIGITS + -len(text) % _WORD_DIGITS)  # loads of eight bytes run past the last token
         starts = self._index[0, : len(ends)]
         starts[:1] = 0
         np.add(ends[:-1], 1, out=starts[1:])
@@ -142,7 +142,7 @@ class RowParser:
         # The fraction: `length` digits, moved to the upper end of a word so that those behind the token fall off.
         at += 1
         np.subtract(ends, at, out=length)
-        word = self._load(np.frombuffer(text, "<u8"), at, index, shift)
+        word = self._load(np.frombuffer(text, "<u8", len(text) // _WORD_DIGITS), at, index, shift)
         np.subtract(_WORD_DIGITS, length, out=shift)
         shift <<= 3
         bits = shift.view(np.uint64)

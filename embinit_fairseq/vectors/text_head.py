@@ -11,7 +11,7 @@ from embinit_fairseq.vectors.parse import parse_number
 BOM = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r\n"
 #: Enough lines to see through a few broken ones or words with blanks; read to the end if the file is smaller.
-HEAD_LINES = 64
+HEAD_LINES = 32
 #: No line of a vector file is longer: 50,000 numbers in full. Keeps a binary file from being read as one line.
 LONGEST_LINE = 1 << 20
 

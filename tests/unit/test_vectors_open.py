@@ -129,3 +129,28 @@ def test_missing_file_names_flag_and_look_alikes(tmp_path):
 def test_a_directory_or_locked_file_as_text(tmp_path):
     with pytest.raises(VectorFileError, match=r"cannot be read"):
         open_vectors(str(tmp_path), "glove")
+
+
+# ---- sub-words
+
+
+def test_no_sub_words(tmp_path):
+    with pytest.raises(OptionError, match=r"has no sub-words.*--embed-init-oov"):
+        open_vectors(write(tmp_path / "v.txt", "a 1 2\n")).compose(["a"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "surface", "rows"),
+    [
+        (["▁un 1 0", "believ 2 0", "able 3 0", "▁ 9 9", "▁a 4 4", "b 5 5"], "unbelievable", [1, 2, 3]),
+        (["un 1 0", "##believ 2 0", "##able 3 0", "able 9 9", "believ 9 9"], "unbelievable", [1, 2, 3]),
+        (["un@@ 1 0", "believ@@ 2 0", "able 3 0", "able@@ 9 9", "un 9 9"], "unbelievable", [1, 2, 3]),
+        (["▁a 1 0", "▁ab 3 0", "c 5 0", "bc 9 9"], "ab?c", [3, 5]),
+    ],
+)
+def test_pieces_are_cut_longest_first_and_averaged(tmp_path, lines, surface, rows):
+    reader = open_vectors(write(tmp_path / "v.txt", "\n".join(lines) + "\n"))
+    composed = reader.compose([surface, "ω"])
+    assert list(composed) == [surface]
+    assert composed[surface].dtype == np.float32
+    np.testing.assert_allclose(composed[surface], [np.mean(rows), 0], rtol=1e-6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -76,6 +78,20 @@ def test_double_rounding_is_that_of_float():
     tokens = [repr(middle), f"{middle:.20f}", f"{middle:.15f}", f"{middle:.17f}1"]
     values, _ = parse(tokens)
     assert_bits_equal(values, expected(tokens))
+
+
+def test_long_mantissas_near_the_middle_of_two_float32_equal_float():
+    """17 digits are more than float64 holds: an inexact mantissa would fall off the middle, to the wrong side."""
+    low = np.random.default_rng(1).uniform(4, 8, 500).astype(np.float32)
+    middle = [(Decimal(float(a)) + Decimal(float(b))) / 2 for a, b in zip(low, np.nextafter(low, np.float32(9)))]
+    tokens = [f"{number:.16f}" for number in middle]
+    values, regular = parse(tokens)
+    assert regular
+    assert_bits_equal(values, expected(tokens))
+
+
+def test_rows_that_make_up_for_each_other_are_irregular():
+    assert not RowParser(2).parse([b"0.5", b"0.1 0.2 0.3"])[1].any()
 
 
 @pytest.mark.parametrize(

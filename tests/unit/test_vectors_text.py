@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError, VectorFileError
+from embinit_fairseq.errors import DimensionError, EmbinitError, VectorFileError
 from embinit_fairseq.vectors.open import open_vectors, recognise
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.text import TextVectors
@@ -240,6 +240,16 @@ def test_a_few_broken_lines_are_counted_or_refused(tmp_path, kind, caplog):
         open_vectors(path, strict=True).read(Wanted.words(["w1"]))
 
 
+def test_short_lines_of_unwanted_words_are_counted(tmp_path):
+    path = write(tmp_path / "v.txt", "a 1 2\nx 1\nb 3 4\n")
+    assert open_vectors(path).read(Wanted.words("ab")).origin.broken_lines == 1
+
+
+def test_a_line_without_word_is_broken(tmp_path):
+    table = open_vectors(write(tmp_path / "v.txt", "a 1 2\n 3 4\nb 5 6\n")).read()
+    assert (table.words, table.origin.broken_lines) == (["a", "b"], 1)
+
+
 def test_words_that_are_not_utf8_are_broken_lines(tmp_path):
     path = write(tmp_path / "v.txt", b"a 1 2\n\xff\xfe 3 4\nb 5 6\n")
     table = open_vectors(path).read()
@@ -248,10 +258,11 @@ def test_words_that_are_not_utf8_are_broken_lines(tmp_path):
         open_vectors(path, strict=True).read()
 
 
+@pytest.mark.parametrize("gap", [" ", "  "])
 @pytest.mark.parametrize("number", ["nan", "NaN", "inf", "-Infinity", "1e39"])
 @pytest.mark.parametrize("strict", [False, True])
-def test_nan_and_infinity_in_a_wanted_row(tmp_path, number, strict):
-    path = write(tmp_path / "v.txt", f"a 1 2\nbad 1 {number}\nb 3 4\n")
+def test_nan_and_infinity_in_a_wanted_row(tmp_path, number, strict, gap):
+    path = write(tmp_path / "v.txt", f"a 1 2\nbad 1{gap}{number}\nb 3 4\n")
     with pytest.raises(VectorFileError, match=r"v.txt:2: the vector of 'bad' holds NaN, infinity"):
         open_vectors(path, strict=strict).read(Wanted.words(["bad"]))
     if not strict:
@@ -264,28 +275,6 @@ def test_many_broken_lines_mean_another_file(tmp_path):
         VectorFileError, match=r"24 of 1200 lines are no word with 3 numbers: lines 1 .*--embed-init-dim"
     ):
         open_vectors(write(tmp_path / "v.txt", "\n".join(lines) + "\n"), dim=3).read()
-
-
-def test_no_sub_words(tmp_path):
-    with pytest.raises(OptionError, match=r"has no sub-words.*--embed-init-oov"):
-        open_vectors(write(tmp_path / "v.txt", "a 1 2\n")).compose(["a"])
-
-
-@pytest.mark.parametrize(
-    ("lines", "surface", "rows"),
-    [
-        (["▁un 1 0", "believ 2 0", "able 3 0", "▁ 9 9", "▁a 4 4", "b 5 5"], "unbelievable", [1, 2, 3]),
-        (["un 1 0", "##believ 2 0", "##able 3 0", "able 9 9", "believ 9 9"], "unbelievable", [1, 2, 3]),
-        (["un@@ 1 0", "believ@@ 2 0", "able 3 0", "able@@ 9 9", "un 9 9"], "unbelievable", [1, 2, 3]),
-        (["▁a 1 0", "▁ab 3 0", "c 5 0", "bc 9 9"], "ab?c", [3, 5]),
-    ],
-)
-def test_pieces_are_cut_longest_first_and_averaged(tmp_path, lines, surface, rows):
-    reader = open_vectors(write(tmp_path / "v.txt", "\n".join(lines) + "\n"))
-    composed = reader.compose([surface, "ω"])
-    assert list(composed) == [surface]
-    assert composed[surface].dtype == np.float32
-    np.testing.assert_allclose(composed[surface], [np.mean(rows), 0], rtol=1e-6)
 
 
 # ---- genuine files
