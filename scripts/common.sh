@@ -58,6 +58,22 @@ use_environment() {
   command -v fairseq-train >/dev/null || die "$VENV has no fairseq-train: remove it, or run scripts/setup.sh $VENV"
 }
 
+# has_gpu: torch can use one.
+has_gpu() { python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; }
+
+# needs_vectors STRATEGY: all strategies but the purely random ones do.
+needs_vectors() { [[ $1 != none && $1 != xavier && $1 != normal ]]; }
+
+# log_training RUN COMMAND...: run fairseq-train with everything in RUN/train.log and the progress on the screen.
+log_training() {
+  local run=$1
+  shift
+  say "training: $run, log in train.log"
+  "$@" 2>&1 | tee -a "$run/train.log" | awk '/\| (valid|train_inner) \|/ || /[eE]rror/ { print; fflush() }' ||
+    die "training failed; see $run/train.log"
+  say "trained: $run/checkpoints/checkpoint_best.pt"
+}
+
 # step NAME OUTPUT... -- COMMAND ARG...: run "COMMAND ARG... TEMPORARY..." unless all outputs exist.
 # The command writes to one temporary name per output, given as its last arguments; they get their real names only
 # when it has succeeded, so that whatever exists is complete, and a stopped script goes on where it was.

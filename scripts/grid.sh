@@ -7,6 +7,14 @@ cores() { getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1; }
 # gpus: how many there are.
 gpus() { python -c 'import torch; print(torch.cuda.device_count())'; }
 
+# default_jobs: one per GPU, or one per core. On a CPU several runs with one thread each need less time in all than one
+# run with all cores.
+default_jobs() {
+  local found
+  found=$(gpus)
+  if [[ $found -gt 0 ]]; then echo "$found"; else cores; fi
+}
+
 # run_grid JOBS LOGS COMMAND < LIST: "COMMAND WORD..." for each line of words, JOBS at a time, output to LOGS/<words>.log.
 # Each run gets its share of the cores, and a GPU of its own where there are several. A failed run does not stop the
 # others; the grid fails at the end and names it. COMMAND is a function; it is run in a process of its own.

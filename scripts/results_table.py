@@ -69,7 +69,8 @@ def grouped(results: list[dict]) -> dict[str, dict[str, list[dict]]]:
     """direction or task -> initialisation -> its runs, in the order of ORDER."""
     groups: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
-        groups[result["labels"]["direction"]][result["labels"]["init"]].append(result)
+        labels = result["labels"]
+        groups[labels.get("direction") or labels["task"]][labels["init"]].append(result)
     rank = {name: index for index, name in enumerate(ORDER)}
     return {
         direction: dict(sorted(rows.items(), key=lambda row: (rank.get(row[0], len(rank)), row[0])))

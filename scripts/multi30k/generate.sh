@@ -52,12 +52,12 @@ model=$(setting hf)
 
 command=(fairseq-generate "$data/bin" --user-dir "$USER_DIR" --task translation --gen-subset "$subset"
   --path "$run/checkpoints/checkpoint_best.pt" --beam "$beam" --batch-size "$batch" --num-workers 0)
-python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || command+=(--cpu)
+has_gpu || command+=(--cpu)
 command+=(${extra[@]+"${extra[@]}"})
 
 say "translating $subset: $run"
 "${command[@]}" >"$run/$subset.generate.log" 2>&1 || die "fairseq-generate failed; see $run/$subset.generate.log"
-python "$REPO/scripts/multi30k/score.py" --log "$run/$subset.generate.log" --kind "$kind" --lang "$target" \
+python "$REPO/scripts/score.py" --log "$run/$subset.generate.log" --kind "$kind" --lang "$target" \
   --model "$model" --reference "$data/corpus/raw/$subset.$target" --token-reference "$data/corpus/tok/$subset.$target" \
   --output "$run/$subset" --beam "$beam"
 [[ $subset != test ]] || python "$REPO/scripts/run_result.py" finish --run "$run" --scores "$run/test.scores.json"

@@ -88,18 +88,18 @@ tokenise() {
     sentencepiece) model=$output/spm.model ;;
     huggingface) model=$hf ;;
   esac
-  python "$HERE/tokens.py" encode --kind "$tokens" --lang "$lang" --model "$model" \
+  python "$REPO/scripts/tokens.py" encode --kind "$tokens" --lang "$lang" --model "$model" \
     --input "$corpus/train.$lang" "$corpus/valid.$lang" "$corpus/test.$lang" --output "$@"
 }
 
 learn_bpe() {
   cat "$output/corpus/tok/train.$source" "$output/corpus/tok/train.$target" |
-    python "$HERE/tokens.py" encode --kind moses | subword-nmt learn-bpe --symbols "$size" >"$1"
+    python "$REPO/scripts/tokens.py" encode --kind moses | subword-nmt learn-bpe --symbols "$size" >"$1"
 }
 
 learn_sentencepiece() {
   cat "$output/corpus/raw/train.$source" "$output/corpus/raw/train.$target" |
-    python "$HERE/tokens.py" train-sentencepiece --size "$size" --type "$spm_type" --output "$1"
+    python "$REPO/scripts/tokens.py" train-sentencepiece --size "$size" --type "$spm_type" --output "$1"
 }
 
 binarise() {

@@ -66,10 +66,7 @@ done
 for direction in "${directions[@]}"; do one_of --directions "$direction" de-en en-de; done
 output=$(absolute "$output")
 use_environment
-if [[ -z $jobs ]]; then
-  jobs=$(gpus)
-  [[ $jobs -gt 0 ]] || jobs=$(cores)
-fi
+jobs=${jobs:-$(default_jobs)}
 
 learn_vectors() { python "$REPO/scripts/train_vectors.py" --text "$1" --dim "$dim" --output "$2"; }
 
@@ -84,9 +81,6 @@ vectors_of() {
   done
   if [[ -n $hf ]]; then absolute "$hf"; else echo "$output/vectors/$1.txt"; fi
 }
-
-# needs_vectors STRATEGY
-needs_vectors() { [[ $1 != none && $1 != xavier && $1 != normal ]]; }
 
 one_run() {
   local seed=$1 direction=$2 init=$3 run=$output/runs/$2.$3.seed$1 options=()

@@ -78,14 +78,11 @@ command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task translation
   --no-epoch-checkpoints --save-dir "$output/checkpoints" --log-format json --log-interval 100)
 [[ $init == none ]] || command+=(--embed-init "$init")
 [[ ${#vectors[@]} -eq 0 ]] || command+=(--embed-init-path "${vectors[@]}")
-python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || command+=(--cpu)
+has_gpu || command+=(--cpu)
 command+=(${extra[@]+"${extra[@]}"})
 
 mkdir -p "$output"
 direction=$(sed -n 's/^source=//p' "$data/settings")-$(sed -n 's/^target=//p' "$data/settings")
 python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
   --label "direction=$direction" "init=$init" "seed=$seed" -- "${command[@]}"
-say "training: $output, log in train.log"
-"${command[@]}" 2>&1 | tee -a "$output/train.log" | awk '/\| (valid|train_inner) \|/ || /[eE]rror/ { print; fflush() }' ||
-  die "training failed; see $output/train.log"
-say "trained: $output/checkpoints/checkpoint_best.pt"
+log_training "$output" "${command[@]}"

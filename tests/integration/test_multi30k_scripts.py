@@ -218,7 +218,17 @@ def wordpiece(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
 
 
 def decode(kind: str, model: Path, tokens: Path, lang: str) -> list[str]:
-    command = [VENV / "bin/python", SCRIPTS / "tokens.py", "decode", "--kind", kind, "--lang", lang, "--model", model]
+    command = [
+        VENV / "bin/python",
+        REPO / "scripts/tokens.py",
+        "decode",
+        "--kind",
+        kind,
+        "--lang",
+        lang,
+        "--model",
+        model,
+    ]
     return (
         subprocess.run(command, input=tokens.read_bytes(), capture_output=True, check=True).stdout.decode().splitlines()
     )

@@ -1,6 +1,7 @@
 """Text to tokens and back, one sentence a line: files to files, or standard input to standard output.
 
 kind           tokens                                                         back to text
+words          tokens separated by blanks, taken as they are                  the same
 moses          Moses tokens; only their escapes (&apos;) are undone           Moses detokenizer
 spacy          spaCy's rule-based tokenizer on lower-cased text               Moses detokenizer (spaCy has none)
 subword_nmt    Moses tokens cut by BPE (`@@`)                                 pieces joined, Moses detokenizer
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Callable
 
-KINDS = ("moses", "spacy", "subword_nmt", "sentencepiece", "huggingface")
+KINDS = ("words", "moses", "spacy", "subword_nmt", "sentencepiece", "huggingface")
 UNKNOWN = "<unk>"  # fairseq's symbol: also what a tokenizer's own unknown piece becomes
 
 
@@ -94,6 +95,8 @@ def checked_pieces(tokenizer: Tokenizer, line: str) -> list[str]:
 
 def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
     """A function from a line of text to its tokens."""
+    if kind == "words":
+        return str.split
     if kind == "moses":
         return lambda line: unescape_moses(line).split()
     if kind == "spacy":
@@ -123,6 +126,8 @@ def decoder(kind: str, lang: str, model: str) -> Callable[[str], str]:
     if kind == "huggingface":
         tokenizer = Tokenizer(model)
         return lambda line: tokenizer.decode(line.split())
+    if kind == "words":
+        return lambda line: line
     detokenise = detokenise_moses(lang)
     return lambda line: detokenise(join_words(kind, line).split())
 

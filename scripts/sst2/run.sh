@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# SST-2 with the embedding layer of a real language model: initialisations x seeds, then a table and curves.
+#
+# Usage: DATA=DIR [VENV=DIR] bash scripts/sst2/run.sh --output DIR --hf DIR [options] [-- OPTIONS OF train.sh]
+#   --output DIR           data, runs and results go here
+#   --hf DIR               Hugging Face folder: its tokenizer and its embeddings
+#   --inits STRATEGY ...   default: xavier pretrained pretrained_xavier shuffled xavier_pretrained
+#   --seeds N ...          default: 1 2
+#   --epochs N             default 10
+#   --jobs N               runs at a time, default: one per core (CPU) or per GPU
+#
+# Can be stopped and started again: finished runs are kept, interrupted ones continue. With a higher --epochs all go on.
+# Results: DIR/results.md, results.json, curves.png.
+# shellcheck source=../common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+# shellcheck source=../grid.sh
+source "$REPO/scripts/grid.sh"
+
+HERE=$REPO/scripts/sst2
+output="" hf="" inits=() seeds=() epochs=10 jobs="" extra=()
+
+while [[ $# -gt 0 ]]; do
+  option=$1
+  case $option in
+    -h | --help) usage && exit 0 ;;
+    --)
+      shift
+      extra=("$@")
+      break
+      ;;
+    --inits | --seeds)
+      shift
+      declare -n list=${option#--}
+      list=()
+      while [[ $# -gt 0 && $1 != --* ]]; do
+        list+=("$1")
+        shift
+      done
+      [[ ${#list[@]} -gt 0 ]] || die "$option needs a value; see $(basename "$0") --help"
+      continue
+      ;;
+    --*) need_value "$option" $# ;;
+    *) die "$option: no such option; see $(basename "$0") --help" ;;
+  esac
+  case $option in
+    --output) output=$2 ;;
+    --hf) hf=$2 ;;
+    --epochs) epochs=$2 ;;
+    --jobs) jobs=$2 ;;
+    *) die "$option: no such option; see $(basename "$0") --help" ;;
+  esac
+  shift 2
+done
+
+[[ -n $output && -n $hf ]] || die "--output and --hf are needed; see $(basename "$0") --help"
+[[ ${#inits[@]} -gt 0 ]] || inits=(xavier pretrained pretrained_xavier shuffled xavier_pretrained)
+[[ ${#seeds[@]} -gt 0 ]] || seeds=(1 2)
+output=$(absolute "$output")
+use_environment
+jobs=${jobs:-$(default_jobs)}
+
+one_run() {
+  local seed=$1 init=$2 run=$output/runs/$2.seed$1
+  if python "$REPO/scripts/run_result.py" finished --run "$run" --epochs "$epochs"; then return 0; fi
+  bash "$HERE/train.sh" --data "$output/data" --output "$run" --init "$init" --seed "$seed" --epochs "$epochs" \
+    ${extra[@]+"${extra[@]}"}
+}
+
+list_runs() {
+  local seed init
+  for seed in "${seeds[@]}"; do
+    for init in "${inits[@]}"; do echo "$seed $init"; done
+  done
+}
+
+bash "$HERE/prepare.sh" --hf "$hf" --output "$output/data"
+say "${#inits[@]} initialisations x ${#seeds[@]} seeds, $jobs at a time"
+run_grid "$jobs" "$output/logs" one_run < <(list_runs)
+python "$REPO/scripts/results_table.py" --runs "$output/runs" --output "$output"

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Train a classifier (3 layers, from scratch) on prepared SST-2 data with the settings of Kim et al. 2024.
+#
+# Usage: [VENV=DIR] bash scripts/sst2/train.sh --data DIR --output RUN [options] [-- FAIRSEQ-TRAIN OPTIONS]
+#   --data DIR         what prepare.sh made
+#   --output RUN       folder of this run; an interrupted run is continued
+#   --init STRATEGY    how the token embeddings start: a strategy of --embed-init, or none (default): fairseq's own
+#   --vectors PATH     where vectors come from (default: the folder that prepare.sh was given with --hf)
+#   --seed N           default 1
+#   --epochs N         default 10; a higher number continues a finished run
+#   --dim D            embedding dimension (default: that of the Hugging Face folder, else 300)
+#   --batch N          phrases in a batch, default 128
+#   --lr RATE          fixed learning rate, default 1e-4
+# Everything after -- goes to fairseq-train, after the options above, so that it can replace them.
+#
+# Writes RUN/train.log, RUN/training.json, RUN/checkpoints/checkpoint_{best,last}.pt (best: highest validation accuracy)
+# and RUN/result.json, and prints the best validation accuracy and its epoch. Uses a GPU if there is one.
+# shellcheck source=../common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+data="" output="" init=none vectors="" seed=1 epochs=10 dim="" batch=128 lr=1e-4 extra=()
+
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --)
+      shift
+      extra=("$@")
+      break
+      ;;
+    --*) need_value "$1" $# ;;
+    *) die "$1: no such option; see $(basename "$0") --help" ;;
+  esac
+  case $1 in
+    --data) data=$2 ;;
+    --output) output=$2 ;;
+    --init) init=$2 ;;
+    --vectors) vectors=$2 ;;
+    --seed) seed=$2 ;;
+    --epochs) epochs=$2 ;;
+    --dim) dim=$2 ;;
+    --batch) batch=$2 ;;
+    --lr) lr=$2 ;;
+    *) die "$1: no such option; see $(basename "$0") --help" ;;
+  esac
+  shift 2
+done
+
+[[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
+[[ -d $data/bin && -f $data/settings ]] || die "--data $data: not prepared; run prepare.sh --output $data first"
+data=$(absolute "$data") output=$(absolute "$output")
+use_environment
+
+setting() { sed -n "s/^$1=//p" "$data/settings"; }
+[[ -n $dim ]] || dim=$(setting dim)
+if needs_vectors "$init"; then
+  vectors=${vectors:-$(setting hf)}
+  [[ -n $vectors ]] || die "--init $init needs --vectors PATH (or data prepared with --hf)"
+  [[ -e $vectors ]] || die "--vectors $vectors: no such file or folder"
+fi
+
+# --no-shuffle: batches are formed of neighbours in the text, which prepare.sh has sorted by length; their order is
+# still shuffled in every epoch.
+command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task sentence_prediction --num-classes 2 --no-shuffle
+  --arch embinit_classifier --encoder-layers 3 --encoder-embed-dim "$dim" --dropout 0.1 --criterion sentence_prediction
+  --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr "$lr" --lr-scheduler fixed
+  --batch-size "$batch" --required-batch-size-multiple 1 --max-epoch "$epochs" --seed "$seed" --num-workers 0
+  --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric
+  --no-epoch-checkpoints --save-dir "$output/checkpoints" --log-format json --log-interval 100)
+[[ $init == none ]] || command+=(--embed-init "$init")
+! needs_vectors "$init" || command+=(--embed-init-path "encoder=$vectors")
+has_gpu || command+=(--cpu)
+command+=(${extra[@]+"${extra[@]}"})
+
+mkdir -p "$output"
+python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" --metric valid_accuracy --higher \
+  --label "task=SST-2" "init=$init" "seed=$seed" -- "${command[@]}"
+log_training "$output" "${command[@]}"
+python "$REPO/scripts/run_result.py" finish --run "$output"

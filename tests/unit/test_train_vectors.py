@@ -1,0 +1,138 @@
+"""scripts/train_vectors.py: counts and PMI against loops over the text, the factorisation against the full matrix."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("scipy")
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "train_vectors.py"
+_spec = importlib.util.spec_from_file_location("train_vectors", SCRIPT)
+vectors = importlib.util.module_from_spec(_spec)
+sys.modules["train_vectors"] = vectors  # dataclasses look their module up
+_spec.loader.exec_module(vectors)
+
+#: two kinds of words that never share a context
+TEXT = ["the red dog runs", "the blue dog runs", "the red cat sleeps", "the blue cat sleeps", "a red dog sleeps"] * 3
+texts = st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=7), min_size=1, max_size=6)
+
+
+def naive_counts(sentences: list[list[str]], window: int) -> dict[tuple[str, str], float]:
+    counts: dict[tuple[str, str], float] = defaultdict(float)
+    for sentence in sentences:
+        for i, word in enumerate(sentence):
+            for j, other in enumerate(sentence):
+                if 0 < abs(i - j) <= window:
+                    counts[word, other] += 1 / abs(i - j)
+    return counts
+
+
+@settings(max_examples=50, deadline=None)
+@given(texts, st.integers(1, 4), st.integers(1, 3))
+def test_counts_equal_a_loop_over_the_text(sentences: list[list[str]], window: int, min_count: int) -> None:
+    words = vectors.vocabulary(sentences, min_count)
+    if not words:
+        return
+    expected = naive_counts(sentences, window)
+    found = vectors.cooccurrences(sentences, words, window).toarray()
+    assert found == pytest.approx(np.array([[expected[a, b] for b in words] for a in words]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(texts)
+def test_positive_pmi_is_its_definition(sentences: list[list[str]]) -> None:
+    words = vectors.vocabulary(sentences, 1)
+    counts = vectors.cooccurrences(sentences, words, 2)
+    if counts.nnz == 0:
+        return
+    found = vectors.positive_pmi(counts).toarray()
+    dense = counts.toarray()
+    smooth = [column.sum() ** 0.75 for column in dense.T]
+    for i, row in enumerate(dense):
+        for j, count in enumerate(row):
+            p_pair, p_word, p_context = count / dense.sum(), row.sum() / dense.sum(), smooth[j] / sum(smooth)
+            expected = max(0.0, math.log(p_pair / (p_word * p_context))) if count else 0.0
+            assert found[i, j] == pytest.approx(expected)
+
+
+def test_vocabulary_is_sorted_by_frequency_then_spelling() -> None:
+    assert vectors.vocabulary([["b", "a", "c", "c"], ["b", "a", "d"]], 2) == ["a", "b", "c"]
+
+
+def test_columns_are_the_leading_singular_directions() -> None:
+    sentences = [line.split() for line in TEXT]
+    words, found = vectors.learn("ppmi_svd", sentences, vectors.Settings(dim=3))
+    pmi = vectors.positive_pmi(vectors.cooccurrences(sentences, words, 5)).toarray()
+    left, values, _ = np.linalg.svd(pmi)
+    assert np.abs(found) == pytest.approx(np.abs(left[:, :3] * np.sqrt(values[:3])), abs=1e-5)
+    assert found.dtype == np.float32
+
+
+def test_words_of_like_contexts_are_alike() -> None:
+    words, matrix = vectors.learn("ppmi_svd", [line.split() for line in TEXT], vectors.Settings(dim=3, window=2))
+    unit = dict(zip(words, matrix / np.linalg.norm(matrix, axis=1, keepdims=True)))
+    assert unit["red"] @ unit["blue"] > unit["red"] @ unit["runs"]
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess:
+    (folder / "text").write_text("\n".join(TEXT) + "\n", encoding="utf-8")
+    command = [sys.executable, str(SCRIPT), "--text", str(folder / "text"), "--output", str(folder / "out"), *options]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def read(path: Path) -> tuple[list[str], np.ndarray]:
+    rows = [line.split(" ") for line in path.read_text(encoding="utf-8").splitlines()]
+    return [row[0] for row in rows], np.array([row[1:] for row in rows], dtype=np.float32)
+
+
+@pytest.mark.parametrize("method", ["ppmi_svd", "word2vec", "fasttext"])
+def test_same_seed_same_file(tmp_path: Path, method: str) -> None:
+    if method != "ppmi_svd":
+        pytest.importorskip("gensim")
+    files = []
+    for _ in range(2):
+        result = run(tmp_path, "--dim", "4", "--method", method, "--seed", "3", "--epochs", "2")
+        assert result.returncode == 0, result.stderr
+        files.append((tmp_path / "out").read_bytes())
+    assert files[0] == files[1]
+    words, matrix = read(tmp_path / "out")
+    assert words[0] == "the"
+    assert matrix.shape == (len(words), 4)
+    assert np.isfinite(matrix).all()
+
+
+def test_std_sets_the_scale_and_nothing_else(tmp_path: Path) -> None:
+    run(tmp_path, "--dim", "4")
+    _, plain = read(tmp_path / "out")
+    result = run(tmp_path, "--dim", "4", "--std", "0.4")
+    _, scaled = read(tmp_path / "out")
+    assert scaled.std(ddof=1) == pytest.approx(0.4, rel=1e-5)
+    assert scaled / 0.4 == pytest.approx(plain / plain.std(ddof=1), abs=1e-5)
+    assert "standard deviation 0.4000" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dim", "300"], "--dim 300"),
+        (["--dim", "0"], "--dim 0"),
+        (["--min-count", "99"], "--min-count"),
+        (["--std", "-1"], "--std -1"),
+        (["--text", "missing"], "missing: no such file"),
+    ],
+)
+def test_errors_name_the_option_and_leave_no_file(tmp_path: Path, options: list[str], message: str) -> None:
+    result = run(tmp_path, *options)
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text"]
