@@ -77,6 +77,17 @@ def test_unusable_arrays_say_how_to_save_them(tmp_path, arrays, reason):
         open_vectors(path, "npz").read()
 
 
+def test_an_array_with_bytes_too_many_is_refused(tmp_path):
+    path = save(tmp_path / "v.npz", words=np.array(WORDS), matrix=MATRIX)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content + b"x" * (name == "matrix.npy"))
+    with pytest.raises(VectorFileError, match=r"`matrix` has 189 bytes instead of 188"):
+        open_vectors(path)
+
+
 def test_wrong_dimension_and_no_sub_words(tmp_path):
     path = save(tmp_path / "v.npz", words=np.array(WORDS), matrix=MATRIX)
     with pytest.raises(DimensionError, match="--encoder-embed-dim 3"):

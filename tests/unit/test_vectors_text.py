@@ -112,9 +112,6 @@ def test_random_bytes_are_refused_or_read_but_never_crash(tmp_path_factory, cont
             open_vectors(path, format).read()
 
 
-# ---- what real files look like
-
-
 def test_words_with_blanks_as_in_glove_840b(tmp_path):
     text = "the 0.1 0.2 0.3\n. . . 0.4 0.5 0.6\nat name@domain.com 1.5 2.5 -3.5\n. 7.0 8.0 9.0\n"
     reader = open_vectors(write(tmp_path / "v.txt", text))
@@ -275,6 +272,8 @@ def test_many_broken_lines_mean_another_file(tmp_path):
         VectorFileError, match=r"24 of 1200 lines are no word with 3 numbers: lines 1 .*--embed-init-dim"
     ):
         open_vectors(write(tmp_path / "v.txt", "\n".join(lines) + "\n"), dim=3).read()
+    with pytest.raises(VectorFileError, match=r"3 of 4 lines are no word with 2 numbers"):
+        open_vectors(write(tmp_path / "v.txt", "x 1 y\n" * 3 + "a 1 2\n")).read()
 
 
 # ---- genuine files
