@@ -16,7 +16,7 @@ setup(
         "hf": ["safetensors", "tokenizers"],
         "plot": ["matplotlib"],
         "text": ["sacremoses", "spacy"],
-        "test": ["pytest", "pytest-cov", "hypothesis", "ruff", "scikit-learn"],
+        "test": ["pytest", "pytest-cov", "hypothesis", "ruff", "scikit-learn", "scipy", "safetensors", "tokenizers", "gensim"],
         "bench": ["gensim"],
     },
     entry_points={"console_scripts": ["embinit = embinit_fairseq.cli.main:main"]},

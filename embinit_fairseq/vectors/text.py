@@ -105,7 +105,7 @@ class TextVectors:
         if (count > TOLERATED_LINES and count > TOLERATED_SHARE * scan.lines) or 2 * count > scan.lines:
             raise VectorFileError(
                 f"{self.path}: {count} of {scan.lines} lines are no word with {self.dim} numbers: lines {named}. "
-                "The file is damaged or no vector file, or --embed-init-dim / --embed-init-format is wrong for it."
+                "The file is damaged or no vector file, or --embed-init-format is wrong for it."
             )
         logger.warning("%s: %d broken lines ignored: lines %s", self.path, count, named)
 

@@ -269,7 +269,7 @@ def test_nan_and_infinity_in_a_wanted_row(tmp_path, number, strict, gap):
 def test_many_broken_lines_mean_another_file(tmp_path):
     lines = [line if i % 50 else "w 1 2" for i, line in enumerate(GOOD)]
     with pytest.raises(
-        VectorFileError, match=r"24 of 1200 lines are no word with 3 numbers: lines 1 .*--embed-init-dim"
+        VectorFileError, match=r"24 of 1200 lines are no word with 3 numbers: lines 1 .*--embed-init-format"
     ):
         open_vectors(write(tmp_path / "v.txt", "\n".join(lines) + "\n"), dim=3).read()
     with pytest.raises(VectorFileError, match=r"3 of 4 lines are no word with 2 numbers"):
