@@ -50,6 +50,19 @@ def test_sources_are_distinct_and_held_out_pairs_are_new(files: dict[str, list[s
         assert not set(files[f"mono.{language}"]) & (valid | test)
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_known_sentence_is_not_drawn_again(side: int) -> None:
+    first = corpus.held_out_pairs(CONFIG, "test", 20, [])
+    known = [(first[0][0], "other"), ("anders", first[1][1])]
+    sentences = [pair[side] for pair in corpus.held_out_pairs(CONFIG, "test", 20, known)]
+    assert first[0][side] not in sentences  # its source is known
+    assert first[1][side] not in sentences  # its target is known
+    assert sentences[:18] == [pair[side] for pair in first[2:]]
+    small = corpus.CorpusConfig(monolingual=20)
+    lines = corpus.monolingual(small, side, [])
+    assert lines[0] not in corpus.monolingual(small, side, [(lines[0], lines[0])])
+
+
 def test_monolingual_texts_are_not_parallel(files: dict[str, list[str]]) -> None:
     # numbers have one form per language; in translations their sequences would be equal
     values = range(13, 50)
