@@ -94,7 +94,7 @@ train_one() {
   esac
   mkdir -p "$run"
   python "$REPO/scripts/run_result.py" begin --run "$run" --data "$output/bin" \
-    --label "init=$strategy" "seed=$seed" -- "${command[@]}"
+    --label "direction=de-en" "init=$strategy" "seed=$seed" -- "${command[@]}"
   "${command[@]}" 2>&1 | tee -a "$run/train.log" | toy progress "$strategy" "$epochs" || {
     tail -n 5 "$run/train.log" >&2
     die "training with $strategy failed; see $run/train.log"

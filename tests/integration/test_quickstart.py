@@ -44,7 +44,7 @@ def test_table_curves_and_records(finished: tuple[Path, subprocess.CompletedProc
     for strategy in STRATEGIES:
         assert f"{strategy:<18} epoch  1/1" in done.stdout  # progress
         result = json.loads((output / "runs" / strategy / "result.json").read_text(encoding="utf-8"))
-        assert result["labels"] == {"init": strategy, "seed": "1"}
+        assert result["labels"] == {"direction": "de-en", "init": strategy, "seed": "1"}
         assert set(result["init"]["slots"]) == {"encoder", "decoder"}
         assert all(slot["strategy"] == strategy for slot in result["init"]["slots"].values())
         assert all(slot["coverage_tokens"] > 0.5 for slot in result["init"]["slots"].values())
