@@ -1,4 +1,4 @@
-"""Tables and curves of many runs: RUNS/*/result.json -> results.md, results.json, curves.png.
+"""Tables and curves of many runs: every result.json below RUNS -> results.md, results.json, curves.png.
 
 Each row is the mean over the seeds of one initialisation with the sample standard deviation behind it. Runs that have
 no result.json yet are counted but not shown.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -52,16 +53,17 @@ COLUMNS = (
 def read_results(runs: Path) -> tuple[list[dict], list[str]]:
     """Finished results sorted by seed, and the names of unfinished runs."""
     results, unfinished = [], []
-    for folder in sorted(path.parent for path in runs.glob("*/training.json")):
+    for folder in sorted(path.parent for path in runs.rglob("training.json")):
+        name = folder.relative_to(runs).as_posix()
         if not (folder / "result.json").is_file():
-            unfinished.append(folder.name)
+            unfinished.append(name)
             continue
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        result["run"] = folder.name
+        result["run"] = name
         result["time"]["wall_min"] = result["time"]["wall_s"] / 60
         results.append(result)
     if not results:
-        raise SystemExit(f"error: {runs} has no finished run (*/result.json)")
+        raise SystemExit(f"error: {runs} has no finished run (<run>/result.json)")
     return sorted(results, key=lambda result: int(result["labels"]["seed"])), unfinished
 
 
@@ -139,7 +141,12 @@ def _hardware(found: dict) -> str:
 
 def _signatures(run: dict) -> list[str]:
     slots = (run.get("init") or {}).get("slots", {})
-    return [f"* {slot}: `{record['signature']}`" for slot, record in slots.items() if record.get("signature")]
+    # Without the seed: one line for all runs of an initialisation.
+    return [
+        f"* {slot}: `{re.sub('[|]seed:[0-9]+', '', record['signature'])}`"
+        for slot, record in slots.items()
+        if record.get("signature")
+    ]
 
 
 def plot(groups: dict[str, dict[str, list[dict]]], path: Path) -> None:
