@@ -15,7 +15,7 @@ setup(
     extras_require={
         "hf": ["safetensors", "tokenizers"],
         "plot": ["matplotlib"],
-        "text": ["sacremoses", "spacy"],
+        "text": ["sacremoses", "spacy", "scipy"],
         "test": ["pytest", "pytest-cov", "hypothesis", "ruff", "scikit-learn", "scipy", "safetensors", "tokenizers", "gensim"],
         "bench": ["gensim"],
     },
