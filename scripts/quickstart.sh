@@ -70,7 +70,11 @@ make_corpus() {
   toy corpus --seed "$seed" --train "$train" --test "$test" --monolingual "$monolingual" --output "$1" >/dev/null
 }
 
-make_vectors() { toy vectors "$output/text/mono.$1" --dim "$dim" --output "$2" >&2; }
+# Sigma 0.4 is the order of published GloVe tables; the method alone would give an arbitrary scale.
+make_vectors() {
+  python "$REPO/scripts/train_vectors.py" --text "$output/text/mono.$1" --dim "$dim" --window 4 --min-count 5 --std 0.4 \
+    --output "$2"
+}
 
 binarise() {
   fairseq-preprocess --source-lang de --target-lang en --destdir "$1" --workers 1 --trainpref "$output/text/train" \

@@ -18,7 +18,6 @@ without a header (GloVe's format), the most frequent word first.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
 from dataclasses import dataclass, field, fields
@@ -26,6 +25,10 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
+
+from embinit_fairseq.vectors.writers import write_text
 
 METHODS = ("ppmi_svd", "word2vec", "fasttext")
 
@@ -139,15 +142,6 @@ def learn(method: str, sentences: list[list[str]], settings: Settings) -> tuple[
         raise SystemExit(f"error: --method {method} needs {error.name}: pip install {error.name}") from error
 
 
-def write_vectors(path: Path, words: list[str], matrix: np.ndarray) -> None:
-    """GloVe's text format; nine digits identify a float32."""
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("w", encoding="utf-8", newline="\n") as file:
-        for word, vector in zip(words, matrix):
-            file.write(word + " " + " ".join(f"{value:.9g}" for value in vector) + "\n")
-    os.replace(temporary, path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True, help="one sentence a line, tokens separated by blanks")
@@ -167,7 +161,7 @@ def main() -> None:
     words, matrix = learn(args.method, read_sentences(args.text), settings)
     if args.std is not None:
         matrix = (matrix * (args.std / matrix.std(ddof=1, dtype=np.float64))).astype(np.float32)
-    write_vectors(args.output, words, matrix)
+    write_text(args.output, words, matrix)
     mean, std = matrix.mean(dtype=np.float64), matrix.std(ddof=1, dtype=np.float64)
     print(
         f"{args.output}: {len(words)} words x {args.dim}, mean {mean:.4f}, standard deviation {std:.4f}",

@@ -86,7 +86,8 @@ def test_registration_in_any_order_of_imports(order):
         f"{order}\n"
         "import fairseq.models, fairseq.registry\n"
         "print(sorted(fairseq.registry.REGISTRIES['embed_init']['registry']),"
-        " 'embinit_classifier' in fairseq.models.ARCH_MODEL_REGISTRY, hasattr(fairseq.models.build_model, '_embinit_wrapped'))"
+        " 'embinit_classifier' in fairseq.models.ARCH_MODEL_REGISTRY,"
+        " hasattr(fairseq.models.build_model, '_embinit_wrapped'))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
     expected = ["normal", "pretrained", "pretrained_xavier", "shuffled", "xavier", "xavier_pretrained"]
