@@ -180,12 +180,20 @@ def encoder_copies() -> None:
 def defined_buffers() -> None:
     """Memory that was used before comes back as the content of an uninitialised tensor."""
     import torch
-    from fairseq.modules import SinusoidalPositionalEmbedding
+    from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, SinusoidalPositionalEmbedding
 
     used = [torch.full((1,), float("nan")) for _ in range(256)]
     del used
     values = [float(SinusoidalPositionalEmbedding(4, 1)._float_tensor) for _ in range(64)]
     assert not any(values), f"the buffer holds {values}"
+    tables = AdaptiveInput(8, 1, 4, 2.0, 4, [4, 8])
+    modules = [AdaptiveSoftmax(8, 4, [4, 8], dropout=0.0, adaptive_inputs=tables, tie_proj=True), tables]
+    buffers = [buffer for one in modules for name, buffer in one.named_buffers() if name.endswith("_float_tensor")]
+    assert len(buffers) == 2
+    assert not any(buffers), f"the buffers hold {buffers}"
+    embedding = SinusoidalPositionalEmbedding(4, 1)
+    embedding.load_state_dict({"_float_tensor": torch.tensor([float("nan")])})  # as fairseq's upgrade of a checkpoint
+    assert float(embedding._float_tensor) == 0, f"the buffer holds {embedding._float_tensor} after loading"
 
 
 def numpy_aliases() -> None:

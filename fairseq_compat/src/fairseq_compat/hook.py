@@ -17,6 +17,8 @@ FIXES = {
     "fairseq.models.distributed_fairseq_model": ("cpu_data_parallel",),
     "fairseq.modules.transformer_layer": ("encoder_copies",),
     "fairseq.modules.sinusoidal_positional_embedding": ("defined_buffers",),
+    "fairseq.modules.adaptive_input": ("defined_buffers",),
+    "fairseq.modules.adaptive_softmax": ("defined_buffers",),
     "fairseq.data.data_utils": ("numpy_aliases",),
     "fairseq.data.token_block_dataset": ("numpy_aliases",),
     "fairseq.data.language_pair_dataset": ("numpy_aliases",),
