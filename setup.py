@@ -1,12 +1,14 @@
 """The plugin's distribution. fairseq itself is installed beside it with --no-deps: see scripts/setup.sh."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 setup(
     name="embinit-fairseq",
     version="0.1.0",
     description="Start transformers better: embedding initialisation, TUPE, Duo and vocabulary expansion for fairseq",
-    long_description=open("README.md", encoding="utf-8").read(),
+    long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.9",
@@ -16,7 +18,8 @@ setup(
         "hf": ["safetensors", "tokenizers"],
         "plot": ["matplotlib"],
         "text": ["sacremoses", "spacy", "scipy"],
-        "test": ["pytest", "pytest-cov", "hypothesis", "ruff", "scikit-learn", "scipy", "safetensors", "tokenizers", "gensim"],
+        # gensim, scikit-learn: independent oracles of readers and metrics
+        "test": ["pytest", "pytest-cov", "hypothesis", "ruff", "scikit-learn", "gensim"],
         "bench": ["gensim"],
     },
     entry_points={"console_scripts": ["embinit = embinit_fairseq.cli.main:main"]},
