@@ -12,6 +12,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.9",
+    package_dir={"": "."},  # editable installs: a plain path entry instead of an import hook in every interpreter
     packages=find_packages(include=["embinit_fairseq", "embinit_fairseq.*"]),
     install_requires=["numpy", "torch>=1.13", "sacrebleu>=2.3", "sentencepiece", "subword-nmt", "tqdm"],
     extras_require={
