@@ -3,6 +3,9 @@
 `--user-dir embinit_fairseq` (or `import embinit_fairseq`) registers everything below with fairseq.
 """
 
+if __name__ != "embinit_fairseq":
+    raise ImportError(f"--user-dir must be a folder called embinit_fairseq, not {__name__}: name a link likewise")
+
 from embinit_fairseq.registration import register_with_fairseq
 
 __version__ = "0.1.0"

@@ -28,12 +28,15 @@ class RunLog:
     train_s: float = 0.0  # forward, backward and update only, as fairseq counts it
 
     def best_epoch(self, metric: str, higher: bool) -> int:
-        """The first epoch with the best value; raises SystemExit if no epoch was validated."""
+        """The epoch that checkpoint_best.pt is of; raises SystemExit if no epoch was validated.
+
+        fairseq compares the rounded values that it logs and takes the last of equal ones.
+        """
         values = {epoch: record[metric] for epoch, record in self.epochs.items() if metric in record}
         if not values:
             raise SystemExit(f"error: the log has no {metric}: no epoch was finished; start the training again")
         best = max(values.values()) if higher else min(values.values())
-        return min(epoch for epoch, value in values.items() if value == best)
+        return max(epoch for epoch, value in values.items() if value == best)
 
 
 def nats(bits: float) -> float:

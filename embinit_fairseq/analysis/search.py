@@ -1,7 +1,7 @@
 """The nearest word to b - a + c for many questions at once (3CosAdd), exact and in bounded memory.
 
 With unit rows u, the score of word w is u_w . (u_b - u_a + u_c) = s_b[w] - s_a[w] + s_c[w], where s_x = U u_x holds the
-similarities of one *question word*. A test set of 19,544 questions has 905 distinct words and some 580 distinct pairs
+similarities of one *question word*. A test set of 19,544 questions has 905 distinct words and 550 distinct pairs
 (a, b), so the matrix product is over words, not questions, and most questions share their difference s_b - s_a.
 
 Three steps keep the rest small and the answer exact:

@@ -43,7 +43,7 @@ def table_statistics(
         rows, matrix = len(vocabulary), alignment.gather(table, vocabulary)[1]
         matched = {**coverage(vocabulary, alignment), "rows_by_rule": alignment.counts_by_rule()}
         matched["missing"] = missing_words(vocabulary, alignment, missing)
-    if not len(matrix):
+    if not matched["found"]:
         raise CoverageError(
             f"{table.origin.path}: none of the {rows} rows of the dictionary is in it; check that language, case and "
             "tokenisation of dictionary and vectors are the same"

@@ -5,6 +5,7 @@ fairseq and torch are imported inside the functions, so that a broken installati
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import platform
@@ -114,8 +115,14 @@ def own_architectures() -> list[str]:
 
 def steps(architectures: Iterable[str]) -> Iterator[Finding]:
     """One training step on the CPU for each architecture, with `--embed-init xavier`."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
     for arch in architectures:
         name = f"step {arch}"
+        if arch not in ARCH_MODEL_REGISTRY:
+            near = difflib.get_close_matches(arch, ARCH_MODEL_REGISTRY, n=3)
+            yield Finding(name, "broken", "no such architecture", f"did you mean {', '.join(near)}?" if near else "")
+            continue
         try:
             from embinit_fairseq.cli.training_step import task_of, training_step
 

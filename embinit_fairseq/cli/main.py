@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(request.code or 0)
     try:
         code = COMMANDS[args.command].run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the caller
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
         # what is left in the buffer would fail again when the interpreter closes standard output
@@ -56,7 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(args.command, str(error))
     except OSError as error:
         return _fail(
-            args.command, f"{error.filename}: {error.strerror}; check the path" if error.filename else str(error)
+            args.command,
+            f"{error.filename}: {error.strerror}; check the path"
+            if error.filename
+            else f"{error.strerror or error}: the output could not be written; free space or choose another place",
         )
 
 

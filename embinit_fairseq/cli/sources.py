@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any
 
-from embinit_fairseq.errors import EmbinitError
+from embinit_fairseq.errors import DimensionError, EmbinitError
 from embinit_fairseq.vectors.open import FORMATS, open_vectors
 from embinit_fairseq.vectors.table import VectorTable, Wanted
 
@@ -16,8 +16,6 @@ _OUR_FLAGS = {
     "--embed-init-path": "--vectors",
     "--embed-init-format": "--format",
     "--embed-init-strict": "--strict",
-    "--encoder-embed-dim": "--dim",
-    "--decoder-embed-dim": "--dim",
 }
 
 
@@ -41,6 +39,9 @@ def read_vectors(args: argparse.Namespace, wanted: Wanted | None, dim: int | Non
     try:
         reader = open_vectors(args.vectors, format=args.format, dim=dim, strict=args.strict, side=args.side)
         return reader.read(wanted)
+    except DimensionError as error:
+        what = str(error).partition(". ")[0]
+        raise DimensionError(f"{what}. Leave out --dim {dim}, or name the file that was meant.") from error
     except EmbinitError as error:
         message = str(error)
         for theirs, ours in _OUR_FLAGS.items():

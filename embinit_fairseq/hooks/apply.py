@@ -22,6 +22,7 @@ from embinit_fairseq.init import report
 from embinit_fairseq.init.draws import Draws
 from embinit_fairseq.init.statistics import absorption_ratio, describe
 from embinit_fairseq.init.strategies import build
+from embinit_fairseq.vocab.align import RULES
 
 logger = logging.getLogger(__name__)
 VERSION = "0.1.0"
@@ -35,6 +36,7 @@ def embed_init(model: nn.Module, task: Any, cfg: Any, request: Request) -> None:
     freezes = parse_freeze(request.options.embed_init_freeze or ())
     paths = parse_paths(request.options.embed_init_path, slots)
     _check_options(request, paths, slots)
+    _refuse_stock_paths(cfg, request)
     checkpoint = checkpoint_to_restore(request)
     if checkpoint is None:
         record, known = _start(slots, paths, request)
@@ -43,12 +45,11 @@ def embed_init(model: nn.Module, task: Any, cfg: Any, request: Request) -> None:
     frozen = apply_freezes(freezes, slots, known, task)
     if record is None:
         return
-    if checkpoint is None:
-        for name, slot_record in record["slots"].items():
-            slot_record["freeze"] = frozen.get(name)
-            slot_record["signature"] = report.signature(slot_record, VERSION)
-        logger.info(report.render(record))
-        _write_report(record, request)
+    for name, slot_record in record["slots"].items():
+        slot_record["freeze"] = frozen.get(name)
+        slot_record["signature"] = report.signature(slot_record, record["version"])
+    logger.info(report.render(record))
+    _write_report(record, request)
     store_record(cfg, json.dumps(record))
 
 
@@ -66,14 +67,29 @@ def _check_options(request: Request, paths: dict[str, str], slots: dict[str, Slo
         raise OptionError(
             f"--embed-init-std {std}: {request.strategy} keeps the sigma it has; use xavier or pretrained_xavier"
         )
-    if std is not None and not (std > 0 and np.isfinite(std)):
-        raise OptionError(f"--embed-init-std {std}: a standard deviation is a positive number")
+    if std is not None and not 1e-20 < std < 1e20:  # far beyond use, far inside float32
+        raise OptionError(f"--embed-init-std {std}: a standard deviation is a positive number between 1e-20 and 1e20")
+    seed = request.options.embed_init_seed
+    if seed is not None and not 0 <= seed < 2**64:
+        raise OptionError(f"--embed-init-seed {seed}: a seed is a number from 0 to 2^64 - 1")
+
+
+def _refuse_stock_paths(cfg: Any, request: Request) -> None:
+    """fairseq's own flags for vectors fill the same tables."""
+    for name in ("encoder_embed_path", "decoder_embed_path"):
+        path = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
+        if path:
+            flag = "--" + name.replace("_", "-")
+            raise OptionError(
+                f"{flag} {path} and --embed-init {request.strategy} fill the same table; keep one of them "
+                f"(--embed-init pretrained --embed-init-path {name.split('_')[0]}={path} takes the vectors as they are)"
+            )
 
 
 def _start(
     slots: dict[str, Slot], paths: dict[str, str], request: Request
 ) -> tuple[dict[str, Any], dict[str, np.ndarray | None]]:
-    formats = parse_formats(request.options.embed_init_format, slots)
+    formats = parse_formats(request.options.embed_init_format, slots, paths)
     strategy = EMBED_INIT_REGISTRY[request.strategy]()
     record: dict[str, Any] = {
         "embed_init": report.VERSION,
@@ -86,7 +102,9 @@ def _start(
         logger.info("--embed-init %s draws all its numbers: the vectors are not read", request.strategy)
     for slot in slots.values():
         path = paths.get(slot.name) if strategy.needs_source else None
-        read = None if path is None else read_source(slot, path, formats.get(slot.name), request.options)
+        read = (
+            None if path is None else read_source(slot, path, formats.get(slot.name), request.options, strategy.fills)
+        )
         # a slot without a path gets xavier, whatever the strategy of the others
         name = "xavier" if strategy.needs_source and path is None else request.strategy
         slot_strategy = strategy if name == request.strategy else EMBED_INIT_REGISTRY[name]()
@@ -104,15 +122,15 @@ def _fill(
     draws = Draws(rows, dim, request.draw_seed, slot.name, std)
     before = describe(_as_array(slot))
     source = read.source if read else None
-    write_table(
-        slot,
-        build(
-            lambda source, draws: strategy.table(source, draws, request.options),
-            source,
-            draws,
-            slot.vocabulary.pad_row,
-        ),
+    table = build(
+        lambda source, draws: strategy.table(source, draws, request.options), source, draws, slot.vocabulary.pad_row
     )
+    if not np.isfinite(table).all():
+        raise OptionError(
+            f"--embed-init {name}: the table of {slot.name!r} has numbers beyond float32; the vectors in "
+            f"{path or 'use'} are too large for this strategy"
+        )
+    write_table(slot, table)
     after = describe(_as_array(slot))
     positions = position_std(slot.owner)
     found = read.alignment.found if read else np.zeros(rows, dtype=bool)
@@ -121,7 +139,9 @@ def _fill(
         "dim": dim,
         "tied": slot.tied,
         "strategy": name,
-        "oov": request.options.embed_init_oov if read else None,
+        "oov": request.options.embed_init_oov if read and strategy.fills else None,
+        "shuffle": request.options.embed_init_shuffle if name == "shuffled" else None,
+        "match": sorted(request.options.embed_init_match or RULES) if read else None,
         "std": std,
         "target_std": draws.target_std if strategy.scaled else None,
         "seed": request.draw_seed,
@@ -173,6 +193,12 @@ def _continue(
     record = read_record(checkpoint)
     logger.info("--embed-init %s: weights come from %s, no vectors are read", request.strategy, checkpoint)
     if record is None:
+        logger.warning(
+            "--embed-init %s HAS NO EFFECT: the run in %s was not initialised by this flag and its weights are kept; "
+            "use another --save-dir for a fresh start",
+            request.strategy,
+            checkpoint,
+        )
         return None, {}
     if record.get("strategy") != request.strategy:
         logger.warning(
@@ -184,14 +210,20 @@ def _continue(
     known: dict[str, np.ndarray | None] = {}
     for name, slot in slots.items():
         old = record["slots"].get(name)
-        if old and old["dictionary"] == report.symbols_digest(slot.vocabulary.symbols):
+        if old and old["dictionary"] != report.symbols_digest(slot.vocabulary.symbols):
+            logger.warning(
+                "the dictionary of %r is not the one of %s: which rows were found is not known", name, checkpoint
+            )
+        elif old:
             known[name] = report.unpack_rows(old["known_rows"], old["rows"])
     return record, known
 
 
 def _write_report(record: dict[str, Any], request: Request) -> None:
     """embed_init.json, whole or not at all, by the first process only."""
-    if request.save_dir is None or request.no_save or request.distributed_rank != 0:
+    # of several processes the first; the command line's rank is not set for architectures with a flat configuration
+    first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+    if request.save_dir is None or request.no_save or not first:
         return
     path = os.path.join(request.save_dir, REPORT_FILE)
     temporary = f"{path}.{os.getpid()}.tmp"

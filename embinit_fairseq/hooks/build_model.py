@@ -2,35 +2,62 @@
 
 fairseq has no hook between "the model is built" and "training starts", and RoBERTa-type encoders redraw every
 embedding after building it, so that `build_embedding` would be too early. `fairseq.models.build_model` is what every
-task calls, with `from_checkpoint=True` where the weights will come from a file.
+task calls, with `from_checkpoint=True` where the weights will come from a file. Tasks whose own `build_model` lacks
+that argument (older ones, and `sentence_prediction_adapters`) never get it, so loading is also marked where it begins,
+in `fairseq.checkpoint_utils.load_model_ensemble_and_task`.
 """
 
 from __future__ import annotations
 
 import functools
+from contextvars import ContextVar
 from typing import Any
 
+import fairseq.checkpoint_utils
 import fairseq.models
 
 from embinit_fairseq.hooks.apply import embed_init
 from embinit_fairseq.hooks.options import request_from
+from embinit_fairseq.hooks.resume import recall
 
 _MARK = "_embinit_wrapped"
+_loading: ContextVar[bool] = ContextVar("loading", default=False)
 
 
 def install() -> None:
-    """Wrap `fairseq.models.build_model`; calling it again is harmless."""
+    """Wrap the two functions; calling it again is harmless."""
+    if not getattr(fairseq.models.build_model, _MARK, False):
+        _wrap_build_model()
+        _wrap_loading()
+
+
+def _wrap_build_model() -> None:
     inner = fairseq.models.build_model
-    if getattr(inner, _MARK, False):
-        return
 
     @functools.wraps(inner)
     def build_model(cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
         model = inner(cfg, task, from_checkpoint)
-        request = None if from_checkpoint else request_from(cfg)
-        if request is not None:
-            embed_init(model, task, cfg, request)
+        if not from_checkpoint and not _loading.get():
+            request = request_from(cfg)
+            if request.strategy is None:
+                recall(cfg, request)
+            else:
+                embed_init(model, task, cfg, request)
         return model
 
     setattr(build_model, _MARK, True)
     fairseq.models.build_model = build_model
+
+
+def _wrap_loading() -> None:
+    inner = fairseq.checkpoint_utils.load_model_ensemble_and_task
+
+    @functools.wraps(inner)
+    def load_model_ensemble_and_task(*args: Any, **kwargs: Any) -> Any:
+        before = _loading.set(True)
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            _loading.reset(before)
+
+    fairseq.checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task

@@ -37,7 +37,7 @@ def parse_freeze(texts: Iterable[str]) -> list[Freeze]:
         slot, *rest = text.split(":")
         known = bool(rest) and rest[0] == "known"
         rest = rest[1:] if known else rest
-        if not slot or len(rest) > 1 or (rest and not rest[0].isdigit()):
+        if not slot or len(rest) > 1 or (rest and not (rest[0].isascii() and rest[0].isdecimal())):
             raise OptionError(
                 f"--embed-init-freeze {text}: expected SLOT, SLOT:known, SLOT:UPDATES or SLOT:known:UPDATES, "
                 "for example encoder:known or encoder:1000"
@@ -64,8 +64,10 @@ def apply_freezes(
             rows = known.get(slot.name)
             if rows is None or not rows.any():
                 raise OptionError(
-                    f"--embed-init-freeze {freeze}: no rows of {slot.name!r} were found in any vectors; name a file "
-                    f"with --embed-init-path {slot.name}=PATH, or freeze the whole slot"
+                    f"--embed-init-freeze {freeze}: it is not known which rows of {slot.name!r} have a vector, since "
+                    "this strategy read none for it, or the run that is continued was not initialised from vectors "
+                    f"for this dictionary; name them with --embed-init-path {slot.name}=PATH in a fresh start with a "
+                    "strategy that uses vectors, or freeze the whole slot"
                 )
         _HeldRows(slot.embedding, rows, freeze.until).attach(task)
     return done

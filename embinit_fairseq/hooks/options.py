@@ -6,7 +6,7 @@ in a section of the root, `embed_init_options`, as `ema` does.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
@@ -21,6 +21,16 @@ from embinit_fairseq.vocab.align import RULES
 SECTION = "embed_init_options"
 
 
+def slot_path(text: str) -> str:
+    """A value of --embed-init-path; refuses what fairseq's configuration would change on its way to the model."""
+    for mark, name in (("${", "${"), ("\\", "a backslash"), ("\n", "a line break")):
+        if mark in text:
+            raise ArgumentTypeError(
+                f"{text!r}: paths with {name} do not survive fairseq's configuration; rename the file, or make a link"
+            )
+    return text
+
+
 def _option(help: str, default: Any = None, **argparse_keywords: Any) -> Any:
     return field(default=default, metadata={"help": help, "argparse": argparse_keywords})
 
@@ -33,6 +43,7 @@ class EmbedInitOptions(FairseqDataclass):
         "where the vectors come from, per slot (encoder, decoder): GloVe, word2vec, fastText text (also gz, bz2, xz, "
         "zip) or .bin, a Hugging Face model directory, a fairseq checkpoint with dict.txt beside it, "
         "or npz. Slots without a path get xavier. Needed at step 0 only",
+        type=slot_path,
         nargs="+",
         metavar="SLOT=PATH",
     )
@@ -89,9 +100,9 @@ class EmbedInitOptions(FairseqDataclass):
 
 @dataclass
 class Request:
-    """One `--embed-init` on a command line, with what else of the configuration matters for it."""
+    """One `--embed-init` on a command line (strategy None: unset), with what else of the configuration matters."""
 
-    strategy: str
+    strategy: Optional[str]
     options: EmbedInitOptions
     seed: int
     save_dir: Optional[str] = None
@@ -101,7 +112,6 @@ class Request:
     checkpoint_suffix: str = ""
     no_save: bool = False
     ddp_backend: Optional[str] = None
-    distributed_rank: int = 0
 
     @property
     def draw_seed(self) -> int:
@@ -110,13 +120,11 @@ class Request:
         return self.seed if chosen is None else chosen
 
 
-def request_from(cfg: Any) -> Optional[Request]:
-    """What a model's configuration asks for; None if `--embed-init` is unset."""
+def request_from(cfg: Any) -> Request:
+    """What a model's configuration asks for."""
     found = _lookup(cfg)
     strategy = found("embed_init", None)
-    if strategy is None:
-        return None
-    if not isinstance(strategy, str):
+    if strategy is not None and not isinstance(strategy, str):
         raise OptionError(f"--embed-init: expected the name of a strategy, found {strategy!r}")
     values = {}
     for option in fields(EmbedInitOptions):
@@ -131,7 +139,6 @@ def request_from(cfg: Any) -> Optional[Request]:
         "checkpoint_suffix": "checkpoint",
         "no_save": "checkpoint",
         "ddp_backend": "distributed_training",
-        "distributed_rank": "distributed_training",
     }
     defaults = {option.name: option.default for option in fields(Request)}
     return Request(

@@ -27,9 +27,14 @@ from embinit_fairseq.init.strategies import Source
 
 
 class EmbedInit:
-    """A strategy. needs_source: does it want vectors? scaled: does `--embed-init-std` apply?"""
+    """A strategy.
+
+    needs_source: does it want vectors? fills: are there rows without a vector to fill (`--embed-init-oov`)?
+    scaled: does `--embed-init-std` apply?
+    """
 
     needs_source = False
+    fills = False
     scaled = False
 
     @staticmethod
@@ -60,6 +65,7 @@ class Pretrained(EmbedInit):
     """Kim 3.2, 3.3."""
 
     needs_source = True
+    fills = True
 
     def table(self, source, draws, options):
         return strategies.pretrained(source, draws)
@@ -70,6 +76,7 @@ class PretrainedXavier(EmbedInit):
     """Kim eq. 1."""
 
     needs_source = True
+    fills = True
     scaled = True
 
     def table(self, source, draws, options):
@@ -81,6 +88,7 @@ class Shuffled(EmbedInit):
     """Kim 3.4."""
 
     needs_source = True
+    fills = True
 
     def table(self, source, draws, options):
         if options.embed_init_shuffle == "elements":

@@ -7,9 +7,11 @@ import logging
 import os
 from typing import Any
 
+import torch
+
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.hooks.options import Request, record_in
+from embinit_fairseq.hooks.options import Request, record_in, store_record
 
 logger = logging.getLogger(__name__)
 REPORT_FILE = "embed_init.json"
@@ -30,6 +32,8 @@ def checkpoint_to_restore(request: Request) -> str | None:
             return path
         if request.continue_once:
             path = request.continue_once
+        elif request.finetune_from_model and request.strategy is None:
+            path = request.finetune_from_model
         elif request.finetune_from_model:
             raise OptionError(
                 f"--embed-init {request.strategy} and --finetune-from-model {request.finetune_from_model}: all tables "
@@ -40,19 +44,45 @@ def checkpoint_to_restore(request: Request) -> str | None:
     return path if os.path.exists(path) else None
 
 
+def recall(cfg: Any, request: Request) -> None:
+    """A run that is continued without the flag keeps its report; what it had frozen is trained, and that is said."""
+    checkpoint = checkpoint_to_restore(request)
+    try:
+        record = None if checkpoint is None else read_record(checkpoint)
+    except CheckpointError:
+        return  # fairseq will say so; without the flag this is none of our business
+    if record is None:
+        return
+    store_record(cfg, json.dumps(record))
+    frozen = [slot["freeze"] for slot in record["slots"].values() if slot.get("freeze")]
+    if frozen:
+        logger.warning(
+            "the run in %s was started with --embed-init-freeze %s; without that flag these rows are trained now",
+            checkpoint,
+            " ".join(frozen),
+        )
+
+
 def read_record(checkpoint: str) -> dict[str, Any] | None:
-    """The report of the initialisation a checkpoint goes back to; None if there was none."""
-    beside = os.path.join(os.path.dirname(checkpoint), REPORT_FILE)
+    """The report of the initialisation a checkpoint goes back to; None if there was none.
+
+    The checkpoint's own: a file beside it may be left over from another run. Only where this torch cannot read a
+    checkpoint safely (before 2.4) is that file taken.
+    """
     try:
-        with open(beside, encoding="utf-8") as file:
-            return json.load(file)
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        logger.warning("%s cannot be read (%s); taking the report inside %s", beside, error, checkpoint)
-    try:
-        record = record_in(load_checkpoint(checkpoint).get("cfg"))
-        return None if record is None else json.loads(record)
+        text = record_in(load_checkpoint(checkpoint).get("cfg"))
     except CheckpointError as error:
-        logger.warning("no report of the initialisation: %s", error)
+        if hasattr(torch.serialization, "add_safe_globals"):
+            raise CheckpointError(f"{error} (it would be restored over the initialisation)") from error
+        beside = os.path.join(os.path.dirname(checkpoint), REPORT_FILE)
+        logger.warning("no report of the initialisation in the checkpoint (%s); looking for %s", error, beside)
+        try:
+            with open(beside, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError):
+            return None
+    try:
+        record = None if text is None else json.loads(text)
+    except ValueError:
         return None
+    return record if isinstance(record, dict) and "slots" in record else None

@@ -95,8 +95,11 @@ def _check(name: str, embedding: Any, dictionary: Any) -> None:
 
 
 def vocabulary_of(dictionary: Any) -> Vocabulary:
-    """A fairseq Dictionary as a Vocabulary; `<mask>` and other symbols a task appended in front of or after dict.txt
-    are special rows."""
+    """A fairseq Dictionary as a Vocabulary.
+
+    Special rows: the four of every dictionary, further ones in front of dict.txt, and `<mask>`, which tasks append
+    behind it. Other symbols that tasks append (language tags) cannot be told from words and are treated as such.
+    """
     roles = {}
     for role in ("bos", "pad", "eos", "unk"):
         row = getattr(dictionary, f"{role}_index", None)

@@ -42,30 +42,34 @@ def parse_paths(texts: Iterable[str] | None, slots: dict[str, Slot]) -> dict[str
         if not separator or not path:
             known = "|".join(n for slot in slots.values() for n in slot.names)
             raise OptionError(f"--embed-init-path {text}: expected SLOT=PATH with SLOT one of {known}")
-        slot = slot_named(name, slots, f"--embed-init-path {text}")
+        slot, path = slot_named(name, slots, f"--embed-init-path {text}"), os.path.expanduser(path)
         if paths.get(slot.name, path) != path:
             raise OptionError(
                 f"--embed-init-path {text}: the table of {' and '.join(slot.names)} is one and the same here, but "
                 f"another path was given for it ({paths[slot.name]}); give one path, or do not share embeddings"
             )
-        paths[slot.name] = os.path.expanduser(path)
+        paths[slot.name] = path
     return paths
 
 
-def parse_formats(texts: Iterable[str] | None, slots: dict[str, Slot]) -> dict[str, str]:
-    """`[SLOT=]FORMAT` values -> slot name -> format."""
+def parse_formats(texts: Iterable[str] | None, slots: dict[str, Slot], paths: dict[str, str]) -> dict[str, str]:
+    """`[SLOT=]FORMAT` values -> slot name -> format; a format is of a path."""
     formats: dict[str, str] = {}
     for text in texts or ():
         name, separator, value = text.rpartition("=")
         if value not in FORMATS:
             raise OptionError(f"--embed-init-format {text}: no such format; there are: {', '.join(FORMATS)}")
-        chosen = [slot_named(name, slots, f"--embed-init-format {text}")] if separator else slots.values()
-        formats.update({slot.name: value for slot in chosen})
+        chosen = [slot_named(name, slots, f"--embed-init-format {text}").name] if separator else list(paths)
+        for slot in chosen:
+            if slot not in paths or formats.get(slot, value) != value:
+                reason = "it has another format already" if slot in formats else "there is no --embed-init-path for it"
+                raise OptionError(f"--embed-init-format {text}: slot {slot!r}: {reason}; give each path one format")
+            formats[slot] = value
     return formats
 
 
-def read_source(slot: Slot, path: str, format: str | None, options: EmbedInitOptions) -> SlotSource:
-    """Read the rows that a slot's dictionary needs.
+def read_source(slot: Slot, path: str, format: str | None, options: EmbedInitOptions, fills: bool) -> SlotSource:
+    """Read the rows that a slot's dictionary needs; fills: rows without a vector will be filled.
 
     Raises VectorFileError, DimensionError, or CoverageError if no word was found; low coverage is a warning.
     """
@@ -77,10 +81,8 @@ def read_source(slot: Slot, path: str, format: str | None, options: EmbedInitOpt
     rows, vectors = alignment.gather(table, slot.vocabulary)
     numbers = coverage(slot.vocabulary, alignment)
     _judge_coverage(slot, path, table.origin, numbers)
-    if table.origin.broken_lines:
-        logger.warning("%s: %d broken lines were left out", path, table.origin.broken_lines)
     source = Source(rows, vectors, options.embed_init_oov)
-    if options.embed_init_oov == "subword":
+    if fills and options.embed_init_oov == "subword":
         source.composed_rows, source.composed = _compose(slot, alignment, reader, dim)
     return SlotSource(source, alignment, table.origin, numbers)
 
@@ -105,10 +107,15 @@ def _judge_coverage(slot: Slot, path: str, origin: Origin, numbers: dict[str, fl
 
 
 def _compose(slot: Slot, alignment: Alignment, reader, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that the source's sub-words can express: (J,) and (J, D)."""
-    rows = np.flatnonzero(slot.vocabulary.regular & ~alignment.found)
-    surfaces = [parse(slot.vocabulary.symbols[row], alignment.style).surface for row in rows]
-    composed = reader.compose(sorted(set(filter(None, surfaces))))
+    """Rows that the source's sub-words can express: (J,) and (J, D).
+
+    A source cuts words, so only tokens that begin one are asked for: the inner piece `ing` is not the word "ing".
+    """
+    missing = np.flatnonzero(slot.vocabulary.regular & ~alignment.found)
+    tokens = [(row, parse(slot.vocabulary.symbols[row], alignment.style)) for row in missing]
+    rows = [row for row, token in tokens if token.initial is not False and token.surface]
+    surfaces = [token.surface for _, token in tokens if token.initial is not False and token.surface]
+    composed = reader.compose(sorted(set(surfaces)))
     hits = [(row, composed[surface]) for row, surface in zip(rows, surfaces) if surface in composed]
     if not hits:
         return np.empty(0, dtype=np.int64), np.empty((0, dim), dtype=np.float32)

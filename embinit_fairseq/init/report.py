@@ -37,10 +37,14 @@ def signature(slot: dict[str, Any], version: str) -> str:
 
     `init:pretrained_xavier|src:glove.6B.300d.txt|dim:300|cov:0.931|oov:xavier|std:xavier|seed:1|v:0.1.0`
     """
-    parts = [f"init:{slot['strategy']}"]
+    name = slot["strategy"] + ("_elements" if slot.get("shuffle") == "elements" else "")
+    parts = [f"init:{name}"]
     if slot.get("source"):
-        parts += [f"src:{slot['source']['name']}", f"dim:{slot['dim']}"]
-        parts += [f"cov:{slot['coverage_tokens']:.3f}", f"oov:{slot['oov']}"]
+        file = slot["source"]["name"].replace("|", "_")  # "|" separates the parts
+        parts += [f"src:{file}", f"dim:{slot['dim']}"]
+        parts.append(f"cov:{slot['coverage_tokens']:.3f}")
+    if slot.get("oov"):
+        parts.append(f"oov:{slot['oov']}")
     if slot.get("target_std") is not None:
         parts.append(f"std:{'xavier' if slot['std'] is None else slot['std']}")
     if slot.get("freeze"):
@@ -60,18 +64,18 @@ def render(record: dict[str, Any]) -> str:
                 f"    found {slot['found']:,} words ({rules}); coverage {slot['coverage_types']:.1%} of types, "
                 f"{slot['coverage_tokens']:.1%} of tokens"
             )
-        lines.append(f"    {'':<22}{'min':>10}{'max':>10}{'mean':>10}{'sigma':>10}{'x scale':>10}")
+        lines.append(f"    {'':<22} {'min':>10} {'max':>10} {'mean':>10} {'sigma':>10} {'x scale':>10}")
         for title, key in (("model's own", "before"), ("source rows", "source_moments"), ("after", "after")):
             if slot[key]:
                 lines.append(f"    {title:<22}{_numbers(slot[key], slot['embed_scale'])}")
         if slot["position_std"] is not None:
             ratio = slot["absorption_ratio"]
             lines.append(
-                f"    {'position encoding':<22}{'':>30}{slot['position_std']:>10.4g}   absorption ratio {ratio:.3g}"
+                f"    {'position encoding':<22}{'':>33} {slot['position_std']:>10.4g}   absorption ratio {ratio:.3g}"
             )
     return "\n".join(lines)
 
 
 def _numbers(moments: dict[str, float], scale: float) -> str:
     values = [moments["min"], moments["max"], moments["mean"], moments["std"], moments["std"] * scale]
-    return "".join(f"{value:>10.4g}" if math.isfinite(value) else f"{'-':>10}" for value in values)
+    return "".join(f" {value:>10.4g}" if math.isfinite(value) else f" {'-':>10}" for value in values)

@@ -60,6 +60,8 @@ class EmbinitClassifier(FairseqEncoderModel):
     def build_model(cls, cfg: EmbinitClassifierConfig, task: Any) -> "EmbinitClassifier":
         """Build for a task with a `source_dictionary`; raises OptionError if the heads do not divide D."""
         dictionary = task.source_dictionary
+        if cfg.pooling == "cls" and getattr(getattr(task, "cfg", None), "init_token", 0) is None:
+            raise OptionError("--pooling cls takes the first token's vector: add --init-token 0, or use --pooling mean")
         embed_tokens = Embedding(len(dictionary), cfg.encoder_embed_dim, dictionary.pad())
         encoder = TransformerEncoderBase(_encoder_config(cfg), dictionary, embed_tokens)
         for layer in encoder.layers:  # Kim A.2: all non-embedding parameters start with Xavier's law

@@ -36,9 +36,14 @@ def split_member(path: str) -> tuple[str, str | None]:
 
 
 def check_exists(path: str) -> None:
-    """Raise VectorFileError, with names that look alike, if there is nothing at `path`."""
-    if os.path.exists(path):
+    """Raise VectorFileError, with names that look alike, if there is no file or directory at `path`."""
+    if os.path.isfile(path) or os.path.isdir(path):
         return
+    if os.path.exists(path):  # reading starts at the beginning more than once, which a pipe cannot do
+        raise VectorFileError(
+            f"{path}: a pipe or device, not a file. Save what comes out of it (compressed files are read as they are) "
+            "and give that file to --embed-init-path."
+        )
     folder, name = os.path.split(path)
     message = f"{path}: no such file"
     if not os.path.isdir(folder or "."):
@@ -46,7 +51,7 @@ def check_exists(path: str) -> None:
     else:
         with contextlib.suppress(OSError):
             near = difflib.get_close_matches(name, os.listdir(folder or "."), n=3)
-            message += f"; did you mean {' or '.join(near)}?" if near else ""
+            message += f" (did you mean {' or '.join(near)}?)" if near else ""
     raise VectorFileError(f"{message}. Correct the path given to --embed-init-path.")
 
 

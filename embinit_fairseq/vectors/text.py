@@ -23,8 +23,9 @@ from embinit_fairseq.vectors.text_scan import LineScan
 
 logger = logging.getLogger(__name__)
 
-#: More broken lines than this, and more than this share of all: the file is something else or read wrongly.
-TOLERATED_LINES, TOLERATED_SHARE = 10, 0.01
+#: Public files of hundreds of thousands of lines have a few broken ones. More than this share of the lines: the file is
+#: damaged, something else, or read wrongly.
+TOLERATED_SHARE = 0.01
 
 
 class TextVectors:
@@ -102,10 +103,11 @@ class TextVectors:
             return
         count = len(rows.broken)
         named = ", ".join(f"{number} ({reason})" for number, reason in rows.broken[:5]) + (", ..." if count > 5 else "")
-        if (count > TOLERATED_LINES and count > TOLERATED_SHARE * scan.lines) or 2 * count > scan.lines:
+        if count > TOLERATED_SHARE * scan.lines:
             raise VectorFileError(
-                f"{self.path}: {count} of {scan.lines} lines are no word with {self.dim} numbers: lines {named}. "
-                "The file is damaged or no vector file, or --embed-init-format is wrong for it."
+                f"{self.path}:{rows.broken[0][0]}: {count} of {scan.lines} lines are no word with {self.dim} numbers: "
+                f"lines {named}. Repair or delete them; or the file is damaged or no vector file, or "
+                "--embed-init-format is wrong for it."
             )
         logger.warning("%s: %d broken lines ignored: lines %s", self.path, count, named)
 

@@ -93,8 +93,8 @@ def dimension_error(path: str, found: int, expected: int) -> DimensionError:
     """The error for vectors of another width than the model's table."""
     return DimensionError(
         f"{path}: the vectors have {found} dimensions, expected {expected}. Vectors are never cut or padded: set "
-        f"--encoder-embed-dim {found} or --decoder-embed-dim {found} (the one of the slot this file is for), or "
-        f"choose a file with {expected} dimensions."
+        f"--encoder-embed-dim {found} or --decoder-embed-dim {found} (the slot's; transformer_lm: "
+        f"--decoder-input-dim {found} too), or choose a file with {expected} dimensions."
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import inspect
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,9 +74,11 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: tuple =
     except ImportError:
         raise
     except Exception as cause:  # a damaged pickle can raise anything
-        reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+        # torch's own text recommends weights_only=False, which would execute what the file says
+        named = re.search(r"GLOBAL ([\w.]+)", str(cause))
+        reason = f"it names {named[1]}" if named else type(cause).__name__
         raise error(
-            f"{path}: not {what} that can be read safely ({reason[:200]}); it is damaged, or it holds objects other "
+            f"{path}: not {what} that can be read safely ({reason}); it is damaged, or it holds objects other "
             "than tensors and plain data, which are not executed; download it again or save its state dict alone"
         ) from cause
 

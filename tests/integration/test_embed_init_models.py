@@ -3,98 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from fairseq import options, tasks, utils
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from embed_init_builds import ARCHITECTURES, TRANSFORMER, D, build, read_text
 
-import embinit_fairseq
 from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, SlotError, VectorFileError
 from embinit_fairseq.hooks.options import record_in
-
-D = 8
-SMALL = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2".split()
-SMALL_DECODER = "--decoder-embed-dim 8 --decoder-ffn-embed-dim 8 --decoder-layers 1 --decoder-attention-heads 2".split()
-TRANSFORMER = ["--task", "translation", "--arch", "transformer_iwslt_de_en", *SMALL, *SMALL_DECODER]
-ARCHITECTURES = {
-    "transformer": (TRANSFORMER, {"encoder": "encoder", "decoder": "decoder"}),
-    "lstm": (
-        "--task translation --arch lstm --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-hidden-size 8 "
-        "--decoder-hidden-size 8 --decoder-out-embed-dim 8".split(),
-        {"encoder": "encoder", "decoder": "decoder"},
-    ),
-    "roberta": (
-        ["--task", "masked_lm", "--arch", "roberta_base", *SMALL, "--tokens-per-sample", "16"],
-        {"encoder": "encoder.sentence_encoder"},
-    ),
-    "transformer_lm": (
-        "--task language_modeling --arch transformer_lm --decoder-embed-dim 8 --decoder-input-dim 8 "
-        "--decoder-output-dim 8 --decoder-ffn-embed-dim 8 --decoder-layers 1 --decoder-attention-heads 2 "
-        "--tokens-per-sample 16".split(),
-        {"decoder": "decoder"},
-    ),
-    "transformer_lm_gpt": (
-        "--task language_modeling --arch transformer_lm_gpt --decoder-embed-dim 8 --decoder-ffn-embed-dim 8 "
-        "--decoder-layers 1 --decoder-attention-heads 2 --tokens-per-sample 16".split(),
-        {"decoder": "decoder"},
-    ),
-    "lstm_lm": (
-        "--task language_modeling --arch lstm_lm --decoder-embed-dim 8 --decoder-hidden-size 8 "
-        "--decoder-out-embed-dim 8 --tokens-per-sample 16".split(),
-        {"decoder": "decoder"},
-    ),
-}
-
-
-@pytest.fixture(scope="session")
-def monolingual(toy_translation, tmp_path_factory):
-    """A data folder for language models: the German side of the toy corpus."""
-    folder = tmp_path_factory.mktemp("monolingual")
-    (folder / "dict.txt").write_text((toy_translation / "dict.de.txt").read_text())
-    for split in ("train", "valid", "test"):
-        for suffix in ("bin", "idx"):
-            (folder / f"{split}.{suffix}").write_bytes((toy_translation / f"{split}.de-en.de.{suffix}").read_bytes())
-    return folder
-
-
-def words_of(dictionary: Path) -> list[str]:
-    return [line.rsplit(" ", 1)[0] for line in dictionary.read_text().splitlines()]
-
-
-@pytest.fixture(scope="session")
-def glove(toy_translation, tmp_path_factory):
-    """GloVe text for 3 of 4 words of each side, and a row that is spelled `<s>`: language -> path."""
-    folder, generator = tmp_path_factory.mktemp("vectors"), np.random.default_rng(0)
-    for language in ("de", "en"):
-        words = [w for w in words_of(toy_translation / f"dict.{language}.txt") if int(w[1:]) % 4]
-        lines = [f"{w} " + " ".join(f"{x:.5f}" for x in generator.normal(0.05, 0.4, D)) for w in ["<s>", *words]]
-        (folder / f"{language}.txt").write_text("\n".join(lines) + "\n")
-    return {language: str(folder / f"{language}.txt") for language in ("de", "en")}
-
-
-def build(data, arguments, *flags, seed=1):
-    """Model, task and configuration as fairseq-train builds them."""
-    user_dir = os.path.dirname(embinit_fairseq.__file__)
-    common = [str(data), "--user-dir", user_dir, "--max-tokens", "100", "--seed", str(seed), "--no-save"]
-    parser = options.get_training_parser()
-    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [*common, *arguments, *flags]))
-    np.random.seed(seed)
-    utils.set_torch_seed(seed)
-    task = tasks.setup_task(cfg.task)
-    return task.build_model(cfg.model), task, cfg
 
 
 def data_for(name, toy_translation, monolingual):
     return toy_translation if name in ("transformer", "lstm") else monolingual
-
-
-def read_text(path):
-    lines = [line.split(" ") for line in Path(path).read_text().splitlines()]
-    return {word: np.array(list(map(np.float32, vector))) for word, *vector in lines}
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -144,6 +65,20 @@ def test_tied_tables_stay_tied(share, toy_translation, glove, tmp_path):
     assert (model.encoder.embed_tokens.weight is model.decoder.embed_tokens.weight) == ("all" in share)
     vectors = read_text(glove["de"])
     assert (model.decoder.embed_tokens.weight[4:].detach().numpy() == vectors["d1"]).all(1).sum() == 1
+
+
+def test_bart_has_one_table_for_everything(toy_translation, glove, tmp_path):
+    for name in toy_translation.iterdir():
+        (tmp_path / name.name).write_bytes(name.read_bytes())
+    (tmp_path / "dict.en.txt").write_text((tmp_path / "dict.de.txt").read_text())
+    arguments = ["--task", "translation", "--arch", "bart_base", *TRANSFORMER[4:]]
+    model, task, cfg = build(
+        tmp_path, arguments, "--embed-init", "pretrained", "--embed-init-path", f"encoder={glove['de']}"
+    )
+    assert model.encoder.embed_tokens.weight is model.decoder.output_projection.weight
+    row = model.decoder.embed_tokens.weight[task.source_dictionary.index("d1")].detach().numpy()
+    assert (row == read_text(glove["de"])["d1"]).all()
+    assert json.loads(cfg.model.embed_init_record)["slots"]["encoder"]["tied"] == ["decoder"]
 
 
 def test_two_paths_for_one_table_are_refused(toy_translation, glove, tmp_path):
@@ -209,7 +144,7 @@ def test_registry_is_open(toy_translation):
         ("--embed-init xavier --embed-init-std -1", OptionError, "positive"),
         ("--embed-init xavier --embed-init-freeze source", SlotError, "it has: encoder, decoder"),
         ("--embed-init xavier --embed-init-freeze encoder:sometimes", OptionError, "SLOT:known"),
-        ("--embed-init xavier --embed-init-freeze encoder:known", OptionError, "no rows"),
+        ("--embed-init xavier --embed-init-freeze encoder:known", OptionError, "not known which rows"),
         ("--embed-init pretrained --embed-init-format x --embed-init-path encoder={de}", OptionError, "there are: "),
     ],
 )
@@ -228,6 +163,36 @@ def test_models_without_a_table_are_refused(monolingual):
     arguments = [*ARCHITECTURES["transformer_lm"][0], *adaptive.split(), "--criterion", "adaptive_loss"]
     with pytest.raises(SlotError, match="adaptive or character"):
         build(monolingual, arguments, "--embed-init", "xavier")
+
+
+def test_tasks_that_do_not_know_from_checkpoint_load_without_vectors(toy_translation, glove, tmp_path):
+    """Older tasks' build_model has no such argument; then fairseq does not pass it."""
+    from fairseq import checkpoint_utils
+    from fairseq.tasks import TASK_REGISTRY, register_task
+    from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+    if "old_translation" not in TASK_REGISTRY:
+
+        @register_task("old_translation", dataclass=TranslationConfig)
+        class OldTask(TranslationTask):
+            def build_model(self, cfg):
+                return super().build_model(cfg)
+
+    vectors = tmp_path / "gone.txt"
+    vectors.write_text(Path(glove["de"]).read_text())
+    arguments = ["--task", "old_translation", *TRANSFORMER[2:]]
+    model, _, cfg = build(
+        toy_translation, arguments, "--embed-init", "pretrained", "--embed-init-path", f"encoder={vectors}"
+    )
+    vectors.unlink()
+    from omegaconf import OmegaConf
+
+    state = {"cfg": OmegaConf.to_container(cfg), "model": model.state_dict(), "args": None}
+    torch.save(
+        {**state, "optimizer_history": [{"num_updates": 0}], "extra_state": {}, "task_state": {}}, tmp_path / "model.pt"
+    )
+    (loaded,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "model.pt")])
+    assert torch.equal(loaded.encoder.embed_tokens.weight, model.encoder.embed_tokens.weight)
 
 
 def test_generation_never_opens_vectors(toy_translation, glove):

@@ -16,6 +16,7 @@ import torch
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.hooks.options import record_in
+from embinit_fairseq.init.report import unpack_rows
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 D = 8
@@ -49,7 +50,12 @@ def command(data, run, *flags):
 
 def train(data, run, *flags):
     """Run fairseq-train; returns its log."""
-    done = subprocess.run(command(data, run, *flags), capture_output=True, text=True, cwd=run.parent)
+    return run_to_end(command(data, run, *flags))
+
+
+def run_to_end(command_line):
+    """The log of a training that must succeed."""
+    done = subprocess.run(command_line, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
     return done.stderr + done.stdout
 
@@ -74,6 +80,22 @@ def model_of(path):
 
 def same(one, other):
     return set(one) == set(other) and all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.fixture
+def in_process(toy_translation, monkeypatch):
+    """fairseq-train inside this process: run, flags -> final model."""
+    import fairseq_cli.train
+
+    def train_here(run, *flags):
+        monkeypatch.setattr(sys, "argv", command(toy_translation, run, *flags)[2:])
+        fairseq_cli.train.cli_main()
+        return model_of(run / "checkpoint_last.pt")
+
+    return train_here
+
+
+TABLE = "encoder.embed_tokens.weight"
 
 
 def test_start_resume_generate_without_the_vectors(toy_translation, vectors, tmp_path):
@@ -109,25 +131,72 @@ def test_start_resume_generate_without_the_vectors(toy_translation, vectors, tmp
     assert "said " in done.stdout, done.stderr
 
 
-def test_kill_9_and_resume_gives_the_same_losses(toy_translation, vectors, tmp_path):
-    flags = ["--embed-init", "shuffled", "--embed-init-path", *vectors, "--embed-init-freeze", "encoder:known"]
-    flags += ["--max-epoch", "3", "--save-interval-updates", "4", "--keep-interval-updates", "1"]
-    whole = losses(train(toy_translation, tmp_path / "whole", *flags))
-    run, log = tmp_path / "killed", tmp_path / "killed.log"
+def kill_9_and_resume(arguments, folder, at_update):
+    """Losses and final model of a whole run, and of one that was killed at an update and started again."""
+    whole = losses(run_to_end([*arguments, "--save-dir", str(folder / "whole")]))
+    run, log = folder / "killed", folder / "killed.log"
+    command_line = [*arguments, "--save-dir", str(run)]
     with log.open("w") as file:
-        process = subprocess.Popen(command(toy_translation, run, *flags), stdout=file, stderr=file)
+        process = subprocess.Popen(command_line, stdout=file, stderr=file)
         deadline = time.time() + 120
-        while '"num_updates": "14"' not in log.read_text() and time.time() < deadline and process.poll() is None:
+        while f'"num_updates": "{at_update}"' not in log.read_text() and time.time() < deadline:
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    # the torn copy of a checkpoint that a kill can leave is fairseq's affair; what it saved last is whole
-    rest = losses(train(toy_translation, run, *flags))
     assert process.returncode == -signal.SIGKILL
-    assert ("valid", "30") in rest
+    rest = losses(run_to_end(command_line))
     assert min(int(updates) for _, updates in rest) > 1, "it started anew"
     assert all(whole[key] == loss for key, loss in rest.items())
-    assert same(model_of(tmp_path / "whole" / "checkpoint_last.pt"), model_of(run / "checkpoint_last.pt"))
+    assert same(model_of(folder / "whole" / "checkpoint_last.pt"), model_of(run / "checkpoint_last.pt"))
+    return rest
+
+
+SAVE_OFTEN = ["--save-interval-updates", "4", "--keep-interval-updates", "1"]
+
+
+def test_kill_9_and_resume_gives_the_same_losses(toy_translation, vectors, tmp_path):
+    flags = ["--embed-init", "shuffled", "--embed-init-path", *vectors, "--embed-init-freeze", "encoder:known"]
+    arguments = command(toy_translation, tmp_path, *flags, "--max-epoch", "3", *SAVE_OFTEN)
+    assert ("valid", "30") in kill_9_and_resume(arguments, tmp_path, at_update=14)
+
+
+def test_kill_9_and_resume_of_the_classifier(sentiment, tmp_path):
+    arguments = f"""{sys.executable} -m fairseq_cli.train {sentiment / "bin"}
+        --user-dir {REPOSITORY / "embinit_fairseq"} --task sentence_prediction --criterion sentence_prediction --num-classes 2 --arch embinit_classifier
+        --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2
+        --embed-init xavier --optimizer adam --lr 0.01 --batch-size 24 --max-epoch 3 --cpu --log-format json
+        --log-interval 1 --num-workers 0 --no-epoch-checkpoints""".split()
+    kill_9_and_resume([*arguments, *SAVE_OFTEN], tmp_path, at_update=14)
+
+
+def test_without_the_flag_a_continued_run_says_what_is_no_longer_frozen(in_process, vectors, tmp_path, caplog):
+    flags = ["--embed-init", "pretrained", "--embed-init-path", *vectors, "--embed-init-freeze", "encoder:known"]
+    in_process(tmp_path / "run", *flags, "--max-epoch", "1")
+    report = record_in(load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")["cfg"])
+    caplog.clear()
+    in_process(tmp_path / "run", "--max-epoch", "2")
+    assert "was started with --embed-init-freeze encoder:known" in caplog.text
+    assert record_in(load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")["cfg"]) == report
+
+
+def test_the_flag_on_a_run_without_it_is_loud(in_process, tmp_path, caplog):
+    in_process(tmp_path / "run", "--max-update", "1")
+    (tmp_path / "run" / "embed_init.json").write_text('{"slots": {}}')  # of some other run
+    caplog.clear()
+    in_process(tmp_path / "run", "--max-update", "2", "--embed-init", "xavier")
+    assert "HAS NO EFFECT" in caplog.text
+
+
+def test_restore_file_of_another_run_opens_no_vectors(in_process, vectors, tmp_path):
+    flags = ["--embed-init", "pretrained", "--embed-init-freeze", "encoder:known", "--embed-init-path"]
+    first = in_process(tmp_path / "first", *flags, *vectors, "--max-epoch", "1")
+    gone = [f"{text}.gone" for text in vectors]
+    restore = ["--restore-file", str(tmp_path / "first" / "checkpoint_last.pt"), "--max-epoch", "2"]
+    second = in_process(tmp_path / "second", *flags, *gone, *restore)
+    record = json.loads((tmp_path / "second" / "embed_init.json").read_text())["slots"]["encoder"]
+    known = unpack_rows(record["known_rows"], record["rows"])
+    assert torch.equal(first[TABLE][known], second[TABLE][known])
+    assert "|freeze:encoder:known|" in record["signature"]
 
 
 def test_same_seed_same_numbers_and_strategies_differ_in_the_slots_only(toy_translation, vectors, tmp_path):
@@ -159,33 +228,28 @@ def test_two_processes_equal_one_with_twice_the_update_freq(toy_translation, vec
     assert set(one) == set(both)
     for key in one:
         assert float(one[key]) == pytest.approx(float(both[key]), abs=2e-3 + 1e-6), key  # printed with 3 digits
-    first, second = (model_of(tmp_path / run / "checkpoint_last.pt") for run in ("one", "two"))
-    for key, value in first.items():
-        torch.testing.assert_close(value, second[key], rtol=0, atol=1e-5)
+    # the log has three digits; the last checkpoints' losses in full
+    exact = [validation_loss(toy_translation, tmp_path / run / "checkpoint_last.pt") for run in ("one", "two")]
+    assert exact[0] == pytest.approx(exact[1], rel=0, abs=1e-6)
+    assert len(list((tmp_path / "two").glob("embed_init.json*"))) == 1
 
 
-@pytest.fixture
-def in_process(toy_translation, monkeypatch):
-    """fairseq-train inside this process: run, flags -> final model."""
-    import fairseq_cli.train
+def validation_loss(data, checkpoint):
+    """Mean cross-entropy a token (base e) of the validation text, in double precision."""
+    from fairseq import checkpoint_utils
 
-    def train_here(run, *flags):
-        monkeypatch.setattr(sys, "argv", command(toy_translation, run, *flags)[2:])
-        fairseq_cli.train.cli_main()
-        return model_of(run / "checkpoint_last.pt")
-
-    return train_here
-
-
-TABLE = "encoder.embed_tokens.weight"
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(data)})
+    task.load_dataset("valid")
+    samples = task.dataset("valid")
+    batch = samples.collater([samples[at] for at in range(len(samples))])
+    model = model.double().eval()
+    logits = model(**batch["net_input"])[0].transpose(1, 2)
+    return float(torch.nn.functional.cross_entropy(logits, batch["target"], ignore_index=1))
 
 
 def test_frozen_tables_and_rows_do_not_move(in_process, vectors, tmp_path):
     flags = ["--embed-init", "pretrained", "--embed-init-path", *vectors, "--weight-decay", "0.1"]
     begin = in_process(tmp_path / "begin", *flags, "--max-update", "1", "--lr", "0")
-    known = np.array([bool(row.any()) for row in begin[TABLE].numpy()])
-    from embinit_fairseq.init.report import unpack_rows
-
     record = json.loads((tmp_path / "begin" / "embed_init.json").read_text())["slots"]["encoder"]
     known = unpack_rows(record["known_rows"], record["rows"])
     assert 30 < known.sum() < len(known) - 10

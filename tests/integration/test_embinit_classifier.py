@@ -92,41 +92,6 @@ def test_parameter_count_of_the_papers_sizes():
         assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions
 
 
-@pytest.fixture(scope="module")
-def sentiment(tmp_path_factory):
-    """Pairs of sentences whose label is whether the first holds `good`; binarised as sentence_prediction expects."""
-    import subprocess
-
-    folder, generator = tmp_path_factory.mktemp("sentiment"), np.random.default_rng(0)
-    words = ["good", "bad", *(f"w{i}" for i in range(12))]
-    for split, size in (("train", 240), ("valid", 60)):
-        columns = {"input0": [], "input1": [], "label": []}
-        for _ in range(size):
-            first = [words[i] for i in generator.integers(1, len(words), size=6)]
-            label = int(generator.integers(2))
-            if label:
-                first[generator.integers(6)] = "good"
-            columns["input0"].append(" ".join(first))
-            columns["input1"].append(" ".join(words[i] for i in generator.integers(1, len(words), size=3)))
-            columns["label"].append(str(label))
-        for column, lines in columns.items():
-            (folder / f"{split}.{column}").write_text("\n".join(lines) + "\n")
-    for column in ("input0", "input1", "label"):
-        command = [
-            sys.executable,
-            "-m",
-            "fairseq_cli.preprocess",
-            "--only-source",
-            "--destdir",
-            str(folder / "bin" / column),
-        ]
-        command += ["--trainpref", str(folder / f"train.{column}"), "--validpref", str(folder / f"valid.{column}")]
-        if column == "input1":
-            command += ["--srcdict", str(folder / "bin" / "input0" / "dict.txt")]
-        subprocess.run(command, check=True, capture_output=True)
-    return folder
-
-
 @pytest.mark.end_to_end
 def test_it_learns_and_is_used_from_python(sentiment, tmp_path, monkeypatch):
     import fairseq_cli.train

@@ -35,9 +35,14 @@ def copy_whole(source: str, target: str) -> str:
     try:
         shutil.copyfile(source, temporary)
         os.replace(temporary, final)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.remove(temporary)
+        if isinstance(error, OSError):
+            raise OSError(
+                f"checkpoint {target} was not written: {error}. Earlier checkpoints are intact: free space in that "
+                "folder, or choose another --save-dir, and start the same command again"
+            ) from error
         raise
     return target
 

@@ -2,11 +2,14 @@
 
 Symptom: (a) when a write fails for a moment (a disk that was full, a network drive), fairseq tries again *behind* what
     it had written, and renames the broken file over the good checkpoint without an error; (b) when it fails for good,
-    the unfinished ``.tmp`` file stays on the full disk, and the message names no file.
+    the unfinished ``.tmp`` file stays on the full disk, and the message names no file; (c) a ``--save-dir`` that cannot
+    be written is reported as an error about a file ``dummy``.
 Versions: all; fairseq 0.12.2.
-Where: fairseq/checkpoint_utils.py:549 (``torch_persistent_save``) and :565 (``_torch_persistent_save``).
+Where: fairseq/checkpoint_utils.py:549 (``torch_persistent_save``), :565 (``_torch_persistent_save``) and :841
+    (``verify_checkpoint_directory``).
 Remedy: each attempt starts at the beginning of an empty file; after the last one the unfinished file is removed and
-    the error names the checkpoint and what to do. Earlier checkpoints are intact, the exit code is not 0.
+    the error names the checkpoint (or the folder) and what to do. Earlier checkpoints are intact, the exit code is
+    not 0.
 Upstream: not reported.
 Can go: with a fairseq that does this.
 """
@@ -63,5 +66,17 @@ def patching(module):
                 "folder, or choose another --save-dir, and start the same command again"
             ) from error
 
+    original_verify = module.verify_checkpoint_directory
+
+    def verify_checkpoint_directory(save_dir):
+        try:
+            original_verify(save_dir)
+        except OSError as error:
+            raise OSError(
+                f"--save-dir {save_dir}: cannot be written ({error.strerror or error}); choose a folder that can, or "
+                "free space there"
+            ) from error
+
+    module.verify_checkpoint_directory = verify_checkpoint_directory
     module._torch_persistent_save = lambda obj, f: save_from_start(torch.save, obj, f)
     module.torch_persistent_save = torch_persistent_save

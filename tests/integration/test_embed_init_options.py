@@ -1,0 +1,254 @@
+"""Every option of `--embed-init` reaches what it is for, and the report says what was done."""
+
+from __future__ import annotations
+
+import json
+import logging
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from embed_init_builds import ARCHITECTURES, TRANSFORMER, D, build, read_text
+from torch import nn
+
+from embinit_fairseq.errors import CoverageError, OptionError, VectorFileError
+from embinit_fairseq.hooks.options import Request, record_in
+from embinit_fairseq.hooks.resume import checkpoint_to_restore
+from embinit_fairseq.hooks.slots import position_std
+
+
+def record_of(cfg):
+    return json.loads(record_in({"model": cfg.model, "embed_init_options": cfg.get("embed_init_options")}))
+
+
+def encoder(data, path, *flags, strategy="pretrained"):
+    """Encoder table (N, D), its dictionary and its record."""
+    flags = ["--embed-init", strategy, "--embed-init-path", f"encoder={path}", *flags]
+    model, task, cfg = build(data, TRANSFORMER, *flags)
+    return (
+        model.encoder.embed_tokens.weight.detach().numpy(),
+        task.source_dictionary,
+        record_of(cfg)["slots"]["encoder"],
+    )
+
+
+def missing(dictionary, path):
+    vectors = read_text(path)
+    return [row for row in range(4, len(dictionary)) if dictionary[row] not in vectors]
+
+
+@pytest.mark.parametrize("oov", ["zeros", "mean", "gaussian", "xavier"])
+def test_oov(oov, toy_translation, glove):
+    table, dictionary, record = encoder(toy_translation, glove["de"], "--embed-init-oov", oov)
+    rows = table[missing(dictionary, glove["de"])]
+    found = np.stack([v for w, v in read_text(glove["de"]).items() if w in dictionary.indices and w != "<s>"])
+    assert len(rows) > 10
+    assert f"oov:{oov}|" in record["signature"]
+    if oov == "zeros":
+        assert not rows.any()
+    elif oov == "mean":
+        np.testing.assert_allclose(rows, np.tile(found.mean(0, dtype=np.float64), (len(rows), 1)), rtol=1e-5)
+    elif oov == "gaussian":
+        assert 0.2 < rows.std() < 0.8  # the vectors have 0.4, Xavier 0.17
+    else:
+        assert np.abs(rows).max() <= (6 / (len(dictionary) + D)) ** 0.5
+
+
+def test_oov_subword_composes_words_from_pieces(toy_translation, tmp_path):
+    generator = np.random.default_rng(0)
+    pieces = {"▁d": generator.normal(size=D), **{str(n): generator.normal(size=D) for n in range(10)}}
+    path = tmp_path / "pieces.txt"
+    path.write_text(
+        "".join(f"{w} {' '.join(f'{x:.4f}' for x in v)}\n" for w, v in pieces.items()) + "▁d7" + " 1" * D + "\n"
+    )
+    table, dictionary, record = encoder(toy_translation, path, "--embed-init-oov", "subword")
+    expected = (read_text(path)["▁d"] + read_text(path)["1"] + read_text(path)["2"]) / 3
+    np.testing.assert_allclose(table[dictionary.index("d12")], expected, rtol=1e-5)
+    assert (table[dictionary.index("d7")] == 1).all()
+    assert record["composed"] == len(dictionary) - 5
+    plain = tmp_path / "plain.txt"
+    plain.write_text("d1" + " 1" * D + "\n" + "d2" + " 2" * D + "\n")
+    with pytest.raises(OptionError, match="subword"):  # GloVe has no sub-words
+        encoder(toy_translation, plain, "--embed-init-oov", "subword")
+
+
+def test_match(toy_translation, glove, tmp_path):
+    upper = tmp_path / "upper.txt"
+    upper.write_text(Path(glove["de"]).read_text().replace("d", "D"))
+    _, _, record = encoder(toy_translation, upper)
+    assert record["rows_by_rule"] == {"casefold": record["found"]}
+    assert record["match"] == ["casefold", "exact", "marker"]
+    with pytest.raises(CoverageError, match="--embed-init-match"):
+        encoder(toy_translation, upper, "--embed-init-match", "exact")
+
+
+def test_markers(toy_translation, glove, tmp_path):
+    marked = tmp_path / "marked.txt"
+    marked.write_text(Path(glove["de"]).read_text().replace("d", "▁d"))
+    assert set(encoder(toy_translation, marked)[2]["rows_by_rule"]) == {"marker"}
+    with pytest.raises(CoverageError):  # as inner pieces they are other text
+        encoder(toy_translation, marked, "--embed-init-markers", "sentencepiece")
+
+
+def test_strict_and_format(toy_translation, glove, tmp_path):
+    broken = tmp_path / "broken.txt"
+    others = "".join(f"other{n}" + " 0.5" * D + "\n" for n in range(100))
+    broken.write_text(Path(glove["de"]).read_text() + "d3 0.1 0.2\n" + others)
+    assert encoder(toy_translation, broken)[2]["source"]["broken_lines"] == 1
+    with pytest.raises(VectorFileError, match=r"broken\.txt:"):
+        encoder(toy_translation, broken, "--embed-init-strict")
+    with pytest.raises(VectorFileError, match="--embed-init-format"):
+        encoder(toy_translation, glove["de"], "--embed-init-format", "encoder=word2vec")
+
+
+def test_shuffle(toy_translation, glove):
+    rows, dictionary, by_rows = encoder(toy_translation, glove["de"], strategy="shuffled")
+    elements, _, by_elements = encoder(
+        toy_translation, glove["de"], "--embed-init-shuffle", "elements", strategy="shuffled"
+    )
+    vectors = read_text(glove["de"])
+    found = [row for row in range(4, len(dictionary)) if dictionary[row] in vectors]
+    whole = {frozenset(vectors[dictionary[row]]) for row in found}
+    assert {frozenset(row) for row in rows[found]} == whole
+    assert not {frozenset(row) for row in elements[found]} & whole
+    assert by_rows["signature"].startswith("init:shuffled|")
+    assert by_elements["signature"].startswith("init:shuffled_elements|")
+
+
+def test_low_coverage_is_loud(toy_translation, glove, tmp_path, caplog):
+    few = tmp_path / "few.txt"
+    few.write_text("".join(Path(glove["de"]).read_text().splitlines(keepends=True)[1:6]))
+    with caplog.at_level(logging.WARNING):
+        encoder(toy_translation, few)
+    assert "LOW COVERAGE" in caplog.text
+    caplog.clear()
+    encoder(toy_translation, glove["de"])
+    assert "LOW COVERAGE" not in caplog.text
+
+
+def test_every_number_of_the_report(toy_translation, glove):
+    plain, _, _ = build(toy_translation, TRANSFORMER)
+    table, dictionary, record = encoder(toy_translation, glove["de"], strategy="pretrained_xavier")
+    vectors = read_text(glove["de"])
+    found = [row for row in range(4, len(dictionary)) if dictionary[row] in vectors]
+    moments = {
+        "before": plain.encoder.embed_tokens.weight.detach().numpy(),
+        "source_moments": np.stack([vectors[dictionary[row]] for row in found]),
+        "after": table,
+    }
+    for key, values in moments.items():
+        values = values.astype(np.float64)
+        expected = {"min": values.min(), "max": values.max(), "mean": values.mean(), "std": values.std(ddof=1)}
+        assert record[key] == pytest.approx(expected, rel=1e-9), key
+    counts = np.array(dictionary.count)
+    assert record["found"] == len(found)
+    assert record["coverage_types"] == pytest.approx(len(found) / (len(dictionary) - 4))
+    assert record["coverage_tokens"] == pytest.approx(counts[found].sum() / counts[4:].sum())
+    positions = plain.encoder.embed_positions.get_embedding(1024, D, None).double().std()
+    assert record["position_std"] == pytest.approx(float(positions))
+    assert record["embed_scale"] == pytest.approx(D**0.5)
+    assert record["after_scaled_std"] == pytest.approx(table.std(ddof=1, dtype=np.float64) * D**0.5)
+    assert record["absorption_ratio"] == pytest.approx(record["after_scaled_std"] / float(positions))
+    assert record["signature"].startswith("init:pretrained_xavier|src:de.txt|dim:8|cov:0.7")
+    assert record["signature"].endswith("|oov:xavier|std:xavier|seed:1|v:0.1.0")
+
+
+def test_rows_of_no_use_are_not_reported(toy_translation, glove):
+    record = encoder(toy_translation, glove["de"], "--embed-init-oov", "subword", strategy="xavier_pretrained")[2]
+    assert record["oov"] is None  # every row is drawn
+    assert "oov" not in record["signature"]
+
+
+def test_position_sigma_leaves_padding_out():
+    learned = nn.Embedding(10, 4, padding_idx=1)
+    owner = nn.Module()
+    assert position_std(owner) is None
+    owner.embed_positions = learned
+    assert position_std(owner) == pytest.approx(float(learned.weight[2:].double().std()))
+
+
+def test_mask_takes_the_mask_row_of_the_format_only(monolingual, toy_translation, tmp_path):
+    from safetensors.torch import save_file
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"d{n}" for n in range(60)), "<mask>"]
+    matrix = torch.randn(len(words), D, generator=torch.Generator().manual_seed(0))
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    save_file({"bert.embeddings.word_embeddings.weight": matrix}, folder / "model.safetensors")
+    arguments = ARCHITECTURES["roberta"][0]
+    model, task, _ = build(
+        monolingual, arguments, "--embed-init", "pretrained", "--embed-init-path", f"encoder={folder}"
+    )
+    table = model.encoder.sentence_encoder.embed_tokens.weight
+    for symbol, word in (("<mask>", "[MASK]"), ("<s>", "[CLS]"), ("</s>", "[SEP]"), ("<unk>", "[UNK]"), ("d7", "d7")):
+        assert torch.equal(table[task.source_dictionary.index(symbol)], matrix[words.index(word)]), symbol
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{w} " + " ".join(["0.25"] * D) + "\n" for w in ("<mask>", "d1", "d2", "d3")))
+    model, task, _ = build(monolingual, arguments, "--embed-init", "pretrained", "--embed-init-path", f"encoder={text}")
+    row = model.encoder.sentence_encoder.embed_tokens.weight[task.source_dictionary.index("<mask>")]
+    assert not (row == 0.25).any()
+
+
+def test_seed_zero_and_the_seed_of_dataclass_architectures(toy_translation, monolingual):
+    flags = ["--embed-init", "xavier"]
+    one = build(toy_translation, TRANSFORMER, *flags, "--embed-init-seed", "0", seed=1)[0]
+    two = build(toy_translation, TRANSFORMER, *flags, "--embed-init-seed", "0", seed=2)[0]
+    assert torch.equal(one.encoder.embed_tokens.weight, two.encoder.embed_tokens.weight)
+    _, _, cfg = build(monolingual, ARCHITECTURES["transformer_lm"][0], *flags, seed=5)
+    assert record_of(cfg)["slots"]["decoder"]["seed"] == 5
+
+
+def test_stock_flags_for_the_same_table_are_refused(toy_translation, glove, tmp_path):
+    vec = tmp_path / "header.vec"
+    lines = Path(glove["de"]).read_text().splitlines()
+    vec.write_text(f"{len(lines)} {D}\n" + "\n".join(lines) + "\n")
+    with pytest.raises(OptionError, match=r"--encoder-embed-path .* fill the same table"):
+        build(toy_translation, TRANSFORMER, "--embed-init", "xavier", "--encoder-embed-path", str(vec))
+
+
+def test_home_directories_are_understood_for_tied_slots_too(toy_translation, glove, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "de.txt").write_text(Path(glove["de"]).read_text())
+    data = tmp_path / "data"
+    data.mkdir()
+    for file in toy_translation.iterdir():
+        (data / file.name).write_bytes(file.read_bytes())
+    (data / "dict.en.txt").write_text((data / "dict.de.txt").read_text())
+    paths = ["--embed-init-path", "encoder=~/de.txt", "decoder=~/de.txt"]
+    build(data, [*TRANSFORMER, "--share-all-embeddings"], "--embed-init", "pretrained", *paths)
+
+
+def test_sharded_tables_are_refused(toy_translation):
+    flags = ["--embed-init", "xavier", "--ddp-backend", "fully_sharded"]
+    with pytest.raises(OptionError, match="fully_sharded"):
+        build(toy_translation, TRANSFORMER, *flags)
+
+
+def test_which_checkpoint_is_continued(tmp_path):
+    """As fairseq.checkpoint_utils.load_checkpoint decides."""
+    run, other = tmp_path / "run", tmp_path / "other.pt"
+    run.mkdir()
+
+    def restored(**keywords):
+        from embinit_fairseq.hooks.options import EmbedInitOptions
+
+        return checkpoint_to_restore(Request("xavier", EmbedInitOptions(), 1, save_dir=str(run), **keywords))
+
+    assert restored(restore_file="checkpoint_last.pt") is None
+    assert restored(restore_file=str(other)) is None
+    other.touch()
+    assert restored(restore_file=str(other)) == str(other)
+    assert restored(restore_file="checkpoint_last.pt", continue_once=str(other)) == str(other)
+    with pytest.raises(OptionError, match="--finetune-from-model"):
+        restored(restore_file="checkpoint_last.pt", finetune_from_model=str(other))
+    (run / "checkpoint_last.pt").touch()
+    last = str(run / "checkpoint_last.pt")
+    assert restored(restore_file="checkpoint_last.pt", continue_once=str(other)) == last
+    assert restored(restore_file="checkpoint_last.pt", finetune_from_model=str(other)) == last
+    assert restored(restore_file="checkpoint_last.pt", checkpoint_suffix="-shard0") is None
+    assert record_in(None) is None
+    assert record_in({"model": Namespace()}) is None
