@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,36 +162,6 @@ def test_models_without_a_table_are_refused(monolingual):
     arguments = [*ARCHITECTURES["transformer_lm"][0], *adaptive.split(), "--criterion", "adaptive_loss"]
     with pytest.raises(SlotError, match="adaptive or character"):
         build(monolingual, arguments, "--embed-init", "xavier")
-
-
-def test_tasks_that_do_not_know_from_checkpoint_load_without_vectors(toy_translation, glove, tmp_path):
-    """Older tasks' build_model has no such argument; then fairseq does not pass it."""
-    from fairseq import checkpoint_utils
-    from fairseq.tasks import TASK_REGISTRY, register_task
-    from fairseq.tasks.translation import TranslationConfig, TranslationTask
-
-    if "old_translation" not in TASK_REGISTRY:
-
-        @register_task("old_translation", dataclass=TranslationConfig)
-        class OldTask(TranslationTask):
-            def build_model(self, cfg):
-                return super().build_model(cfg)
-
-    vectors = tmp_path / "gone.txt"
-    vectors.write_text(Path(glove["de"]).read_text())
-    arguments = ["--task", "old_translation", *TRANSFORMER[2:]]
-    model, _, cfg = build(
-        toy_translation, arguments, "--embed-init", "pretrained", "--embed-init-path", f"encoder={vectors}"
-    )
-    vectors.unlink()
-    from omegaconf import OmegaConf
-
-    state = {"cfg": OmegaConf.to_container(cfg), "model": model.state_dict(), "args": None}
-    torch.save(
-        {**state, "optimizer_history": [{"num_updates": 0}], "extra_state": {}, "task_state": {}}, tmp_path / "model.pt"
-    )
-    (loaded,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "model.pt")])
-    assert torch.equal(loaded.encoder.embed_tokens.weight, model.encoder.embed_tokens.weight)
 
 
 def test_generation_never_opens_vectors(toy_translation, glove):

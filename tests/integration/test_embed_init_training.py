@@ -162,7 +162,8 @@ def test_kill_9_and_resume_gives_the_same_losses(toy_translation, vectors, tmp_p
 
 def test_kill_9_and_resume_of_the_classifier(sentiment, tmp_path):
     arguments = f"""{sys.executable} -m fairseq_cli.train {sentiment / "bin"}
-        --user-dir {REPOSITORY / "embinit_fairseq"} --task sentence_prediction --criterion sentence_prediction --num-classes 2 --arch embinit_classifier
+        --user-dir {REPOSITORY / "embinit_fairseq"} --arch embinit_classifier
+        --task sentence_prediction --criterion sentence_prediction --num-classes 2
         --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2
         --embed-init xavier --optimizer adam --lr 0.01 --batch-size 24 --max-epoch 3 --cpu --log-format json
         --log-interval 1 --num-workers 0 --no-epoch-checkpoints""".split()
@@ -294,3 +295,28 @@ def test_finetune_from_model_is_refused(toy_translation, tmp_path):
     assert done.returncode != 0
     assert "--finetune-from-model" in done.stderr
     assert "drop one of the flags" in done.stderr
+
+
+def test_tasks_that_do_not_know_from_checkpoint_load_without_vectors(in_process, toy_translation, vectors, tmp_path):
+    """Older tasks' build_model has no such argument; then fairseq does not pass it."""
+    from fairseq import checkpoint_utils
+    from fairseq.tasks import TASK_REGISTRY, register_task
+    from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+    if "old_translation" not in TASK_REGISTRY:
+
+        @register_task("old_translation", dataclass=TranslationConfig)
+        class OldTask(TranslationTask):
+            def build_model(self, cfg):
+                return super().build_model(cfg)
+
+    copy = tmp_path / "gone.txt"
+    copy.write_text(Path(vectors[0].split("=")[1]).read_text())
+    flags = ["--task", "old_translation", "--embed-init", "pretrained", "--embed-init-path", f"encoder={copy}"]
+    trained = in_process(tmp_path / "run", *flags, "--max-update", "1")
+    copy.unlink()
+    (tmp_path / "run" / "checkpoint_last.pt").rename(tmp_path / "model.pt")  # nothing to be continued any more
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(tmp_path / "model.pt")], {"data": str(toy_translation)}
+    )
+    assert torch.equal(model.encoder.embed_tokens.weight, trained[TABLE])

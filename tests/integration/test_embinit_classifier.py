@@ -39,11 +39,16 @@ def reference(model, tokens):
     """The equations for one unpadded sentence, (src_len,) -> (classes,), one head at a time."""
     weights = model.state_dict()
     dim, heads = 8, 2
-    positions = []
+    cfg, positions = model.cfg, []
     for position in range(2, 2 + len(tokens)):  # fairseq counts from padding_idx + 1
         rates = [math.exp(-math.log(10000) * i / (dim // 2 - 1)) for i in range(dim // 2)]
         positions.append([math.sin(position * r) for r in rates] + [math.cos(position * r) for r in rates])
-    x = weights["encoder.embed_tokens.weight"][tokens] * math.sqrt(dim) + torch.tensor(positions)
+    positions = torch.tensor(positions)
+    if cfg.encoder_learned_pos:
+        positions = weights["encoder.embed_positions.weight"][2 : 2 + len(tokens)]
+    if cfg.no_token_positional_embeddings:
+        positions = torch.zeros_like(positions)
+    x = weights["encoder.embed_tokens.weight"][tokens] * (1 if cfg.no_scale_embedding else math.sqrt(dim)) + positions
     for layer in range(2):
         w = {k.split(f"layers.{layer}.")[1]: v for k, v in weights.items() if f"layers.{layer}." in k}
         linear = lambda name, value, w=w: value @ w[f"{name}.weight"].T + w[f"{name}.bias"]  # noqa: E731
@@ -61,9 +66,19 @@ def reference(model, tokens):
     return pooled @ weights[f"{head}.weight"].T + weights[f"{head}.bias"]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_logits_equal_the_equations_whatever_the_padding(pooling):
-    model = model_with(pooling=pooling)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pooling": "mean"},
+        {"pooling": "cls"},
+        {"no_scale_embedding": True},
+        {"no_token_positional_embeddings": True},
+        {"encoder_learned_pos": True},
+    ],
+    ids=str,
+)
+def test_logits_equal_the_equations_whatever_the_padding(options):
+    model = model_with(**options)
     sentences = [torch.tensor([4, 5, 6, 7, 2]), torch.tensor([8, 9, 2])]
     batch = torch.full((2, 7), 1)
     for row, sentence in enumerate(sentences):
@@ -72,6 +87,21 @@ def test_logits_equal_the_equations_whatever_the_padding(pooling):
     for row, sentence in enumerate(sentences):
         # sinusoids are kept in single precision
         torch.testing.assert_close(logits[row], reference(model, sentence), rtol=1e-6, atol=1e-6)
+
+
+def test_layers_start_with_xaviers_law():
+    """Kim A.2: all non-embedding parameters."""
+    layer = model_with(encoder_embed_dim=64, encoder_ffn_embed_dim=128).encoder.layers[0]
+    for linear in (layer.fc1, layer.fc2, layer.self_attn.q_proj, layer.self_attn.v_proj, layer.self_attn.out_proj):
+        bound = math.sqrt(6 / sum(linear.weight.shape))
+        assert 0.98 * bound < float(linear.weight.abs().max()) <= bound
+
+
+def test_first_token_pooling_needs_a_first_token():
+    cfg = EmbinitClassifierConfig(pooling="cls")
+    task = SimpleNamespace(source_dictionary=dictionary_of("ab"), cfg=SimpleNamespace(init_token=None))
+    with pytest.raises(OptionError, match="--init-token 0"):
+        EmbinitClassifier.build_model(cfg, task)
 
 
 def test_heads_follow_the_paper_and_must_divide_the_width():

@@ -130,6 +130,21 @@ def test_oov_gaussian_has_the_mean_and_covariance_of_the_found_rows():
     np.testing.assert_allclose(np.cov(drawn.T), expected, rtol=0.03, atol=0.03)
 
 
+def test_oov_gaussian_of_two_rows():
+    """With K = 2 the law is exact, too: the covariance has 1/K, not 1/(K - 1)."""
+    found = np.array([[1.0], [3.0]], dtype=np.float32)
+    table = build(strategies.pretrained, Source(np.arange(2), found, "gaussian"), Draws(40002, 1, 1, "encoder"), None)
+    assert table[2:].mean() == pytest.approx(2.0, abs=0.03)
+    assert table[2:].std() == pytest.approx(1.0, rel=0.03)
+
+
+def test_the_streams_of_a_slot_are_independent():
+    drawn = Draws(400, 50, 1, "encoder")
+    assert abs(np.corrcoef(drawn.xavier.ravel(), drawn.normal.ravel())[0, 1]) < 0.03
+    ranks = [values.ravel().argsort().argsort() for values in (drawn.xavier, drawn.normal)]
+    assert abs(np.corrcoef(*ranks)[0, 1]) < 0.03
+
+
 def test_composed_rows_are_transformed_but_do_not_count():
     composed = np.full((2, D), 0.7, dtype=np.float32)
     with_composed = Source(ROWS, vectors(), "subword", np.array([2, 3]), composed)
