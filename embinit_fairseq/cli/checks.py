@@ -121,7 +121,7 @@ def steps(architectures: Iterable[str]) -> Iterator[Finding]:
         name = f"step {arch}"
         if arch not in ARCH_MODEL_REGISTRY:
             near = difflib.get_close_matches(arch, ARCH_MODEL_REGISTRY, n=3)
-            yield Finding(name, "broken", "no such architecture", f"did you mean {', '.join(near)}?" if near else "")
+            yield Finding(name, "broken", f"no architecture {arch}", f"did you mean {', '.join(near)}?" if near else "")
             continue
         try:
             from embinit_fairseq.cli.training_step import task_of, training_step

@@ -23,9 +23,9 @@ from embinit_fairseq.vectors.text_scan import LineScan
 
 logger = logging.getLogger(__name__)
 
-#: Public files of hundreds of thousands of lines have a few broken ones. More than this share of the lines: the file is
+#: Public files have a few broken lines. More than this share of all lines, or in small files more than a few: the file is
 #: damaged, something else, or read wrongly.
-TOLERATED_SHARE = 0.01
+TOLERATED_SHARE, FEW_LINES, FEW_SHARE = 0.01, 10, 0.05
 
 
 class TextVectors:
@@ -103,7 +103,8 @@ class TextVectors:
             return
         count = len(rows.broken)
         named = ", ".join(f"{number} ({reason})" for number, reason in rows.broken[:5]) + (", ..." if count > 5 else "")
-        if count > TOLERATED_SHARE * scan.lines:
+        few = count <= FEW_LINES and count <= FEW_SHARE * scan.lines
+        if count > TOLERATED_SHARE * scan.lines and not few:
             raise VectorFileError(
                 f"{self.path}:{rows.broken[0][0]}: {count} of {scan.lines} lines are no word with {self.dim} numbers: "
                 f"lines {named}. Repair or delete them; or the file is damaged or no vector file, or "

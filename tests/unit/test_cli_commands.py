@@ -121,7 +121,7 @@ def test_transformations_in_order(capsys, files):
     [
         ({"vectors": "absent.vec"}, ["absent.vec", "--vectors"]),
         ({"dict": "absent.dict"}, ["absent.dict", "--dict"]),
-        ({"dim": "300"}, ["v.txt", "--dim 4"]),
+        ({"dim": "300"}, ["v.txt", "have 4 dimensions", "Leave out --dim 300"]),
         ({"dim": "wide"}, ["--dim", "--help"]),
         ({"format": "vec"}, ["--format", "glove"]),
         ({"nonsense": "1"}, ["--nonsense"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import zipfile
 
 import numpy as np
@@ -118,9 +119,16 @@ def test_unknown_format_lists_the_known_ones(tmp_path):
 # ---- errors
 
 
+def test_pipes_are_refused(tmp_path):
+    """They cannot be read twice, and would silently lose their beginning."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(VectorFileError, match="a pipe or device, not a file"):
+        open_vectors(str(tmp_path / "pipe"))
+
+
 def test_missing_file_names_flag_and_look_alikes(tmp_path):
     write(tmp_path / "glove.6B.300d.txt", "a 1 2\n")
-    with pytest.raises(VectorFileError, match=r"no such file; did you mean glove.6B.300d.txt.*--embed-init-path"):
+    with pytest.raises(VectorFileError, match=r"no such file \(did you mean glove.6B.300d.txt.*--embed-init-path"):
         open_vectors(str(tmp_path / "glove.6b.300d.txt"))
     with pytest.raises(VectorFileError, match=r"folder .*nowhere does not exist"):
         open_vectors(str(tmp_path / "nowhere" / "v.txt"))

@@ -136,8 +136,12 @@ def test_first_of_duplicates_wins_and_is_counted(tmp_path):
     assert (table.origin.duplicates, table.origin.rows) == (2, 6)
 
 
+#: Enough good lines for one broken line to be tolerated.
+PADDING = "".join(f"padding{n} 0 0\n" for n in range(30))
+
+
 def test_a_broken_first_row_gives_way_to_a_later_one(tmp_path):
-    reader = open_vectors(write(tmp_path / "v.txt", "x 0 0\na 1 oops\ny 0 0\na 5 6\n"))
+    reader = open_vectors(write(tmp_path / "v.txt", "x 0 0\na 1 oops\ny 0 0\na 5 6\n" + PADDING))
     table = reader.read(Wanted.words("a"))
     np.testing.assert_array_equal(table.matrix, [[5, 6]])
     assert (table.origin.broken_lines, table.origin.duplicates) == (1, 0)
@@ -238,19 +242,19 @@ def test_a_few_broken_lines_are_counted_or_refused(tmp_path, kind, caplog):
 
 
 def test_short_lines_of_unwanted_words_are_counted(tmp_path):
-    path = write(tmp_path / "v.txt", "a 1 2\nx 1\nb 3 4\n")
+    path = write(tmp_path / "v.txt", "a 1 2\nx 1\nb 3 4\n" + PADDING)
     assert open_vectors(path).read(Wanted.words("ab")).origin.broken_lines == 1
 
 
 def test_a_line_without_word_is_broken(tmp_path):
-    table = open_vectors(write(tmp_path / "v.txt", "a 1 2\n 3 4\nb 5 6\n")).read()
-    assert (table.words, table.origin.broken_lines) == (["a", "b"], 1)
+    table = open_vectors(write(tmp_path / "v.txt", "a 1 2\n 3 4\nb 5 6\n" + PADDING)).read()
+    assert (table.words[:2], table.origin.broken_lines) == (["a", "b"], 1)
 
 
 def test_words_that_are_not_utf8_are_broken_lines(tmp_path):
-    path = write(tmp_path / "v.txt", b"a 1 2\n\xff\xfe 3 4\nb 5 6\n")
+    path = write(tmp_path / "v.txt", b"a 1 2\n\xff\xfe 3 4\nb 5 6\n" + PADDING.encode())
     table = open_vectors(path).read()
-    assert (table.words, table.origin.broken_lines) == (["a", "b"], 1)
+    assert (table.words[:2], table.origin.broken_lines) == (["a", "b"], 1)
     with pytest.raises(VectorFileError, match=r"v.txt:2: .*not UTF-8"):
         open_vectors(path, strict=True).read()
 
@@ -264,6 +268,19 @@ def test_nan_and_infinity_in_a_wanted_row(tmp_path, number, strict, gap):
         open_vectors(path, strict=strict).read(Wanted.words(["bad"]))
     if not strict:
         assert open_vectors(path).read(Wanted.words("ab")).words == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("good", "broken", "tolerated"), [(4, 1, False), (19, 1, True), (300, 10, True), (300, 11, False)]
+)
+def test_how_many_broken_lines_are_a_few(tmp_path, good, broken, tolerated):
+    text = "".join(f"w{n} 1 2\n" for n in range(good - 1)) + "short 1\n" * broken + "last 1 2\n"
+    reader = open_vectors(write(tmp_path / "v.txt", text))
+    if tolerated:
+        assert reader.read().origin.broken_lines == broken
+    else:
+        with pytest.raises(VectorFileError, match=rf"v.txt:{good}: {broken} of {good + broken} lines are no word"):
+            reader.read()
 
 
 def test_many_broken_lines_mean_another_file(tmp_path):
