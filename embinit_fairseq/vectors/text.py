@@ -23,8 +23,8 @@ from embinit_fairseq.vectors.text_scan import LineScan
 
 logger = logging.getLogger(__name__)
 
-#: Public files have a few broken lines. More than this share of all lines, or in small files more than a few: the file is
-#: damaged, something else, or read wrongly.
+#: Public files have a few broken lines. More than this share of all lines, or in small files more than a few: the file
+#: is damaged, something else, or read wrongly.
 TOLERATED_SHARE, FEW_LINES, FEW_SHARE = 0.01, 10, 0.05
 
 
