@@ -24,7 +24,7 @@ die() {
 say() { echo "[$(date +%H:%M:%S)] $*" >&2; }
 
 # usage: print the comment at the head of the calling script.
-usage() { awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0"; }
+usage() { awk 'NR > 1 { if (!/^#/) exit; if (/^# shellcheck/) next; sub(/^# ?/, ""); print }' "$0"; }
 
 # need_value OPTION REMAINING: an option that takes a value must be followed by one.
 need_value() { [[ $2 -ge 2 ]] || die "$1 needs a value; see $(basename "$0") --help"; }
@@ -37,6 +37,9 @@ one_of() {
   for choice in "$@"; do [[ $choice != "$value" ]] || return 0; done
   die "$option $value: not known; choose one of: $*"
 }
+
+# known_init OPTION STRATEGY: `none` (fairseq's own) or a strategy of --embed-init.
+known_init() { one_of "$1" "$2" none xavier pretrained pretrained_xavier shuffled xavier_pretrained normal; }
 
 # absolute PATH: the path of a file that need not exist yet, independent of the current directory.
 absolute() {

@@ -170,6 +170,7 @@ def plot(groups: dict[str, dict[str, list[dict]]], path: Path) -> None:
                 epochs, list(map(min, values)), list(map(max, values)), alpha=0.15, color=line.get_color()
             )
         panel.set(title=direction, xlabel="epoch", ylabel=_axis(metric))
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.grid(alpha=0.3)
         panel.legend(title="initialisation (runs)")
     figure.tight_layout()

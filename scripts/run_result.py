@@ -117,7 +117,8 @@ def begin(args: argparse.Namespace) -> None:
         "data": data_hashes(Path(args.data)),
     }
     run.mkdir(parents=True, exist_ok=True)
-    if path.is_file():
+    # a run that failed before it saved anything may be started again with repaired options
+    if path.is_file() and any((run / "checkpoints").glob("*.pt")):
         before = json.loads(path.read_text(encoding="utf-8"))
         same_command = fixed_part(shlex.split(before["command"])) == fixed_part(args.command)
         if not same_command or before["data"]["all"] != record["data"]["all"]:

@@ -4,6 +4,7 @@ them Xavier's range and the position encoding (Kim et al. 2024, Tables 2 and 6).
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from embinit_fairseq.analysis.positions import FORMULAS
@@ -63,7 +64,7 @@ def render(record: dict[str, Any]) -> str:
     lines += ["", f"{'':<20}{'min':>11}{'max':>11}{'mean':>11}{'sigma':>11}{'absorption':>12}"]
     for name, table in record["tables"].items():
         lines.append(_line(name, table))
-        lines.append(_line("  (scaled)", table["scaled"]) + f"{record['absorption_ratios'][name]:>12.3g}")
+        lines.append(_line("  (scaled)", table["scaled"]) + _number(record["absorption_ratios"][name], 12))
     positions = record["positions"]
     lines.append(_line("positions", positions) + f"   {positions['formula']}, {positions['length']:,} rows")
     if record["missing"]:
@@ -72,5 +73,10 @@ def render(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _number(value: float | None, width: int) -> str:
+    """Right-aligned; a dash for what does not exist (the sigma of a single number)."""
+    return f"{'-':>{width}}" if value is None or not math.isfinite(value) else f"{value:>{width}.4g}"
+
+
 def _line(name: str, moments: dict[str, float]) -> str:
-    return f"{name:<20}" + "".join(f"{moments[key]:>11.4g}" for key in ("min", "max", "mean", "std"))
+    return f"{name:<20}" + "".join(_number(moments[key], 11) for key in ("min", "max", "mean", "std"))

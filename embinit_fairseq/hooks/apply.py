@@ -46,7 +46,10 @@ def embed_init(model: nn.Module, task: Any, cfg: Any, request: Request) -> None:
     if record is None:
         return
     for name, slot_record in record["slots"].items():
-        slot_record["freeze"] = frozen.get(name)
+        before, now = slot_record.get("freeze"), frozen.get(name)
+        if before and before != now:
+            logger.warning("the run was started with --embed-init-freeze %s, now it is %s", before, now or "not frozen")
+        slot_record["freeze"] = now
         slot_record["signature"] = report.signature(slot_record, record["version"])
     logger.info(report.render(record))
     _write_report(record, request)

@@ -62,6 +62,7 @@ done
 [[ -n $output ]] || die "--output is needed; see $(basename "$0") --help"
 [[ ${#directions[@]} -gt 0 ]] || directions=(de-en en-de)
 [[ ${#inits[@]} -gt 0 ]] || inits=(xavier pretrained pretrained_xavier shuffled)
+for init in "${inits[@]}"; do known_init --inits "$init"; done
 [[ ${#seeds[@]} -gt 0 ]] || seeds=(1 2)
 for direction in "${directions[@]}"; do one_of --directions "$direction" de-en en-de; done
 output=$(absolute "$output")

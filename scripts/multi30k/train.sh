@@ -58,6 +58,7 @@ while [[ $# -gt 0 ]]; do
 done
 
 [[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
+known_init --init "$init"
 [[ -d $data/bin ]] || die "--data $data: no folder bin in it; run prepare.sh --output $data first"
 [[ $init != none || ${#vectors[@]} -eq 0 ]] || die "--vectors has no effect without --init STRATEGY"
 data=$(absolute "$data") output=$(absolute "$output")

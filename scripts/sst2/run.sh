@@ -54,6 +54,7 @@ done
 
 [[ -n $output && -n $hf ]] || die "--output and --hf are needed; see $(basename "$0") --help"
 [[ ${#inits[@]} -gt 0 ]] || inits=(xavier pretrained pretrained_xavier shuffled xavier_pretrained)
+for init in "${inits[@]}"; do known_init --inits "$init"; done
 [[ ${#seeds[@]} -gt 0 ]] || seeds=(1 2)
 output=$(absolute "$output")
 use_environment

@@ -14,7 +14,7 @@
 # Everything after -- goes to fairseq-train, after the options above, so that it can replace them.
 #
 # Writes RUN/train.log, RUN/training.json, RUN/checkpoints/checkpoint_{best,last}.pt (best: highest validation accuracy)
-# and RUN/result.json, and prints the best validation accuracy and its epoch. Uses a GPU if there is one.
+# and RUN/result.json (best validation accuracy and its epoch). Uses a GPU if there is one.
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
@@ -47,6 +47,7 @@ while [[ $# -gt 0 ]]; do
 done
 
 [[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
+known_init --init "$init"
 [[ -d $data/bin && -f $data/settings ]] || die "--data $data: not prepared; run prepare.sh --output $data first"
 data=$(absolute "$data") output=$(absolute "$output")
 use_environment

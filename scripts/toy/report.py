@@ -71,6 +71,7 @@ def draw(results: list[dict], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     for result in results:
         losses = {int(epoch): values["valid_loss"] for epoch, values in result["epochs"].items()}
         epochs = sorted(losses)
