@@ -180,6 +180,14 @@ def test_without_the_flag_a_continued_run_says_what_is_no_longer_frozen(in_proce
     assert record_in(load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")["cfg"]) == report
 
 
+def test_other_rows_frozen_than_at_the_start_are_named(in_process, vectors, tmp_path, caplog):
+    flags = ["--embed-init", "pretrained", "--embed-init-path", *vectors]
+    in_process(tmp_path / "run", *flags, "--embed-init-freeze", "encoder:known", "--max-epoch", "1")
+    caplog.clear()
+    in_process(tmp_path / "run", *flags, "--max-epoch", "2")
+    assert "was started with --embed-init-freeze encoder:known, now it is not frozen" in caplog.text
+
+
 def test_the_flag_on_a_run_without_it_is_loud(in_process, tmp_path, caplog):
     in_process(tmp_path / "run", "--max-update", "1")
     (tmp_path / "run" / "embed_init.json").write_text('{"slots": {}}')  # of some other run

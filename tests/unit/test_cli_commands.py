@@ -116,6 +116,13 @@ def test_transformations_in_order(capsys, files):
     assert len(result["runs"]) == 3
 
 
+def test_a_dictionary_taken_for_vectors_is_a_table_with_dashes(capsys, tmp_path):
+    words = tmp_path / "dict.txt"
+    words.write_text("the 3\na 2\n")
+    assert main(["stats", "--vectors", str(words), "--dict", str(words)]) == 0
+    assert "absorption" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
