@@ -7,8 +7,9 @@ if __name__ != "embinit_fairseq":
     raise ImportError(f"--user-dir must be a folder called embinit_fairseq, not {__name__}: name a link likewise")
 
 from embinit_fairseq.registration import register_with_fairseq
+from embinit_fairseq.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 #: Importing one of these registers what it defines.
 REGISTERING = [

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from embinit_fairseq.cli import analogy, doctor, stats
 from embinit_fairseq.errors import EmbinitError
+from embinit_fairseq.version import VERSION
 
 COMMANDS = {"doctor": doctor, "stats": stats, "analogy": analogy}
 
@@ -28,6 +29,7 @@ class _Parser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all sub-commands."""
     parser = _Parser(prog="embinit", description="Inspect vectors, embeddings and the installation of embinit_fairseq.")
+    parser.add_argument("--version", action="version", version=f"embinit {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.HELP, description=command.__doc__)

@@ -22,10 +22,10 @@ from embinit_fairseq.init import report
 from embinit_fairseq.init.draws import Draws
 from embinit_fairseq.init.statistics import absorption_ratio, describe
 from embinit_fairseq.init.strategies import build
+from embinit_fairseq.version import VERSION
 from embinit_fairseq.vocab.align import RULES
 
 logger = logging.getLogger(__name__)
-VERSION = "0.1.0"
 
 
 def embed_init(model: nn.Module, task: Any, cfg: Any, request: Request) -> None:

@@ -14,19 +14,20 @@ PACKAGE = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 #: room -> rooms it may import from
 ARROWS = {
     "errors": set(),
+    "version": set(),
     "registration": set(),
     "vectors": {"errors"},
     "vocab": {"errors", "vectors"},
     "init": {"errors", "vectors", "vocab"},
     "modules": {"errors"},
     "checkpoints": {"errors", "vectors", "vocab", "init"},
-    "hooks": {"errors", "vectors", "vocab", "init", "checkpoints"},
+    "hooks": {"errors", "version", "vectors", "vocab", "init", "checkpoints"},
     "models": {"errors", "modules", "init", "hooks", "checkpoints"},
     "tasks": {"errors", "models", "hooks"},
     "criterions": {"errors", "models", "hooks"},
     "analysis": {"errors", "vectors", "vocab", "init"},
-    "cli": {"errors", "vectors", "vocab", "init", "analysis", "checkpoints", "modules"},
-    "__init__": {"registration"},
+    "cli": {"errors", "version", "vectors", "vocab", "init", "analysis", "checkpoints", "modules"},
+    "__init__": {"registration", "version"},
 }
 WITHOUT_FAIRSEQ = ("errors", "registration", "vectors", "vocab", "init", "modules", "analysis")
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
