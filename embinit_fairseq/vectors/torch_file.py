@@ -74,7 +74,7 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: tuple =
     except ImportError:
         raise
     except Exception as cause:  # a damaged pickle can raise anything
-        # torch's own text recommends weights_only=False, which would execute what the file says
+        # torch's own text recommends the unsafe way to load, which would execute what the file says
         named = re.search(r"GLOBAL ([\w.]+)", str(cause))
         reason = f"it names {named[1]}" if named else type(cause).__name__
         raise error(

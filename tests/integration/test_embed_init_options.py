@@ -219,7 +219,8 @@ def test_home_directories_are_understood_for_tied_slots_too(toy_translation, glo
         (data / file.name).write_bytes(file.read_bytes())
     (data / "dict.en.txt").write_text((data / "dict.de.txt").read_text())
     paths = ["--embed-init-path", "encoder=~/de.txt", "decoder=~/de.txt"]
-    build(data, [*TRANSFORMER, "--share-all-embeddings"], "--embed-init", "pretrained", *paths)
+    _, _, cfg = build(data, [*TRANSFORMER, "--share-all-embeddings"], "--embed-init", "pretrained", *paths)
+    assert record_of(cfg)["slots"]["encoder"]["source"]["path"] == str(tmp_path / "de.txt")
 
 
 def test_sharded_tables_are_refused(toy_translation):

@@ -167,7 +167,8 @@ def test_kill_9_and_resume_of_the_classifier(sentiment, tmp_path):
         --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2
         --embed-init xavier --optimizer adam --lr 0.01 --batch-size 24 --max-epoch 3 --cpu --log-format json
         --log-interval 1 --num-workers 0 --no-epoch-checkpoints""".split()
-    kill_9_and_resume([*arguments, *SAVE_OFTEN], tmp_path, at_update=14)
+    rest = kill_9_and_resume([*arguments, *SAVE_OFTEN], tmp_path, at_update=14)
+    assert ("valid", "30") in rest
 
 
 def test_without_the_flag_a_continued_run_says_what_is_no_longer_frozen(in_process, vectors, tmp_path, caplog):
