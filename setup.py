@@ -20,7 +20,7 @@ setup(
         "plot": ["matplotlib"],
         "text": ["sacremoses", "spacy", "scipy"],
         # gensim, scikit-learn: independent oracles of readers and metrics
-        "test": ["pytest", "pytest-cov", "hypothesis", "ruff", "scikit-learn", "gensim"],
+        "test": ["pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff", "scikit-learn", "gensim"],
         "bench": ["gensim"],
     },
     entry_points={"console_scripts": ["embinit = embinit_fairseq.cli.main:main"]},
