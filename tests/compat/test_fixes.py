@@ -86,3 +86,25 @@ def test_files_are_never_loaded_by_the_broadcast(tmp_path: Path) -> None:
     with path.open("rb") as file, pytest.raises(TypeError, match="never a file"):
         utils.torch.load(file)
     assert utils.torch.load is not torch.load
+
+
+def test_a_save_dir_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    from fairseq.checkpoint_utils import verify_checkpoint_directory
+
+    occupied = tmp_path / "file"
+    occupied.touch()
+    with pytest.raises(OSError, match=r"--save-dir .*file: cannot be written .*choose a folder"):
+        verify_checkpoint_directory(str(occupied))
+    verify_checkpoint_directory(str(tmp_path / "new"))
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_copy_that_fails_names_the_checkpoint_and_the_remedy(tmp_path: Path) -> None:
+    from fairseq.file_io import PathManager
+
+    target = tmp_path / "checkpoint_last.pt"
+    target.write_bytes(b"old")
+    with pytest.raises(OSError, match=r"checkpoint .*checkpoint_last\.pt was not written: .*--save-dir"):
+        PathManager.copy(str(tmp_path / "missing.pt"), str(target), overwrite=True)
+    assert target.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_last.pt"]
