@@ -15,6 +15,7 @@ __version__ = VERSION
 REGISTERING = [
     "embinit_fairseq.hooks.register",
     "embinit_fairseq.models.embinit_classifier",
+    "embinit_fairseq.models.tupe",
 ]
 
 register_with_fairseq(REGISTERING)

@@ -1,0 +1,295 @@
+"""`--arch tupe_base` and the comparison set of Ke et al. 2021: BERT-type encoders that differ in their positions.
+
+    tupe_*     untied absolute positions (TUPE-A); with --rel-pos also relative ones (TUPE-R)
+    bert_a_*   positions added to the embeddings (BERT-A)
+    bert_r_*   relative positions only (BERT-R)
+    bert_ad_*  all four correlations with separate projections (BERT-A^d)
+
+Sizes base, large and tiny. Pre-training: --task masked_lm; fine-tuning: --task sentence_prediction.
+"""
+
+# no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import FairseqEncoder, FairseqEncoderModel, register_model, register_model_architecture
+from torch import Tensor, nn
+
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models.tupe_hub import load_hub
+from embinit_fairseq.modules.attention_kernels import KERNELS
+from embinit_fairseq.modules.bert_init import init_bert_params
+from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig
+from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead, MaskedLMHead
+from embinit_fairseq.modules.position_encoding import (
+    AddedPositions,
+    FourTermPositions,
+    PositionEncoding,
+    RelativePositions,
+    untied_positions,
+)
+from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEncoder
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TupeConfig(FairseqDataclass):
+    """Options of the encoder; the defaults are those of BERT-base."""
+
+    position_encoding: ChoiceEnum(["untied", "added", "relative", "four_terms"]) = field(
+        default="untied",
+        metadata={
+            "help": "untied: TUPE; added: to the embeddings (BERT-A); relative: BERT-R; four_terms: BERT-A^d; "
+            "the architectures set it"
+        },
+    )
+    rel_pos: bool = field(default=False, metadata={"help": "TUPE-R: relative positions beside the untied ones"})
+    rel_pos_bins: int = field(default=32, metadata={"help": "buckets of relative positions"})
+    max_rel_pos: int = field(default=128, metadata={"help": "distance from which on all share one bucket"})
+    tupe_tie_cls: bool = field(default=False, metadata={"help": "treat <s> like any position (TUPE-A^tie-cls)"})
+    tupe_reset: ChoiceEnum(["official", "paper"]) = field(
+        default="official",
+        metadata={
+            "help": "official: absolute and relative term each have constants for <s>, as in the authors' code; "
+            "paper: one pair of constants replaces their sum, as in equation (11)"
+        },
+    )
+    encoder_layers: int = field(default=12, metadata={"help": "number of layers"})
+    encoder_embed_dim: int = field(default=768, metadata={"help": "width of embeddings and layers"})
+    encoder_ffn_embed_dim: int = field(default=3072, metadata={"help": "width inside the feed-forward networks"})
+    encoder_attention_heads: int = field(default=12, metadata={"help": "attention heads"})
+    encoder_normalize_before: bool = field(default=False, metadata={"help": "layer norm before each block (pre-LN)"})
+    embedding_normalize: bool = field(default=False, metadata={"help": "layer norm on the embeddings"})
+    activation_fn: ChoiceEnum(list(ACTIVATIONS)) = field(
+        default="gelu", metadata={"help": "inside the feed-forward networks and the language-model head"}
+    )
+    dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings, attention and FFN outputs"})
+    attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights"})
+    activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the feed-forward networks"})
+    pooler_activation_fn: ChoiceEnum(list(POOLER_ACTIVATIONS)) = field(
+        default="tanh", metadata={"help": "of classification heads"}
+    )
+    pooler_dropout: float = field(default=0.1, metadata={"help": "dropout in classification heads"})
+    max_positions: int = field(default=512, metadata={"help": "longest input in tokens, <s> and </s> included"})
+    attention_kernel: ChoiceEnum(list(KERNELS)) = field(
+        default="auto", metadata={"help": "how attention is computed; auto takes the fastest and says so in the log"}
+    )
+    checkpoint_activations: bool = field(
+        default=False, metadata={"help": "save memory by computing each layer again in the backward pass"}
+    )
+
+
+@register_model("tupe", dataclass=TupeConfig)
+class TupeModel(FairseqEncoderModel):
+    """A sentence encoder with a language-model head and any number of classification heads."""
+
+    def __init__(self, cfg: TupeConfig, encoder: "TupeEncoder") -> None:
+        super().__init__(encoder)
+        self.cfg = cfg
+        self.args = cfg  # the stock sentence_prediction criterion looks here for options of RoBERTa
+        self.classification_heads = nn.ModuleDict()
+
+    @classmethod
+    def build_model(cls, cfg: TupeConfig, task: Any) -> "TupeModel":
+        """Build for a task with a `source_dictionary`; raises OptionError for options that contradict each other."""
+        encoder = TupeEncoder(cfg, task.source_dictionary)
+        encoder.apply(init_bert_params)
+        return cls(cfg, encoder)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        classification_head_name: Optional[str] = None,
+        masked_tokens: Optional[Tensor] = None,
+        **_: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """src_tokens (batch, src_len) -> logits (batch, src_len, V), or at `masked_tokens` (batch, src_len): (N, V).
+
+        features_only: features (batch, src_len, C) instead. classification_head_name: (batch, num_classes) instead.
+        The second result holds `inner_states`, each (batch, src_len, C), if return_all_hiddens.
+        """
+        features_only = features_only or classification_head_name is not None
+        x, extra = self.encoder(src_tokens, features_only, return_all_hiddens, masked_tokens)
+        if classification_head_name is not None:
+            x = self.classification_heads[classification_head_name](x)
+        return x, extra
+
+    def get_normalized_probs(self, net_output, log_probs: bool, sample: Any = None) -> Tensor:
+        """(Log-)probabilities in single precision."""
+        logits = net_output[0].float()
+        return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
+
+    def register_classification_head(
+        self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **_: Any
+    ) -> None:
+        """Add a head that makes `num_classes` numbers of the feature of `<s>`."""
+        cfg = self.cfg
+        if name in self.classification_heads:
+            logger.warning("the classification head %r is replaced", name)
+        inner_dim = inner_dim or cfg.encoder_embed_dim
+        self.classification_heads[name] = ClassificationHead(
+            cfg.encoder_embed_dim, inner_dim, num_classes, str(cfg.pooler_activation_fn), cfg.pooler_dropout
+        )
+
+    def max_positions(self) -> int:
+        """Longest input in tokens."""
+        return self.encoder.max_positions()
+
+    def embedding_slots(self) -> dict[str, tuple[nn.Embedding, Any, nn.Module]]:
+        """The table of `--embed-init`; the language-model head is tied to it."""
+        encoder = self.encoder.sentence_encoder
+        return {"encoder": (encoder.embed_tokens, self.encoder.dictionary, encoder)}
+
+    @property
+    def supported_targets(self) -> set[str]:
+        """Tells fairseq that targets come from the source."""
+        return {"self"}
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Heads: those a checkpoint holds are made if missing, those it lacks keep their values (fine-tuning)."""
+        super().upgrade_state_dict_named(state_dict, name)
+        self._check_positions(state_dict)
+        prefix = "classification_heads."
+        for key, value in list(state_dict.items()):
+            if key.startswith(prefix) and key.endswith(".out_proj.weight"):
+                self._fit_head(key.split(".")[1], value.shape[0], value.shape[1])
+        for key, value in self.classification_heads.state_dict().items():
+            if prefix + key not in state_dict:
+                logger.info("the checkpoint has no %s: it starts as it was initialised", prefix + key)
+                state_dict[prefix + key] = value
+
+    def _fit_head(self, name: str, num_classes: int, inner_dim: int) -> None:
+        head = dict(self.classification_heads.items()).get(name)
+        if head is None or (head.out_proj.out_features, head.out_proj.in_features) != (num_classes, inner_dim):
+            self.register_classification_head(name, num_classes=num_classes, inner_dim=inner_dim)
+
+    def _check_positions(self, state_dict: dict[str, Tensor]) -> None:
+        """Raises OptionError where loading would fail with a page of shapes."""
+        own = self.state_dict()
+        for key, value in state_dict.items():
+            if key.endswith("embed_positions.weight") and key in own and own[key].shape != value.shape:
+                extra = int(self.encoder.sentence_encoder.positions.untie_cls)
+                raise OptionError(
+                    f"the checkpoint has {value.shape[0] - extra} positions, the model {own[key].shape[0] - extra}: "
+                    f"give --max-positions {value.shape[0] - extra}"
+                )
+
+    @classmethod
+    def from_pretrained(
+        cls, model_name_or_path: str, checkpoint_file: str = "model.pt", data_name_or_path: str = ".", **kwargs: Any
+    ):
+        """A `TupeHub` around a trained checkpoint: `fill_mask`, `extract_features`, `predict`."""
+        return load_hub(model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
+
+
+class TupeEncoder(FairseqEncoder):
+    """The sentence encoder and its language-model head."""
+
+    def __init__(self, cfg: TupeConfig, dictionary: Any) -> None:
+        super().__init__(dictionary)
+        self.sentence_encoder = build_sentence_encoder(cfg, dictionary)
+        self.lm_head = MaskedLMHead(self.sentence_encoder.embed_tokens, str(cfg.activation_fn))
+        self.longest = cfg.max_positions
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        masked_tokens: Optional[Tensor] = None,
+        **_: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As `TupeModel.forward`, without classification heads."""
+        x, hiddens = self.sentence_encoder(src_tokens, masked_tokens, return_all_hiddens)
+        extra = {"inner_states": hiddens if return_all_hiddens else None}
+        return (x if features_only else self.lm_head(x, masked_tokens)), extra
+
+    def max_positions(self) -> int:
+        """Longest input in tokens."""
+        return self.longest
+
+
+def build_sentence_encoder(cfg: TupeConfig, dictionary: Any) -> SentenceEncoder:
+    """A SentenceEncoder for the options; raises OptionError for options that contradict each other."""
+    positions = _build_positions(cfg)
+    layer = LayerConfig(
+        embed_dim=cfg.encoder_embed_dim,
+        ffn_embed_dim=cfg.encoder_ffn_embed_dim,
+        num_heads=cfg.encoder_attention_heads,
+        num_terms=positions.num_terms,
+        dropout=cfg.dropout,
+        attention_dropout=cfg.attention_dropout,
+        activation_dropout=cfg.activation_dropout,
+        activation=str(cfg.activation_fn),
+        normalize_before=cfg.encoder_normalize_before,
+    )
+    config = EncoderConfig(
+        layer=layer,
+        num_layers=cfg.encoder_layers,
+        embedding_normalize=cfg.embedding_normalize,
+        attention_kernel=str(cfg.attention_kernel),
+        checkpoint_activations=cfg.checkpoint_activations,
+    )
+    embed_tokens = nn.Embedding(len(dictionary), cfg.encoder_embed_dim, dictionary.pad())
+    return SentenceEncoder(config, embed_tokens, positions, dictionary.bos())
+
+
+def _build_positions(cfg: TupeConfig) -> PositionEncoding:
+    kind, dim, num_heads = str(cfg.position_encoding), cfg.encoder_embed_dim, cfg.encoder_attention_heads
+    if kind != "untied":
+        for flag, given in (("--rel-pos", cfg.rel_pos), ("--tupe-tie-cls", cfg.tupe_tie_cls)):
+            if given:
+                raise OptionError(f"{flag} belongs to the tupe_* architectures (--position-encoding is {kind})")
+    if kind == "added":
+        return AddedPositions(dim, cfg.max_positions)
+    if kind == "relative":
+        return RelativePositions(num_heads, cfg.rel_pos_bins, cfg.max_rel_pos)
+    if kind == "four_terms":
+        return FourTermPositions(dim, cfg.max_positions)
+    return untied_positions(
+        dim,
+        num_heads,
+        cfg.max_positions,
+        reset=None if cfg.tupe_tie_cls else str(cfg.tupe_reset),
+        num_buckets=cfg.rel_pos_bins if cfg.rel_pos else 0,
+        max_distance=cfg.max_rel_pos,
+    )
+
+
+_SIZES = {
+    "base": {},
+    "large": {
+        "encoder_layers": 24,
+        "encoder_embed_dim": 1024,
+        "encoder_ffn_embed_dim": 4096,
+        "encoder_attention_heads": 16,
+    },
+    "tiny": {
+        "encoder_layers": 4,
+        "encoder_embed_dim": 256,
+        "encoder_ffn_embed_dim": 1024,
+        "encoder_attention_heads": 4,
+        "max_positions": 128,
+    },
+}
+_FAMILIES = {"tupe": "untied", "bert_a": "added", "bert_r": "relative", "bert_ad": "four_terms"}
+
+
+def _register(family: str, size: str) -> None:
+    preset = {"position_encoding": _FAMILIES[family], **_SIZES[size]}
+
+    @register_model_architecture("tupe", f"{family}_{size}")
+    def architecture(args: Any) -> None:
+        for name, value in preset.items():
+            setattr(args, name, getattr(args, name, value))
+
+
+for _family in _FAMILIES:
+    for _size in _SIZES:
+        _register(_family, _size)

@@ -1,0 +1,106 @@
+"""A BERT-type sentence encoder with exchangeable position encoding (Ke et al. 2021)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from embinit_fairseq.errors import DataError
+from embinit_fairseq.modules.attention_kernels import choose_kernel, prepare
+from embinit_fairseq.modules.encoder_layer import EncoderLayer, LayerConfig
+from embinit_fairseq.modules.position_encoding import PositionEncoding
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """layer: of all layers. embedding_normalize: a layer norm on the embeddings, before dropout."""
+
+    layer: LayerConfig
+    num_layers: int
+    embedding_normalize: bool = False
+    attention_kernel: str = "auto"
+    checkpoint_activations: bool = False
+
+
+class SentenceEncoder(nn.Module):
+    """Embedding, (positions), (layer norm), dropout, padding to zero, layers, (layer norm of pre-LN)."""
+
+    def __init__(self, cfg: EncoderConfig, embed_tokens: nn.Embedding, positions: PositionEncoding, bos: int) -> None:
+        super().__init__()
+        self.cfg, self.bos = cfg, bos
+        self.padding_idx = embed_tokens.padding_idx
+        self.embed_tokens = embed_tokens
+        self.positions = positions
+        embed_dim = cfg.layer.embed_dim
+        self.emb_layer_norm = nn.LayerNorm(embed_dim) if cfg.embedding_normalize else None
+        self.dropout = nn.Dropout(cfg.layer.dropout)
+        self.layers = nn.ModuleList(EncoderLayer(cfg.layer) for _ in range(cfg.num_layers))
+        self.layer_norm = nn.LayerNorm(embed_dim) if cfg.layer.normalize_before else None
+        self._said: set[str] = set()
+
+    def forward(
+        self, src_tokens: Tensor, masked_tokens: Tensor | None = None, return_all_hiddens: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """src_tokens (batch, src_len) -> features (batch, src_len, C) and the hidden states in the same shape.
+
+        Hidden states: the embeddings, then the output of every layer; empty unless asked for. masked_tokens
+        (batch, src_len): positions whose token was exchanged, so that `<s>` need not be seen there. Features at
+        padding have no meaning. Raises DataError for left padding or a first token other than `<s>`.
+        """
+        padding_mask = self._padding_mask(src_tokens, masked_tokens)
+        x = self.positions.embed(self.embed_tokens(src_tokens))
+        if self.emb_layer_norm is not None:
+            x = self.emb_layer_norm(x)
+        x = self.dropout(x)
+        if padding_mask is not None:
+            x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+        tgt_len = src_tokens.shape[1]
+        attn_bias = prepare(self._kernel(x), self.positions.bias(tgt_len), padding_mask)
+        projections = self.positions.projections(tgt_len)
+        hiddens = [x]
+        for layer in self.layers:
+            x = self._run(layer, x, attn_bias, projections)
+            hiddens.append(x)
+        if self.layer_norm is not None:
+            x = hiddens[-1] = self.layer_norm(x)
+        return x, hiddens if return_all_hiddens else []
+
+    def _run(self, layer: EncoderLayer, x: Tensor, attn_bias, projections) -> Tensor:
+        if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
+            return checkpoint(layer, x, attn_bias, projections, use_reentrant=False)
+        return layer(x, attn_bias, projections)
+
+    def _kernel(self, x: Tensor) -> str:
+        dropout = self.cfg.layer.attention_dropout if self.training else 0.0
+        kernel, why = choose_kernel(self.cfg.attention_kernel, x.device, torch.is_grad_enabled(), dropout)
+        mode = "training" if self.training else "evaluation"
+        if mode not in self._said:
+            self._said.add(mode)
+            logger.info("attention in %s on %s: %s (%s)", mode, x.device.type, kernel, why)
+        return kernel
+
+    def _padding_mask(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> Tensor | None:
+        """(batch, src_len), True at padding; None if there is none. One look at the device for all questions."""
+        padding_mask = src_tokens.eq(self.padding_idx)
+        first_is_other = src_tokens[:, 0].ne(self.bos)
+        if masked_tokens is not None:
+            first_is_other = first_is_other & ~masked_tokens[:, 0]
+        questions = torch.stack([padding_mask.any(), padding_mask[:, 0].any(), first_is_other.any()])
+        any_padding, left_padding, no_bos = questions.tolist()
+        if left_padding:
+            raise DataError(
+                "a sentence begins with padding: positions are counted from the first column, so pad on the right "
+                "(--left-pad-source False in translation; --task masked_lm and sentence_prediction do)"
+            )
+        if no_bos and self.positions.untie_cls:
+            raise DataError(
+                "a sentence does not begin with <s>, but untied positions treat the first column as such: add "
+                "--init-token 0 (sentence_prediction), or use --tupe-tie-cls"
+            )
+        return padding_mask if any_padding else None
