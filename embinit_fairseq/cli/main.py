@@ -1,4 +1,6 @@
-"""The `embinit` command: `embinit doctor | stats | analogy`. One file per sub-command; each says what it needs.
+"""The `embinit` command: `embinit doctor | stats | analogy | plot | convert-tupe`.
+
+One file per sub-command; each says what it needs.
 
 Exit codes: 0 done, 1 the doctor found something broken, 2 wrong input, 130 interrupted, 141 the reader of our output
 went away.
@@ -12,11 +14,11 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from embinit_fairseq.cli import analogy, doctor, stats
+from embinit_fairseq.cli import analogy, convert_tupe, doctor, plot, stats
 from embinit_fairseq.errors import EmbinitError
 from embinit_fairseq.version import VERSION
 
-COMMANDS = {"doctor": doctor, "stats": stats, "analogy": analogy}
+COMMANDS = {"doctor": doctor, "stats": stats, "analogy": analogy, "plot": plot, "convert-tupe": convert_tupe}
 
 
 class _Parser(argparse.ArgumentParser):

@@ -73,7 +73,7 @@ def _configuration(folder: str, arch: str, task: str, extra: Sequence[str]) -> A
     of_task = {
         "translation": ["--source-lang=de", "--target-lang=en"],
         "language_modeling": ["--sample-break-mode=eos"],
-        "masked_lm": ["--criterion=masked_lm"],
+        "masked_lm": ["--criterion=masked_lm", "--tokens-per-sample=32"],
         "sentence_prediction": ["--criterion=sentence_prediction", f"--num-classes={len(CLASSES)}"],
     }[task]
     if "--max-positions" in actions or task in ("masked_lm", "sentence_prediction"):
@@ -95,6 +95,8 @@ def _write_dictionaries(folder: Path) -> None:
 def _batch(task_name: str, task: Any) -> dict[str, Any]:
     words: Dictionary = task.source_dictionary
     rows = [words.encode_line(line, add_if_not_exist=False).long() for line in SENTENCES]
+    if task_name in ("masked_lm", "sentence_prediction"):  # as their data sets, with --init-token 0 in the latter
+        rows = [torch.cat([row.new_tensor([words.bos()]), row]) for row in rows]
     lengths = [len(row) for row in rows]
     if task_name == "translation":
         pairs = LanguagePairDataset(rows, lengths, words, rows, lengths, task.target_dictionary, left_pad_source=False)

@@ -1,0 +1,191 @@
+"""`embinit convert-tupe` on files that are dangerous, damaged or of something else: an error, and nothing written."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+
+import authors_tupe as authors
+import pytest
+import torch
+from authors_tupe import ENCODER, HEAD
+from convert_tupe_files import SYMBOLS, Files, left_in
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from embinit_fairseq.checkpoints.convert_tupe import convert_tupe
+from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError
+
+FUZZ = settings(
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Files(tmp_path)
+
+
+class Malicious:
+    """Its pickle makes a directory when it is executed."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.trace),)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("place", ["args", "extra_state", "model"])
+def test_nothing_in_the_file_is_executed(files, legacy, place):
+    trace = files.folder / "executed"
+    with pytest.raises(CheckpointError, match=r"ref\.pt: .*mkdir.*not executed"):
+        files.convert(files.save(legacy=legacy, **{place: Malicious(trace)}))
+    assert left_in(files.folder) == ["ref.pt", "theirs.txt"]
+
+
+def test_meters_are_empty_classes_and_only_they_are_added(files):
+    with authors.their_meters() as module:
+        module.Other = type("Other", (), {"__module__": "fairseq.meters"})
+        torch.save({"model": {}, "extra_state": module.Other()}, files.folder / "other.pt")
+    with pytest.raises(CheckpointError, match=r"other\.pt.*fairseq\.meters\.Other"):
+        files.convert(str(files.folder / "other.pt"))
+
+
+def test_a_pytorch_that_cannot_read_it_safely(files, monkeypatch):
+    checkpoint = files.save()
+    monkeypatch.delattr(torch.serialization, "add_safe_globals")
+    with pytest.raises(CheckpointError, match=r"PyTorch 2\.4"):
+        files.convert(checkpoint)
+
+
+def test_the_allow_list_is_left_as_it_was(files):
+    before = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        torch.serialization.add_safe_globals([Namespace])
+        files.convert()
+        assert torch.serialization.get_safe_globals() == [Namespace]
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
+
+
+def without(name):
+    return lambda weights: weights.pop(name)
+
+
+def reshaped(name, *shape):
+    return lambda weights: weights.update({name: torch.zeros(shape)})
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (without(ENCODER + "pos.weight"), "no decoder.sentence_encoder.pos.weight"),
+        (without(ENCODER + "layers.1.fc2.bias"), "layers.1.fc2.bias is missing"),
+        (without(ENCODER + "emb_layer_norm.bias"), "emb_layer_norm.bias is missing"),
+        (without("decoder.lm_head.weight"), "decoder.lm_head.weight is missing"),
+        (reshaped(ENCODER + "layers.0.self_attn.q_proj.weight", 8, 8), "q_proj.weight is unknown"),
+        (reshaped(ENCODER + "layers.7.fc1.weight", 12, 8), "layers.2.*missing"),
+        (reshaped(ENCODER + "layers.1.fc1.weight", 13, 8), r"\(13, 8\).*\(12, 8\)"),
+        (reshaped(ENCODER + "pos_q_linear.bias", 4), r"\(4,\).*\(8,\)"),
+        (reshaped(ENCODER + "embed_tokens.weight", SYMBOLS), "not 2 dimensions"),
+        (reshaped(ENCODER + "relative_attention_bias.weight", 32, 2), "31 relative buckets"),
+        (reshaped(ENCODER + "pos_proj.weight", 3, 8), "pos_proj.weight cannot be halved"),
+        (reshaped("decoder.lm_head.weight", SYMBOLS, 8), "decoder.lm_head.weight is not the table of embeddings"),
+        (reshaped(HEAD + "out_proj.weight", 3, 8), "early commit"),
+        (reshaped(HEAD + "dense.weight", 3, 8), "incomplete"),
+        (lambda weights: weights.update({ENCODER + "pos_ln.bias": [1.0]}), "pos_ln.bias is a list"),
+        (lambda weights: weights.update({ENCODER + "pos_ln.bias": torch.arange(8)}), "torch.int64"),
+        (lambda weights: weights.clear(), r"pos\.weight.*holds nothing"),
+    ],
+)
+def test_state_dicts_that_are_not_theirs(files, change, expected):
+    weights = authors.make_weights(SYMBOLS)
+    args = authors.make_args(weights)
+    change(weights)
+    with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{expected}"):
+        files.convert(files.save(weights, args))
+    assert left_in(files.folder) == ["ref.pt", "theirs.txt"]
+
+
+@FUZZ
+@given(data=st.data())
+def test_any_missing_name_or_other_shape_is_noticed(tmp_path, data):
+    files, weights = Files(tmp_path), authors.make_weights(SYMBOLS, classes=3)
+    args = authors.make_args(weights)
+    name = data.draw(st.sampled_from(list(weights)))
+    if data.draw(st.booleans()) and not name.endswith("relative_attention_bias.weight"):  # without it: TUPE-A
+        del weights[name]
+    else:
+        weights[name] = torch.zeros(*weights[name].shape[:-1], weights[name].shape[-1] + 2)
+    with pytest.raises(EmbinitError):
+        files.convert(files.save(weights, args))
+    assert not Path(files.output).exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ([1], "holds a list"),
+        ({"state": 1}, "no model in it"),
+        ({"model": [1]}, "no model in it"),
+        ({"model": {1: torch.ones(1)}}, "no model in it"),
+        ({"model": {"encoder.sentence_encoder.positions.absolute.q_proj.weight": torch.ones(2, 2)}}, "already"),
+        ({"model": {"decoder.sentence_encoder.embed_positions.weight": torch.ones(2, 2)}}, "not TUPE"),
+        ({"model": {"encoder.embed_tokens.weight": torch.ones(2, 2)}}, "holds encoder.embed_tokens.weight"),
+    ],
+)
+def test_files_of_something_else(files, content, expected):
+    torch.save(content, files.folder / "ref.pt")
+    with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{expected}"):
+        files.convert(str(files.folder / "ref.pt"))
+
+
+def test_ours_is_not_converted_twice(files):
+    files.convert()
+    with pytest.raises(CheckpointError, match="nothing to convert"):
+        convert_tupe(f"{files.output}/model.pt", f"{files.output}/dict.txt", str(files.folder / "again"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"activation_fn": "gelu_accurate"}, "activation_fn gelu_accurate"),
+        ({"dropout": "much"}, "dropout is 'much'"),
+        ({"max_rel_pos": True}, "max_rel_pos is True"),
+        ({"task": "sentence_prediction"}, "without a classification head"),
+    ],
+)
+def test_options_that_cannot_be(files, changes, expected):
+    weights = authors.make_weights(SYMBOLS)
+    with pytest.raises(CheckpointError, match=expected):
+        files.convert(files.save(weights, authors.make_args(weights, **changes)))
+
+
+def test_missing_files(files):
+    with pytest.raises(CheckpointError, match=r"absent\.pt: no such checkpoint"):
+        files.convert(str(files.folder / "absent.pt"))
+    files.dictionary = str(files.folder / "absent.txt")
+    with pytest.raises(DataError, match=r"absent\.txt: cannot be read"):
+        files.convert()
+
+
+@FUZZ
+@given(data=st.data())
+def test_damaged_files(tmp_path, data):
+    files = Files(tmp_path)
+    path = Path(files.save(legacy=data.draw(st.booleans()), fp16=True))
+    content = path.read_bytes()
+    place = data.draw(st.integers(0, 400) | st.integers(0, 10**6)) % len(content)
+    new = data.draw(st.binary(max_size=8))
+    cut = data.draw(st.booleans())
+    path.write_bytes(content[:place] if cut else content[:place] + new + content[place + len(new) :])
+    try:
+        files.convert(str(path), force=True)
+    except EmbinitError:
+        return
+    assert len(files.written()["model"]) == len(authors.make_weights(SYMBOLS))
