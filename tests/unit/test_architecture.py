@@ -24,8 +24,9 @@ ARROWS = {
     "hooks": {"errors", "version", "vectors", "vocab", "init", "checkpoints"},
     "models": {"errors", "modules", "init", "hooks", "checkpoints"},
     "tasks": {"errors", "models", "hooks"},
-    "criterions": {"errors", "models", "hooks"},
-    "analysis": {"errors", "vectors", "vocab", "init"},
+    "criterions": {"errors", "models", "hooks", "analysis"},
+    "lr_schedulers": {"errors", "hooks"},
+    "analysis": {"errors", "vectors", "vocab", "init", "modules"},
     "cli": {"errors", "version", "vectors", "vocab", "init", "analysis", "checkpoints", "modules"},
     "__init__": {"registration", "version"},
 }

@@ -1,0 +1,260 @@
+"""`embinit plot positions`: maps from a checkpoint are those of the model's positions; pictures, numbers, errors."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+import numpy as np
+import plot_checkpoints as made
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from embinit_fairseq.analysis.position_maps import position_map
+from embinit_fairseq.analysis.trained_model import trained_model
+from embinit_fairseq.cli import plot_figure
+from embinit_fairseq.cli.main import main
+from embinit_fairseq.errors import CheckpointError, OptionError
+
+ENCODINGS = {
+    "TUPE-A": (lambda: made.untied(), {}),
+    "TUPE-R": (lambda: made.untied(num_buckets=8), {"rel_pos": True}),
+    "TUPE-R, as in the paper": (lambda: made.untied("paper", 8), {"rel_pos": True, "tupe_reset": "paper"}),
+    "TUPE-A, tied": (lambda: made.untied(None), {"tupe_tie_cls": True}),
+    "TUPE-R, tied": (lambda: made.untied(None, 8), {"tupe_tie_cls": True, "rel_pos": True}),
+    "BERT-R": (made.relative, {"position_encoding": "relative"}),
+}
+
+
+@pytest.mark.parametrize("length", [3, made.LONGEST, None])
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_the_map_is_what_the_model_adds(name, length):
+    make, options = ENCODINGS[name]
+    module = make()
+    found = position_map(trained_model(made.tupe(module, **options), "c.pt"), length=length)
+    expected = module.bias(length or made.LONGEST).detach().numpy()
+    assert found.encoding.split(",")[0] == name.split(",")[0]
+    np.testing.assert_allclose(found.scores, expected, rtol=1e-12)
+    assert (found.has_cls, found.untied) == (True, "tied" not in name and name != "BERT-R")
+    np.testing.assert_array_equal(found.ordinary, found.scores[:, 1:, 1:])
+
+
+def translation(num_buckets: int = 8) -> tuple[dict, dict]:
+    """A checkpoint like those of tupe_transformer (other options, other names), and the positions of its parts."""
+    parts = {
+        "encoder": made.untied(None, num_buckets, seed=1),
+        "decoder": made.untied(None, num_buckets, seed=2, bidirectional=False),
+    }
+    state = {f"{part}.positions.{key}": value for part in parts for key, value in parts[part].state_dict().items()}
+    options = {"_name": "tupe_transformer", "encoder_attention_heads": made.HEADS, "max_rel_pos": 6}
+    options.update(decoder_attention_heads=made.HEADS, max_source_positions=12, max_target_positions=12)
+    return {"cfg": {"model": options}, "model": state}, parts
+
+
+@pytest.mark.parametrize("num_buckets", [0, 8])
+def test_translation_has_a_map_in_both_parts_and_a_decoder_does_not_see_ahead(num_buckets):
+    checkpoint, parts = translation(num_buckets)
+    model = trained_model(checkpoint, "c.pt")
+    for part in ("encoder", "decoder"):
+        found, expected = position_map(model, part), parts[part].bias(12).detach().numpy()
+        past = np.tri(12, dtype=bool)
+        np.testing.assert_allclose(found.scores[:, past], expected[:, past], rtol=1e-12)
+        assert np.isneginf(found.scores[:, ~past]).all() == (part == "decoder")
+        assert (found.part, found.has_cls, found.encoding) == (part, False, "TUPE-R" if num_buckets else "TUPE-A")
+    assert position_map(model).part == "encoder"
+
+
+def test_electra_has_a_map_in_its_generator_too():
+    small = made.randomised(made.untied_positions(4, 1, made.LONGEST))
+    checkpoint = made.tupe(made.untied(), generator_attention_heads=1)
+    prefix = "generator.sentence_encoder.positions."
+    checkpoint["model"].update({f"{prefix}{key}": value for key, value in small.state_dict().items()})
+    found = position_map(trained_model(checkpoint, "c.pt"), "generator", 5)
+    np.testing.assert_allclose(found.scores, small.bias(5).detach().numpy(), rtol=1e-12)
+    assert found.has_cls
+
+
+def test_half_precision_and_options_of_the_old_kind():
+    module = made.untied().half()
+    checkpoint = made.tupe(module)
+    checkpoint.update(args=Namespace(arch="tupe_base", **checkpoint.pop("cfg")["model"]))
+    model = trained_model(checkpoint, "c.pt")
+    assert model.arch == "tupe_base"
+    np.testing.assert_allclose(position_map(model).scores, module.double().bias(12).detach().numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda c: c.pop("model"), "lacks a model"),
+        (lambda c: c.pop("cfg"), "lacks the model's options"),
+        (lambda c: c["cfg"]["model"].pop("tupe_reset"), "options of its tupe_tiny lack tupe_reset"),
+        (lambda c: c["cfg"]["model"].update(encoder_attention_heads=3), "not fit its options"),
+        (lambda c: c["model"].pop("encoder.sentence_encoder.positions.absolute.q_proj.bias"), "absolute.q_proj.bias"),
+        (lambda c: c["model"]["encoder.sentence_encoder.positions.absolute.layer_norm.bias"].fill_(np.nan), "NaN"),
+    ],
+)
+def test_damaged_checkpoints(change, expected):
+    checkpoint = made.tupe(made.untied())
+    change(checkpoint)
+    with pytest.raises(CheckpointError, match=expected):
+        position_map(trained_model(checkpoint, "c.pt"))
+
+
+@pytest.mark.parametrize("length", [0, 1, 13])
+def test_lengths_that_the_model_does_not_have(length):
+    with pytest.raises(OptionError, match=f"--length {length}: .* has 2 to 12 positions"):
+        position_map(trained_model(made.tupe(made.untied()), "c.pt"), length=length)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(checkpoint: dict) -> str:
+        torch.save(checkpoint, tmp_path / "c.pt")
+        return str(tmp_path / "c.pt")
+
+    return save
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are drawn, beside being saved."""
+    drawn, save = [], plot_figure.save
+    monkeypatch.setattr(plot_figure, "save", lambda figure, path: (drawn.append(figure), save(figure, path)))
+    return drawn
+
+
+def failure(capsys, *argv: str) -> str:
+    """The one line of an error."""
+    assert main(["plot", *argv]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1), captured.err
+    return captured.err
+
+
+def test_the_picture_has_a_panel_a_head_with_its_pattern(capsys, tmp_path, saved, figures):
+    heads = made.randomised(made.untied_positions(12, 6, 9))
+    path = saved(made.tupe(heads, encoder_attention_heads=6))
+    picture = tmp_path / "p.png"
+    argv = ["plot", "positions", "--checkpoint", path, "--output", str(picture)]
+    assert main([*argv, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["c.pt", "p.png"]
+    panels = [axes for axes in figures[0].axes if axes.images and axes.get_title()]
+    assert [axes.get_title() for axes in panels] == [f"head {h['head']}: {h['pattern']}" for h in record["heads"]]
+    expected = heads.bias(9).detach().numpy()
+    for axes, scores in zip(panels, expected):
+        np.testing.assert_allclose(axes.images[0].get_array(), scores)
+        assert len(axes.lines) == 2  # behind the row and the column of [CLS]
+    # six panels in two rows of four columns: labels stand below the lowest and left of the first
+    for number, axes in enumerate(panels):
+        below, left = (
+            [label.get_text() for label in get()[:1]] for get in (axes.get_xticklabels, axes.get_yticklabels)
+        )
+        assert (below, left) == (["[CLS]"] * (number >= 2), ["[CLS]"] * (number in (0, 4)))
+    assert len({axes.images[0].get_clim() for axes in panels}) == 1
+    assert len(figures[0].axes) == 7  # one colour bar
+
+    numbers = {key: record[key] for key in ("arch", "encoding", "part", "length", "causal", "cls_untied")}
+    assert numbers == dict(arch="tupe_tiny", encoding="TUPE-A", part="encoder", length=9, causal=False, cls_untied=True)
+    for head, scores in zip(record["heads"], expected):
+        assert head["from_cls"] == pytest.approx(scores[0, 4])
+        assert head["to_cls"] == pytest.approx(scores[4, 0])
+        assert head["max"] == pytest.approx(scores[1:, 1:].max())
+        shares = np.exp(scores[1:, 0]) / np.exp(scores[1:]).sum(axis=1)
+        assert head["cls_share"] == pytest.approx(shares.mean())
+
+
+def test_the_attention_is_drawn_relative_to_uniform(tmp_path, saved, figures):
+    checkpoint, parts = translation()
+    argv = ["plot", "positions", "--checkpoint", saved(checkpoint), "--output", str(tmp_path / "p.png")]
+    assert main([*argv, "--softmax", "--part", "decoder", "--length", "5"]) == 0
+    image = np.ma.filled(figures[0].axes[0].images[0].get_array(), np.nan)
+    scores = parts["decoder"].bias(5).detach().numpy()[0]
+    for query in range(5):
+        weights = np.exp(scores[query, : query + 1])
+        np.testing.assert_allclose(image[query, : query + 1], weights / weights.sum() * (query + 1))
+    assert np.isnan(image[np.triu_indices(5, 1)]).all()
+    assert figures[0].axes[0].lines[:] == []  # translation has no [CLS]
+
+
+@pytest.mark.parametrize(("num_heads", "flags"), [(1, []), (5, ["--softmax"]), (12, ["--softmax"]), (20, [])])
+def test_any_number_of_heads_fits(tmp_path, saved, figures, num_heads, flags):
+    module = made.randomised(made.untied_positions(2 * num_heads, num_heads, 6))
+    path = saved(made.tupe(module, encoder_attention_heads=num_heads))
+    assert main(["plot", "positions", "--checkpoint", path, "--output", str(tmp_path / "p.png"), *flags]) == 0
+    (figure,) = figures
+    assert sum(bool(axes.get_title()) for axes in figure.axes) == num_heads
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    for axes in figure.axes:
+        box = axes.get_tightbbox(renderer)
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.width
+    titles = [axes.title.get_window_extent(renderer) for axes in figure.axes if axes.get_title()]
+    assert not any(a.overlaps(b) for at, a in enumerate(titles) for b in titles[:at])
+
+
+def test_the_table_for_people(capsys, tmp_path, saved):
+    path = saved(made.tupe(made.relative(), _name="bert_r_tiny", position_encoding="relative"))
+    assert main(["plot", "positions", "--checkpoint", path, "--output", str(tmp_path / "p.png")]) == 0
+    out = capsys.readouterr().out
+    assert "bert_r_tiny (BERT-R), encoder, 12 positions, 2 heads" in out
+    assert f"picture: {tmp_path}/p.png" in out
+
+
+def test_errors_of_checkpoints(capsys, tmp_path, saved):
+    output = ["--output", str(tmp_path / "p.png")]
+    assert "no such checkpoint" in failure(capsys, "positions", "--checkpoint", str(tmp_path / "no.pt"), *output)
+    (tmp_path / "text.pt").write_text("hello")
+    assert "not a fairseq" in failure(capsys, "positions", "--checkpoint", str(tmp_path / "text.pt"), *output)
+    stock = {"cfg": {"model": Namespace(arch="transformer_iwslt_de_en")}, "model": {"encoder.version": torch.ones(1)}}
+    error = failure(capsys, "positions", "--checkpoint", saved(stock), *output)
+    assert "is a checkpoint of transformer_iwslt_de_en, which has no positional correlation" in error
+    error = failure(capsys, "positions", "--checkpoint", saved(made.bert_a()[0]), *output)
+    assert "bert_a_tiny (BERT-A)" in error
+    assert "embinit plot correlations" in error
+    four = {**made.bert_a()[0], "cfg": {"model": {"_name": "bert_ad_tiny", "position_encoding": "four_terms"}}}
+    assert "bert_ad_tiny (BERT-A^d)" in failure(capsys, "positions", "--checkpoint", saved(four), *output)
+    assert not (tmp_path / "p.png").exists()
+
+
+def test_errors_of_options(capsys, tmp_path, saved):
+    path = saved(made.tupe(made.untied()))
+    argv, output = ["positions", "--checkpoint", path], ["--output", str(tmp_path / "p.png")]
+    error = failure(capsys, *argv, *output, "--part", "decoder")
+    assert f"--part decoder: {path} (tupe_tiny) has positions of this kind in its encoder only" in error
+    assert "invalid choice: 'middle'" in failure(capsys, *argv, *output, "--part", "middle")
+    assert "--length 13" in failure(capsys, *argv, *output, "--length", "13")
+    assert "at least 2 positions besides [CLS]" in failure(capsys, *argv, *output, "--length", "2")
+    missing = str(tmp_path / "no" / "p.png")
+    assert f"there is no folder {tmp_path}/no; make it first" in failure(capsys, *argv, "--output", missing)
+    assert "ends in .png" in failure(capsys, *argv, "--output", str(tmp_path / "p.pdf"))
+    (tmp_path / "d.png").mkdir()
+    assert "a folder; name a file" in failure(capsys, *argv, "--output", str(tmp_path / "d.png"))
+    assert "positions, correlations" in failure(capsys, "histogram").replace("'", "")
+    assert not (tmp_path / "p.png").exists()
+
+
+def test_an_interrupted_save_leaves_the_old_picture(tmp_path, saved, monkeypatch):
+    from matplotlib.figure import Figure
+
+    def fails(figure, path, **_):
+        with open(path, "wb") as file:
+            file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Figure, "savefig", fails)
+    picture = tmp_path / "p.png"
+    picture.write_bytes(b"old")
+    path = saved(made.tupe(made.untied()))
+    assert main(["plot", "positions", "--checkpoint", path, "--output", str(picture)]) == 130
+    assert picture.read_bytes() == b"old"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["c.pt", "p.png"]
+
+
+def test_without_matplotlib_the_error_says_so(capsys, tmp_path, saved, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    argv = ["positions", "--checkpoint", saved(made.tupe(made.untied())), "--output", str(tmp_path / "p.png")]
+    assert "need matplotlib" in failure(capsys, *argv)
