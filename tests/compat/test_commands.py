@@ -30,6 +30,13 @@ def test_training_resumes_where_it_stopped(toy_translation: Path, trained: Path,
     assert losses(second, "valid") == losses(whole, "valid")[-1:]
 
 
+def test_commands_start_without_warnings_of_hydra(toy_translation: Path, trained: Path, tmp_path: Path) -> None:
+    train = [*script("fairseq-train"), *training(toy_translation, tmp_path, "--max-update", "1")]
+    generate = [*script("fairseq-generate"), toy_translation, "--cpu", "--path", trained / "checkpoint_best.pt"]
+    for command in (train, generate, [*script("fairseq-hydra-train"), "--help"]):
+        assert "hydra" not in run(command).stderr.replace("hydra-train", "")
+
+
 def test_checkpoint_has_no_unused_copies(trained: Path) -> None:
     models, _ = checkpoint_utils.load_model_ensemble([str(trained / "checkpoint_last.pt")])
     names = [name for name, _ in models[0].named_parameters()]

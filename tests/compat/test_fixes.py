@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def test_fix_is_still_needed(name: str, without_fixes: dict[str, str | None]) ->
 
 def test_plugin_may_extend_the_schema_itself() -> None:
     assert look_for(["registry_with_schema_of_its_own"], without=[]) == {"registry_with_schema_of_its_own": None}
+
+
+@pytest.mark.parametrize("message", runner.load_fix("quiet_hydra").EXPECTED)
+def test_every_silenced_warning_still_comes_without_the_fix(message: str, without_fixes: dict[str, str | None]) -> None:
+    shown = without_fixes["quiet_hydra"]
+    assert re.search(message, shown), f"{message!r} can go from quiet_hydra's list: hydra's warnings are now\n{shown}"
+
+
+def test_genuine_warnings_are_shown() -> None:
+    assert look_for(["genuine_warnings"], without=[]) == {"genuine_warnings": None}
 
 
 @pytest.mark.parametrize("name", FIXES)

@@ -10,7 +10,8 @@ import sys
 FIXES = {
     "fairseq.dataclass.configs": ("hashable_dataclasses",),
     "fairseq.models.transformer.transformer_config": ("hashable_dataclasses",),
-    "fairseq.dataclass.utils": ("third_party_registries",),
+    "fairseq.dataclass.utils": ("third_party_registries", "quiet_hydra"),
+    "fairseq_cli.hydra_train": ("quiet_hydra",),
     "fairseq.checkpoint_utils": ("safe_checkpoints", "complete_saves"),
     "fairseq.file_io": ("atomic_copies",),
     "fairseq.distributed.utils": ("broadcast_objects",),
