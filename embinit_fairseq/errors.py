@@ -33,3 +33,8 @@ class CheckpointError(EmbinitError):
 
 class DataError(EmbinitError):
     """A text, dictionary or result file is malformed or does not fit its neighbours."""
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, for messages: `1 row`, `2,000 rows`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

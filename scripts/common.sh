@@ -29,6 +29,47 @@ usage() { awk 'NR > 1 { if (!/^#/) exit; if (/^# shellcheck/) next; sub(/^# ?/, 
 # need_value OPTION REMAINING: an option that takes a value must be followed by one.
 need_value() { [[ $2 -ge 2 ]] || die "$1 needs a value; see $(basename "$0") --help"; }
 
+no_such_option() { die "$1: no such option; see $(basename "$0") --help"; }
+
+# read_options "NAME... --" ARGUMENT...: the options of the calling script, into variables of the same names (a dash
+# becomes an underscore). The first argument lists what there is: "seed" for --seed VALUE, "vectors..." for an array that
+# gets what --vectors VALUE... says, and at the end "--" if what follows -- is to become the array extra.
+read_options() {
+  # The names start with read_, because bash's local variables would hide those that are to be set.
+  local read_known=" $1 " read_option read_name
+  shift
+  while [[ $# -gt 0 ]]; do
+    read_option=$1 read_name=${1#--}
+    shift
+    case $read_option in
+      -h | --help) usage && exit 0 ;;
+      --)
+        [[ $read_known == *" -- " ]] || no_such_option --
+        # shellcheck disable=SC2034 # the calling script uses it
+        extra=("$@")
+        return 0
+        ;;
+    esac
+    [[ $read_option =~ ^--[a-z][a-z-]*$ ]] || no_such_option "$read_option"
+    local -n read_variable=${read_name//-/_}
+    case $read_known in
+      *" $read_name "*)
+        need_value "$read_option" $(($# + 1))
+        read_variable=$1
+        shift
+        ;;
+      *" $read_name... "*)
+        [[ $# -gt 0 && $1 != --* ]] || need_value "$read_option" 1
+        while [[ $# -gt 0 && $1 != --* ]]; do
+          read_variable+=("$1")
+          shift
+        done
+        ;;
+      *) no_such_option "$read_option" ;;
+    esac
+  done
+}
+
 # one_of OPTION VALUE CHOICE...: the value must be among the choices.
 one_of() {
   local option=$1 value=$2
@@ -40,6 +81,9 @@ one_of() {
 
 # known_init OPTION STRATEGY: `none` (fairseq's own) or a strategy of --embed-init.
 known_init() { one_of "$1" "$2" none xavier pretrained pretrained_xavier shuffled xavier_pretrained normal; }
+
+# counted NUMBER NOUN: "1 run", "2 runs".
+counted() { if [[ $1 -eq 1 ]]; then echo "1 $2"; else echo "$1 $2s"; fi; }
 
 # absolute PATH: the path of a file that need not exist yet, independent of the current directory.
 absolute() {
@@ -144,6 +188,9 @@ download() {
   fi
   mv "$file.part" "$file"
 }
+
+# setting DATA NAME: what a folder made by prepare.sh was made with.
+setting() { sed -n "s/^$2=//p" "$1/settings"; }
 
 # remember_settings FILE LINE...: the options a folder was made with; other options need another folder.
 remember_settings() {

@@ -46,7 +46,8 @@ run_grid() {
   while [[ $running -gt 0 ]]; do collect; done
   trap - EXIT
   set +m
-  [[ ${#failed[@]} -eq 0 ]] || die "${#failed[@]} runs failed (${failed[*]}): see $logs/<run>.log; start again to continue"
+  [[ ${#failed[@]} -eq 0 ]] || die "$(counted ${#failed[@]} run) failed (${failed[*]}): see $logs/<run>.log; \
+start again to continue"
 }
 
 # collect: wait for one of run_grid's runs to end, and note how. Uses run_grid's variables.

@@ -22,31 +22,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 output=runs/quickstart strategies="xavier pretrained pretrained_xavier shuffled" seed=1 epochs=20 dim=96
 train=4000 test=1000 monolingual=40000 jobs=""
+read_options "output strategies seed epochs dim train test monolingual jobs" "$@"
 
-# number OPTION VALUE: a whole number above 0.
-number() { [[ $2 =~ ^[1-9][0-9]*$ ]] || die "$1 $2: expected a whole number above 0"; }
-
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    -h | --help) usage && exit 0 ;;
-    --*) need_value "$1" $# ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $1 in
-    --output) output=$2 ;;
-    --strategies) strategies=$2 ;;
-    --seed) number "$1" "$2" && seed=$2 ;;
-    --epochs) number "$1" "$2" && epochs=$2 ;;
-    --dim) number "$1" "$2" && dim=$2 ;;
-    --train) number "$1" "$2" && train=$2 ;;
-    --test) number "$1" "$2" && test=$2 ;;
-    --monolingual) number "$1" "$2" && monolingual=$2 ;;
-    --jobs) number "$1" "$2" && jobs=$2 ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
+for option in seed epochs dim train test monolingual ${jobs:+jobs}; do
+  [[ ${!option} =~ ^[1-9][0-9]*$ ]] || die "--$option ${!option}: expected a whole number above 0"
 done
-
 read -ra strategies <<<"$strategies"
 [[ ${#strategies[@]} -gt 0 ]] || die "--strategies is empty: name at least one"
 for strategy in "${strategies[@]}"; do

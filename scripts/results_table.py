@@ -1,7 +1,8 @@
 """Tables and curves of many runs: every result.json below RUNS -> results.md, results.json, curves.png.
 
-Each row is the mean over the seeds of one initialisation with the sample standard deviation behind it. Runs that have
-no result.json yet are counted but not shown.
+Each row is the mean over the seeds of one initialisation (of one architecture, where the runs have several) with the
+sample standard deviation behind it. The absorption ratio is sigma of the scaled embeddings to sigma of the positions
+added to them, before training; "-" where none are added. Runs that have no result.json yet are counted but not shown.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ COLUMNS = (
     Column("at epoch", ("best", "epoch"), 1),
     Column("BLEU, tokenised", ("scores", "bleu_tokenized", "score"), 1),
     Column("BLEU, detokenised", ("scores", "bleu", "score"), 1),
+    Column("absorption ratio, encoder", ("init", "slots", "encoder", "absorption_ratio")),
+    Column("absorption ratio, decoder", ("init", "slots", "decoder", "absorption_ratio")),
     Column("wall time (min)", ("time", "wall_min"), 0),
 )
 
@@ -68,16 +71,24 @@ def read_results(runs: Path) -> tuple[list[dict], list[str]]:
 
 
 def grouped(results: list[dict]) -> dict[str, dict[str, list[dict]]]:
-    """direction or task -> initialisation -> its runs, in the order of ORDER."""
-    groups: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
+    """direction or task -> initialisation -> its runs, in the order of ORDER.
+
+    Where the runs of a direction have several architectures, these stand before the initialisation.
+    """
+    groups: dict[str, dict[tuple[str, str], list[dict]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         labels = result["labels"]
-        groups[labels.get("direction") or labels["task"]][labels["init"]].append(result)
+        groups[labels.get("direction") or labels["task"]][labels.get("arch", "transformer"), labels["init"]].append(
+            result
+        )
+    return {direction: _named(rows) for direction, rows in sorted(groups.items())}
+
+
+def _named(rows: dict[tuple[str, str], list[dict]]) -> dict[str, list[dict]]:
     rank = {name: index for index, name in enumerate(ORDER)}
-    return {
-        direction: dict(sorted(rows.items(), key=lambda row: (rank.get(row[0], len(rank)), row[0])))
-        for direction, rows in sorted(groups.items())
-    }
+    several = len({arch for arch, _ in rows}) > 1
+    ordered = sorted(rows, key=lambda row: (row[0], rank.get(row[1], len(rank)), row[1]))
+    return {f"{arch}, {init}" if several else init: rows[arch, init] for arch, init in ordered}
 
 
 def summary(column: Column, runs: list[dict]) -> dict[str, float | None] | None:

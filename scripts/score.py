@@ -27,14 +27,14 @@ def read_hypotheses(log: Path) -> list[str]:
         if match:
             best.setdefault(int(match.group(1)), match.group(2))
     if sorted(best) != list(range(len(best))) or not best:
-        raise SystemExit(f"error: {log} has {len(best)} hypotheses with gaps: translate again (generate.sh)")
+        raise SystemExit(f"error: {log}: not all hypotheses are in it: translate again (generate.sh)")
     return [best[index] for index in range(len(best))]
 
 
 def read_lines(path: Path, expected: int) -> list[str]:
     lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     if len(lines) != expected:
-        raise SystemExit(f"error: {path} has {len(lines)} lines for {expected} translations: prepare the data again")
+        raise SystemExit(f"error: {path}: lines: {len(lines)}, translations: {expected}; prepare the data again")
     return lines
 
 

@@ -176,7 +176,7 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.command != "train-sentencepiece" and len(args.input) != len(args.output):
         parser.error(
-            f"--input has {len(args.input)} files, --output {len(args.output)}: give one output for each input"
+            f"files to read: {len(args.input)}, to write: {len(args.output)}; give one --output for each --input"
         )
     return args
 

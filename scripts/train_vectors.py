@@ -28,6 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
+from embinit_fairseq.errors import counted
 from embinit_fairseq.vectors.writers import write_text
 
 METHODS = ("ppmi_svd", "word2vec", "fasttext")
@@ -99,8 +100,8 @@ def ppmi_svd(sentences: list[list[str]], words: list[str], settings: Settings) -
 
     if settings.dim >= len(words):
         raise SystemExit(
-            f"error: --dim {settings.dim}: the text has {len(words)} words with --min-count {settings.min_count}, and "
-            "ppmi_svd gives fewer columns than words; take a lower --dim or more text"
+            f"error: --dim {settings.dim}: the text has {counted(len(words), 'word')} with --min-count "
+            f"{settings.min_count}, and ppmi_svd gives fewer columns than words; take a lower --dim or more text"
         )
     matrix = positive_pmi(cooccurrences(sentences, words, settings.window))
     start = np.random.default_rng(settings.seed).standard_normal(len(words))
@@ -163,10 +164,9 @@ def main() -> None:
         matrix = (matrix * (args.std / matrix.std(ddof=1, dtype=np.float64))).astype(np.float32)
     write_text(args.output, words, matrix)
     mean, std = matrix.mean(dtype=np.float64), matrix.std(ddof=1, dtype=np.float64)
-    print(
-        f"{args.output}: {len(words)} words x {args.dim}, mean {mean:.4f}, standard deviation {std:.4f}",
-        file=sys.stderr,
-    )
+    name = str(args.output).removesuffix(".part")  # common.sh's step gives it its real name afterwards
+    size = f"{counted(len(words), 'word')} x {args.dim}"
+    print(f"{name}: {size}, mean {mean:.4f}, standard deviation {std:.4f}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embinit_fairseq.errors import DataError
+from embinit_fairseq.errors import DataError, counted
 
 #: The section of questions that stand before the first `: name` line.
 UNNAMED = "(no section)"
@@ -75,6 +75,6 @@ def read_questions(path: str, lower: bool = True) -> Questions:
 def _check(path: str, number: int, fields: list[str]) -> None:
     if len(fields) != 4:
         raise DataError(
-            f"{path}, line {number}: {len(fields)} words, a question has four ('a b c d') and a section line "
-            "starts with ':'; correct or remove the line"
+            f"{path}, line {number}: {counted(len(fields), 'word')}, a question has four ('a b c d') and a section "
+            "line starts with ':'; correct or remove the line"
         )

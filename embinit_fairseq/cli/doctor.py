@@ -13,6 +13,7 @@ from tqdm import tqdm
 from embinit_fairseq.cli import checks
 from embinit_fairseq.cli.checks import Finding
 from embinit_fairseq.cli.sources import print_json
+from embinit_fairseq.errors import counted
 
 HELP = "is this installation complete and working?"
 #: A stock architecture: the flag must work without any of ours.
@@ -74,5 +75,5 @@ def render(findings: list[Finding]) -> str:
             lines.append(f"{'':<9}{'':<{width}}-> {finding.hint}")
     broken = sum(finding.status == "broken" for finding in findings)
     warned = sum(finding.status == "warning" for finding in findings)
-    lines.append(f"{broken} broken, {warned} warnings" if broken or warned else "everything works")
+    lines.append(f"{broken} broken, {counted(warned, 'warning')}" if broken or warned else "everything works")
     return "\n".join(lines)

@@ -10,6 +10,7 @@ from typing import Any
 from embinit_fairseq.analysis.positions import FORMULAS
 from embinit_fairseq.analysis.statistics import table_statistics
 from embinit_fairseq.cli.sources import add_vector_options, print_json, read_vectors
+from embinit_fairseq.errors import counted
 from embinit_fairseq.vocab.align import RULES, align, plan
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
@@ -48,16 +49,18 @@ def run(args: argparse.Namespace) -> int:
 
 def render(record: dict[str, Any]) -> str:
     """The record as a table for people."""
+    rows = counted(record["source_rows"], "row")
     lines = [
-        f"vectors        {record['vectors']} ({record['format']}, {record['source_rows']:,} rows x {record['dim']})",
-        f"table          N = {record['rows']:,} rows x D = {record['dim']}",
+        f"vectors        {record['vectors']} ({record['format']}, {rows} x {record['dim']})",
+        f"table          N = {counted(record['rows'], 'row')} x D = {record['dim']}",
     ]
-    flaws = [f"{record[key]:,} {key.replace('_', ' ')}" for key in ("duplicates", "broken_lines") if record[key]]
+    named = {"duplicates": "duplicate", "broken_lines": "broken line"}
+    flaws = [counted(record[key], noun) for key, noun in named.items() if record[key]]
     if flaws:
         lines.append(f"ignored        {', '.join(flaws)}")
     if record["coverage_types"] is not None:
         rules = ", ".join(f"{rule} {count:,}" for rule, count in record["rows_by_rule"].items())
-        lines.append(f"found          {record['found']:,} words ({rules})")
+        lines.append(f"found          {counted(record['found'], 'word')} ({rules})")
         lines.append(
             f"coverage       {record['coverage_types']:.1%} of types, {record['coverage_tokens']:.1%} of tokens"
         )
@@ -66,7 +69,7 @@ def render(record: dict[str, Any]) -> str:
         lines.append(_line(name, table))
         lines.append(_line("  (scaled)", table["scaled"]) + _number(record["absorption_ratios"][name], 12))
     positions = record["positions"]
-    lines.append(_line("positions", positions) + f"   {positions['formula']}, {positions['length']:,} rows")
+    lines.append(_line("positions", positions) + f"   {positions['formula']}, {counted(positions['length'], 'row')}")
     if record["missing"]:
         words = ", ".join(f"{word} ({count:,})" for word, count in record["missing"])
         lines += ["", f"without a vector: {words}"]

@@ -1,4 +1,4 @@
-"""The one place where fairseq is touched from outside its extension points.
+"""Where fairseq's work is touched from outside its extension points (help.py adds to the text of its help).
 
 fairseq has no hook between "the model is built" and "training starts", and RoBERTa-type encoders redraw every
 embedding after building it, so that `build_embedding` would be too early. `fairseq.models.build_model` is what every

@@ -48,30 +48,35 @@ class EmbedInitOptions(FairseqDataclass):
         metavar="SLOT=PATH",
     )
     embed_init_format: Optional[list[str]] = _option(
-        "format of the vectors, for all slots or one; default: recognised from the content",
+        "format of the vectors, for all slots or one (default: recognised from the content)",
         nargs="+",
         metavar="[SLOT=]FORMAT",
     )
     embed_init_oov: str = _option(
         "rows that the vectors do not have: a Xavier draw, the mean of the found rows, a Gaussian with their mean and "
-        "covariance, zeros, or the mean of the source's sub-word rows of that token (then xavier)",
+        "covariance, zeros, or the mean of the source's sub-word rows of that token, else a Xavier draw "
+        "(default: %(default)s)",
         "xavier",
         choices=OOV_CHOICES,
     )
     embed_init_match: Optional[list[str]] = _option(
         "rules by which words of the dictionary find their vectors, tried in this order (default: all): same spelling; "
-        "same word in another case; same piece of text in another segmenter's spelling (@@, ▁, ##, Ġ)",
+        "same word in another case; same piece of text in another segmenter's spelling (go@@ and go, ing and ##ing)",
         nargs="+",
         choices=RULES,
     )
     embed_init_markers: str = _option(
-        "how the dictionary spells sub-words; auto: recognised from its symbols", "auto", choices=MARKERS
+        "how the dictionary spells sub-words (default: %(default)s, recognised from its symbols)",
+        "auto",
+        choices=MARKERS,
     )
     embed_init_std: Optional[float] = _option(
-        "standard deviation to aim at, instead of that of the Xavier matrix (xavier, pretrained_xavier)", type=float
+        "standard deviation to aim at, instead of that of the Xavier matrix (xavier, pretrained_xavier)",
+        type=float,
+        metavar="S",
     )
     embed_init_shuffle: str = _option(
-        "what `shuffled` permutes: rows and columns of the found vectors, or all their elements",
+        "what `shuffled` permutes: rows and columns of the found vectors, or all their elements (default: %(default)s)",
         "rows",
         choices=("rows", "elements"),
     )
@@ -81,7 +86,7 @@ class EmbedInitOptions(FairseqDataclass):
         nargs="+",
         metavar="SLOT[:known][:UPDATES]",
     )
-    embed_init_seed: Optional[int] = _option("seed of the draws; default: --seed", type=int)
+    embed_init_seed: Optional[int] = _option("seed of the draws (default: --seed)", type=int, metavar="N")
     embed_init_strict: bool = _option(
         "refuse vector files with broken lines instead of counting them", False, action="store_true"
     )

@@ -1,6 +1,7 @@
 """Everything that makes `--embed-init` known to fairseq, when it is imported."""
 
-from embinit_fairseq.hooks import build_model, registry
+from embinit_fairseq.hooks import build_model, help, registry
 
 registry.extend_config()
 build_model.install()
+help.install()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embinit_fairseq.errors import CoverageError, OptionError
+from embinit_fairseq.errors import CoverageError, OptionError, counted
 from embinit_fairseq.hooks.freeze import slot_named
 from embinit_fairseq.hooks.options import EmbedInitOptions
 from embinit_fairseq.hooks.slots import Slot
@@ -97,12 +97,12 @@ def _judge_coverage(slot: Slot, path: str, origin: Origin, numbers: dict[str, fl
         )
     if numbers["coverage_tokens"] < LOW_COVERAGE:
         logger.warning(
-            "LOW COVERAGE: %s has vectors for only %.1f %% of the running tokens of %r (%d words found); "
+            "LOW COVERAGE: %s has vectors for only %.1f %% of the running tokens of %r (%s found); "
             "the rest starts as --embed-init-oov says",
             path,
             100 * numbers["coverage_tokens"],
             slot.name,
-            numbers["found"],
+            counted(numbers["found"], "word"),
         )
 
 

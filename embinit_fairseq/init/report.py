@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from embinit_fairseq.errors import counted
+
 VERSION = 1
 
 
@@ -61,8 +63,8 @@ def render(record: dict[str, Any]) -> str:
         if slot["source"]:
             rules = ", ".join(f"{rule} {count:,}" for rule, count in slot["rows_by_rule"].items())
             lines.append(
-                f"    found {slot['found']:,} words ({rules}); coverage {slot['coverage_types']:.1%} of types, "
-                f"{slot['coverage_tokens']:.1%} of tokens"
+                f"    found {counted(slot['found'], 'word')} ({rules}); "
+                f"coverage {slot['coverage_types']:.1%} of types, {slot['coverage_tokens']:.1%} of tokens"
             )
         lines.append(f"    {'':<22} {'min':>10} {'max':>10} {'mean':>10} {'sigma':>10} {'x scale':>10}")
         for title, key in (("model's own", "before"), ("source rows", "source_moments"), ("after", "after")):

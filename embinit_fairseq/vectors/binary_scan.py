@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from itertools import accumulate, compress
 
-from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.errors import VectorFileError, counted
 from embinit_fairseq.vectors.table import Wanted
 
 #: Bytes of a word; more than that without a separator is no word.
@@ -106,9 +106,10 @@ class RecordScan:
         return compress(range(len(words)), map(self._keys.__contains__, keys))
 
     def _raise_truncated(self, number: int, missing: int | None) -> None:
-        lacks = f"{missing} bytes of row {number + 1} are missing" if missing else f"row {number + 1} is missing"
+        lacks = f"row {number + 1} lacks {counted(missing, 'byte')}" if missing else f"row {number + 1} is missing"
         raise VectorFileError(
-            f"{self.path}: cut short: {lacks}, its head announces {self.count} rows. Download or export it again."
+            f"{self.path}: cut short: {lacks}, its head announces {counted(self.count, 'row')}. Download or export "
+            "it again."
         )
 
     def _select(self, raw: bytes, number: int) -> str | None:

@@ -14,7 +14,7 @@ from io import BufferedReader
 
 import numpy as np
 
-from embinit_fairseq.errors import OptionError, VectorFileError
+from embinit_fairseq.errors import OptionError, VectorFileError, counted
 from embinit_fairseq.vectors.binary_checks import check_dimension, check_finite, existing_file
 from embinit_fairseq.vectors.binary_scan import RecordScan
 from embinit_fairseq.vectors.compressed import readable
@@ -129,7 +129,7 @@ class FastTextBinary:
         missing = offset + 4 * rows * dim - self._size
         if missing > 0:
             raise VectorFileError(
-                f"{self.path}: cut short: {missing} bytes of its matrix are missing. Download it again."
+                f"{self.path}: cut short: its matrix lacks {counted(missing, 'byte')}. Download it again."
             )
         return _Layout(offset, rows, self._kept(pairs.reshape(-1, 2).astype(np.int64)))
 

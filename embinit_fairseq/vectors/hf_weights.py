@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.errors import VectorFileError, counted
 from embinit_fairseq.vectors.mapped_rows import mapped_rows
 from embinit_fairseq.vectors.torch_file import load_safely, matrices
 
@@ -180,7 +180,8 @@ def safetensors_matrices(file: Path) -> dict[str, Matrix]:
             raise VectorFileError(f"{file}: the tensor {name!r} has impossible data_offsets; download the file again")
         if start + end > size:
             raise VectorFileError(
-                f"{file}: truncated: the tensor {name!r} lacks {start + end - size} bytes; download the file again"
+                f"{file}: truncated: the tensor {name!r} lacks {counted(start + end - size, 'byte')}; download the "
+                "file again"
             )
         found[name] = SafetensorsMatrix(file, kind, (shape[0], shape[1]), start + begin)
     return found

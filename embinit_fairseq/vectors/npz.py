@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from embinit_fairseq.errors import OptionError, VectorFileError
+from embinit_fairseq.errors import OptionError, VectorFileError, counted
 from embinit_fairseq.vectors.compressed import check_exists, open_member, open_zip, readable
 from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
 from embinit_fairseq.vectors.text_head import dimension_error
@@ -70,7 +70,9 @@ class NpzVectors:
         if len(matrix.shape) != 2 or matrix.dtype.kind != "f" or matrix.dtype.itemsize > 8:
             raise self._refuse(f"`{matrix_name}` is no matrix of floats (shape {matrix.shape}, type {matrix.dtype})")
         if words.shape[0] != matrix.shape[0]:
-            raise self._refuse(f"{words.shape[0]} words, but {matrix.shape[0]} rows in `{matrix_name}`")
+            raise self._refuse(
+                f"{counted(words.shape[0], 'word')}, but {counted(matrix.shape[0], 'row')} in `{matrix_name}`"
+            )
         if 0 in matrix.shape:
             raise self._refuse(f"`{matrix_name}` is empty (shape {matrix.shape})")
         return words, matrix

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embinit_fairseq.errors import OptionError, VectorFileError
+from embinit_fairseq.errors import OptionError, VectorFileError, counted
 from embinit_fairseq.vectors.compressed import CHUNK, open_bytes
 from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
 from embinit_fairseq.vectors.text_head import BOM, HEAD_LINES, LONGEST_LINE, TextHead, inspect_head
@@ -94,23 +94,24 @@ class TextVectors:
         announced = self._head.rows
         if announced is not None and scan.lines < announced:
             raise VectorFileError(
-                f"{self.path}: the header announces {announced} rows, but the file has {scan.lines}. "
+                f"{self.path}: the header announces {counted(announced, 'row')}, but the file has {scan.lines:,}. "
                 "It is cut short: download it again."
             )
         if announced is not None and scan.lines > announced:
-            logger.warning("%s: the header announces %d rows, read %d", self.path, announced, scan.lines)
+            logger.warning("%s: the header announces %s, read %d", self.path, counted(announced, "row"), scan.lines)
         if not rows.broken:
             return
         count = len(rows.broken)
         named = ", ".join(f"{number} ({reason})" for number, reason in rows.broken[:5]) + (", ..." if count > 5 else "")
+        lines, are, them = ("line", "is", "it") if count == 1 else ("lines", "are", "them")
         few = count <= FEW_LINES and count <= FEW_SHARE * scan.lines
         if count > TOLERATED_SHARE * scan.lines and not few:
             raise VectorFileError(
-                f"{self.path}:{rows.broken[0][0]}: {count} of {scan.lines} lines are no word with {self.dim} numbers: "
-                f"lines {named}. Repair or delete them; or the file is damaged or no vector file, or "
-                "--embed-init-format is wrong for it."
+                f"{self.path}:{rows.broken[0][0]}: {count} of {counted(scan.lines, 'line')} {are} no word with "
+                f"{self.dim} numbers: {lines} {named}. Repair or delete {them}; or the file is damaged or no vector "
+                "file, or --embed-init-format is wrong for it."
             )
-        logger.warning("%s: %d broken lines ignored: lines %s", self.path, count, named)
+        logger.warning("%s: %s ignored: %s %s", self.path, counted(count, "broken line"), lines, named)
 
     def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:
         """Mean of the rows of a word's pieces, cut greedily: surface -> (D,) float32. See `text_pieces`.

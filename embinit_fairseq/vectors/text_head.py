@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from embinit_fairseq.errors import DimensionError, VectorFileError
+from embinit_fairseq.errors import DimensionError, VectorFileError, counted
 from embinit_fairseq.vectors.parse import parse_number
 
 BOM = b"\xef\xbb\xbf"
@@ -80,7 +80,7 @@ def _decide(path: str, widths: Counter[int], announced: tuple[int, int] | None, 
     usual = min(width for width, count in widths.items() if count == most)
     if announced and announced[1] != usual and not widths[announced[1]]:
         raise VectorFileError(
-            f"{path}:1: the header announces {announced[1]} numbers a line, but line 2 ff. have {usual}. "
+            f"{path}:1: the header announces {counted(announced[1], 'number')} a line, but line 2 ff. have {usual}. "
             "The file is damaged: download it again, or correct its header."
         )
     found = announced[1] if announced else usual
@@ -92,9 +92,9 @@ def _decide(path: str, widths: Counter[int], announced: tuple[int, int] | None, 
 def dimension_error(path: str, found: int, expected: int) -> DimensionError:
     """The error for vectors of another width than the model's table."""
     return DimensionError(
-        f"{path}: the vectors have {found} dimensions, expected {expected}. Vectors are never cut or padded: set "
-        f"--encoder-embed-dim {found} or --decoder-embed-dim {found} (the slot's; transformer_lm: "
-        f"--decoder-input-dim {found} too), or choose a file with {expected} dimensions."
+        f"{path}: the vectors have {counted(found, 'dimension')}, expected {expected}. Vectors are never cut or "
+        f"padded: set --encoder-embed-dim {found} or --decoder-embed-dim {found} (the slot's; transformer_lm: "
+        f"--decoder-input-dim {found} too), or choose a file with {counted(expected, 'dimension')}."
     )
 
 

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.errors import VectorFileError, counted
 from embinit_fairseq.vectors.parse import RowParser, parse_number
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.text_head import TextHead, fields
@@ -91,7 +91,7 @@ class RowCollector:
         text = line.strip(_BLANKS)
         starts = [match.start() for match in _FIELD.finditer(text)]
         if len(starts) <= self._dim:
-            return self._note(number, f"{len(starts)} fields instead of {self._dim + 1}")
+            return self._note(number, f"{counted(len(starts), 'field')} instead of {self._dim + 1}")
         start = starts[-self._dim]
         for column, token in enumerate(fields(text[start:])):
             value = parse_number(token)

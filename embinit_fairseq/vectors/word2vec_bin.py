@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embinit_fairseq.errors import OptionError, VectorFileError
+from embinit_fairseq.errors import OptionError, VectorFileError, counted
 from embinit_fairseq.vectors.binary_checks import check_dimension, check_finite
 from embinit_fairseq.vectors.binary_scan import RecordScan
 from embinit_fairseq.vectors.compressed import open_bytes
@@ -79,8 +79,8 @@ class Word2VecBinary:
         """Raise VectorFileError if the header cannot be right: bytes left over, or words that are mostly no text."""
         if behind:
             raise VectorFileError(
-                f"{self.path}: more bytes follow the {self.rows} rows of {self.dim} columns that its header announces. "
-                "The header is wrong: export the file again."
+                f"{self.path}: more bytes follow the {counted(self.rows, 'row')} of {self.dim} columns that its header "
+                "announces. The header is wrong: export the file again."
             )
         if 2 * broken > self.rows:
             raise VectorFileError(

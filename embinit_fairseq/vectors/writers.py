@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.errors import VectorFileError, counted
 
 _BLANKS = " \t\r\n"
 _ROWS = 4096  # rows formatted at a time
@@ -39,7 +39,7 @@ def _checked(words: Sequence[str], matrix: np.ndarray) -> np.ndarray:
     matrix = np.asarray(matrix)
     if matrix.ndim != 2 or len(words) != len(matrix) or not matrix.size:
         raise VectorFileError(
-            f"{len(words)} words and a matrix of shape {matrix.shape} are no vectors: nothing written."
+            f"{counted(len(words), 'word')} and a matrix of shape {matrix.shape} are no vectors: nothing written."
         )
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(matrix, dtype=np.float32)

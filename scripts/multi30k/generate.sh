@@ -15,28 +15,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 data="" run="" beam=5 subset=test batch=128 extra=()
-
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    -h | --help) usage && exit 0 ;;
-    --)
-      shift
-      extra=("$@")
-      break
-      ;;
-    --*) need_value "$1" $# ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $1 in
-    --data) data=$2 ;;
-    --run) run=$2 ;;
-    --beam) beam=$2 ;;
-    --subset) subset=$2 ;;
-    --batch) batch=$2 ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
+read_options "data run beam subset batch --" "$@"
 
 [[ -n $data && -n $run ]] || die "--data and --run are needed; see $(basename "$0") --help"
 one_of --subset "$subset" test valid
@@ -45,9 +24,8 @@ one_of --subset "$subset" test valid
 data=$(absolute "$data") run=$(absolute "$run")
 use_environment
 
-setting() { sed -n "s/^$1=//p" "$data/settings"; }
-kind=$(setting tokens) target=$(setting target)
-model=$(setting hf)
+kind=$(setting "$data" tokens) target=$(setting "$data" target)
+model=$(setting "$data" hf)
 [[ $kind != sentencepiece ]] || model=$data/spm.model
 
 command=(fairseq-generate "$data/bin" --user-dir "$USER_DIR" --task translation --gen-subset "$subset"

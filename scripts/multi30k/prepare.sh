@@ -26,27 +26,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 HERE=$REPO/scripts/multi30k
 # The pinned revision of the data set's repository. MULTI30K_URL: another mirror with the same files.
 MULTI30K_URL=${MULTI30K_URL:-https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d/data/task1}
-tokens=moses hf="" source=de target=en size=10000 spm_type=unigram min_count=2 output=""
-
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    -h | --help) usage && exit 0 ;;
-    --*) need_value "$1" $# ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $1 in
-    --tokens) tokens=$2 ;;
-    --hf) hf=$2 ;;
-    --source) source=$2 ;;
-    --target) target=$2 ;;
-    --bpe-size) size=$2 ;;
-    --spm-type) spm_type=$2 ;;
-    --min-count) min_count=$2 ;;
-    --output) output=$2 ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
+tokens=moses hf="" source=de target=en bpe_size=10000 spm_type=unigram min_count=2 output=""
+read_options "tokens hf source target bpe-size spm-type min-count output" "$@"
 
 one_of --tokens "$tokens" moses spacy subword_nmt sentencepiece huggingface
 one_of --source "$source" de en
@@ -94,12 +75,12 @@ tokenise() {
 
 learn_bpe() {
   cat "$output/corpus/tok/train.$source" "$output/corpus/tok/train.$target" |
-    python "$REPO/scripts/tokens.py" encode --kind moses | subword-nmt learn-bpe --symbols "$size" >"$1"
+    python "$REPO/scripts/tokens.py" encode --kind moses | subword-nmt learn-bpe --symbols "$bpe_size" >"$1"
 }
 
 learn_sentencepiece() {
   cat "$output/corpus/raw/train.$source" "$output/corpus/raw/train.$target" |
-    python "$REPO/scripts/tokens.py" train-sentencepiece --size "$size" --type "$spm_type" --output "$1"
+    python "$REPO/scripts/tokens.py" train-sentencepiece --size "$bpe_size" --type "$spm_type" --output "$1"
 }
 
 binarise() {
@@ -110,7 +91,7 @@ binarise() {
     die "fairseq-preprocess failed; see $output/preprocess.log"
 }
 
-remember_settings "$output/settings" "tokens=$tokens" "source=$source" "target=$target" "size=$size" \
+remember_settings "$output/settings" "tokens=$tokens" "source=$source" "target=$target" "size=$bpe_size" \
   "spm_type=$spm_type" "min_count=$min_count" "hf=${hf:+$(absolute "$hf")}"
 
 for lang in "$source" "$target"; do

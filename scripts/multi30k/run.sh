@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The grid of Kim et al. 2024 on Multi30k: directions x initialisations x seeds, then a table and training curves.
+# The grid of Kim et al. 2024 on Multi30k: directions x initialisations x seeds (x architectures), then a table and
+# training curves.
 #
 # Usage: [DATA=DIR] [VENV=DIR] bash scripts/multi30k/run.sh --output DIR [options] [-- OPTIONS OF train.sh]
 #   --output DIR               data, vectors, runs and results go here
 #   --directions PAIR ...      default: de-en en-de
+#   --archs NAME ...           default: transformer (tupe_transformer: positions untied from the words)
 #   --inits STRATEGY ...       default: xavier pretrained pretrained_xavier shuffled (none: fairseq's own)
 #   --seeds N ...              default: 1 2
 #   --epochs N                 default 20
@@ -22,45 +24,13 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source "$REPO/scripts/grid.sh"
 
 HERE=$REPO/scripts/multi30k
-output="" directions=() inits=() seeds=() vectors=() epochs=20 jobs="" tokens=moses hf="" dim=300 extra=()
-
-while [[ $# -gt 0 ]]; do
-  option=$1
-  case $option in
-    -h | --help) usage && exit 0 ;;
-    --)
-      shift
-      extra=("$@")
-      break
-      ;;
-    --directions | --inits | --seeds | --vectors)
-      shift
-      declare -n list=${option#--}
-      list=()
-      while [[ $# -gt 0 && $1 != --* ]]; do
-        list+=("$1")
-        shift
-      done
-      [[ ${#list[@]} -gt 0 ]] || die "$option needs a value; see $(basename "$0") --help"
-      continue
-      ;;
-    --*) need_value "$option" $# ;;
-    *) die "$option: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $option in
-    --output) output=$2 ;;
-    --epochs) epochs=$2 ;;
-    --jobs) jobs=$2 ;;
-    --tokens) tokens=$2 ;;
-    --hf) hf=$2 ;;
-    --dim) dim=$2 ;;
-    *) die "$option: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
+output="" directions=() archs=() inits=() seeds=() vectors=() epochs=20 jobs="" tokens=moses hf="" dim=300 extra=()
+read_options "output directions... archs... inits... seeds... epochs jobs vectors... tokens hf dim --" "$@"
 
 [[ -n $output ]] || die "--output is needed; see $(basename "$0") --help"
 [[ ${#directions[@]} -gt 0 ]] || directions=(de-en en-de)
+[[ ${#archs[@]} -gt 0 ]] || archs=(transformer)
+for arch in "${archs[@]}"; do one_of --archs "$arch" transformer tupe_transformer; done
 [[ ${#inits[@]} -gt 0 ]] || inits=(xavier pretrained pretrained_xavier shuffled)
 for init in "${inits[@]}"; do known_init --inits "$init"; done
 [[ ${#seeds[@]} -gt 0 ]] || seeds=(1 2)
@@ -84,12 +54,13 @@ vectors_of() {
 }
 
 one_run() {
-  local seed=$1 direction=$2 init=$3 run=$output/runs/$2.$3.seed$1 options=()
+  local seed=$1 direction=$2 arch=$3 init=$4 run=$output/runs/$2.$3.$4.seed$1 options=()
+  [[ $arch != transformer ]] || run=$output/runs/$direction.$init.seed$seed
   if python "$REPO/scripts/run_result.py" finished --run "$run" --epochs "$epochs"; then return 0; fi
   if needs_vectors "$init"; then
     options=(--vectors "encoder=$(vectors_of "${direction%-*}")" "decoder=$(vectors_of "${direction#*-}")")
   fi
-  bash "$HERE/train.sh" --data "$output/data/$direction" --output "$run" --init "$init" --seed "$seed" \
+  bash "$HERE/train.sh" --data "$output/data/$direction" --output "$run" --arch "$arch" --init "$init" --seed "$seed" \
     --epochs "$epochs" --dim "$dim" ${options[@]+"${options[@]}"} ${extra[@]+"${extra[@]}"}
   bash "$HERE/generate.sh" --data "$output/data/$direction" --run "$run"
 }
@@ -112,14 +83,17 @@ for init in "${inits[@]}"; do
 done
 # list_runs: seeds outermost, so that after the first seed the table is complete, if without deviations.
 list_runs() {
-  local seed direction init
+  local seed direction arch init
   for seed in "${seeds[@]}"; do
     for direction in "${directions[@]}"; do
-      for init in "${inits[@]}"; do echo "$seed $direction $init"; done
+      for arch in "${archs[@]}"; do
+        for init in "${inits[@]}"; do echo "$seed $direction $arch $init"; done
+      done
     done
   done
 }
 
-say "${#directions[@]} directions x ${#inits[@]} initialisations x ${#seeds[@]} seeds, $jobs at a time"
+say "$(counted ${#directions[@]} direction) x $(counted ${#archs[@]} architecture)" \
+  "x $(counted ${#inits[@]} initialisation) x $(counted ${#seeds[@]} seed), $jobs at a time"
 run_grid "$jobs" "$output/logs" one_run < <(list_runs)
 python "$REPO/scripts/results_table.py" --runs "$output/runs" --output "$output"

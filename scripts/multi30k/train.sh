@@ -6,6 +6,7 @@
 #   --output RUN             folder of this run; an interrupted run is continued
 #   --init STRATEGY          how the token embeddings start: a strategy of --embed-init, or none (default): fairseq's own
 #   --vectors SLOT=PATH ...  where vectors come from: encoder=PATH decoder=PATH (for the strategies that use vectors)
+#   --arch NAME              transformer (default) or tupe_transformer: positions untied from the words
 #   --seed N                 default 1
 #   --epochs N               default 20; a higher number continues a finished run
 #   --dim D                  embedding dimension: default 300, for words; Kim takes 512 or 768 for sub-words
@@ -20,45 +21,12 @@
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-data="" output="" init=none vectors=() seed=1 epochs=20 dim=300 heads="" ffn=512 batch=64 lr=2e-4 extra=()
-
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    -h | --help) usage && exit 0 ;;
-    --)
-      shift
-      extra=("$@")
-      break
-      ;;
-    --vectors)
-      shift
-      while [[ $# -gt 0 && $1 != --* ]]; do
-        vectors+=("$1")
-        shift
-      done
-      continue
-      ;;
-    --*) need_value "$1" $# ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $1 in
-    --data) data=$2 ;;
-    --output) output=$2 ;;
-    --init) init=$2 ;;
-    --seed) seed=$2 ;;
-    --epochs) epochs=$2 ;;
-    --dim) dim=$2 ;;
-    --heads) heads=$2 ;;
-    --ffn) ffn=$2 ;;
-    --batch) batch=$2 ;;
-    --lr) lr=$2 ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
+data="" output="" init=none vectors=() arch=transformer seed=1 epochs=20 dim=300 heads="" ffn=512 batch=64 lr=2e-4 extra=()
+read_options "data output init vectors... arch seed epochs dim heads ffn batch lr --" "$@"
 
 [[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
 known_init --init "$init"
+one_of --arch "$arch" transformer tupe_transformer
 [[ -d $data/bin ]] || die "--data $data: no folder bin in it; run prepare.sh --output $data first"
 [[ $init != none || ${#vectors[@]} -eq 0 ]] || die "--vectors has no effect without --init STRATEGY"
 data=$(absolute "$data") output=$(absolute "$output")
@@ -70,7 +38,7 @@ if [[ -z $heads ]]; then
 fi
 # Loading in the main process is fastest for sentences this short; they are a small part of a step.
 command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task translation
-  --arch transformer --encoder-layers 3 --decoder-layers 3
+  --arch "$arch" --encoder-layers 3 --decoder-layers 3
   --encoder-embed-dim "$dim" --decoder-embed-dim "$dim" --encoder-ffn-embed-dim "$ffn" --decoder-ffn-embed-dim "$ffn"
   --encoder-attention-heads "$heads" --decoder-attention-heads "$heads" --dropout 0.1
   --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr "$lr" --lr-scheduler fixed
@@ -83,7 +51,7 @@ has_gpu || command+=(--cpu)
 command+=(${extra[@]+"${extra[@]}"})
 
 mkdir -p "$output"
-direction=$(sed -n 's/^source=//p' "$data/settings")-$(sed -n 's/^target=//p' "$data/settings")
+direction=$(setting "$data" source)-$(setting "$data" target)
 python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
-  --label "direction=$direction" "init=$init" "seed=$seed" -- "${command[@]}"
+  --label "direction=$direction" "arch=$arch" "init=$init" "seed=$seed" -- "${command[@]}"
 log_training "$output" "${command[@]}"

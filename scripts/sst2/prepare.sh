@@ -15,23 +15,10 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 hf="" min_count=2 output=data/sst2
-
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    -h | --help) usage && exit 0 ;;
-    --*) need_value "$1" $# ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $1 in
-    --hf) hf=$(absolute "$2") ;;
-    --min-count) min_count=$2 ;;
-    --output) output=$2 ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
+read_options "hf min-count output" "$@"
 
 [[ -n ${DATA:-} ]] || die "DATA is not set: set it to GLUE's folder SST-2 with train.tsv and dev.tsv; see --help"
+hf=${hf:+$(absolute "$hf")}
 [[ -z $hf || -d $hf ]] || die "--hf $hf: no such folder"
 output=$(absolute "$output")
 use_environment

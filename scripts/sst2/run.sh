@@ -18,39 +18,7 @@ source "$REPO/scripts/grid.sh"
 
 HERE=$REPO/scripts/sst2
 output="" hf="" inits=() seeds=() epochs=10 jobs="" extra=()
-
-while [[ $# -gt 0 ]]; do
-  option=$1
-  case $option in
-    -h | --help) usage && exit 0 ;;
-    --)
-      shift
-      extra=("$@")
-      break
-      ;;
-    --inits | --seeds)
-      shift
-      declare -n list=${option#--}
-      list=()
-      while [[ $# -gt 0 && $1 != --* ]]; do
-        list+=("$1")
-        shift
-      done
-      [[ ${#list[@]} -gt 0 ]] || die "$option needs a value; see $(basename "$0") --help"
-      continue
-      ;;
-    --*) need_value "$option" $# ;;
-    *) die "$option: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $option in
-    --output) output=$2 ;;
-    --hf) hf=$2 ;;
-    --epochs) epochs=$2 ;;
-    --jobs) jobs=$2 ;;
-    *) die "$option: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
+read_options "output hf inits... seeds... epochs jobs --" "$@"
 
 [[ -n $output && -n $hf ]] || die "--output and --hf are needed; see $(basename "$0") --help"
 [[ ${#inits[@]} -gt 0 ]] || inits=(xavier pretrained pretrained_xavier shuffled xavier_pretrained)
@@ -75,6 +43,6 @@ list_runs() {
 }
 
 bash "$HERE/prepare.sh" --hf "$hf" --output "$output/data"
-say "${#inits[@]} initialisations x ${#seeds[@]} seeds, $jobs at a time"
+say "$(counted ${#inits[@]} initialisation) x $(counted ${#seeds[@]} seed), $jobs at a time"
 run_grid "$jobs" "$output/logs" one_run < <(list_runs)
 python "$REPO/scripts/results_table.py" --runs "$output/runs" --output "$output"

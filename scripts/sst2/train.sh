@@ -19,32 +19,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 data="" output="" init=none vectors="" seed=1 epochs=10 dim="" batch=128 lr=1e-4 extra=()
-
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    -h | --help) usage && exit 0 ;;
-    --)
-      shift
-      extra=("$@")
-      break
-      ;;
-    --*) need_value "$1" $# ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $1 in
-    --data) data=$2 ;;
-    --output) output=$2 ;;
-    --init) init=$2 ;;
-    --vectors) vectors=$2 ;;
-    --seed) seed=$2 ;;
-    --epochs) epochs=$2 ;;
-    --dim) dim=$2 ;;
-    --batch) batch=$2 ;;
-    --lr) lr=$2 ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
+read_options "data output init vectors seed epochs dim batch lr --" "$@"
 
 [[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
 known_init --init "$init"
@@ -52,10 +27,9 @@ known_init --init "$init"
 data=$(absolute "$data") output=$(absolute "$output")
 use_environment
 
-setting() { sed -n "s/^$1=//p" "$data/settings"; }
-[[ -n $dim ]] || dim=$(setting dim)
+[[ -n $dim ]] || dim=$(setting "$data" dim)
 if needs_vectors "$init"; then
-  vectors=${vectors:-$(setting hf)}
+  vectors=${vectors:-$(setting "$data" hf)}
   [[ -n $vectors ]] || die "--init $init needs --vectors PATH (or data prepared with --hf)"
   [[ -e $vectors ]] || die "--vectors $vectors: no such file or folder"
 fi

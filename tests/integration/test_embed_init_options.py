@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from argparse import Namespace
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from embed_init_builds import ARCHITECTURES, TRANSFORMER, D, build, read_text
+from fairseq import options
 from torch import nn
 
 from embinit_fairseq.errors import CoverageError, OptionError, VectorFileError
-from embinit_fairseq.hooks.options import Request, record_in
+from embinit_fairseq.hooks.options import EmbedInitOptions, Request, record_in
 from embinit_fairseq.hooks.resume import checkpoint_to_restore
 from embinit_fairseq.hooks.slots import position_std
+
+PACKAGE = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 
 
 def record_of(cfg):
@@ -32,6 +39,37 @@ def encoder(data, path, *flags, strategy="pretrained"):
         task.source_dictionary,
         record_of(cfg)["slots"]["encoder"],
     )
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("choice", [[], ["--embed-init", "pretrained"]])
+def test_help_of_trainings_explains_every_option(choice):
+    """fairseq itself shows no option of a registry, chosen or not."""
+    command = [sys.executable, "-m", "fairseq_cli.train", "--user-dir", str(PACKAGE), *choice, "--help"]
+    wide = {**os.environ, "COLUMNS": "1000"}  # no breaks at hyphens
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, env=wide).stdout
+    words = " ".join(shown.split())
+    explained = [option for option in fields(EmbedInitOptions) if option.metadata.get("help")]
+    assert len(explained) == 10
+    for option in explained:
+        assert f" --{option.name.replace('_', '-')} " in words
+        assert option.metadata["help"].replace("%(default)s", str(option.default)) in words
+    assert "how the token embeddings start; its options stand at the end" in words
+    assert "docs/embed_init.md" in words
+    assert shown.isascii()  # a terminal of any encoding can show it
+    assert not shown.endswith("\n\n")
+
+
+def test_options_are_known_with_a_strategy_only(capsys):
+    """The help does not add them to the parser; those of other commands do not list them."""
+    arguments = ["data", "--arch", "transformer", "--embed-init-seed", "3"]
+    with pytest.raises(SystemExit):
+        options.parse_args_and_arch(options.get_training_parser(), arguments)
+    assert "unrecognized arguments: --embed-init-seed 3" in capsys.readouterr().err
+    arguments += ["--embed-init", "xavier"]
+    assert options.parse_args_and_arch(options.get_training_parser(), arguments).embed_init_seed == 3
+    assert "--embed-init-seed" in options.get_training_parser().format_help()
+    assert "--embed-init-seed" not in options.get_generation_parser().format_help()
 
 
 def missing(dictionary, path):
@@ -235,8 +273,6 @@ def test_which_checkpoint_is_continued(tmp_path):
     run.mkdir()
 
     def restored(**keywords):
-        from embinit_fairseq.hooks.options import EmbedInitOptions
-
         return checkpoint_to_restore(Request("xavier", EmbedInitOptions(), 1, save_dir=str(run), **keywords))
 
     assert restored(restore_file="checkpoint_last.pt") is None

@@ -37,12 +37,6 @@ def bash(script: Path | str, *arguments: object, check: bool = True, **environme
     return result
 
 
-def common(commands: str, *arguments: object) -> subprocess.CompletedProcess:
-    """Run commands with the functions of common.sh."""
-    program = f'source "{REPO}/scripts/common.sh"\n{commands}'
-    return subprocess.run(["bash", "-c", program, "test", *map(str, arguments)], capture_output=True, text=True)
-
-
 def sentences() -> list[tuple[str, str]]:
     """German and English pairs; one English subject has the apostrophe that Moses escapes."""
     subjects = [("Ein Mann", "A man"), ("Die Frau", "The woman"), ("Peters Hund", "Peter's dog"), ("Er", "He")]
@@ -147,7 +141,7 @@ def test_incomplete_and_damaged_copies_are_named(corpus: Path, tmp_path: Path) -
 
 def test_result_records_the_run(trained: Path, prepared: Path) -> None:
     result = json.loads((trained / "result.json").read_text(encoding="utf-8"))
-    assert result["labels"] == {"direction": "de-en", "init": "none", "seed": "1"}
+    assert result["labels"] == {"direction": "de-en", "arch": "transformer", "init": "none", "seed": "1"}
     losses = {epoch: values["valid_loss"] for epoch, values in result["epochs"].items()}
     assert set(losses) == {"1", "2"}
     assert losses[str(result["best"]["epoch"])] == min(losses.values()) == result["best"]["valid_loss_bits"]
@@ -260,32 +254,3 @@ def test_pieces_of_a_hugging_face_tokenizer_are_the_dictionary(corpus: Path, wor
     assert "<unk>" in text  # capital letters are not in the vocabulary
     assert "[UNK]" not in text
     assert "[CLS]" not in text
-
-
-def test_download_keeps_only_the_right_file(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "folder" / "target"
-    source.write_text("data\n")
-    digest = hashlib.sha256(b"data\n").hexdigest()
-    command = 'download "$1" "$2" "$3"'
-    wrong = common(command, source.as_uri(), "0" * 64, target)
-    assert wrong.returncode != 0
-    assert digest in wrong.stderr
-    assert list(target.parent.iterdir()) == []
-    assert common(command, source.as_uri(), digest, target).returncode == 0
-    assert target.read_text() == "data\n"
-    source.unlink()
-    assert common(command, source.as_uri(), digest, target).returncode == 0  # there already: nothing is fetched
-    missing = common(command, source.as_uri(), digest, tmp_path / "other")
-    assert missing.returncode != 0
-    assert "DATA" in missing.stderr
-    assert not (tmp_path / "other.part").exists()
-
-
-def test_a_failed_step_leaves_no_output_and_is_repeated(tmp_path: Path) -> None:
-    script = 'make() { echo half >"$2"; [[ $1 == good ]]; echo whole >"$2"; }\nstep "a step" "$2" -- make "$1"'
-    output = tmp_path / "output"
-    assert common(script, "bad", output).returncode != 0
-    assert not output.exists()
-    assert common(script, "good", output).returncode == 0
-    assert output.read_text() == "whole\n"
-    assert common(script, "bad", output).returncode == 0

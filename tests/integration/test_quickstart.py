@@ -51,6 +51,8 @@ def test_table_curves_and_records(finished: tuple[Path, subprocess.CompletedProc
         assert result["scores"]["sentences"] == 20
         hypotheses = (output / "runs" / strategy / "test.hypothesis.txt").read_text(encoding="utf-8")
         assert hypotheses.count("\n") == 20
+    assert f"{output / 'vectors.de.txt'}: " in done.stderr
+    assert ".part" not in done.stderr  # the names of unfinished files are nobody's business
     assert not list(output.rglob("*.part"))
     assert not list(output.rglob("*.tmp"))
 

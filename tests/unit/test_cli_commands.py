@@ -70,6 +70,15 @@ def test_stats_for_people(capsys, files):
     assert "N = 5 rows" in capsys.readouterr().out
 
 
+def test_stats_count_in_the_singular(capsys, tmp_path):
+    (tmp_path / "v.txt").write_text("king 1 2\nking 3 4\nking 5\n" + "".join(f"w{n} 1 2\n" for n in range(20)))
+    (tmp_path / "dict.txt").write_text("king 3\nking's 1\n")
+    assert main(["stats", "--vectors", str(tmp_path / "v.txt"), "--dict", str(tmp_path / "dict.txt")]) == 0
+    text = capsys.readouterr().out
+    assert "ignored        1 duplicate, 1 broken line\n" in text
+    assert "found          1 word (exact 1)\n" in text
+
+
 def test_stats_json_has_no_nan(capsys, tmp_path):
     (tmp_path / "v.txt").write_text("a 1 1\nb 1 1\n")
     assert main(["stats", "--vectors", str(tmp_path / "v.txt"), "--json"]) == 0

@@ -89,4 +89,6 @@ def test_without_fairseq_compat_there_is_a_hint(monkeypatch):
 def test_rendering_ends_in_a_verdict():
     ok = checks.Finding("torch", "ok", "2.0")
     assert doctor.render([ok]).endswith("everything works")
-    assert "0 broken, 1 warnings" in doctor.render([ok, checks.Finding("x", "warning", "absent", "install it")])
+    absent = checks.Finding("x", "warning", "absent", "install it")
+    assert doctor.render([ok, absent]).endswith("0 broken, 1 warning")
+    assert doctor.render([absent, absent]).endswith("0 broken, 2 warnings")

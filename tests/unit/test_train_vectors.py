@@ -120,6 +120,13 @@ def test_std_sets_the_scale_and_nothing_else(tmp_path: Path) -> None:
     assert "standard deviation 0.4000" in result.stderr
 
 
+def test_the_name_of_an_unfinished_file_is_not_shown(tmp_path: Path) -> None:
+    """scripts/common.sh lets it write to NAME.part and renames that."""
+    result = run(tmp_path, "--dim", "4", "--output", str(tmp_path / "vectors.txt.part"))
+    assert result.stderr.startswith(f"{tmp_path / 'vectors.txt'}: 8 words x 4, ")
+    assert (tmp_path / "vectors.txt.part").is_file()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

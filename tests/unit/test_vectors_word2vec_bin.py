@@ -131,7 +131,7 @@ def test_every_truncation_is_noticed(tmp_path, newline):
 
 def test_the_missing_bytes_are_counted(tmp_path):
     path = write(tmp_path, pack([b"aa", b"bb"], numbers(2), b"")[:-5])
-    with pytest.raises(VectorFileError, match=r"5 bytes of row 2 are missing.*announces 2 rows"):
+    with pytest.raises(VectorFileError, match=r"row 2 lacks 5 bytes.*announces 2 rows"):
         Word2VecBinary(path).read()
 
 

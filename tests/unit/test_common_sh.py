@@ -1,0 +1,103 @@
+"""scripts/common.sh, function by function."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def common(commands: str, *arguments: object) -> subprocess.CompletedProcess:
+    """Run commands with the functions of common.sh."""
+    program = f'source "{REPO}/scripts/common.sh"\n{commands}'
+    return subprocess.run(["bash", "-c", program, "test", *map(str, arguments)], capture_output=True, text=True)
+
+
+READ = """
+data="" batch_size=64 seeds=() vectors=() extra=()
+read_options "data batch-size seeds... vectors... --" "$@"
+printf '%s|' "$data" "$batch_size" "${seeds[*]-}" "${vectors[*]-}" "${extra[*]-}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ["", "64", "", "", ""]),
+        (["--data", "a folder", "--batch-size", "8"], ["a folder", "8", "", "", ""]),
+        (["--data", "old", "--data", "--new"], ["--new", "64", "", "", ""]),
+        (["--seeds", "1", "2", "--data", "d"], ["d", "64", "1 2", "", ""]),
+        (
+            ["--vectors", "encoder=a", "--seeds", "1", "--vectors", "decoder=b"],
+            ["", "64", "1", "encoder=a decoder=b", ""],
+        ),
+        (["--seeds", "1", "--", "--data", "x"], ["", "64", "1", "", "--data x"]),
+        (["--"], ["", "64", "", "", ""]),
+    ],
+)
+def test_options_become_variables(arguments: list[str], expected: list[str]) -> None:
+    result = common(READ, *arguments)
+    assert result.stdout.split("|")[:-1] == expected, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--colour", "red"], "--colour: no such option"),
+        (["--dat", "x"], "--dat: no such option"),
+        (["--batch_size", "8"], "--batch_size: no such option"),
+        (["data", "x"], "data: no such option"),
+        (["--data batch-size", "x"], "--data batch-size: no such option"),
+        (["--extra", "x"], "--extra: no such option"),
+        (["--seeds..."], "--seeds...: no such option"),
+        (["--data"], "--data needs a value"),
+        (["--seeds"], "--seeds needs a value"),
+        (["--seeds", "--data", "x"], "--seeds needs a value"),
+    ],
+)
+def test_wrong_options_are_named(arguments: list[str], message: str) -> None:
+    result = common(READ, *arguments)
+    assert result.returncode == 1
+    assert result.stderr == f"test: error: {message}; see test --help\n"
+
+
+def test_a_script_that_passes_nothing_on_refuses_two_dashes() -> None:
+    assert "--: no such option" in common('read_options "data" "$@"', "--", "x").stderr
+
+
+@pytest.mark.parametrize("words", ["0 runs", "1 run", "2 runs"])
+def test_counted(words: str) -> None:
+    assert common('counted "$1" run', words.split()[0]).stdout == words + "\n"
+
+
+def test_download_keeps_only_the_right_file(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "folder" / "target"
+    source.write_text("data\n")
+    digest = hashlib.sha256(b"data\n").hexdigest()
+    command = 'download "$1" "$2" "$3"'
+    wrong = common(command, source.as_uri(), "0" * 64, target)
+    assert wrong.returncode != 0
+    assert digest in wrong.stderr
+    assert list(target.parent.iterdir()) == []
+    assert common(command, source.as_uri(), digest, target).returncode == 0
+    assert target.read_text() == "data\n"
+    source.unlink()
+    assert common(command, source.as_uri(), digest, target).returncode == 0  # there already: nothing is fetched
+    missing = common(command, source.as_uri(), digest, tmp_path / "other")
+    assert missing.returncode != 0
+    assert "DATA" in missing.stderr
+    assert not (tmp_path / "other.part").exists()
+
+
+def test_a_failed_step_leaves_no_output_and_is_repeated(tmp_path: Path) -> None:
+    script = 'make() { echo half >"$2"; [[ $1 == good ]]; echo whole >"$2"; }\nstep "a step" "$2" -- make "$1"'
+    output = tmp_path / "output"
+    assert common(script, "bad", output).returncode != 0
+    assert not output.exists()
+    assert common(script, "good", output).returncode == 0
+    assert output.read_text() == "whole\n"
+    assert common(script, "bad", output).returncode == 0
