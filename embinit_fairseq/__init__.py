@@ -14,8 +14,13 @@ __version__ = VERSION
 #: Importing one of these registers what it defines.
 REGISTERING = [
     "embinit_fairseq.hooks.register",
+    "embinit_fairseq.lr_schedulers.polynomial_decay_epochs",
+    "embinit_fairseq.criterions.sentence_prediction_metrics",
     "embinit_fairseq.models.embinit_classifier",
     "embinit_fairseq.models.tupe",
+    "embinit_fairseq.models.electra",
+    "embinit_fairseq.criterions.electra",
+    "embinit_fairseq.models.tupe_transformer",
 ]
 
 register_with_fairseq(REGISTERING)

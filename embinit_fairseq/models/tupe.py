@@ -14,23 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import FairseqEncoder, FairseqEncoderModel, register_model, register_model_architecture
+from fairseq.models import FairseqEncoderModel, register_model, register_model_architecture
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models.tupe_encoder import TupeEncoder
 from embinit_fairseq.models.tupe_hub import load_hub
 from embinit_fairseq.modules.attention_kernels import KERNELS
 from embinit_fairseq.modules.bert_init import init_bert_params
-from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig
-from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead, MaskedLMHead
-from embinit_fairseq.modules.position_encoding import (
-    AddedPositions,
-    FourTermPositions,
-    PositionEncoding,
-    RelativePositions,
-    untied_positions,
-)
-from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEncoder
+from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
+from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +79,7 @@ class TupeConfig(FairseqDataclass):
 class TupeModel(FairseqEncoderModel):
     """A sentence encoder with a language-model head and any number of classification heads."""
 
-    def __init__(self, cfg: TupeConfig, encoder: "TupeEncoder") -> None:
+    def __init__(self, cfg: TupeConfig, encoder: TupeEncoder) -> None:
         super().__init__(encoder)
         self.cfg = cfg
         self.args = cfg  # the stock sentence_prediction criterion looks here for options of RoBERTa
@@ -95,6 +88,7 @@ class TupeModel(FairseqEncoderModel):
     @classmethod
     def build_model(cls, cfg: TupeConfig, task: Any) -> "TupeModel":
         """Build for a task with a `source_dictionary`; raises OptionError for options that contradict each other."""
+        check_block_size(cfg, task)
         encoder = TupeEncoder(cfg, task.source_dictionary)
         encoder.apply(init_bert_params)
         return cls(cfg, encoder)
@@ -133,9 +127,10 @@ class TupeModel(FairseqEncoderModel):
         if name in self.classification_heads:
             logger.warning("the classification head %r is replaced", name)
         inner_dim = inner_dim or cfg.encoder_embed_dim
-        self.classification_heads[name] = ClassificationHead(
+        head = ClassificationHead(
             cfg.encoder_embed_dim, inner_dim, num_classes, str(cfg.pooler_activation_fn), cfg.pooler_dropout
         )
+        self.classification_heads[name] = head.to(next(self.parameters()))  # its device and type
 
     def max_positions(self) -> int:
         """Longest input in tokens."""
@@ -156,28 +151,48 @@ class TupeModel(FairseqEncoderModel):
         super().upgrade_state_dict_named(state_dict, name)
         self._check_positions(state_dict)
         prefix = "classification_heads."
-        for key, value in list(state_dict.items()):
+        for key in list(state_dict):
             if key.startswith(prefix) and key.endswith(".out_proj.weight"):
-                self._fit_head(key.split(".")[1], value.shape[0], value.shape[1])
+                self._fit_head(state_dict, key[len(prefix) : -len(".out_proj.weight")])
         for key, value in self.classification_heads.state_dict().items():
             if prefix + key not in state_dict:
                 logger.info("the checkpoint has no %s: it starts as it was initialised", prefix + key)
                 state_dict[prefix + key] = value
 
-    def _fit_head(self, name: str, num_classes: int, inner_dim: int) -> None:
+    def _fit_head(self, state_dict: dict[str, Tensor], name: str) -> None:
+        prefix = f"classification_heads.{name}."
+        num_classes, inner_dim = state_dict[prefix + "out_proj.weight"].shape
         head = dict(self.classification_heads.items()).get(name)
-        if head is None or (head.out_proj.out_features, head.out_proj.in_features) != (num_classes, inner_dim):
+        if head is None:
             self.register_classification_head(name, num_classes=num_classes, inner_dim=inner_dim)
+        elif (head.out_proj.out_features, head.out_proj.in_features) != (num_classes, inner_dim):
+            logger.warning(
+                "the checkpoint's head %r has %d classes, the model's %d: the model's is kept and starts anew",
+                *(name, num_classes, head.out_proj.out_features),
+            )
+            for key in [key for key in state_dict if key.startswith(prefix)]:
+                del state_dict[key]
 
     def _check_positions(self, state_dict: dict[str, Tensor]) -> None:
-        """Raises OptionError where loading would fail with a page of shapes."""
+        """Raises OptionError where loading would fail with a page of names or shapes."""
         own = self.state_dict()
-        for key, value in state_dict.items():
-            if key.endswith("embed_positions.weight") and key in own and own[key].shape != value.shape:
+        for absolute in [key for key in own if key.endswith("embed_positions.weight") and key in state_dict]:
+            rows, own_rows = len(state_dict[absolute]), len(own[absolute])
+            if rows != own_rows:
                 extra = int(self.encoder.sentence_encoder.positions.untie_cls)
+                hint = ", or --tupe-tie-cls as at its training" if abs(rows - own_rows) == 1 else ""
                 raise OptionError(
-                    f"the checkpoint has {value.shape[0] - extra} positions, the model {own[key].shape[0] - extra}: "
-                    f"give --max-positions {value.shape[0] - extra}"
+                    f"the checkpoint has {rows - extra} positions, the model {own_rows - extra}: "
+                    f"give --max-positions {rows - extra}{hint}"
+                )
+            relative = absolute.replace("absolute.embed_positions", "relative.embed_buckets")
+            if (relative in state_dict) != (relative in own):
+                has, remedy = ("", "add") if relative in state_dict else ("no ", "drop")
+                raise OptionError(f"the checkpoint has {has}relative positions: {remedy} --rel-pos")
+            if relative in own and state_dict[relative].shape != own[relative].shape:
+                raise OptionError(
+                    f"the checkpoint's table of relative positions has {len(state_dict[relative])} rows, the model's "
+                    f"{len(own[relative])}: give --rel-pos-bins, --tupe-reset and --tupe-tie-cls as at its training"
                 )
 
     @classmethod
@@ -188,78 +203,14 @@ class TupeModel(FairseqEncoderModel):
         return load_hub(model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
 
 
-class TupeEncoder(FairseqEncoder):
-    """The sentence encoder and its language-model head."""
-
-    def __init__(self, cfg: TupeConfig, dictionary: Any) -> None:
-        super().__init__(dictionary)
-        self.sentence_encoder = build_sentence_encoder(cfg, dictionary)
-        self.lm_head = MaskedLMHead(self.sentence_encoder.embed_tokens, str(cfg.activation_fn))
-        self.longest = cfg.max_positions
-
-    def forward(
-        self,
-        src_tokens: Tensor,
-        features_only: bool = False,
-        return_all_hiddens: bool = False,
-        masked_tokens: Optional[Tensor] = None,
-        **_: Any,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """As `TupeModel.forward`, without classification heads."""
-        x, hiddens = self.sentence_encoder(src_tokens, masked_tokens, return_all_hiddens)
-        extra = {"inner_states": hiddens if return_all_hiddens else None}
-        return (x if features_only else self.lm_head(x, masked_tokens)), extra
-
-    def max_positions(self) -> int:
-        """Longest input in tokens."""
-        return self.longest
-
-
-def build_sentence_encoder(cfg: TupeConfig, dictionary: Any) -> SentenceEncoder:
-    """A SentenceEncoder for the options; raises OptionError for options that contradict each other."""
-    positions = _build_positions(cfg)
-    layer = LayerConfig(
-        embed_dim=cfg.encoder_embed_dim,
-        ffn_embed_dim=cfg.encoder_ffn_embed_dim,
-        num_heads=cfg.encoder_attention_heads,
-        num_terms=positions.num_terms,
-        dropout=cfg.dropout,
-        attention_dropout=cfg.attention_dropout,
-        activation_dropout=cfg.activation_dropout,
-        activation=str(cfg.activation_fn),
-        normalize_before=cfg.encoder_normalize_before,
-    )
-    config = EncoderConfig(
-        layer=layer,
-        num_layers=cfg.encoder_layers,
-        embedding_normalize=cfg.embedding_normalize,
-        attention_kernel=str(cfg.attention_kernel),
-        checkpoint_activations=cfg.checkpoint_activations,
-    )
-    embed_tokens = nn.Embedding(len(dictionary), cfg.encoder_embed_dim, dictionary.pad())
-    return SentenceEncoder(config, embed_tokens, positions, dictionary.bos())
-
-
-def _build_positions(cfg: TupeConfig) -> PositionEncoding:
-    kind, dim, num_heads = str(cfg.position_encoding), cfg.encoder_embed_dim, cfg.encoder_attention_heads
-    if kind != "untied":
-        for flag, given in (("--rel-pos", cfg.rel_pos), ("--tupe-tie-cls", cfg.tupe_tie_cls)):
-            if given:
-                raise OptionError(f"{flag} belongs to the tupe_* architectures (--position-encoding is {kind})")
-    if kind == "added":
-        return AddedPositions(dim, cfg.max_positions)
-    if kind == "relative":
-        return RelativePositions(num_heads, cfg.rel_pos_bins, cfg.max_rel_pos)
-    if kind == "four_terms":
-        return FourTermPositions(dim, cfg.max_positions)
-    return untied_positions(
-        dim,
-        num_heads,
-        cfg.max_positions,
-        reset=None if cfg.tupe_tie_cls else str(cfg.tupe_reset),
-        num_buckets=cfg.rel_pos_bins if cfg.rel_pos else 0,
-        max_distance=cfg.max_rel_pos,
-    )
+def check_block_size(cfg: TupeConfig, task: Any) -> None:
+    """Raises OptionError where masked_lm would make blocks that the batch iterator then drops as too long."""
+    block = getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
+    if block is not None and block > cfg.max_positions:
+        raise OptionError(
+            f"--tokens-per-sample {block} is more than --max-positions {cfg.max_positions}, and longer blocks would be "
+            f"dropped: give --tokens-per-sample {cfg.max_positions}, or more positions"
+        )
 
 
 _SIZES = {

@@ -61,12 +61,12 @@ class TupeHub(nn.Module):
         if masked_input.count("<mask>") != 1:
             raise DataError(f"fill_mask needs one <mask>, as in 'a <mask> in the grass'; got: {masked_input!r}")
         left, right = (self._apply_bpe(part.strip()) for part in masked_input.split("<mask>"))
+        dictionary = self.task.source_dictionary
         tokens = self._ids(f"<s> {left} <mask> {right} </s>")
-        at = int((tokens == self.task.mask_idx).nonzero()[0])
+        at = int((tokens == dictionary.index("<mask>")).nonzero()[0])
         with utils.model_eval(self.model):
             logits, _ = self.model(tokens.unsqueeze(0).to(self.device))
         best, ids = logits[0, at].float().softmax(-1).topk(topk)
-        dictionary = self.task.source_dictionary
         results = []
         for probability, index in zip(best.tolist(), ids.tolist()):
             text = self._remove_bpe(f"{left} {dictionary[index]} {right}".strip())

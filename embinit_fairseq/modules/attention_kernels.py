@@ -45,19 +45,45 @@ def attend(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: flo
 def choose_kernel(requested: str, device: torch.device, needs_grad: bool, dropout: float) -> tuple[str, str]:
     """-> (kernel, why). `auto` takes the fastest that the situation allows; another name is taken at its word.
 
-    Raises OptionError for flex with dropout on the attention's probabilities, which it cannot do.
+    Raises OptionError for a kernel that cannot do what is asked of it here.
     """
-    if requested == "flex" and dropout > 0:
-        raise OptionError(
-            "--attention-kernel flex has no dropout of attention weights: add --attention-dropout 0 or choose sdpa"
-        )
+    if requested == "flex":
+        _check_flex(device, needs_grad, dropout)
+    if requested == "sdpa" and not sdpa_is_available():
+        raise OptionError("--attention-kernel sdpa needs PyTorch 2.1 or later: update it or choose auto")
     if requested != "auto":
         return requested, "asked for by --attention-kernel"
     if device.type == "cpu" and needs_grad:
         return "eager", "PyTorch's fused CPU kernels take no dropout and no gradient of a bias"
     if device.type == "cuda" and needs_grad and dropout == 0 and flex_is_available():
         return "flex", "no dropout of attention weights"
+    if not sdpa_is_available():
+        return "eager", "PyTorch before 2.1 has no fused kernel with a scale"
     return "sdpa", "fused by PyTorch"
+
+
+def _check_flex(device: torch.device, needs_grad: bool, dropout: float) -> None:
+    if dropout > 0:
+        raise OptionError(
+            "--attention-kernel flex has no dropout of attention weights: add --attention-dropout 0 or choose sdpa"
+        )
+    if device.type == "cpu" and needs_grad:
+        raise OptionError(
+            "--attention-kernel flex has no gradients on a CPU: choose auto (from_pretrained: attention_kernel='auto')"
+        )
+    if device.type == "cuda" and not flex_is_available():
+        raise OptionError("--attention-kernel flex needs PyTorch 2.5 or later and Triton: choose auto")
+
+
+@functools.cache
+def sdpa_is_available() -> bool:
+    """scaled_dot_product_attention is in this PyTorch and takes a scale."""
+    x = torch.zeros(1, 1, 1, 1)
+    try:
+        F.scaled_dot_product_attention(x, x, x, scale=1.0)
+    except (AttributeError, TypeError):
+        return False
+    return True
 
 
 @functools.cache
@@ -116,7 +142,8 @@ def _flex_score_mod(bias: Tensor | None, padding_mask: Tensor | None) -> Callabl
 def _compiled_flex() -> Callable:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=False)
+    # not dynamic=False: after eight lengths of input PyTorch would leave the fused kernel for good
+    return torch.compile(flex_attention)
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: float, dropout: float) -> Tensor:

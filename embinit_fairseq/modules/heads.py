@@ -13,13 +13,16 @@ POOLER_ACTIVATIONS = {"tanh": torch.tanh, **ACTIVATIONS}
 
 
 class MaskedLMHead(nn.Module):
-    """LN(act(x W + b)) E^T + bias, with the token embeddings E (V, C): the parameter itself, not a copy."""
+    """LN(act(x W + b)) E^T + bias, with the token embeddings E (V, D): the parameter itself, not a copy.
 
-    def __init__(self, embed_tokens: nn.Embedding, activation: str) -> None:
+    D is C, but for a model whose embeddings have another width than its features (`features_dim`): W is C x D.
+    """
+
+    def __init__(self, embed_tokens: nn.Embedding, activation: str, features_dim: int | None = None) -> None:
         super().__init__()
         num_embeddings, embed_dim = embed_tokens.weight.shape
         self.activation = ACTIVATIONS[activation]
-        self.dense = nn.Linear(embed_dim, embed_dim)
+        self.dense = nn.Linear(features_dim or embed_dim, embed_dim)
         self.layer_norm = nn.LayerNorm(embed_dim)
         self.weight = embed_tokens.weight
         self.bias = nn.Parameter(torch.zeros(num_embeddings))

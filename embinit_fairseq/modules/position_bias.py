@@ -85,6 +85,7 @@ class RelativeTerm(nn.Module):
         bidirectional: bool = True,
     ) -> None:
         super().__init__()
+        check_buckets(num_buckets, max_distance, bidirectional)
         self.num_buckets, self.max_distance = num_buckets, max_distance
         self.untie_cls, self.bidirectional = untie_cls, bidirectional
         self.embed_buckets = nn.Embedding(num_buckets + int(untie_cls), num_heads)
@@ -99,6 +100,16 @@ class RelativeTerm(nn.Module):
         if not self.untie_cls:
             return BiasTerm(scores)
         return BiasTerm(scores, from_cls=table[self.num_buckets // 2], to_cls=table[self.num_buckets])
+
+
+def check_buckets(num_buckets: int, max_distance: int, bidirectional: bool = True) -> None:
+    """Raises OptionError for sizes that leave no near buckets (half of those of a direction) or no far ones."""
+    of_a_direction = num_buckets // 2 if bidirectional else num_buckets
+    if num_buckets % 2 or of_a_direction < 2 or max_distance <= of_a_direction // 2:
+        raise OptionError(
+            f"--rel-pos-bins {num_buckets} --max-rel-pos {max_distance}: the buckets must be an even number, at least "
+            f"4, and the distance more than {of_a_direction // 2}; BERT-R and TUPE-R have 32 and 128"
+        )
 
 
 def check_length(tgt_len: int, max_positions: int) -> None:

@@ -29,7 +29,10 @@ class EncoderConfig:
 
 
 class SentenceEncoder(nn.Module):
-    """Embedding, (positions), (layer norm), dropout, padding to zero, layers, (layer norm of pre-LN)."""
+    """Embedding, (positions), (layer norm), dropout, (projection), padding to zero, layers, (layer norm of pre-LN).
+
+    Embeddings of another width than the layers' are projected to it (ELECTRA's generator).
+    """
 
     def __init__(self, cfg: EncoderConfig, embed_tokens: nn.Embedding, positions: PositionEncoding, bos: int) -> None:
         super().__init__()
@@ -37,9 +40,10 @@ class SentenceEncoder(nn.Module):
         self.padding_idx = embed_tokens.padding_idx
         self.embed_tokens = embed_tokens
         self.positions = positions
-        embed_dim = cfg.layer.embed_dim
-        self.emb_layer_norm = nn.LayerNorm(embed_dim) if cfg.embedding_normalize else None
+        input_dim, embed_dim = embed_tokens.embedding_dim, cfg.layer.embed_dim
+        self.emb_layer_norm = nn.LayerNorm(input_dim) if cfg.embedding_normalize else None
         self.dropout = nn.Dropout(cfg.layer.dropout)
+        self.embed_proj = nn.Linear(input_dim, embed_dim) if input_dim != embed_dim else None
         self.layers = nn.ModuleList(EncoderLayer(cfg.layer) for _ in range(cfg.num_layers))
         self.layer_norm = nn.LayerNorm(embed_dim) if cfg.layer.normalize_before else None
         self._said: set[str] = set()
@@ -50,26 +54,31 @@ class SentenceEncoder(nn.Module):
         """src_tokens (batch, src_len) -> features (batch, src_len, C) and the hidden states in the same shape.
 
         Hidden states: the embeddings, then the output of every layer; empty unless asked for. masked_tokens
-        (batch, src_len): positions whose token was exchanged, so that `<s>` need not be seen there. Features at
-        padding have no meaning. Raises DataError for left padding or a first token other than `<s>`.
+        (batch, src_len): positions whose token may have been exchanged, `<s>` too. Features at padding have no meaning.
+        Raises DataError for left padding or, if nothing is masked, a first token other than `<s>`.
         """
         padding_mask = self._padding_mask(src_tokens, masked_tokens)
         x = self.positions.embed(self.embed_tokens(src_tokens))
         if self.emb_layer_norm is not None:
             x = self.emb_layer_norm(x)
         x = self.dropout(x)
+        if self.embed_proj is not None:
+            x = self.embed_proj(x)
         if padding_mask is not None:
             x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
         tgt_len = src_tokens.shape[1]
         attn_bias = prepare(self._kernel(x), self.positions.bias(tgt_len), padding_mask)
         projections = self.positions.projections(tgt_len)
-        hiddens = [x]
+        hiddens = [x] if return_all_hiddens else []
         for layer in self.layers:
             x = self._run(layer, x, attn_bias, projections)
-            hiddens.append(x)
+            if return_all_hiddens:
+                hiddens.append(x)
         if self.layer_norm is not None:
-            x = hiddens[-1] = self.layer_norm(x)
-        return x, hiddens if return_all_hiddens else []
+            x = self.layer_norm(x)
+            if return_all_hiddens:
+                hiddens[-1] = x
+        return x, hiddens
 
     def _run(self, layer: EncoderLayer, x: Tensor, attn_bias, projections) -> Tensor:
         if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
@@ -89,8 +98,6 @@ class SentenceEncoder(nn.Module):
         """(batch, src_len), True at padding; None if there is none. One look at the device for all questions."""
         padding_mask = src_tokens.eq(self.padding_idx)
         first_is_other = src_tokens[:, 0].ne(self.bos)
-        if masked_tokens is not None:
-            first_is_other = first_is_other & ~masked_tokens[:, 0]
         questions = torch.stack([padding_mask.any(), padding_mask[:, 0].any(), first_is_other.any()])
         any_padding, left_padding, no_bos = questions.tolist()
         if left_padding:
@@ -98,7 +105,7 @@ class SentenceEncoder(nn.Module):
                 "a sentence begins with padding: positions are counted from the first column, so pad on the right "
                 "(--left-pad-source False in translation; --task masked_lm and sentence_prediction do)"
             )
-        if no_bos and self.positions.untie_cls:
+        if no_bos and masked_tokens is None and self.positions.untie_cls:
             raise DataError(
                 "a sentence does not begin with <s>, but untied positions treat the first column as such: add "
                 "--init-token 0 (sentence_prediction), or use --tupe-tie-cls"

@@ -1,0 +1,196 @@
+"""`--arch electra_base` and `electra_tupe_base`: ELECTRA (Clark et al. 2020) with the positions of Ke et al. 2021.
+
+    electra_*        positions added to the embeddings, as in BERT: the baseline of Ke's Table 4
+    electra_tupe_*   TUPE-R in generator and discriminator; others by --position-encoding
+
+Pre-training: --task masked_lm --criterion electra. Fine-tuning: --task sentence_prediction, with the discriminator
+alone. The discriminator is called `encoder`, as fairseq calls what is kept.
+"""
+
+# no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
+import copy
+import logging
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Optional
+
+from fairseq.models import FairseqEncoder, register_model, register_model_architecture
+from torch import Tensor
+
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models.tupe import TupeConfig, TupeModel, check_block_size
+from embinit_fairseq.models.tupe_encoder import TupeEncoder, build_sentence_encoder
+from embinit_fairseq.modules.bert_init import init_bert_params
+from embinit_fairseq.modules.replaced_tokens import ReplacedTokenHead, draw_tokens
+
+logger = logging.getLogger(__name__)
+
+#: What only pre-training needs: fine-tuned models and their checkpoints do not have it.
+PRE_TRAINING_ONLY = ("generator.", "encoder.rtd_head.")
+
+
+@dataclass
+class ElectraConfig(TupeConfig):
+    """encoder_* is the discriminator; the generator has what it does not name itself in common with it."""
+
+    generator_layers: int = field(default=12, metadata={"help": "number of layers of the generator"})
+    generator_embed_dim: int = field(
+        default=256, metadata={"help": "width of the generator's layers; its embeddings are the discriminator's"}
+    )
+    generator_ffn_embed_dim: int = field(default=1024, metadata={"help": "width inside the generator's FFNs"})
+    generator_attention_heads: int = field(default=4, metadata={"help": "attention heads of the generator"})
+
+
+class ReplacedTokens(NamedTuple):
+    """What a pre-training step needs: the generator's logits (N, V) at the masked positions, the tokens that the
+    discriminator saw (batch, src_len), and its logits of "replaced" (batch, src_len), without meaning at padding."""
+
+    generator_logits: Tensor
+    corrupted_tokens: Tensor
+    logits: Tensor
+
+
+@register_model("electra", dataclass=ElectraConfig)
+class ElectraModel(TupeModel):
+    """The discriminator with any number of classification heads, and in pre-training the generator."""
+
+    def __init__(self, cfg: ElectraConfig, encoder: "Discriminator", generator: Optional[TupeEncoder] = None) -> None:
+        super().__init__(cfg, encoder)
+        self.generator = generator
+        self.num_updates = 0
+        self._warned = False
+
+    @classmethod
+    def build_model(cls, cfg: ElectraConfig, task: Any) -> "ElectraModel":
+        """Build for a task with a `source_dictionary`; without a generator for tasks that do not mask (fine-tuning).
+
+        Raises OptionError for options that contradict each other.
+        """
+        check_block_size(cfg, task)
+        pre_training = getattr(task, "mask_idx", None) is not None
+        encoder, generator = Discriminator(cfg, task.source_dictionary, pre_training), None
+        if pre_training:
+            generator = TupeEncoder(_generator_config(cfg), task.source_dictionary, shared=encoder.sentence_encoder)
+        return cls(cfg, encoder, generator).apply(init_bert_params)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        classification_head_name: Optional[str] = None,
+        masked_tokens: Optional[Tensor] = None,
+        noise: Optional[Tensor] = None,
+        **_: Any,
+    ) -> Any:
+        """As `TupeModel.forward`: features and classes are the discriminator's, logits of symbols the generator's.
+
+        With noise (batch, src_len), uniform in [0, 1): a pre-training step on src_tokens that are masked at
+        masked_tokens (batch, src_len); the result is a `ReplacedTokens`.
+        """
+        if noise is not None:
+            return self._replace_and_detect(src_tokens, masked_tokens, noise)
+        if features_only or classification_head_name is not None:
+            return super().forward(src_tokens, src_lengths, True, return_all_hiddens, classification_head_name)
+        if self.training and not self._warned:
+            self._warned = True
+            logger.warning("only the generator is trained: pre-training needs --criterion electra")
+        return self._generator()(src_tokens, return_all_hiddens=return_all_hiddens, masked_tokens=masked_tokens)
+
+    def _replace_and_detect(self, src_tokens: Tensor, masked_tokens: Tensor, noise: Tensor) -> ReplacedTokens:
+        generator_logits, _ = self._generator()(src_tokens, masked_tokens=masked_tokens)
+        # padding would be cut out of the discriminator's attention
+        drawn = draw_tokens(generator_logits, noise[masked_tokens], never=self.encoder.dictionary.pad())
+        corrupted = src_tokens.masked_scatter(masked_tokens, drawn)
+        features, _ = self.encoder(corrupted, masked_tokens=masked_tokens)
+        return ReplacedTokens(generator_logits, corrupted, self.encoder.rtd_head(features))
+
+    def _generator(self) -> TupeEncoder:
+        if self.generator is None:
+            raise OptionError(
+                "this ELECTRA has no generator, which a fine-tuned one leaves behind: fill masks and continue "
+                "pre-training with the checkpoint of the pre-training (--task masked_lm)"
+            )
+        return self.generator
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Called by fairseq before every update."""
+        super().set_num_updates(num_updates)
+        self.num_updates = num_updates
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """As `TupeModel`; without a generator, drops what a checkpoint has for pre-training."""
+        if self.generator is None:
+            unused = [key for key in state_dict if key.startswith(PRE_TRAINING_ONLY)]
+            for key in unused:
+                del state_dict[key]
+            if unused:
+                logger.info("%d tensors of the pre-training are left out: generator, replaced-token head", len(unused))
+        super().upgrade_state_dict_named(state_dict, name)
+
+
+class Discriminator(FairseqEncoder):
+    """A sentence encoder and, for pre-training, the head that finds replaced tokens."""
+
+    def __init__(self, cfg: ElectraConfig, dictionary: Any, pre_training: bool) -> None:
+        super().__init__(dictionary)
+        self.sentence_encoder = build_sentence_encoder(cfg, dictionary)
+        self.rtd_head = ReplacedTokenHead(cfg.encoder_embed_dim, str(cfg.activation_fn)) if pre_training else None
+        self.longest = cfg.max_positions
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        features_only: bool = True,
+        return_all_hiddens: bool = False,
+        masked_tokens: Optional[Tensor] = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """src_tokens (batch, src_len) -> features (batch, src_len, C); `TupeModel` calls it with features_only."""
+        features, hiddens = self.sentence_encoder(src_tokens, masked_tokens, return_all_hiddens)
+        return features, {"inner_states": hiddens if return_all_hiddens else None}
+
+    def max_positions(self) -> int:
+        """Longest input in tokens."""
+        return self.longest
+
+
+def _generator_config(cfg: ElectraConfig) -> Any:
+    """The options with the generator's sizes in the place of the discriminator's."""
+    own = copy.deepcopy(cfg)
+    for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
+        setattr(own, f"encoder_{name}", getattr(cfg, f"generator_{name}"))
+    return own
+
+
+_SIZES = {
+    "base": {},  # a third of the discriminator's width; Clark et al. 2020, Table 6
+    "tiny": {  # that of tupe_tiny, with a generator of a quarter of the width, as in ELECTRA-Small
+        "encoder_layers": 4,
+        "encoder_embed_dim": 256,
+        "encoder_ffn_embed_dim": 1024,
+        "encoder_attention_heads": 4,
+        "generator_layers": 4,
+        "generator_embed_dim": 64,
+        "generator_ffn_embed_dim": 256,
+        "generator_attention_heads": 1,
+        "max_positions": 128,
+    },
+}
+_FAMILIES = {
+    "electra": {"position_encoding": "added"},
+    "electra_tupe": {"position_encoding": "untied", "rel_pos": True},
+}
+
+
+def _register(family: str, size: str) -> None:
+    preset = {**_FAMILIES[family], **_SIZES[size]}
+
+    @register_model_architecture("electra", f"{family}_{size}")
+    def architecture(args: Any) -> None:
+        for name, value in preset.items():
+            setattr(args, name, getattr(args, name, value))
+
+
+for _family in _FAMILIES:
+    for _size in _SIZES:
+        _register(_family, _size)

@@ -1,0 +1,109 @@
+"""The updates of a pre-trained checkpoint, and the options with which its model is built again, one word a line.
+
+A checkpoint keeps the configuration of its model; what is printed is every option of that architecture with the value
+it was trained with, sizes and dropout as well as flags such as --embedding-normalize. The words are read back by the
+architecture's own parser: what cannot be expressed on a command line is an error, not a slightly different model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import fairseq.options  # noqa: F401  all architectures
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+import embinit_fairseq  # noqa: F401  ours, too
+from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.errors import CheckpointError, EmbinitError
+
+#: what belongs to the training or the task, though some architectures have it among their options
+LEFT_OUT = ("help", "tokens_per_sample", "max_source_positions", "max_target_positions", "load_checkpoint_heads")
+
+
+def model_configuration(state: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The saved options of the model with its `arch`; raises CheckpointError for a file without."""
+    cfg = state.get("cfg")
+    model = cfg.get("model") if isinstance(cfg, dict) else state.get("args")  # args: fairseq before 0.10
+    values = (
+        dict(model) if isinstance(model, dict) else dict(vars(model)) if isinstance(model, argparse.Namespace) else {}
+    )
+    arch = values.get("arch") or values.get("_name")
+    if arch is None:
+        raise CheckpointError(f"{path}: does not say what its model is; give --arch and its options yourself")
+    return {**values, "arch": arch}
+
+
+def words_of(action: argparse.Action, value: Any) -> list[str]:
+    """An option with its value as words of a command line; none if the value needs no words."""
+    flag = max(action.option_strings, key=len)
+    if action.nargs == 0:  # a switch
+        return [flag] if value == action.const else []
+    if value is None:
+        return []
+    several = isinstance(value, (list, tuple)) and action.nargs is not None
+    return [flag, *map(str, value)] if several else [f"{flag}={value}"]
+
+
+def architecture_options(arch: str, values: dict[str, Any]) -> list[str]:
+    """All options of the architecture that have a value; raises CheckpointError if they do not survive being read."""
+    if arch not in ARCH_MODEL_REGISTRY:
+        raise CheckpointError(f"the architecture {arch} is not registered; import what registers it, or give --arch")
+    parser = argparse.ArgumentParser(allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    actions = [a for a in parser._actions if a.option_strings and a.dest in values and a.dest not in LEFT_OUT]
+    words = [word for action in actions for word in words_of(action, values[action.dest])]
+    try:
+        back = vars(parser.parse_args(words))
+    except SystemExit:
+        raise CheckpointError(f"{arch}: no command line gives these options: {' '.join(words)}") from None
+    for action in actions:
+        value = values[action.dest]
+        if value is not None and action.nargs != 0 and back[action.dest] != value:
+            raise CheckpointError(
+                f"{arch}: no command line gives {action.dest} = {value!r} (but {back[action.dest]!r})"
+            )
+    return words
+
+
+def check_dictionary(state: dict[str, Any], path: Path, dictionary: Path) -> None:
+    """Raise CheckpointError if the table of token embeddings has not one row per symbol and one for <mask>."""
+    tables = [value for key, value in state.get("model", {}).items() if key.endswith("embed_tokens.weight")]
+    symbols = Dictionary.load(str(dictionary))
+    symbols.add_symbol("<mask>")
+    if tables and len(tables[0]) != len(symbols):
+        raise CheckpointError(
+            f"{dictionary} has {len(symbols)} symbols (with <mask>), the model in {path} {len(tables[0])}: "
+            "prepare the data with the dict.txt and the codes of its pre-training (prepare.sh --dict FILE --codes FILE)"
+        )
+
+
+def updates_of(state: dict[str, Any]) -> int:
+    """For how many updates it was trained."""
+    history = state.get("optimizer_history") or [{}]
+    return int(history[-1].get("num_updates", 0))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--arch", help="another architecture (default: that of the checkpoint)")
+    parser.add_argument("--dict", type=Path, help="dict.txt of the data, which must be that of the checkpoint")
+    args = parser.parse_args()
+    try:
+        state = load_checkpoint(args.checkpoint)
+        values = model_configuration(state, args.checkpoint)
+        arch = args.arch or values["arch"]
+        words = architecture_options(arch, values)
+        if args.dict is not None:
+            check_dictionary(state, args.checkpoint, args.dict)
+    except EmbinitError as error:
+        sys.exit(f"error: {error}")
+    print("\n".join([str(updates_of(state)), "--arch", arch, *words]))
+
+
+if __name__ == "__main__":
+    main()

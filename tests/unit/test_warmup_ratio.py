@@ -1,0 +1,166 @@
+"""--lr-scheduler polynomial_decay_epochs: the number of updates, the rates, what is refused."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
+from fairseq.optim import FairseqOptimizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.hooks.epoch_length import tell
+from embinit_fairseq.lr_schedulers.polynomial_decay_epochs import (
+    PolynomialDecayEpochs,
+    PolynomialDecayEpochsConfig,
+    updates_in_training,
+)
+
+
+class Optimizer(FairseqOptimizer):
+    """Remembers its rate."""
+
+    def __init__(self, lr):
+        self.lr = lr
+
+    def get_lr(self):
+        return self.lr
+
+    def set_lr(self, lr):
+        self.lr = lr
+
+
+def schedule_with(lr=(0.5,), **options):
+    values = {"max_epoch": 0, "max_update": 0, "update_freq": [1], "skip_remainder_batch": False, **options}
+    cfg = PolynomialDecayEpochsConfig(lr=list(lr), **values)
+    return PolynomialDecayEpochs(cfg, Optimizer(123.0))
+
+
+def rates(schedule, updates):
+    """The rate with which each update is made: set after the update before it."""
+    schedule.step_begin_epoch(1)
+    return [schedule.step_update(update) for update in range(updates)]
+
+
+def expected_rates(peak, warmup, updates, end=0.0, power=1.0):
+    """Linear from 0 to the peak, then down to the end."""
+    up = [peak * update / warmup for update in range(warmup)]
+    return up + [end + (peak - end) * (1 - (n - warmup) / (updates - warmup)) ** power for n in range(warmup, updates)]
+
+
+@pytest.mark.parametrize(("end", "power"), [(0.0, 1.0), (0.1, 2.0)])
+def test_rates_rise_and_fall_as_said(end, power):
+    schedule = schedule_with(max_epoch=3, warmup_ratio=0.25, end_learning_rate=end, power=power)
+    schedule.set_batches_per_epoch(7)
+    assert rates(schedule, 21) == pytest.approx(expected_rates(0.5, 5, 21, end, power))  # int(21 * 0.25)
+    assert schedule.step_update(21) == end
+    assert schedule.optimizer.get_lr() == end
+
+
+def test_length_from_updates_epochs_or_whichever_ends_first():
+    for options, updates in (
+        ({"max_update": 10}, 10),
+        ({"max_epoch": 3}, 21),
+        ({"max_epoch": 3, "max_update": 10}, 10),
+        ({"max_epoch": 3, "max_update": 100}, 21),
+        ({"max_epoch": 3, "update_freq": [2]}, 12),
+        ({"max_epoch": 3, "update_freq": [1, 4]}, 11),
+    ):
+        schedule = schedule_with(warmup_ratio=0.2, **options)
+        tell(schedule, range(7))
+        assert rates(schedule, updates) == pytest.approx(expected_rates(0.5, int(0.2 * updates), updates)), options
+
+
+def test_warm_up_is_one_update_at_least_and_none_only_if_asked_for():
+    for options, warmup in (
+        ({"warmup_ratio": 0.06}, 1),
+        ({"warmup_ratio": 0.0}, 0),
+        ({"warmup_updates": 4}, 4),
+        ({}, 0),
+    ):
+        schedule = schedule_with(max_update=10, **options)
+        assert rates(schedule, 10) == pytest.approx(expected_rates(0.5, warmup, 10))
+    assert rates(schedule_with(max_update=1, warmup_ratio=0.5), 1) == [0.5]  # the only update must not have the rate 0
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        return index
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    batches=st.integers(2, 30),
+    epochs=st.integers(1, 3),
+    update_freq=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    workers=st.integers(1, 3),
+    skip=st.booleans(),
+)
+def test_as_many_updates_as_fairseq_makes(batches, epochs, update_freq, workers, skip):
+    """Counted with fairseq's own iterators, as its training loop uses them."""
+    made = 0
+    for epoch in range(1, epochs + 1):
+        itr = EpochBatchIterator(
+            Numbers(), list, [[n] for n in range(batches)], num_shards=workers, epoch=epoch, skip_remainder_batch=skip
+        )
+        length = len(itr)
+        group = update_freq[min(epoch, len(update_freq)) - 1]
+        groups = GroupedIterator(itr.next_epoch_itr(shuffle=False), group, skip_remainder_batch=skip)
+        made += sum(1 for _ in groups)
+    assert updates_in_training(length, epochs, 0, update_freq, skip) == max(made, 1)
+
+
+def test_a_continued_run_keeps_its_plan(caplog):
+    first = schedule_with(max_epoch=2, warmup_ratio=0.2)
+    first.set_batches_per_epoch(10)
+    planned = rates(first, 20)
+    second = schedule_with(max_epoch=2, warmup_ratio=0.2)
+    assert second.step_update(0) == 123.0  # unknown as yet: the optimizer's rate stays
+    second.load_state_dict(first.state_dict())
+    assert second.step_update(15) == 123.0
+    with caplog.at_level(logging.WARNING):
+        second.set_batches_per_epoch(11)  # the data's later epochs may be longer
+    assert "--reset-lr-scheduler" in caplog.text
+    assert rates(second, 20) == planned
+    second.set_batches_per_epoch(12)
+    assert rates(second, 20) == planned
+
+
+def test_the_state_of_another_schedule_is_taken():
+    schedule = schedule_with(max_epoch=2)
+    schedule.load_state_dict({"best": 3.0})
+    schedule.set_batches_per_epoch(10)
+    assert schedule.best == 3.0
+    assert rates(schedule, 20) == pytest.approx(expected_rates(0.5, 0, 20))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"warmup_ratio": 1.0, "max_epoch": 1}, "--warmup-ratio 1.0: must be at least 0 and below 1"),
+        ({"warmup_ratio": -0.1, "max_epoch": 1}, "--warmup-ratio -0.1"),
+        ({"warmup_ratio": float("nan"), "max_epoch": 1}, "--warmup-ratio nan"),
+        ({"warmup_ratio": 0.1}, "give --max-epoch or --max-update"),
+        ({"warmup_ratio": 0.1, "warmup_updates": 5, "max_epoch": 1}, "--warmup-updates 5 say the same twice: drop one"),
+    ],
+    ids=str,
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(OptionError, match=message):
+        schedule_with(**options)
+
+
+def test_data_without_a_length():
+    stream = SimpleNamespace()
+    with pytest.raises(OptionError, match="give --max-update instead of --max-epoch"):
+        tell(schedule_with(max_epoch=2), stream)
+    tell(schedule_with(max_update=2), stream)
+    with pytest.raises(OptionError, match="was not told how many batches"):
+        schedule_with(max_epoch=2).step_begin_epoch(1)
