@@ -1,0 +1,192 @@
+"""One step of masked-language-model training, or feature extraction: ours against fairseq and Hugging Face. JSON.
+
+    python benchmarks/mlm_step.py --size base --length 512 --batch 4                    # a CPU
+    python benchmarks/mlm_step.py --size base --length 512 --batch 64 --dtype bfloat16   # a GPU, if there is one
+    python benchmarks/mlm_step.py --mode features
+
+A step is forward, loss, backward, clipping of the gradient's norm and Adam. All contestants take the same
+batches (15 % masked; --padding of the batch's columns are padding in the shorter half of the sentences) and run in
+turns, repetition by repetition, in processes of their own. FLOPs are counted by formula, alike for all; the peak they
+are compared with is that of a large matrix product of the same type, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from mlm_models import NAMES, SIZES, VOCABULARY, Size, build
+from peers import machine, peak_mb
+
+PAD, BOS = 1, 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--mode", choices=("train", "features"), default="train")
+    parser.add_argument("--size", choices=list(SIZES), default="base")
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=4, help="sentences")
+    parser.add_argument("--padding", type=float, default=0.0, help="share of padding in every second sentence")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps of a turn")
+    parser.add_argument("--warmup", type=int, default=1, help="steps before the timed ones")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16: autocast")
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--attention-dropout", type=float, default=0.1)
+    parser.add_argument("--kernel", default="auto", help="--attention-kernel of ours")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    if args.job:
+        torch.set_num_threads(args.threads)
+        print(json.dumps(measure_peak(args) if args.job == "peak" else measure(args)))
+        return
+    peak = in_its_own_process("peak")["flops"]
+    turns = [{name: in_its_own_process(name) for name in args.models} for _ in range(args.turns)]
+    print(json.dumps(report(args, turns, peak), indent=2))
+
+
+def in_its_own_process(job: str) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, *sys.argv, "--job", job], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds a step, memory and kernels of one contestant."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(1)
+    try:
+        model = build(args.job, SIZES[args.size], args).to(device)
+    except ImportError as error:
+        return {"missing": str(error)}
+    training = args.mode == "train"
+    model.train(training)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    batches = [example(args, seed, device) for seed in range(args.warmup + args.steps)]
+
+    def step(tokens, masked, targets):
+        with torch.autocast(device.type, torch.bfloat16, enabled=args.dtype == "bfloat16"):
+            if not training:
+                with torch.no_grad():
+                    return model.features(tokens)
+            logits = model(tokens, masked)
+        F.cross_entropy(logits.float(), targets).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+
+    for batch in batches[: args.warmup]:
+        step(*batch)
+    synchronise()
+    begin = clock(args)
+    for batch in batches[args.warmup :]:
+        step(*batch)
+    synchronise()
+    seconds = (clock(args) - begin) / args.steps
+    memory = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else peak_mb()
+    kernels = attention_kernels(lambda: step(*batches[0]))
+    tokens = sum(int(batch[0].ne(PAD).sum()) for batch in batches[args.warmup :]) / args.steps
+    return {"seconds": seconds, "tokens": tokens, "peak_mb": memory, "kernels": kernels}
+
+
+def example(args: argparse.Namespace, seed: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """tokens (batch, length), masked (batch, length), targets (N,)."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(4, VOCABULARY, (args.batch, args.length), generator=generator)
+    tokens[:, 0] = BOS
+    if args.padding:
+        tokens[1::2, args.length - int(args.padding * args.length) :] = PAD
+    masked = (torch.rand(tokens.shape, generator=generator) < 0.15) & tokens.ne(PAD)
+    masked[:, 0], masked[:, 1] = False, True
+    return tokens.to(device), masked.to(device), tokens[masked].to(device)
+
+
+def flops(size: Size, args: argparse.Namespace) -> float:
+    """Of one step without padding: 2 per multiplication and addition; backward twice forward."""
+    tokens = args.batch * args.length
+    forward = size.layers * tokens * (24 * size.width**2 + 4 * args.length * size.width)
+    if args.mode == "features":
+        return forward
+    return 3 * (forward + 0.15 * tokens * 2 * (size.width**2 + size.width * VOCABULARY))
+
+
+def measure_peak(args: argparse.Namespace) -> dict[str, Any]:
+    """FLOP/s of a product of two large matrices, the best of six."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    n = 8192 if device == "cuda" else 2048
+    a, b = (torch.randn(n, n, device=device, dtype=getattr(torch, args.dtype)) for _ in range(2))
+    best = float("inf")
+    for _ in range(6):
+        synchronise()
+        begin = clock(args)
+        a @ b
+        synchronise()
+        best = min(best, clock(args) - begin)
+    return {"flops": 2 * n**3 / best}
+
+
+def attention_kernels(step) -> list[str]:
+    """Names of the operations in which attention was computed, as the profiler sees them."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step()
+    names = {event.key for event in profile.key_averages()}
+    fused = sorted(name for name in names if "attention" in name and name.startswith(("aten::_", "flex")))
+    return fused or [name for name in ("aten::_softmax",) if name in names]
+
+
+def clock(args: argparse.Namespace) -> float:
+    """Seconds; on a CPU those of the processor, shared among the threads, so that other programs distort them less."""
+    return time.perf_counter() if torch.cuda.is_available() else time.process_time() / args.threads
+
+
+def synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def report(args: argparse.Namespace, turns: list[dict[str, Any]], peak: float) -> dict[str, Any]:
+    """Medians over the turns; `times_faster_than`: seconds of the others over those of tupe_r."""
+    work = flops(SIZES[args.size], args)
+    results: dict[str, Any] = {}
+    for name in args.models:
+        runs = [turn[name] for turn in turns]
+        if "missing" in runs[0]:
+            results[name] = runs[0]
+            continue
+        seconds = statistics.median(run["seconds"] for run in runs)
+        results[name] = {
+            "seconds": [round(run["seconds"], 4) for run in runs],
+            "tokens_per_second": round(runs[0]["tokens"] / seconds),
+            "tflops_per_second": round(work / seconds / 1e12, 3),
+            "share_of_peak": round(work / seconds / peak, 3),
+            "peak_mb": round(max(run["peak_mb"] for run in runs)),
+            "attention": runs[0]["kernels"],
+        }
+    medians = {name: statistics.median(result["seconds"]) for name, result in results.items() if "seconds" in result}
+    faster = {name: round(value / medians["tupe_r"], 2) for name, value in medians.items() if "tupe_r" in medians}
+    settings = {key: value for key, value in vars(args).items() if key != "job"}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {
+        "device": device,
+        "machine": machine(["torch", "fairseq", "transformers"]),
+        "settings": settings,
+        "measured_peak_tflops": round(peak / 1e12, 3),
+        "results": results,
+        "seconds_relative_to_tupe_r": faster,
+    }
+
+
+if __name__ == "__main__":
+    main()
