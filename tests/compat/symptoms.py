@@ -13,8 +13,10 @@ import io
 import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -207,6 +209,109 @@ def cpu_data_parallel() -> None:
         model = DistributedFairseqModel(config, torch.nn.Linear(2, 1), group, torch.device("cpu"))
         model(torch.ones(1, 2)).sum().backward()
         torch.distributed.destroy_process_group()
+
+
+def cpu_autocast() -> None:
+    """What a criterion computes with under --amp --cpu: bfloat16 in training, single precision in validation."""
+    import torch
+    from fairseq.criterions import FairseqCriterion
+    from fairseq.dataclass.configs import FairseqConfig
+    from fairseq.models import BaseFairseqModel
+    from fairseq.tasks import FairseqTask
+    from fairseq.trainer import Trainer
+    from omegaconf import OmegaConf
+
+    class Model(BaseFairseqModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(2, 1)
+
+    class Task(FairseqTask):
+        target_dictionary = None
+
+    class Criterion(FairseqCriterion):
+        def forward(self, model, sample, reduce=True):
+            output = model.linear(torch.ones(1, 2))
+            return output.float().sum(), 1, {"type": output.dtype}
+
+    config = OmegaConf.structured(FairseqConfig)
+    config.common.amp = config.common.cpu = True
+    config.optimizer = {"_name": "sgd", "momentum": 0.0, "weight_decay": 0.0, "lr": [0.1]}
+    config.lr_scheduler = {"_name": "fixed", "lr": [0.1], "force_anneal": None, "lr_shrink": 0.1, "warmup_updates": 0}
+    task, model = Task(config.task), Model()
+    trainer = Trainer(config, task, model, Criterion(task))
+    criterion = trainer.criterion
+    before = model.linear.weight.detach().clone()
+    trainer.zero_grad()
+    _, _, log = task.train_step({}, model, criterion.train(), trainer.optimizer, 0)
+    trainer.optimizer.step()
+    assert log["type"] == torch.bfloat16, f"--amp --cpu computes with {log['type']}"
+    assert not torch.equal(before, model.linear.weight), "the step did nothing"
+    _, _, log = task.valid_step({}, model, criterion.eval())
+    assert log["type"] == torch.float32, f"validation computes with {log['type']}"
+
+
+def locked_seeds() -> None:
+    """What two threads draw at the same time is what each would draw alone; also inside one another and after fork."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import numpy as np
+    from fairseq.data import data_utils
+
+    def draw(seed: int) -> float:
+        with data_utils.numpy_seed(seed):
+            first = np.random.rand()
+            time.sleep(0.0005)  # lets the other thread in, as reading an example does
+            with data_utils.numpy_seed(seed, 1):
+                second = np.random.rand()
+            return first + second + np.random.rand()
+
+    alone = [draw(seed) for seed in range(60)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(draw, range(60)))
+    assert alone == together, f"{sum(a != b for a, b in zip(alone, together))} of 60 draws differ"
+
+
+def fresh_workers() -> None:
+    """A dataset whose examples are the number of the epoch, read by a worker."""
+    import torch
+    from fairseq.data import FairseqDataset, iterators
+
+    class Epochs(FairseqDataset):
+        epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> int:
+            return self.epoch
+
+        def collater(self, samples: list) -> "torch.Tensor":
+            return torch.tensor(samples)
+
+    data = Epochs()
+    batches = iterators.EpochBatchIterator(data, data.collater, [[0], [1]], num_workers=1, reuse_dataloader=True)
+    seen = [[batch.item() for batch in batches.next_epoch_itr(shuffle=False)] for _ in range(3)]
+    assert seen == [[1, 1], [2, 2], [3, 3]], f"examples of epochs 1 to 3: {seen}"
+
+
+def stopped_readers() -> None:
+    """A program that leaves while fairseq's thread is reading ahead."""
+    code = (
+        "import torch; from fairseq.data.iterators import BufferedIterator\n"
+        "class Source:\n"
+        "    def __len__(self): return 100000\n"
+        "    def __iter__(self):\n"
+        "        for _ in range(100000): yield torch.ones(400, 400) @ torch.ones(400, 400)\n"
+        "reader = BufferedIterator(3, Source())\n"
+        "for _ in range(3): next(reader)\n"
+    )
+    for _ in range(3):  # it is a race: without the fix nearly every run is lost
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
 
 
 def encoder_copies() -> None:

@@ -1,0 +1,58 @@
+"""Mixed precision on the CPU.
+
+Symptom: ``--amp --cpu`` trains in single precision, beside two warnings that CUDA is not available.
+Versions: all; fairseq 0.12.2 knows CUDA's autocast only.
+Where: fairseq/tasks/fairseq_task.py:513, fairseq/optim/amp_optimizer.py:30.
+Remedy: without a GPU the criterion (and in it the model) runs under ``torch.autocast("cpu", torch.bfloat16)`` while
+    training, as it does under CUDA's autocast on a GPU; bfloat16 needs no scaling of the loss. Validation stays in
+    single precision, as on a GPU.
+Upstream: not reported.
+Can go: with a fairseq whose AMP asks for the device.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from contextlib import contextmanager
+
+REASON = "--amp does nothing with --cpu"
+
+logger = logging.getLogger(__name__)
+
+
+def needed() -> bool:
+    return True
+
+
+@contextmanager
+def patching(module):
+    yield
+    original = module.Trainer._build_optimizer
+
+    def _build_optimizer(self):
+        on_cpu = self.cfg.common.amp and not self.cuda and not self.tpu
+        if on_cpu:
+            use_autocast(self._criterion)
+            logger.info("--amp on the CPU: bfloat16 where PyTorch's autocast takes it, no scaling of the loss")
+        with warnings.catch_warnings():
+            if on_cpu:  # CUDA's scaler is built all the same, and says that it does nothing
+                warnings.filterwarnings("ignore", message=".*GradScaler")
+            return original(self)
+
+    module.Trainer._build_optimizer = _build_optimizer
+
+
+def use_autocast(criterion) -> None:
+    """From now on the forward pass of this criterion runs under the CPU's autocast while it is training."""
+    import torch
+
+    forward = criterion.forward
+
+    def forward_under_autocast(*args, **kwargs):
+        with torch.autocast("cpu", torch.bfloat16, enabled=criterion.training):
+            return forward(*args, **kwargs)
+
+    criterion.forward = forward_under_autocast
+    # fairseq enters CUDA's autocast around it, which warns that there is no CUDA
+    warnings.filterwarnings("ignore", message=".*CUDA is not available.*[Dd]isabling", module="torch.amp")
