@@ -93,10 +93,10 @@ class RelativeTerm(nn.Module):
     def forward(self, tgt_len: int) -> BiasTerm:
         """Scores of `tgt_len` columns and, with `untie_cls`, the two constants."""
         table = self.embed_buckets.weight
-        distances = torch.arange(1 - tgt_len, tgt_len, device=table.device)
+        distances = torch.arange(1 - tgt_len, tgt_len)  # on the CPU: another device's logarithm could be an ulp off
         buckets = relative_position_buckets(distances, self.num_buckets, self.max_distance, self.bidirectional)
-        by_distance = table[buckets].t()  # (num_heads, 2 tgt_len - 1); row i of the scores is the window that
-        scores = by_distance.unfold(1, tgt_len, 1).flip(1)  # starts at distance -i
+        by_distance = table[buckets.to(table.device)].t()  # (num_heads, 2 tgt_len - 1)
+        scores = by_distance.unfold(1, tgt_len, 1).flip(1)  # row i is the window that starts at distance -i
         if not self.untie_cls:
             return BiasTerm(scores)
         return BiasTerm(scores, from_cls=table[self.num_buckets // 2], to_cls=table[self.num_buckets])

@@ -103,7 +103,7 @@ class SentenceEncoder(nn.Module):
         if left_padding:
             raise DataError(
                 "a sentence begins with padding: positions are counted from the first column, so pad on the right "
-                "(--left-pad-source False in translation; --task masked_lm and sentence_prediction do)"
+                "(as --task masked_lm and sentence_prediction do)"
             )
         if no_bos and masked_tokens is None and self.positions.untie_cls:
             raise DataError(

@@ -1,0 +1,247 @@
+"""Attention with a bias: naive loops, and every kernel against the plain one, forward and all gradients."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.modules import attention_kernels
+from embinit_fairseq.modules.attention_kernels import attend, choose_kernel, prepare
+
+B, H, T, S, HEAD_DIM = 3, 2, 5, 5, 4
+SCALE = 0.3
+CASES = {
+    "plain": (False, False),
+    "bias": (True, False),
+    "padding": (False, True),
+    "bias and padding": (True, True),
+}
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+each_case = pytest.mark.parametrize(("with_bias", "with_padding"), CASES.values(), ids=CASES.keys())
+
+
+def inputs(dtype=torch.float64):
+    """q, k, v (B, H, T, d) and a bias (H, T, S), leaves that want gradients."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(B, H, T, HEAD_DIM), (B, H, S, HEAD_DIM), (B, H, S, HEAD_DIM), (H, T, S)]
+    return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for s in shapes]
+
+
+def padding():
+    """Sentences of 5, 3 and 1 tokens."""
+    return torch.arange(S)[None, :] >= torch.tensor([5, 3, 1])[:, None]
+
+
+def loops(q, k, v, bias, padding_mask, scale):
+    """One number at a time: sentence, head, query, key, component."""
+    sentences = []
+    for b in range(len(q)):
+        heads = []
+        for h in range(q.shape[1]):
+            rows = []
+            for i in range(q.shape[2]):
+                keys = [j for j in range(k.shape[2]) if padding_mask is None or not padding_mask[b, j]]
+                logits = []
+                for j in keys:
+                    product = sum(q[b, h, i, c] * k[b, h, j, c] for c in range(q.shape[3]))
+                    logits.append(product * scale + (0 if bias is None else bias[h, i, j]))
+                shares = [x.exp() / sum(y.exp() for y in logits) for x in logits]
+                rows.append(sum(share * v[b, h, j] for share, j in zip(shares, keys)))
+            heads.append(torch.stack(rows))
+        sentences.append(torch.stack(heads))
+    return torch.stack(sentences)
+
+
+def outputs_and_gradients(kernel, with_bias, with_padding, dtype=torch.float64):
+    """kernel: a name, or the loops."""
+    q, k, v, bias = inputs(dtype)
+    mask = padding() if with_padding else None
+    used = bias if with_bias else None
+    out = loops(q, k, v, used, mask, SCALE) if kernel is loops else attend(q, k, v, prepare(kernel, used, mask), SCALE)
+    direction = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view_as(out).to(dtype)
+    leaves = [q, k, v] + ([bias] if with_bias else [])
+    return [out, *torch.autograd.grad((out * direction).sum(), leaves)]
+
+
+@pytest.fixture
+def flex_backward(monkeypatch):
+    """PyTorch refuses flex's backward on a CPU although its plain statement of it runs there: let it."""
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None, raising=False)
+
+
+def assert_kernel_equals_the_loops(kernel, with_bias, with_padding):
+    ours = outputs_and_gradients(kernel, with_bias, with_padding)
+    expected = outputs_and_gradients(loops, with_bias, with_padding)
+    for name, one, other in zip(("output", "dq", "dk", "dv", "dbias"), ours, expected):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@each_case
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+def test_every_kernel_equals_the_loops(kernel, with_bias, with_padding):
+    assert_kernel_equals_the_loops(kernel, with_bias, with_padding)
+
+
+@each_case
+def test_flex_equals_the_loops(flex_backward, with_bias, with_padding):
+    assert_kernel_equals_the_loops("flex", with_bias, with_padding)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@each_case
+def test_half_precision_stays_near_double_precision(flex_backward, with_bias, with_padding, dtype):
+    """Rounding is the difference: a few units in the last place of numbers around 1."""
+    tolerance = 30 * torch.finfo(dtype).eps
+    exact = outputs_and_gradients("eager", with_bias, with_padding)
+    for kernel in ("eager", "sdpa", "flex"):
+        for one, other in zip(outputs_and_gradients(kernel, with_bias, with_padding, dtype), exact):
+            assert one.dtype == dtype
+            torch.testing.assert_close(one.double(), other, rtol=tolerance, atol=tolerance)
+
+
+def test_a_float_bias_is_added_to_half_precision_logits():
+    """Under autocast the logits have half precision and the table of relative positions has not."""
+    q, k, v, _ = inputs(torch.bfloat16)
+    bias = inputs(torch.float32)[3]
+    for kernel in ("eager", "sdpa"):
+        out = attend(q, k, v, prepare(kernel, bias, padding()), SCALE)
+        assert out.dtype == torch.bfloat16
+        assert torch.autograd.grad(out.float().sum(), bias)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("kernel", ["eager", "sdpa", "flex"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_a_sentence_of_padding_gives_no_nan_and_disturbs_no_other(flex_backward, kernel, with_bias, dtype):
+    q, k, v, bias = inputs(dtype)
+    mask = padding()
+    mask[1] = True
+    used = bias if with_bias else None
+    out = attend(q, k, v, prepare(kernel, used, mask), SCALE)
+    leaves = [q, k, v] + ([bias] if with_bias else [])
+    for tensor in (out, *torch.autograd.grad(out.sum(), leaves)):
+        assert tensor.isfinite().all()
+    mask[1] = False
+    others = attend(q, k, v, prepare(kernel, used, mask), SCALE)
+    torch.testing.assert_close(out[[0, 2]], others[[0, 2]])
+
+
+@each_case
+def test_what_is_prepared_is_not_expanded_to_batch_times_heads(with_bias, with_padding):
+    bias = inputs()[3] if with_bias else None
+    mask = padding() if with_padding else None
+    assert prepare("eager", bias, mask).prepared is None
+    prepared = prepare("sdpa", bias, mask).prepared
+    expected = {
+        (False, False): None,
+        (True, False): (1, H, T, S),
+        (False, True): (B, 1, 1, S),
+        (True, True): (B, H, T, S),  # the one case in which the kernel takes nothing smaller
+    }[with_bias, with_padding]
+    assert (None if prepared is None else tuple(prepared.shape)) == expected
+    if expected == (1, H, T, S):
+        assert prepared.data_ptr() == bias.data_ptr()
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+def test_dropout_acts_on_probabilities(kernel):
+    """With the values an identity matrix the output is the probabilities: each 0 or 1 / (1 - p) of what it was.
+
+    A last column of ones has their sum: what is dropped is dropped for all components.
+    """
+    torch.manual_seed(0)
+    size, p = 64, 0.3
+    q, k = torch.randn(2, 4, 3, size, 8, dtype=torch.float64).unbind(0)
+    v = torch.cat([torch.eye(size), torch.ones(size, 1)], dim=1).double().expand(4, 3, -1, -1)
+    bias = torch.randn(3, size, size, dtype=torch.float64)
+    whole = attend(q, k, v, prepare(kernel, bias, None), SCALE)[..., :-1]
+    dropped, sums = attend(q, k, v, prepare(kernel, bias, None), SCALE, p).split([size, 1], dim=-1)
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], whole[kept] / (1 - p))
+    torch.testing.assert_close(dropped.sum(-1, keepdim=True), sums)
+    share, count = float((~kept).double().mean()), kept.numel()
+    assert abs(share - p) < 5 * math.sqrt(p * (1 - p) / count)
+    assert len({float(row.double().mean()) for row in kept.flatten(0, 2)}) > 5, "every entry has its own draw"
+    again = attend(q, k, v, prepare(kernel, bias, None), SCALE, p)[..., :-1]
+    assert not torch.equal(dropped, again)
+
+
+CHOICES = [
+    # requested, device, needs gradients, dropout, flex there, sdpa there -> kernel
+    ("auto", "cpu", True, 0.1, True, True, "eager"),
+    ("auto", "cpu", True, 0.0, True, True, "eager"),
+    ("auto", "cpu", False, 0.0, True, True, "sdpa"),
+    ("auto", "cpu", False, 0.0, False, False, "eager"),
+    ("auto", "cuda", True, 0.1, True, True, "sdpa"),
+    ("auto", "cuda", True, 0.0, True, True, "flex"),
+    ("auto", "cuda", True, 0.0, False, True, "sdpa"),
+    ("auto", "cuda", True, 0.1, False, False, "eager"),
+    ("auto", "cuda", False, 0.0, True, True, "sdpa"),
+    ("eager", "cuda", True, 0.0, True, True, "eager"),
+    ("sdpa", "cpu", True, 0.1, True, True, "sdpa"),
+    ("flex", "cuda", True, 0.0, True, True, "flex"),
+    ("flex", "cpu", False, 0.0, False, True, "flex"),
+]
+
+
+@pytest.mark.parametrize(("requested", "device", "needs_grad", "dropout", "flex", "sdpa", "expected"), CHOICES)
+def test_choice_of_the_kernel(monkeypatch, requested, device, needs_grad, dropout, flex, sdpa, expected):
+    monkeypatch.setattr(attention_kernels, "flex_is_available", lambda: flex)
+    monkeypatch.setattr(attention_kernels, "sdpa_is_available", lambda: sdpa)
+    kernel, why = choose_kernel(requested, torch.device(device), needs_grad, dropout)
+    assert kernel == expected
+    assert ("asked for" in why) == (requested != "auto")
+
+
+@pytest.mark.parametrize(
+    ("requested", "device", "needs_grad", "dropout", "message"),
+    [
+        ("flex", "cuda", True, 0.1, "--attention-dropout 0 or choose sdpa"),
+        ("flex", "cpu", True, 0.0, "no gradients on a CPU"),
+        ("flex", "cuda", False, 0.0, "needs PyTorch 2.5 or later and Triton"),
+        ("sdpa", "cpu", False, 0.0, "needs PyTorch 2.1 or later"),
+    ],
+)
+def test_a_kernel_that_cannot_do_it_is_refused(monkeypatch, requested, device, needs_grad, dropout, message):
+    monkeypatch.setattr(attention_kernels, "flex_is_available", lambda: False)
+    monkeypatch.setattr(attention_kernels, "sdpa_is_available", lambda: False)
+    with pytest.raises(OptionError, match=message):
+        choose_kernel(requested, torch.device(device), needs_grad, dropout)
+
+
+def test_an_old_sdpa_without_scale_does_not_count(monkeypatch):
+    attention_kernels.sdpa_is_available.cache_clear()
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda q, k, v, attn_mask=None, dropout_p=0.0: v)
+    try:
+        assert not attention_kernels.sdpa_is_available()
+    finally:
+        attention_kernels.sdpa_is_available.cache_clear()
+
+
+def test_many_lengths_do_not_wear_out_the_compiled_kernel(flex_backward, monkeypatch):
+    """PyTorch compiles for eight shapes and then returns to an implementation that holds all logits in memory."""
+    import torch._dynamo
+
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compile_(f, **{**options, "backend": "aot_eager"}))
+    attention_kernels._compiled_flex.cache_clear()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    kernel = attention_kernels._compiled_flex()
+    try:
+        for length in range(20, 56, 4):
+            q = torch.randn(2, 2, length, 16)
+            attn_bias = prepare("flex", torch.randn(2, length, length), None)
+            out = kernel(q, q, q, score_mod=attn_bias.prepared, scale=SCALE)
+            expected = attend(q, q, q, prepare("eager", attn_bias.bias, None), SCALE)
+            torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+        frames = torch._dynamo.utils.counters["frames"]
+        assert frames["total"] == frames["ok"] <= 4
+    finally:
+        attention_kernels._compiled_flex.cache_clear()
+        torch._dynamo.reset()
