@@ -4,8 +4,8 @@
 
 Both models are in one process and take turns, so that a busy machine troubles both alike; figures are medians of CPU
 seconds (of wall seconds on a GPU), and the ratio is that of the medians, ours to stock. The sentences are random words,
---length and fewer, down to its half. Beam search is fairseq's, and every output is made as long as --length: both models
-do the same number of steps.
+--length and fewer, down to its half. Beam search is fairseq's, and every output is made as long as --length: both
+models do the same number of steps.
 
     training_step     forward, cross-entropy, backward, Adam; dropout 0.1
     decode_batch      all sentences in one batch
