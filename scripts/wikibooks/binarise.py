@@ -1,0 +1,96 @@
+"""Sub-words -> the data folder that fairseq-train reads: what fairseq-preprocess would make of all shards in one file.
+
+fairseq-preprocess itself holds every sentence's length and position as Python objects, about 80 bytes a line. Here its
+binariser works on one shard at a time, in several processes, and the shards' files are put together piece by piece.
+The dictionary begins with the three symbols, as that of the authors' code does, whether they occur or not.
+
+work/encoded/*/{train,valid,symbols}.txt -> bin/{dict.txt,train.bin,train.idx,valid.bin,valid.idx}
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+
+logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)  # every process would ask for tensorboardX
+from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer  # noqa: E402
+from fairseq.data import Dictionary  # noqa: E402
+from wikibooks.cleaning import SYMBOLS  # noqa: E402
+from wikibooks.encode import text_bytes  # noqa: E402
+from wikibooks.outputs import complete_folder, finished_shards, remove_leftovers  # noqa: E402
+from wikibooks.pool import run_tasks  # noqa: E402
+from wikibooks.words import read_counts  # noqa: E402
+
+_HEADER = 18  # bytes of an index before the number of sentences: magic, version, code of the number's type
+SPLITS = ("train", "valid")
+
+
+def write_dictionary(counts: list[Path], path: Path, size: int) -> None:
+    """The most frequent symbols, `size` with fairseq's own four, filled up to a multiple of eight."""
+    dictionary = Dictionary(extra_special_symbols=SYMBOLS)
+    for each in counts:
+        for symbol, count in read_counts(each):
+            dictionary.add_symbol(symbol, count)
+    dictionary.finalize(nwords=size, padding_factor=8)
+    # Dictionary.save would leave the extra symbols out, and every other symbol's number would be wrong by three.
+    own = dictionary.unk() + 1
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(f"{s} {n}\n" for s, n in zip(dictionary.symbols[own:], dictionary.count[own:]))
+
+
+def binarise_shard(shard: Path, output: Path, dictionary: Path) -> None:
+    symbols = Dictionary.load(str(dictionary))
+    binariser = VocabularyDatasetBinarizer(symbols, append_eos=True)
+    with complete_folder(output / shard.name) as folder:
+        for split in SPLITS:
+            text = str(shard / f"{split}.txt")
+            FileBinarizer.multiprocess_dataset(text, "mmap", binariser, str(folder / split), vocab_size=len(symbols))
+
+
+def join_shards(shards: list[Path], split: str, output: Path) -> None:
+    """The shards' .bin and .idx files, in this order, as one."""
+    with open(output / f"{split}.bin", "wb") as file:
+        for shard in shards:
+            with open(shard / f"{split}.bin", "rb") as part:
+                shutil.copyfileobj(part, file)
+    indices = [shard / f"{split}.idx" for shard in shards]
+    lengths = [struct.unpack("<Q", each.read_bytes()[_HEADER : _HEADER + 8])[0] for each in indices]
+    with open(output / f"{split}.idx", "wb") as file:
+        file.write(indices[0].read_bytes()[:_HEADER] + struct.pack("<Q", sum(lengths)))
+        for index, length in zip(indices, lengths):  # sentences' lengths, then where they begin
+            file.write(index.read_bytes()[_HEADER + 8 :][: 4 * length])
+        start = 0
+        for shard, index, length in zip(shards, indices, lengths):
+            begins = np.frombuffer(index.read_bytes(), dtype="<i8", offset=_HEADER + 8 + 4 * length)
+            file.write((begins + start).tobytes())
+            start += (shard / f"{split}.bin").stat().st_size
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder with encoded/; gets binary/")
+    parser.add_argument("--vocabulary", type=int, default=32768, help="symbols in all (default %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("output", type=Path, help="the data folder")
+    args = parser.parse_args()
+    encoded = finished_shards(args.work / "encoded")
+    binary = args.work / "binary"
+    remove_leftovers(binary)
+    args.output.mkdir(parents=True)
+    dictionary = args.output / "dict.txt"
+    write_dictionary([shard / "symbols.txt" for shard in encoded], dictionary, args.vocabulary)
+    tasks = [
+        (text_bytes(shard), (shard, binary, dictionary)) for shard in encoded if not (binary / shard.name).is_dir()
+    ]
+    run_tasks("binarising", binarise_shard, tasks, args.jobs)
+    for split in SPLITS:
+        join_shards([binary / shard.name for shard in encoded], split, args.output)
+
+
+if __name__ == "__main__":
+    main()

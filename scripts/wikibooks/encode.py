@@ -1,0 +1,109 @@
+"""Shards of tokenised text -> sub-words: rare words become <unk>, short sentences are joined, BPE is applied.
+
+work/clean/00000/train.txt -> work/encoded/00000/{train.txt,valid.txt,symbols.txt,stats.json}
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from wikibooks.cleaning import SYMBOLS, UNKNOWN
+from wikibooks.joining import join_short
+from wikibooks.outputs import complete_folder, finished_shards, remove_leftovers
+from wikibooks.pool import run_tasks
+from wikibooks.words import WordSet, write_counts
+
+REMEMBERED = 200_000  # words: about 100 MB
+_KEPT = {symbol: symbol for symbol in (*SYMBOLS, UNKNOWN)}
+
+
+def read_sentences(path: Path) -> Iterator[list[list[str]]]:
+    """Documents as lists of sentences; a blank line ends a document."""
+    document: list[list[str]] = []
+    with open(path, encoding="utf-8", newline="\n") as text:
+        for line in text:
+            if words := line.split():
+                document.append(words)
+            elif document:
+                yield document
+                document = []
+
+
+class Encoder:
+    """From words to sub-words of subword-nmt; remembers the words that it has met."""
+
+    def __init__(self, codes: Path, frequent: Path | None):
+        try:
+            from subword_nmt.apply_bpe import BPE
+        except ModuleNotFoundError as error:
+            raise SystemExit(f"error: {error.name} is missing: pip install subword-nmt") from None
+        with open(codes, encoding="utf-8") as file:
+            self._bpe = BPE(file)
+        self._frequent = WordSet(frequent) if frequent else None
+        self._known = dict(_KEPT)
+
+    def __call__(self, word: str) -> str:
+        """The pieces of a word, separated by blanks; all but the last end in `@@`."""
+        pieces = self._known.get(word)
+        if pieces is None:
+            if len(self._known) > REMEMBERED:  # all words of 16 GB of text would need gigabytes
+                self._known = dict(_KEPT)
+                self._bpe.cache.clear()
+            pieces = self._known[word] = self._cut(word)
+        return pieces
+
+    def _cut(self, word: str) -> str:
+        if self._frequent is not None and word not in self._frequent:
+            return UNKNOWN
+        return " ".join(self._bpe.segment_tokens([word]))
+
+
+def text_bytes(shard: Path) -> int:
+    """Size of the text of a cleaned or encoded shard."""
+    return sum((shard / f"{split}.txt").stat().st_size for split in ("train", "valid"))
+
+
+def encode_shard(shard: Path, output: Path, codes: Path, frequent: Path | None) -> None:
+    encoder = Encoder(codes, frequent)
+    stats: Counter[str] = Counter()
+    symbols: Counter[str] = Counter()
+    with complete_folder(output / shard.name) as folder:
+        for split in ("train", "valid"):
+            with open(folder / f"{split}.txt", "w", encoding="utf-8") as file:
+                for document in read_sentences(shard / f"{split}.txt"):
+                    lines = [" ".join(map(encoder, sentence)) for sentence in join_short(document)]
+                    file.write("\n".join(lines) + "\n\n")
+                    found = Counter(" ".join(lines).split(" "))
+                    counts = {"documents": 1, "sentences": len(lines), "unknown": found[UNKNOWN]}
+                    counts["tokens"] = sum(found.values())
+                    stats.update({f"{split}_{what}": number for what, number in counts.items()})
+                    if split == "train":
+                        symbols.update(found)
+        write_counts(symbols, folder / "symbols.txt")
+        (folder / "stats.json").write_text(json.dumps(stats) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder with clean/ and words/; gets encoded/")
+    parser.add_argument("--codes", type=Path, required=True, help="merges of subword-nmt")
+    parser.add_argument("--all-words", action="store_true", help="rare words do not become <unk>")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    args = parser.parse_args()
+    output = args.work / "encoded"
+    remove_leftovers(output)
+    frequent = None if args.all_words else args.work / "words" / "frequent.npy"
+    tasks = [
+        (text_bytes(shard), (shard, output, args.codes, frequent))
+        for shard in finished_shards(args.work / "clean")
+        if not (output / shard.name).is_dir()
+    ]
+    run_tasks("encoding", encode_shard, tasks, args.jobs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Pre-training of several models on the same text: models x seeds, then a table of validation losses and their curves.
+#
+# Usage: [VENV=DIR] bash scripts/wikibooks/run.sh --data DIR --output DIR [options] [-- OPTIONS OF train.sh]
+#   --data DIR          what prepare.sh made
+#   --output DIR        runs and results go here
+#   --models MODEL ...  architectures, or "NAME=ARCH OPTIONS" where one needs options of its own; default:
+#                       BERT-A, TUPE-A and TUPE-R of base size with --embedding-normalize, as in the authors' code
+#   --seeds N ...       default: 1
+#   --updates N         default 1000000
+#   --jobs N            runs at a time, default: one per core (CPU) or per GPU
+# OPTIONS OF train.sh may end in "-- OPTIONS" for fairseq-train.
+#
+# Can be stopped and started again: finished runs are kept, interrupted ones continue. Results: DIR/results.md,
+# results.json, curves.png. The table so far, while the grid is running:
+#   PYTHONPATH=scripts python -m wikibooks.mlm_table --runs DIR/runs --output DIR
+# shellcheck source=../common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+# shellcheck source=../grid.sh
+source "$REPO/scripts/grid.sh"
+
+HERE=$REPO/scripts/wikibooks
+data="" output="" models=() seeds=() updates=1000000 jobs="" extra=()
+
+while [[ $# -gt 0 ]]; do
+  option=$1
+  case $option in
+    -h | --help) usage && exit 0 ;;
+    --)
+      shift
+      extra=("$@")
+      break
+      ;;
+    --models | --seeds)
+      shift
+      declare -n list=${option#--}
+      list=()
+      while [[ $# -gt 0 && $1 != --* ]]; do
+        list+=("$1")
+        shift
+      done
+      [[ ${#list[@]} -gt 0 ]] || die "$option needs a value; see $(basename "$0") --help"
+      continue
+      ;;
+    --*) need_value "$option" $# ;;
+    *) die "$option: no such option; see $(basename "$0") --help" ;;
+  esac
+  case $option in
+    --data) data=$2 ;;
+    --output) output=$2 ;;
+    --updates) updates=$2 ;;
+    --jobs) jobs=$2 ;;
+    *) die "$option: no such option; see $(basename "$0") --help" ;;
+  esac
+  shift 2
+done
+
+[[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
+[[ -d $data/bin ]] || die "--data $data: no folder bin in it; run prepare.sh --output $data first"
+[[ ${#models[@]} -gt 0 ]] || models=("bert_a=bert_a_base --embedding-normalize"
+  "tupe_a=tupe_base --embedding-normalize" "tupe_r=tupe_base --embedding-normalize --rel-pos")
+[[ ${#seeds[@]} -gt 0 ]] || seeds=(1)
+data=$(absolute "$data") output=$(absolute "$output")
+use_environment
+jobs=${jobs:-$(default_jobs)}
+
+declare -A model_of=()
+names=()
+for model in "${models[@]}"; do
+  [[ $model == *=* ]] || model="$model=$model"
+  name=${model%%=*}
+  [[ $name =~ ^[A-Za-z0-9_.+-]+$ ]] || die "--models $model: a name consists of letters, digits and _ . + -"
+  [[ -z ${model_of[$name]:-} ]] || die "--models: the name $name occurs twice"
+  model_of[$name]=${model#*=}
+  names+=("$name")
+done
+
+one_run() {
+  local seed=$1 name=$2 own options=() between=(--)
+  read -ra own <<<"${model_of[$2]}"
+  options=(--data "$data" --output "$output/runs/$name.seed$seed" --name "$name" --arch "${own[0]}" --seed "$seed"
+    --updates "$updates" ${extra[@]+"${extra[@]}"})
+  for word in "${options[@]}"; do [[ $word != -- ]] || between=(); done
+  bash "$HERE/train.sh" "${options[@]}" ${between[@]+"${between[@]}"} "${own[@]:1}"
+}
+
+# Seeds outermost, so that after the first seed the table is complete, if without deviations.
+list_runs() {
+  local seed name
+  for seed in "${seeds[@]}"; do
+    for name in "${names[@]}"; do echo "$seed $name"; done
+  done
+}
+
+say "${#names[@]} models x ${#seeds[@]} seeds, $jobs at a time"
+run_grid "$jobs" "$output/logs" one_run < <(list_runs)
+PYTHONPATH=$REPO/scripts python -m wikibooks.mlm_table --runs "$output/runs" --output "$output"

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Pre-train a masked language model on prepared text with the settings of Ke et al. 2021 (TUPE).
+#
+# Usage: [VENV=DIR] bash scripts/wikibooks/train.sh --data DIR --output RUN --arch ARCH [options] [-- OPTIONS]
+#   --data DIR         what prepare.sh made
+#   --output RUN       folder of this run; an interrupted run is continued
+#   --arch ARCH        tupe_base, bert_a_base, roberta_base, ...
+#   --name NAME        what the model is called in tables (default: the architecture)
+#   --seed N           default 1
+#   --updates N        default 1000000; the learning rate falls to 0 over so many
+#   --warmup N         updates of warm-up, default: one in a hundred
+#   --lr RATE          peak learning rate, default 1e-4
+#   --batch N          sequences in an update, over all devices (default 256)
+#   --device-batch N   sequences that one device takes at a time (default 16)
+#   --tokens N         length of a sequence (default 512)
+#   --mask-prob P      default 0.15
+#   --dropout P        of hidden states and attention, default 0.1
+#   --precision KIND   fp16 (default on a GPU), bf16 or fp32 (default on a CPU)
+#   --save-every N     validate and save every N updates (default: one in a hundred, at least 10); of these checkpoints the
+#                      last and every tenth are kept: with 1000000 updates those at 100000, 200000, ..., 1000000
+# Everything after -- goes to fairseq-train, after the options above, so that it can replace them; options of the
+# architecture belong there.
+#
+# Writes RUN/train.log, RUN/training.json, RUN/checkpoints and, at the end, RUN/result.json. Uses all GPUs there are.
+# shellcheck source=../common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+# shellcheck source=../grid.sh
+source "$REPO/scripts/grid.sh"
+
+data="" output="" arch="" name="" seed=1 updates=1000000 warmup="" lr=1e-4 batch=256 device_batch=16 tokens=512
+mask_prob=0.15 dropout=0.1 precision="" save_every="" extra=()
+
+# number OPTION VALUE SMALLEST: a whole number.
+number() { [[ $2 =~ ^[0-9]+$ && $2 -ge $3 ]] || die "$1 $2: must be a whole number from $3"; }
+
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --)
+      shift
+      extra=("$@")
+      break
+      ;;
+    --*) need_value "$1" $# ;;
+    *) die "$1: no such option; see $(basename "$0") --help" ;;
+  esac
+  case $1 in
+    --data) data=$2 ;;
+    --output) output=$2 ;;
+    --arch) arch=$2 ;;
+    --name) name=$2 ;;
+    --seed) seed=$2 ;;
+    --updates) number "$1" "$2" 1 && updates=$2 ;;
+    --warmup) number "$1" "$2" 0 && warmup=$2 ;;
+    --lr) lr=$2 ;;
+    --batch) number "$1" "$2" 1 && batch=$2 ;;
+    --device-batch) number "$1" "$2" 1 && device_batch=$2 ;;
+    --tokens) number "$1" "$2" 3 && tokens=$2 ;;
+    --mask-prob) mask_prob=$2 ;;
+    --dropout) dropout=$2 ;;
+    --precision) one_of "$1" "$2" fp16 bf16 fp32 && precision=$2 ;;
+    --save-every) number "$1" "$2" 1 && save_every=$2 ;;
+    *) die "$1: no such option; see $(basename "$0") --help" ;;
+  esac
+  shift 2
+done
+
+[[ -n $data && -n $output && -n $arch ]] || die "--data, --output and --arch are needed; see $(basename "$0") --help"
+[[ -d $data/bin ]] || die "--data $data: no folder bin in it; run prepare.sh --output $data first"
+data=$(absolute "$data") output=$(absolute "$output")
+use_environment
+
+warmup=${warmup:-$((updates / 100))}
+[[ -n $save_every ]] || save_every=$((updates < 1000 ? 10 : updates / 100))
+devices=$(gpus) device=(--cpu --num-workers 0)
+if [[ $devices -gt 0 ]]; then
+  device=(--num-workers 2)
+  precision=${precision:-fp16}
+fi
+together=$((device_batch * (devices > 1 ? devices : 1)))
+((batch % together == 0)) || die "--batch $batch: must be a multiple of --device-batch $device_batch times \
+the number of devices (together $together)"
+[[ ${precision:-fp32} == fp32 ]] || device+=("--$precision")
+
+# Blocks of complete sentences (FULL-SENTENCES); a sentence that is longer than a block is left out. Nothing is saved or
+# validated at the end of an epoch: how long one is says little about the training.
+command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task masked_lm --criterion masked_lm --arch "$arch"
+  --sample-break-mode complete --tokens-per-sample "$tokens" --mask-prob "$mask_prob"
+  --skip-invalid-size-inputs-valid-test --dropout "$dropout" --attention-dropout "$dropout"
+  --optimizer adam --adam-betas "(0.9, 0.999)" --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 1.0
+  --lr "$lr" --lr-scheduler polynomial_decay --warmup-updates "$warmup" --total-num-update "$updates"
+  --max-update "$updates" --batch-size "$device_batch" --required-batch-size-multiple 1
+  --update-freq "$((batch / together))" --seed "$seed"
+  --save-interval-updates "$save_every" --keep-interval-updates 1 --keep-interval-updates-pattern "$((10 * save_every))"
+  --no-epoch-checkpoints --save-interval 1000000 --validate-interval 1000000
+  --save-dir "$output/checkpoints" --log-format json --log-interval 100 "${device[@]}")
+command+=(${extra[@]+"${extra[@]}"})
+
+mkdir -p "$output"
+python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
+  --label "task=masked_lm" "model=${name:-$arch}" "arch=$arch" "seed=$seed" -- "${command[@]}"
+# A finished run that is continued would do one more update.
+if PYTHONPATH=$REPO/scripts python -m wikibooks.mlm_log --run "$output" --updates "$updates"; then
+  say "trained before: $output"
+else
+  log_training "$output" "${command[@]}"
+fi
+python "$REPO/scripts/run_result.py" finish --run "$output"
