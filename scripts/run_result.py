@@ -33,7 +33,11 @@ def write_json(path: Path, record: dict) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb") as file:  # gigabytes, for a pre-training corpus
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def data_hashes(folder: Path) -> dict[str, str]:

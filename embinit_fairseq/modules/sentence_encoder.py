@@ -98,6 +98,8 @@ class SentenceEncoder(nn.Module):
         """(batch, src_len), True at padding; None if there is none. One look at the device for all questions."""
         padding_mask = src_tokens.eq(self.padding_idx)
         first_is_other = src_tokens[:, 0].ne(self.bos)
+        if masked_tokens is not None:
+            first_is_other = first_is_other & ~masked_tokens[:, 0]
         questions = torch.stack([padding_mask.any(), padding_mask[:, 0].any(), first_is_other.any()])
         any_padding, left_padding, no_bos = questions.tolist()
         if left_padding:
@@ -105,7 +107,7 @@ class SentenceEncoder(nn.Module):
                 "a sentence begins with padding: positions are counted from the first column, so pad on the right "
                 "(as --task masked_lm and sentence_prediction do)"
             )
-        if no_bos and masked_tokens is None and self.positions.untie_cls:
+        if no_bos and self.positions.untie_cls:
             raise DataError(
                 "a sentence does not begin with <s>, but untied positions treat the first column as such: add "
                 "--init-token 0 (sentence_prediction), or use --tupe-tie-cls"

@@ -15,7 +15,7 @@
 #   --tokens N         length of a sequence (default 512)
 #   --mask-prob P      default 0.15
 #   --dropout P        of hidden states and attention, default 0.1
-#   --precision KIND   fp16 (default on a GPU), bf16 or fp32 (default on a CPU)
+#   --precision KIND   fp16 (default on a GPU), bf16 or fp32 (default on a CPU; there bf16 is PyTorch's autocast)
 #   --save-every N     validate and save every N updates (default: one in a hundred, at least 10); of these checkpoints the
 #                      last and every tenth are kept: with 1000000 updates those at 100000, 200000, ..., 1000000
 # Everything after -- goes to fairseq-train, after the options above, so that it can replace them; options of the
@@ -76,6 +76,10 @@ devices=$(gpus) device=(--cpu --num-workers 0)
 if [[ $devices -gt 0 ]]; then
   device=(--num-workers 2)
   precision=${precision:-fp16}
+elif [[ $precision == bf16 ]]; then
+  precision=amp
+elif [[ $precision == fp16 ]]; then
+  die "--precision fp16 needs a GPU; on a CPU take bf16 or fp32"
 fi
 together=$((device_batch * (devices > 1 ? devices : 1)))
 ((batch % together == 0)) || die "--batch $batch: must be a multiple of --device-batch $device_batch times \
@@ -91,7 +95,8 @@ command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task masked_lm --cri
   --lr "$lr" --lr-scheduler polynomial_decay --warmup-updates "$warmup" --total-num-update "$updates"
   --max-update "$updates" --batch-size "$device_batch" --required-batch-size-multiple 1
   --update-freq "$((batch / together))" --seed "$seed"
-  --save-interval-updates "$save_every" --keep-interval-updates 1 --keep-interval-updates-pattern "$((10 * save_every))"
+  --validate-interval-updates "$save_every" --save-interval-updates "$save_every"
+  --keep-interval-updates 1 --keep-interval-updates-pattern "$((10 * save_every))"
   --no-epoch-checkpoints --save-interval 1000000 --validate-interval 1000000
   --save-dir "$output/checkpoints" --log-format json --log-interval 100 "${device[@]}")
 command+=(${extra[@]+"${extra[@]}"})

@@ -219,14 +219,14 @@ def test_a_first_token_that_is_not_bos_is_refused_where_it_matters(name):
 
 
 def test_bos_may_be_masked_or_exchanged_in_pre_training():
-    """Also where masked_tokens does not say so: with --num-workers 0, fairseq's inputs and targets may disagree."""
     tokens = torch.tensor([[MASK, 4, 5, 2], [7, 4, 5, 2], [BOS, 4, MASK, 2]])
-    masked = torch.tensor([[True, False, False, False], [False, False, True, False], [False, False, True, False]])
+    masked = torch.tensor([[True, False, False, False], [True, False, True, False], [False, False, True, False]])
     module = encoder()
     features, _ = module(tokens, masked)
     torch.testing.assert_close(features.flatten(0, 1), plain(module, "tupe_r", tokens.tolist()))
-    with pytest.raises(DataError, match="does not begin with <s>"):
-        module(tokens)
+    for unexplained in (None, masked & (torch.arange(4) > 0), masked & (tokens[:, :1] == MASK)):
+        with pytest.raises(DataError, match="does not begin with <s>"):
+            module(tokens, unexplained)
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODINGS if name not in ("none", "bert_r")])
