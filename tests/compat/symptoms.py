@@ -273,7 +273,9 @@ def locked_seeds() -> None:
 
 
 def fresh_workers() -> None:
-    """A dataset whose examples are the number of the epoch, read by a worker."""
+    """A dataset whose examples are the number of the epoch, read by a worker; no more than the last is left."""
+    import multiprocessing
+
     import torch
     from fairseq.data import FairseqDataset, iterators
 
@@ -296,6 +298,8 @@ def fresh_workers() -> None:
     batches = iterators.EpochBatchIterator(data, data.collater, [[0], [1]], num_workers=1, reuse_dataloader=True)
     seen = [[batch.item() for batch in batches.next_epoch_itr(shuffle=False)] for _ in range(3)]
     assert seen == [[1, 1], [2, 2], [3, 3]], f"examples of epochs 1 to 3: {seen}"
+    left = multiprocessing.active_children()
+    assert len(left) <= 1, f"{len(left)} workers are left"
 
 
 def stopped_readers() -> None:
