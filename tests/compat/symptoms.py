@@ -300,6 +300,8 @@ def fresh_workers() -> None:
     assert seen == [[1, 1], [2, 2], [3, 3]], f"examples of epochs 1 to 3: {seen}"
     left = multiprocessing.active_children()
     assert len(left) <= 1, f"{len(left)} workers are left"
+    loader = iterators.torch.utils.data.DataLoader(data, num_workers=1, persistent_workers=True)
+    assert not loader.persistent_workers, "fairseq's workers are persistent"
 
 
 def stopped_readers() -> None:
