@@ -232,7 +232,7 @@ def cpu_autocast() -> None:
     class Criterion(FairseqCriterion):
         def forward(self, model, sample, reduce=True):
             output = model.linear(torch.ones(1, 2))
-            return output.float().sum(), 1, {"type": output.dtype}
+            return output.float().sum(), 1, {"type": output.dtype, "flash": torch.backends.cuda.flash_sdp_enabled()}
 
     config = OmegaConf.structured(FairseqConfig)
     config.common.amp = config.common.cpu = True
@@ -247,6 +247,10 @@ def cpu_autocast() -> None:
     trainer.optimizer.step()
     assert log["type"] == torch.bfloat16, f"--amp --cpu computes with {log['type']}"
     assert not torch.equal(before, model.linear.weight), "the step did nothing"
+    for tokens in (14, 300):
+        batch = {"net_input": {"src_tokens": torch.zeros(1, tokens)}}
+        _, _, log = task.train_step(batch, model, criterion.train(), trainer.optimizer, 0)
+        assert log["flash"] == (tokens == 300), f"{tokens} tokens in bfloat16 take the slower attention"
     _, _, log = task.valid_step({}, model, criterion.eval())
     assert log["type"] == torch.float32, f"validation computes with {log['type']}"
 
