@@ -21,6 +21,7 @@ REGISTERING = [
     "embinit_fairseq.models.electra",
     "embinit_fairseq.criterions.electra",
     "embinit_fairseq.models.tupe_transformer",
+    "embinit_fairseq.models.duo_transformer",
 ]
 
 register_with_fairseq(REGISTERING)

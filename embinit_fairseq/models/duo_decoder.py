@@ -1,0 +1,171 @@
+"""Decoder of `--arch duo_transformer_*`: fairseq's interface around layers that hold several streams.
+
+n: streams, B: batch, T: tgt_len, S: src_len, C: width, V: symbols.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import FairseqIncrementalDecoder
+from torch import Tensor, nn
+
+from embinit_fairseq.errors import DataError
+from embinit_fairseq.models.duo_embedding import DuoEmbedding, DuoSideConfig, one_below_the_other, side_by_side
+from embinit_fairseq.models.translation import check_length
+from embinit_fairseq.modules.decoder_cache import DecoderCache, distinct_rows
+from embinit_fairseq.modules.decoder_layer import causal
+from embinit_fairseq.modules.duo_layers import DuoDecoderLayer
+from embinit_fairseq.modules.duo_output import FusedTables, Fusion, logits_of_streams
+
+#: about as many steps as a decoded sentence has: below `width / _STEPS` rows the fused table is not worth making
+_STEPS = 16
+
+
+class DuoDecoder(FairseqIncrementalDecoder):
+    """Streams of embeddings, layers, (layer norm of pre-LN), fusion, logits."""
+
+    def __init__(
+        self, cfg: DuoSideConfig, dictionary: Any, tables: list[nn.Embedding], kdim: int, tied_output: bool
+    ) -> None:
+        super().__init__(dictionary)
+        width, num_streams = cfg.layer.embed_dim, cfg.streams.num_streams
+        self.cfg, self.padding_idx = cfg, tables[0].padding_idx
+        self.embedding = DuoEmbedding(cfg, tables)
+        self.layers = nn.ModuleList(DuoDecoderLayer(cfg.layer, cfg.streams, kdim) for _ in range(cfg.num_layers))
+        self.layer_norm = nn.LayerNorm(width) if cfg.layer.normalize_before else None
+        self.fusion = Fusion(num_streams, width) if cfg.fusion and num_streams > 1 else None
+        self.fused_tables = self.output_projection = None
+        if not tied_output:
+            self.output_projection = nn.Linear(width * (1 if self.fusion else num_streams), len(dictionary), bias=False)
+        elif self.fusion:
+            self.fused_tables = FusedTables([table.embedding_dim for table in tables], width)
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: dict[str, Any] | None = None,
+        features_only: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """prev_output_tokens (B, T) -> logits (B, T, V), or with features_only what `output_layer` takes.
+
+        The second result holds `attn`, the weights of cross-attention (B, T, S) of one layer (default: the last), mean
+        over streams and heads (default: all), and `inner_states`, each (T, B, n C). With an incremental_state
+        prev_output_tokens is the whole prefix, and the results are those of the tokens that were not given before.
+        """
+        x, extra = self.extract_features(
+            prev_output_tokens, encoder_out, incremental_state, alignment_layer, alignment_heads
+        )
+        return (x if features_only else self.output_layer(x, incremental_state)), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: dict[str, Any] | None = None,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As forward with features_only. Raises DataError for a target that is too long."""
+        check_length(prev_output_tokens, self.cfg.max_positions, "target")
+        memory = one_below_the_other(encoder_out["encoder_out"][0].transpose(0, 1), self.cfg.streams.num_streams)
+        cache = None if incremental_state is None else self._cache(incremental_state, encoder_out, memory)
+        x = self._embed(prev_output_tokens, cache)
+        stepping, src_padding = cache is not None, next(iter(encoder_out["encoder_padding_mask"]), None)
+        self_bias = self.cfg.prepare(x, self.training, *self._masks(prev_output_tokens, x, cache), stepping)
+        cross_bias = self.cfg.prepare(x, self.training, None, src_padding, stepping)
+        aligned = len(self.layers) - 1 if alignment_layer is None else alignment_layer
+        attn, states = None, [side_by_side(x)]
+        for at, layer in enumerate(self.layers):
+            if cache is None:
+                x, weights = layer(x, self_bias, memory, cross_bias, at == aligned)
+            else:
+                x, weights = layer.step(x, self_bias, cache, at, cross_bias, at == aligned)
+            attn = attn if weights is None else weights[:, :, :alignment_heads].mean(dim=(0, 2))
+            states.append(side_by_side(x))
+        if cache is not None:
+            cache.advance(x.shape[2])
+        x = side_by_side(x if self.layer_norm is None else self.layer_norm(x))
+        x = x if self.fusion is None else self.fusion(x)
+        return x, {"attn": [attn], "inner_states": [state.transpose(0, 1) for state in states]}
+
+    def output_layer(self, features: Tensor, incremental_state: dict[str, Any] | None = None) -> Tensor:
+        """features (B, T, d), or (B, T, n d) without fusion -> logits (B, T, V)."""
+        if self.output_projection is not None:
+            return self.output_projection(features)
+        tables = [table.weight for table in self.embedding.tables()]
+        if self.fused_tables is None:
+            streams = features.chunk(len(tables), dim=-1)
+            maps = self.embedding.maps()
+            return logits_of_streams(
+                [x if change is None else x @ change.weight for x, change in zip(streams, maps)], tables
+            )
+        if incremental_state is None:
+            return F.linear(features, self.fused_tables(tables))
+        if len(features) * _STEPS < self.cfg.layer.embed_dim:
+            return self.fused_tables.factored(features, tables)
+        table = self.get_incremental_state(incremental_state, "table")
+        if table is None:
+            table = self.fused_tables(tables)
+            self.set_incremental_state(incremental_state, "table", table)
+        return F.linear(features, table)
+
+    def reorder_incremental_state(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
+        """Row n becomes what row `new_order[n]` was, in each stream."""
+        cache = self.get_incremental_state(incremental_state, "cache")
+        if cache is not None:
+            cache.reorder(self._rows(new_order, len(cache.sentence) // self.cfg.streams.num_streams))
+
+    def max_positions(self) -> int:
+        """Longest output in tokens, `</s>` included."""
+        return self.cfg.max_positions
+
+    def _rows(self, rows: Tensor, batch: int) -> Tensor:
+        """Numbers of rows among `batch` (B,) -> the same rows of each stream among n `batch`, (n B,)."""
+        first = torch.arange(self.cfg.streams.num_streams, device=rows.device) * batch
+        return (first.unsqueeze(1) + rows).flatten()
+
+    def _cache(self, incremental_state: dict[str, Any], encoder_out: dict[str, Any], memory: Tensor) -> DecoderCache:
+        """The cache of this batch; keys and values of cross-attention are computed at its start, once a sentence."""
+        cache = self.get_incremental_state(incremental_state, "cache")
+        if cache is None:
+            sentence = encoder_out["sentence"][0]
+            rows, place = distinct_rows(sentence)
+            distinct = memory.index_select(1, rows)
+            place = self._rows(place, len(rows))
+            parts = [layer.encoder_attn.memory(distinct) for layer in self.layers]
+            of_rows = self._rows(sentence, int(sentence.max()) + 1)
+            cache = DecoderCache(of_rows, [(k.index_select(0, place), v.index_select(0, place)) for k, v in parts])
+            self.set_incremental_state(incremental_state, "cache", cache)
+        return cache
+
+    def _embed(self, prev_output_tokens: Tensor, cache: DecoderCache | None) -> Tensor:
+        """(n, B, new tokens, C)."""
+        if cache is None:
+            return self.embedding(prev_output_tokens)
+        if prev_output_tokens.shape[1] <= cache.length:
+            raise DataError(
+                f"incremental decoding was given {prev_output_tokens.shape[1]} tokens after {cache.length}: "
+                "prev_output_tokens must be the whole prefix, with at least one token more than before"
+            )
+        return self.embedding(prev_output_tokens, cache.length)
+
+    def _masks(
+        self, prev_output_tokens: Tensor, x: Tensor, cache: DecoderCache | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The causal bias (1, new tokens, all tokens) and the padding mask (B, T), None where nothing is shut off.
+
+        Padding behind a sentence needs no mask: nobody looks at the future.
+        """
+        tgt_len = prev_output_tokens.shape[1]
+        if cache is not None:
+            if tgt_len == cache.length + 1:
+                return None, None
+            return causal(x.new_zeros(1, tgt_len, tgt_len))[:, cache.length :], None
+        padding_mask = prev_output_tokens.eq(self.padding_idx)
+        return causal(x.new_zeros(1, tgt_len, tgt_len)), (padding_mask if padding_mask[:, 0].any() else None)
