@@ -20,6 +20,17 @@ import time
 import warnings
 from pathlib import Path
 
+from training_symptoms import (  # noqa: F401  looked up by name
+    checked_labels,
+    empty_data,
+    half_precision,
+    numbered_checkpoints,
+    one_run_a_folder,
+    refused,
+    spawned_processes,
+    unreadable_checkpoints,
+)
+
 
 def hashable_dataclasses() -> None:
     importlib.import_module("fairseq.dataclass.configs").FairseqConfig()
@@ -76,6 +87,12 @@ def composed(*arguments: str):
 
     parser = options.get_training_parser()
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["data", "--arch", "lstm", *arguments]))
+
+
+def mismatched_criterions() -> None:
+    """A criterion that lacks what the task takes from it."""
+    with refused("--criterion cross_entropy", "--task sentence_prediction", "sentence_prediction_adapters"):
+        composed("--task", "sentence_prediction", "--criterion", "cross_entropy", "--num-classes", "2")
 
 
 @contextlib.contextmanager

@@ -1,0 +1,59 @@
+"""Several processes that fairseq starts itself.
+
+Symptom: (a) ``--distributed-world-size 2 --cpu`` ends with ``AssertionError: world size is 2 but have 0 available
+    devices``; with ``--distributed-init-method`` as well it starts nothing at all, and the exit status is 0. (b) With
+    ``--cpu`` several processes need ``--distributed-backend gloo``: the default is for GPUs only. (c) Each data-loader
+    worker of such a process is a new interpreter that imports torch and fairseq: seconds for every epoch and
+    validation.
+Versions: all; fairseq 0.12.2 starts one process for each GPU, also with ``--cpu``.
+Where: fairseq/distributed/utils.py:72, :142, :315 (``distributed_main``) and :347.
+Remedy: with ``--cpu`` as many processes as ``--distributed-world-size`` says, which talk through gloo; the workers of
+    all processes start as those of a single one do, on Linux by a fork.
+Upstream: not reported. Without this fix: torchrun, and ``--distributed-backend gloo``.
+Can go: with a fairseq that counts no GPUs with ``--cpu``.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from contextlib import contextmanager
+
+from fairseq_compat.shadow import shadow
+
+REASON = "with --cpu fairseq counts GPUs and starts no process; workers of processes start slowly"
+
+
+def needed() -> bool:
+    return True
+
+
+@contextmanager
+def patching(module):
+    yield
+    original_call, original_main = module.call_main, module.distributed_main
+
+    @functools.wraps(original_call)
+    def call_main(cfg, main, **kwargs):
+        training = cfg.distributed_training
+        if not cfg.common.cpu or cfg.common.tpu:
+            return original_call(cfg, main, **kwargs)
+        if training.distributed_backend == "nccl":
+            training.distributed_backend = "gloo"
+        count = training.distributed_world_size
+        if training.distributed_no_spawn or count == 1:
+            return original_call(cfg, main, **kwargs)
+        torch = module.torch
+        module.torch = shadow(torch, cuda=shadow(torch.cuda, device_count=lambda: count))
+        try:
+            return original_call(cfg, main, **kwargs)
+        finally:
+            module.torch = torch
+
+    @functools.wraps(original_main)
+    def distributed_main(i, main, cfg, kwargs):
+        if multiprocessing.parent_process() is not None:  # its default is how it was started itself
+            multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
+        return original_main(i, main, cfg, kwargs)
+
+    module.call_main, module.distributed_main = call_main, distributed_main

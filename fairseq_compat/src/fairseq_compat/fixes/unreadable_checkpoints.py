@@ -1,0 +1,81 @@
+"""Checkpoints that cannot be loaded are named.
+
+Symptom: a checkpoint that was cut short, is empty, or is another kind of file ends training, generation and evaluation
+    with ``OSError: [Errno 22] Invalid argument``, ``EOFError``, ``IndexError: pop from empty list``, ``KeyError:
+    'best_loss'`` and the like, without its name.
+Versions: all; the errors are those of torch 2.13.
+Where: fairseq/checkpoint_utils.py:315 and :878, the only ``torch.load`` of that module.
+Remedy: an ``UnpicklingError`` that names the file, says what is wrong with it and what to do. What torch's allow-list
+    refuses is refused as before.
+Upstream: not reported.
+Can go: with a fairseq that does this.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import zipfile
+from contextlib import contextmanager
+
+from fairseq_compat.shadow import shadow
+
+REASON = "errors about broken checkpoints do not name the file"
+
+ZIP = b"PK\x03\x04"  # what torch.save writes since 1.6
+PICKLE = b"\x80\x02"  # what it wrote before
+
+
+def needed() -> bool:
+    return True
+
+
+def fault(path: str, error: Exception) -> str:
+    """What is wrong with a file that torch did not load."""
+    named = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if named:
+        return f"it holds {named[1]}, which is not plain data and could execute code; or the file is damaged"
+    with open(path, "rb") as file:
+        start = file.read(4)
+    if not start:
+        return "the file is empty"
+    if (start == ZIP and not zipfile.is_zipfile(path)) or start[:2] == PICKLE:
+        return "the file was cut short or damaged (a copy or download that did not end?)"
+    if start == ZIP:
+        return f"the file is damaged ({str(error).strip().splitlines()[0]})"
+    return "this is another kind of file"
+
+
+def lacking(state) -> str | None:
+    """What is wrong with the content of a file; None if it holds a model."""
+    if not isinstance(state, dict):
+        return f"it holds a {type(state).__name__}, no model of fairseq"
+    if "model" not in state:
+        return f"it has no 'model', but {', '.join(map(repr, list(state)[:5])) or 'nothing'}"
+    return None
+
+
+@contextmanager
+def patching(module):
+    yield
+    torch = module.torch
+
+    def load(file, *args, **kwargs):
+        path = os.fspath(getattr(file, "name", file))
+        cause = None
+        try:
+            state = torch.load(file, *args, **kwargs)
+            problem = lacking(state)
+        except MemoryError:
+            raise
+        except Exception as error:  # a damaged pickle can raise anything
+            problem, cause = fault(path, error), error
+        if problem:
+            raise pickle.UnpicklingError(
+                f"checkpoint {path} cannot be loaded: {problem}. Give another file, such as an earlier checkpoint of "
+                "the same folder, or write this one anew"
+            ) from cause
+        return state
+
+    module.torch = shadow(torch, load=load)
