@@ -43,11 +43,13 @@ class ElectraCriterionConfig(FairseqDataclass):
 
 @register_criterion("electra", dataclass=ElectraCriterionConfig)
 class ElectraCriterion(FairseqCriterion):
-    """Works with `--arch electra_*` and any task that masks as masked_lm does."""
+    """It belongs to `--arch electra_*` and `--task masked_lm`, or a task that masks as that does."""
 
     def __init__(self, cfg: ElectraCriterionConfig, task: Any) -> None:
         super().__init__(task)
         self.rtd_weight, self.seed = cfg.rtd_weight, cfg.seed
+        if not 0 <= cfg.rtd_weight < math.inf:
+            raise OptionError(f"--rtd-weight {cfg.rtd_weight}: must be a number that is not negative (the paper's: 50)")
         self.mask_prob = getattr(task.cfg, "mask_prob", None)
         if self.mask_prob is None:
             raise OptionError("--criterion electra needs a task that masks tokens: give --task masked_lm")

@@ -27,7 +27,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from embinit_fairseq.analysis import glue_metrics
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.errors import DataError, OptionError
 
 CLASSIFICATION = {
     "accuracy": glue_metrics.accuracy,
@@ -87,7 +87,13 @@ class SentencePredictionMetrics(SentencePredictionCriterion):
         super().add_args(parser)  # leaves out what is there
 
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict]:
-        """The stock (loss, sample size, logging output), in validation with each metric's sums as `_<metric>`."""
+        """The stock (loss, sample size, logging output), in validation with each metric's sums as `_<metric>`.
+
+        Raises DataError for a split without labels.
+        """
+        if "target" not in sample:
+            files = "SPLIT.label, a number a line" if self.regression_target else "SPLIT.bin and SPLIT.idx"
+            raise DataError(f"{self.task.cfg.data}/label has no labels for this split: expected {files}")
         with remembered_logits(model) as logits:
             loss, sample_size, logging_output = super().forward(model, sample, reduce)
         if not self.training:

@@ -120,13 +120,15 @@ def _fill(
     slot: Slot, name: str, strategy: EmbedInit, read: SlotSource | None, path: str | None, request: Request
 ) -> dict[str, Any]:
     """Fill one table and describe what was done."""
-    rows, dim = slot.embedding.num_embeddings, slot.embedding.embedding_dim
-    std = request.options.embed_init_std if strategy.scaled else None
-    draws = Draws(rows, dim, request.draw_seed, slot.name, std)
+    options = request.options
+    std = options.embed_init_std if strategy.scaled else None
+    draws = Draws(slot.embedding.num_embeddings, slot.embedding.embedding_dim, request.draw_seed, slot.name, std)
     before = describe(_as_array(slot))
-    source = read.source if read else None
     table = build(
-        lambda source, draws: strategy.table(source, draws, request.options), source, draws, slot.vocabulary.pad_row
+        lambda source, draws: strategy.table(source, draws, options),
+        read.source if read else None,
+        draws,
+        slot.vocabulary.pad_row,
     )
     if not np.isfinite(table).all():
         raise OptionError(
@@ -134,37 +136,42 @@ def _fill(
             f"{path or 'use'} are too large for this strategy"
         )
     write_table(slot, table)
-    after = describe(_as_array(slot))
-    positions = position_std(slot.owner)
-    found = read.alignment.found if read else np.zeros(rows, dtype=bool)
-    slot_record = {
-        "rows": rows,
-        "dim": dim,
-        "tied": slot.tied,
+    return {
         "strategy": name,
-        "oov": request.options.embed_init_oov if read and strategy.fills else None,
-        "shuffle": request.options.embed_init_shuffle if name == "shuffled" else None,
-        "match": sorted(request.options.embed_init_match or RULES) if read else None,
+        "oov": options.embed_init_oov if read and strategy.fills else None,
+        "shuffle": options.embed_init_shuffle if name == "shuffled" else None,
+        "match": sorted(options.embed_init_match or RULES) if read else None,
         "std": std,
         "target_std": draws.target_std if strategy.scaled else None,
         "seed": request.draw_seed,
-        "source": None,
-        "source_moments": None,
         "before": before,
+        **_table_record(slot, read.alignment.found if read else None),
+        **_source_record(read, path),
+    }
+
+
+def _table_record(slot: Slot, found: np.ndarray | None) -> dict[str, Any]:
+    """What a filled table is like. found: (N,) bool, the rows that have a vector."""
+    after, positions = describe(_as_array(slot)), position_std(slot.owner)
+    rows = slot.embedding.num_embeddings
+    return {
+        "rows": rows,
+        "dim": slot.embedding.embedding_dim,
+        "tied": slot.tied,
         "after": after,
         "embed_scale": slot.embed_scale,
         "after_scaled_std": after["std"] * slot.embed_scale,
         "position_std": positions,
         "absorption_ratio": absorption_ratio(after["std"], slot.embed_scale, positions),
         "dictionary": report.symbols_digest(slot.vocabulary.symbols),
-        "known_rows": report.pack_rows(found),
+        "known_rows": report.pack_rows(np.zeros(rows, dtype=bool) if found is None else found),
     }
-    if read:
-        slot_record |= _source_record(read, path)
-    return slot_record
 
 
-def _source_record(read: SlotSource, path: str | None) -> dict[str, Any]:
+def _source_record(read: SlotSource | None, path: str | None) -> dict[str, Any]:
+    """What was read for a table, if anything was."""
+    if read is None:
+        return {"source": None, "source_moments": None}
     origin = read.origin
     return {
         "source": {

@@ -19,6 +19,7 @@ import fairseq.models
 from embinit_fairseq.hooks.apply import embed_init
 from embinit_fairseq.hooks.options import request_from
 from embinit_fairseq.hooks.resume import recall
+from embinit_fairseq.hooks.training_check import check_training
 
 _MARK = "_embinit_wrapped"
 _loading: ContextVar[bool] = ContextVar("loading", default=False)
@@ -36,9 +37,11 @@ def _wrap_build_model() -> None:
 
     @functools.wraps(inner)
     def build_model(cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
+        """fairseq's model, initialised as `--embed-init` says unless its weights come from a checkpoint."""
         model = inner(cfg, task, from_checkpoint)
         if not from_checkpoint and not _loading.get():
             request = request_from(cfg)
+            check_training(model, request)
             if request.strategy is None:
                 recall(cfg, request)
             else:
@@ -54,6 +57,7 @@ def _wrap_loading() -> None:
 
     @functools.wraps(inner)
     def load_model_ensemble_and_task(*args: Any, **kwargs: Any) -> Any:
+        """fairseq's function; models that are built inside it are not initialised."""
         before = _loading.set(True)
         try:
             return inner(*args, **kwargs)

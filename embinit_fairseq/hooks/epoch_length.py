@@ -27,18 +27,19 @@ def install() -> None:
 
     @functools.wraps(inner)
     def get_train_iterator(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's iterator, after the schedule was told its length."""
         epoch_itr = inner(self, *args, **kwargs)
         name = getattr(self.cfg.lr_scheduler, "_name", None)
         # the class is asked, not the object: reading `lr_scheduler` builds the optimizer, for others too early
         if hasattr(LR_SCHEDULER_REGISTRY.get(name), "set_batches_per_epoch"):
-            tell(self.lr_scheduler, epoch_itr)
+            tell(self.lr_scheduler, epoch_itr, self)
         return epoch_itr
 
     setattr(get_train_iterator, _MARK, True)
     Trainer.get_train_iterator = get_train_iterator
 
 
-def tell(schedule: Any, epoch_itr: Any) -> None:
+def tell(schedule: Any, epoch_itr: Any, trainer: Trainer) -> None:
     """Give the schedule the length of an epoch; raises OptionError if it needs one and the data have none."""
     if not schedule.needs_epoch_length:
         return
@@ -48,4 +49,8 @@ def tell(schedule: Any, epoch_itr: Any) -> None:
         raise OptionError(
             "the training data are a stream: an epoch has no known length; give --max-update instead of --max-epoch"
         ) from None
-    schedule.set_batches_per_epoch(batches)
+    if schedule.counted is not None and trainer.task.has_sharded_data("train"):
+        batches = schedule.counted.batches  # shards differ; the first one's length counts
+    schedule.set_batches_per_epoch(
+        batches, lambda: (trainer.get_num_updates(), epoch_itr.epoch, epoch_itr.iterations_in_epoch)
+    )

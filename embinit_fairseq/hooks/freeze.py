@@ -93,12 +93,14 @@ class _HeldRows:
         self.embedding = embedding
 
     def attach(self, task: Any) -> None:
+        """Hold the rows in every step of the task's training."""
         self.weight.register_hook(self._mask_gradient)
         # fairseq's own extension point: a model calls set_num_updates of every module that has it, before each step
         self.embedding.set_num_updates = self._set_num_updates
         inner = task.optimizer_step
 
         def optimizer_step(optimizer: Any, model: Any, update_num: int) -> None:
+            """The task's own step, after which the frozen rows are put back."""
             self._set_num_updates(update_num)
             kept = self._rows_of(optimizer) if self.active else []
             inner(optimizer, model=model, update_num=update_num)

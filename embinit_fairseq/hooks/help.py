@@ -29,6 +29,7 @@ def install() -> None:
 
     @functools.wraps(inner)
     def add_model_args(parser: ArgumentParser) -> Any:
+        """fairseq's function, after the options of `--embed-init` were added to the help."""
         describe(parser)
         return inner(parser)
 

@@ -5,13 +5,14 @@ polynomial_decay must be told the number of updates and of warm-up updates. Here
 2021 fine-tune with `--warmup-ratio 0.06`. Their fork of fairseq forgets --update-freq when it counts updates.
 
 The length of an epoch becomes known when fairseq has made the first training iterator (hooks/epoch_length.py). It is
-kept in the checkpoint: a run that is continued follows the schedule it began with.
+kept in the checkpoint: a run that is continued follows the schedule it began with. If an epoch has another length by
+then (--batch-size, --update-freq, workers, data), the updates that are left are counted anew from where the run is.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, List, Optional  # noqa: UP035  fairseq recognises lists by the name of typing's
 
@@ -46,6 +47,36 @@ class PolynomialDecayEpochsConfig(FairseqDataclass):
     skip_remainder_batch: Optional[bool] = II("optimization.skip_remainder_batch")
 
 
+@dataclass
+class Counted:
+    """From what the number of updates of a training follows: what was done when it was counted, and the epochs after.
+
+    batches: of one worker in an epoch. update_freq: one value per epoch, the last for all further ones. updates, epoch,
+    used: updates made before, the epoch they ended in (from 1), and how many of its batches were used.
+    """
+
+    batches: int
+    update_freq: Sequence[int]
+    updates: int = 0
+    epoch: int = 1
+    used: int = 0
+
+    def updates_in_training(self, max_epoch: int, max_update: int, skip_remainder_batch: bool) -> int:
+        """The number of updates after which fairseq stops.
+
+        max_update: 0: none. skip_remainder_batch: fairseq leaves out an epoch's last batch, and groups that are not
+        full; where it continues within an epoch, as many batches again as were used. As it does there, groups that were
+        begun count as used.
+        """
+        updates, used = self.updates, self.used
+        for epoch in range(self.epoch, max_epoch + 1):
+            group = self.update_freq[min(epoch, len(self.update_freq)) - 1]
+            groups = (self.batches - used - 1) // group if skip_remainder_batch else math.ceil(self.batches / group)
+            updates += max(0, groups - math.ceil(used / group))
+            used = 0
+        return max(1, min(updates, max_update) if max_update > 0 else updates)
+
+
 @register_lr_scheduler("polynomial_decay_epochs", dataclass=PolynomialDecayEpochsConfig)
 class PolynomialDecayEpochs(FairseqLRScheduler):
     """Hands over to fairseq's PolynomialDecayLRSchedule as soon as the number of updates is known."""
@@ -53,8 +84,9 @@ class PolynomialDecayEpochs(FairseqLRScheduler):
     def __init__(self, cfg: PolynomialDecayEpochsConfig, optimizer: Any) -> None:
         super().__init__(cfg, optimizer)
         check_options(cfg)
-        self.batches_per_epoch: Optional[int] = None
+        self.counted: Optional[Counted] = None  # the count that holds; before the start that of a checkpoint
         self.schedule: Optional[PolynomialDecayLRSchedule] = None
+        self._told: Optional[tuple[int, Callable[[], tuple[int, int, int]]]] = None
         if not self.needs_epoch_length:
             self._start(cfg.max_update)
 
@@ -63,27 +95,36 @@ class PolynomialDecayEpochs(FairseqLRScheduler):
         """Whether --max-epoch decides about the number of updates, maybe together with --max-update."""
         return self.cfg.max_epoch > 0
 
-    def set_batches_per_epoch(self, batches: int) -> None:
-        """The batches of each worker in an epoch, before --update-freq groups them. The first number holds."""
-        if self.batches_per_epoch is None:
-            self.batches_per_epoch = batches
-        elif self.batches_per_epoch != batches and self.schedule is None:
+    def set_batches_per_epoch(
+        self, batches: int, position: Callable[[], tuple[int, int, int]] = lambda: (0, 1, 0)
+    ) -> None:
+        """The batches of each worker in an epoch, before --update-freq groups them. The first number holds.
+
+        position: (updates made, epoch from 1, batches of it that were used); it is asked when the rate is next needed,
+        since fairseq restores the place in an epoch after it has made the iterator.
+        """
+        if self.schedule is None and self.needs_epoch_length:
+            self._told = (batches, position)
+
+    def _plan(self) -> None:
+        """Count the updates, once the length of an epoch is known."""
+        if self._told is None:
+            return
+        (batches, position), self._told = self._told, None
+        update_freq, before = list(self.cfg.update_freq), self.counted
+        if before is None or (before.batches, before.update_freq) != (batches, update_freq):
+            self.counted = Counted(batches, update_freq, *position())
+        updates = self.counted.updates_in_training(
+            self.cfg.max_epoch, self.cfg.max_update, bool(self.cfg.skip_remainder_batch)
+        )
+        if before not in (None, self.counted):
             logger.warning(
-                "an epoch has %d batches, but the learning rates were planned for %d, which stays so; give "
-                "--reset-lr-scheduler to plan them anew",
-                batches,
-                self.batches_per_epoch,
+                "the learning rates were planned for epochs of %d batches and --update-freq %s; now it is %d and %s: "
+                "the updates that are left were counted anew, the training ends after %d",
+                *(before.batches, ",".join(map(str, before.update_freq))),
+                *(batches, ",".join(map(str, update_freq)), updates),
             )
-        if self.schedule is None:
-            self._start(
-                updates_in_training(
-                    self.batches_per_epoch,
-                    self.cfg.max_epoch,
-                    self.cfg.max_update,
-                    self.cfg.update_freq,
-                    bool(self.cfg.skip_remainder_batch),
-                )
-            )
+        self._start(updates)
 
     def _start(self, updates: int) -> None:
         warmup = self.cfg.warmup_updates
@@ -104,15 +145,24 @@ class PolynomialDecayEpochs(FairseqLRScheduler):
 
     def state_dict(self) -> dict[str, Any]:
         """What a continued run needs."""
-        return {**super().state_dict(), "batches_per_epoch": self.batches_per_epoch}
+        return {**super().state_dict(), "counted": None if self.counted is None else dict(vars(self.counted))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the state; that of another schedule lacks the length of the epoch, which is then measured."""
         super().load_state_dict(state_dict)
-        self.batches_per_epoch = state_dict.get("batches_per_epoch")
+        if state_dict.get("counted"):
+            self.counted = Counted(**state_dict["counted"])
+        elif state_dict.get("batches_per_epoch"):  # earlier checkpoints hold no more
+            self.counted = Counted(state_dict["batches_per_epoch"], list(self.cfg.update_freq))
+
+    def step(self, epoch: int, val_loss: Optional[float] = None) -> None:
+        """An epoch has ended, or a checkpoint was loaded."""
+        self._plan()
+        super().step(epoch, val_loss)
 
     def step_begin_epoch(self, epoch: int) -> float:
         """The rate at the beginning of an epoch."""
+        self._plan()
         if self.schedule is None:
             raise OptionError(
                 "--lr-scheduler polynomial_decay_epochs was not told how many batches an epoch has; it works with "
@@ -125,21 +175,6 @@ class PolynomialDecayEpochs(FairseqLRScheduler):
         return self.optimizer.get_lr() if self.schedule is None else self.schedule.step_update(num_updates)
 
 
-def updates_in_training(
-    batches: int, max_epoch: int, max_update: int, update_freq: Sequence[int], skip_remainder_batch: bool
-) -> int:
-    """The number of updates after which fairseq stops.
-
-    batches: of one worker in an epoch. update_freq: one value per epoch, the last for all further ones.
-    skip_remainder_batch: fairseq leaves out an epoch's last batch, and groups that are not full. max_update: 0: none.
-    """
-    updates = 0
-    for epoch in range(max_epoch):
-        group = update_freq[min(epoch, len(update_freq) - 1)]
-        updates += (batches - 1) // group if skip_remainder_batch else math.ceil(batches / group)
-    return max(1, min(updates, max_update) if max_update > 0 else updates)
-
-
 def check_options(cfg: PolynomialDecayEpochsConfig) -> None:
     """Raise OptionError for options that make no schedule."""
     if cfg.warmup_ratio is not None and not 0 <= cfg.warmup_ratio < 1:
@@ -148,6 +183,9 @@ def check_options(cfg: PolynomialDecayEpochsConfig) -> None:
         raise OptionError(
             f"--warmup-ratio {cfg.warmup_ratio} and --warmup-updates {cfg.warmup_updates} say the same twice: drop one"
         )
+    for name in ("warmup_updates", "end_learning_rate", "power"):
+        if not 0 <= getattr(cfg, name) < math.inf:
+            raise OptionError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: must be 0 or a positive number")
     if cfg.max_epoch <= 0 and cfg.max_update <= 0:
         raise OptionError(
             "--lr-scheduler polynomial_decay_epochs needs the length of the training: give --max-epoch or --max-update"

@@ -126,6 +126,19 @@ def test_a_killed_run_goes_on_with_the_same_rates(alone, grades, tmp_path):
             assert {key: record[key] for key in timeless} == {key: before[update][key] for key in timeless}
 
 
+def test_rates_are_planned_anew_for_another_update_freq(alone, grades, tmp_path):
+    """From the same checkpoint, 14 of 35 batches into epoch 2, with one batch an update: 21 more updates, not 11."""
+    shutil.copy(alone[0] / "checkpoint_2_25.pt", tmp_path / "checkpoint_last.pt")
+    done = run("fairseq_cli.train", *options(grades, tmp_path, *REGRESSION))
+    assert "--update-freq 2; now it is 35 and 1" in done.stdout
+    logged = {update: float(record["lr"]) for update, record in records(done, "train_inner").items()}
+    updates = 25 + 21
+    assert set(logged) == set(range(26, updates + 1))
+    warmup = int(updates * WARMUP)
+    for update, rate in logged.items():
+        assert rate == pytest.approx(PEAK * (updates - update) / (updates - warmup), rel=1e-5)
+
+
 def test_classification_is_chosen_by_the_metric(sentiment, tmp_path):
     extra = ["--num-classes", "2", "--glue-metrics", "mcc", "acc_and_f1", "--best-checkpoint-metric", "mcc"]
     done = run("fairseq_cli.train", *options(sentiment / "bin", tmp_path, *extra))

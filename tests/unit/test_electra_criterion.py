@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 
 import pytest
 import torch
 from electra_models import BOS, EOS, MASKED, PAD, SENTENCES, batch_of, criterion_for, model_for, task_for
-from fairseq.logging import metrics
+from fairseq import options as fairseq_options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from tupe_reference import encode, gelu, linear, lm_logits, normed
 
-from embinit_fairseq.criterions.electra import uniform_noise
+from embinit_fairseq.criterions.electra import ElectraCriterion, ElectraCriterionConfig, uniform_noise
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.tupe import TupeConfig, TupeModel
 
@@ -190,86 +192,28 @@ def test_draws_change_with_the_update_in_training_only():
     assert float(criterion_for(seed=2)(model, batch)[2]["rtd_loss"]) != logs[True][0]
 
 
-def logged(criterion, model, batches, together):
-    """What fairseq would log: every batch by itself, or all of them as the parts of one update."""
-    logs = [criterion(model, batch)[2] for batch in batches]
-    with metrics.aggregate(new_root=True) as meters:
-        for group in [logs] if together else [[log] for log in logs]:
-            criterion.reduce_metrics(group)
-    return meters.get_smoothed_values()
-
-
-def mixed_model_and_batches():
-    """Half of the tokens are c, which the generator likes; the discriminator's threshold is its median."""
-    model = model_for().eval()
-    sentences = [[BOS, *[6 if (row + at) % 2 else 4 + (row * at) % 10 for at in range(9)], EOS] for row in range(8)]
-    masked = [[], *[list(range(row, 11, 2)) for row in (0, 1, 0, 1, 0, 1, 0)]]
-    batches = [batch_of(sentences[:2], masked[:2], ids=[0, 1]), batch_of(sentences[2:], masked[2:], [2, 3, 4, 5, 6, 7])]
-    with torch.no_grad():
-        model.generator.lm_head.bias[6] += 3
-        features, _ = model.encoder(torch.tensor(sentences))
-        model.encoder.rtd_head.out_proj.bias -= model.encoder.rtd_head(features).median()
-    return model, batches
-
-
-@torch.no_grad()
-def counted(model, batch):
-    """Sums of losses and counts, token by token."""
-    count = dict.fromkeys(("tokens", "masked", "guessed", "replaced", "flagged", "hits", "kept"), 0)
-    count |= {"mlm": 0.0, "rtd": 0.0}
-    for row, number in enumerate(batch["id"].tolist()):
-        tokens, target = batch["net_input"]["src_tokens"][row : row + 1], batch["target"][row : row + 1]
-        noise = uniform_noise(1, 0, [number], target.shape[1])
-        logits, corrupted, detected = model(tokens, masked_tokens=target.ne(PAD), noise=noise)
-        wanted = target[target.ne(PAD)]
-        count["mlm"] -= float(logits.log_softmax(-1)[range(len(wanted)), wanted].sum())
-        count["guessed"] += sum(int(x.argmax()) == int(y) for x, y in zip(logits, wanted))
-        count["masked"] += len(wanted)
-        for token, original, seen, logit in zip(tokens[0], target[0], corrupted[0], detected[0]):
-            replaced, flagged = bool(original != PAD and seen != original), bool(logit.sigmoid() > 0.5)
-            count["rtd"] -= math.log(float(logit.sigmoid() if replaced else 1 - logit.sigmoid()))
-            assert original != PAD or seen == token
-            for name, value in (("tokens", 1), ("replaced", replaced), ("flagged", flagged)):
-                count[name] += value
-            count["hits"] += flagged and replaced
-            count["kept"] += not flagged and not replaced
-    return count
-
-
-@pytest.mark.parametrize("together", [False, True])
-def test_metrics_are_of_all_tokens_not_averages_of_batches(together):
-    model, batches = mixed_model_and_batches()
-    values = logged(criterion_for(), model, batches, together)
-    one, other = (counted(model, batch) for batch in batches)
-    n = {key: one[key] + other[key] for key in one}
-    assert 0 < n["hits"] < min(n["replaced"], n["flagged"])
-    assert 0 < n["guessed"] < n["masked"]
-    mlm, rtd = n["mlm"] / n["masked"] / math.log(2), n["rtd"] / n["tokens"] / math.log(2)
-    assert values["mlm_loss"] == pytest.approx(mlm, abs=6e-4)
-    assert values["rtd_loss"] == pytest.approx(rtd, abs=6e-5)
-    assert values["loss"] == pytest.approx(mlm + 50 * rtd, abs=6e-4)
-    assert values["ppl"] == pytest.approx(2**mlm, abs=6e-3)
-    rates = {
-        "mlm_accuracy": n["guessed"] / n["masked"],
-        "replaced": n["replaced"] / n["tokens"],
-        "rtd_precision": n["hits"] / n["flagged"],
-        "rtd_recall": n["hits"] / n["replaced"],
-        "rtd_original": n["kept"] / (n["tokens"] - n["replaced"]),
-    }
-    for name, rate in rates.items():
-        assert values[name] == pytest.approx(100 * rate, abs=0.06), name
-
-
-def test_metrics_of_nothing_are_no_error():
-    with metrics.aggregate(new_root=True) as meters:
-        criterion_for().reduce_metrics([])  # fairseq: a worker that ran out of memory
-    assert meters.get_smoothed_values()["loss"] == 0
-
-
 def test_half_precision_losses_are_single():
     model = model_for().to(torch.bfloat16)
     loss, _, _ = criterion_for()(model, batch_of(SENTENCES, MASKED))
     assert loss.dtype == torch.float32
+
+
+def test_the_weight_of_the_second_loss_is_the_papers_unless_given():
+    """Clark et al. 2020, section 2: lambda = 50."""
+    parser = argparse.ArgumentParser()
+    ElectraCriterion.add_args(parser)
+    assert (
+        ElectraCriterionConfig().rtd_weight == 50 == ElectraCriterion(ElectraCriterionConfig(), task_for()).rtd_weight
+    )
+    assert parser.parse_args([]).rtd_weight == 50
+    assert parser.parse_args(["--rtd-weight", "3.5"]).rtd_weight == 3.5
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
+def test_a_weight_that_is_none_is_refused(weight):
+    with pytest.raises(OptionError, match=r"--rtd-weight .*: must be a number that is not negative"):
+        criterion_for(rtd_weight=weight)
+    assert criterion_for(rtd_weight=0.0).rtd_weight == 0
 
 
 def test_wrong_partners_are_refused():
@@ -280,6 +224,13 @@ def test_wrong_partners_are_refused():
     tupe = TupeModel.build_model(TupeConfig(**sizes), task)
     with pytest.raises(OptionError, match="--arch electra_base"):
         criterion_for(task)(tupe, batch_of(SENTENCES, MASKED))
+
+
+def test_a_task_that_needs_another_criterion_is_refused():
+    parser = fairseq_options.get_training_parser()
+    command = "data --task sentence_prediction --num-classes 2 --criterion electra --arch electra_tiny".split()
+    with pytest.raises(ValueError, match=r"--criterion electra does not go with --task sentence_prediction.*masked_lm"):
+        convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, command))
 
 
 def test_berts_way_of_masking_is_pointed_out(caplog):

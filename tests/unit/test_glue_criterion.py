@@ -19,7 +19,7 @@ from embinit_fairseq.criterions.sentence_prediction_metrics import (
     SentencePredictionMetrics,
     SentencePredictionMetricsConfig,
 )
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.errors import DataError, OptionError
 
 SIZE = 23  # divisible by none of the batch sizes below
 
@@ -45,7 +45,7 @@ def task_with(classes, labels="01234", **sizes):
         dictionary.add_symbol(label)
     sizes = sizes or {"train": 1000, "valid": SIZE}
     return SimpleNamespace(
-        cfg=SimpleNamespace(num_classes=classes),
+        cfg=SimpleNamespace(num_classes=classes, data="pairs/bin"),
         label_dictionary=dictionary,
         target_dictionary=dictionary,
         datasets={name: range(size) for name, size in sizes.items()},
@@ -244,3 +244,12 @@ def test_defaults():
 def test_bad_options_are_named(classes, options, message):
     with pytest.raises(OptionError, match=message):
         criterion_with(task_with(classes), **options)
+
+
+@pytest.mark.parametrize(("regression", "files"), [(False, "SPLIT.bin and SPLIT.idx"), (True, "SPLIT.label, a number")])
+def test_a_split_without_labels(regression, files):
+    criterion = criterion_with(task_with(1 if regression else 2), regression_target=regression)
+    (sample,) = samples_of(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), 2)
+    del sample["target"]
+    with pytest.raises(DataError, match=f"pairs/bin/label has no labels for this split: expected {files}"):
+        criterion(Model(2), sample)
