@@ -1,0 +1,69 @@
+"""What the prepared data hold: sums over all shards, as JSON in the data's folder and in words."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+
+from wikibooks.outputs import complete_file
+from wmt14.clean import SPLITS
+
+_REASONS = {
+    "too_many_characters": "more than 5,000 characters",
+    "empty": "a side empty",
+    "too_many_pieces": "too many pieces",
+    "ratio": "one side much longer",
+}
+
+
+def collect(work: Path, dictionary: Path) -> dict:
+    """{"corpora": {name: pairs}, "clean": ..., "encoded": ..., "test": where it comes from, "dictionary": symbols}."""
+    corpora: Counter[str] = Counter()
+    for shard in json.loads((work / "shards.json").read_text()):
+        corpora[shard["corpus"]] += shard["pairs"]
+    sums: dict = {"corpora": dict(corpora)}
+    for stage in ("clean", "encoded"):
+        found: Counter[str] = Counter()
+        for path in sorted((work / stage).glob("[0-9]*/stats.json")):
+            found.update(json.loads(path.read_text()))
+        sums[stage] = dict(sorted(found.items()))
+    sums["test"] = json.loads((work / "files.json").read_text())["test"]
+    with open(dictionary, encoding="utf-8") as lines:
+        sums["dictionary"] = sum(1 for _ in lines)
+    return sums
+
+
+def sentences(sums: dict) -> list[str]:
+    """One line for each part of the data."""
+    clean, encoded = sums["clean"], sums["encoded"]
+    lines = [", ".join(f"{name}: {pairs:,} pairs" for name, pairs in sums["corpora"].items())]
+    out = Counter(too_many_characters=clean.get("too_many_characters", 0))
+    for split in SPLITS:
+        out.update({reason: encoded.get(f"{split}_{reason}", 0) for reason in _REASONS})
+    lines += ["left out: " + ", ".join(f"{out[reason]:,} {text}" for reason, text in _REASONS.items())]
+    if clean["not_utf8"]:
+        lines += [f"{clean['not_utf8']:,} pairs were not UTF-8: the bytes concerned are gone"]
+    for split in SPLITS:
+        pieces = [f"{n:,} pieces {key[-2:]}" for key, n in encoded.items() if key.startswith(f"{split}_pieces_")]
+        lines += [f"{split}: {encoded[f'{split}_pairs']:,} pairs, {', '.join(pieces)}"]
+    test = sums["test"]
+    origin = "sacrebleu's wmt14/full" if test["kind"] == "sacrebleu" else f"{test['src']} and {test['ref']}"
+    return [*lines, f"test: {origin}", f"dictionary: {sums['dictionary']:,} symbols beside fairseq's four"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder of the shards")
+    parser.add_argument("--dictionary", type=Path, required=True, help="dict.<lang>.txt")
+    parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
+    args = parser.parse_args()
+    sums = collect(args.work, args.dictionary)
+    with complete_file(args.output) as path:
+        path.write_text(json.dumps(sums, indent=2) + "\n")
+    print("\n".join(sentences(sums)))
+
+
+if __name__ == "__main__":
+    main()

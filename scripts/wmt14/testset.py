@@ -1,0 +1,91 @@
+"""newstest2014: raw text, the reference of BLEU, and its pieces.
+
+The raw text is what sacrebleu makes of the same files for its test set wmt14/full.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import re
+import sys
+from pathlib import Path
+
+from wmt14.clean import TOKENS, cleaner
+from wmt14.encode import piece_encoder
+
+ORIGINS = ("data", "sacrebleu")
+SENTENCES = 3003  # of newstest2014 after the evaluation, in both pairs
+_SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
+
+
+def read_sgm(path: Path) -> list[str]:
+    """The segments of an sgm file, a line each, blanks of all kinds made one. Raises SystemExit if there are none."""
+    with open(path, encoding="utf-8", newline="\n") as file:
+        found = [" ".join(match[1].split()) for line in file if (match := _SEGMENT.search(line))]
+    if not found:
+        raise SystemExit(f"error: {path}: no line with <seg ...>...</seg>: it is not an sgm file of a WMT test set")
+    return found
+
+
+def read_text(path: Path) -> list[str]:
+    with open(path, encoding="utf-8", newline="\n") as lines:
+        return [" ".join(line.split()) for line in lines]
+
+
+def read_sacrebleu(pair: str) -> tuple[list[str], list[str]]:
+    """sacrebleu's own copy, which it downloads and checks (MD5) the first time."""
+    from sacrebleu.utils import get_reference_files, get_source_file
+
+    try:
+        files = get_source_file("wmt14/full", pair), get_reference_files("wmt14/full", pair)[0]
+    except OSError as error:
+        raise SystemExit(
+            f"error: sacrebleu cannot download wmt14/full ({error}): check the connection, or set DATA to a folder "
+            "with newstest2014"
+        ) from None
+    return read_text(Path(files[0])), read_text(Path(files[1]))
+
+
+def read_test(test: dict[str, str], pair: str) -> tuple[list[str], list[str]]:
+    """Source and reference. Raises SystemExit if they differ in length."""
+    if test["kind"] == "sacrebleu":
+        return read_sacrebleu(pair)
+    read = read_sgm if test["kind"] == "sgm" else read_text
+    source, reference = (read(Path(test[side])) for side in ("src", "ref"))
+    if len(source) != len(reference):
+        raise SystemExit(
+            f"error: {test['src']} has {len(source)} sentences, {test['ref']} {len(reference)}: they do not belong "
+            "together; get them again"
+        )
+    return source, reference
+
+
+def unescaped(line: str) -> str:
+    """sgm files escape characters (AT&amp;T), the training text does not."""
+    return html.unescape(line)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder with files.json")
+    parser.add_argument("--pair", required=True, help="source and target, as en-de")
+    parser.add_argument("--tokens", choices=TOKENS, required=True, help="what the model is")
+    parser.add_argument("--model", type=Path, required=True, help="merges or sentencepiece model")
+    parser.add_argument("output", type=Path, nargs=4, help="raw source, raw reference, pieces of each")
+    args = parser.parse_args()
+    test = json.loads((args.work / "files.json").read_text())["test"]
+    texts = read_test(test, args.pair)
+    if len(texts[0]) != SENTENCES:
+        print(f"note: the test set has {len(texts[0]):,} sentences; newstest2014 has {SENTENCES:,}", file=sys.stderr)
+    encode = piece_encoder(args.tokens, args.model)
+    for lang, lines, raw, pieces in zip(args.pair.split("-"), texts, args.output[:2], args.output[2:]):
+        clean = cleaner(lang, args.tokens)
+        raw.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        cut = (" ".join(encode(clean(unescaped(line)))) for line in lines)
+        pieces.write_text("".join(f"{line}\n" for line in cut), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
