@@ -26,14 +26,14 @@ say() { echo "[$(date +%H:%M:%S)] $*" >&2; }
 # usage: print the comment at the head of the calling script.
 usage() { awk 'NR > 1 { if (!/^#/) exit; if (/^# shellcheck/) next; sub(/^# ?/, ""); print }' "$0"; }
 
-# need_value OPTION REMAINING: an option that takes a value must be followed by one.
-need_value() { [[ $2 -ge 2 ]] || die "$1 needs a value; see $(basename "$0") --help"; }
+needs_value() { die "$1 needs a value; see $(basename "$0") --help"; }
 
 no_such_option() { die "$1: no such option; see $(basename "$0") --help"; }
 
 # read_options "NAME... --" ARGUMENT...: the options of the calling script, into variables of the same names (a dash
-# becomes an underscore). The first argument lists what there is: "seed" for --seed VALUE, "vectors..." for an array that
-# gets what --vectors VALUE... says, and at the end "--" if what follows -- is to become the array extra.
+# becomes an underscore). The first argument lists what there is: "seed" for --seed VALUE, "keep?" for a switch --keep that
+# makes the variable 1, "vectors..." for an array that gets what --vectors VALUE... says, and at the end "--" if what
+# follows -- is to become the array extra.
 read_options() {
   # The names start with read_, because bash's local variables would hide those that are to be set.
   local read_known=" $1 " read_option read_name
@@ -54,12 +54,13 @@ read_options() {
     local -n read_variable=${read_name//-/_}
     case $read_known in
       *" $read_name "*)
-        need_value "$read_option" $(($# + 1))
+        [[ -n ${1-} ]] || needs_value "$read_option"
         read_variable=$1
         shift
         ;;
+      *" $read_name? "*) read_variable=1 ;;
       *" $read_name... "*)
-        [[ $# -gt 0 && $1 != --* ]] || need_value "$read_option" 1
+        [[ $# -gt 0 && $1 != --* ]] || needs_value "$read_option"
         while [[ $# -gt 0 && $1 != --* ]]; do
           read_variable+=("$1")
           shift
@@ -79,6 +80,27 @@ one_of() {
   die "$option $value: not known; choose one of: $*"
 }
 
+# whole_numbers SMALLEST NAME...: what read_options found for these options; one that was not given is fine.
+whole_numbers() {
+  local whole_smallest=$1 whole_name whole_value
+  shift
+  for whole_name in "$@"; do
+    local -n whole_variable=${whole_name//-/_}
+    for whole_value in ${whole_variable[@]+"${whole_variable[@]}"}; do
+      [[ -n $whole_value ]] || continue
+      if [[ ! $whole_value =~ ^[0-9]+$ ]] || ((10#$whole_value < whole_smallest)); then
+        die "--$whole_name $whole_value: must be a whole number from $whole_smallest"
+      fi
+    done
+  done
+}
+
+# number OPTION VALUE CONDITION WORDS: a number n, such as 0.1 or 2e-4, for which awk finds the condition true.
+number() {
+  local form='^([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$'
+  if [[ ! $2 =~ $form ]] || ! awk -v n="$2" "BEGIN { exit !($3) }"; then die "$1 $2: must be a number $4"; fi
+}
+
 # known_init OPTION STRATEGY: `none` (fairseq's own) or a strategy of --embed-init.
 known_init() { one_of "$1" "$2" none xavier pretrained pretrained_xavier shuffled xavier_pretrained normal; }
 
@@ -93,6 +115,13 @@ absolute() {
   esac
 }
 
+# output_folder OPTION FOLDER: make the folder for results, before any work, or say why it cannot be written to.
+output_folder() {
+  local reason
+  reason=$(mkdir -p "$2" 2>&1) || die "$1 $2: cannot be made (${reason##*: }); choose another folder"
+  [[ -w $2 ]] || die "$1 $2: cannot be written to; choose another folder, or change its permissions"
+}
+
 # use_environment: put the virtual environment's commands first; make the environment if there is none.
 use_environment() {
   if [[ ! -x $VENV/bin/python ]]; then
@@ -105,8 +134,13 @@ use_environment() {
   command -v fairseq-train >/dev/null || die "$VENV has no fairseq-train: remove it, or run scripts/setup.sh $VENV"
 }
 
-# has_gpu: torch can use one.
-has_gpu() { python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; }
+# find_gpus: how many torch can use, into EMBINIT_GPUS: a grid asks once for all its runs.
+find_gpus() {
+  EMBINIT_GPUS=${EMBINIT_GPUS:-$(python -c 'import torch; print(torch.cuda.device_count())')}
+  export EMBINIT_GPUS
+}
+
+has_gpu() { find_gpus && [[ $EMBINIT_GPUS -gt 0 ]]; }
 
 # needs_vectors STRATEGY: all strategies but the purely random ones do.
 needs_vectors() { [[ $1 != none && $1 != xavier && $1 != normal ]]; }

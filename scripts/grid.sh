@@ -4,30 +4,23 @@
 # cores: how many this process may use.
 cores() { getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1; }
 
-# gpus: how many there are.
-gpus() { python -c 'import torch; print(torch.cuda.device_count())'; }
-
 # default_jobs: one per GPU, or one per core. On a CPU several runs with one thread each need less time in all than one
 # run with all cores.
-default_jobs() {
-  local found
-  found=$(gpus)
-  if [[ $found -gt 0 ]]; then echo "$found"; else cores; fi
-}
+default_jobs() { if has_gpu; then echo "$EMBINIT_GPUS"; else cores; fi; }
 
 # run_grid JOBS LOGS COMMAND < LIST: "COMMAND WORD..." for each line of words, JOBS at a time, output to LOGS/<words>.log.
 # Each run gets its share of the cores, and a GPU of its own where there are several. A failed run does not stop the
 # others; the grid fails at the end and names it. COMMAND is a function; it is run in a process of its own.
+# When the grid is stopped (Ctrl-C, kill), its runs are stopped as well.
 run_grid() {
-  local jobs=$1 logs=$2 command=$3 devices slot line name running=0 failed=()
+  local jobs=$1 logs=$2 command=$3 slot line name device visible running=0 failed=()
   declare -gA slot_of=() name_of=() # global: the trap needs them when the function has gone
   local free=()
-  [[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs $jobs: must be a number from 1"
   mkdir -p "$logs"
-  devices=$(gpus)
-  # Job control gives every run a process group of its own, so that stopping the grid stops its runs as well.
-  set -m
-  trap 'for pid in "${!slot_of[@]}"; do kill -- "-$pid" 2>/dev/null || true; done' EXIT
+  find_gpus
+  set -m # job control gives every run a process group of its own: stop_runs reaches all its processes
+  trap stop_runs EXIT
+  IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES:-}"
   for ((slot = 0; slot < jobs; slot++)); do free+=("$slot"); done
   OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((($(cores) + jobs - 1) / jobs))}
   export OMP_NUM_THREADS
@@ -37,7 +30,8 @@ run_grid() {
     say "start: $line"
     (
       set -euo pipefail
-      [[ $devices -lt 2 ]] || export CUDA_VISIBLE_DEVICES=$((slot % devices))
+      device=$((slot % (EMBINIT_GPUS > 0 ? EMBINIT_GPUS : 1)))
+      [[ $EMBINIT_GPUS -lt 2 ]] || export CUDA_VISIBLE_DEVICES=${visible[$device]:-$device} EMBINIT_GPUS=1
       # shellcheck disable=SC2086 # the line is a list of words
       "$command" $line
     ) >>"$logs/$name.log" 2>&1 </dev/null &
@@ -50,6 +44,13 @@ run_grid() {
 start again to continue"
 }
 
+# stop_runs: what is left when the grid ends early. Uses run_grid's variables.
+stop_runs() {
+  local pid
+  [[ ${#slot_of[@]} -eq 0 ]] || say "stopped, and with it: ${name_of[*]}; start again to continue"
+  for pid in "${!slot_of[@]}"; do kill -- "-$pid" 2>/dev/null || true; done
+}
+
 # collect: wait for one of run_grid's runs to end, and note how. Uses run_grid's variables.
 collect() {
   local pid status
@@ -59,7 +60,7 @@ collect() {
         status=0
         wait "$pid" || status=$?
         if [[ $status -eq 0 ]]; then say "done: ${name_of[$pid]}"; else
-          say "FAILED: ${name_of[$pid]}"
+          say "FAILED: ${name_of[$pid]} ($(tail -n 1 "$logs/${name_of[$pid]}.log"))"
           failed+=("${name_of[$pid]}")
         fi
         free+=("${slot_of[$pid]}")

@@ -34,6 +34,7 @@ for strategy in "${strategies[@]}"; do
 done
 ((dim % 4 == 0)) || die "--dim $dim: must be a multiple of 4, the number of attention heads"
 output=$(absolute "$output")
+output_folder --output "$output"
 
 # The default environment is brought up to date; one that was named is used as it is if it has fairseq.
 if [[ $VENV == "$REPO/.venv" || ! -x $VENV/bin/fairseq-train ]]; then bash "$REPO/scripts/setup.sh" "$VENV" >&2; fi

@@ -21,15 +21,28 @@ from pathlib import Path
 from run_log import nats, read_log
 
 PACKAGES = ("torch", "numpy", "fairseq", "fairseq-compat", "embinit-fairseq", "sacrebleu", "hydra-core", "omegaconf")
-#: options that may change between two sessions of one run: how far to train, and what only concerns speed
-FREE_OPTIONS = ("--max-epoch", "--max-update", "--num-workers", "--log-interval")
+#: options that may change between two sessions of one run: how far to train, how often to look, what concerns speed
+FREE_OPTIONS = (
+    "--max-epoch",
+    "--max-update",
+    "--validate-interval-updates",
+    "--save-interval-updates",
+    "--keep-interval-updates-pattern",
+    "--num-workers",
+    "--log-interval",
+)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write under a temporary name first: a reader never sees half a file."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def write_json(path: Path, record: dict) -> None:
-    """Write under a temporary name first: a reader never sees half a file."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    """Readable, and complete or not there, as by `write_text`."""
+    write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
 def file_sha256(path: Path) -> str:

@@ -8,11 +8,10 @@ tokenised by sacremoses. Unknown words count as errors: references are never cut
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
 from pathlib import Path
 
+from run_result import write_json, write_text
 from sacrebleu.metrics import BLEU
 from tokens import KINDS, decoder, join_words, unescape_moses
 
@@ -54,11 +53,6 @@ def bleu(hypotheses: list[str], references: list[str], **options: object) -> dic
     return {"score": score.score, "signature": str(metric.get_signature()), "details": str(score)}
 
 
-def write_text(path: str, lines: list[str]) -> None:
-    Path(path + ".part").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    os.replace(path + ".part", path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--log", required=True, help="output of fairseq-generate")
@@ -83,9 +77,9 @@ def main() -> None:
         "beam": args.beam,
         "sentences": len(tokens),
     }
-    write_text(args.output + ".hypothesis.tokens", tokens)
-    write_text(args.output + ".hypothesis.text", text)
-    write_text(args.output + ".scores.json", [json.dumps(scores, indent=2)])
+    for name, lines in (("tokens", tokens), ("text", text)):
+        write_text(Path(f"{args.output}.hypothesis.{name}"), "\n".join(lines) + "\n")
+    write_json(Path(args.output + ".scores.json"), scores)
     for name in ("bleu", "bleu_tokenized"):
         print(f"{name}: {scores[name]['score']:.2f} {scores[name]['signature']}")
 

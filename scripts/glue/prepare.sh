@@ -19,31 +19,16 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 task="" dict="" codes="" hf="" min_count=1 output=""
+read_options "task dict codes hf min-count output" "$@"
 
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    -h | --help) usage && exit 0 ;;
-    --*) need_value "$1" $# ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $1 in
-    --task) task=$2 ;;
-    --dict) dict=$(absolute "$2") ;;
-    --codes) codes=$(absolute "$2") ;;
-    --hf) hf=$(absolute "$2") ;;
-    --min-count) min_count=$2 ;;
-    --output) output=$2 ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
-
-[[ -n ${DATA:-} ]] || die "DATA is not set: set it to the folder with GLUE's tasks (CoLA, RTE, ...); see --help"
 [[ -n $task ]] || die "--task is needed; see $(basename "$0") --help"
+[[ -n ${DATA:-} ]] || die "DATA is not set: set it to the folder with GLUE's tasks (CoLA, RTE, ...); see --help"
 [[ -z $dict || -f $dict ]] || die "--dict $dict: no such file"
 [[ -z $codes || -f $codes ]] || die "--codes $codes: no such file"
 [[ -z $hf || -d $hf ]] || die "--hf $hf: no such folder"
 [[ -z $codes || -z $hf ]] || die "--codes and --hf are two ways to cut words: choose one"
+whole_numbers 1 min-count
+dict=${dict:+$(absolute "$dict")} codes=${codes:+$(absolute "$codes")} hf=${hf:+$(absolute "$hf")}
 use_environment
 # glue MODULE ARGUMENT...: one of the Python programs beside this script.
 glue() { PYTHONPATH=$REPO/scripts python -m "glue.$1" "${@:2}"; }
@@ -51,6 +36,7 @@ read -ra tasks <<<"$(glue tasks names)"
 one_of --task "$task" "${tasks[@]}"
 [[ -d $DATA/$task ]] || die "DATA=$DATA has no folder $task: set DATA to the folder with GLUE's tasks"
 output=$(absolute "${output:-data/glue/$task}")
+output_folder --output "$output"
 
 fact() { glue tasks show --task "$task" "$1"; }
 inputs=$(fact inputs)

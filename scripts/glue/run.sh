@@ -15,6 +15,10 @@
 #   --keep-checkpoints           keep the checkpoints of finished runs: the best and the last, 12 bytes a parameter each
 # Everything after -- goes to fairseq-train.
 #
+# Without a GPU, for models of a few million parameters (docs/glue.md says how long it takes), with one --output:
+#   ... --tasks CoLA RTE MRPC --rates 1e-4 3e-4 --seeds 1 2 --epochs 5
+#   ... --tasks SST-2 --rates 1e-4 3e-4 --seeds 1 2 --epochs 1
+#
 # Can be stopped and started again: finished runs are kept, interrupted ones continue. The table holds, for each model
 # and task, the median over seeds at the best rate. Results: DIR/results.md, results.json.
 # shellcheck source=../common.sh
@@ -23,60 +27,34 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source "$REPO/scripts/grid.sh"
 
 HERE=$REPO/scripts/glue
-output="" checkpoints=() tasks=() rates=() seeds=() jobs="" preparing=() training=() extra=()
-
-while [[ $# -gt 0 ]]; do
-  option=$1
-  case $option in
-    -h | --help) usage && exit 0 ;;
-    --)
-      extra=("$@")
-      break
-      ;;
-    --checkpoints | --tasks | --rates | --seeds)
-      shift
-      declare -n list=${option#--}
-      list=()
-      while [[ $# -gt 0 && $1 != --* ]]; do
-        list+=("$1")
-        shift
-      done
-      [[ ${#list[@]} -gt 0 ]] || die "$option needs a value; see $(basename "$0") --help"
-      continue
-      ;;
-    --keep-checkpoints)
-      training+=("$option")
-      shift
-      continue
-      ;;
-    --*) need_value "$option" $# ;;
-    *) die "$option: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $option in
-    --output) output=$2 ;;
-    --dict | --codes | --hf) preparing+=("$option" "$2") ;;
-    --epochs | --batch) training+=("$option" "$2") ;;
-    --jobs) jobs=$2 ;;
-    *) die "$option: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
+output="" checkpoints=() dict="" codes="" hf="" tasks=() rates=() seeds=() epochs="" batch="" jobs="" keep_checkpoints=""
+extra=()
+read_options "output checkpoints... dict codes hf tasks... rates... seeds... epochs batch jobs keep-checkpoints? --" "$@"
 
 [[ -n $output && ${#checkpoints[@]} -gt 0 ]] || die "--output and --checkpoints are needed; see $(basename "$0") --help"
 [[ -n ${DATA:-} ]] || die "DATA is not set: set it to the folder with GLUE's tasks (CoLA, RTE, ...); see --help"
 [[ ${#rates[@]} -gt 0 ]] || rates=(2e-5 3e-5 4e-5 5e-5)
 [[ ${#seeds[@]} -gt 0 ]] || seeds=(1 2 3 4 5)
+whole_numbers 0 seeds
+whole_numbers 1 epochs batch jobs
+for rate in "${rates[@]}"; do number --rates "$rate" 'n > 0' "above 0"; done
 output=$(absolute "$output")
+preparing=(${dict:+--dict "$dict"} ${codes:+--codes "$codes"} ${hf:+--hf "$hf"})
+training=(${epochs:+--epochs "$epochs"} ${batch:+--batch "$batch"} ${keep_checkpoints:+--keep-checkpoints})
 use_environment
 # glue MODULE ARGUMENT...: one of the Python programs beside this script.
 glue() { PYTHONPATH=$REPO/scripts python -m "glue.$1" "${@:2}"; }
-jobs=${jobs:-$(default_jobs)}
-
+read -ra known <<<"$(glue tasks names)"
+for task in ${tasks[@]+"${tasks[@]}"}; do
+  one_of --tasks "$task" "${known[@]}"
+  [[ -d $DATA/$task ]] || die "--tasks $task: DATA=$DATA has no folder of this name"
+done
 if [[ ${#tasks[@]} -eq 0 ]]; then
-  for task in $(glue tasks names); do [[ ! -d $DATA/$task ]] || tasks+=("$task"); done
+  for task in "${known[@]}"; do [[ ! -d $DATA/$task ]] || tasks+=("$task"); done
   [[ ${#tasks[@]} -gt 0 ]] || die "DATA=$DATA has none of GLUE's folders (CoLA, RTE, ...)"
 fi
 declare -A file_of=()
+names=()
 for pair in "${checkpoints[@]}"; do
   name=${pair%%=*} file=${pair#*=}
   [[ $pair == *=* && $name =~ ^[A-Za-z0-9_.+-]+$ ]] ||
@@ -84,6 +62,7 @@ for pair in "${checkpoints[@]}"; do
   [[ -z ${file_of[$name]:-} ]] || die "--checkpoints: the name $name occurs twice"
   [[ -f ${file#scratch:} ]] || die "--checkpoints $pair: no such file"
   file_of[$name]=$file
+  names+=("$name")
 done
 
 one_run() {
@@ -91,7 +70,7 @@ one_run() {
   local source=(--checkpoint "${file#scratch:}")
   [[ $file != scratch:* ]] || source+=(--from-scratch)
   bash "$HERE/train.sh" --data "$output/data/$task" --output "$output/runs/$task.$name.$lr.$seed" --name "$name" \
-    --lr "$lr" --seed "$seed" "${source[@]}" ${training[@]+"${training[@]}"} ${extra[@]+"${extra[@]}"}
+    --lr "$lr" --seed "$seed" "${source[@]}" ${training[@]+"${training[@]}"} -- ${extra[@]+"${extra[@]}"}
 }
 
 # Seed by seed: a grid that was stopped has all rates with equally many seeds.
@@ -99,16 +78,19 @@ list_runs() {
   local seed task name lr
   for seed in "${seeds[@]}"; do
     for task in "${tasks[@]}"; do
-      for name in "${!file_of[@]}"; do
+      for name in "${names[@]}"; do
         for lr in "${rates[@]}"; do echo "$seed $task $name $lr"; done
       done
     done
   done
 }
 
+output_folder --output "$output"
+jobs=${jobs:-$(default_jobs)}
 for task in "${tasks[@]}"; do
   bash "$HERE/prepare.sh" --task "$task" --output "$output/data/$task" ${preparing[@]+"${preparing[@]}"}
 done
-say "${#tasks[@]} tasks x ${#checkpoints[@]} models x ${#rates[@]} rates x ${#seeds[@]} seeds, $jobs at a time"
+say "$(counted ${#tasks[@]} task) x $(counted ${#names[@]} model) x $(counted ${#rates[@]} rate)" \
+  "x $(counted ${#seeds[@]} seed), $jobs at a time"
 run_grid "$jobs" "$output/logs" one_run < <(list_runs)
 glue table --runs "$output/runs" --output "$output"

@@ -6,17 +6,15 @@ metric of a task (F1, Spearman's correlation, MNLI's mismatched set) is that of 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import re
 import statistics
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 from glue.tasks import TASKS
-from results_table import read_results
-from run_result import write_json
+from run_table import distinct, environment, header, read_arguments, read_results, still_missing, write_results
 
 TITLES = {
     "accuracy": "accuracy",
@@ -68,6 +66,7 @@ def summary(task: str, by_rate: dict[str, list[dict]], runs: Path) -> dict:
         rates[rate] = {
             "runs": len(results),
             "median": {key: statistics.median(value[key] for value in values) for key in values[0]},
+            "wall_min": statistics.median(result["time"]["wall_min"] for result in results),
             "min": min(deciding),
             "max": max(deciding),
         }
@@ -79,8 +78,7 @@ def main_table(table: dict[str, dict[str, dict]], baseline: dict[str, dict[str, 
     """A row per model, a column per task and their mean; the last row is a constant answer."""
     models = sorted({model for by_model in table.values() for model in by_model})
     titles = [" / ".join(TITLES[each] for each in shown(task)) for task in table]
-    lines = ["| model | " + " | ".join(f"{task} ({title})" for task, title in zip(table, titles)) + " | mean |"]
-    lines += ["| --- |" + " ---: |" * (len(table) + 1)]
+    lines = header(["model", *(f"{task} ({title})" for task, title in zip(table, titles)), "mean"])
     for model in models:
         cells, deciding = [], []
         for task, by_model in table.items():
@@ -106,8 +104,8 @@ def shown(task: str) -> list[str]:
 
 def rate_table(table: dict[str, dict[str, dict]]) -> list[str]:
     """All learning rates, by the metric that decides."""
-    lines = ["| task | model | rate | runs | median | min | max | last epoch | best epoch |"]
-    lines += ["| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    titles = ["task", "model", "rate", "runs", "median", "min", "max", "last epoch", "best epoch", "wall time (min)"]
+    lines = header(titles, texts=2)
     for task, by_model in table.items():
         for model, record in by_model.items():
             for rate, row in record["rates"].items():
@@ -115,7 +113,7 @@ def rate_table(table: dict[str, dict[str, dict]]) -> list[str]:
                 value = f"{mark}{median[TASKS[task].metrics[0]]:.2f}{mark}"
                 lines.append(
                     f"| {task} | {model} | {rate} | {row['runs']} | {value} | {row['min']:.2f} | {row['max']:.2f} | "
-                    f"{median['last']:.2f} | {median['epoch']:g} |"
+                    f"{median['last']:.2f} | {median['epoch']:g} | {row['wall_min']:.1f} |"
                 )
     return lines
 
@@ -125,21 +123,24 @@ def notes(results: list[dict], unfinished: list[str]) -> list[str]:
     lines = [
         "Percentages on the development sets, which also choose epoch and learning rate (in brackets): as in Ke et al. "
         "2021, but too good for new data. Median over seeds of each run's best epoch, at the rate whose median is "
-        "best. `last epoch` and `best epoch` are medians as well. A constant answer names the most frequent label (F1: "
-        "always the positive one).",
+        "best. `last epoch`, `best epoch` and `wall time` are medians as well. A constant answer names the most "
+        "frequent label (F1: always the positive one).",
         "",
     ]
-    facts = {
-        "pre-training": lambda run: f"{run['labels']['model']}: {int(run['labels']['updates']):,} updates",
-        "parameters": lambda run: f"{run['labels']['model']}: {run['parameters']['all']:,}",
-        "epochs": lambda run: f"{run['labels']['task']}: {max(map(int, run['epochs']))}",
-        "seeds": lambda run: run["labels"]["seed"],
-        "hardware": lambda run: ", ".join(run["hardware"]["gpus"]) or run["hardware"]["cpu"],
-        "versions": lambda run: ", ".join(f"{name} {number}" for name, number in run["versions"].items() if number),
-    }
-    for title, fact in facts.items():
-        lines.append(f"* {title}: " + "; ".join(f"`{value}`" for value in sorted(set(map(fact, results)))))
-    return [*lines, "", f"Not finished yet: {', '.join(unfinished)}.", ""] if unfinished else [*lines, ""]
+
+    def of(label: str, value: Callable[[dict], object]) -> Callable[[dict], str]:
+        return lambda run: f"{run['labels'][label]}: {value(run)}"
+
+    return [
+        *lines,
+        *distinct("pre-training", results, of("model", lambda run: f"{int(run['labels']['updates']):,} updates")),
+        *distinct("parameters", results, of("model", lambda run: f"{run['parameters']['all']:,}")),
+        *distinct("epochs", results, of("task", lambda run: max(map(int, run["epochs"])))),
+        *distinct("seeds", results, lambda run: run["labels"]["seed"]),
+        *environment(results, data=of("task", lambda run: run["data"]["all"])),
+        "",
+        *still_missing(unfinished),
+    ]
 
 
 def baselines(results: list[dict]) -> dict[str, dict[str, float]]:
@@ -153,23 +154,14 @@ def baselines(results: list[dict]) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs' folders")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the tables")
-    args = parser.parse_args()
+    args = read_arguments(__doc__)
     results, unfinished = read_results(args.runs)
     table = {
         task: {model: summary(task, by_rate, args.runs) for model, by_rate in by_model.items()}
         for task, by_model in grouped(results).items()
     }
     lines = [*main_table(table, baselines(results)), "", *notes(results, unfinished), "## All learning rates", ""]
-    text = "\n".join([*lines, *rate_table(table), ""])
-    args.output.mkdir(parents=True, exist_ok=True)
-    temporary = args.output / "results.md.part"
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, args.output / "results.md")
-    write_json(args.output / "results.json", table)
-    print(text)
+    write_results(args.output, "\n".join([*lines, *rate_table(table), ""]), table)
 
 
 if __name__ == "__main__":

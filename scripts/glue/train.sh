@@ -20,50 +20,24 @@
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-data="" output="" checkpoint="" scratch="" arch="" lr=3e-5 seed=1 epochs="" batch=32 name="" keep="" extra=()
-
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    -h | --help) usage && exit 0 ;;
-    --)
-      shift
-      extra=("$@")
-      break
-      ;;
-    --from-scratch | --keep-checkpoints)
-      if [[ $1 == --from-scratch ]]; then scratch=1; else keep=1; fi
-      shift
-      continue
-      ;;
-    --*) need_value "$1" $# ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $1 in
-    --data) data=$2 ;;
-    --output) output=$2 ;;
-    --checkpoint) checkpoint=$(absolute "$2") ;;
-    --arch) arch=$2 ;;
-    --lr) lr=$2 ;;
-    --seed) seed=$2 ;;
-    --epochs) epochs=$2 ;;
-    --batch) batch=$2 ;;
-    --name) name=$2 ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
+data="" output="" checkpoint="" from_scratch="" arch="" lr=3e-5 seed=1 epochs="" batch=32 name="" keep_checkpoints=""
+extra=()
+read_options "data output checkpoint from-scratch? arch lr seed epochs batch name keep-checkpoints? --" "$@"
 
 [[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
 [[ -n $checkpoint || -n $arch ]] || die "--checkpoint FILE is needed (or --arch NAME, to train from scratch)"
-[[ -n $checkpoint || -z $scratch ]] || die "--from-scratch needs --checkpoint FILE, whose architecture is meant"
+[[ -n $checkpoint || -z $from_scratch ]] || die "--from-scratch needs --checkpoint FILE, whose architecture is meant"
 [[ -z $checkpoint || -f $checkpoint ]] || die "--checkpoint $checkpoint: no such file"
 [[ -d $data/bin && -f $data/settings ]] || die "--data $data: not prepared; run prepare.sh --output $data first"
-data=$(absolute "$data") output=$(absolute "$output")
+whole_numbers 0 seed
+whole_numbers 1 epochs batch
+number --lr "$lr" 'n > 0' "above 0"
+data=$(absolute "$data") output=$(absolute "$output") checkpoint=${checkpoint:+$(absolute "$checkpoint")}
 use_environment
 # glue MODULE ARGUMENT...: one of the Python programs beside this script.
 glue() { PYTHONPATH=$REPO/scripts python -m "glue.$1" "${@:2}"; }
 
-task=$(sed -n 's/^task=//p' "$data/settings")
+task=$(setting "$data" task)
 fact() { glue tasks show --task "$task" "$1"; }
 metric=$(fact metric)
 labels=$(fact labels)
@@ -72,22 +46,28 @@ read -ra metrics <<<"$(fact metrics)"
 valid=""
 for pair in $(fact dev); do valid+=${valid:+,}${pair%:*}; done
 
-remember_settings "$output/settings" "task=$task" "checkpoint=$checkpoint" "scratch=$scratch" "arch=$arch" "lr=$lr" \
-  "seed=$seed" "epochs=$epochs" "batch=$batch" "options=${extra[*]-}"
+remember_run() {
+  output_folder --output "$output"
+  remember_settings "$output/settings" "task=$task" "checkpoint=$checkpoint" "scratch=$from_scratch" "arch=$arch" \
+    "lr=$lr" "seed=$seed" "epochs=$epochs" "batch=$batch" "options=${extra[*]-}"
+}
 if [[ -f $output/result.json ]]; then
+  remember_run
   say "finished before: $output"
   exit 0
 fi
 
 model=(--arch "$arch") updates=0
 if [[ -n $checkpoint ]]; then
+  messages=$(mktemp)
+  trap 'rm -f "$messages"' EXIT
   options=$(glue model_options "$checkpoint" --dict "$data/bin/input0/dict.txt" ${arch:+--arch "$arch"} \
-    2>"$output/options.log") || die "$(tail -n 1 "$output/options.log")"
-  rm "$output/options.log"
+    2>"$messages") || die "$(tail -n 1 "$messages" | sed 's/^error: //')"
   mapfile -t model <<<"$options"
   updates=${model[0]} model=("${model[@]:1}")
-  [[ -z $scratch ]] || updates=0
+  [[ -z $from_scratch ]] || updates=0
 fi
+remember_run
 remember_settings "$output/pretraining" "updates=$updates" # another file may have got the checkpoint's name
 
 # --finetune-from-model: the checkpoint's weights for a new run, without its optimizer, schedule and position in the
@@ -101,7 +81,7 @@ command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task sentence_predic
   --batch-size "$batch" --required-batch-size-multiple 1 --seed "$seed" --num-workers 0
   --no-epoch-checkpoints --save-dir "$output/checkpoints" --log-format json --log-interval 100)
 [[ -n $labels ]] || command+=(--regression-target)
-[[ -z $checkpoint || -n $scratch ]] || command+=(--finetune-from-model "$checkpoint")
+[[ -z $checkpoint || -n $from_scratch ]] || command+=(--finetune-from-model "$checkpoint")
 has_gpu || command+=(--cpu)
 command+=(${extra[@]+"${extra[@]}"})
 
@@ -110,4 +90,4 @@ python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" --
   "constant=$(glue tasks constant --task "$task" "$data/corpus/valid.label")" -- "${command[@]}"
 log_training "$output" "${command[@]}"
 python "$REPO/scripts/run_result.py" finish --run "$output"
-[[ -n $keep ]] || rm -rf "$output/checkpoints"
+[[ -n $keep_checkpoints ]] || rm -rf "$output/checkpoints"

@@ -19,6 +19,7 @@ read_options "data run beam subset batch --" "$@"
 
 [[ -n $data && -n $run ]] || die "--data and --run are needed; see $(basename "$0") --help"
 one_of --subset "$subset" test valid
+whole_numbers 1 beam batch
 [[ -f $data/settings ]] || die "--data $data: not made by prepare.sh"
 [[ -f $run/checkpoints/checkpoint_best.pt ]] || die "--run $run: no checkpoints/checkpoint_best.pt; run train.sh first"
 data=$(absolute "$data") run=$(absolute "$run")

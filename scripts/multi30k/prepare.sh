@@ -33,10 +33,13 @@ one_of --tokens "$tokens" moses spacy subword_nmt sentencepiece huggingface
 one_of --source "$source" de en
 one_of --target "$target" de en
 one_of --spm-type "$spm_type" unigram bpe
+whole_numbers 1 bpe-size min-count
 [[ $source != "$target" ]] || die "--source and --target are both $source"
 [[ $tokens != huggingface || -d $hf ]] || die "--tokens huggingface needs --hf DIR, a folder with a tokenizer (got '$hf')"
+[[ -z ${DATA:-} || -d $DATA ]] || die "DATA=$DATA: no such folder; see $(basename "$0") --help"
 output=$(absolute "${output:-data/multi30k/$source-$target.$tokens}")
 use_environment
+output_folder --output "$output"
 
 # published NAME TEXT: the plain text of one published file. The tok files are stored without compression there.
 published() {

@@ -35,8 +35,17 @@ for arch in "${archs[@]}"; do one_of --archs "$arch" transformer tupe_transforme
 for init in "${inits[@]}"; do known_init --inits "$init"; done
 [[ ${#seeds[@]} -gt 0 ]] || seeds=(1 2)
 for direction in "${directions[@]}"; do one_of --directions "$direction" de-en en-de; done
+whole_numbers 0 seeds
+whole_numbers 1 epochs jobs dim
+one_of --tokens "$tokens" moses spacy subword_nmt sentencepiece huggingface
+[[ -z $hf || -d $hf ]] || die "--hf $hf: no such folder"
+for entry in ${vectors[@]+"${vectors[@]}"}; do
+  [[ $entry == de=* || $entry == en=* ]] || die "--vectors $entry: give de=PATH or en=PATH"
+  [[ -e ${entry#*=} ]] || die "--vectors $entry: no such file"
+done
 output=$(absolute "$output")
 use_environment
+output_folder --output "$output"
 jobs=${jobs:-$(default_jobs)}
 
 learn_vectors() { python "$REPO/scripts/train_vectors.py" --text "$1" --dim "$dim" --output "$2"; }
@@ -65,10 +74,6 @@ one_run() {
   bash "$HERE/generate.sh" --data "$output/data/$direction" --run "$run"
 }
 
-for entry in ${vectors[@]+"${vectors[@]}"}; do
-  [[ $entry == de=* || $entry == en=* ]] || die "--vectors $entry: give de=PATH or en=PATH"
-  [[ -e ${entry#*=} ]] || die "--vectors $entry: no such file"
-done
 for direction in "${directions[@]}"; do
   bash "$HERE/prepare.sh" --tokens "$tokens" ${hf:+--hf "$hf"} --output "$output/data/$direction" \
     --source "${direction%-*}" --target "${direction#*-}"

@@ -27,6 +27,9 @@ read_options "data output init vectors... arch seed epochs dim heads ffn batch l
 [[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
 known_init --init "$init"
 one_of --arch "$arch" transformer tupe_transformer
+whole_numbers 0 seed
+whole_numbers 1 epochs dim heads ffn batch
+number --lr "$lr" 'n > 0' "above 0"
 [[ -d $data/bin ]] || die "--data $data: no folder bin in it; run prepare.sh --output $data first"
 [[ $init != none || ${#vectors[@]} -eq 0 ]] || die "--vectors has no effect without --init STRATEGY"
 data=$(absolute "$data") output=$(absolute "$output")
@@ -50,7 +53,7 @@ command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task translation
 has_gpu || command+=(--cpu)
 command+=(${extra[@]+"${extra[@]}"})
 
-mkdir -p "$output"
+output_folder --output "$output"
 direction=$(setting "$data" source)-$(setting "$data" target)
 python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
   --label "direction=$direction" "arch=$arch" "init=$init" "seed=$seed" -- "${command[@]}"

@@ -20,8 +20,11 @@ read_options "hf min-count output" "$@"
 [[ -n ${DATA:-} ]] || die "DATA is not set: set it to GLUE's folder SST-2 with train.tsv and dev.tsv; see --help"
 hf=${hf:+$(absolute "$hf")}
 [[ -z $hf || -d $hf ]] || die "--hf $hf: no such folder"
+[[ -d $DATA ]] || die "DATA=$DATA: no such folder; set it to GLUE's folder SST-2"
+whole_numbers 1 min-count
 output=$(absolute "$output")
 use_environment
+output_folder --output "$output"
 
 # plain NAME: print a file of DATA, compressed or not.
 plain() {

@@ -24,8 +24,13 @@ read_options "output hf inits... seeds... epochs jobs --" "$@"
 [[ ${#inits[@]} -gt 0 ]] || inits=(xavier pretrained pretrained_xavier shuffled xavier_pretrained)
 for init in "${inits[@]}"; do known_init --inits "$init"; done
 [[ ${#seeds[@]} -gt 0 ]] || seeds=(1 2)
+whole_numbers 0 seeds
+whole_numbers 1 epochs jobs
+[[ -n ${DATA:-} ]] || die "DATA is not set: set it to GLUE's folder SST-2 with train.tsv and dev.tsv; see --help"
+[[ -d $hf ]] || die "--hf $hf: no such folder"
 output=$(absolute "$output")
 use_environment
+output_folder --output "$output"
 jobs=${jobs:-$(default_jobs)}
 
 one_run() {

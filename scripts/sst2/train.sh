@@ -23,6 +23,9 @@ read_options "data output init vectors seed epochs dim batch lr --" "$@"
 
 [[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
 known_init --init "$init"
+whole_numbers 0 seed
+whole_numbers 1 epochs dim batch
+number --lr "$lr" 'n > 0' "above 0"
 [[ -d $data/bin && -f $data/settings ]] || die "--data $data: not prepared; run prepare.sh --output $data first"
 data=$(absolute "$data") output=$(absolute "$output")
 use_environment
@@ -47,7 +50,7 @@ command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task sentence_predic
 has_gpu || command+=(--cpu)
 command+=(${extra[@]+"${extra[@]}"})
 
-mkdir -p "$output"
+output_folder --output "$output"
 python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" --metric valid_accuracy --higher \
   --label "task=SST-2" "init=$init" "seed=$seed" -- "${command[@]}"
 log_training "$output" "${command[@]}"

@@ -6,15 +6,22 @@ is the mean over the seeds of one model with the sample standard deviation behin
 
 from __future__ import annotations
 
-import argparse
-import os
-import statistics
-import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
-from results_table import Column, cell, notes, read_results, summary
-from run_result import write_json
+from run_table import (
+    Column,
+    draw,
+    draw_mean,
+    environment,
+    header,
+    picture,
+    read_arguments,
+    read_results,
+    still_missing,
+    write_results,
+)
 from wikibooks.mlm_log import read_validations
 
 COLUMNS = (
@@ -22,22 +29,34 @@ COLUMNS = (
     Column("best val. loss (bits)", ("mlm", "best"), 3),
     Column("at update", ("mlm", "best_update"), 0),
     Column("updates", ("mlm", "updates"), 0),
+    Column("tokens seen (millions)", ("mlm", "million_tokens"), 1),
     Column("wall time (min)", ("time", "wall_min"), 0),
 )
 Groups = dict[str, list[dict]]
 
 
 def with_losses(result: dict, runs: Path) -> dict:
-    """The result with its validation losses by number of updates."""
-    losses = read_validations(runs / result["run"] / "train.log")
+    """The result with its validation losses by number of updates; SystemExit if there is none."""
+    log = runs / result["run"] / "train.log"
+    losses = read_validations(log) if log.is_file() else {}
     if not losses:
-        raise SystemExit(
-            f"error: {runs / result['run']}/train.log has no validation: remove the folder and train again"
-        )
+        raise SystemExit(f"error: {log} is missing or has no validation: remove its folder and train again")
     best = min(losses, key=losses.get)
     updates = max(losses)
     mlm = {"last": losses[updates], "best": losses[best], "best_update": best, "updates": updates, "losses": losses}
-    return {**result, "mlm": mlm}
+    return {**result, "mlm": {**mlm, "million_tokens": million_tokens(result["epochs"])}}
+
+
+def million_tokens(epochs: dict[str, dict[str, float]]) -> float | None:
+    """Tokens of the training text, without padding: fairseq logs their mean per update, and the updates so far."""
+    seen, before = 0.0, 0.0
+    for epoch in sorted(epochs, key=int):
+        record = epochs[epoch]
+        if "train_wpb" not in record:
+            return None
+        seen += record["train_wpb"] * (record["train_num_updates"] - before)
+        before = record["train_num_updates"]
+    return seen / 1e6
 
 
 def grouped(results: list[dict]) -> Groups:
@@ -49,15 +68,20 @@ def grouped(results: list[dict]) -> Groups:
 
 
 def markdown(groups: Groups, unfinished: list[str]) -> str:
-    lines = ["| model | parameters | runs | " + " | ".join(column.title for column in COLUMNS) + " |"]
-    lines += ["| --- |" + " ---: |" * (len(COLUMNS) + 2)]
+    """The table, what the figures mean, and a command for each model."""
+    lines = header(["model", "parameters", "runs", *(column.title for column in COLUMNS)])
     for model, runs in groups.items():
         parameters = " / ".join(sorted({f"{run['parameters']['all']:,}" for run in runs}))
-        cells = [cell(column, summary(column, runs)) for column in COLUMNS]
-        lines.append(f"| {model} | {parameters} | {len(runs)} | " + " | ".join(cells) + " |")
-    lines += ["", *notes([run for runs in groups.values() for run in runs]), ""]
-    if unfinished:
-        lines += [f"Not finished yet: {', '.join(unfinished)}.", ""]
+        lines.append(
+            f"| {model} | {parameters} | {len(runs)} | {' | '.join(column.cell(runs) for column in COLUMNS)} |"
+        )
+    lines += [
+        "",
+        "Mean ± sample standard deviation over seeds. Losses in bits per predicted token of the validation text.",
+    ]
+    lines += ["", *environment([run for runs in groups.values() for run in runs]), "", *still_missing(unfinished)]
+    for model, runs in groups.items():
+        lines += [f"{model}, seed {runs[0]['labels']['seed']}:", "", f"    {runs[0]['command']}", ""]
     return "\n".join(lines)
 
 
@@ -68,54 +92,39 @@ def mean_curve(runs: list[dict]) -> dict[int, list[float]]:
 
 
 def plot(groups: Groups, path: Path) -> None:
-    """Mean over seeds, band from min to max."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panel = plt.subplots(figsize=(7, 4.5))
-    for model, runs in groups.items():
-        curve = mean_curve(runs)
-        (line,) = panel.plot(list(curve), [statistics.fmean(v) for v in curve.values()], label=f"{model} ({len(runs)})")
-        low, high = ([pick(values) for values in curve.values()] for pick in (min, max))
-        panel.fill_between(list(curve), low, high, alpha=0.15, color=line.get_color())
-    panel.set(xlabel="updates", ylabel="validation loss (bits per predicted token)")
-    panel.grid(alpha=0.3)
-    panel.legend(title="model (runs)")
-    figure.tight_layout()
-    temporary = path.with_name(path.name + ".part")
-    figure.savefig(temporary, format="png", dpi=130)
-    plt.close(figure)
-    os.replace(temporary, path)
+    """The whole training, and beside it the second half on a scale of its own."""
+    curves = {model: mean_curve(runs) for model, runs in groups.items()}
+    half = max((update for curve in curves.values() for update in curve), default=0) / 2
+    with picture(path, columns=2, height=5.2) as (figure, (whole, later)):
+        for model, curve in curves.items():
+            label = f"{model} ({len(groups[model])})"
+            for panel, start in ((whole, 0), (later, half)):
+                part = {update: losses for update, losses in curve.items() if update >= start}
+                draw_mean(panel, label, list(part), list(part.values()))
+        for panel, title in ((whole, "whole training"), (later, "second half")):
+            panel.set(title=title, xlabel="updates")
+            panel.xaxis.get_major_locator().set_params(integer=True)
+            panel.xaxis.set_major_formatter("{x:,.0f}")
+            panel.grid(alpha=0.3)
+        whole.set_ylabel("validation loss (bits per predicted token)")
+        # below the panels, where it hides no line
+        figure.legend(*whole.get_legend_handles_labels(), title="model (runs)", loc="outside lower center", ncols=3)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs' folders")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the table and the picture")
-    args = parser.parse_args()
+    args = read_arguments(__doc__)
     results, unfinished = read_results(args.runs)
     groups = grouped([with_losses(result, args.runs) for result in results])
-    text = markdown(groups, unfinished)
-    args.output.mkdir(parents=True, exist_ok=True)
-    temporary = args.output / "results.md.part"
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, args.output / "results.md")
-    record = {
+    record: dict[str, Any] = {
         model: {
             "runs": [run["run"] for run in runs],
-            **{column.title: summary(column, runs) for column in COLUMNS},
+            **{column.title: column.summary(runs) for column in COLUMNS},
             "losses": {run["run"]: run["mlm"]["losses"] for run in runs},
         }
         for model, runs in groups.items()
     }
-    write_json(args.output / "results.json", record)
-    try:
-        plot(groups, args.output / "curves.png")
-    except ModuleNotFoundError as error:
-        print(f"no picture: {error.name} is missing (pip install {error.name})", file=sys.stderr)
-    print(text)
+    write_results(args.output, markdown(groups, unfinished), record)
+    draw(plot, groups, args.output / "curves.png")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@
 # Usage: [VENV=DIR] bash scripts/wikibooks/run.sh --data DIR --output DIR [options] [-- OPTIONS OF train.sh]
 #   --data DIR          what prepare.sh made
 #   --output DIR        runs and results go here
-#   --models MODEL ...  architectures, or "NAME=ARCH OPTIONS" where one needs options of its own; default:
-#                       BERT-A, TUPE-A and TUPE-R of base size with --embedding-normalize, as in the authors' code
+#   --models MODEL ...  architectures, or "NAME=ARCH OPTIONS" where one needs options of its own; default: the six that
+#                       Ke et al. 2021 compare, BERT-A, BERT-R, BERT-A^d, TUPE-A with [CLS] tied, TUPE-A and TUPE-R, with
+#                       --embedding-normalize as in the authors' code
+#   --size SIZE         of these six: base (default), large, or tiny (4 layers, width 256, sequences of 128)
 #   --seeds N ...       default: 1
 #   --updates N         default 1000000
 #   --jobs N            runs at a time, default: one per core (CPU) or per GPU
@@ -20,49 +22,25 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source "$REPO/scripts/grid.sh"
 
 HERE=$REPO/scripts/wikibooks
-data="" output="" models=() seeds=() updates=1000000 jobs="" extra=()
-
-while [[ $# -gt 0 ]]; do
-  option=$1
-  case $option in
-    -h | --help) usage && exit 0 ;;
-    --)
-      shift
-      extra=("$@")
-      break
-      ;;
-    --models | --seeds)
-      shift
-      declare -n list=${option#--}
-      list=()
-      while [[ $# -gt 0 && $1 != --* ]]; do
-        list+=("$1")
-        shift
-      done
-      [[ ${#list[@]} -gt 0 ]] || die "$option needs a value; see $(basename "$0") --help"
-      continue
-      ;;
-    --*) need_value "$option" $# ;;
-    *) die "$option: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $option in
-    --data) data=$2 ;;
-    --output) output=$2 ;;
-    --updates) updates=$2 ;;
-    --jobs) jobs=$2 ;;
-    *) die "$option: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
+data="" output="" models=() size=base seeds=() updates=1000000 jobs="" extra=()
+read_options "data output models... size seeds... updates jobs --" "$@"
 
 [[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
 [[ -d $data/bin ]] || die "--data $data: no folder bin in it; run prepare.sh --output $data first"
-[[ ${#models[@]} -gt 0 ]] || models=("bert_a=bert_a_base --embedding-normalize"
-  "tupe_a=tupe_base --embedding-normalize" "tupe_r=tupe_base --embedding-normalize --rel-pos")
+one_of --size "$size" base large tiny
+[[ $size == base || ${#models[@]} -eq 0 ]] || die "--size $size is that of the default models; leave it or --models out"
+[[ $size != tiny ]] || extra=(--tokens 128 ${extra[@]+"${extra[@]}"}) # all that its positions allow
+[[ ${#models[@]} -gt 0 ]] || models=(
+  "bert_a=bert_a_$size --embedding-normalize"
+  "bert_r=bert_r_$size --embedding-normalize"
+  "bert_ad=bert_ad_$size --embedding-normalize"
+  "tupe_a_tie_cls=tupe_$size --embedding-normalize --tupe-tie-cls"
+  "tupe_a=tupe_$size --embedding-normalize"
+  "tupe_r=tupe_$size --embedding-normalize --rel-pos")
 [[ ${#seeds[@]} -gt 0 ]] || seeds=(1)
+whole_numbers 0 seeds
+whole_numbers 1 updates jobs
 data=$(absolute "$data") output=$(absolute "$output")
-use_environment
-jobs=${jobs:-$(default_jobs)}
 
 declare -A model_of=()
 names=()
@@ -74,6 +52,10 @@ for model in "${models[@]}"; do
   model_of[$name]=${model#*=}
   names+=("$name")
 done
+
+use_environment
+output_folder --output "$output"
+jobs=${jobs:-$(default_jobs)}
 
 one_run() {
   local seed=$1 name=$2 own options=() between=(--)
@@ -92,6 +74,6 @@ list_runs() {
   done
 }
 
-say "${#names[@]} models x ${#seeds[@]} seeds, $jobs at a time"
+say "$(counted ${#names[@]} model) x $(counted ${#seeds[@]} seed), $jobs at a time"
 run_grid "$jobs" "$output/logs" one_run < <(list_runs)
 PYTHONPATH=$REPO/scripts python -m wikibooks.mlm_table --runs "$output/runs" --output "$output"

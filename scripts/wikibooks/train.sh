@@ -16,64 +16,40 @@
 #   --mask-prob P      default 0.15
 #   --dropout P        of hidden states and attention, default 0.1
 #   --precision KIND   fp16 (default on a GPU), bf16 or fp32 (default on a CPU; there bf16 is PyTorch's autocast)
-#   --save-every N     validate and save every N updates (default: one in a hundred, at least 10); of these checkpoints the
-#                      last and every tenth are kept: with 1000000 updates those at 100000, 200000, ..., 1000000
+#   --save-every N     validate and save every N updates and at the end; of these checkpoints the last and every tenth are
+#                      kept. Default: a hundredth of --updates from 100000 on (with 1000000 those at 100000, 200000, ...,
+#                      1000000 are kept), below a twentieth but at least 50: validation shall cost little of a short run
 # Everything after -- goes to fairseq-train, after the options above, so that it can replace them; options of the
 # architecture belong there.
 #
 # Writes RUN/train.log, RUN/training.json, RUN/checkpoints and, at the end, RUN/result.json. Uses all GPUs there are.
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
-# shellcheck source=../grid.sh
-source "$REPO/scripts/grid.sh"
 
 data="" output="" arch="" name="" seed=1 updates=1000000 warmup="" lr=1e-4 batch=256 device_batch=16 tokens=512
 mask_prob=0.15 dropout=0.1 precision="" save_every="" extra=()
+read_options "data output arch name seed updates warmup lr batch device-batch tokens mask-prob dropout precision \
+save-every --" "$@"
 
-# number OPTION VALUE SMALLEST: a whole number.
-number() { [[ $2 =~ ^[0-9]+$ && $2 -ge $3 ]] || die "$1 $2: must be a whole number from $3"; }
-
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    -h | --help) usage && exit 0 ;;
-    --)
-      shift
-      extra=("$@")
-      break
-      ;;
-    --*) need_value "$1" $# ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  case $1 in
-    --data) data=$2 ;;
-    --output) output=$2 ;;
-    --arch) arch=$2 ;;
-    --name) name=$2 ;;
-    --seed) seed=$2 ;;
-    --updates) number "$1" "$2" 1 && updates=$2 ;;
-    --warmup) number "$1" "$2" 0 && warmup=$2 ;;
-    --lr) lr=$2 ;;
-    --batch) number "$1" "$2" 1 && batch=$2 ;;
-    --device-batch) number "$1" "$2" 1 && device_batch=$2 ;;
-    --tokens) number "$1" "$2" 3 && tokens=$2 ;;
-    --mask-prob) mask_prob=$2 ;;
-    --dropout) dropout=$2 ;;
-    --precision) one_of "$1" "$2" fp16 bf16 fp32 && precision=$2 ;;
-    --save-every) number "$1" "$2" 1 && save_every=$2 ;;
-    *) die "$1: no such option; see $(basename "$0") --help" ;;
-  esac
-  shift 2
-done
-
+whole_numbers 0 seed warmup
+whole_numbers 1 updates batch device-batch save-every
+whole_numbers 3 tokens
+number --lr "$lr" 'n > 0' "above 0"
+number --mask-prob "$mask_prob" 'n > 0 && n < 1' "between 0 and 1"
+number --dropout "$dropout" 'n >= 0 && n < 1' "from 0 to below 1"
+[[ -z $precision ]] || one_of --precision "$precision" fp16 bf16 fp32
 [[ -n $data && -n $output && -n $arch ]] || die "--data, --output and --arch are needed; see $(basename "$0") --help"
 [[ -d $data/bin ]] || die "--data $data: no folder bin in it; run prepare.sh --output $data first"
 data=$(absolute "$data") output=$(absolute "$output")
 use_environment
 
 warmup=${warmup:-$((updates / 100))}
-[[ -n $save_every ]] || save_every=$((updates < 1000 ? 10 : updates / 100))
-devices=$(gpus) device=(--cpu --num-workers 0)
-if [[ $devices -gt 0 ]]; then
+if [[ -z $save_every ]]; then
+  save_every=$((updates / (updates < 100000 ? 20 : 100)))
+  [[ $save_every -ge 50 ]] || save_every=50
+fi
+device=(--cpu --num-workers 0)
+if has_gpu; then
   device=(--num-workers 2)
   precision=${precision:-fp16}
 elif [[ $precision == bf16 ]]; then
@@ -81,7 +57,7 @@ elif [[ $precision == bf16 ]]; then
 elif [[ $precision == fp16 ]]; then
   die "--precision fp16 needs a GPU; on a CPU take bf16 or fp32"
 fi
-together=$((device_batch * (devices > 1 ? devices : 1)))
+together=$((device_batch * (EMBINIT_GPUS > 1 ? EMBINIT_GPUS : 1)))
 ((batch % together == 0)) || die "--batch $batch: must be a multiple of --device-batch $device_batch times \
 the number of devices (together $together)"
 [[ ${precision:-fp32} == fp32 ]] || device+=("--$precision")
@@ -101,7 +77,7 @@ command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task masked_lm --cri
   --save-dir "$output/checkpoints" --log-format json --log-interval 100 "${device[@]}")
 command+=(${extra[@]+"${extra[@]}"})
 
-mkdir -p "$output"
+output_folder --output "$output"
 python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
   --label "task=masked_lm" "model=${name:-$arch}" "arch=$arch" "seed=$seed" -- "${command[@]}"
 # A finished run that is continued would do one more update.

@@ -27,9 +27,10 @@ def add_run(tmp_path):
             "epochs": {str(at): {f"valid_{k}": v for k, v in epoch.items()} for at, epoch in enumerate(epochs, 1)},
             "best": {"epoch": 1 + max(range(len(epochs)), key=lambda at: (epochs[at][metric], at))},
             "parameters": {"all": 1234},
-            "hardware": {"cpu": "a processor", "gpus": []},
+            "data": {"all": f"hash of {task}"},
+            "hardware": {"cpu": "a processor", "cores": 2, "threads": 1, "gpus": []},
             "versions": {"fairseq": "0.12.2", "torch": None},
-            "time": {"wall_s": 60.0},
+            "time": {"wall_s": 60.0 * seed},
         }
         (folder / "training.json").write_text("{}")
         (folder / "result.json").write_text(json.dumps(result))
@@ -58,23 +59,25 @@ def tables(tmp_path, monkeypatch):
 
 def test_median_over_seeds_of_the_best_epochs_at_the_best_rate(add_run, tables, tmp_path):
     # the mean of 2e-5 is higher, its median lower
-    for seed, value in enumerate((10.0, 20.0, 90.0)):
+    for seed, value in enumerate((10.0, 20.0, 90.0), 1):
         add_run("CoLA", "small", "2e-5", seed, [{"mcc": value, "accuracy": 70.0}, {"mcc": 5.0, "accuracy": 71.0}])
-    for seed, value in enumerate((24.0, 22.0, 26.0)):
+    for seed, value in enumerate((24.0, 22.0, 26.0), 1):
         add_run("CoLA", "small", "3e-5", seed, [{"mcc": 1.0, "accuracy": 70.0}, {"mcc": value, "accuracy": 71.0}])
     first, second, text = tables()
     assert first["model"] == ["CoLA (Matthews)", "mean"]
     assert first["small"] == ["24.0 (3e-5)", "24.0"]
     assert first["(constant answer)"] == ["50.0", "50.0"]
     assert second == [
-        ["CoLA", "small", "2e-5", "3", "20.00", "10.00", "90.00", "5.00", "1"],
-        ["CoLA", "small", "3e-5", "3", "**24.00**", "22.00", "26.00", "24.00", "2"],
+        ["CoLA", "small", "2e-5", "3", "20.00", "10.00", "90.00", "5.00", "1", "2.0"],
+        ["CoLA", "small", "3e-5", "3", "**24.00**", "22.00", "26.00", "24.00", "2", "2.0"],
     ]
     record = json.loads((tmp_path / "out" / "results.json").read_text())["CoLA"]["small"]
     assert record["best_rate"] == "3e-5"
     assert record["rates"]["2e-5"]["median"] == {"mcc": 20.0, "accuracy": 70.0, "last": 5.0, "epoch": 1}
-    for note in ("`small: 12,000 updates`", "`small: 1,234`", "`CoLA: 2`", "`a processor`", "`fairseq 0.12.2`"):
+    for note in ("`small: 12,000 updates`", "`small: 1,234`", "`CoLA: 2`", "`a processor, 2 cores, 1 thread a run`"):
         assert note in text
+    assert "`fairseq 0.12.2`" in text
+    assert "`CoLA: hash of CoLA`" in text
     assert "Not finished" not in text
 
 

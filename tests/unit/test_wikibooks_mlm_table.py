@@ -33,7 +33,11 @@ def write_run(folder: Path, model: str, seed: int, lines: list[str], finished: b
         result = {
             "labels": {"model": model, "seed": str(seed)},
             "parameters": {"all": 1234567},
-            "epochs": {"3": {}},
+            "command": f"fairseq-train data --arch {model} --seed {seed}",
+            "epochs": {
+                "1": {"train_wpb": 3_000.5, "train_num_updates": 400.0},
+                "2": {"train_wpb": 2_000.0, "train_num_updates": 1_000.0},
+            },
             "scores": {},
             "data": {"all": "abc"},
             "hardware": {"cpu": "a CPU", "cores": 2, "threads": 1, "gpus": []},
@@ -62,12 +66,16 @@ def test_the_table_has_mean_and_deviation_over_seeds(tmp_path: Path, monkeypatch
     monkeypatch.setattr(sys, "argv", ["table", "--runs", str(runs), "--output", str(tmp_path / "out")])
     mlm_table.main()
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    assert [cell.strip() for cell in rows[2].split("|")[1:8]] == ["a", "1,234,567", "1", "4.000", "4.000", "6", "6"]
+    cells = [cell.strip() for cell in rows[2].split("|")[1:-1]]
+    # 400 updates of 3,000.5 tokens, then 600 of 2,000
+    assert cells == ["a", "1,234,567", "1", "4.000", "4.000", "6", "6", "2.4", "2"]
     # (7 + 8) / 2, deviation sqrt(0.5); best: (6 + 8) / 2, sqrt(2)
     cells = [cell.strip() for cell in rows[3].split("|")[1:7]]
     assert cells == ["b", "1,234,567", "2", "7.500 ± 0.707", "7.000 ± 1.414", "5 ± 1.4"]
     text = (tmp_path / "out" / "results.md").read_text()
     assert "Not finished yet: a.seed2." in text
+    for fact in ("`a CPU, 2 cores, 1 thread a run`", "`torch 2`", "`abc`", "    fairseq-train data --arch b --seed 1"):
+        assert fact in text
     record = json.loads((tmp_path / "out" / "results.json").read_text())
     assert record["b"]["losses"]["b.seed1"] == {"2": 9.0, "4": 6.0, "6": 7.0}
     assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -80,5 +88,11 @@ def test_curves_are_means_where_all_runs_were_validated() -> None:
 
 def test_a_run_without_validation_is_named(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "a", 1, ["nothing"])
-    with pytest.raises(SystemExit, match=r"a/train\.log has no validation"):
+    with pytest.raises(SystemExit, match=r"a/train\.log is missing or has no validation"):
         mlm_table.with_losses({"run": "a"}, tmp_path)
+
+
+def test_tokens_are_unknown_where_the_log_does_not_tell() -> None:
+    assert mlm_table.million_tokens({"1": {"valid_loss": 3.0}}) is None
+    epochs = {"10": {"train_wpb": 1e6, "train_num_updates": 5.0}, "9": {"train_wpb": 2e6, "train_num_updates": 3.0}}
+    assert mlm_table.million_tokens(epochs) == 8  # three updates in epoch 9, two in epoch 10

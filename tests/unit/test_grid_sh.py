@@ -1,0 +1,124 @@
+"""scripts/grid.sh on runs that only wait: several at a time, failures, interruptions, a second call."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+#: runs of the words NAME SECONDS CODE; each leaves NAME.started, and NAME.done if it succeeds
+GRID = f"""
+source "{REPO}/scripts/common.sh"
+source "{REPO}/scripts/grid.sh"
+one_run() {{
+  [[ ! -f $1.done ]] || return 0
+  echo "$OMP_NUM_THREADS ${{CUDA_VISIBLE_DEVICES-none}} $BASHPID" >>"$1.started"
+  "$PYTHON" -c "import time; time.sleep($2)" | cat
+  [[ $3 -eq 0 ]] || die "no luck"
+  touch "$1.done"
+}}
+run_grid "$JOBS" logs one_run <list
+echo complete
+"""
+
+
+def start(folder: Path, runs: list[str], jobs: int = 2, **environment: str) -> subprocess.Popen:
+    """A grid with a process group of its own, as a terminal would start it. EMBINIT_GPUS: torch is not asked."""
+    (folder / "list").write_text("".join(f"{run}\n" for run in runs))
+    variables = {"PYTHON": sys.executable, "JOBS": str(jobs), "EMBINIT_GPUS": "0", **environment}
+    unset = {
+        name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+    }
+    command = ["bash", "-c", GRID, "grid"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=folder, env={**unset, **variables}, text=True, start_new_session=True, **pipes)
+
+
+def wait_for(folder: Path, pattern: str, number: int) -> None:
+    end = time.monotonic() + 60
+    while len(list(folder.glob(pattern))) < number:
+        assert time.monotonic() < end, sorted(folder.iterdir())
+        time.sleep(0.02)
+
+
+def lines(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text().splitlines()]
+
+
+def test_a_failure_is_named_the_others_go_on_and_the_second_call_does_what_is_missing(tmp_path: Path) -> None:
+    grid = start(tmp_path, ["a 0 0", "b 0 1", "c 0 0", "d 0 0"])
+    out, err = grid.communicate(timeout=60)
+    assert grid.returncode == 1
+    assert "FAILED: b.0.1 (grid: error: no luck)" in err
+    assert err.splitlines()[-1] == "grid: error: 1 run failed (b.0.1): see logs/<run>.log; start again to continue"
+    assert "complete" not in out
+    assert sorted(path.name for path in tmp_path.glob("*.done")) == ["a.done", "c.done", "d.done"]
+    again = start(tmp_path, ["a 0 0", "b 0 0", "c 0 0", "d 0 0"])
+    out, err = again.communicate(timeout=60)
+    assert (again.returncode, out) == (0, "complete\n"), err
+    assert {path.stem: len(lines(path)) for path in tmp_path.glob("*.started")} == {"a": 1, "b": 2, "c": 1, "d": 1}
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_stopping_the_grid_stops_its_runs(tmp_path: Path, stop: signal.Signals) -> None:
+    """To the grid alone: a terminal reaches no more, since each run has a process group of its own."""
+    grid = start(tmp_path, ["a 300 0", "b 300 0", "c 300 0"])
+    wait_for(tmp_path, "*.started", 2)
+    grid.send_signal(stop)
+    # a process that holds the pipes open would keep this waiting
+    out, err = grid.communicate(timeout=30)
+    assert grid.returncode != 0
+    assert "complete" not in out
+    assert "stopped, and with it: " in err.splitlines()[-1]
+    assert "start again to continue" in err
+    assert not list(tmp_path.glob("*.done"))
+    groups = [int(line[2]) for path in tmp_path.glob("*.started") for line in lines(path)]
+    assert len(groups) == 2
+    end = time.monotonic() + 10
+    while any(alive(group) for group in groups):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_only_so_many_runs_at_a_time(tmp_path: Path) -> None:
+    grid = start(tmp_path, [f"{name} 1 0" for name in "abcd"], jobs=2)
+    wait_for(tmp_path, "*.started", 2)
+    time.sleep(0.3)
+    assert len(list(tmp_path.glob("*.started"))) == 2
+    assert grid.communicate(timeout=60)[0] == "complete\n"
+    assert len(list(tmp_path.glob("*.done"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"EMBINIT_GPUS": "0"}, {"none"}),
+        ({"EMBINIT_GPUS": "1"}, {"none"}),
+        ({"EMBINIT_GPUS": "2"}, {"0", "1"}),
+        ({"EMBINIT_GPUS": "2", "CUDA_VISIBLE_DEVICES": "5,GPU-7"}, {"5", "GPU-7"}),
+    ],
+)
+def test_runs_side_by_side_have_a_gpu_each(tmp_path: Path, environment: dict[str, str], expected: set[str]) -> None:
+    start(tmp_path, ["a 0 0", "b 0 0"], **environment).communicate(timeout=60)
+    assert {lines(path)[0][1] for path in tmp_path.glob("*.started")} == expected
+
+
+def test_cores_are_shared(tmp_path: Path) -> None:
+    start(tmp_path, ["a 0 0"], jobs=1000).communicate(timeout=60)
+    assert lines(tmp_path / "a.started")[0][0] == "1"
+    start(tmp_path, ["b 0 0"], jobs=2, OMP_NUM_THREADS="3").communicate(timeout=60)
+    assert lines(tmp_path / "b.started")[0][0] == "3"
