@@ -76,14 +76,28 @@ def first_layer(model: TrainedModel) -> FirstLayer:
     names = ["emb_layer_norm"] + ["layers.0.self_attn_layer_norm"] * bool(model.option("encoder_normalize_before"))
     norms = [model.parameters(f"{_ENCODER}{name}.") for name in names]
     try:
-        embed_tokens = model.state[f"{_ENCODER}embed_tokens.weight"]
+        embed_tokens = model.table(f"{_ENCODER}embed_tokens.weight")
         embed_positions = model.parameters(f"{_ENCODER}positions.embed_positions.")["weight"]
-        weight, bias = (attention[name][: 2 * embed_tokens.shape[1]] for name in ("weight", "bias"))
+        weight, bias = (attention[name][: 2 * embed_tokens.shape[-1]] for name in ("weight", "bias"))
     except KeyError as error:
         raise CheckpointError(f"{model.path}: {model.arch}, but its encoder's first layer is incomplete") from error
-    num_heads = int(model.option("encoder_attention_heads"))
+    num_heads = model.whole_number("encoder_attention_heads")
     used = tuple((norm["weight"], norm["bias"]) for norm in norms if norm)
-    return FirstLayer(embed_tokens, embed_positions, used, weight, bias, num_heads)
+    layer = FirstLayer(embed_tokens, embed_positions, used, weight, bias, num_heads)
+    if not _fits(layer):
+        raise CheckpointError(f"{model.path}: the parameters of its first layer do not fit each other; it is damaged")
+    return layer
+
+
+def _fits(layer: FirstLayer) -> bool:
+    width = layer.embed_tokens.shape[1]
+    shapes = [
+        tuple(layer.weight.shape),
+        tuple(layer.bias.shape),
+        *(tuple(p.shape) for norm in layer.norms for p in norm),
+    ]
+    expected = [(2 * width, width), (2 * width,), *([(width,)] * 2 * len(layer.norms))]
+    return shapes == expected and layer.embed_positions.shape[1:] == (width,) and width % layer.num_heads == 0
 
 
 def mean_terms(

@@ -18,6 +18,7 @@ from embinit_fairseq.modules.position_encoding import PositionEncoding, Relative
 
 #: longest map that is drawn without being asked for
 LONGEST = 512
+RESETS = ("official", "paper")
 _ABSOLUTE, _RELATIVE = "absolute.embed_positions.weight", "relative.embed_buckets.weight"
 
 
@@ -49,14 +50,14 @@ def position_map(model: TrainedModel, part: str | None = None, length: int | Non
     """
     prefix, part = _find(model, part)
     state = model.parameters(prefix)
+    for name in {_ABSOLUTE, _RELATIVE} & set(state):  # their shapes say how the positions are built
+        model.table(prefix + name)
     longest = _longest(model, part, state)
     length = min(longest, LONGEST) if length is None else length
     if not 2 <= length <= longest:
         raise OptionError(f"--length {length}: the {part} of {model.path} has 2 to {longest} positions")
     encoding, module = _encoding(model, part, state)
     scores = _bias(model, module, state, length)
-    if not np.isfinite(scores).all():
-        raise CheckpointError(f"{model.path}: its positions hold NaN or infinity; take an earlier checkpoint")
     if part == "decoder":
         scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
     has_cls = module.untie_cls or ".sentence_encoder." in prefix
@@ -96,30 +97,39 @@ def _longest(model: TrainedModel, part: str, state: dict[str, Tensor]) -> int:
     if _ABSOLUTE in state:
         return state[_ABSOLUTE].shape[0] - int(_reset(model) is not None)
     names = ("max_positions", "max_target_positions" if part == "decoder" else "max_source_positions")
-    return int(next((model.options[name] for name in names if model.options.get(name)), LONGEST))
+    given = next((name for name in names if model.options.get(name)), None)
+    return LONGEST if given is None else model.whole_number(given, 2)
 
 
 def _reset(model: TrainedModel) -> str | None:
     """How `[CLS]` is untied; None where it is not, as in translation, which has no `[CLS]` and no such option."""
-    return None if model.options.get("tupe_tie_cls", True) else str(model.option("tupe_reset"))
+    if model.options.get("tupe_tie_cls", True):
+        return None
+    reset = str(model.option("tupe_reset"))
+    if reset not in RESETS:
+        raise CheckpointError(f"{model.path}: its option tupe_reset is {reset!r}, none of {', '.join(RESETS)}")
+    return reset
 
 
 def _encoding(model: TrainedModel, part: str, state: dict[str, Tensor]) -> tuple[str, PositionEncoding]:
     """(name as in Ke et al. 2021, the module with the trained parameters)."""
     reset, bidirectional = _reset(model), part != "decoder"
     num_buckets, num_heads = state[_RELATIVE].shape if _RELATIVE in state else (0, None)
-    max_distance = int(model.option("max_rel_pos")) if num_buckets else 0
-    if _ABSOLUTE not in state:
-        return "BERT-R", RelativePositions(num_heads, num_buckets, max_distance)
-    module = untied_positions(
-        state[_ABSOLUTE].shape[1],
-        num_heads or int(model.option(f"{part}_attention_heads")),
-        _longest(model, part, state),
-        reset=reset,
-        num_buckets=num_buckets - int(bool(num_buckets) and reset == "official"),
-        max_distance=max_distance,
-        bidirectional=bidirectional,
-    )
+    max_distance = model.whole_number("max_rel_pos") if num_buckets else 0
+    try:
+        if _ABSOLUTE not in state:
+            return "BERT-R", RelativePositions(num_heads, num_buckets, max_distance)
+        module = untied_positions(
+            state[_ABSOLUTE].shape[1],
+            num_heads or model.whole_number(f"{part}_attention_heads"),
+            _longest(model, part, state),
+            reset=reset,
+            num_buckets=num_buckets - int(bool(num_buckets) and reset == "official"),
+            max_distance=max_distance,
+            bidirectional=bidirectional,
+        )
+    except OptionError as error:
+        raise CheckpointError(f"{model.path}: the options in it cannot be ({error})") from error
     tied = ", [CLS] tied" if model.options.get("tupe_tie_cls") else ""
     return ("TUPE-R" if num_buckets else "TUPE-A") + tied, module
 

@@ -30,9 +30,41 @@ class TrainedModel:
             )
         return self.options[name]
 
+    def whole_number(self, name: str, least: int = 1) -> int:
+        """An option of the model that is a number from `least`; CheckpointError otherwise."""
+        value = self.option(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise CheckpointError(
+                f"{self.path}: its option {name} is {value!r}, not a number from {least}; it is damaged"
+            )
+        return value
+
+    def table(self, name: str) -> Tensor:
+        """A matrix as it is stored; KeyError if it is missing, CheckpointError if it is none."""
+        import torch
+
+        value = self.state[name]
+        if not isinstance(value, torch.Tensor) or value.dim() != 2:
+            raise CheckpointError(f"{self.path}: {name} is not a matrix; it is damaged")
+        return value
+
     def parameters(self, prefix: str) -> dict[str, Tensor]:
-        """Parameters whose names begin with `prefix`, without it, in double precision."""
-        return {key[len(prefix) :]: value.double() for key, value in self.state.items() if key.startswith(prefix)}
+        """Parameters whose names begin with `prefix`, without it, in double precision.
+
+        CheckpointError for one that is no tensor, or that holds NaN or infinity.
+        """
+        import torch
+
+        found = {}
+        for key, value in self.state.items():
+            if not key.startswith(prefix):
+                continue
+            if not isinstance(value, torch.Tensor):
+                raise CheckpointError(f"{self.path}: {key} is a {type(value).__name__}, not a tensor; it is damaged")
+            found[key[len(prefix) :]] = value.double()
+            if not torch.isfinite(value).all():
+                raise CheckpointError(f"{self.path}: {key} holds NaN or infinity; take an earlier checkpoint")
+        return found
 
 
 def trained_model(checkpoint: dict[str, Any], path: str) -> TrainedModel:

@@ -75,8 +75,10 @@ def read_reference(path: str) -> dict[str, Any]:
     """The content of their checkpoint; CheckpointError if it is none or holds anything but plain data and meters."""
     from torch import serialization
 
+    if Path(path).is_dir():
+        raise CheckpointError(f"--checkpoint {path}: a folder; name a file in it")
     if not Path(path).is_file():
-        raise CheckpointError(f"{path}: no such checkpoint")
+        raise CheckpointError(f"--checkpoint {path}: no such checkpoint; check the path")
     if not hasattr(serialization, "add_safe_globals"):
         raise CheckpointError(f"{path}: reading it safely needs PyTorch 2.4 or newer; convert it there")
     state = load_safely(
@@ -103,6 +105,10 @@ def _model_of(path: str, state: dict[str, Any]) -> dict[str, Tensor]:
     for name, value in model.items():
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
             raise CheckpointError(f"{path}: {name} is a {type(value).__name__}, not a dense tensor; it is damaged")
+        if not torch.isfinite(value).all():
+            raise CheckpointError(
+                f"{path}: {name} holds NaN or infinity; convert an earlier checkpoint of the training"
+            )
     return dict(model)
 
 

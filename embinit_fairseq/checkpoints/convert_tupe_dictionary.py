@@ -76,14 +76,15 @@ def dictionary_files(words: str, task: Mapping[str, Any], labels: str | None) ->
 def convert_labels(path: str | None, num_classes: int) -> str:
     """`label/dict.txt` for fairseq: class k is line k, as in their code. Without a file the classes get made-up names.
 
-    Raises DataError for a file with fewer labels than the head has classes.
+    Raises DataError for a file with fewer labels than the head has classes, or with more (fillers do not count).
     """
     if path is None:
         return "".join(f"class{number} 1\n" for number in range(num_classes))
     entries = read_entries(path)
-    if len(entries) < num_classes:
+    labels = sum(not symbol.startswith("madeupword") for symbol, _ in entries)
+    if not labels <= num_classes <= len(entries):
         raise DataError(
-            f"{path}: {len(entries)} labels, but the classification head has {num_classes} classes; give --label-dict "
+            f"{path}: {labels} labels, but the classification head has {num_classes} classes; give --label-dict "
             "the label/dict.txt of the data the checkpoint was fine-tuned with"
         )
     return _with_flags(entries).text
@@ -103,7 +104,7 @@ def read_entries(path: str) -> list[tuple[str, int]]:
         if number == len(lines) and not line:
             break  # behind the last newline
         symbol, _, count = line.removesuffix(f" {_OVERWRITE}").rpartition(" ")
-        if not symbol or not count.isascii() or not count.lstrip("-").isdecimal():
+        if not symbol or not count.isascii() or not count.isdecimal():
             raise DataError(f"{path}:{number}: not '<symbol> <count>' ({line[:40]!r}); is this a dict.txt?")
         entries.append((symbol, int(count)))
     if not entries:

@@ -55,8 +55,8 @@ def checked_layout(path: str, shapes: Mapping[str, Shape]) -> tuple[Layout, list
 
 
 def _read_layout(path: str, shapes: Mapping[str, Shape]) -> Layout:
-
     def shape(name: str, dimensions: int = 2) -> Shape:
+        """The shape of a parameter that every TUPE has; CheckpointError if it is missing or of other dimensions."""
         found = shapes.get(name)
         if found is None:
             raise CheckpointError(f"{path}: no {name} in it; {_what_else(shapes)}")

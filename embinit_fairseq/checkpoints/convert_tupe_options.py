@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,7 @@ TUPE_BASE: dict[str, Any] = {
     "max_positions": 512,
 }
 _ACTIVATIONS = ("gelu", "relu")
+_BREAK_MODES = ("none", "complete", "complete_doc", "eos")
 _HEAD = "sentence_classification_head"  # the only one their criterion knows
 
 
@@ -50,6 +52,14 @@ class Settings:
             raise CheckpointError(f"{self.path}: its option {name} is {value!r}; it is damaged")
         return value
 
+    def number(self, name: str, default: float, least: float, most: float) -> float:
+        """The option `name`, which must lie in this range; whole where the default is."""
+        value = self.get(name, default, int if isinstance(default, int) else (int, float))
+        if not least <= value <= most:  # nor is NaN
+            limits = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+            raise CheckpointError(f"{self.path}: its option {name} is {value!r}, not {limits}; it is damaged")
+        return type(default)(value)
+
 
 def configuration(path: str, args: Any, layout: Layout, num_heads: int | None, data: str) -> dict[str, Any]:
     """The sections that fairseq's loader reads, as plain data. args: of the checkpoint, or None. num_heads: `--heads`.
@@ -64,7 +74,7 @@ def configuration(path: str, args: Any, layout: Layout, num_heads: int | None, d
 
 def _model_options(path: str, settings: Settings, layout: Layout, num_heads: int | None) -> dict[str, Any]:
     taken: dict[str, Any] = {
-        name: float(settings.get(name, TUPE_BASE[name], (int, float)))
+        name: settings.number(name, TUPE_BASE[name], 0, 1)
         for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout")
     }
     for name in ("activation_fn", "pooler_activation_fn"):
@@ -75,6 +85,11 @@ def _model_options(path: str, settings: Settings, layout: Layout, num_heads: int
     buckets = TUPE_BASE["rel_pos_bins"] if layout.relative is None else layout.relative[0] - 1
     if buckets < 4 or buckets % 2:
         raise CheckpointError(f"{path}: a table of {buckets} relative buckets (and one row); it is damaged")
+    # the distance must be more than the near ones that have a bucket each; TUPE-A has no use for it
+    near = buckets // 4
+    distance = TUPE_BASE["max_rel_pos"]
+    if layout.relative is not None:
+        distance = settings.number("max_rel_pos", distance, near + 1, math.inf)
     return {
         "_name": "tupe",
         "position_encoding": "untied",
@@ -82,7 +97,7 @@ def _model_options(path: str, settings: Settings, layout: Layout, num_heads: int
         "tupe_tie_cls": False,
         "rel_pos": layout.relative is not None,
         "rel_pos_bins": buckets,
-        "max_rel_pos": settings.get("max_rel_pos", TUPE_BASE["max_rel_pos"], int),
+        "max_rel_pos": distance,
         "encoder_layers": layout.num_layers,
         "encoder_embed_dim": layout.embed_dim,
         "encoder_ffn_embed_dim": layout.ffn_embed_dim,
@@ -121,14 +136,19 @@ def _task_options(path: str, settings: Settings, layout: Layout, data: str) -> t
     common = {"data": data, "seed": settings.get("seed", 1, int)}
     if layout.heads:
         return _sentence_prediction(settings, layout, common)
+    break_mode = settings.get("sample_break_mode", "complete", str)
+    if break_mode not in _BREAK_MODES:
+        raise CheckpointError(f"{path}: its option sample_break_mode is {break_mode!r}; it is damaged")
+    longest = layout.position_rows - 1
+    unmasked = settings.number("leave_unmasked_prob", 0.1, 0, 1)
     task_section = {
         "_name": "masked_lm",
         **common,
-        "sample_break_mode": settings.get("sample_break_mode", "complete", str),
-        "tokens_per_sample": settings.get("tokens_per_sample", layout.position_rows - 1, int),
-        "mask_prob": float(settings.get("mask_prob", 0.15, (int, float))),
-        "leave_unmasked_prob": float(settings.get("leave_unmasked_prob", 0.1, (int, float))),
-        "random_token_prob": float(settings.get("random_token_prob", 0.1, (int, float))),
+        "sample_break_mode": break_mode,
+        "tokens_per_sample": min(settings.number("tokens_per_sample", longest, 1, math.inf), longest),
+        "mask_prob": settings.number("mask_prob", 0.15, 0, 1),
+        "leave_unmasked_prob": unmasked,
+        "random_token_prob": settings.number("random_token_prob", 0.1, 0, round(1 - unmasked, 6)),
         "freq_weighted_replacement": settings.get("freq_weighted_replacement", False, bool),
         "mask_whole_words": settings.get("mask_whole_words", False, bool),
     }
@@ -143,12 +163,19 @@ def _sentence_prediction(settings: Settings, layout: Layout, common: dict) -> tu
         **common,
         **shared,
         "num_classes": layout.heads[head][1],
-        "init_token": settings.get("init_token", None if settings.values else 0, int),
-        "separator_token": settings.get("separator_token", None, int),
+        "init_token": _token(settings, layout, "init_token", None if settings.values else 0),
+        "separator_token": _token(settings, layout, "separator_token", None),
         "shorten_method": "truncate" if settings.get("truncate_sequence", False, bool) else "none",
         "max_positions": layout.position_rows - 1,
     }
     return task_section, {"_name": "sentence_prediction", **shared}
+
+
+def _token(settings: Settings, layout: Layout, name: str, default: int | None) -> int | None:
+    """The row of a symbol that the task adds to sentences; None where it adds none."""
+    if settings.get(name, default, int) is None:
+        return None
+    return settings.number(name, 0, 0, layout.num_symbols - 1)
 
 
 def flags(options: Mapping[str, Any]) -> str:

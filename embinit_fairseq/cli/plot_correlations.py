@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from embinit_fairseq.cli import plot_figure
 from embinit_fairseq.cli.sources import print_json
-from embinit_fairseq.errors import DataError, OptionError, VectorFileError
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError, VectorFileError
 from embinit_fairseq.vectors.compressed import open_bytes
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 
@@ -71,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     bar = tqdm(sentences, desc="sentences", unit="", leave=False, delay=1.0)
     head = None if args.head is None else args.head - 1
     terms, count = mean_terms(layer, (sentence.tokens for sentence in bar), head)
+    if not np.isfinite(terms).all():
+        raise CheckpointError(f"{args.checkpoint}: embeddings hold NaN or infinity; take an earlier checkpoint")
     draw(model, terms, sentences, args)
     record = _record(model, terms, count, sentences, args)
     if args.json:

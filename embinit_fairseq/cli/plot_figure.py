@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.errors import CheckpointError, OptionError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +34,9 @@ def read_model(path: str) -> TrainedModel:
     """The model of --checkpoint; raises CheckpointError for any other file."""
     from embinit_fairseq.analysis.trained_model import trained_model
 
+    if not os.path.isfile(path):
+        what = f"a folder; name a file in it, such as {os.path.join(path, 'checkpoint_best.pt')}"
+        raise CheckpointError(f"--checkpoint {path}: {what if os.path.isdir(path) else 'no such file; check the path'}")
     return trained_model(load_checkpoint(path), path)
 
 
@@ -46,6 +49,8 @@ def check_output(path: str) -> None:
         raise OptionError(f"--output {path}: there is no folder {folder}; make it first (mkdir -p {folder})")
     if os.path.isdir(path):
         raise OptionError(f"--output {path}: a folder; name a file")
+    if not os.access(folder, os.W_OK):
+        raise OptionError(f"--output {path}: the folder {folder} cannot be written to; choose another one")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -129,12 +134,14 @@ def colour_bar(figure: Figure, image: Any, axes: Sequence[Axes] | Axes, label: s
 
 
 def save(figure: Figure, path: str) -> None:
-    """Write the PNG: complete under its final name, or not at all."""
+    """Write the PNG: complete under its final name, or not at all. OptionError if the place does not allow it."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
     try:
         figure.savefig(temporary, format="png", dpi=_DPI)
         os.replace(temporary, path)
+    except OSError as error:
+        raise OptionError(f"--output {path}: cannot be written ({error.strerror}); choose another place") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)

@@ -191,6 +191,7 @@ def test_training_goes_on_from_a_pretrained_model(tmp_path, sentences, how):
     run(*command, "--save-dir", tmp_path / "run", "--log-format", "json")
     trained = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=True)
     assert trained["optimizer_history"][-1]["num_updates"] == 2
-    # lr 0: what was loaded is what is saved
+    # lr 0: what was loaded is what is saved; fine-tuning needs no language-model head
     for name, value in converted["model"].items():
-        assert torch.equal(trained["model"][name], value), name
+        if not name.startswith("encoder.lm_head."):
+            assert torch.equal(trained["model"][name], value), name

@@ -62,12 +62,21 @@ def test_options_come_from_names_and_shapes(files, rel_pos, emb_norm, pre_ln):
     weights = authors.make_weights(SYMBOLS, 8, 10, 3, 9, rel_pos, emb_norm, pre_ln)
     wrong = authors.make_args(weights, rel_pos=not rel_pos, embedding_normalize=not emb_norm, encoder_layers=12)
     files.convert(files.save(weights, wrong))
-    model = files.written()["cfg"]["model"]
+    cfg = files.written()["cfg"]
+    assert cfg["task"]["tokens_per_sample"] == 9  # 12 in its args: the model takes no more than it has positions
+    model = cfg["model"]
     expected = {"rel_pos": rel_pos, "embedding_normalize": emb_norm, "encoder_normalize_before": pre_ln}
     expected |= {"encoder_layers": 3, "encoder_embed_dim": 8, "encoder_ffn_embed_dim": 10, "max_positions": 9}
     expected |= {"encoder_attention_heads": 2, "dropout": 0.2, "attention_dropout": 0.15, "pooler_dropout": 0.05}
     expected |= {"rel_pos_bins": 32, "max_rel_pos": 128, "activation_fn": "gelu", "tupe_reset": "official"}
     assert {name: model[name] for name in expected} == expected
+
+
+def test_tupe_a_has_no_use_for_a_distance(files):
+    weights = authors.make_weights(SYMBOLS, rel_pos=False)
+    record = files.convert(files.save(weights, authors.make_args(weights, max_rel_pos=7)))
+    assert "--max-rel-pos" not in record["train_with"]
+    assert files.written()["cfg"]["model"]["max_rel_pos"] == 128
 
 
 def test_the_flags_build_the_model(files):
@@ -153,6 +162,9 @@ def test_labels_of_a_fine_tuned_model(files):
     short = authors.write_dictionary(files.folder / "short.txt", [("1", 9), ("0", 8)])
     with pytest.raises(DataError, match=r"short\.txt: 2 labels.*3 classes.*--label-dict"):
         files.convert(checkpoint, label_dictionary=short, force=True)
+    long = authors.write_dictionary(files.folder / "long.txt", [(str(label), 1) for label in range(4)])
+    with pytest.raises(DataError, match=r"long\.txt: 4 labels.*3 classes.*--label-dict"):
+        files.convert(checkpoint, label_dictionary=long, force=True)
 
 
 @pytest.mark.parametrize("regression", [None, True])

@@ -156,19 +156,47 @@ def test_ours_is_not_converted_twice(files):
     [
         ({"activation_fn": "gelu_accurate"}, "activation_fn gelu_accurate"),
         ({"dropout": "much"}, "dropout is 'much'"),
+        ({"dropout": 5}, "dropout is 5, not from 0 to 1"),
+        ({"attention_dropout": -0.1}, "attention_dropout is -0.1, not from 0 to 1"),
+        ({"pooler_dropout": float("nan")}, "pooler_dropout is nan, not from 0 to 1"),
         ({"max_rel_pos": True}, "max_rel_pos is True"),
+        ({"max_rel_pos": 8}, "max_rel_pos is 8, not at least 9"),  # 32 buckets: 8 for near distances
+        ({"mask_prob": 15}, "mask_prob is 15, not from 0 to 1"),
+        ({"leave_unmasked_prob": 0.5, "random_token_prob": 0.6}, "random_token_prob is 0.6, not from 0 to 0.5"),
+        ({"tokens_per_sample": 0}, "tokens_per_sample is 0, not at least 1"),
+        ({"sample_break_mode": "never"}, "sample_break_mode is 'never'"),
         ({"task": "sentence_prediction"}, "without a classification head"),
     ],
 )
 def test_options_that_cannot_be(files, changes, expected):
     weights = authors.make_weights(SYMBOLS)
-    with pytest.raises(CheckpointError, match=expected):
+    with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{expected}"):
         files.convert(files.save(weights, authors.make_args(weights, **changes)))
+    assert left_in(files.folder) == ["ref.pt", "theirs.txt"]
+
+
+@pytest.mark.parametrize("changes", [{"init_token": SYMBOLS}, {"separator_token": -1}])
+def test_symbols_that_the_dictionary_does_not_have(files, changes):
+    weights = authors.make_weights(SYMBOLS, classes=3)
+    with pytest.raises(CheckpointError, match=r"_token is .*, not from 0 to 16"):
+        files.convert(files.save(weights, authors.make_args(weights, **authors.fine_tuned(**changes))))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "pos_ln.bias", "layers.1.self_attn.in_proj_weight"])
+def test_weights_that_are_not_finite(files, name, value):
+    weights = authors.make_weights(SYMBOLS)
+    weights[ENCODER + name].view(-1)[3] = value
+    with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{name} holds NaN or infinity; .*earlier"):
+        files.convert(files.save(weights))
+    assert left_in(files.folder) == ["ref.pt", "theirs.txt"]
 
 
 def test_missing_files(files):
-    with pytest.raises(CheckpointError, match=r"absent\.pt: no such checkpoint"):
+    with pytest.raises(CheckpointError, match=r"--checkpoint .*absent\.pt: no such checkpoint"):
         files.convert(str(files.folder / "absent.pt"))
+    with pytest.raises(CheckpointError, match=r"--checkpoint .*: a folder"):
+        files.convert(str(files.folder))
     files.dictionary = str(files.folder / "absent.txt")
     with pytest.raises(DataError, match=r"absent\.txt: cannot be read"):
         files.convert()

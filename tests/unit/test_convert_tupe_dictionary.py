@@ -88,7 +88,9 @@ def test_a_dictionary_of_another_model(tmp_path, change):
         convert_dictionary(path, 25 + change)
 
 
-@pytest.mark.parametrize("content", ["word\n", "the 1\n\na 1\n", "the x\n", " 7\n", "the 1.5\n", "the \u00b2\n"])
+@pytest.mark.parametrize(
+    "content", ["word\n", "the 1\n\na 1\n", "the x\n", " 7\n", "the 1.5\n", "the \u00b2\n", "the -1\n", "the cat\n"]
+)
 def test_malformed_lines(tmp_path, content):
     (tmp_path / "dict.txt").write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=r"dict\.txt:[12]: not '<symbol> <count>'"):

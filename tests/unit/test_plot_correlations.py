@@ -112,6 +112,38 @@ def test_an_incomplete_checkpoint(name):
         first_layer(trained_model(checkpoint, "c.pt"))
 
 
+def put(name, *shape):
+    return lambda checkpoint: checkpoint["model"].update({f"encoder.sentence_encoder.{name}": torch.ones(shape)})
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda c: c["cfg"]["model"].update(encoder_attention_heads=3), "do not fit each other"),
+        (lambda c: c["cfg"]["model"].update(encoder_attention_heads=0), "encoder_attention_heads is 0"),
+        (put("embed_tokens.weight", 8), "embed_tokens.weight is not a matrix"),
+        (put("positions.embed_positions.weight", 12, 7), "do not fit each other"),
+        (put("layers.0.self_attn.qkv_proj.weight", 24, 7), "do not fit each other"),
+        (put("layers.0.self_attn.qkv_proj.bias", 15), "do not fit each other"),
+        (put("emb_layer_norm.bias", 7), "do not fit each other"),
+    ],
+)
+def test_damaged_checkpoints(change, expected):
+    checkpoint, _ = made.bert_a()
+    change(checkpoint)
+    with pytest.raises(CheckpointError, match=rf"c\.pt: .*{expected}"):
+        first_layer(trained_model(checkpoint, "c.pt"))
+
+
+def test_embeddings_that_are_not_finite(capsys, tmp_path, argv):
+    checkpoint, _ = made.bert_a()
+    checkpoint["model"]["encoder.sentence_encoder.embed_tokens.weight"][4 + made.WORDS.index("sat")] = np.inf
+    torch.save(checkpoint, tmp_path / "c.pt")
+    assert "c.pt: embeddings hold NaN or infinity" in failure(capsys, argv, "--sentence", "the cat sat")
+    assert not (tmp_path / "p.png").exists()
+    assert main([*argv, "--sentence", "the cat"]) == 0
+
+
 @pytest.fixture
 def argv(tmp_path):
     """The command for a saved bert_a, its dictionary and a picture; a text beside them."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from argparse import Namespace
+from pathlib import Path
 
 import numpy as np
 import plot_checkpoints as made
@@ -84,6 +86,9 @@ def test_half_precision_and_options_of_the_old_kind():
     np.testing.assert_allclose(position_map(model).scores, module.double().bias(12).detach().numpy(), rtol=1e-12)
 
 
+ABSOLUTE = "encoder.sentence_encoder.positions.absolute."
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -91,14 +96,26 @@ def test_half_precision_and_options_of_the_old_kind():
         (lambda c: c.pop("cfg"), "lacks the model's options"),
         (lambda c: c["cfg"]["model"].pop("tupe_reset"), "options of its tupe_tiny lack tupe_reset"),
         (lambda c: c["cfg"]["model"].update(encoder_attention_heads=3), "not fit its options"),
-        (lambda c: c["model"].pop("encoder.sentence_encoder.positions.absolute.q_proj.bias"), "absolute.q_proj.bias"),
-        (lambda c: c["model"]["encoder.sentence_encoder.positions.absolute.layer_norm.bias"].fill_(np.nan), "NaN"),
+        (lambda c: c["cfg"]["model"].update(encoder_attention_heads=0), "encoder_attention_heads is 0, not a number"),
+        (lambda c: c["cfg"]["model"].update(encoder_attention_heads="two"), "encoder_attention_heads is 'two', not a"),
+        (lambda c: c["cfg"]["model"].update(tupe_reset="ours"), "tupe_reset is 'ours', none of official, paper"),
+        (lambda c: c["model"].pop(ABSOLUTE + "q_proj.bias"), "absolute.q_proj.bias"),
+        (lambda c: c["model"][ABSOLUTE + "layer_norm.bias"].fill_(np.nan), "layer_norm.bias holds NaN"),
+        (lambda c: c["model"].update({ABSOLUTE + "q_proj.bias": [1.0]}), "q_proj.bias is a list, not a tensor"),
+        (lambda c: c["model"].update({ABSOLUTE + "embed_positions.weight": torch.ones(3)}), "weight is not a matrix"),
     ],
 )
 def test_damaged_checkpoints(change, expected):
     checkpoint = made.tupe(made.untied())
     change(checkpoint)
-    with pytest.raises(CheckpointError, match=expected):
+    with pytest.raises(CheckpointError, match=rf"c\.pt.*{expected}"):
+        position_map(trained_model(checkpoint, "c.pt"))
+
+
+@pytest.mark.parametrize("distance", [0, 2, "far", True])
+def test_damaged_distances(distance):
+    checkpoint = made.tupe(made.untied(num_buckets=8), max_rel_pos=distance)
+    with pytest.raises(CheckpointError, match=r"c\.pt: (its option|the options in it cannot be .*) ?.*max.rel.pos"):
         position_map(trained_model(checkpoint, "c.pt"))
 
 
@@ -206,7 +223,10 @@ def test_the_table_for_people(capsys, tmp_path, saved):
 
 def test_errors_of_checkpoints(capsys, tmp_path, saved):
     output = ["--output", str(tmp_path / "p.png")]
-    assert "no such checkpoint" in failure(capsys, "positions", "--checkpoint", str(tmp_path / "no.pt"), *output)
+    missing = str(tmp_path / "no.pt")
+    assert f"--checkpoint {missing}: no such file" in failure(capsys, "positions", "--checkpoint", missing, *output)
+    folder = failure(capsys, "positions", "--checkpoint", str(tmp_path), *output)
+    assert f"--checkpoint {tmp_path}: a folder; name a file in it, such as {tmp_path}/checkpoint_best.pt" in folder
     (tmp_path / "text.pt").write_text("hello")
     assert "not a fairseq" in failure(capsys, "positions", "--checkpoint", str(tmp_path / "text.pt"), *output)
     stock = {"cfg": {"model": Namespace(arch="transformer_iwslt_de_en")}, "model": {"encoder.version": torch.ones(1)}}
@@ -235,6 +255,12 @@ def test_errors_of_options(capsys, tmp_path, saved):
     assert "a folder; name a file" in failure(capsys, *argv, "--output", str(tmp_path / "d.png"))
     assert "positions, correlations" in failure(capsys, "histogram").replace("'", "")
     assert not (tmp_path / "p.png").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can write")
+def test_a_picture_that_cannot_be_written(capsys, saved):
+    argv = ["positions", "--checkpoint", saved(made.tupe(made.untied())), "--output", "/proc/p.png"]
+    assert re.search("--output /proc/p.png: .*cannot be written.*choose another", failure(capsys, *argv))
 
 
 def test_an_interrupted_save_leaves_the_old_picture(tmp_path, saved, monkeypatch):
