@@ -93,7 +93,8 @@ def _ours(size: Size, args: argparse.Namespace, **options: Any) -> Contestant:
         attention_kernel=args.kernel,
         **options,
     )
-    return Ours(TupeModel.build_model(cfg, argparse.Namespace(source_dictionary=_dictionary())))
+    task = argparse.Namespace(source_dictionary=_dictionary(), mask_idx=4)  # one that masks has a language-model head
+    return Ours(TupeModel.build_model(cfg, task))
 
 
 def _fairseq_roberta(size: Size, args: argparse.Namespace) -> Contestant:

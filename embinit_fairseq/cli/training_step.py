@@ -28,6 +28,10 @@ SMALL = {
     "--decoder-ffn-embed-dim": 16,
     "--encoder-attention-heads": 2,
     "--decoder-attention-heads": 2,
+    "--generator-layers": 1,
+    "--generator-embed-dim": 16,
+    "--generator-ffn-embed-dim": 16,
+    "--generator-attention-heads": 2,
 }
 SENTENCES = ("one two three four five", "six seven eight nine ten")
 CLASSES = ("no", "yes")
@@ -73,7 +77,7 @@ def _configuration(folder: str, arch: str, task: str, extra: Sequence[str]) -> A
     of_task = {
         "translation": ["--source-lang=de", "--target-lang=en"],
         "language_modeling": ["--sample-break-mode=eos"],
-        "masked_lm": ["--criterion=masked_lm", "--tokens-per-sample=32"],
+        "masked_lm": [f"--criterion={'electra' if 'electra' in arch else 'masked_lm'}", "--tokens-per-sample=32"],
         "sentence_prediction": ["--criterion=sentence_prediction", f"--num-classes={len(CLASSES)}"],
     }[task]
     if "--max-positions" in actions or task in ("masked_lm", "sentence_prediction"):

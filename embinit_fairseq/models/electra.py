@@ -13,19 +13,18 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
-from fairseq.models import FairseqEncoder, register_model, register_model_architecture
+from fairseq.models import FairseqEncoder, register_model
 from torch import Tensor
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models.tupe import TupeConfig, TupeModel, check_block_size
+from embinit_fairseq.models.presets import register_presets
+from embinit_fairseq.models.ranges import check_ranges
+from embinit_fairseq.models.tupe import SIZES, TupeConfig, TupeModel, check_block_size, masks
 from embinit_fairseq.models.tupe_encoder import TupeEncoder, build_sentence_encoder
 from embinit_fairseq.modules.bert_init import init_bert_params
 from embinit_fairseq.modules.replaced_tokens import ReplacedTokenHead, draw_tokens
 
 logger = logging.getLogger(__name__)
-
-#: What only pre-training needs: fine-tuned models and their checkpoints do not have it.
-PRE_TRAINING_ONLY = ("generator.", "encoder.rtd_head.")
 
 
 @dataclass
@@ -53,6 +52,8 @@ class ReplacedTokens(NamedTuple):
 class ElectraModel(TupeModel):
     """The discriminator with any number of classification heads, and in pre-training the generator."""
 
+    pre_training_parts = ("generator.", "encoder.rtd_head."), "generator, replaced-token head"
+
     def __init__(self, cfg: ElectraConfig, encoder: "Discriminator", generator: Optional[TupeEncoder] = None) -> None:
         super().__init__(cfg, encoder)
         self.generator = generator
@@ -63,13 +64,15 @@ class ElectraModel(TupeModel):
     def build_model(cls, cfg: ElectraConfig, task: Any) -> "ElectraModel":
         """Build for a task with a `source_dictionary`; without a generator for tasks that do not mask (fine-tuning).
 
-        Raises OptionError for options that contradict each other.
+        Raises OptionError for options out of range and for those that contradict each other.
         """
+        check_ranges(cfg)
         check_block_size(cfg, task)
-        pre_training = getattr(task, "mask_idx", None) is not None
+        pre_training = masks(task)
         encoder, generator = Discriminator(cfg, task.source_dictionary, pre_training), None
         if pre_training:
-            generator = TupeEncoder(_generator_config(cfg), task.source_dictionary, shared=encoder.sentence_encoder)
+            own = _generator_config(cfg)
+            generator = TupeEncoder(own, task.source_dictionary, masking=True, shared=encoder.sentence_encoder)
         return cls(cfg, encoder, generator).apply(init_bert_params)
 
     def forward(
@@ -113,20 +116,15 @@ class ElectraModel(TupeModel):
             )
         return self.generator
 
+    def function_options(self, cfg: Any) -> dict[str, Any]:
+        """As `TupeModel`, with those of the generator if there is one."""
+        generator = {} if self.generator is None else {name: getattr(cfg, name) for name in _GENERATOR_OPTIONS}
+        return {**super().function_options(cfg), **generator}
+
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq before every update."""
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
-
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """As `TupeModel`; without a generator, drops what a checkpoint has for pre-training."""
-        if self.generator is None:
-            unused = [key for key in state_dict if key.startswith(PRE_TRAINING_ONLY)]
-            for key in unused:
-                del state_dict[key]
-            if unused:
-                logger.info("%d tensors of the pre-training are left out: generator, replaced-token head", len(unused))
-        super().upgrade_state_dict_named(state_dict, name)
 
 
 class Discriminator(FairseqEncoder):
@@ -154,26 +152,25 @@ class Discriminator(FairseqEncoder):
         return self.longest
 
 
+_GENERATOR_OPTIONS = [f"generator_{name}" for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")]
+
+
 def _generator_config(cfg: ElectraConfig) -> Any:
     """The options with the generator's sizes in the place of the discriminator's."""
     own = copy.deepcopy(cfg)
-    for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
-        setattr(own, f"encoder_{name}", getattr(cfg, f"generator_{name}"))
+    for name in _GENERATOR_OPTIONS:
+        setattr(own, name.replace("generator", "encoder"), getattr(cfg, name))
     return own
 
 
-_SIZES = {
-    "base": {},  # a third of the discriminator's width; Clark et al. 2020, Table 6
-    "tiny": {  # that of tupe_tiny, with a generator of a quarter of the width, as in ELECTRA-Small
-        "encoder_layers": 4,
-        "encoder_embed_dim": 256,
-        "encoder_ffn_embed_dim": 1024,
-        "encoder_attention_heads": 4,
+#: of the generator: in base a third of the discriminator's width (Clark et al. 2020, Table 6), in tiny a quarter
+_GENERATORS = {
+    "base": {},
+    "tiny": {
         "generator_layers": 4,
         "generator_embed_dim": 64,
         "generator_ffn_embed_dim": 256,
         "generator_attention_heads": 1,
-        "max_positions": 128,
     },
 }
 _FAMILIES = {
@@ -181,16 +178,11 @@ _FAMILIES = {
     "electra_tupe": {"position_encoding": "untied", "rel_pos": True},
 }
 
-
-def _register(family: str, size: str) -> None:
-    preset = {**_FAMILIES[family], **_SIZES[size]}
-
-    @register_model_architecture("electra", f"{family}_{size}")
-    def architecture(args: Any) -> None:
-        for name, value in preset.items():
-            setattr(args, name, getattr(args, name, value))
-
-
-for _family in _FAMILIES:
-    for _size in _SIZES:
-        _register(_family, _size)
+register_presets(
+    "electra",
+    {
+        f"{family}_{size}": {**positions, **SIZES[size], **generator}
+        for family, positions in _FAMILIES.items()
+        for size, generator in _GENERATORS.items()
+    },
+)

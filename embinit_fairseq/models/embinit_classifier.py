@@ -17,7 +17,10 @@ from fairseq.models import FairseqEncoderModel, register_model
 from fairseq.models.transformer import Embedding, TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.models.ranges import check_heads, check_ranges
+from embinit_fairseq.models.restoring import check_restored, refuse_overrides
+from embinit_fairseq.models.state_dicts import find_head, fit_heads
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +61,8 @@ class EmbinitClassifier(FairseqEncoderModel):
 
     @classmethod
     def build_model(cls, cfg: EmbinitClassifierConfig, task: Any) -> "EmbinitClassifier":
-        """Build for a task with a `source_dictionary`; raises OptionError if the heads do not divide D."""
+        """Build for a task with a `source_dictionary`; raises OptionError for options that cannot be."""
+        check_ranges(cfg)
         dictionary = task.source_dictionary
         if cfg.pooling == "cls" and getattr(getattr(task, "cfg", None), "init_token", 0) is None:
             raise OptionError("--pooling cls takes the first token's vector: add --init-token 0, or use --pooling mean")
@@ -89,7 +93,7 @@ class EmbinitClassifier(FairseqEncoderModel):
         features = encoded["encoder_out"][0].transpose(0, 1)  # (batch, src_len, D)
         pooled = self.pool(features, src_tokens)
         if classification_head_name is not None:
-            pooled = self.classification_heads[classification_head_name](pooled)
+            pooled = find_head(self.classification_heads, classification_head_name)(pooled)
         return pooled, {"encoder_out": features}
 
     def pool(self, features: Tensor, src_tokens: Tensor) -> Tensor:
@@ -103,20 +107,37 @@ class EmbinitClassifier(FairseqEncoderModel):
         """Longest input in tokens."""
         return self.encoder.max_positions()
 
+    def function_options(self, cfg: Any) -> dict[str, Any]:
+        """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""
+        names = ["layers", "embed_dim", "ffn_embed_dim", "normalize_before"]
+        names = [
+            *(f"encoder_{name}" for name in names),
+            "no_token_positional_embeddings",
+            "no_scale_embedding",
+            "pooling",
+        ]
+        if not cfg.no_token_positional_embeddings:
+            names.append("encoder_learned_pos")
+            names += ["max_positions"] if cfg.encoder_learned_pos else []  # the table's rows
+        return {"encoder_attention_heads": _num_heads(cfg), **{name: getattr(cfg, name) for name in names}}
+
+    def check_training(self, checkpoint: Optional[str], saved: Any) -> None:
+        """Before a training: raises OptionError for options that have no effect or are not those of the checkpoint."""
+        if self.cfg.no_token_positional_embeddings and self.cfg.encoder_learned_pos:
+            raise OptionError("--encoder-learned-pos has no effect with --no-token-positional-embeddings: drop one")
+        if saved is not None:
+            check_restored(self, checkpoint, saved)
+
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Make the heads that a checkpoint holds, so that `from_pretrained` finds a place for their weights."""
+        """Fit a checkpoint's heads to this model: its own number of classes wins (fine-tuning)."""
         super().upgrade_state_dict_named(state_dict, name)
-        for key, value in list(state_dict.items()):
-            parts = key.split(".")
-            if parts[0] == "classification_heads" and parts[-2:] == ["projection", "weight"]:
-                head = dict(self.classification_heads.items()).get(parts[1])
-                if head is None or head.projection.out_features != value.shape[0]:
-                    self.register_classification_head(parts[1], num_classes=value.shape[0])
+        fit_heads(self, state_dict, last="projection")
 
     @classmethod
     def from_pretrained(cls, model_name_or_path: str, checkpoint_file: str = "model.pt", data: str = ".", **kwargs):
         """A ClassifierHub around a trained checkpoint. data: the folder with `input0/dict.txt` and `label/dict.txt`."""
         loaded = hub_utils.from_pretrained(model_name_or_path, checkpoint_file, data, **kwargs)
+        refuse_overrides(loaded["models"][0], kwargs)
         return ClassifierHub(loaded["task"], loaded["models"][0])
 
 
@@ -130,6 +151,8 @@ class ClassifierHub(nn.Module):
     def encode(self, *sentences: str) -> Tensor:
         """Token ids (src_len,) of one tokenised sentence or a pair, as the task prepares its training data."""
         cfg, dictionary, ids = self.task.cfg, self.task.source_dictionary, []
+        if len(sentences) not in (1, 2):
+            raise DataError(f"{len(sentences)} sentences were given: one is needed, or two of a pair")
         for at, sentence in enumerate(sentences):
             token = cfg.init_token if at == 0 else cfg.separator_token
             ids += ([] if token is None else [token]) + dictionary.encode_line(
@@ -139,9 +162,17 @@ class ClassifierHub(nn.Module):
 
     @torch.no_grad()
     def predict(self, *sentences: str, head: str = "sentence_classification_head") -> dict[str, float]:
-        """Label -> probability."""
+        """Label -> probability; a head of one column is a regression: `score` -> its number.
+
+        Raises DataError for too long an input, OptionError for a head that is not there.
+        """
         tokens = self.encode(*sentences).unsqueeze(0).to(next(self.model.parameters()).device)
+        longest = self.model.max_positions()
+        if tokens.shape[1] > longest:
+            raise DataError(f"the input has {tokens.shape[1]} tokens, the model has {longest} positions: shorten it")
         logits, _ = self.model(tokens, classification_head_name=head)
+        if logits.shape[-1] == 1:
+            return {"score": logits.item()}
         labels = self.task.label_dictionary
         probabilities = logits.softmax(-1)[0].tolist()
         return {labels[labels.nspecial + at]: value for at, value in enumerate(probabilities)}
@@ -159,15 +190,14 @@ class _Head(nn.Module):
         return self.projection(self.dropout(features))
 
 
+def _num_heads(cfg: Any) -> int:
+    return cfg.encoder_attention_heads or (10 if cfg.encoder_embed_dim == 300 else 8)
+
+
 def _encoder_config(cfg: EmbinitClassifierConfig) -> TransformerConfig:
     """The stock encoder's configuration."""
-    dim = cfg.encoder_embed_dim
-    heads = cfg.encoder_attention_heads or (10 if dim == 300 else 8)
-    if dim % heads:
-        raise OptionError(
-            f"--encoder-attention-heads {heads} does not divide --encoder-embed-dim {dim}; "
-            f"heads that do: {', '.join(str(n) for n in range(1, 33) if dim % n == 0)}"
-        )
+    dim, heads = cfg.encoder_embed_dim, _num_heads(cfg)
+    check_heads("--encoder-attention-heads", heads, "--encoder-embed-dim", dim)
     stock = TransformerConfig()
     stock.encoder.embed_dim, stock.encoder.ffn_embed_dim = dim, cfg.encoder_ffn_embed_dim
     stock.encoder.layers, stock.encoder.attention_heads = cfg.encoder_layers, heads

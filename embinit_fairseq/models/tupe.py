@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import FairseqEncoderModel, register_model, register_model_architecture
+from fairseq.models import FairseqEncoderModel, register_model
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models.tupe_encoder import TupeEncoder
+from embinit_fairseq.models.presets import register_presets
+from embinit_fairseq.models.ranges import check_ranges
+from embinit_fairseq.models.restoring import check_restored
+from embinit_fairseq.models.state_dicts import check_weights, find_head, fit_heads, fit_pre_training_parts
+from embinit_fairseq.models.tupe_encoder import TupeEncoder, check_effects, function_options
 from embinit_fairseq.models.tupe_hub import load_hub
 from embinit_fairseq.modules.attention_kernels import KERNELS
 from embinit_fairseq.modules.bert_init import init_bert_params
@@ -77,7 +81,10 @@ class TupeConfig(FairseqDataclass):
 
 @register_model("tupe", dataclass=TupeConfig)
 class TupeModel(FairseqEncoderModel):
-    """A sentence encoder with a language-model head and any number of classification heads."""
+    """A sentence encoder with any number of classification heads and, for tasks that mask, a language-model head."""
+
+    #: names and description of what a model for a task that does not mask does without
+    pre_training_parts = ("encoder.lm_head.",), "language-model head"
 
     def __init__(self, cfg: TupeConfig, encoder: TupeEncoder) -> None:
         super().__init__(encoder)
@@ -87,9 +94,13 @@ class TupeModel(FairseqEncoderModel):
 
     @classmethod
     def build_model(cls, cfg: TupeConfig, task: Any) -> "TupeModel":
-        """Build for a task with a `source_dictionary`; raises OptionError for options that contradict each other."""
+        """Build for a task with a `source_dictionary`; without language-model head for tasks that do not mask.
+
+        Raises OptionError for options out of range and for those that contradict each other.
+        """
+        check_ranges(cfg)
         check_block_size(cfg, task)
-        encoder = TupeEncoder(cfg, task.source_dictionary)
+        encoder = TupeEncoder(cfg, task.source_dictionary, masks(task))
         encoder.apply(init_bert_params)
         return cls(cfg, encoder)
 
@@ -111,7 +122,7 @@ class TupeModel(FairseqEncoderModel):
         features_only = features_only or classification_head_name is not None
         x, extra = self.encoder(src_tokens, features_only, return_all_hiddens, masked_tokens)
         if classification_head_name is not None:
-            x = self.classification_heads[classification_head_name](x)
+            x = self.classification_head(classification_head_name)(x)
         return x, extra
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample: Any = None) -> Tensor:
@@ -132,6 +143,10 @@ class TupeModel(FairseqEncoderModel):
         )
         self.classification_heads[name] = head.to(next(self.parameters()))  # its device and type
 
+    def classification_head(self, name: str) -> nn.Module:
+        """The head of this name; raises OptionError if there is none."""
+        return find_head(self.classification_heads, name)
+
     def max_positions(self) -> int:
         """Longest input in tokens."""
         return self.encoder.max_positions()
@@ -146,54 +161,23 @@ class TupeModel(FairseqEncoderModel):
         """Tells fairseq that targets come from the source."""
         return {"self"}
 
+    def function_options(self, cfg: Any) -> dict[str, Any]:
+        """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""
+        return function_options(cfg)
+
+    def check_training(self, checkpoint: Optional[str], saved: Any) -> None:
+        """Before a training: raises OptionError for options that have no effect or are not those of the checkpoint."""
+        check_effects(self.cfg, TupeConfig())
+        if saved is not None:
+            check_restored(self, checkpoint, saved)
+
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Heads: those a checkpoint holds are made if missing, those it lacks keep their values (fine-tuning)."""
+        """Fit a checkpoint's heads to this model; raises OptionError for weights of a model with other options."""
         super().upgrade_state_dict_named(state_dict, name)
-        self._check_positions(state_dict)
-        prefix = "classification_heads."
-        for key in list(state_dict):
-            if key.startswith(prefix) and key.endswith(".out_proj.weight"):
-                self._fit_head(state_dict, key[len(prefix) : -len(".out_proj.weight")])
-        for key, value in self.classification_heads.state_dict().items():
-            if prefix + key not in state_dict:
-                logger.info("the checkpoint has no %s: it starts as it was initialised", prefix + key)
-                state_dict[prefix + key] = value
-
-    def _fit_head(self, state_dict: dict[str, Tensor], name: str) -> None:
-        prefix = f"classification_heads.{name}."
-        num_classes, inner_dim = state_dict[prefix + "out_proj.weight"].shape
-        head = dict(self.classification_heads.items()).get(name)
-        if head is None:
-            self.register_classification_head(name, num_classes=num_classes, inner_dim=inner_dim)
-        elif (head.out_proj.out_features, head.out_proj.in_features) != (num_classes, inner_dim):
-            logger.warning(
-                "the checkpoint's head %r has %d classes, the model's %d: the model's is kept and starts anew",
-                *(name, num_classes, head.out_proj.out_features),
-            )
-            for key in [key for key in state_dict if key.startswith(prefix)]:
-                del state_dict[key]
-
-    def _check_positions(self, state_dict: dict[str, Tensor]) -> None:
-        """Raises OptionError where loading would fail with a page of names or shapes."""
-        own = self.state_dict()
-        for absolute in [key for key in own if key.endswith("embed_positions.weight") and key in state_dict]:
-            rows, own_rows = len(state_dict[absolute]), len(own[absolute])
-            if rows != own_rows:
-                extra = int(self.encoder.sentence_encoder.positions.untie_cls)
-                hint = ", or --tupe-tie-cls as at its training" if abs(rows - own_rows) == 1 else ""
-                raise OptionError(
-                    f"the checkpoint has {rows - extra} positions, the model {own_rows - extra}: "
-                    f"give --max-positions {rows - extra}{hint}"
-                )
-            relative = absolute.replace("absolute.embed_positions", "relative.embed_buckets")
-            if (relative in state_dict) != (relative in own):
-                has, remedy = ("", "add") if relative in state_dict else ("no ", "drop")
-                raise OptionError(f"the checkpoint has {has}relative positions: {remedy} --rel-pos")
-            if relative in own and state_dict[relative].shape != own[relative].shape:
-                raise OptionError(
-                    f"the checkpoint's table of relative positions has {len(state_dict[relative])} rows, the model's "
-                    f"{len(own[relative])}: give --rel-pos-bins, --tupe-reset and --tupe-tie-cls as at its training"
-                )
+        wanted = any(key.startswith(self.pre_training_parts[0]) for key in self.state_dict())
+        fit_pre_training_parts(state_dict, *self.pre_training_parts, wanted)
+        check_weights(self, state_dict, self.encoder.sentence_encoder.positions.untie_cls)
+        fit_heads(self, state_dict, last="out_proj")
 
     @classmethod
     def from_pretrained(
@@ -201,6 +185,11 @@ class TupeModel(FairseqEncoderModel):
     ):
         """A `TupeHub` around a trained checkpoint: `fill_mask`, `extract_features`, `predict`."""
         return load_hub(model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
+
+
+def masks(task: Any) -> bool:
+    """Is it a task that masks tokens: masked_lm and its like?"""
+    return getattr(task, "mask_idx", None) is not None
 
 
 def check_block_size(cfg: TupeConfig, task: Any) -> None:
@@ -213,7 +202,8 @@ def check_block_size(cfg: TupeConfig, task: Any) -> None:
         )
 
 
-_SIZES = {
+#: what differs from the defaults
+SIZES = {
     "base": {},
     "large": {
         "encoder_layers": 24,
@@ -231,16 +221,11 @@ _SIZES = {
 }
 _FAMILIES = {"tupe": "untied", "bert_a": "added", "bert_r": "relative", "bert_ad": "four_terms"}
 
-
-def _register(family: str, size: str) -> None:
-    preset = {"position_encoding": _FAMILIES[family], **_SIZES[size]}
-
-    @register_model_architecture("tupe", f"{family}_{size}")
-    def architecture(args: Any) -> None:
-        for name, value in preset.items():
-            setattr(args, name, getattr(args, name, value))
-
-
-for _family in _FAMILIES:
-    for _size in _SIZES:
-        _register(_family, _size)
+register_presets(
+    "tupe",
+    {
+        f"{family}_{size}": {"position_encoding": position_encoding, **preset}
+        for family, position_encoding in _FAMILIES.items()
+        for size, preset in SIZES.items()
+    },
+)

@@ -8,6 +8,7 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models.ranges import flag
 from embinit_fairseq.modules.encoder_layer import LayerConfig
 from embinit_fairseq.modules.heads import MaskedLMHead
 from embinit_fairseq.modules.position_bias import check_buckets
@@ -20,15 +21,28 @@ from embinit_fairseq.modules.position_encoding import (
 )
 from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEncoder
 
+#: options of positions -> what they need to have an effect
+_POSITION_OPTIONS = {
+    "rel_pos": "belongs to the tupe_* architectures",
+    "tupe_tie_cls": "belongs to the tupe_* architectures",
+    "tupe_reset": "has nothing to reset: it goes with tupe_* --rel-pos, without --tupe-tie-cls",
+    "rel_pos_bins": "needs relative positions (--rel-pos, or bert_r_*)",
+    "max_rel_pos": "needs relative positions (--rel-pos, or bert_r_*)",
+}
+
 
 class TupeEncoder(FairseqEncoder):
-    """The sentence encoder and its language-model head; with `shared`, on that encoder's embeddings."""
+    """The sentence encoder and its language-model head.
 
-    def __init__(self, cfg: Any, dictionary: Any, shared: SentenceEncoder | None = None) -> None:
+    masking: is there a task that masks? Without, there is no head. shared: an encoder whose embeddings are used.
+    """
+
+    def __init__(self, cfg: Any, dictionary: Any, masking: bool, shared: SentenceEncoder | None = None) -> None:
         super().__init__(dictionary)
         self.sentence_encoder = build_sentence_encoder(cfg, dictionary, shared)
         embed_tokens = self.sentence_encoder.embed_tokens
-        self.lm_head = MaskedLMHead(embed_tokens, str(cfg.activation_fn), cfg.encoder_embed_dim)
+        head = (embed_tokens, str(cfg.activation_fn), cfg.encoder_embed_dim)
+        self.lm_head = MaskedLMHead(*head) if masking else None
         self.longest = cfg.max_positions
 
     def forward(
@@ -40,6 +54,11 @@ class TupeEncoder(FairseqEncoder):
         **_: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As `TupeModel.forward`, without classification heads."""
+        if not features_only and self.lm_head is None:
+            raise OptionError(
+                "this model has no language-model head, which a fine-tuned one leaves behind: fill masks and continue "
+                "pre-training with the checkpoint of the pre-training (--task masked_lm)"
+            )
         x, hiddens = self.sentence_encoder(src_tokens, masked_tokens, return_all_hiddens)
         extra = {"inner_states": hiddens if return_all_hiddens else None}
         return (x if features_only else self.lm_head(x, masked_tokens)), extra
@@ -78,19 +97,18 @@ def build_sentence_encoder(cfg: Any, dictionary: Any, shared: SentenceEncoder | 
         embed_tokens = nn.Embedding(len(dictionary), cfg.encoder_embed_dim, dictionary.pad())
         return SentenceEncoder(config, embed_tokens, positions, dictionary.bos())
     encoder = SentenceEncoder(config, shared.embed_tokens, positions, dictionary.bos())
-    encoder.emb_layer_norm = shared.emb_layer_norm
+    encoder.emb_layer_norm, encoder.said = shared.emb_layer_norm, shared.said
     return encoder
 
 
 def _build_positions(cfg: Any) -> PositionEncoding:
     kind, dim, num_heads = str(cfg.position_encoding), cfg.encoder_embed_dim, cfg.encoder_attention_heads
     if kind != "untied":
-        for flag, given in (("--rel-pos", cfg.rel_pos), ("--tupe-tie-cls", cfg.tupe_tie_cls)):
-            if given:
-                raise OptionError(f"{flag} belongs to the tupe_* architectures (--position-encoding is {kind})")
-    if str(cfg.tupe_reset) == "paper" and (kind != "untied" or cfg.tupe_tie_cls):
-        raise OptionError("--tupe-reset paper has nothing to reset: it goes with tupe_* without --tupe-tie-cls")
-    check_buckets(cfg.rel_pos_bins, cfg.max_rel_pos)
+        for name in ("rel_pos", "tupe_tie_cls"):
+            if getattr(cfg, name):
+                raise OptionError(f"{flag(name)} {_POSITION_OPTIONS[name]} (--position-encoding is {kind})")
+    if cfg.rel_pos or kind == "relative":
+        check_buckets(cfg.rel_pos_bins, cfg.max_rel_pos)
     if kind == "added":
         return AddedPositions(dim, cfg.max_positions)
     if kind == "relative":
@@ -105,3 +123,31 @@ def _build_positions(cfg: Any) -> PositionEncoding:
         num_buckets=cfg.rel_pos_bins if cfg.rel_pos else 0,
         max_distance=cfg.max_rel_pos,
     )
+
+
+def function_options(cfg: Any) -> dict[str, Any]:
+    """Options that decide what is computed with given weights, or which weights there are; not those of the generator.
+
+    Those of positions are left out where they do not matter.
+    """
+    names = ["embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before"]
+    names = [*(f"encoder_{name}" for name in names), "embedding_normalize", "activation_fn", "position_encoding"]
+    kind = str(cfg.position_encoding)
+    if kind != "relative":
+        names.append("max_positions")
+    if kind == "untied":
+        names += ["rel_pos", "tupe_tie_cls"]
+        if cfg.rel_pos and not cfg.tupe_tie_cls:
+            names.append("tupe_reset")
+    if kind == "relative" or (kind == "untied" and cfg.rel_pos):
+        names += ["rel_pos_bins", "max_rel_pos"]
+    return {name: getattr(cfg, name) for name in names}
+
+
+def check_effects(cfg: Any, defaults: Any) -> None:
+    """Raises OptionError for an option of positions that is not the default and changes nothing."""
+    effective = function_options(cfg)
+    for name, need in _POSITION_OPTIONS.items():
+        value = getattr(cfg, name)
+        if name not in effective and str(value) != str(getattr(defaults, name)):
+            raise OptionError(f"{flag(name)} {value} has no effect here: it {need}")

@@ -5,18 +5,23 @@ whether untying removes the absorption of positions that Kim et al. (2024) descr
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import FairseqEncoderDecoderModel, register_model, register_model_architecture
+from fairseq.models import FairseqEncoderDecoderModel, register_model
 from omegaconf import II
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models.presets import register_presets
+from embinit_fairseq.models.ranges import check_ranges, flag
+from embinit_fairseq.models.restoring import check_restored, refuse_overrides
 from embinit_fairseq.models.tupe_transformer_sides import SideConfig, TupeTransformerDecoder, TupeTransformerEncoder
 from embinit_fairseq.modules.attention_kernels import KERNELS
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig
+from embinit_fairseq.modules.position_bias import check_buckets
 from embinit_fairseq.modules.transformer_init import init_table, init_transformer_params
 
 
@@ -76,7 +81,11 @@ class TupeTransformerModel(FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: TupeTransformerConfig, task: Any) -> "TupeTransformerModel":
-        """Build for a task with two dictionaries; raises OptionError for options that contradict each other."""
+        """Build for a task with two dictionaries.
+
+        Raises OptionError for options out of range and for those that contradict each other.
+        """
+        check_ranges(cfg)
         source, target = task.source_dictionary, task.target_dictionary
         sides = _side(cfg, "encoder", cfg.max_source_positions), _side(cfg, "decoder", cfg.max_target_positions)
         dims = [side.layer.embed_dim for side in sides]
@@ -88,6 +97,7 @@ class TupeTransformerModel(FairseqEncoderDecoderModel):
         encoder = TupeTransformerEncoder(sides[0], source, tables[0])
         decoder = TupeTransformerDecoder(sides[1], target, tables[1], dims[0], tied_output)
         model = cls(encoder, decoder)
+        model.cfg = cfg
         model.apply(init_transformer_params)
         init_table(decoder.output_projection.weight, dims[1])
         for table in tables:  # after the output, which may be the same
@@ -109,12 +119,47 @@ class TupeTransformerModel(FairseqEncoderDecoderModel):
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens)
         return self.decoder(prev_output_tokens, encoder_out, None, features_only, alignment_layer, alignment_heads)
 
+    def function_options(self, cfg: Any) -> dict[str, Any]:
+        """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""
+        sizes = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before")
+        names = ["activation_fn", "no_scale_embedding", "share_all_embeddings", "rel_pos"]
+        names += ["max_source_positions", "max_target_positions", *(_RELATIVE if cfg.rel_pos else ())]
+        return {
+            **{f"{side}_{name}": _option(cfg, side, name) for side in ("encoder", "decoder") for name in sizes},
+            **{name: getattr(cfg, name) for name in names},
+            "share_decoder_input_output_embed": cfg.share_all_embeddings or cfg.share_decoder_input_output_embed,
+        }
+
+    def check_training(self, checkpoint: Optional[str], saved: Any) -> None:
+        """Before a training: raises OptionError for options that have no effect or are not those of the checkpoint."""
+        if self.cfg.rel_pos:
+            check_buckets(self.cfg.rel_pos_bins, self.cfg.max_rel_pos)
+        for name in () if self.cfg.rel_pos else _RELATIVE:
+            if getattr(self.cfg, name) != getattr(TupeTransformerConfig(), name):
+                raise OptionError(f"{flag(name)} {getattr(self.cfg, name)} has no effect here: it needs --rel-pos")
+        if saved is not None:
+            check_restored(self, checkpoint, saved)
+
+    @classmethod
+    def from_pretrained(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's hub interface around a trained checkpoint: `translate`."""
+        hub = super().from_pretrained(model_name_or_path, *args, **kwargs)
+        refuse_overrides(hub.models[0], kwargs)
+        return hub
+
+
+#: options that only relative positions need
+_RELATIVE = ("rel_pos_bins", "max_rel_pos")
+
+
+def _option(cfg: Any, side: str, name: str) -> Any:
+    """The option of a side; the decoder's are the encoder's unless given."""
+    value = getattr(cfg, f"{side}_{name}")
+    return getattr(cfg, f"encoder_{name}") if value is None else value
+
 
 def _side(cfg: TupeTransformerConfig, side: str, max_positions: int) -> SideConfig:
-    def option(name: str) -> Any:
-        value = getattr(cfg, f"{side}_{name}")
-        return getattr(cfg, f"encoder_{name}") if value is None else value
-
+    option = functools.partial(_option, cfg, side)
     layer = LayerConfig(
         embed_dim=option("embed_dim"),
         ffn_embed_dim=option("ffn_embed_dim"),
@@ -149,6 +194,7 @@ def _check_shared(source: Any, target: Any, dims: list[int]) -> None:
         )
 
 
+#: what differs from the defaults, as in fairseq's preset of the same name
 _IWSLT = {
     f"{side}_{name}": value
     for side in ("encoder", "decoder")
@@ -156,17 +202,4 @@ _IWSLT = {
 }
 
 
-def _register(arch: str, preset: dict[str, Any]) -> None:
-    @register_model_architecture("tupe_transformer", arch)
-    def architecture(args: Any) -> None:
-        for name, value in preset.items():
-            setattr(args, name, getattr(args, name, value))
-
-
-#: what differs from the defaults, as in fairseq's presets of the same names
-_PRESETS = {
-    "tupe_transformer_iwslt_de_en": _IWSLT,
-    "tupe_transformer_wmt_en_de": {},
-}
-for _arch, _preset in _PRESETS.items():
-    _register(_arch, _preset)
+register_presets("tupe_transformer", {"tupe_transformer_iwslt_de_en": _IWSLT, "tupe_transformer_wmt_en_de": {}})

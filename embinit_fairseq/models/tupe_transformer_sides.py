@@ -16,7 +16,8 @@ from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.modules.attention_kernels import choose_kernel, prepare
+from embinit_fairseq.models.translation import check_length, encoder_output, reorder_rows
+from embinit_fairseq.modules.attention_kernels import choose_kernel, prepare, situation
 from embinit_fairseq.modules.decoder_cache import DecoderCache, distinct_rows, next_power_of_two
 from embinit_fairseq.modules.decoder_layer import DecoderLayer, causal
 from embinit_fairseq.modules.encoder_layer import EncoderLayer, LayerConfig
@@ -55,15 +56,14 @@ class SideConfig:
         )
 
     def kernel(self, x: Tensor, training: bool, step: bool = False) -> str:
-        """flex is not for translation: it compiles anew for every shape, and here every batch has its own.
-
-        For a step of one query fusing saves nothing on a CPU, and plain products are faster.
-        """
+        """For a step of one query fusing saves nothing on a CPU, and plain products are faster."""
         if step and self.attention_kernel == "auto" and x.device.type == "cpu":
             return "eager"
         dropout = self.layer.attention_dropout if training else 0.0
-        kernel, _ = choose_kernel(self.attention_kernel, x.device, torch.is_grad_enabled(), dropout)
-        return "sdpa" if kernel == "flex" else kernel
+        kernel, _ = choose_kernel(
+            self.attention_kernel, situation(x, self.layer.embed_dim // self.layer.num_heads, dropout)
+        )
+        return kernel
 
 
 class TupeTransformerEncoder(FairseqEncoder):
@@ -87,7 +87,7 @@ class TupeTransformerEncoder(FairseqEncoder):
         (S, B, C), if return_all_hiddens; src_lengths (B, 1); sentence (B,): the number of a row's sentence, which goes
         with the row wherever beam search puts it. Raises DataError for a sentence that is too long.
         """
-        _check_length(src_tokens, self.cfg.max_positions, "source")
+        check_length(src_tokens, self.cfg.max_positions, "source")
         padding_mask, shift = self._padding(src_tokens)
         if shift is None:
             states = self._encode(src_tokens, padding_mask, return_all_hiddens)
@@ -95,15 +95,8 @@ class TupeTransformerEncoder(FairseqEncoder):
             states = self._encode(rotate_left(src_tokens, shift), rotate_left(padding_mask, shift), return_all_hiddens)
             states = [rotate_left(state, -shift) for state in states]
         states = [state.transpose(0, 1) for state in states]
-        return {
-            "encoder_out": [states[-1]],
-            "encoder_padding_mask": [] if padding_mask is None else [padding_mask],
-            "encoder_embedding": [],
-            "encoder_states": states if return_all_hiddens else [],
-            "src_tokens": [],
-            "src_lengths": [src_tokens.ne(self.padding_idx).sum(dim=1, keepdim=True, dtype=torch.int32)],
-            "sentence": [torch.arange(len(src_tokens), device=src_tokens.device)],
-        }
+        hiddens = states if return_all_hiddens else []
+        return encoder_output(src_tokens, self.padding_idx, states[-1], padding_mask, hiddens)
 
     def _encode(self, tokens: Tensor, padding_mask: Tensor | None, all_hiddens: bool) -> list[Tensor]:
         """tokens (B, S) without padding in front -> the output (B, S, C), behind the hidden states if wanted."""
@@ -127,14 +120,7 @@ class TupeTransformerEncoder(FairseqEncoder):
 
     def reorder_encoder_out(self, encoder_out: dict[str, list[Tensor]], new_order: Tensor) -> dict[str, list[Tensor]]:
         """Row n becomes what row `new_order[n]` was. Nothing is copied where rows of one sentence are exchanged."""
-        sentence = encoder_out["sentence"][0].index_select(0, new_order)
-        if torch.equal(sentence, encoder_out["sentence"][0]):
-            return encoder_out
-        rows_second = ("encoder_out", "encoder_states")
-        return {
-            name: [value.index_select(int(name in rows_second), new_order) for value in values]
-            for name, values in encoder_out.items()
-        }
+        return reorder_rows(encoder_out, new_order)
 
     def max_positions(self) -> int:
         """Longest input in tokens, `</s>` included."""
@@ -187,7 +173,7 @@ class TupeTransformerDecoder(FairseqIncrementalDecoder):
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As forward with features_only. Raises DataError for a target that is too long."""
-        _check_length(prev_output_tokens, self.cfg.max_positions, "target")
+        check_length(prev_output_tokens, self.cfg.max_positions, "target")
         cache = None if incremental_state is None else self._cache(incremental_state, encoder_out)
         tokens, shift = self._tokens(prev_output_tokens, cache)
         x = self.dropout(self.embed_scale * self.embed_tokens(tokens))
@@ -259,12 +245,3 @@ class TupeTransformerDecoder(FairseqIncrementalDecoder):
         if cache.bias is None or cache.bias.shape[-1] < tgt_len:
             cache.bias = causal(self.positions.bias(min(next_power_of_two(tgt_len), self.cfg.max_positions)))
         return cache.bias[:, cache.length : tgt_len, :tgt_len]
-
-
-def _check_length(tokens: Tensor, max_positions: int, side: str) -> None:
-    if tokens.shape[1] > max_positions:
-        raise DataError(
-            f"a {side} sentence has {tokens.shape[1]} tokens, the model {max_positions} positions: shorten it "
-            f"(--max-{side}-positions {max_positions} with --skip-invalid-size-inputs-valid-test leaves it out), or "
-            f"train with a larger --max-{side}-positions"
-        )

@@ -11,6 +11,7 @@ layer, so what a kernel needs of it is made once per forward pass (`prepare`), n
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from embinit_fairseq.errors import OptionError
+
+#: the PyTorch whose scaled_dot_product_attention takes a scale
+SDPA_SINCE = (2, 1)
 
 
 @dataclass(frozen=True)
@@ -42,69 +46,81 @@ def attend(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: flo
     return _ATTEND[attn_bias.kernel](q, k, v, attn_bias, scale, dropout)
 
 
-def choose_kernel(requested: str, device: torch.device, needs_grad: bool, dropout: float) -> tuple[str, str]:
-    """-> (kernel, why). `auto` takes the fastest that the situation allows; another name is taken at its word.
+@dataclass(frozen=True)
+class Situation:
+    """What the choice of a kernel depends on. dropout: of the attention's probabilities; torch_version: (2, 6), say."""
+
+    device: str
+    dtype: torch.dtype
+    head_dim: int
+    needs_grad: bool
+    dropout: float
+    torch_version: tuple[int, int]
+    has_triton: bool
+
+
+def situation(x: Tensor, head_dim: int, dropout: float) -> Situation:
+    """What is there to attend to x, here and now."""
+    return Situation(x.device.type, x.dtype, head_dim, torch.is_grad_enabled(), dropout, *_installed())
+
+
+@functools.cache
+def _installed() -> tuple[tuple[int, int], bool]:
+    major, minor, *_ = torch.__version__.split(".")
+    return (int(major), int(minor)), importlib.util.find_spec("triton") is not None
+
+
+def choose_kernel(requested: str, at: Situation) -> tuple[str, str]:
+    """-> (kernel, why). `auto` takes the fastest that was measured, another name is taken at its word.
 
     Raises OptionError for a kernel that cannot do what is asked of it here.
     """
     if requested == "flex":
-        _check_flex(device, needs_grad, dropout)
-    if requested == "sdpa" and not sdpa_is_available():
+        _check_flex(at)
+    if requested == "sdpa" and at.torch_version < SDPA_SINCE:
         raise OptionError("--attention-kernel sdpa needs PyTorch 2.1 or later: update it or choose auto")
     if requested != "auto":
         return requested, "asked for by --attention-kernel"
-    if device.type == "cpu" and needs_grad:
+    if at.device == "cpu" and at.needs_grad:
         return "eager", "PyTorch's fused CPU kernels take no dropout and no gradient of a bias"
-    if device.type == "cuda" and needs_grad and dropout == 0 and flex_is_available():
-        return "flex", "no dropout of attention weights"
-    if not sdpa_is_available():
+    if at.torch_version < SDPA_SINCE:
         return "eager", "PyTorch before 2.1 has no fused kernel with a scale"
     return "sdpa", "fused by PyTorch"
 
 
-def _check_flex(device: torch.device, needs_grad: bool, dropout: float) -> None:
-    if dropout > 0:
-        raise OptionError(
-            "--attention-kernel flex has no dropout of attention weights: add --attention-dropout 0 or choose sdpa"
-        )
-    if device.type == "cpu" and needs_grad:
-        raise OptionError(
-            "--attention-kernel flex has no gradients on a CPU: choose auto (from_pretrained: attention_kernel='auto')"
-        )
-    if device.type == "cuda" and not flex_is_available():
-        raise OptionError("--attention-kernel flex needs PyTorch 2.5 or later and Triton: choose auto")
+def _check_flex(at: Situation) -> None:
+    """On a CPU PyTorch runs a plain statement of it, for which widths and types do not matter."""
+    version, compiled = ".".join(map(str, at.torch_version)), at.device != "cpu"
+    power_of_two = at.head_dim & (at.head_dim - 1) == 0
+    obstacles = [
+        (at.torch_version < (2, 6), f"needs PyTorch 2.6 or later for a bias that learns; this is {version}"),
+        (at.device not in ("cpu", "cuda"), f"runs on CUDA, not on {at.device}"),
+        (at.dropout > 0, "has no dropout of attention weights: add --attention-dropout 0"),
+        (not compiled and at.needs_grad, "has no gradients on a CPU"),
+        (compiled and not at.has_triton, "is compiled by Triton, which is not installed"),
+        (compiled and at.head_dim < 16, f"needs heads of width 16 or more, these have {at.head_dim}"),
+        (compiled and at.torch_version == (2, 6) and not power_of_two, "needs a power of two as width in PyTorch 2.6"),
+        (compiled and at.dtype == torch.float64, "sums in single precision, the model has double precision"),
+    ]
+    for there, what in obstacles:
+        if there:
+            raise OptionError(
+                f"--attention-kernel flex {what}; or choose auto (from_pretrained: attention_kernel='auto')"
+            )
 
 
-@functools.cache
-def sdpa_is_available() -> bool:
-    """scaled_dot_product_attention is in this PyTorch and takes a scale."""
-    x = torch.zeros(1, 1, 1, 1)
-    try:
-        F.scaled_dot_product_attention(x, x, x, scale=1.0)
-    except (AttributeError, TypeError):
-        return False
-    return True
-
-
-@functools.cache
-def flex_is_available() -> bool:
-    """flex_attention is in this PyTorch and Triton is there to compile it."""
-    try:
-        import torch.nn.attention.flex_attention
-        import triton
-    except ImportError:
-        return False
-    return bool(torch.nn.attention.flex_attention and triton)
-
-
-def _eager(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: float, dropout: float) -> Tensor:
-    scores = (q * scale) @ k.transpose(-2, -1)  # (B, H, T, S); in place from here: its gradient does not need it
+def attention_weights(q: Tensor, k: Tensor, attn_bias: AttentionBias, scale: float) -> Tensor:
+    """softmax(q k^T * scale + bias), (B, H, T, S), in at least single precision."""
+    scores = (q * scale) @ k.transpose(-2, -1)  # in place from here: its gradient does not need it
     if attn_bias.bias is not None:
         scores.add_(attn_bias.bias)
     if attn_bias.padding_mask is not None:
         scores.masked_fill_(attn_bias.padding_mask[:, None, None], torch.finfo(scores.dtype).min)
-    at_least_float = torch.promote_types(scores.dtype, torch.float32)
-    weights = F.softmax(scores, dim=-1, dtype=at_least_float).to(v.dtype)
+    return F.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+
+def _eager(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: float, dropout: float) -> Tensor:
+    weights = attention_weights(q, k, attn_bias, scale).to(v.dtype)
     return F.dropout(weights, dropout) @ v
 
 
@@ -128,7 +144,8 @@ def _flex_score_mod(bias: Tensor | None, padding_mask: Tensor | None) -> Callabl
     if bias is None and padding_mask is None:
         return None
 
-    def add_bias(score, b, h, q_idx, kv_idx):
+    def add_bias(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        """One logit and its place, scalars -> the logit with the bias, or the lowest number at padding."""
         if bias is not None:
             score = score + bias[h, q_idx, kv_idx]
         if padding_mask is not None:

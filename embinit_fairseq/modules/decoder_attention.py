@@ -8,11 +8,10 @@ Cross-attention has no positional term: h comes from an encoder that knows its p
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embinit_fairseq.modules.attention_kernels import AttentionBias, attend
+from embinit_fairseq.modules.attention_kernels import AttentionBias, attend, attention_weights
 from embinit_fairseq.modules.decoder_cache import DecoderCache
 from embinit_fairseq.modules.self_attention import SelfAttention
 
@@ -53,17 +52,11 @@ class CrossAttention(nn.Module):
         q, weights = self._heads(self.q_proj(x)), None
         dropout = self.dropout if self.training else 0.0
         if need_weights:
-            weights = self._weights(q, memory[0], attn_bias.padding_mask)
+            weights = attention_weights(q, memory[0], attn_bias, self.scale)
             y = F.dropout(weights, dropout).to(x.dtype) @ memory[1]
         else:
             y = attend(q, *memory, attn_bias, self.scale, dropout)
         return self.out_proj(y.transpose(1, 2).reshape(x.shape)), weights
-
-    def _weights(self, q: Tensor, k: Tensor, padding_mask: Tensor | None) -> Tensor:
-        scores = (q * self.scale) @ k.transpose(-2, -1)
-        if padding_mask is not None:
-            scores = scores.masked_fill(padding_mask[:, None, None], torch.finfo(scores.dtype).min)
-        return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)  # (batch, num_heads, len, head_dim)

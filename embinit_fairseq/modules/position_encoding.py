@@ -40,6 +40,7 @@ class AddedPositions(PositionEncoding):
         self.embed_positions = nn.Embedding(max_positions, embed_dim)
 
     def embed(self, x: Tensor) -> Tensor:
+        """x (batch, tgt_len, C) plus the vectors of its columns; raises OptionError if there are too few."""
         check_length(x.shape[1], self.embed_positions.num_embeddings)
         return x + self.embed_positions.weight[: x.shape[1]]
 
@@ -52,6 +53,7 @@ class RelativePositions(PositionEncoding):
         self.relative = RelativeTerm(num_heads, num_buckets, max_distance)
 
     def bias(self, tgt_len: int) -> Tensor:
+        """b_{j-i}, (num_heads, tgt_len, tgt_len)."""
         return self.relative(tgt_len).scores
 
 
@@ -71,6 +73,7 @@ class FourTermPositions(PositionEncoding):
         self.k_proj = nn.Linear(embed_dim, embed_dim, bias=False)
 
     def projections(self, tgt_len: int) -> tuple[Tensor, Tensor]:
+        """p U^Q and p U^K, (tgt_len, C) each; raises OptionError if there are too few positions."""
         check_length(tgt_len, self.embed_positions.num_embeddings)
         positions = self.layer_norm(self.embed_positions.weight[:tgt_len])
         return self.q_proj(positions), self.k_proj(positions)
@@ -91,6 +94,7 @@ class UntiedPositions(PositionEncoding):
         self.untie_cls = reset is not None
 
     def bias(self, tgt_len: int) -> Tensor:
+        """Equation (10) or (11) without the token term, (num_heads, tgt_len, tgt_len)."""
         scores, from_cls, to_cls = self.absolute(tgt_len)
         if self.relative is not None:
             relative = self.relative(tgt_len)

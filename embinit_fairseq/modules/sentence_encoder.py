@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.modules.attention_kernels import choose_kernel, prepare
+from embinit_fairseq.modules.attention_kernels import choose_kernel, prepare, situation
 from embinit_fairseq.modules.encoder_layer import EncoderLayer, LayerConfig
 from embinit_fairseq.modules.position_encoding import PositionEncoding
 
@@ -46,7 +46,7 @@ class SentenceEncoder(nn.Module):
         self.embed_proj = nn.Linear(input_dim, embed_dim) if input_dim != embed_dim else None
         self.layers = nn.ModuleList(EncoderLayer(cfg.layer) for _ in range(cfg.num_layers))
         self.layer_norm = nn.LayerNorm(embed_dim) if cfg.layer.normalize_before else None
-        self._said: set[str] = set()
+        self.said: set[str] = set()  # lines of the log; networks of one model may share it
 
     def forward(
         self, src_tokens: Tensor, masked_tokens: Tensor | None = None, return_all_hiddens: bool = False
@@ -67,7 +67,10 @@ class SentenceEncoder(nn.Module):
         if padding_mask is not None:
             x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
         tgt_len = src_tokens.shape[1]
-        attn_bias = prepare(self._kernel(x), self.positions.bias(tgt_len), padding_mask)
+        kernel = self._kernel(x)
+        if kernel == "flex" and padding_mask is None:  # without a mask it would be another function, compiled again
+            padding_mask = torch.zeros_like(src_tokens, dtype=torch.bool)
+        attn_bias = prepare(kernel, self.positions.bias(tgt_len), padding_mask)
         projections = self.positions.projections(tgt_len)
         hiddens = [x] if return_all_hiddens else []
         for layer in self.layers:
@@ -86,12 +89,15 @@ class SentenceEncoder(nn.Module):
         return layer(x, attn_bias, projections)
 
     def _kernel(self, x: Tensor) -> str:
-        dropout = self.cfg.layer.attention_dropout if self.training else 0.0
-        kernel, why = choose_kernel(self.cfg.attention_kernel, x.device, torch.is_grad_enabled(), dropout)
+        layer = self.cfg.layer
+        dropout = layer.attention_dropout if self.training else 0.0
+        here = situation(x, layer.embed_dim // layer.num_heads, dropout)
+        kernel, why = choose_kernel(self.cfg.attention_kernel, here)
         mode = "training" if self.training else "evaluation"
-        if mode not in self._said:
-            self._said.add(mode)
-            logger.info("attention in %s on %s: %s (%s)", mode, x.device.type, kernel, why)
+        line = f"attention in {mode} on {x.device.type}: {kernel} ({why})"
+        if line not in self.said:
+            self.said.add(line)
+            logger.info(line)
         return kernel
 
     def _padding_mask(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> Tensor | None:

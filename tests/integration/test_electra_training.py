@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from test_embed_init_training import SAVE_OFTEN, kill_9_and_resume, losses, model_of, run_to_end
+from pre_training import (
+    WORDS,
+    assert_filled,
+    assert_two_processes_equal_one,
+    binarise_corpus,
+    train_command,
+    validations,
+    vectors_of,
+    write_corpus,
+)
+from test_embed_init_training import SAVE_OFTEN, kill_9_and_resume, model_of, run_to_end
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.electra import ElectraModel
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-WORDS = 12
 # Batches are made in the main thread: fairseq's workers go on masking as in the epoch they were started in, and its
 # thread that reads ahead may be cut off by --max-update (exit code 134).
 SMALL = """--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 64 --encoder-attention-heads 2
@@ -40,41 +44,18 @@ def echoes(tmp_path_factory):
     for split, size in (("train", 400), ("valid", 60)):
         words = generator.integers(WORDS, size=size)
         labels = generator.integers(2, size=size)
-        (folder / f"{split}.text").write_text("".join(" ".join([f"w{word}"] * 8) + "\n" for word in words))
         first = (words + labels * generator.integers(1, WORDS, size=size)) % WORDS
-        lines = [f"w{one} " + " ".join([f"w{word}"] * 5) + "\n" for one, word in zip(first, words)]
-        (folder / f"{split}.input0").write_text("".join(lines))
-        (folder / f"{split}.label").write_text("".join(f"{label}\n" for label in labels))
-    dictionary = ["--srcdict", str(folder / "text" / "dict.txt")]
-    binarise(folder, "text", folder / "text")
-    binarise(folder, "input0", folder / "classes" / "input0", *dictionary)
-    binarise(folder, "label", folder / "classes" / "label")
-    return folder
-
-
-def binarise(folder, name, destination, *flags):
-    prefixes = [f"--{split}pref={folder / split}.{name}" for split in ("train", "valid")]
-    command_line = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", *prefixes, *flags]
-    subprocess.run([*command_line, f"--destdir={destination}"], check=True, capture_output=True)
-
-
-def command(data, *flags):
-    plugin = ["--user-dir", str(REPOSITORY / "embinit_fairseq")]
-    return [sys.executable, "-m", "fairseq_cli.train", str(data), *plugin, *SMALL, *map(str, flags)]
+        inputs = [f"w{one} " + " ".join([f"w{word}"] * 5) for one, word in zip(first, words)]
+        write_corpus(folder, split, [" ".join([f"w{word}"] * 8) for word in words], inputs, labels)
+    return binarise_corpus(folder)
 
 
 def pre_training(echoes, *flags, arch="electra_tupe_tiny"):
-    return command(echoes / "text", "--arch", arch, *GENERATOR, *MASKING, *flags)
+    return train_command(echoes / "text", *SMALL, "--arch", arch, *GENERATOR, *MASKING, *flags)
 
 
 def fine_tuning(echoes, *flags):
-    return command(echoes / "classes", "--arch", "electra_tupe_tiny", *CLASSES, *flags)
-
-
-def validations(log):
-    """Metrics of every validation in a log."""
-    lines = [line.partition("| valid | ")[2] for line in log.splitlines()]
-    return [{k.removeprefix("valid_"): float(v) for k, v in json.loads(line).items()} for line in lines if line]
+    return train_command(echoes / "classes", *SMALL, "--arch", "electra_tupe_tiny", *CLASSES, *flags)
 
 
 @pytest.fixture(scope="module")
@@ -144,33 +125,15 @@ def test_kill_9_and_resume_gives_the_same_losses(echoes, tmp_path):
 @pytest.mark.parametrize("arch", ["electra_tiny", "electra_tupe_tiny"])
 def test_two_processes_equal_one_with_twice_the_update_freq(echoes, tmp_path, arch):
     flags = ["--max-epoch", "2", "--dropout", "0", "--batch-size", "20", "--log-interval", "1"]
-    one = run_to_end(pre_training(echoes, *flags, "--update-freq", "2", "--save-dir", tmp_path / "one", arch=arch))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
-    two = [*torchrun, *pre_training(echoes, *flags, "--save-dir", tmp_path / "two", arch=arch)[2:]]
-    two = run_to_end([*two, "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"])
-    expected, got = losses(one), losses(two)
-    assert set(expected) == set(got)
-    assert len(got) == 22
-    for key, loss in expected.items():
-        assert float(loss) == pytest.approx(float(got[key]), abs=2e-3 + 1e-6), key  # printed with 3 digits
-    for values, others in zip(validations(one), validations(two)):
+    one, two = map(validations, assert_two_processes_equal_one(pre_training(echoes, *flags, arch=arch), tmp_path))
+    for values, others in zip(one, two):
         for name in ("mlm_loss", "rtd_loss", "mlm_accuracy", "replaced", "rtd_recall", "rtd_original"):
             assert values[name] == pytest.approx(others[name], abs=2e-3), name
-    models = [model_of(tmp_path / run / "checkpoint_last.pt") for run in ("one", "two")]
-    for name, value in models[0].items():
-        torch.testing.assert_close(models[1][name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
 def test_embed_init_fills_the_shared_table(echoes, tmp_path):
-    vectors = tmp_path / "vectors.txt"
-    rows = [f"w{word} " + " ".join(f"{(word + at) / 40:.3f}" for at in range(16)) for word in range(WORDS)]
-    vectors.write_text("\n".join(rows) + "\n")
-    init = ["--embed-init", "pretrained", "--embed-init-path", f"encoder={vectors}"]
+    init = ["--embed-init", "pretrained", "--embed-init-path", f"encoder={vectors_of(tmp_path)}"]
     run_to_end(pre_training(echoes, *init, "--max-update", "1", "--lr", "0", "--save-dir", tmp_path / "run"))
     model = model_of(tmp_path / "run" / "checkpoint_last.pt")
-    words = [line.split()[0] for line in (echoes / "text" / "dict.txt").read_text().splitlines()]
     for key in ("encoder.sentence_encoder.embed_tokens.weight", "generator.lm_head.weight"):
-        for row, word in enumerate(words, start=4):
-            if word.startswith("w"):
-                expected = torch.tensor([(int(word[1:]) + at) / 40 for at in range(16)])
-                torch.testing.assert_close(model[key][row], expected, rtol=0, atol=6e-4)
+        assert_filled(model[key], echoes / "text" / "dict.txt")

@@ -13,8 +13,8 @@ import torch
 from fairseq.data import Dictionary
 from torch.nn import functional
 
-from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models.embinit_classifier import EmbinitClassifier, EmbinitClassifierConfig
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.models.embinit_classifier import ClassifierHub, EmbinitClassifier, EmbinitClassifierConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -120,6 +120,64 @@ def test_parameter_count_of_the_papers_sizes():
         model = EmbinitClassifier.build_model(cfg, task)
         model.register_classification_head("h", num_classes=2)
         assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions
+
+
+def test_the_number_of_classes_of_a_new_task_wins_over_the_checkpoints(caplog):
+    """Fine-tuning with --restore-file or --finetune-from-model on a task with other labels."""
+    state = {name: value + 1 for name, value in model_with().state_dict().items()}
+    model = model_with()
+    model.register_classification_head("h", num_classes=2)
+    before = model.classification_heads["h"].projection.weight.clone()
+    model.load_state_dict(dict(state))
+    assert torch.equal(model.classification_heads["h"].projection.weight, before)
+    assert "the checkpoint's head 'h' has 3 classes, the model's 2: the model's is kept" in caplog.text
+    layer = "encoder.layers.0.fc1.weight"
+    assert torch.equal(model.state_dict()[layer].double(), state[layer])
+
+
+def test_heads_are_made_kept_and_loaded():
+    """Those that only the checkpoint has are made (from_pretrained), those it lacks keep their values."""
+    state = {name: value + 1 for name, value in model_with().state_dict().items()}
+    model = model_with()
+    model.register_classification_head("new", num_classes=5)
+    del model.classification_heads["h"]
+    kept = model.classification_heads["new"].projection.weight.clone()
+    model.load_state_dict(dict(state))
+    assert torch.equal(model.classification_heads["new"].projection.weight, kept)
+    loaded = model.classification_heads["h"].projection.weight.double()
+    torch.testing.assert_close(loaded, state["classification_heads.h.projection.weight"])
+
+
+def hub_with(columns, **options):
+    labels = dictionary_of(["no", "yes", "maybe"])
+    task = SimpleNamespace(
+        source_dictionary=dictionary_of("abcdefgh"),
+        label_dictionary=labels,
+        cfg=SimpleNamespace(init_token=None, separator_token=None),
+    )
+    model = model_with(**options)
+    model.register_classification_head("h", num_classes=columns)
+    return ClassifierHub(task, model.double())
+
+
+def test_the_hub_names_labels_and_gives_the_number_of_a_regression():
+    hub = hub_with(3)
+    assert set(hub.predict("a b", head="h")) == {"no", "yes", "maybe"}
+    hub = hub_with(1)
+    expected = hub.model(hub.encode("a b")[None], classification_head_name="h")[0].item()
+    assert hub.predict("a b", head="h") == {"score": expected}
+
+
+def test_the_hub_says_what_it_cannot_do():
+    hub = hub_with(3, max_positions=5, encoder_learned_pos=True)
+    with pytest.raises(OptionError, match="no classification head 'sentence_classification_head'; there are: h"):
+        hub.predict("a b")
+    with pytest.raises(DataError, match="the input has 6 tokens, the model has 5 positions: shorten it"):
+        hub.predict("a b c d e", head="h")
+    assert hub.predict("a b c d", head="h")
+    for sentences in ((), ("a", "b", "c")):
+        with pytest.raises(DataError, match=f"{len(sentences)} sentences were given: one is needed, or two of a pair"):
+            hub.predict(*sentences, head="h")
 
 
 @pytest.mark.end_to_end

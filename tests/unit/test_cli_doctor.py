@@ -34,6 +34,14 @@ def test_own_architectures_do_not_include_stock_ones():
     assert "transformer" not in checks.own_architectures()
 
 
+@pytest.mark.parametrize("arch", ["electra_tiny", "electra_tupe_base"])
+def test_electra_is_tried_with_both_of_its_losses(arch):
+    """A discriminator that knows nothing loses log 2 a token, 50 times that with its weight; the generator log 20."""
+    (finding,) = checks.steps([arch])
+    assert (finding.status, finding.detail.split(",")[0]) == ("ok", "masked_lm")
+    assert 25 < finding.data["loss"] < 55
+
+
 def test_an_unknown_architecture_is_broken_not_a_traceback():
     (finding,) = checks.steps(["no_such_arch"])
     assert (finding.status, "no_such_arch" in finding.detail) == ("broken", True)

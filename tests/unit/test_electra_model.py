@@ -155,6 +155,23 @@ def test_without_a_generator_its_jobs_are_refused():
             call()
 
 
+def test_the_kernel_is_said_once_for_both_networks(caplog):
+    model, batch = model_for(), batch_of([[BOS, 4, EOS]], [[1]])
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            criterion_for()(model.train(), batch)
+            with torch.no_grad():
+                criterion_for()(model.eval(), batch)
+    said = [r.getMessage().split(" (")[0] for r in caplog.records if "attention in" in r.getMessage()]
+    assert said == ["attention in training on cpu: eager", "attention in evaluation on cpu: sdpa"]
+
+
+def test_pre_training_needs_what_fine_tuning_leaves_behind():
+    state = model_for(task_for(masking=False)).state_dict()
+    with pytest.raises(OptionError, match="has no generator, replaced-token head, which fine-tuning leaves behind"):
+        model_for().load_state_dict(state)
+
+
 def test_training_with_another_criterion_is_said_once(caplog):
     model, tokens = model_for(), torch.tensor([[BOS, 4, EOS]])
     model.eval()(tokens)

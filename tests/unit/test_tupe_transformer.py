@@ -143,6 +143,21 @@ def test_attention_is_that_of_the_chosen_layer_and_heads_in_the_columns_of_the_s
     assert torch.equal(last["attn"][0], attn)
 
 
+@each_variant
+@pytest.mark.parametrize("left_source", [False, True])
+def test_with_padding_before_the_target_attention_and_states_stand_at_their_tokens(options, left_source):
+    """--left-pad-target: weights of cross-attention and hidden states of every token, as with padding behind it."""
+    model = randomised(**options)
+    encoder_out = model.encoder(batch_of(SOURCES, left_source))
+    (_, left), (_, right) = (model.decoder(batch_of(PREVIOUS, side), encoder_out) for side in (True, False))
+    for row, previous in enumerate(PREVIOUS):
+        at_end, at_start = slice(-len(previous), None), slice(len(previous))
+        torch.testing.assert_close(left["attn"][0][row, at_end], right["attn"][0][row, at_start])
+        assert len(left["inner_states"]) == len(right["inner_states"]) == 1 + len(model.decoder.layers)
+        for one, other in zip(left["inner_states"], right["inner_states"]):
+            torch.testing.assert_close(one[at_end, row], other[at_start, row])
+
+
 def test_rows_are_rotated_by_the_padding_in_front_only():
     tokens = torch.tensor([[PAD, PAD, 5, PAD], [5, PAD, 6, PAD], [PAD] * 4])
     shift = leading_padding(tokens.eq(PAD))

@@ -233,7 +233,7 @@ def test_contradictions_are_named():
         build(task_of(6, 11), share_all_embeddings=True)
     with pytest.raises(OptionError, match=r"--encoder-embed-dim 8 and --decoder-embed-dim 12 must be the same"):
         build(task_of(), share_all_embeddings=True, decoder_embed_dim=12)
-    with pytest.raises(OptionError, match="5 attention heads do not divide the width 8"):
+    with pytest.raises(OptionError, match="--decoder-attention-heads 5 does not divide --decoder-embed-dim 8"):
         build(task_of(), decoder_attention_heads=5)
     with pytest.raises(OptionError, match="--rel-pos-bins 7"):
         build(task_of(), rel_pos=True, rel_pos_bins=7)
