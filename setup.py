@@ -18,10 +18,10 @@ setup(
     extras_require={
         "hf": ["safetensors", "tokenizers"],
         "plot": ["matplotlib"],
-        "text": ["sacremoses", "spacy", "scipy"],
+        "text": ["sacremoses", "spacy", "scipy", "scikit-learn"],
         # gensim, scikit-learn: independent oracles of readers and metrics
         "test": ["pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff", "scikit-learn", "gensim"],
-        "bench": ["gensim"],
+        "bench": ["gensim", "transformers"],
     },
     entry_points={"console_scripts": ["embinit = embinit_fairseq.cli.main:main"]},
 )

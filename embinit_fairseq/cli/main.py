@@ -1,9 +1,9 @@
-"""The `embinit` command: `embinit doctor | stats | analogy | plot | convert-tupe`.
+"""The `embinit` command: `embinit doctor | stats | analogy | plot | convert-tupe | expand-vocab`.
 
 One file per sub-command; each says what it needs.
 
-Exit codes: 0 done, 1 the doctor found something broken, 2 wrong input, 130 interrupted, 141 the reader of our output
-went away.
+Exit codes: 0 done, 1 the doctor found something broken or a measured guarantee does not hold, 2 wrong input, 130
+interrupted, 141 the reader of our output went away.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from embinit_fairseq.cli import analogy, convert_tupe, doctor, plot, stats
+from embinit_fairseq.cli import analogy, convert_tupe, doctor, expand_vocab, plot, stats
 from embinit_fairseq.errors import EmbinitError
 from embinit_fairseq.version import VERSION
 
-COMMANDS = {"doctor": doctor, "stats": stats, "analogy": analogy, "plot": plot, "convert-tupe": convert_tupe}
+COMMANDS = {
+    "doctor": doctor,
+    "stats": stats,
+    "analogy": analogy,
+    "plot": plot,
+    "convert-tupe": convert_tupe,
+    "expand-vocab": expand_vocab,
+}
 
 
 class _Parser(argparse.ArgumentParser):

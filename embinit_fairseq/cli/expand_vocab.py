@@ -1,0 +1,128 @@
+"""Adds words to the dictionary of a trained model: language models, masked ones, translation. Their rows are the mean
+of the old ones (avg), so that what the model said before hardly changes: KL(old || new) <= log(1 + k/n) for k new words
+and n old ones, whatever is read. Optimiser and averages of the model are expanded, too."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+from embinit_fairseq.checkpoints.expand import expanding
+from embinit_fairseq.checkpoints.expand_output import write_json
+from embinit_fairseq.checkpoints.expand_request import Request
+from embinit_fairseq.checkpoints.expand_rows import AVERAGES
+from embinit_fairseq.cli import expand_verify
+from embinit_fairseq.cli.sources import print_json
+from embinit_fairseq.errors import counted
+from embinit_fairseq.init.new_rows import METHODS, SCALES
+
+HELP = "new words for a trained model, with a bound on what they change"
+_SHOWN = 8
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("--checkpoint", required=True, metavar="C.pt", help="written by fairseq-train; nothing in it is run")
+    add("--dict", required=True, metavar="dict.txt", help="its dictionary; of translation, that of one side")
+    add("--words", required=True, metavar="FILE", help="one new word a line; behind a tab, its pieces if you like")
+    add("--method", choices=METHODS, default="avg", help="what the new rows are (default: %(default)s)")
+    add("--output", required=True, metavar="DIR", help="a new folder, for model.pt, dict.txt and expansion.json")
+    add("--side", choices=("encoder", "decoder", "both"), help="translation: whose dictionary it is, if both fit")
+    add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")
+    scales = ", ".join(f"{name} {scale:g}" for name, scale in SCALES.items())
+    add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
+    add("--average-over", choices=AVERAGES, default="all", help="all rows but fillers (default), or words only")
+    add("--bpe-codes", metavar="FILE", help="subword: cut words with these codes of subword-nmt")
+    add("--sentencepiece-model", metavar="FILE", help="subword: cut words with this model of sentencepiece")
+    add("--verify", nargs="+", metavar="TEXT", help="measure on tokenised text (translation: SOURCE TARGET)")
+    add("--reset-optimizer", action="store_true", help="leave the optimiser's state out")
+    add("--user-dir", metavar="DIR", help="another plugin that the model comes from")
+    add("--force", action="store_true", help="replace the folder if an earlier expansion wrote it")
+    add("--json", action="store_true", help="print one JSON object instead of a summary")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Expand, measure, print; 1 if what was measured breaks the bound."""
+    code = 0
+    expand_verify.check(args.verify or ())
+    with _stopped_like_an_interrupt(), expanding(_request(args)) as (expansion, folder, record):
+        if args.verify:
+            record["verify"] = expand_verify.verify(expansion, folder, args.verify, quiet=args.json)
+            record["files"] += expand_verify.FILES
+            write_json(record, folder / "expansion.json")
+            code = int(not record["verify"]["holds"])
+    if args.json:
+        print_json(record)
+    else:
+        print(render(record))
+    return code
+
+
+def _request(args: argparse.Namespace) -> Request:
+    taken = {name: value for name, value in vars(args).items() if name in Request.__dataclass_fields__}
+    return Request(**taken, dictionary=args.dict)
+
+
+@contextlib.contextmanager
+def _stopped_like_an_interrupt() -> Iterator[None]:
+    """A plain `kill` (SIGTERM) would leave the unfinished folder behind; Ctrl-C does not."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread, where signals do not arrive
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def render(record: dict[str, Any]) -> str:
+    """The record for people."""
+    words = [word["word"] for word in record["words"]]
+    more = f" and {len(words) - _SHOWN:,} more" if len(words) > _SHOWN else ""
+    rows = f"{record['rows_before']:,} -> {record['rows_after']:,}"
+    if record["reused_fillers"]:
+        rows += f" ({counted(record['reused_fillers'], 'filler')} became words)"
+    method = record["method"] + (f", c = {record['noise_scale']:g}" if record["method"] in SCALES else "")
+    lines = [
+        f"new words      {record['k']:,}: {', '.join(words[:_SHOWN])}{more}",
+        f"rows           {rows}",
+        f"method         {method}, over {record['n']:,} rows",
+        f"KL(old||new)   {_bound(record)}",
+        f"tables         {', '.join(' = '.join(names) for names in record['tables'].values())}",
+    ]
+    if record["sides"]:
+        lines.append(f"side           {' and '.join(record['sides'])}")
+    if record["moved"]:
+        moved = [f"{symbol} to row {row:,}" for symbol, row in record["moved"].items()]
+        lines.append(f"moved          {', '.join(moved[:_SHOWN])}{' ...' if len(moved) > _SHOWN else ''}")
+    lines += [
+        f"also expanded  {_also(record)}",
+        f"written        {record['request']['output']}: {', '.join(record['files'])}",
+    ]
+    if "verify" in record:
+        lines.append(expand_verify.render(record["verify"]))
+    return "\n".join(lines)
+
+
+def _bound(record: dict[str, Any]) -> str:
+    if not record["softmax"]:
+        return "the words are inputs only: nothing that the model says changes before one is read"
+    if record["bound"] is None:
+        return f"no bound with {record['method']} (avg has one); --verify TEXT measures it"
+    return f"<= {record['bound']:.4g} nats for every prefix of old words"
+
+
+def _also(record: dict[str, Any]) -> str:
+    parts = ["the optimiser's state"] if record["optimizer"] else []
+    parts += [{"ema": "the average (EMA)", "ema_fp32_params": "its fp32 copy"}[name] for name in record["averages"]]
+    return ", ".join(parts) or "nothing: the checkpoint has no optimiser's state and no average, or it was left out"

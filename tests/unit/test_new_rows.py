@@ -1,0 +1,188 @@
+"""Rows of new words. Oracles: equations restated in float64, moments of large samples with their standard errors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embinit_fairseq.init import new_rows as module
+from embinit_fairseq.init.new_rows import Recipe, bound, gaussian_rows, mean_row, new_rows
+
+ROWS = np.array([0, 1, 2, 5, 6, 9])
+
+
+@pytest.fixture
+def tables():
+    """A table with correlated columns, a narrower one that depends on it, and a bias that depends on both."""
+    generator = np.random.default_rng(0)
+    wide = generator.normal(size=(10, 3)) @ generator.normal(size=(3, 3)) + [1.0, -2.0, 0.5]
+    narrow = wide[:, :2] @ generator.normal(size=(2, 2)) + 0.3 * generator.normal(size=(10, 2))
+    bias = wide.sum(axis=1) - 20
+    return {"wide": [wide], "narrow": [narrow], "bias": [bias]}
+
+
+def direct_divergence(old, new):
+    """KL(old || new) by its definition, over the old words."""
+    p, q = np.exp(old - np.logaddexp.reduce(old)), np.exp(new - np.logaddexp.reduce(new))
+    return float((p * np.log(p / q[: len(p)])).sum())
+
+
+def test_avg_is_the_mean_of_the_chosen_rows_and_of_the_bias(tables):
+    rows = new_rows(Recipe("avg", 2, ROWS), tables)
+    for name, (table,) in tables.items():
+        (found,) = rows[name]
+        assert found.shape == (2, *table.shape[1:])
+        expected = sum(table[row] for row in ROWS) / len(ROWS)
+        np.testing.assert_allclose(found, np.stack([expected, expected]), rtol=1e-14)
+
+
+def test_zeros_and_normal(tables):
+    zeros = new_rows(Recipe("zeros", 2, ROWS), tables)
+    assert all(not zeros[name][0].any() for name in tables)
+    wide = {"table": [np.zeros((4, 50))], "other": [np.zeros((4, 50))], "bias": [np.ones(4)]}
+    rows = new_rows(Recipe("normal", 4000, np.arange(4), scale=2.0), wide)
+    assert not rows["bias"][0].any()
+    (drawn,), (other,) = rows["table"], rows["other"]
+    variance = 2.0 / 50
+    assert abs(drawn.mean()) < 5 * math.sqrt(variance / drawn.size)
+    assert abs(drawn.var() - variance) < 5 * variance * math.sqrt(2 / drawn.size)
+    assert abs((drawn * other).mean()) < 5 * variance / math.sqrt(drawn.size)  # each table has its own draw
+
+
+def test_subword_is_the_mean_of_the_pieces(tables):
+    pieces = [np.array([3]), np.array([4, 0, 4])]
+    rows = new_rows(Recipe("subword", 2, ROWS, pieces=pieces), tables)
+    for name, (table,) in tables.items():
+        np.testing.assert_allclose(rows[name][0][0], table[3], rtol=1e-14)
+        np.testing.assert_allclose(rows[name][0][1], (table[0] + 2 * table[4]) / 3, rtol=1e-12)
+
+
+@pytest.mark.parametrize("noise", ["_noise_without_sigma", "_noise_with_sigma"])
+def test_the_gaussian_has_the_joint_law(tables, noise, monkeypatch):
+    """Mean, and covariance within and between the tables, of 40,000 draws; 5 standard errors."""
+    monkeypatch.setattr(module, "_NORMAL", 0 if noise == "_noise_without_sigma" else 10**12)
+    monkeypatch.setattr(module, "_EIGH", 10**12 if noise == "_noise_without_sigma" else 0)
+    called = []
+    inner = getattr(module, noise)
+    monkeypatch.setattr(module, noise, lambda *args: called.append(noise) or inner(*args))
+    count, scale = 40_000, 0.25
+    drawn = new_rows(Recipe("gaussian", count, ROWS, scale, seed=3), tables)
+    assert called == [noise]
+    sample = np.hstack([drawn[name][0].reshape(count, -1) for name in tables])
+    stacked = np.hstack([table.reshape(10, -1) for (table,) in tables.values()])[ROWS]
+    mean = stacked.mean(axis=0)
+    sigma = scale * (stacked - mean).T @ (stacked - mean) / len(ROWS)
+    spread = np.sqrt(np.diag(sigma))
+    assert np.all(np.abs(sample.mean(axis=0) - mean) < 5 * spread / math.sqrt(count))
+    error = np.sqrt((np.outer(np.diag(sigma), np.diag(sigma)) + sigma**2) / count)  # of a sample covariance
+    assert np.all(np.abs(np.cov(sample.T, bias=True) - sigma) < 5 * error)
+    kurtosis = ((sample - mean) ** 4).mean(axis=0) / spread**4
+    assert np.all(np.abs(kurtosis - 3) < 5 * math.sqrt(96 / count))  # of a normal number's fourth moment: var = 96
+
+
+def test_the_gaussian_without_noise_is_the_mean(tables):
+    quiet = new_rows(Recipe("gaussian", 2, ROWS, scale=0.0), tables)
+    mean = new_rows(Recipe("avg", 2, ROWS), tables)
+    for name in tables:
+        np.testing.assert_allclose(quiet[name][0], mean[name][0], rtol=1e-14)
+
+
+def test_the_gaussian_of_few_rows_and_of_a_constant_column():
+    """Where Sigma is singular, as with fewer rows than columns, draws lie in the span of the rows' deviations."""
+    table = np.random.default_rng(1).normal(size=(3, 8))
+    table[:, 2] = 7.0
+    for count in (2, 5000):  # by z, by eigenvectors
+        (drawn,) = gaussian_rows([table], np.arange(3), count, 1.0, np.random.default_rng(2))
+        assert np.abs(drawn[:, 2] - 7.0).max() < 1e-6
+        deviations = table - table.mean(axis=0)
+        outside = (drawn - table.mean(axis=0)) @ (np.eye(8) - np.linalg.pinv(deviations) @ deviations)
+        assert np.abs(outside).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "count", "pays"),
+    [(32_000, 4096, 10, False), (32_000, 4096, 1000, False), (250_000, 768, 10, False), (250_000, 768, 1000, True)],
+)
+def test_the_shorter_way_is_taken(rows, columns, count, pays):
+    """As measured by benchmarks/expand.py; at 32,000 x 4096 and 1,000 words Sigma alone is twice the work."""
+    assert module.sigma_pays(rows, columns, count) is pays
+
+
+def test_neither_the_size_of_a_block_nor_a_copy_changes_the_draw(tables, monkeypatch):
+    recipe = Recipe("gaussian", 3, ROWS, 1.0, seed=5)
+    monkeypatch.setattr(module, "_EIGH", 10**12)
+    whole = new_rows(recipe, tables)
+    doubled = new_rows(recipe, {name: [table, 2 * table] for name, (table,) in tables.items()})
+    monkeypatch.setattr(module, "_BLOCK_ELEMENTS", 7)
+    pieces = new_rows(recipe, tables)
+    for name in tables:
+        np.testing.assert_allclose(pieces[name][0], whole[name][0], rtol=1e-12)
+        np.testing.assert_allclose(doubled[name][0], whole[name][0], rtol=1e-12)
+        np.testing.assert_allclose(doubled[name][1], 2 * whole[name][0], rtol=1e-12)
+    other = new_rows(Recipe("gaussian", 3, ROWS, 1.0, seed=6), tables)
+    assert not np.isclose(other["wide"][0], whole["wide"][0]).any()
+
+
+def test_copies_of_a_table_get_the_same_normal_draw(tables):
+    table = tables["wide"][0]
+    first, second = new_rows(Recipe("normal", 4, ROWS), {"wide": [table, table + 1]})["wide"]
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_tensors_of_any_precision(dtype):
+    table = torch.from_numpy(np.random.default_rng(0).normal(size=(12, 4))).to(dtype)
+    rows = np.array([1, 2, 3, 9, 5, 5])
+    expected = sum(table[row].double().numpy() for row in rows) / len(rows)
+    np.testing.assert_allclose(mean_row(table, rows), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(mean_row(table[:, 0], rows), expected[:1], rtol=1e-6, atol=1e-7)
+
+
+def test_the_mean_of_many_rows_is_exact_to_single_precision():
+    """Summed in float32, 3 million numbers near 1 would be off by more than this."""
+    table = np.full((3_000_000, 1), np.float32(1.1))
+    assert float(mean_row(table, np.arange(len(table)))[0]) == pytest.approx(float(np.float32(1.1)), rel=1e-9)
+
+
+# --- the guarantee
+
+
+LOGITS = st.lists(st.floats(-60, 60), min_size=2, max_size=8)
+
+
+@given(LOGITS, st.integers(1, 5), st.data())
+@settings(max_examples=200, deadline=None)
+def test_means_of_logits_keep_the_bound(logits, count, data):
+    """Rows enter logits linearly, so a mean of rows has the mean of their logits, whatever the prefix is."""
+    old = np.array(logits)
+    rows = np.array(data.draw(st.lists(st.integers(0, len(old) - 1), min_size=1, unique=True)))
+    mean = new_rows(Recipe("avg", count, rows), {"bias": [old]})["bias"][0]
+    divergence = direct_divergence(old, np.concatenate([old, mean]))
+    assert divergence <= bound(Recipe("avg", count, rows)) + 1e-9
+    assert bound(Recipe("avg", count, rows)) == pytest.approx(math.log(1 + count / len(rows)))
+    pieces = [np.array(data.draw(st.lists(st.integers(0, len(old) - 1), min_size=1, max_size=4))) for _ in range(count)]
+    recipe = Recipe("subword", count, rows, pieces=pieces)
+    subword = new_rows(recipe, {"bias": [old]})["bias"][0]
+    assert direct_divergence(old, np.concatenate([old, subword])) <= bound(recipe) + 1e-9
+
+
+def test_the_bound_is_tight():
+    old = np.full(8, -20.0)
+    recipe = Recipe("avg", 3, np.arange(8))
+    mean = new_rows(recipe, {"bias": [old]})["bias"][0]
+    assert direct_divergence(old, np.concatenate([old, mean])) == pytest.approx(bound(recipe), rel=1e-12)
+    word_of_one_piece = Recipe("subword", 1, np.arange(8), pieces=[np.array([0, 0])])
+    sure = np.array([50.0, *np.zeros(7)])
+    twice = new_rows(word_of_one_piece, {"bias": [sure]})["bias"][0]
+    assert direct_divergence(sure, np.concatenate([sure, twice])) == pytest.approx(bound(word_of_one_piece), rel=1e-9)
+
+
+def test_methods_without_a_guarantee_say_so():
+    for method in ("gaussian", "zeros", "normal"):
+        assert bound(Recipe(method, 1, ROWS)) is None
+    assert direct_divergence(np.full(500, -20.0), np.concatenate([np.full(500, -20.0), np.zeros(10)])) > 16
