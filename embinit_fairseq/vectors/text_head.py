@@ -94,7 +94,8 @@ def dimension_error(path: str, found: int, expected: int) -> DimensionError:
     return DimensionError(
         f"{path}: the vectors have {counted(found, 'dimension')}, expected {expected}. Vectors are never cut or "
         f"padded: set --encoder-embed-dim {found} or --decoder-embed-dim {found} (the slot's; transformer_lm: "
-        f"--decoder-input-dim {found} too), or choose a file with {counted(expected, 'dimension')}."
+        f"--decoder-input-dim {found} too; Duo: --encoder-dim-s, --encoder-dim-p and so on), or choose a file with "
+        f"{counted(expected, 'dimension')}."
     )
 
 

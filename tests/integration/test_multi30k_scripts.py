@@ -54,7 +54,7 @@ def moses(text: str) -> str:
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of Multi30k's layout: 200 training, 26 validation and 30 test sentences."""
-    folder = tmp_path_factory.mktemp("multi30k")
+    folder = tmp_path_factory.mktemp("multi 30k")
     pairs = sentences()
     pairs = [pairs[(index * 101) % len(pairs)] for index in range(len(pairs))]
     splits = {"train": pairs[:200], "val": pairs[200:226], "test_2016_flickr": pairs[226:]}
@@ -70,14 +70,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("words") / "de-en"
+    folder = tmp_path_factory.mktemp("some words") / "de-en"
     bash(SCRIPTS / "prepare.sh", "--output", folder, DATA=str(corpus))
     return folder
 
 
 @pytest.fixture(scope="module")
 def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("runs") / "run"
+    run = tmp_path_factory.mktemp("all runs") / "run"
     bash(SCRIPTS / "train.sh", "--data", prepared, "--output", run, "--epochs", 2, *TINY, *LAYERS)
     bash(SCRIPTS / "generate.sh", "--data", prepared, "--run", run, "--beam", 2)
     return run
@@ -205,7 +205,7 @@ def wordpiece(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     letters = "abcdefghiklmnoprstuvwyzäöü"
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "ein", "mann", "haus", "die", "frau", "the", "man", ".", "'", "##s"]
     pieces = [*words, *letters, *(f"##{letter}" for letter in letters if letter not in "ds")]
-    folder = tmp_path_factory.mktemp("hf")
+    folder = tmp_path_factory.mktemp("a hf folder")
     (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(pieces)) + "\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
     return folder

@@ -42,7 +42,7 @@ def phrases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = itertools.product(["the", "this", "a very"], ["film", "story"], judgements, ["", "indeed", "to my mind"])
     rows = [(f"{a} {noun} is {word} {end}".strip() + " ", label) for a, noun, (word, label), end in parts]
     rows = [rows[(index * 37) % len(rows)] for index in range(120)]
-    folder = tmp_path_factory.mktemp("sst2")
+    folder = tmp_path_factory.mktemp("sst 2")
     heading = "sentence\tlabel\n"
     train, dev = ("".join(f"{text}\t{label}\n" for text, label in part) for part in (rows[:96], rows[96:]))
     (folder / "train.tsv.gz").write_bytes(gzip.compress((heading + train).encode()))
@@ -56,7 +56,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = (
         "[PAD] [UNK] [CLS] [SEP] the this a very film story is good fine lovely bad dull in ##deed to my mind".split()
     )
-    folder = tmp_path_factory.mktemp("hf")
+    folder = tmp_path_factory.mktemp("a hf folder")
     (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     (folder / "config.json").write_text(
         json.dumps({"model_type": "bert", "hidden_size": DIM, "vocab_size": len(words)})
@@ -68,7 +68,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prepared(phrases: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("prepared") / "data"
+    folder = tmp_path_factory.mktemp("pre pared") / "data"
     bash(SCRIPTS / "prepare.sh", "--hf", model, "--output", folder, DATA=str(phrases))
     return folder
 

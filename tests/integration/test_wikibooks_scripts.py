@@ -60,14 +60,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines[:0] = ["See http://www.example.org/a?b=1, or write to joe@example.org.", "Read notes.txt and www.x.org!", ""]
     middle = len(lines) // 2
     lines[middle : middle + 250] = [line or "No blank line here." for line in lines[middle : middle + 250]]
-    path = tmp_path_factory.mktemp("corpus") / "text"
+    path = tmp_path_factory.mktemp("a corpus") / "text"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
 def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("prepared") / "data"
+    folder = tmp_path_factory.mktemp("pre pared") / "data"
     bash("prepare.sh", "--input", corpus, "--output", folder, "--jobs", 2, "--shard-mb", 0.03, *PREPARE)
     return folder
 
@@ -179,7 +179,7 @@ def test_wrong_options_of_prepare(arguments: list[str], message: str) -> None:
 
 
 def test_training_continues_keeps_checkpoints_and_is_not_repeated(prepared: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+    run = tmp_path / "a run"
     arguments = ["--data", prepared, "--output", run, "--arch", "roberta_base", "--updates", 24, *TRAIN, "--", *MODEL]
     bash("train.sh", *arguments, "--max-update", "11")  # as if it had been stopped there
     bash("train.sh", *arguments)

@@ -18,25 +18,27 @@ def common(commands: str, *arguments: object) -> subprocess.CompletedProcess:
 
 
 READ = """
-data="" batch_size=64 seeds=() vectors=() extra=()
-read_options "data batch-size seeds... vectors... --" "$@"
-printf '%s|' "$data" "$batch_size" "${seeds[*]-}" "${vectors[*]-}" "${extra[*]-}"
+data="" batch_size=64 seeds=() vectors=() keep_all="" extra=()
+read_options "data batch-size seeds... vectors... keep-all? --" "$@"
+printf '%s|' "$data" "$batch_size" "${seeds[*]-}" "${vectors[*]-}" "$keep_all" "${extra[*]-}"
 """
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], ["", "64", "", "", ""]),
-        (["--data", "a folder", "--batch-size", "8"], ["a folder", "8", "", "", ""]),
-        (["--data", "old", "--data", "--new"], ["--new", "64", "", "", ""]),
-        (["--seeds", "1", "2", "--data", "d"], ["d", "64", "1 2", "", ""]),
+        ([], ["", "64", "", "", "", ""]),
+        (["--data", "a folder", "--batch-size", "8"], ["a folder", "8", "", "", "", ""]),
+        (["--data", "old", "--data", "--new"], ["--new", "64", "", "", "", ""]),
+        (["--seeds", "1", "2", "--data", "d"], ["d", "64", "1 2", "", "", ""]),
         (
             ["--vectors", "encoder=a", "--seeds", "1", "--vectors", "decoder=b"],
-            ["", "64", "1", "encoder=a decoder=b", ""],
+            ["", "64", "1", "encoder=a decoder=b", "", ""],
         ),
-        (["--seeds", "1", "--", "--data", "x"], ["", "64", "1", "", "--data x"]),
-        (["--"], ["", "64", "", "", ""]),
+        (["--keep-all", "--data", "d"], ["d", "64", "", "", "1", ""]),
+        (["--seeds", "1", "--keep-all"], ["", "64", "1", "", "1", ""]),
+        (["--seeds", "1", "--", "--data", "x"], ["", "64", "1", "", "", "--data x"]),
+        (["--"], ["", "64", "", "", "", ""]),
     ],
 )
 def test_options_become_variables(arguments: list[str], expected: list[str]) -> None:
@@ -54,6 +56,9 @@ def test_options_become_variables(arguments: list[str], expected: list[str]) -> 
         (["--data batch-size", "x"], "--data batch-size: no such option"),
         (["--extra", "x"], "--extra: no such option"),
         (["--seeds..."], "--seeds...: no such option"),
+        (["--keep-all?"], "--keep-all?: no such option"),
+        (["--keep-all", "x"], "x: no such option"),
+        (["--data", ""], "--data needs a value"),
         (["--data"], "--data needs a value"),
         (["--seeds"], "--seeds needs a value"),
         (["--seeds", "--data", "x"], "--seeds needs a value"),
@@ -67,6 +72,49 @@ def test_wrong_options_are_named(arguments: list[str], message: str) -> None:
 
 def test_a_script_that_passes_nothing_on_refuses_two_dashes() -> None:
     assert "--: no such option" in common('read_options "data" "$@"', "--", "x").stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "wrong"),
+    [
+        ([], None),
+        (["0", "08", "12345678901"], None),
+        (["1", "-1"], "-1"),
+        (["1", "2.0"], "2.0"),
+        (["1e3"], "1e3"),
+        ([" 1"], " 1"),
+    ],
+)
+def test_whole_numbers(values: list[str], wrong: str | None) -> None:
+    result = common('all_seeds=("$@")\nwhole_numbers 0 all-seeds', *values)
+    message = f"test: error: --all-seeds {wrong}: must be a whole number from 0\n"
+    assert result.stderr == ("" if wrong is None else message)
+    assert result.returncode == int(wrong is not None)
+
+
+def test_a_whole_number_has_a_smallest_value_and_may_be_left_out() -> None:
+    assert common('jobs=""\nwhole_numbers 2 jobs').returncode == 0
+    assert common("jobs=2\nwhole_numbers 2 jobs").returncode == 0
+    assert "--jobs 1: must be a whole number from 2" in common("jobs=1\nwhole_numbers 2 jobs").stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "right"),
+    [(".5", True), ("1e-4", True), ("1.", True), ("2E+0", True), ("0", False), ("2.1", False), ("-1", False)]
+    + [(text, False) for text in ("", "x", "1x", ".", "e3", "0x1", "nan", "inf", "1 ", "1,5")],
+)
+def test_numbers(value: str, right: bool) -> None:
+    result = common("number --rate \"$1\" 'n > 0 && n <= 2' 'above 0, at most 2'", value)
+    assert result.stderr == ("" if right else f"test: error: --rate {value}: must be a number above 0, at most 2\n")
+
+
+def test_an_output_folder_is_made_or_refused(tmp_path: Path) -> None:
+    assert common('output_folder --output "$1"', tmp_path / "a b" / "c").returncode == 0
+    assert (tmp_path / "a b" / "c").is_dir()
+    (tmp_path / "file").touch()
+    for output, reason in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "below", "Not a directory")):
+        result = common('output_folder --output "$1"', output)
+        assert result.stderr == f"test: error: --output {output}: cannot be made ({reason}); choose another folder\n"
 
 
 @pytest.mark.parametrize("words", ["0 runs", "1 run", "2 runs"])
