@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.models.duo_embedding import DuoEmbedding, DuoSideConfig, one_below_the_other, side_by_side
 from embinit_fairseq.models.translation import check_length
-from embinit_fairseq.modules.decoder_cache import DecoderCache, distinct_rows
+from embinit_fairseq.modules.decoder_cache import DecoderCache, beam_of, distinct_rows
 from embinit_fairseq.modules.decoder_layer import causal
 from embinit_fairseq.modules.duo_layers import DuoDecoderLayer
 from embinit_fairseq.modules.duo_output import FusedTables, Fusion, logits_of_streams
 
-#: about as many steps as a decoded sentence has: below `width / _STEPS` rows the fused table is not worth making
+#: about as many steps as the sentences of a batch are decoded in: for so many the fused table is made, or not
 _STEPS = 16
 
 
@@ -73,11 +73,13 @@ class DuoDecoder(FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, Any]]:
         """As forward with features_only. Raises DataError for a target that is too long."""
         check_length(prev_output_tokens, self.cfg.max_positions, "target")
-        memory = one_below_the_other(encoder_out["encoder_out"][0].transpose(0, 1), self.cfg.streams.num_streams)
-        cache = None if incremental_state is None else self._cache(incremental_state, encoder_out, memory)
+        cache = None if incremental_state is None else self._cache(incremental_state, encoder_out)
+        memory = self._memory(encoder_out) if cache is None else None
         x = self._embed(prev_output_tokens, cache)
         stepping, src_padding = cache is not None, next(iter(encoder_out["encoder_padding_mask"]), None)
         self_bias = self.cfg.prepare(x, self.training, *self._masks(prev_output_tokens, x, cache), stepping)
+        if stepping and src_padding is not None:
+            src_padding = src_padding[:: cache.beam]
         cross_bias = self.cfg.prepare(x, self.training, None, src_padding, stepping)
         aligned = len(self.layers) - 1 if alignment_layer is None else alignment_layer
         attn, states = None, [side_by_side(x)]
@@ -105,15 +107,10 @@ class DuoDecoder(FairseqIncrementalDecoder):
             return logits_of_streams(
                 [x if change is None else x @ change.weight for x, change in zip(streams, maps)], tables
             )
-        if incremental_state is None:
-            return F.linear(features, self.fused_tables(tables))
-        if len(features) * _STEPS < self.cfg.layer.embed_dim:
+        steps = features.shape[1] if incremental_state is None else _STEPS
+        if self.fused_tables.is_cheaper_factored(len(features) * steps, tables):
             return self.fused_tables.factored(features, tables)
-        table = self.get_incremental_state(incremental_state, "table")
-        if table is None:
-            table = self.fused_tables(tables)
-            self.set_incremental_state(incremental_state, "table", table)
-        return F.linear(features, table)
+        return F.linear(features, self._fused_table(tables, incremental_state))
 
     def reorder_incremental_state(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
         """Row n becomes what row `new_order[n]` was, in each stream."""
@@ -121,26 +118,46 @@ class DuoDecoder(FairseqIncrementalDecoder):
         if cache is not None:
             cache.reorder(self._rows(new_order, len(cache.sentence) // self.cfg.streams.num_streams))
 
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """fairseq-generate, fairseq-interactive and from_pretrained call it: the weights are final."""
+        if self.fused_tables is not None:
+            self.fused_tables.keep_([table.weight for table in self.embedding.tables()])
+
     def max_positions(self) -> int:
         """Longest output in tokens, `</s>` included."""
         return self.cfg.max_positions
+
+    def _fused_table(self, tables: list[Tensor], incremental_state: dict[str, Any] | None) -> Tensor:
+        """(V, d); in incremental decoding it is made once a batch, unless once for all."""
+        if incremental_state is None or self.fused_tables.kept is not None:
+            return self.fused_tables(tables)
+        table = self.get_incremental_state(incremental_state, "table")
+        if table is None:
+            table = self.fused_tables(tables)
+            self.set_incremental_state(incremental_state, "table", table)
+        return table
+
+    def _memory(self, encoder_out: dict[str, list[Tensor]]) -> Tensor:
+        """The encoder's streams (n, B, S, kdim)."""
+        return one_below_the_other(encoder_out["encoder_out"][0].transpose(0, 1), self.cfg.streams.num_streams)
 
     def _rows(self, rows: Tensor, batch: int) -> Tensor:
         """Numbers of rows among `batch` (B,) -> the same rows of each stream among n `batch`, (n B,)."""
         first = torch.arange(self.cfg.streams.num_streams, device=rows.device) * batch
         return (first.unsqueeze(1) + rows).flatten()
 
-    def _cache(self, incremental_state: dict[str, Any], encoder_out: dict[str, Any], memory: Tensor) -> DecoderCache:
+    def _cache(self, incremental_state: dict[str, Any], encoder_out: dict[str, list[Tensor]]) -> DecoderCache:
         """The cache of this batch; keys and values of cross-attention are computed at its start, once a sentence."""
         cache = self.get_incremental_state(incremental_state, "cache")
         if cache is None:
             sentence = encoder_out["sentence"][0]
             rows, place = distinct_rows(sentence)
-            distinct = memory.index_select(1, rows)
-            place = self._rows(place, len(rows))
-            parts = [layer.encoder_attn.memory(distinct) for layer in self.layers]
-            of_rows = self._rows(sentence, int(sentence.max()) + 1)
-            cache = DecoderCache(of_rows, [(k.index_select(0, place), v.index_select(0, place)) for k, v in parts])
+            distinct, beam = self._memory(encoder_out).index_select(1, rows), beam_of(place, len(rows))
+            memory = [layer.encoder_attn.memory(distinct) for layer in self.layers]
+            if beam == 1:
+                place = self._rows(place, len(rows))
+                memory = [(k.index_select(0, place), v.index_select(0, place)) for k, v in memory]
+            cache = DecoderCache(self._rows(sentence, int(sentence.max()) + 1), memory, beam)
             self.set_incremental_state(incremental_state, "cache", cache)
         return cache
 

@@ -11,11 +11,10 @@ With one stream this is ordinary attention. n: streams, B: batch, T: tgt_len, S:
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embinit_fairseq.modules.attention_kernels import AttentionBias, attend
+from embinit_fairseq.modules.attention_kernels import AttentionBias, attend, attention_weights
 from embinit_fairseq.modules.decoder_attention import Memory
 from embinit_fairseq.modules.decoder_cache import DecoderCache
 from embinit_fairseq.modules.streams import StreamLinear, values_for_queries
@@ -78,16 +77,21 @@ class DuoCrossAttention(nn.Module):
     def forward(
         self, x: Tensor, memory: Memory, attn_bias: AttentionBias, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """x (n, B, T, C) -> the same shape, and the weights (n, B, num_heads, T, S) if needed."""
+        """x (n, B, T, C) -> the same shape, and the weights (n, B, num_heads, T, S) if needed.
+
+        memory may have fewer rows than the n B of x: each then serves as many rows in a row (the beam of a sentence),
+        and so does each row of the padding mask.
+        """
         q, weights = split_heads(self.q_proj(x), self.num_heads), None
-        dropout = self.dropout if self.training else 0.0
+        dropout, beam = self.dropout if self.training else 0.0, len(q) // len(memory[0])
+        q = beams_together(q, beam)
         if need_weights:
             weights = attention_weights(q, memory[0], attn_bias, self.scale)
             y = F.dropout(weights, dropout).to(x.dtype) @ memory[1]
-            weights = weights.unflatten(0, (x.shape[0], -1))
+            weights = beams_apart(weights, beam).unflatten(0, (x.shape[0], -1))
         else:
             y = attend(q, *memory, attn_bias, self.scale, dropout)
-        return self.out_proj(join_heads(y, x.shape)), weights
+        return self.out_proj(join_heads(beams_apart(y, beam), x.shape)), weights
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -100,9 +104,11 @@ def join_heads(y: Tensor, shape: tuple[int, ...]) -> Tensor:
     return y.transpose(1, 2).reshape(shape)
 
 
-def attention_weights(q: Tensor, k: Tensor, attn_bias: AttentionBias, scale: float) -> Tensor:
-    """q (B, H, T, d), k (B, H, S, d) -> probabilities (B, H, T, S), in single precision at least."""
-    scores = (q * scale) @ k.transpose(-2, -1)
-    if attn_bias.padding_mask is not None:
-        scores = scores.masked_fill(attn_bias.padding_mask[:, None, None], torch.finfo(scores.dtype).min)
-    return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+def beams_together(q: Tensor, beam: int) -> Tensor:
+    """(N, num_heads, T, d) -> (N / beam, num_heads, beam T, d): what is asked of the same keys."""
+    return q if beam == 1 else q.unflatten(0, (-1, beam)).transpose(1, 2).flatten(2, 3)
+
+
+def beams_apart(y: Tensor, beam: int) -> Tensor:
+    """The inverse."""
+    return y if beam == 1 else y.unflatten(2, (beam, -1)).transpose(1, 2).flatten(0, 1)

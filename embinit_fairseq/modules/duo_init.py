@@ -24,8 +24,8 @@ def init_duo_params(module: nn.Module) -> None:
         _init_output(module.out_proj)
     elif isinstance(module, DuoCrossAttention):
         embed_dim, kdim = module.out_proj.in_features, module.kv_proj.weight.shape[2]
-        _init_projections(module.q_proj, embed_dim, _GAIN)
-        _init_projections(module.kv_proj, embed_dim, _GAIN if embed_dim == kdim else 1.0)
+        for linear in (module.q_proj, module.kv_proj):
+            _init_projections(linear, embed_dim, _GAIN if embed_dim == kdim else 1.0)
         _init_output(module.out_proj)
 
 

@@ -37,15 +37,29 @@ class FusedTables(nn.Module):
         super().__init__()
         self.proj = nn.Linear(sum(dims), embed_dim, bias=False)
         self.dims = dims
+        self.register_buffer("kept", None, persistent=False)
         nn.init.normal_(self.proj.weight, std=(len(dims) * embed_dim) ** -0.5)
 
     def forward(self, tables: list[Tensor]) -> Tensor:
         """tables (V, D_s) -> O (V, d)."""
+        if self.kept is not None:
+            return self.kept
         parts = self.proj.weight.split(self.dims, dim=1)
         return sum_of_products(tables, [part.transpose(0, 1) for part in parts])
 
+    @torch.no_grad()
+    def keep_(self, tables: list[Tensor]) -> None:
+        """Make O now, once and for all: for a model whose parameters will not change any more."""
+        self.kept = self(tables)
+
+    def is_cheaper_factored(self, rows: int, tables: list[Tensor]) -> bool:
+        """Does f O^T for so many rows of f take fewer multiplications without O? With V >> d below about 2 d rows."""
+        words, dim, embed_dim = len(tables[0]), sum(self.dims), self.proj.out_features
+        making = 0 if self.kept is not None else words * dim * embed_dim
+        return rows * dim * (embed_dim + words) < making + rows * embed_dim * words
+
     def factored(self, f: Tensor, tables: list[Tensor]) -> Tensor:
-        """f (..., d) -> f O^T without O: cheaper while there are few rows of f."""
+        """f (..., d) -> f O^T without O."""
         parts = F.linear(f, self.proj.weight.transpose(0, 1)).split(self.dims, dim=-1)
         return logits_of_streams(parts, tables)
 

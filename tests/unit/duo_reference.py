@@ -1,0 +1,228 @@
+"""The Duo transformer stated plainly: sentence by sentence, head by head, no padding, no cache; and tiny models.
+
+Streams are two variables, s and p, not an axis. Everything is read from the model's named parameters, so that gradients
+can be compared as well. Dropout is the visible one of tupe_reference: a factor of 1 + p.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from fairseq.modules import SinusoidalPositionalEmbedding
+from tupe_reference import gelu, linear, normed, randomise
+from tupe_transformer_reference import task_of
+
+from embinit_fairseq.models.duo_transformer import DuoTransformerConfig, DuoTransformerModel
+
+S, P = 0, 1
+SIZES = {
+    "encoder_embed_dim": 8,
+    "encoder_ffn_embed_dim": 6,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 2,
+    "max_source_positions": 48,
+    "max_target_positions": 48,
+}
+PRE_LN = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+#: tables of other dimensions than the width
+MAPPED = {"encoder_dim_s": 5, "encoder_dim_p": 7, "decoder_dim_s": 3, "decoder_dim_p": 8}
+OFF = {"duo_share_weights": "off", "duo_norm": "off", "duo_fusion": "off"}
+#: every option that changes what is computed, at least once
+VARIANTS = {
+    "default": {},
+    "one table, mapped": {"share_all_embeddings": True, "encoder_dim_s": 5, "encoder_dim_p": 7},
+    "tied output, mapped": {"share_decoder_input_output_embed": True, **MAPPED},
+    "all off": OFF,
+    "all off, tied, mapped, pre-LN": {**OFF, **PRE_LN, "share_decoder_input_output_embed": True, **MAPPED},
+    "norm all, pre-LN, gelu, learned": {"duo_norm": "all", **PRE_LN, **LEARNED, "activation_fn": "gelu"},
+    "sdpa, unscaled, without positions": {
+        "attention_kernel": "sdpa",
+        "no_scale_embedding": True,
+        "no_token_positional_embeddings": True,
+    },
+    "eager, other widths, one table, pre-LN decoder": {
+        "attention_kernel": "eager",
+        "share_all_embeddings": True,
+        "decoder_embed_dim": 12,
+        "decoder_ffn_embed_dim": 10,
+        "decoder_attention_heads": 3,
+        "decoder_layers": 1,
+        "decoder_normalize_before": True,
+    },
+    "one stream": {"duo_streams": 1},
+    "one stream, mapped, pre-LN, one table": {
+        "duo_streams": 1,
+        "encoder_dim_s": 5,
+        "share_all_embeddings": True,
+        **PRE_LN,
+    },
+}
+
+
+def config(**options):
+    return DuoTransformerConfig(**{**SIZES, **options})
+
+
+def built(task=None, **options):
+    torch.manual_seed(0)
+    return DuoTransformerModel.build_model(config(**options), task or task_of())
+
+
+def randomised(**options):
+    """A tiny model in double precision, all of whose parameters differ from their first values; evaluation mode."""
+    return randomise(built(**options)).eval()
+
+
+def reference(model, source, previous):
+    """source (S,) and previous (T,), lists of ids without padding -> logits (T, V), attention of the last layer."""
+    w = Weights(model)
+    memory = encoder(w, source)
+    x, attention = embedded(w, "decoder", previous), None
+    for number in range(w.cfg.decoder_layers):
+        layer = w.below("decoder", number)
+        x = attended(layer, "self_attn", "decoder", x, lambda x, w=layer: self_attention(w, x, causal=True))
+        x, attention = attended(layer, "encoder_attn", "decoder", x, lambda x, w=layer: cross_attention(w, x, memory))
+        x = feed_forward(layer, "decoder", x)
+    if w.cfg.decoder_normalize_before:
+        x = [normed(w, "decoder.layer_norm", one) for one in x]
+    return logits(w, x), torch.stack(attention).mean(0)
+
+
+def encoder(w, source):
+    """The streams of the encoder's output, (S, C) each."""
+    x = embedded(w, "encoder", source)
+    for number in range(w.cfg.encoder_layers):
+        layer = w.below("encoder", number)
+        x = attended(layer, "self_attn", "encoder", x, lambda x, w=layer: self_attention(w, x, causal=False))
+        x = feed_forward(layer, "encoder", x)
+    return [normed(w, "encoder.layer_norm", one) for one in x] if w.cfg.encoder_normalize_before else x
+
+
+class Weights(dict):
+    """Parameters by name, those of one layer with `below`; the options; visible dropout."""
+
+    def __init__(self, model, named=None, cfg=None):
+        super().__init__(named if named is not None else model.named_parameters(remove_duplicate=False))
+        self.model, self.cfg = model, cfg or model.cfg
+
+    def below(self, side, number):
+        prefix = f"{side}.layers.{number}."
+        return Weights(self.model, {k[len(prefix) :]: v for k, v in self.items() if k.startswith(prefix)}, self.cfg)
+
+    def drop(self, x, option="dropout"):
+        return x * (1 + getattr(self.cfg, option)) if self.model.training else x
+
+    def heads(self, side):
+        return getattr(self.cfg, f"{side}_attention_heads")
+
+
+def embedded(w, side, tokens):
+    """sqrt(C) (E_s[token] M_s^T + b_s) + position, for each stream."""
+    cfg, streams = w.cfg, []
+    width = (cfg.decoder_embed_dim if side == "decoder" else None) or cfg.encoder_embed_dim
+    for suffix in ["", "_p"][: cfg.duo_streams]:
+        x = w[f"{side}.embedding.embed_tokens{suffix}.weight"][tokens]
+        if f"{side}.embedding.embed_map{suffix}.weight" in w:
+            x = linear(w, f"{side}.embedding.embed_map{suffix}", x)
+        if not cfg.no_scale_embedding:
+            x = x * math.sqrt(width)
+        if not cfg.no_token_positional_embeddings:
+            x = x + positions(w, side, len(tokens), width)
+        streams.append(w.drop(x))
+    return streams
+
+
+def positions(w, side, length, width):
+    """The first word has position 2: rows 0 and 1 are <s> and <pad> in fairseq's count."""
+    if getattr(w.cfg, f"{side}_learned_pos"):
+        return w[f"{side}.embedding.embed_positions.weight"][2 : 2 + length]
+    return SinusoidalPositionalEmbedding.get_embedding(2 + length, width)[2:].double()
+
+
+def attended(w, name, side, x, attention):
+    """Attention with residual and norm. attention(streams) -> A^S, A^P, and what else it has to say."""
+    norm, before = f"{name}_layer_norm", getattr(w.cfg, f"{side}_normalize_before")
+    inside = [normed(w, norm, one) for one in x] if before else x
+    (a_s, *a_p), *more = attention(inside)
+    if len(x) == 1:
+        x = [x[S] + w.drop(a_s)]
+    elif w.cfg.duo_norm in ("all", side):
+        x = [x[S] + w.drop(a_s), x[P] + w.drop(a_p[0])]
+    else:  # A^S was asked for by P
+        x = [x[S] + w.drop(a_p[0]), x[P] + w.drop(a_s)]
+    x = x if before else [normed(w, norm, one) for one in x]
+    return (x, *more) if more else x
+
+
+def self_attention(w, x, causal):
+    """Equations (4) and (5) -> ([A^S, A^P],)."""
+    width = x[S].shape[1]
+    matrix, bias = w["self_attn.in_proj.weight"], w["self_attn.in_proj.bias"]
+    parts = [(one @ matrix[at].T + bias[at]).split(width, dim=1) for at, one in enumerate(x)]
+    q, k, v = ([part[at] for part in parts] for at in (0, 1, -1))  # two parts: keys and values are the same
+    side = "decoder" if causal else "encoder"
+    return (crossed(w, w.heads(side), "self_attn", q, k, v, causal)[0],)
+
+
+def cross_attention(w, x, memory):
+    """C^S = MultiHead(y^P, h^P, h^S), C^P = MultiHead(y^S, h^S, h^P) -> [C^S, C^P], their probabilities."""
+    width = x[S].shape[1]
+    q = [one @ w["encoder_attn.q_proj.weight"][at].T + w["encoder_attn.q_proj.bias"][at] for at, one in enumerate(x)]
+    matrix, bias = w["encoder_attn.kv_proj.weight"], w["encoder_attn.kv_proj.bias"]
+    parts = [(h @ matrix[at].T + bias[at]).split(width, dim=1) for at, h in enumerate(memory)]
+    return crossed(w, w.heads("decoder"), "encoder_attn", q, [p[0] for p in parts], [p[-1] for p in parts], False)
+
+
+def crossed(w, heads, name, q, k, v, causal):
+    """-> results [A^S, A^P] (or one) behind the output projection; the probabilities (T, S) of each, mean of heads."""
+    pairs = [(S, S)] if len(q) == 1 else [(P, S), (S, P)]  # who asks, whose values
+    found = [multi_head(w, heads, q[asks], k[asks], v[values], causal) for asks, values in pairs]
+    return [linear(w, f"{name}.out_proj", y) for y, _ in found], [weights for _, weights in found]
+
+
+def multi_head(w, heads, q, k, v, causal):
+    outputs, probabilities = [], []
+    for q_h, k_h, v_h in zip(*(x.chunk(heads, dim=1) for x in (q, k, v))):
+        rows = []
+        for i in range(len(q)):
+            seen = i + 1 if causal else len(k)
+            exponentials = torch.stack([(q_h[i] @ k_h[j] / math.sqrt(q_h.shape[1])).exp() for j in range(seen)])
+            rest = exponentials.new_zeros(len(k) - seen)
+            rows.append(torch.cat([exponentials / exponentials.sum(), rest]))
+        probabilities.append(torch.stack(rows))
+        outputs.append(w.drop(probabilities[-1], "attention_dropout") @ v_h)
+    return torch.cat(outputs, dim=1), torch.stack(probabilities).mean(0)
+
+
+def feed_forward(w, side, x):
+    """The same network and norm for each stream."""
+    activation = {"relu": lambda x: x.clamp(min=0), "gelu": gelu}[w.cfg.activation_fn]
+    before, results = getattr(w.cfg, f"{side}_normalize_before"), []
+    for one in x:
+        inside = normed(w, "final_layer_norm", one) if before else one
+        hidden = w.drop(activation(linear(w, "fc1", inside)), "activation_dropout")
+        one = one + w.drop(linear(w, "fc2", hidden))
+        results.append(one if before else normed(w, "final_layer_norm", one))
+    return results
+
+
+def logits(w, y):
+    """f = [y^S, y^P] W_F against O = [E_S, E_P] W_O, or each stream against its mapped table; or one matrix."""
+    if len(y) == 2 and w.cfg.duo_fusion == "on":
+        f = torch.cat(y, dim=1) @ w["decoder.fusion.proj.weight"].T
+    else:
+        f = torch.cat(y, dim=1)
+    if "decoder.output_projection.weight" in w:
+        return f @ w["decoder.output_projection.weight"].T
+    tables = [w[f"decoder.embedding.embed_tokens{suffix}.weight"] for suffix in ["", "_p"][: len(y)]]
+    if len(y) == 2 and w.cfg.duo_fusion == "on":
+        return f @ (torch.cat(tables, dim=1) @ w["decoder.fused_tables.proj.weight"].T).T
+    total = 0
+    for suffix, one, table in zip(["", "_p"], y, tables):
+        matrix = w.get(f"decoder.embedding.embed_map{suffix}.weight")
+        total = total + one @ (table if matrix is None else table @ matrix.T).T
+    return total
