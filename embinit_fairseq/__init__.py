@@ -22,6 +22,7 @@ REGISTERING = [
     "embinit_fairseq.criterions.electra",
     "embinit_fairseq.models.tupe_transformer",
     "embinit_fairseq.models.duo_transformer",
+    "embinit_fairseq.models.duo_classifier",
 ]
 
 register_with_fairseq(REGISTERING)

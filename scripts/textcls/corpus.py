@@ -1,0 +1,181 @@
+"""A text-classification data set in one TSV file -> the processed texts of its official split, by a named protocol.
+
+The file has a line of headings with the columns split, label and text (others are ignored), no quoting, and may be
+compressed by gzip; split is train or test. Writes OUTPUT/{train,test}.{input0,label} (a text a line, tokens separated
+by blanks), OUTPUT/labels.txt, OUTPUT/facts.json.
+
+    textgcn     as Yao et al. 2019 (Text GCN) prepare their data: Kim's clean_str and lower case; stop words are
+                removed, and words rarer than --min-count, counted over train AND test. The dictionary has the rest.
+    inductive   the same cleaning and stop words, but words are counted over the training texts only; all others, and
+                rarer ones, become <unk>. Nothing is learned from the test texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+import statistics
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+COLUMNS = ("split", "label", "text")
+PROTOCOLS = ("textgcn", "inductive")
+
+_FOREIGN = re.compile(r"[^A-Za-z0-9(),!?'`]")
+_ENDINGS = re.compile(r"(?='s|'ve|'re|'d|'ll|n't)")
+_MARKS = re.compile(r"([,!()?])")
+
+
+class FileError(Exception):
+    """A file cannot be used; the message names it, the line and the remedy."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One line of the file; `line` counts from 1."""
+
+    line: int
+    split: str
+    label: str
+    text: str
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line number, fields) of a TSV file, plain or gzip; a byte-order mark is dropped."""
+    if not path.is_file():
+        raise FileError(f"{path}: no such file; give a TSV file with the columns {', '.join(COLUMNS)}")
+    number = 0
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):  # bytes: only "\n" ends a line
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n").split("\t")
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise FileError(f"{path}, after line {number}: {error}; it must be UTF-8 text, plain or gzip") from error
+
+
+def read_examples(path: Path) -> list[Example]:
+    """All examples in the order of the file; raises FileError for a file that is not as it should be."""
+    lines = read_lines(path)
+    heading = next(lines, (1, [""]))[1]
+    missing = [name for name in COLUMNS if name not in heading]
+    if missing:
+        raise FileError(
+            f"{path}, line 1: no column {', '.join(missing)} (found: {', '.join(heading)}); the first line must name "
+            f"the columns {', '.join(COLUMNS)}, separated by tabs"
+        )
+    places = [heading.index(name) for name in COLUMNS]
+    examples = []
+    for number, fields in lines:
+        if len(fields) != len(heading):
+            raise FileError(f"{path}, line {number}: {len(fields)} fields, but {len(heading)} columns in line 1")
+        examples.append(_checked(path, Example(number, *(fields[place].strip() for place in places))))
+    _check_splits(path, examples)
+    return examples
+
+
+def _checked(path: Path, example: Example) -> Example:
+    where = f"{path}, line {example.line}"
+    if example.split not in ("train", "test"):
+        raise FileError(f"{where}: the split {example.split!r} must be train or test (validation texts are drawn)")
+    if not example.label or len(example.label.split()) > 1:
+        raise FileError(f"{where}: the label {example.label!r} must be one word; write _ for blanks")
+    if not example.text:
+        raise FileError(f"{where}: the text is empty; remove the line, or give its text")
+    return example
+
+
+def _check_splits(path: Path, examples: list[Example]) -> None:
+    trained = {example.label for example in examples if example.split == "train"}
+    if sum(example.split == "train" for example in examples) < 2:
+        raise FileError(f"{path}: fewer than two lines with the split train; one is to learn from, one to validate")
+    if all(example.split == "train" for example in examples):
+        raise FileError(f"{path}: no line with the split test; results are those of the test texts")
+    for example in examples:
+        if example.label not in trained:
+            raise FileError(
+                f"{path}, line {example.line}: the label {example.label} is in no training text; remove the line, or "
+                "add such texts to the split train"
+            )
+
+
+def clean_str(text: str) -> str:
+    """Tokens as Kim 2014 makes them of English text, separated by blanks; lower case."""
+    text = _ENDINGS.sub(" ", _FOREIGN.sub(" ", text))
+    return " ".join(_MARKS.sub(r" \1 ", text).split()).lower()
+
+
+def stop_words(choice: str) -> frozenset[str]:
+    """choice: spaCy's English list, none, or a file with words separated by white space."""
+    if choice == "none":
+        return frozenset()
+    if choice == "spacy":
+        try:
+            from spacy.lang.en.stop_words import STOP_WORDS
+        except ModuleNotFoundError as error:
+            raise FileError(
+                "the stop words are spaCy's: pip install spacy, or give --stop-words FILE or none"
+            ) from error
+        return frozenset(STOP_WORDS)
+    if not Path(choice).is_file():
+        raise FileError(f"--stop-words {choice}: no such file; give spacy, none, or a file with words")
+    return frozenset(Path(choice).read_text(encoding="utf-8").split())
+
+
+def process(examples: list[Example], protocol: str, min_count: int, stopping: frozenset[str], clean: bool) -> list[str]:
+    """The texts, cleaned and without the words that the protocol removes, in the order of the examples."""
+    texts = [(clean_str(example.text) if clean else example.text).split() for example in examples]
+    counts = Counter(word for text in texts for word in text)
+    rarest = min_count if protocol == "textgcn" else 1  # inductive: the dictionary leaves out what is rare
+    return [" ".join(word for word in text if counts[word] >= rarest and word not in stopping) for text in texts]
+
+
+def write_corpus(examples: list[Example], texts: list[str], folder: Path) -> dict[str, object]:
+    """Write the files; returns the facts about them that are said aloud."""
+    folder.mkdir(parents=True)
+    for split in ("train", "test"):
+        of_split = [(example.label, text) for example, text in zip(examples, texts) if example.split == split]
+        (folder / f"{split}.label").write_text("".join(f"{label}\n" for label, _ in of_split), encoding="utf-8")
+        (folder / f"{split}.input0").write_text("".join(f"{text}\n" for _, text in of_split), encoding="utf-8")
+    labels = sorted({example.label for example in examples})
+    (folder / "labels.txt").write_text("".join(f"{label} 1\n" for label in labels), encoding="utf-8")
+    lengths = [len(text.split()) for text in texts]
+    facts = {
+        "train": sum(example.split == "train" for example in examples),
+        "test": sum(example.split == "test" for example in examples),
+        "labels": len(labels),
+        "mean_length": round(statistics.fmean(lengths), 2),
+        "longest": max(lengths),
+        "empty": lengths.count(0),
+    }
+    (folder / "facts.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    return facts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the TSV file")
+    parser.add_argument("--protocol", choices=PROTOCOLS, required=True)
+    parser.add_argument("--min-count", type=int, required=True, help="rarer words are removed, or become <unk>")
+    parser.add_argument("--stop-words", required=True, help="spacy, none, or a file with words")
+    parser.add_argument("--no-clean", action="store_true", help="the texts are tokens already: leave them as they are")
+    parser.add_argument("output", type=Path)
+    args = parser.parse_args()
+    try:
+        examples, stopping = read_examples(args.data), stop_words(args.stop_words)
+    except FileError as error:
+        sys.exit(f"error: {error}")
+    texts = process(examples, args.protocol, args.min_count, stopping, not args.no_clean)
+    facts = write_corpus(examples, texts, args.output)
+    print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items()), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Prepare a data set of text classification for fairseq.
+#
+# Usage: DATA=FILE [VENV=DIR] bash scripts/textcls/prepare.sh [options]
+#   --protocol NAME    textgcn (default): words are counted over train and test texts, as Yao et al. 2019 do (Text GCN);
+#                      inductive: over the train texts only, all others become <unk>
+#   --min-count N      rarer words are removed (textgcn) or become <unk> (inductive), default 5; MR keeps all: 1
+#   --stop-words LIST  words to remove: spacy (default, spaCy's English ones), none (MR), or a file with words
+#   --no-clean         the texts are tokens separated by blanks: do not apply Kim's clean_str and lower case
+#   --seeds N ...      each draws its own tenth of the training texts for validation, default: 1 2 ... 10
+#   --name NAME        what the data set is called in tables (default: the name of the file)
+#   --output DIR       default: data/textcls/NAME/PROTOCOL
+#
+# DATA is a file of lines split <tab> label <tab> text, with these three words as its first line; split is train or test.
+# It may be a .gz. scripts/textcls/from_textgcn.py makes it of a checkout of Text GCN.
+#
+# Makes DIR/corpus, DIR/seeds/N/bin. Can be stopped and started again, and called again with more seeds.
+# shellcheck source=../common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+protocol=textgcn min_count=5 stop_words=spacy no_clean="" seeds=() name="" output=""
+read_options "protocol min-count stop-words no-clean? seeds... name output" "$@"
+
+[[ -n ${DATA:-} ]] || die "DATA is not set: set it to a TSV file with the columns split, label, text; see --help"
+[[ -f $DATA ]] || die "DATA=$DATA: no such file"
+one_of --protocol "$protocol" textgcn inductive
+whole_numbers 1 min-count
+whole_numbers 0 seeds
+[[ ${#seeds[@]} -gt 0 ]] || seeds=(1 2 3 4 5 6 7 8 9 10)
+if [[ -z $name ]]; then
+  name=$(basename "$DATA" .gz)
+  name=${name%.*}
+fi
+output=$(absolute "${output:-data/textcls/$name/$protocol}")
+[[ $stop_words != */* ]] || stop_words=$(absolute "$stop_words")
+clean=kim
+[[ -z $no_clean ]] || clean=no
+use_environment
+output_folder --output "$output"
+
+# textcls MODULE ARGUMENT...: one of the Python programs beside this script.
+textcls() { PYTHONPATH=$REPO/scripts python -m "textcls.$1" "${@:2}"; }
+
+binarise() {
+  textcls binarise --corpus "$output/corpus" --protocol "$protocol" --min-count "$min_count" --seeds "${seeds[@]}" \
+    --output "$output/seeds" >>"$output/preprocess.log" || die "binarising failed; see $output/preprocess.log"
+}
+
+remember_settings "$output/settings" "task=$name" "data=$(sha256_of "$DATA")" "protocol=$protocol" \
+  "min_count=$min_count" "stop_words=$stop_words" "clean=$clean"
+step "$name, $protocol" "$output/corpus" -- textcls corpus --data "$DATA" --protocol "$protocol" \
+  --min-count "$min_count" --stop-words "$stop_words" ${no_clean:+--no-clean}
+binarise
+say "ready: $output ($(wc -l <"$output/seeds/dict.txt") words in the dictionary, $(counted ${#seeds[@]} seed))"
