@@ -16,7 +16,7 @@ from embinit_fairseq.modules.duo_layers import DuoEncoderLayer
 
 
 class DuoEncoder(FairseqEncoder):
-    """Streams of embeddings, padding to zero, layers, (layer norm of pre-LN)."""
+    """Streams of embeddings, layers, (layer norm of pre-LN). Nothing looks at padding."""
 
     def __init__(self, cfg: DuoSideConfig, dictionary: Any, tables: list[nn.Embedding]) -> None:
         super().__init__(dictionary)
@@ -36,8 +36,6 @@ class DuoEncoder(FairseqEncoder):
         padding_mask = src_tokens.eq(self.padding_idx)
         padding_mask = padding_mask if padding_mask.any() else None
         x = self.embedding(src_tokens)
-        if padding_mask is not None:
-            x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
         attn_bias = self.cfg.prepare(x, self.training, None, padding_mask)
         states = []
         for layer in self.layers:

@@ -106,7 +106,7 @@ def notes(rows: Rows) -> list[str]:
     """What the runs have in common."""
     runs = [run for of_row in rows.values() for run in of_row]
     return [
-        *distinct("seeds", runs, lambda run: run["labels"]["seed"]),
+        f"* seeds: {', '.join(map(str, sorted({int(run['labels']['seed']) for run in runs})))}",
         *distinct("texts", runs, lambda run: run["labels"]["words"]),
         *distinct("trained by fairseq", runs, lambda run: run["labels"].get("training")),
         *environment(runs, data=lambda run: f"test {run['data']['input0/test.bin'][:16]}"),

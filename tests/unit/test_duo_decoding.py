@@ -41,8 +41,8 @@ def test_incremental_equals_full_in_double_precision(options, left):
 @each_variant
 @torch.no_grad()
 def test_incremental_equals_full_in_single_precision(options):
-    """With first values: random ones of size 1 would make logits of size 50, and 1e-6 less than a rounding error."""
-    assert_steps_are_equal(Decoding(built(**options).eval()), random.Random(2), 12, 1e-6)
+    """With first values: random ones of size 1 would make logits of size 50. Rounding alone makes 1e-6 of these."""
+    assert_steps_are_equal(Decoding(built(**options).eval()), random.Random(2), 12, 4e-6)
 
 
 @pytest.mark.parametrize("seed", range(5))

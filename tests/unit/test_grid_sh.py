@@ -37,7 +37,13 @@ def start(folder: Path, runs: list[str], jobs: int = 2, **environment: str) -> s
     }
     command = ["bash", "-c", GRID, "grid"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes["preexec_fn"] = _terminal_signals
     return subprocess.Popen(command, cwd=folder, env={**unset, **variables}, text=True, start_new_session=True, **pipes)
+
+
+def _terminal_signals() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def wait_for(folder: Path, pattern: str, number: int) -> None:
