@@ -9,11 +9,9 @@ import torch
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
 from duo_reference import VARIANTS, built, randomised, reference
-from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
-from fairseq.sequence_scorer import SequenceScorer
-from test_tupe_transformer_decoding import Decoding, assert_steps_are_equal, greedy, outputs, searched
+from test_tupe_transformer_decoding import Decoding, assert_steps_are_equal
 from torch.utils.flop_counter import FlopCounterMode
-from tupe_transformer_reference import EOS, batch_of, dictionary
+from tupe_transformer_reference import EOS, batch_of
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.modules.decoder_cache import DecoderCache, beam_of
@@ -228,81 +226,3 @@ def test_encoder_states_go_with_their_rows():
     for before, after in zip(encoder_out["encoder_states"], reordered["encoder_states"]):
         assert torch.equal(after, before[:, order])
     assert torch.equal(reordered["src_lengths"][0], encoder_out["src_lengths"][0][order])
-
-
-@torch.no_grad()
-def test_beam_one_is_greedy():
-    model = randomised(**TIED)
-    found = searched(model, SOURCES, beam=1)
-    assert [sentence[0] for sentence in outputs(found)] == [greedy(model, source, 20) for source in SOURCES]
-
-
-@pytest.mark.parametrize("seed", range(4))
-@torch.no_grad()
-def test_beam_search_of_a_sentence_does_not_see_its_batch(seed):
-    choice = random.Random(seed)
-    model = randomised(**[{}, TIED][seed % 2])
-    sources = [[choice.randrange(3, 15) for _ in range(choice.randrange(0, 9))] + [EOS] for _ in range(6)]
-    right, left = searched(model, sources, beam=4), searched(model, sources, left=True, beam=4)
-    alone = [searched(model, [source], beam=4)[0] for source in sources]
-    assert outputs(right) == outputs(left) == outputs(alone)
-    for one, other in zip(right, alone):
-        for hypothesis, same in zip(one, other):
-            torch.testing.assert_close(hypothesis["positional_scores"], same["positional_scores"], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("way", ["factored", "fused", "prepared"])
-@torch.no_grad()
-def test_scores_of_beam_search_are_those_of_the_full_forward(way, monkeypatch):
-    model, other = built(**TIED).eval(), built(**TIED).eval()
-    ways_to_the_output(model, monkeypatch, way)
-    found = searched(model, SOURCES, beam=4)
-    scorer = SequenceScorer(dictionary())
-    for source, sentence in zip(SOURCES, found):
-        for hypothesis in sentence:
-            target = hypothesis["tokens"]
-            previous = torch.cat([target.new_tensor([EOS]), target[:-1]])
-            inputs = {"src_tokens": batch_of([source]), "src_lengths": None, "prev_output_tokens": previous[None]}
-            sample = {"net_input": inputs, "target": target[None], "ntokens": len(target)}
-            scores = scorer.generate([other], sample)[0][0]["positional_scores"]
-            torch.testing.assert_close(scores, hypothesis["positional_scores"], rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-def test_forced_prefixes_of_different_lengths():
-    model = randomised()
-    prefixes = batch_of([[4, 5, 6], [7], [8, 9]])
-    found = outputs(searched(model, SOURCES, sample={"prefix_tokens": prefixes}))
-    for sentence, prefix in zip(found, [[4, 5, 6], [7], [8, 9]]):
-        assert all(hypothesis[: len(prefix)] == prefix for hypothesis in sentence)
-    alone = [searched(model, SOURCES[1:2], sample={"prefix_tokens": torch.tensor([[7]])})[0]]
-    assert outputs(alone)[0] == found[1]
-
-
-@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-@torch.no_grad()
-def test_alignments_name_words_of_the_source(left):
-    """Hard alignments are pairs (source word, target word): where the statement's attention is largest."""
-    model = randomised()
-    found = searched(model, SOURCES, left, kind=SequenceGeneratorWithAlignment, beam=2)
-    for source, sentence in zip(SOURCES, found):
-        for hypothesis in sentence:
-            target = hypothesis["tokens"].tolist()
-            _, attention = reference(model, source, [EOS, *target[:-1]])
-            best = attention[:, : len(source) - 1].argmax(dim=1)
-            assert hypothesis["alignment"] == [(int(best[at]), at) for at in range(len(target) - 1)]
-
-
-@torch.no_grad()
-def test_an_ensemble_of_two_models_with_different_switches():
-    """Each keeps a state of its own; fairseq's scores of an ensemble are the mean of the probabilities."""
-    models = [built(**TIED).eval(), built(duo_fusion="off", duo_streams=1).eval()]
-    tokens = batch_of(SOURCES)
-    generator = SequenceGenerator(models, dictionary(), beam_size=4, max_len_b=20)
-    found = generator.generate(models, {"net_input": {"src_tokens": tokens, "src_lengths": None}})
-    for source, sentence in zip(SOURCES, found):
-        target = sentence[0]["tokens"]
-        previous = torch.cat([target.new_tensor([EOS]), target[:-1]])[None]
-        probabilities = sum(model(batch_of([source]), None, previous)[0].softmax(-1) for model in models) / 2
-        expected = probabilities[0, range(len(target)), target].log()
-        torch.testing.assert_close(sentence[0]["positional_scores"], expected, rtol=0, atol=1e-5)

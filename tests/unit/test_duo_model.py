@@ -9,13 +9,12 @@ import types
 from pathlib import Path
 
 import pytest
-import torch
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
 from duo_reference import MAPPED, VARIANTS, built, config
 from fairseq.models import ARCH_MODEL_REGISTRY
-from test_tupe_transformer_model import number_of, options_of, tree_text, without_memory
-from tupe_transformer_reference import EOS, PAD, batch_of, dictionary, task_of
+from test_tupe_transformer_model import options_of, tree_text, without_memory
+from tupe_transformer_reference import EOS, batch_of, dictionary, task_of
 
 import embinit_fairseq  # noqa: F401
 from embinit_fairseq.errors import OptionError
@@ -40,56 +39,6 @@ def test_parameters_have_the_names_and_shapes_of_the_golden_tree():
         found[flags] = {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
     expected = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else None
     assert found == expected, f"if this is meant, {GOLDEN.name} becomes:\n{tree_text(found)}"
-
-
-def count(layers, d, ffn, words, *, streams=2, shared=False, fusion=False, tables="one", dims=None):
-    """Parameters by hand. `tables` one: of encoder, decoder and output; three: each its own. dims: of the tables."""
-    projection, norm = d * d + d, 2 * d
-    inputs = streams * ((2 if shared else 3) * projection)  # Q, K, V of each stream; or Q and one for K and V
-    block = inputs + projection + norm
-    feed_forward = d * ffn + ffn + ffn * d + d + norm
-    total = layers * (block + feed_forward) + layers * (2 * block + feed_forward)
-    dims = dims or [d] * streams
-    total += words * sum(dims) * (1 if tables == "one" else 2)
-    total += 2 * sum(dim * d + d for dim in dims if dim != d)  # encoder and decoder have maps of their own
-    if fusion:
-        total += 2 * d * d
-    if tables == "three":
-        total += words * d * (1 if fusion else streams)
-    elif fusion:
-        total += sum(dims) * d
-    return total
-
-
-SIZES_OF_THE_PAPER = {"duo_transformer_wmt_en_de": (8, 512, 2048), "duo_transformer_big": (6, 1024, 4096)}
-#: row of Table 5 -> flags, what `count` is told
-TABLE_5 = {
-    "Transformer": ("--duo-streams 1", {"streams": 1}),
-    "+ Meta Embeddings": ("--duo-share-weights off --duo-norm off --duo-fusion off", {}),
-    "+ Weight Sharing": ("--duo-norm off --duo-fusion off", {"shared": True}),
-    "+ Duo Normalization": ("--duo-fusion off", {"shared": True}),
-    "+ Fusion Layer": ("", {"shared": True, "fusion": True}),
-}
-#: in millions, one joined dictionary of 32,768 symbols: docs/duo.md prints these
-IN_MILLIONS = {
-    ("duo_transformer_wmt_en_de", "one"): [75.6, 111.3, 98.7, 98.7, 99.8],
-    ("duo_transformer_big", "one"): [209.9, 300.1, 262.4, 262.4, 266.6],
-    ("duo_transformer_big", "300"): [186.8, 253.9, 216.1, 216.1, 218.9],
-    ("duo_transformer_big", "three"): [277.0, 434.4, 396.6, 396.6, 365.1],
-}
-
-
-@pytest.mark.parametrize(("row", "flags", "told"), [(row, *TABLE_5[row]) for row in TABLE_5])
-@pytest.mark.parametrize(("arch", "tables"), IN_MILLIONS)
-def test_parameters_of_the_ablation(arch, tables, row, flags, told):
-    dims = [300] * told.get("streams", 2) if tables == "300" else None
-    more = [] if tables == "three" else ["--share-all-embeddings"]
-    more += [f"--encoder-dim-{stream}=300" for stream in "sp"[: len(dims or [])]]
-    model = without_memory(arch, *flags.split(), *more, words=32_768 - 4)
-    told = {**told, "tables": "three" if tables == "three" else "one", "dims": dims}
-    expected = count(*SIZES_OF_THE_PAPER[arch], 32_768, **told)
-    assert number_of(model) == expected
-    assert round(expected / 1e6, 1) == IN_MILLIONS[arch, tables][list(TABLE_5).index(row)]
 
 
 def test_sizes_of_the_presets():
@@ -309,49 +258,3 @@ def test_help_describes_every_option():
     for name, field in DuoTransformerConfig.__dataclass_fields__.items():
         inherited = name in ("_name", "max_source_positions", "max_target_positions")  # the task describes them
         assert inherited or len(field.metadata.get("help", "")) > 15, name
-
-
-half_types = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.1), (torch.float16, 0.01)], ids=str)
-HALVES = {name: options for name, options in VARIANTS.items() if "sdpa" not in name}
-
-
-@half_types
-@pytest.mark.parametrize("options", HALVES.values(), ids=HALVES)
-def test_half_precision_is_near_single_precision(options, dtype, tolerance):
-    """Also with padding on both sides, where masked logits must not become infinite or NaN; and step by step."""
-    model = built(**options).eval()
-    inputs = batch_of(SOURCES, left=True), None, batch_of(PREVIOUS, left=True)
-    real = inputs[2].ne(PAD)
-    with torch.no_grad():
-        expected, _ = model(*inputs)
-        model.to(dtype)
-        logits, extra = model(*inputs)
-        encoder_out, state = model.encoder(inputs[0]), {}
-        prefix = torch.tensor([[EOS, 6, 9]]).expand(2, 3)
-        full = model(inputs[0], None, prefix)[0]
-        steps = torch.cat([model.decoder(prefix[:, :n], encoder_out, state)[0] for n in (1, 2, 3)], dim=1)
-    assert logits.dtype == dtype
-    assert extra["attn"][0].dtype == torch.float32
-    assert logits.isfinite().all()
-    torch.testing.assert_close(logits[real].float(), expected[real], rtol=0, atol=tolerance * float(expected.std()) * 4)
-    torch.testing.assert_close(steps.float(), full.float(), rtol=0, atol=tolerance * float(expected.std()) * 4)
-
-
-@pytest.mark.parametrize("options", HALVES.values(), ids=HALVES)
-def test_gradients_under_autocast_are_near_those_in_single_precision(options):
-    model = built(**options).train()
-    inputs = batch_of(SOURCES, left=True), None, batch_of(PREVIOUS)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    gradients = []
-    for enabled in (False, True):
-        model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            logits, _ = model(*inputs)
-        logits.float()[inputs[2].ne(PAD)].log_softmax(-1)[:, 5].sum().backward()
-        gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
-    for name, gradient in gradients[1].items():
-        assert gradient.isfinite().all(), name
-        error = (gradient - gradients[0][name]).norm() / gradients[0][name].norm().clamp(min=1e-3)
-        assert error < 0.15, f"{name}: {error}"
