@@ -5,13 +5,14 @@
 # Usage: [DATA=DIR] [VENV=DIR] bash scripts/multi30k/run.sh --output DIR [options] [-- OPTIONS OF train.sh]
 #   --output DIR               data, vectors, runs and results go here
 #   --directions PAIR ...      default: de-en en-de
-#   --archs NAME ...           default: transformer (tupe_transformer: positions untied from the words)
+#   --archs NAME ...           default: transformer; as in train.sh
 #   --inits STRATEGY ...       default: xavier pretrained pretrained_xavier shuffled (none: fairseq's own)
 #   --seeds N ...              default: 1 2
 #   --epochs N                 default 20
 #   --jobs N                   runs at a time, default: one per core (CPU) or per GPU
 #   --vectors LANG=PATH ...    vectors of a language, such as en=glove.840B.300d.txt; a language without any gets
 #                              vectors learned from the training text (scripts/train_vectors.py)
+#   --vectors-p LANG=PATH ...  vectors of the second table of duo; without any it starts as Xavier does
 #   --tokens KIND, --hf DIR    as in prepare.sh; with huggingface the folder is also the vectors of both languages
 #   --dim D                    as in train.sh
 #
@@ -20,17 +21,19 @@
 #   python scripts/results_table.py --runs DIR/runs --output DIR
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+# shellcheck source=archs.sh
+source "$REPO/scripts/multi30k/archs.sh"
 # shellcheck source=../grid.sh
 source "$REPO/scripts/grid.sh"
 
 HERE=$REPO/scripts/multi30k
-output="" directions=() archs=() inits=() seeds=() vectors=() epochs=20 jobs="" tokens=moses hf="" dim=300 extra=()
-read_options "output directions... archs... inits... seeds... epochs jobs vectors... tokens hf dim --" "$@"
+output="" directions=() archs=() inits=() seeds=() vectors=() vectors_p=() epochs=20 jobs="" tokens=moses hf="" dim=300 extra=()
+read_options "output directions... archs... inits... seeds... epochs jobs vectors... vectors-p... tokens hf dim --" "$@"
 
 [[ -n $output ]] || die "--output is needed; see $(basename "$0") --help"
 [[ ${#directions[@]} -gt 0 ]] || directions=(de-en en-de)
 [[ ${#archs[@]} -gt 0 ]] || archs=(transformer)
-for arch in "${archs[@]}"; do one_of --archs "$arch" transformer tupe_transformer; done
+for arch in "${archs[@]}"; do one_of --archs "$arch" "${KNOWN_ARCHS[@]}"; done
 [[ ${#inits[@]} -gt 0 ]] || inits=(xavier pretrained pretrained_xavier shuffled)
 for init in "${inits[@]}"; do known_init --inits "$init"; done
 [[ ${#seeds[@]} -gt 0 ]] || seeds=(1 2)
@@ -43,6 +46,11 @@ for entry in ${vectors[@]+"${vectors[@]}"}; do
   [[ $entry == de=* || $entry == en=* ]] || die "--vectors $entry: give de=PATH or en=PATH"
   [[ -e ${entry#*=} ]] || die "--vectors $entry: no such file"
 done
+for entry in ${vectors_p[@]+"${vectors_p[@]}"}; do
+  [[ $entry == de=* || $entry == en=* ]] || die "--vectors-p $entry: give de=PATH or en=PATH"
+  [[ -e ${entry#*=} ]] || die "--vectors-p $entry: no such file"
+  [[ " ${archs[*]} " == *" duo"* ]] || die "--vectors-p: none of --archs ${archs[*]} has a second table"
+done
 output=$(absolute "$output")
 use_environment
 output_folder --output "$output"
@@ -50,16 +58,36 @@ jobs=${jobs:-$(default_jobs)}
 
 learn_vectors() { python "$REPO/scripts/train_vectors.py" --text "$1" --dim "$dim" --output "$2"; }
 
-# vectors_of LANG: the file given for a language, or the one that was learned.
-vectors_of() {
-  local entry
-  for entry in ${vectors[@]+"${vectors[@]}"}; do
-    [[ $entry != "$1="* ]] || {
+# given_for LANG LANG=PATH...: the file of a language, nothing if none is given.
+given_for() {
+  local lang=$1 entry
+  shift
+  for entry in "$@"; do
+    [[ $entry != "$lang="* ]] || {
       absolute "${entry#*=}"
       return
     }
   done
+}
+
+# vectors_of LANG: the file given for a language, or the one that was learned.
+vectors_of() {
+  local given
+  given=$(given_for "$1" ${vectors[@]+"${vectors[@]}"})
+  if [[ -n $given ]]; then
+    echo "$given"
+    return
+  fi
   if [[ -n $hf ]]; then absolute "$hf"; else echo "$output/vectors/$1.txt"; fi
+}
+
+# second_tables DIRECTION: SLOT=PATH for those of duo's second tables that have vectors.
+second_tables() {
+  local source target
+  source=$(given_for "${1%-*}" ${vectors_p[@]+"${vectors_p[@]}"})
+  target=$(given_for "${1#*-}" ${vectors_p[@]+"${vectors_p[@]}"})
+  [[ -z $source ]] || echo "encoder_p=$source"
+  [[ -z $target ]] || echo "decoder_p=$target"
 }
 
 one_run() {
@@ -68,6 +96,7 @@ one_run() {
   if python "$REPO/scripts/run_result.py" finished --run "$run" --epochs "$epochs"; then return 0; fi
   if needs_vectors "$init"; then
     options=(--vectors "encoder=$(vectors_of "${direction%-*}")" "decoder=$(vectors_of "${direction#*-}")")
+    [[ $arch != duo* ]] || mapfile -t -O ${#options[@]} options < <(second_tables "$direction")
   fi
   bash "$HERE/train.sh" --data "$output/data/$direction" --output "$run" --arch "$arch" --init "$init" --seed "$seed" \
     --epochs "$epochs" --dim "$dim" ${options[@]+"${options[@]}"} ${extra[@]+"${extra[@]}"}

@@ -1,0 +1,104 @@
+"""scripts/multi30k/duo.sh on the made-up corpus of the Multi30k scripts' tests."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from test_multi30k_scripts import LAYERS, SCRIPTS, TINY, bash, corpus, pytestmark  # noqa: F401
+
+ARCHS = ["transformer", "transformer_equal", "duo_meta", "duo_shared", "duo_norm", "duo"]
+INITS = ["xavier", "pretrained_xavier"]
+
+
+def pretend(output: Path, source: str, arch: str, init: str) -> None:
+    """A finished run, made of another one's, so that it need not be trained here."""
+    result = json.loads((output / "runs" / source / "result.json").read_text())
+    result["labels"].update(arch=arch, init=init)
+    name = init if arch == "transformer" else f"{arch}.{init}"
+    run = output / "runs" / f"de-en.{name}.seed1"
+    run.mkdir()
+    for file in ("training.json", "result.json"):
+        (run / file).write_text(json.dumps(result))
+
+
+@pytest.fixture(scope="module")
+def grid(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    """Three models are trained: those with parameters to compare, and one with vectors for both tables."""
+    output = tmp_path_factory.mktemp("duo ladder")
+    common = ["--output", output, "--directions", "de-en", "--seeds", 1, "--epochs", 1, "--jobs", 2, "--dim", 16]
+    model = ["--", *TINY[2:], *LAYERS]
+    second = tmp_path_factory.mktemp("other vectors") / "de.vec"
+    second.write_text("mann " + " ".join(["0.5", "-0.5"] * 8) + "\nfrau " + " ".join(["0.25", "-1"] * 8) + "\n")
+    bleu = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1}']
+    for archs, inits, options in (
+        (["transformer_equal"], ["xavier"], []),
+        (["duo"], INITS[1:], ["--vectors-p", f"de={second}"]),
+    ):
+        bash(SCRIPTS / "run.sh", *common, "--archs", *archs, "--inits", *inits, *options, *model, *bleu, DATA=str(corpus))
+    for arch in ARCHS:
+        for init in INITS:
+            trained = {("transformer_equal", "xavier"), ("duo", "pretrained_xavier"), ("duo_norm", "xavier")}
+            if (arch, init) not in trained:
+                pretend(output, "de-en.transformer_equal.xavier.seed1", arch, init)
+    bash(SCRIPTS / "duo.sh", *common, "--inits", *INITS, *model, DATA=str(corpus))
+    assert len(list(output.glob("runs/*/train.log"))) == 3
+    return output
+
+
+def record(grid: Path, name: str) -> dict:
+    return json.loads((grid / f"runs/de-en.{name}.seed1/result.json").read_text())
+
+
+def test_one_table_with_the_whole_ladder(grid: Path) -> None:
+    rows = [line.split("|")[1].strip() for line in (grid / "results.md").read_text().splitlines() if line[:2] == "| "]
+    assert {f"{arch}, {init}" for arch in ARCHS for init in INITS} <= set(rows)
+    assert (grid / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_rung_is_what_its_name_says_and_bleu_is_measured_after_every_epoch(grid: Path) -> None:
+    result = record(grid, "duo_norm.xavier")
+    command = shlex.split(result["command"])
+    assert command[command.index("--arch") + 1] == "duo_transformer"
+    assert command[command.index("--duo-fusion") + 1] == "off"
+    assert "--duo-norm" not in command and "--duo-share-weights" not in command
+    assert "valid_bleu" in result["epochs"]["1"] and "valid_ppl" in result["epochs"]["1"]
+
+
+def test_the_wider_transformer_has_as_many_parameters_as_duo(grid: Path) -> None:
+    wider, duo = record(grid, "transformer_equal.xavier"), record(grid, "duo.pretrained_xavier")
+    layers, dim = 2, 16
+    assert abs(wider["parameters"]["all"] - duo["parameters"]["all"]) <= layers * (2 * dim + 1) / 2
+    assert "--arch transformer " in wider["command"]
+
+
+def test_both_tables_get_their_vectors(grid: Path) -> None:
+    slots = record(grid, "duo.pretrained_xavier")["init"]["slots"]
+    assert {slot: report["strategy"] for slot, report in slots.items()} == {
+        "encoder": "pretrained_xavier",
+        "decoder": "pretrained_xavier",
+        "encoder_p": "pretrained_xavier",
+        "decoder_p": "xavier",  # has no vectors
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ("duo.sh", ["--archs", "duo"], "--archs is fixed here; use run.sh"),
+        ("duo.sh", ["duo"], "duo: no such option"),
+        ("duo.sh", [], "--output is needed"),
+        ("run.sh", ["--output", "out", "--vectors-p", "de=/dev/null"], "none of --archs transformer has a second table"),
+        ("run.sh", ["--output", "out", "--archs", "duo", "--vectors-p", "de=none.vec"], "none.vec: no such file"),
+        ("run.sh", ["--output", "out", "--archs", "duo", "--vectors-p", "fr=a.vec"], "give de=PATH or en=PATH"),
+        ("train.sh", ["--data", "d", "--output", "o", "--arch", "duo_big"], "--arch duo_big: not known; choose one of"),
+    ],
+)
+def test_wrong_options(script: str, arguments: list[str], message: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = bash(SCRIPTS / script, *arguments, check=False)
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert not list(tmp_path.iterdir())
