@@ -37,7 +37,8 @@ def grid(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noq
         (["transformer_equal"], ["xavier"], []),
         (["duo"], INITS[1:], ["--vectors-p", f"de={second}"]),
     ):
-        bash(SCRIPTS / "run.sh", *common, "--archs", *archs, "--inits", *inits, *options, *model, *bleu, DATA=str(corpus))
+        grid_of = ["--archs", *archs, "--inits", *inits, *options]
+        bash(SCRIPTS / "run.sh", *common, *grid_of, *model, *bleu, DATA=str(corpus))
     for arch in ARCHS:
         for init in INITS:
             trained = {("transformer_equal", "xavier"), ("duo", "pretrained_xavier"), ("duo_norm", "xavier")}
@@ -63,8 +64,8 @@ def test_the_rung_is_what_its_name_says_and_bleu_is_measured_after_every_epoch(g
     command = shlex.split(result["command"])
     assert command[command.index("--arch") + 1] == "duo_transformer"
     assert command[command.index("--duo-fusion") + 1] == "off"
-    assert "--duo-norm" not in command and "--duo-share-weights" not in command
-    assert "valid_bleu" in result["epochs"]["1"] and "valid_ppl" in result["epochs"]["1"]
+    assert not {"--duo-norm", "--duo-share-weights"} & set(command)
+    assert {"valid_bleu", "valid_ppl"} <= set(result["epochs"]["1"])
 
 
 def test_the_wider_transformer_has_as_many_parameters_as_duo(grid: Path) -> None:
@@ -90,7 +91,7 @@ def test_both_tables_get_their_vectors(grid: Path) -> None:
         ("duo.sh", ["--archs", "duo"], "--archs is fixed here; use run.sh"),
         ("duo.sh", ["duo"], "duo: no such option"),
         ("duo.sh", [], "--output is needed"),
-        ("run.sh", ["--output", "out", "--vectors-p", "de=/dev/null"], "none of --archs transformer has a second table"),
+        ("run.sh", ["--output", "out", "--vectors-p", "de=/dev/null"], "--archs transformer has a second table"),
         ("run.sh", ["--output", "out", "--archs", "duo", "--vectors-p", "de=none.vec"], "none.vec: no such file"),
         ("run.sh", ["--output", "out", "--archs", "duo", "--vectors-p", "fr=a.vec"], "give de=PATH or en=PATH"),
         ("train.sh", ["--data", "d", "--output", "o", "--arch", "duo_big"], "--arch duo_big: not known; choose one of"),
