@@ -1,8 +1,8 @@
 """The inner width of the feed-forward layers with which `transformer` has as many parameters as `duo_transformer`.
 
 What follows -- is the command that trains a `transformer`, without --embed-init; everything but that width is taken
-from it. Prints the width. A step of one changes the number of parameters by layers x (2 D + 1), so the two models differ
-by less than half of that.
+from it. Prints the width. A step of one changes the number of parameters by layers x (2 D + 1), so the two models
+differ by less than half of that.
 """
 
 from __future__ import annotations
