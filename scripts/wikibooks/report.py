@@ -32,7 +32,7 @@ def sentences(sums: dict) -> list[str]:
     """One line for each part of the data."""
     clean, encoded, words = sums["clean"], sums["encoded"], sums["words"]
     lines = [f"input: {sums['raw']['bytes'] / 1e6:,.1f} MB of text, {sums['raw']['lines']:,} lines"]
-    duplicates = [(key, number) for key, number in clean.items() if key.startswith("duplicate_")]
+    duplicates = [(key, number) for key, number in clean.items() if key in ("duplicate_lines", "duplicate_documents")]
     left_out = [*duplicates, ("lines of more than 1,000,000 characters", sums["raw"]["too_long"])]
     left_out += [("documents out of length", clean.get("documents_out_of_length", 0))]
     lines += ["left out: " + ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in left_out)]
