@@ -110,14 +110,19 @@ def test_the_number_of_classes_is_asked_for(tmp_path: Path) -> None:
         ("fp16 cpu", True, "--fp16 with --cpu"),
         ("fp16 cpu memory_efficient_fp16", False, None),
         ("fp16 cpu fp16_no_flatten_grads", False, None),
-        ("bf16 tpu", True, "--bf16 .* is for TPUs"),
-        ("tpu", False, "--tpu is for TPUs"),
+        ("bf16", True, None),
+        ("bf16", False, "--bf16, but PyTorch finds no GPU"),
+        ("bf16 cpu", True, "--bf16 with --cpu"),
+        ("bf16 cpu memory_efficient_bf16", False, None),
+        ("bf16 tpu", True, "--tpu: there is no torch_xla"),
+        ("tpu", False, "--tpu: there is no torch_xla"),
         ("amp cpu", False, None),
         ("", False, None),
     ],
 )
 def test_half_precision_by_device(flags: str, cuda: bool, expected: str | None) -> None:
-    names = ("fp16", "bf16", "amp", "cpu", "tpu", "memory_efficient_fp16", "fp16_no_flatten_grads")
+    names = ("fp16", "bf16", "amp", "cpu", "tpu", "memory_efficient_fp16", "memory_efficient_bf16")
+    names += ("fp16_no_flatten_grads",)
     found = obstacle(SimpleNamespace(**{name: name in flags.split() for name in names}), cuda)
     if expected is None:
         assert found is None

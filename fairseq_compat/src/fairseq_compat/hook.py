@@ -22,6 +22,7 @@ FIXES = {
     "fairseq.file_io": ("atomic_copies",),
     "fairseq.distributed.utils": ("broadcast_objects", "spawned_processes"),
     "fairseq.models.distributed_fairseq_model": ("cpu_data_parallel",),
+    "fairseq.options": ("bf16_on_gpus",),
     "fairseq.trainer": ("cpu_autocast", "half_precision"),
     "fairseq.modules.transformer_layer": ("encoder_copies",),
     "fairseq.modules.sinusoidal_positional_embedding": ("defined_buffers",),

@@ -1,0 +1,114 @@
+"""Symptoms (see symptoms.py) of what goes wrong before a training: options, registries, warnings.
+
+(No ``from __future__ import annotations`` here: fairseq reads the types of a dataclass from its annotations.)
+"""
+
+import contextlib
+import importlib
+import tempfile
+import warnings
+from pathlib import Path
+
+from training_symptoms import refused
+
+
+def hashable_dataclasses() -> None:
+    importlib.import_module("fairseq.dataclass.configs").FairseqConfig()
+    importlib.import_module("fairseq.models.transformer.transformer_config").TransformerConfig()
+
+
+def third_party_registries() -> None:
+    """A plugin's registry with nothing chosen, a plain choice, and a choice that has a dataclass."""
+    from dataclasses import dataclass, field
+
+    from fairseq import options, registry
+    from fairseq.dataclass import FairseqDataclass
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    @dataclass
+    class FlavourConfig(FairseqDataclass):
+        strength: int = field(default=3, metadata={"help": "how much of it"})
+
+    _, register, _, _ = registry.setup_registry("--flavour", default=None)
+    register("plain")(type("Plain", (), {"add_args": staticmethod(lambda parser: None)}))
+    register("strong", dataclass=FlavourConfig)(type("Strong", (), {}))
+    try:
+        for arguments, expected in (
+            ([], None),
+            (["--flavour", "plain"], "plain"),
+            (["--flavour", "strong", "--strength", "5"], {"_name": "strong", "strength": 5}),
+        ):
+            parser = options.get_training_parser()
+            chosen = options.parse_args_and_arch(parser, ["data", "--arch", "lstm", *arguments])
+            config = convert_namespace_to_omegaconf(chosen)
+            assert config.flavour == expected, f"{config.flavour} instead of {expected}"
+            assert config.task._name == "translation"
+    finally:
+        del registry.REGISTRIES["flavour"]  # or the other symptoms would meet it
+
+
+def registry_with_schema_of_its_own() -> None:
+    """The same with a plugin that tells hydra about its key itself: the fix must not get in its way."""
+    from dataclasses import make_dataclass
+    from typing import Any
+
+    from fairseq.dataclass.configs import FairseqConfig
+    from hydra.core.config_store import ConfigStore
+
+    wider = make_dataclass("Wider", [("flavour", Any, None)], bases=(FairseqConfig,), unsafe_hash=True)
+    ConfigStore.instance().store(name="config", node=wider)
+    third_party_registries()
+
+
+def composed(*arguments: str):
+    """fairseq's configuration for a command line of fairseq-train."""
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    parser = options.get_training_parser()
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["data", "--arch", "lstm", *arguments]))
+
+
+def mismatched_criterions() -> None:
+    """A criterion that lacks what the task takes from it."""
+    with refused("--criterion cross_entropy", "--task sentence_prediction", "sentence_prediction_adapters"):
+        composed("--task", "sentence_prediction", "--criterion", "cross_entropy", "--num-classes", "2")
+
+
+@contextlib.contextmanager
+def shown_warnings():
+    """A list that gets the text of every warning that a user would see."""
+    texts = []
+    with warnings.catch_warnings(record=True) as shown:
+        yield texts
+    texts += [str(warning.message) for warning in shown]
+
+
+def quiet_hydra() -> None:
+    """No warning of hydra's when fairseq composes its configuration and when its hydra command is imported."""
+    with shown_warnings() as texts:
+        composed()
+        importlib.import_module("fairseq_cli.hydra_train")
+    texts = [text for text in texts if "hydra" in text]
+    assert not texts, "\n".join(texts)
+
+
+def genuine_warnings() -> None:
+    """What quiet_hydra must leave alone: warnings of a plugin, and of hydra about the user's own files and code."""
+    from hydra.experimental import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    def plugins_folder() -> str:
+        warnings.warn("the folder of the plugin is old", UserWarning, stacklevel=1)
+        return "checkpoints"
+
+    OmegaConf.register_new_resolver("plugins_folder", plugins_folder)
+    with shown_warnings() as texts:
+        assert composed("--save-dir", "${plugins_folder:}").checkpoint.save_dir == "checkpoints"
+    assert "the folder of the plugin is old" in texts, f"the plugin's warning is not among {texts}"
+    with tempfile.TemporaryDirectory() as folder, shown_warnings() as texts:
+        Path(folder, "mine.yaml").write_text("# @package _group_\nsize: 3\n")
+        with initialize_config_dir(folder):
+            assert compose("mine", strict=False).size == 3
+    for part in ("initialize_config_dir() is no", "compose() is no", "version_base", "In 'mine'", "The strict flag"):
+        assert any(part in text for text in texts), f"{part} is not among {texts}"

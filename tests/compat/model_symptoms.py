@@ -1,0 +1,60 @@
+"""Symptoms (see symptoms.py) of what goes wrong inside models and the helpers of datasets."""
+
+from __future__ import annotations
+
+
+def encoder_copies() -> None:
+    """No parameter beyond those that the forward pass uses, and the same output after loading a state dict."""
+    import torch
+    from fairseq.models.transformer import TransformerConfig
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+
+    config = TransformerConfig()
+    config.encoder.embed_dim, config.encoder.ffn_embed_dim, config.encoder.attention_heads = 8, 16, 2
+    config.dropout = 0.0
+    torch.manual_seed(1)
+    layer, other = TransformerEncoderLayerBase(config), TransformerEncoderLayerBase(config)
+    expected = 4 * (8 * 8 + 8) + (8 * 16 + 16) + (16 * 8 + 8) + 2 * (2 * 8)
+    counted = sum(parameter.numel() for parameter in layer.parameters())
+    assert counted == expected, f"{counted} parameters instead of {expected}"
+    words, padding = torch.randn(5, 2, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(other.eval()(words, padding), layer(words, padding))
+    torch.jit.script(layer)
+
+
+def defined_buffers() -> None:
+    """Memory that was used before comes back as the content of an uninitialised tensor."""
+    import torch
+    from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, SinusoidalPositionalEmbedding
+
+    used = [torch.full((1,), float("nan")) for _ in range(256)]
+    del used
+    values = [float(SinusoidalPositionalEmbedding(4, 1)._float_tensor) for _ in range(64)]
+    assert not any(values), f"the buffer holds {values}"
+    tables = AdaptiveInput(8, 1, 4, 2.0, 4, [4, 8])
+    modules = [AdaptiveSoftmax(8, 4, [4, 8], dropout=0.0, adaptive_inputs=tables, tie_proj=True), tables]
+    buffers = [buffer for one in modules for name, buffer in one.named_buffers() if name.endswith("_float_tensor")]
+    assert len(buffers) == 2
+    assert not any(buffers), f"the buffers hold {buffers}"
+    embedding = SinusoidalPositionalEmbedding(4, 1)
+    embedding.load_state_dict({"_float_tensor": torch.tensor([float("nan")])})  # as fairseq's upgrade of a checkpoint
+    assert float(embedding._float_tensor) == 0, f"the buffer holds {embedding._float_tensor} after loading"
+
+
+def numpy_aliases() -> None:
+    import numpy as np
+    import torch
+    from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset, data_utils
+    from fairseq.modules import DynamicCRF
+
+    np.random.seed(1)  # one draw in a hundred finds no room for its spans: an error of fairseq's, with any numpy
+    masks = data_utils.compute_mask_indices((2, 50), None, 0.2, 3, mask_type="uniform", mask_other=1.0, no_overlap=True)
+    assert masks.any()
+    sentences = [torch.tensor([5, 6, 2]), torch.tensor([7, 2])]
+    blocks = TokenBlockDataset(sentences, [3, 2], block_size=None, pad=1, eos=2, break_mode="eos")
+    assert [block.tolist() for block in blocks] == [[5, 6, 2], [7, 2]]
+    pairs = LanguagePairDataset(sentences, np.array([3, 2]), Dictionary(), num_buckets=2)
+    assert pairs.buckets == [(None, 2), (None, 3)]
+    crf = DynamicCRF(num_embedding=4, low_rank=2, beam_size=2)
+    crf(torch.randn(1, 3, 4), torch.tensor([[1, 2, 3]]), torch.ones(1, 3, dtype=torch.bool))
