@@ -16,7 +16,7 @@ setup(
     packages=find_packages(include=["embinit_fairseq", "embinit_fairseq.*"]),
     install_requires=["numpy", "torch>=1.13", "sacrebleu>=2.3", "sentencepiece", "subword-nmt", "tqdm"],
     extras_require={
-        "hf": ["safetensors", "tokenizers"],
+        "hf": ["safetensors", "tokenizers", "transformers>=4.46"],
         "plot": ["matplotlib"],
         "text": ["sacremoses", "spacy", "scipy", "scikit-learn"],
         # gensim, scikit-learn: independent oracles of readers and metrics

@@ -27,7 +27,8 @@ ARROWS = {
     "criterions": {"errors", "models", "hooks", "analysis"},
     "lr_schedulers": {"errors", "hooks"},
     "analysis": {"errors", "vectors", "vocab", "init", "modules"},
-    "cli": {"errors", "version", "vectors", "vocab", "init", "analysis", "checkpoints", "modules"},
+    "export": {"errors", "version", "vocab", "modules", "checkpoints", "models"},
+    "cli": {"errors", "version", "vectors", "vocab", "init", "analysis", "checkpoints", "modules", "export"},
     "__init__": {"registration", "version"},
 }
 WITHOUT_FAIRSEQ = ("errors", "registration", "vectors", "vocab", "init", "modules", "analysis")

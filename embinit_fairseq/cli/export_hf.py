@@ -1,0 +1,71 @@
+"""Writes a trained tupe_*, bert_a_*, bert_r_*, bert_ad_* or electra_* model of fairseq as a folder for Hugging Face
+transformers: safetensors, modelling code, tokenizer. The folder is opened again by a process without fairseq and must
+compute what fairseq computes, or nothing is written and the exit code is 1."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from embinit_fairseq.cli.sources import print_json
+from embinit_fairseq.export.run import DTYPES, Request, export
+from embinit_fairseq.export.verify import DifferentOutput
+
+HELP = "a trained TUPE model of fairseq, for Hugging Face transformers"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("--checkpoint", required=True, metavar="C.pt", help="written by fairseq-train; nothing in it is run")
+    add("--output", required=True, metavar="DIR", help="a new folder")
+    add("--dict", metavar="dict.txt", help="default: beside the checkpoint, or in the data folder of the training")
+    add("--label-dict", metavar="FILE", help="fine-tuned: names of the classes; default: label/dict.txt likewise")
+    add("--head", metavar="NAME", help="fine-tuned: which classification head, if there are several")
+    add("--bpe-codes", metavar="FILE", help="codes of subword-nmt: the tokenizer cuts words into sub-words")
+    add("--tokenizer", metavar="DIR", help="a tokenizer of transformers whose ids are the dictionary's")
+    add("--dtype", choices=DTYPES, default="float32", help="precision of what is written (default: %(default)s)")
+    add("--verify-text", metavar="FILE", help="prepared text whose ids must be fairseq's, beside a made-up one")
+    add("--force", action="store_true", help="replace the folder if an earlier export wrote it")
+    add("--json", action="store_true", help="print one JSON object instead of a summary")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export, print; 1 if the result computes something else than fairseq's model."""
+    taken = {name: value for name, value in vars(args).items() if name in Request.__dataclass_fields__}
+    try:
+        record = export(Request(**taken, dictionary=args.dict, label_dictionary=args.label_dict))
+    except DifferentOutput as error:
+        print(f"embinit export-hf: error: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        print_json(record)
+    else:
+        print(render(record))
+    return 0
+
+
+def render(record: dict[str, Any]) -> str:
+    """The record for people."""
+    lines = [
+        f"model          {record['kind']}, {record['num_updates']:,} updates ({record['sizes']})",
+        f"opened by      {record['auto_class']}, {record['parameters']:,} parameters in {record['dtype']}",
+    ]
+    if record["head"] is not None:
+        labels = record["head"]["labels"]
+        names = ", ".join(labels) if labels else "no label dictionary: LABEL_0, ... (--label-dict)"
+        lines.append(f"head           {record['head']['name']}: {names}")
+    if record["left_out"]:
+        lines.append(f"left out       {', '.join(record['left_out'])}")
+    lines += [
+        f"dictionary     {record['dictionary']}",
+        f"tokenizer      {record['tokenizer']}",
+    ]
+    for precision, found in record["verified"]["differences"].items():
+        lines.append(
+            f"{'verified':<15}{precision}: differs from fairseq by at most {found['difference']:.2e} (values up to "
+            f"{found['scale']:.3g}, allowed {found['allowed']:.2e})"
+        )
+    lines.append(f"written        {record['output']}: {', '.join(record['files'])}")
+    return "\n".join(lines)

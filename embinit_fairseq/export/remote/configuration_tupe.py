@@ -1,0 +1,73 @@
+"""Configuration of TUPE and its comparison set (Ke et al. 2021) for transformers; needs nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+POSITION_ENCODINGS = ("untied", "added", "relative", "four_terms")
+RESETS = ("official", "paper", None)
+
+
+class TupeConfig(PretrainedConfig):
+    """Sizes and equations of an encoder; the equations are in modeling_tupe.py.
+
+    position_encoding: `untied` (TUPE), `added` (BERT-A), `relative` (BERT-R), `four_terms` (BERT-A^d).
+    reset: of untied positions, how <s> is treated: `official` (the absolute and the relative term each have constants),
+    `paper` (one pair of constants replaces their sum), None (like any position: TUPE-A^tie-cls).
+    num_buckets: of relative positions, 0: none; those farther than max_distance share one.
+    normalize_before: layer norms before each block (pre-LN), not behind it. embedding_normalize: one on the embeddings.
+    classifier_*: of the classification head. Raises ValueError for values that cannot be.
+    """
+
+    model_type = "tupe"
+
+    def __init__(
+        self,
+        vocab_size: int = 32769,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        activation_dropout: float = 0.0,
+        max_position_embeddings: int = 512,
+        position_encoding: str = "untied",
+        reset: str | None = "official",
+        num_buckets: int = 0,
+        max_distance: int = 128,
+        normalize_before: bool = False,
+        embedding_normalize: bool = False,
+        classifier_size: int | None = None,
+        classifier_activation: str = "tanh",
+        classifier_dropout: float = 0.1,
+        pad_token_id: int = 1,
+        bos_token_id: int = 0,
+        eos_token_id: int = 2,
+        tie_word_embeddings: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size, self.hidden_size, self.num_hidden_layers = vocab_size, hidden_size, num_hidden_layers
+        self.num_attention_heads, self.intermediate_size = num_attention_heads, intermediate_size
+        self.hidden_act, self.hidden_dropout_prob = hidden_act, hidden_dropout_prob
+        self.attention_probs_dropout_prob, self.activation_dropout = attention_probs_dropout_prob, activation_dropout
+        self.max_position_embeddings, self.position_encoding = max_position_embeddings, position_encoding
+        self.reset, self.num_buckets, self.max_distance = reset, num_buckets, max_distance
+        self.normalize_before, self.embedding_normalize = normalize_before, embedding_normalize
+        self.classifier_size, self.classifier_activation = classifier_size, classifier_activation
+        self.classifier_dropout = classifier_dropout
+        tokens = {"pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id}
+        super().__init__(tie_word_embeddings=tie_word_embeddings, **tokens, **kwargs)
+        self._check()
+
+    def _check(self) -> None:
+        if self.position_encoding not in POSITION_ENCODINGS:
+            names = ", ".join(POSITION_ENCODINGS)
+            raise ValueError(f"position_encoding={self.position_encoding!r}: choose from {names}")
+        if self.reset not in RESETS:
+            raise ValueError(f"reset={self.reset!r}: choose from {RESETS}")
+        if not self.tie_word_embeddings:
+            raise ValueError("tie_word_embeddings=False: the language-model head of this model is its embeddings")

@@ -1,0 +1,298 @@
+"""TUPE and its comparison set for transformers (Ke et al. 2021, Rethinking Positional Encoding in Language
+Pre-training). Needs torch >= 2.1 and transformers, nothing else.
+
+Every layer computes, with heads of width d,
+
+    softmax((x W^Q) (x W^K)^T / sqrt(n d) + B) (x W^V) W^O
+
+    position_encoding   n   what positions do
+    untied              2   B_ij = (p_i U^Q) (p_j U^K)^T / sqrt(2 d) [+ b_{j-i}], see `UntiedPositions`: TUPE-A, TUPE-R
+    added               1   x_i = embedding + p_i: BERT-A
+    relative            1   B_ij = b_{j-i}: BERT-R
+    four_terms          4   (x W^Q + p U^Q) (x W^K + p U^K)^T: BERT-A^d
+
+B is the same for all layers and sentences. Positions are columns: inputs begin with <s> and are padded on the right.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, SequenceClassifierOutput
+from transformers.utils import logging
+
+from embinit_fairseq.export.remote.attention import AttentionBias, additive_mask
+from embinit_fairseq.export.remote.configuration_tupe import TupeConfig
+from embinit_fairseq.modules.bert_init import init_bert_params
+from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, EncoderLayer, LayerConfig
+from embinit_fairseq.modules.heads import ClassificationHead
+from embinit_fairseq.modules.position_encoding import (
+    AddedPositions,
+    FourTermPositions,
+    PositionEncoding,
+    RelativePositions,
+    untied_positions,
+)
+
+logger = logging.get_logger(__name__)
+
+
+def build_positions(config: TupeConfig) -> PositionEncoding:
+    """What `config.position_encoding` names."""
+    dim, num_heads, longest = config.hidden_size, config.num_attention_heads, config.max_position_embeddings
+    if config.position_encoding == "added":
+        return AddedPositions(dim, longest)
+    if config.position_encoding == "relative":
+        return RelativePositions(num_heads, config.num_buckets, config.max_distance)
+    if config.position_encoding == "four_terms":
+        return FourTermPositions(dim, longest)
+    buckets = {"num_buckets": config.num_buckets, "max_distance": config.max_distance}
+    return untied_positions(dim, num_heads, longest, reset=config.reset, **buckets)
+
+
+class TupePreTrainedModel(PreTrainedModel):
+    """What the models below have in common."""
+
+    config_class = TupeConfig
+    base_model_prefix = "tupe"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["EncoderLayer"]
+    _supports_sdpa = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """For weights that a checkpoint lacks: matrices N(0, 0.02^2), biases zero, layer norms 1 and 0."""
+        init_bert_params(module)
+        if isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+class TupeModel(TupePreTrainedModel):
+    """Embeddings, (positions), (layer norm), dropout, padding to zero, layers, (layer norm of pre-LN)."""
+
+    _auto_class = "AutoModel"  # so that save_pretrained writes this file, too
+    _keys_to_ignore_on_load_unexpected = [r"lm_head\.", r"classifier\."]
+
+    def __init__(self, config: TupeConfig) -> None:
+        super().__init__(config)
+        dim = config.hidden_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, dim, config.pad_token_id)
+        self.positions = build_positions(config)
+        self.emb_layer_norm = nn.LayerNorm(dim) if config.embedding_normalize else None
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        layer = LayerConfig(
+            embed_dim=dim,
+            ffn_embed_dim=config.intermediate_size,
+            num_heads=config.num_attention_heads,
+            num_terms=self.positions.num_terms,
+            dropout=config.hidden_dropout_prob,
+            attention_dropout=config.attention_probs_dropout_prob,
+            activation_dropout=config.activation_dropout,
+            activation=config.hidden_act,
+            normalize_before=config.normalize_before,
+        )
+        self.layers = nn.ModuleList(EncoderLayer(layer) for _ in range(config.num_hidden_layers))
+        self.layer_norm = nn.LayerNorm(dim) if config.normalize_before else None
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The table of tokens."""
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Take another table of tokens."""
+        self.embed_tokens = value
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutput | tuple:
+        """input_ids (batch, length) or inputs_embeds (batch, length, C) -> last_hidden_state (batch, length, C).
+
+        attention_mask (batch, length): 0 at padding; without one, padding is where input_ids are `pad_token_id`.
+        hidden_states: the embeddings, then the output of every layer. attentions: probabilities (batch, heads, length,
+        length) of every layer, before dropout. Features at padding have no meaning. Raises ValueError for left padding,
+        and for an input that is longer than a table of positions.
+        """
+        output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, and not both")
+        padding_mask = self._padding_mask(input_ids, attention_mask)
+        x = self._embed(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, padding_mask)
+        eager = output_attentions or self.config._attn_implementation == "eager"
+        weights: list[Tensor] | None = [] if output_attentions else None
+        mask = additive_mask(self.positions.bias(x.shape[1]), padding_mask, x.dtype)
+        projections = self.positions.projections(x.shape[1]) or (None, None)
+        hiddens = [x]
+        for layer in self.layers:
+            x = self._run(layer, eager, weights, x, mask, *projections)
+            hiddens.append(x)
+        if self.layer_norm is not None:
+            x = hiddens[-1] = self.layer_norm(x)
+        attentions = None if weights is None else tuple(weights)
+        output = BaseModelOutput(x, tuple(hiddens) if output_hidden_states else None, attentions)
+        return output if return_dict or return_dict is None else output.to_tuple()
+
+    def _embed(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        longest = self.config.max_position_embeddings
+        if x.shape[1] > longest and self.config.position_encoding != "relative":
+            raise ValueError(
+                f"an input has {x.shape[1]} tokens, the model has {longest} positions: shorten it "
+                f"(tokenizer(..., truncation=True, max_length={longest}))"
+            )
+        x = self.positions.embed(x)
+        if self.emb_layer_norm is not None:
+            x = self.emb_layer_norm(x)
+        x = self.dropout(x)
+        return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+
+    def _run(self, layer: nn.Module, eager: bool, weights: list[Tensor] | None, *tensors: Tensor | None) -> Tensor:
+        """tensors: x, mask, what is added to queries and to keys; one by one: checkpointing follows only arguments."""
+
+        def run(x: Tensor, mask: Tensor | None, p_q: Tensor | None, p_k: Tensor | None) -> Tensor:
+            return layer(x, AttentionBias(mask, eager, weights), None if p_q is None else (p_q, p_k))
+
+        if self.gradient_checkpointing and self.training:
+            return self._gradient_checkpointing_func(run, *tensors)
+        return run(*tensors)
+
+    def _padding_mask(self, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+        """(batch, length), True at padding; None if there is none. Looks at values only where that is not compiled."""
+        if attention_mask is not None:
+            if attention_mask.dim() != 2:
+                raise ValueError(f"attention_mask has the shape {tuple(attention_mask.shape)}: give (batch, length)")
+            padding_mask = attention_mask == 0
+        elif input_ids is not None:
+            padding_mask = input_ids == self.config.pad_token_id
+        else:
+            return None
+        if torch.compiler.is_compiling():
+            return padding_mask
+        first = torch.zeros_like(padding_mask[:, 0])
+        if input_ids is not None:
+            first = input_ids[:, 0] != self.config.bos_token_id
+        found = torch.stack([padding_mask.any(), padding_mask[:, 0].any(), first.any()])
+        any_padding, left_padding, no_bos = found.tolist()
+        if left_padding:
+            raise ValueError("a sentence begins with padding, but positions are columns: padding_side='right'")
+        if no_bos and self.positions.untie_cls:
+            logger.warning_once("a sentence does not begin with <s>, but its first position is treated as that of <s>")
+        return padding_mask if any_padding else None
+
+
+class TupeLMHead(nn.Module):
+    """LN(act(x W + b)) E^T + bias, with the token embeddings E: the parameter itself, not a copy."""
+
+    def __init__(self, config: TupeConfig) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.layer_norm = nn.LayerNorm(config.hidden_size)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features (batch, length, C) -> logits (batch, length, V)."""
+        return self.decoder(self.layer_norm(self.activation(self.dense(features))))
+
+
+class TupeForMaskedLM(TupePreTrainedModel):
+    """The encoder and its language-model head."""
+
+    _auto_class = "AutoModelForMaskedLM"
+    _tied_weights_keys = {"lm_head.decoder.weight": "tupe.embed_tokens.weight"}
+
+    def __init__(self, config: TupeConfig) -> None:
+        super().__init__(config)
+        self.tupe = TupeModel(config)
+        self.lm_head = TupeLMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The last layer of the head; its weight is the table of tokens."""
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Take another last layer."""
+        self.lm_head.decoder = new_embeddings
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> MaskedLMOutput | tuple:
+        """As `TupeModel` -> logits (batch, length, V).
+
+        labels (batch, length), -100 where there is nothing to predict: loss, the mean cross-entropy of the others.
+        """
+        found = self.tupe(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, True)
+        logits, loss = self.lm_head(found.last_hidden_state), None
+        if labels is not None:
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.to(logits.device).flatten())
+        output = MaskedLMOutput(loss, logits, found.hidden_states, found.attentions)
+        return output if return_dict or return_dict is None else output.to_tuple()
+
+
+class TupeForSequenceClassification(TupePreTrainedModel):
+    """The encoder and a head on the feature of <s>."""
+
+    _auto_class = "AutoModelForSequenceClassification"
+    _keys_to_ignore_on_load_unexpected = [r"lm_head\."]
+
+    def __init__(self, config: TupeConfig) -> None:
+        super().__init__(config)
+        self.tupe = TupeModel(config)
+        self.classifier = ClassificationHead(
+            config.hidden_size,
+            config.classifier_size or config.hidden_size,
+            config.num_labels,
+            config.classifier_activation,
+            config.classifier_dropout,
+        )
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> SequenceClassifierOutput | tuple:
+        """As `TupeModel` -> logits (batch, num_labels).
+
+        labels: classes (batch,) -> cross-entropy; numbers (batch,) for a single label -> mean squared error; 0 and 1
+        (batch, num_labels) -> binary cross-entropy. `config.problem_type` decides where they leave it open.
+        """
+        found = self.tupe(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, True)
+        logits = self.classifier(found.last_hidden_state)
+        loss = None if labels is None else self._loss(logits.float(), labels.to(logits.device))
+        output = SequenceClassifierOutput(loss, logits, found.hidden_states, found.attentions)
+        return output if return_dict or return_dict is None else output.to_tuple()
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        problem = self.config.problem_type
+        if problem is None:
+            several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+            problem = "regression" if self.config.num_labels == 1 else several
+        if problem == "regression":
+            return F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype).view_as(logits.squeeze(-1)))
+        if problem == "single_label_classification":
+            return F.cross_entropy(logits, labels.view(-1))
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))

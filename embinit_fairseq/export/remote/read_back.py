@@ -1,0 +1,57 @@
+"""Runs an exported directory as a stranger would: `python -c TEXT INPUTS.json`, with transformers and nothing of ours.
+
+INPUTS.json: folder, auto_class, batches (safetensors), output (safetensors), and text (JSON lines). Prints one
+JSON object: the tensors that were missing or unknown, and the ids that the tokenizer gives the text.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+
+def main() -> None:
+    """See above."""
+    for name in ("fairseq", "fairseq_cli", "fairseq_compat", "embinit_fairseq"):
+        sys.modules[name] = None  # type: ignore[assignment]  # importing it is an ImportError from here on
+    import transformers
+    from safetensors.torch import load_file, save_file
+
+    with open(sys.argv[1], encoding="utf-8") as file:
+        given = json.load(file)
+    transformers.utils.logging.set_verbosity_error()
+    opened = getattr(transformers, given["auto_class"]).from_pretrained(
+        given["folder"], trust_remote_code=True, torch_dtype="auto", output_loading_info=True
+    )
+    model, info = opened
+    batches, outputs = load_file(given["batches"]), {}
+    model.eval()
+    for precision, kernel in (("stored", "sdpa"), ("double", "sdpa"), ("double", "eager")):
+        model.config._attn_implementation = kernel
+        model = model.double() if precision == "double" else model
+        for number in range(len(batches) // 3):
+            found = run(model, *(batches[f"{number}.{part}"] for part in ("ids", "mask", "chosen")))
+            outputs.update({f"{precision}.{kernel}.{number}.{part}": value for part, value in found.items()})
+    save_file(outputs, given["output"])
+    answer = {name: sorted(map(str, info[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    answer["dtype"] = str(next(iter(outputs.values())).dtype).removeprefix("torch.")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(given["folder"], trust_remote_code=True)
+    with open(given["text"], encoding="utf-8") as file:
+        answer["ids"] = [tokenizer(json.loads(line))["input_ids"] for line in file]
+    print(json.dumps(answer))
+
+
+def run(model, ids, mask, chosen):
+    """Features and logits at the chosen positions; logits of classes as they are."""
+    import torch
+
+    with torch.inference_mode():
+        found = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+    outputs = {"features": found.hidden_states[-1][chosen]}
+    if "logits" in found:
+        outputs["logits"] = found.logits[chosen] if found.logits.dim() == 3 else found.logits
+    return {part: value.contiguous() for part, value in outputs.items()}
+
+
+if __name__ == "__main__":
+    main()

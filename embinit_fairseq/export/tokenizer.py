@@ -1,0 +1,187 @@
+"""The tokenizer of an exported directory: the ids that fairseq's pipeline gives a text, or no tokenizer at all.
+
+words    text is finished tokens, separated by blanks: tokenizer.json
+bpe      sub-words of subword-nmt: tokenizer.json if every merge is a symbol of the dictionary, else Python
+given    a tokenizer of transformers whose ids are the dictionary's
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.errors import DataError, counted
+from embinit_fairseq.export.bundle import source_of
+from embinit_fairseq.export.tokenizer_files import Layout, bpe_json, words_json
+from embinit_fairseq.export.trained import Trained
+from embinit_fairseq.export.verify import DifferentOutput
+
+#: what a tokenizer may consist of
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+TOKENIZER_FILES += ("vocab.txt", "bpe.codes", "tokenization_tupe.py", "vocab.json", "merges.txt", "spiece.model")
+TOKENIZER_FILES += ("sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja")
+_PYTHON = f"{__name__.rpartition('.')[0]}.remote.tokenization_tupe"
+_WHOLE = re.compile(r"<\w+>$")  # <url> and the like are no text, and were kept whole when the data were made
+_LINES = 200
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """kind: see above. files: name -> text, or a function that writes to a folder. lines: of text, for the check.
+    expected: fairseq's ids of every line. why: of the kind, for people. own: how many of the lines, the first ones, are
+    the user's."""
+
+    kind: str
+    files: dict[str, str] | Callable[[str], Any]
+    lines: list[str]
+    expected: list[list[int]]
+    why: str
+    own: int
+
+    def write(self, folder: Path) -> list[str]:
+        """Write the files; returns their names."""
+        if not isinstance(self.files, dict):
+            before = {path.name for path in folder.iterdir()}
+            self.files(str(folder))
+            return sorted({path.name for path in folder.iterdir()} - before)
+        for name, text in self.files.items():
+            (folder / name).write_bytes(text.encode("utf-8"))
+        return list(self.files)
+
+
+def choose_tokenizer(trained: Trained, codes: str | None, given: str | None, verify_text: str | None) -> Tokenizer:
+    """What goes with the dictionary. Raises DataError for codes, a text or a tokenizer that do not fit."""
+    layout = Layout.of(trained)
+    own = [] if verify_text is None else _read_lines(f"--verify-text {verify_text}", verify_text)
+    encode = _encoder(trained)
+    if given is not None:
+        return _given(trained, layout, given, own)
+    if codes is None:
+        lines = own + _sample(trained, joined=False)
+        cut = any(symbol.endswith("@@") for symbol in trained.symbols)
+        why = "words separated by blanks" + (", cut into sub-words before (--bpe-codes does it here)" if cut else "")
+        return Tokenizer(
+            "words", words_json(layout), lines, [layout.wrap(encode(line)) for line in lines], why, len(own)
+        )
+    bpe, text = _subword_nmt(codes, trained.symbols)
+    lines = own + _sample(trained, joined=True)
+    expected = [layout.wrap(encode(" ".join(map(bpe, line.split())))) for line in lines]
+    files, lacking = bpe_json(layout, text)
+    if not lacking and _ids(files["tokenizer.json"], lines) == expected:
+        return Tokenizer("bpe", files, lines, expected, "sub-words of subword-nmt", len(own))
+    lack = f"the dictionary lacks {counted(lacking, 'piece')} of the codes"
+    why = lack if lacking else "tokenizer.json would give other ids"
+    python = {"vocab.txt": "".join(f"{symbol}\n" for symbol in trained.symbols), "bpe.codes": text}
+    python["tokenization_tupe.py"] = source_of(_PYTHON)
+    python["tokenizer_config.json"] = layout.config("TupeTokenizer", python=True)
+    return Tokenizer("bpe", python, lines, expected, f"sub-words of subword-nmt, in Python: {why}", len(own))
+
+
+def check_text(trained: Trained, tokenizer: Tokenizer, theirs: Sequence[list[int]]) -> str | None:
+    """Compares theirs, the ids that the exported tokenizer gave its `lines`, with fairseq's; -> why it cannot stay.
+
+    Raises DifferentOutput if that is so on a text of the user's own, or for a tokenizer of theirs.
+    """
+    for number, (line, expected, found) in enumerate(zip(tokenizer.lines, tokenizer.expected, theirs)):
+        if found != expected:
+            reason = f"{line[:80]!r} would get the ids {found[:20]}, in fairseq {expected[:20]}"
+            if number < tokenizer.own or tokenizer.kind == "given":
+                raise DifferentOutput(
+                    f"{trained.path}: {reason} ({tokenizer.why}); nothing is written: prepare the text as that of the "
+                    "training was, or leave --verify-text and --tokenizer out"
+                )
+            return f"none, since {reason}"
+    return None
+
+
+def _encoder(trained: Trained) -> Callable[[str], list[int]]:
+    dictionary = trained.model.encoder.dictionary
+    return lambda line: dictionary.encode_line(line, append_eos=False, add_if_not_exist=False).tolist()
+
+
+def _subword_nmt(path: str, symbols: Sequence[str]) -> tuple[Callable[[str], str], str]:
+    """(word -> its pieces, as fairseq's --bpe subword_nmt cuts it; the text of the codes). DataError for bad codes."""
+    from subword_nmt.apply_bpe import BPE
+
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"--bpe-codes {path}: not UTF-8 at byte {error.start}; convert it (iconv -t utf-8)") from error
+    except OSError as error:
+        raise DataError(f"--bpe-codes {path}: cannot be read ({error.strerror}); check the path") from error
+    for number, line in enumerate(text.rstrip("\n").split("\n"), 1):
+        if not (number == 1 and line.startswith("#version:")) and len(line.strip("\r\n ").split(" ")) != 2:
+            raise DataError(f"{path}:{number}: expected two pieces, found {line[:60]!r}; give the codes of subword-nmt")
+    with open(path, encoding="utf-8") as file:
+        bpe = BPE(file)
+    whole = {symbol for symbol in symbols if _WHOLE.match(symbol)}
+    return lambda word: word if word in whole else bpe.process_line(word), text
+
+
+def _ids(text: str, lines: Sequence[str]) -> list[list[int]]:
+    from tokenizers import Tokenizer as Fast
+
+    return [encoding.ids for encoding in Fast.from_str(text).encode_batch(list(lines))]
+
+
+def _read_lines(flag: str, path: str) -> list[str]:
+    try:
+        lines = Path(path).read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{flag}: not UTF-8 at byte {error.start}; convert it (iconv -t utf-8)") from error
+    except OSError as error:
+        raise DataError(f"{flag}: cannot be read ({error.strerror}); check the path") from error
+    if not any(map(str.strip, lines)):
+        raise DataError(f"{flag}: no text in it; give a sentence a line, prepared as that of the training")
+    return lines
+
+
+def _sample(trained: Trained, joined: bool) -> list[str]:
+    """Text over the dictionary, with unknown words and superfluous blanks. joined: `lo@@ w` becomes `low`."""
+    draw = random.Random(1)
+    symbols = [symbol for symbol in trained.symbols[4:] if not symbol.startswith("<")]
+    letters = sorted({letter for symbol in symbols for letter in symbol}) or ["a"]
+    lines = ["", "  two  blanks ", "Ünknøwn 未知 ???"]
+    for _ in range(_LINES):
+        words = [draw.choice(symbols) for _ in range(draw.randint(1, 12))] if symbols else []
+        words.insert(draw.randrange(len(words) + 1), "".join(draw.choices(letters, k=draw.randint(1, 9))))
+        text = " ".join(words) + " "
+        lines.append((text.replace("@@ ", "").replace("@@", "") if joined else text).strip())
+    return lines
+
+
+def _given(trained: Trained, layout: Layout, path: str, own: list[str]) -> Tokenizer:
+    """A tokenizer of transformers; DataError unless its ids are the dictionary's."""
+    from transformers import AutoTokenizer
+
+    try:
+        opened = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except Exception as error:  # whatever a damaged or foreign folder may cause
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"--tokenizer {path}: transformers cannot open it ({reason[:200]}); check the folder"
+        ) from error
+    special = layout.special_ids()
+    roles = {role: opened.convert_tokens_to_ids(getattr(opened, role)) for role in special if getattr(opened, role)}
+    symbols = trained.model.encoder.dictionary.indices
+    vocabulary = opened.get_vocab()
+    wrong = [(role, row, special[role]) for role, row in roles.items() if row != special[role]]
+    wrong += [
+        (symbol, vocabulary[symbol], row) for symbol, row in symbols.items() if vocabulary.get(symbol, row) != row
+    ]
+    wrong += [(symbol, row, "none") for symbol, row in vocabulary.items() if row >= len(trained.symbols)]
+    if wrong:
+        name, theirs, ours = wrong[0]
+        raise DataError(
+            f"--tokenizer {path}: {name} has the id {theirs}, in {trained.dictionary} {ours} ({len(wrong):,} differ): "
+            "give the tokenizer that the dictionary was made of"
+        )
+    lines = own + [opened.convert_tokens_to_string(line.split()) for line in _sample(trained, joined=False)]
+    unknown = layout.unk
+    ids = [[symbols.get(token, unknown) for token in opened.tokenize(line)] for line in lines]
+    expected = [layout.wrap(line) for line in ids]
+    return Tokenizer("given", opened.save_pretrained, lines, expected, f"copied from {path}", len(own))

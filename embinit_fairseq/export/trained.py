@@ -1,0 +1,165 @@
+"""The trained model that is exported: read safely, built and loaded by fairseq itself, and what it is made of."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embinit_fairseq.checkpoints.expand_model import Builder, Texts, task_options
+from embinit_fairseq.checkpoints.expand_request import read_checkpoint
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+from embinit_fairseq.vocab.dictionary import read_dictionary
+
+if TYPE_CHECKING:
+    from embinit_fairseq.models.tupe import TupeModel
+
+_HEADS = "classification_heads."
+
+
+@dataclass(frozen=True)
+class Trained:
+    """path: of the checkpoint. dictionary: of its dict.txt. symbols: all, those the task appends included. head: name
+    of the classification head, None: pre-trained. labels: names of its classes, None: unknown."""
+
+    path: str
+    dictionary: str
+    arch: str
+    model: TupeModel
+    symbols: list[str]
+    task_options: dict[str, Any]
+    num_updates: int
+    head: str | None = None
+    labels: list[str] | None = None
+
+    @property
+    def lm_head(self) -> Any:
+        """The language-model head; None for a fine-tuned model and for the discriminator of an ELECTRA."""
+        return getattr(self.model.encoder, "lm_head", None)
+
+    @property
+    def auto_class(self) -> str:
+        """The class of transformers that opens the exported model."""
+        if self.head is not None:
+            return "AutoModelForSequenceClassification"
+        return "AutoModel" if self.lm_head is None else "AutoModelForMaskedLM"
+
+    @property
+    def left_out(self) -> list[str]:
+        """Parts of the model that are not exported."""
+        parts = {
+            "generator": getattr(self.model, "generator", None),
+            "replaced-token head": getattr(self.model.encoder, "rtd_head", None),
+            "language-model head": self.lm_head if self.head is not None else None,
+        }
+        heads = [f"head {name!r}" for name in self.model.classification_heads if name != self.head]
+        return [name for name, part in parts.items() if part is not None] + heads
+
+    @property
+    def is_regression(self) -> bool:
+        """Does the head predict a number?"""
+        return self.head is not None and bool(self.task_options.get("regression_target"))
+
+
+def open_trained(checkpoint: str, dictionary: str | None, label_dictionary: str | None, head: str | None) -> Trained:
+    """Read, check and build. Raises CheckpointError, DataError or OptionError."""
+    state = read_checkpoint(checkpoint)
+    arch = _known_arch(checkpoint, state)
+    options = task_options(state)
+    dictionary = dictionary or _find_dictionary(checkpoint, options)
+    vocabulary = read_dictionary(dictionary)
+    _check_finite(checkpoint, state["model"])
+    text = Path(dictionary).read_bytes().decode("utf-8")
+    model, task = Builder(checkpoint, state, None).load(Texts(text, text), state["model"])
+    symbols = list(task.source_dictionary.symbols)
+    if symbols[: len(vocabulary)] != list(vocabulary.symbols):
+        raise DataError(f"--dict {dictionary}: fairseq reads other symbols from it; remove unusual white space")
+    head = _chosen_head(checkpoint, list(model.classification_heads), head)
+    history = state.get("optimizer_history") or [{}]
+    found = Trained(
+        checkpoint, dictionary, arch, model, symbols, options, int(history[-1].get("num_updates") or 0), head
+    )
+    labels = _labels(found, label_dictionary)
+    return Trained(**{**vars(found), "labels": labels})
+
+
+def _known_arch(path: str, state: dict[str, Any]) -> str:
+    """The architecture; CheckpointError for one that is not ours."""
+    import fairseq.models
+
+    import embinit_fairseq.models.electra
+    from embinit_fairseq.models.tupe import TupeModel
+
+    cfg, args = state.get("cfg"), state.get("args")
+    options = cfg.get("model") if isinstance(cfg, dict) else args
+    options = vars(options) if isinstance(options, Namespace) else options
+    options = options if isinstance(options, dict) else {}
+    arch = str(options.get("_name") or options.get("arch"))
+    model = fairseq.models.ARCH_MODEL_REGISTRY.get(arch)
+    if model not in (TupeModel, embinit_fairseq.models.electra.ElectraModel):
+        raise CheckpointError(
+            f"{path} holds a model of --arch {arch}: export-hf knows tupe_*, bert_a_*, bert_r_*, bert_ad_* and "
+            "electra_* of this plugin; for others look for a conversion in transformers itself"
+        )
+    return arch
+
+
+def _find_dictionary(checkpoint: str, options: dict[str, Any]) -> str:
+    """dict.txt beside the checkpoint, or in the data folder that it was trained with."""
+    data = str(options.get("data") or "").split(os.pathsep)[0]
+    folders = [Path(checkpoint).parent, *([Path(data)] if data else [])]
+    places = [folder / name for folder in folders for name in ("dict.txt", "input0/dict.txt")]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise OptionError(
+            f"no dict.txt in {' or '.join(map(str, folders))}: name the dictionary of the training by --dict"
+        )
+    return str(found)
+
+
+def _check_finite(path: str, weights: dict[str, Any]) -> None:
+    import torch
+
+    for name, value in weights.items():
+        if not torch.isfinite(value).all():
+            raise CheckpointError(f"{path}: {name} holds NaN or infinity; export an earlier checkpoint")
+
+
+def _chosen_head(path: str, heads: list[str], wanted: str | None) -> str | None:
+    if wanted is not None and wanted not in heads:
+        raise OptionError(f"--head {wanted}: {path} has {'the heads ' + ', '.join(heads) if heads else 'no heads'}")
+    if wanted is not None or not heads:
+        return wanted
+    if len(heads) > 1 and "sentence_classification_head" not in heads:
+        raise OptionError(f"{path} has several heads: choose one by --head ({', '.join(heads)})")
+    return heads[0] if len(heads) == 1 else "sentence_classification_head"
+
+
+def _labels(trained: Trained, given: str | None) -> list[str] | None:
+    """Names of the classes: line k of label/dict.txt is class k. None for a regression and where there is no file."""
+    if trained.head is None or trained.is_regression:
+        if given is not None:
+            raise OptionError(f"--label-dict {given}: {trained.path} has no classes; leave it out")
+        return None
+    path = given or next((str(place) for place in _label_places(trained) if place.is_file()), None)
+    if path is None:
+        return None
+    vocabulary = read_dictionary(path)
+    labels = [symbol for symbol, regular in zip(vocabulary.symbols, vocabulary.regular) if regular]
+    classes = trained.model.classification_heads[trained.head].out_proj.out_features
+    if len(labels) != classes:
+        raise DataError(
+            f"{path}: {len(labels)} labels, the head {trained.head!r} has {classes} classes: name the dictionary of "
+            "its labels by --label-dict"
+        )
+    return labels
+
+
+def _label_places(trained: Trained) -> Iterator[Path]:
+    given = Path(trained.dictionary).resolve().parent
+    data = str(trained.task_options.get("data") or "").split(os.pathsep)[0]
+    for folder in (given, given.parent, Path(trained.path).parent, *([Path(data)] if data else [])):
+        yield folder / "label" / "dict.txt"
