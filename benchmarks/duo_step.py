@@ -25,9 +25,8 @@ import torch
 import tupe_transformer as translation
 from fairseq.models.transformer import TransformerModel, base_architecture
 from peers import machine
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
+from embinit_fairseq.cli.bench_measure import counted_flops
 from embinit_fairseq.models.duo_transformer import DuoTransformerConfig, DuoTransformerModel
 
 POSITIONS = {"max_source_positions": 1024, "max_target_positions": 1024}
@@ -84,12 +83,8 @@ def compare(
 
 
 def operations(steps: dict[str, Callable[[], None]]) -> dict[str, float]:
-    """Of one call of each, and their ratio. Attention is not fused here: what is fused on a CPU is not counted."""
-    counted = {}
-    for name, step in steps.items():
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            step()
-        counted[name] = counter.get_total_flops()
+    """Of one call of each, and their ratio."""
+    counted = {name: counted_flops(step) for name, step in steps.items()}
     return {**counted, "ratio": round(counted["ours"] / counted["stock"], 3)}
 
 

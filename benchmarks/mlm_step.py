@@ -18,14 +18,14 @@ import os
 import statistics
 import subprocess
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from mlm_models import NAMES, SIZES, VOCABULARY, Size, build
 from peers import machine, peak_mb
+
+from embinit_fairseq.cli.bench_measure import allocated_mb, attention_operations, clock, matrix_peak, synchronise
 
 PAD, BOS = 1, 0
 
@@ -48,7 +48,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     if args.job:
         torch.set_num_threads(args.threads)
         print(json.dumps(measure_peak(args) if args.job == "peak" else measure(args)))
@@ -65,7 +64,7 @@ def in_its_own_process(job: str) -> dict[str, Any]:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Seconds a step, memory and kernels of one contestant."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(device_type())
     torch.manual_seed(1)
     try:
         model = build(args.job, SIZES[args.size], args).to(device)
@@ -89,14 +88,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
     for batch in batches[: args.warmup]:
         step(*batch)
-    synchronise()
-    begin = clock(args)
+    synchronise(device.type)
+    begin = clock(device.type, args.threads)
     for batch in batches[args.warmup :]:
         step(*batch)
-    synchronise()
-    seconds = (clock(args) - begin) / args.steps
-    memory = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else peak_mb()
-    kernels = attention_kernels(lambda: step(*batches[0]))
+    synchronise(device.type)
+    seconds = (clock(device.type, args.threads) - begin) / args.steps
+    memory = peak_mb() if device.type == "cpu" else allocated_mb(device.type)
+    kernels = attention_operations(lambda: step(*batches[0]))
     tokens = sum(int(batch[0].ne(PAD).sum()) for batch in batches[args.warmup :]) / args.steps
     return {"seconds": seconds, "tokens": tokens, "peak_mb": memory, "kernels": kernels}
 
@@ -123,37 +122,12 @@ def flops(size: Size, args: argparse.Namespace) -> float:
 
 
 def measure_peak(args: argparse.Namespace) -> dict[str, Any]:
-    """FLOP/s of a product of two large matrices, the best of six."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    n = 8192 if device == "cuda" else 2048
-    a, b = (torch.randn(n, n, device=device, dtype=getattr(torch, args.dtype)) for _ in range(2))
-    best = float("inf")
-    for _ in range(6):
-        synchronise()
-        begin = clock(args)
-        a @ b
-        synchronise()
-        best = min(best, clock(args) - begin)
-    return {"flops": 2 * n**3 / best}
+    """FLOP/s of a product of two large matrices."""
+    return {"flops": matrix_peak(device_type(), getattr(torch, args.dtype), args.threads)}
 
 
-def attention_kernels(step) -> list[str]:
-    """Names of the operations in which attention was computed, as the profiler sees them."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        step()
-    names = {event.key for event in profile.key_averages()}
-    fused = sorted(name for name in names if "attention" in name and name.startswith(("aten::_", "flex")))
-    return fused or [name for name in ("aten::_softmax",) if name in names]
-
-
-def clock(args: argparse.Namespace) -> float:
-    """Seconds; on a CPU those of the processor, shared among the threads, so that other programs distort them less."""
-    return time.perf_counter() if torch.cuda.is_available() else time.process_time() / args.threads
-
-
-def synchronise() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def device_type() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def report(args: argparse.Namespace, turns: list[dict[str, Any]], peak: float) -> dict[str, Any]:

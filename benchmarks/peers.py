@@ -7,10 +7,8 @@ it is started with `--job`, and `run_jobs` otherwise. All numbers come from one 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -20,6 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from embinit_fairseq.cli.bench_machine import machine, peak_mb  # noqa: F401
+
 Job = Callable[[argparse.Namespace], "dict[str, Any]"]
 
 
@@ -27,15 +29,6 @@ def cpu_seconds() -> float:
     """User and system time of this process so far."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
-
-
-def peak_mb() -> float:
-    """The most memory this process has held resident. (ru_maxrss would include the parent's before exec.)"""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
 
 
 def measured(work: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
@@ -89,26 +82,4 @@ def ratios(results: dict[str, Any], ours: str) -> dict[str, float]:
         name: round(result["min"] / results[ours]["min"], 1)
         for name, result in results.items()
         if name != ours and "min" in result
-    }
-
-
-def machine(packages: Sequence[str]) -> dict[str, Any]:
-    """Processor, load and versions, so that a figure can be judged."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    model = next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
-    return {
-        "cpu": model,
-        "cpus": os.cpu_count(),
-        "load": [round(value, 1) for value in os.getloadavg()],
-        "python": platform.python_version(),
-        "versions": versions,
     }

@@ -17,10 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,13 +26,9 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.sequence_generator import SequenceGenerator
+from peers import machine
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from peers import machine  # noqa: E402
-
-from embinit_fairseq.models.tupe_transformer import TupeTransformerConfig, TupeTransformerModel  # noqa: E402
+from embinit_fairseq.models.tupe_transformer import TupeTransformerConfig, TupeTransformerModel
 
 
 def main() -> None:

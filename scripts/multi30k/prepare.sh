@@ -25,6 +25,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 HERE=$REPO/scripts/multi30k
 # The pinned revision of the data set's repository. MULTI30K_URL: another mirror with the same files.
+# MULTI30K_SUMS: its checksums; empty for other data in that layout (scripts/iwslt17).
+MULTI30K_SUMS=${MULTI30K_SUMS-$HERE/sha256.txt}
 MULTI30K_URL=${MULTI30K_URL:-https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d/data/task1}
 tokens=moses hf="" source=de target=en bpe_size=10000 spm_type=unigram min_count=2 output=""
 read_options "tokens hf source target bpe-size spm-type min-count output" "$@"
@@ -44,7 +46,7 @@ output_folder --output "$output"
 # published NAME TEXT: the plain text of one published file. The tok files are stored without compression there.
 published() {
   local name=$1 text=$2 file expected
-  expected=$(awk -v name="$name" '$2 == name { print $1 }' "$HERE/sha256.txt")
+  expected=$([[ -z $MULTI30K_SUMS ]] || awk -v name="$name" '$2 == name { print $1 }' "$MULTI30K_SUMS")
   if [[ -n ${DATA:-} ]]; then
     file=$DATA/$name
     [[ -f $file ]] || file=$DATA/$name.gz
@@ -57,7 +59,7 @@ published() {
     *.gz) gzip -dc "$file" >"$text" || die "$file is damaged: get it again" ;;
     *) cp "$file" "$text" ;;
   esac
-  if [[ $expected != "$(sha256_of "$file")" && $expected != "$(sha256_of "$text")" ]]; then
+  if [[ -n $MULTI30K_SUMS && $expected != "$(sha256_of "$file")" && $expected != "$(sha256_of "$text")" ]]; then
     say "note: $file differs from the published file (SHA-256)"
   fi
 }

@@ -12,33 +12,41 @@
 #   --lr RATE          peak learning rate, default 1e-4
 #   --batch N          sequences in an update, over all devices (default 256)
 #   --device-batch N   sequences that one device takes at a time (default 16)
+#   --devices N        devices that share an update, on all machines (default: the GPUs of this machine)
+#   --worker           on every machine but the first, with LAUNCH: train, and leave the records to the first
 #   --tokens N         length of a sequence (default 512)
 #   --mask-prob P      default 0.15
 #   --dropout P        of hidden states and attention, default 0.1
-#   --precision KIND   fp16 (default on a GPU), bf16 or fp32 (default on a CPU; there bf16 is PyTorch's autocast)
+#   --precision KIND   fp16 (default on a GPU), bf16 (on a CPU: by autocast) or fp32 (default on a CPU)
 #   --save-every N     validate and save every N updates and at the end; of these checkpoints the last and every tenth are
 #                      kept. Default: a hundredth of --updates from 100000 on (with 1000000 those at 100000, 200000, ...,
 #                      1000000 are kept), below a twentieth but at least 50: validation shall cost little of a short run
 # Everything after -- goes to fairseq-train, after the options above, so that it can replace them; options of the
 # architecture belong there.
 #
+# Environment: LAUNCH="WORDS ..." stands in front of fairseq-train, for several processes that something else starts:
+#   LAUNCH="torchrun --standalone --nproc-per-node 8 --no-python", LAUNCH="srun ..."; see docs/scaling.md.
+#
 # Writes RUN/train.log, RUN/training.json, RUN/checkpoints and, at the end, RUN/result.json. Uses all GPUs there are.
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 data="" output="" arch="" name="" seed=1 updates=1000000 warmup="" lr=1e-4 batch=256 device_batch=16 tokens=512
-mask_prob=0.15 dropout=0.1 precision="" save_every="" extra=()
-read_options "data output arch name seed updates warmup lr batch device-batch tokens mask-prob dropout precision \
-save-every --" "$@"
+devices="" worker="" mask_prob=0.15 dropout=0.1 precision="" save_every="" extra=()
+read_options "data output arch name seed updates warmup lr batch device-batch devices worker? tokens mask-prob dropout \
+precision save-every --" "$@"
+read -ra launch <<<"${LAUNCH:-}"
 
 whole_numbers 0 seed warmup
-whole_numbers 1 updates batch device-batch save-every
+whole_numbers 1 updates batch device-batch devices save-every
 whole_numbers 3 tokens
 number --lr "$lr" 'n > 0' "above 0"
 number --mask-prob "$mask_prob" 'n > 0 && n < 1' "between 0 and 1"
 number --dropout "$dropout" 'n >= 0 && n < 1' "from 0 to below 1"
 [[ -z $precision ]] || one_of --precision "$precision" fp16 bf16 fp32
 [[ -n $data && -n $output && -n $arch ]] || die "--data, --output and --arch are needed; see $(basename "$0") --help"
+[[ -z $worker || ${#launch[@]} -gt 0 ]] ||
+  die "--worker needs LAUNCH, which starts the processes; see $(basename "$0") --help"
 [[ -d $data/bin ]] || die "--data $data: no folder bin in it; run prepare.sh --output $data first"
 data=$(absolute "$data") output=$(absolute "$output")
 use_environment
@@ -57,7 +65,7 @@ elif [[ $precision == bf16 ]]; then
 elif [[ $precision == fp16 ]]; then
   die "--precision fp16 needs a GPU; on a CPU take bf16 or fp32"
 fi
-together=$((device_batch * (EMBINIT_GPUS > 1 ? EMBINIT_GPUS : 1)))
+together=$((device_batch * ${devices:-$((EMBINIT_GPUS > 1 ? EMBINIT_GPUS : 1))}))
 ((batch % together == 0)) || die "--batch $batch: must be a multiple of --device-batch $device_batch times \
 the number of devices (together $together)"
 [[ ${precision:-fp32} == fp32 ]] || device+=("--$precision")
@@ -77,6 +85,8 @@ command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task masked_lm --cri
   --save-dir "$output/checkpoints" --log-format json --log-interval 100 "${device[@]}")
 command+=(${extra[@]+"${extra[@]}"})
 
+if [[ -n $worker ]]; then exec "${launch[@]}" "${command[@]}"; fi
+
 output_folder --output "$output"
 python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
   --label "task=masked_lm" "model=${name:-$arch}" "arch=$arch" "seed=$seed" -- "${command[@]}"
@@ -84,6 +94,6 @@ python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
 if PYTHONPATH=$REPO/scripts python -m wikibooks.mlm_log --run "$output" --updates "$updates"; then
   say "trained before: $output"
 else
-  log_training "$output" "${command[@]}"
+  log_training "$output" ${launch[@]+"${launch[@]}"} "${command[@]}"
 fi
 python "$REPO/scripts/run_result.py" finish --run "$output"

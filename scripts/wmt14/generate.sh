@@ -12,11 +12,12 @@
 #   --max-tokens N   tokens in a batch (default 12000)
 #   --pair PAIR      en-de or en-fr: set by scripts/wmt14_en_de and wmt14_en_fr, needed in scripts/wmt14
 #
-# Writes RUN/averaged.<N>.<updates>.pt, RUN/test/{generate.log,hypothesis.tokens,hypothesis.text,scores.json} and
-# RUN/result.json and prints the scores, all of them case-sensitive:
+# Writes RUN/averaged.<N>.<updates>.pt, RUN/test/{generate.log,hypothesis.tokens,hypothesis.text,reference.text,
+# scores.json} and RUN/result.json and prints the scores, all of them case-sensitive:
 #   bleu                           sacrebleu on detokenised text against the raw reference: the figure to report
 #   bleu_tokenized                 on Moses tokens
 #   bleu_tokenized_compound_split  the same with hyphens as tokens of their own, as Vaswani et al. count for en-de
+#   chrf                           sacrebleu's chrF2, on detokenised text
 # Can be stopped and started again; what is there for the same checkpoints and options is not done again.
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"

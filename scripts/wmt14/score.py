@@ -4,8 +4,9 @@ bleu                           sacrebleu on detokenised text against the raw ref
 bleu_tokenized                 on Moses tokens of both, without sacrebleu's own tokeniser
 bleu_tokenized_compound_split  the same, hyphens inside words taken as tokens: well-known -> well ##AT##-##AT## known
 
-All are case-sensitive. For the two tokenised figures hypothesis and reference go the same way, that of tensor2tensor's
-get_ende_bleu.sh: Unicode punctuation is replaced by that of ASCII, then Moses' tokeniser, which leaves hyphens alone.
+Beside them chrF on the text. All are case-sensitive. For the two tokenised figures hypothesis and reference go the same
+way, that of tensor2tensor's get_ende_bleu.sh: Unicode punctuation is replaced by that of ASCII, then Moses' tokeniser,
+which leaves hyphens alone. Text and reference are kept, for paired tests (embinit compare).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import Callable
 
 from run_result import write_json, write_text
-from sacrebleu.metrics import BLEU
-from score import read_hypotheses, read_lines
+from sacrebleu.metrics import BLEU, CHRF
+from score import read_hypotheses, read_lines, scored
 from tokens import decoder
 from wmt14.clean import TOKENS, moses_words
 from wmt14.testset import unescaped
@@ -39,19 +40,14 @@ def comparable_words(lang: str) -> Callable[[str], str]:
     return lambda line: words(punctuation.replace_unicode_punct(unescaped(line)))
 
 
-def bleu(hypotheses: list[str], references: list[str], **options: object) -> dict[str, object]:
-    metric = BLEU(**options)
-    score = metric.corpus_score(hypotheses, [references])
-    return {"score": score.score, "signature": str(metric.get_signature()), "details": str(score)}
-
-
 def scores_of(text: list[str], reference: list[str], lang: str) -> dict[str, dict[str, object]]:
     """The figures of detokenised translations."""
     words = comparable_words(lang)
     sides = [words(line) for line in text], [words(line) for line in reference]
     split = [[split_compounds(line) for line in side] for side in sides]
-    tokenised = {"tokenize": "none", "force": True}
-    return dict(zip(FIGURES, (bleu(text, reference), bleu(*sides, **tokenised), bleu(*split, **tokenised))))
+    tokenised = BLEU(tokenize="none", force=True)
+    figures = (scored(BLEU(), text, reference), scored(tokenised, *sides), scored(tokenised, *split))
+    return {**dict(zip(FIGURES, figures)), "chrf": scored(CHRF(), text, reference)}
 
 
 def main() -> None:
@@ -68,12 +64,13 @@ def main() -> None:
     pieces = read_hypotheses(Path(args.log))
     decode = decoder(args.tokens, args.lang, args.model)
     text = [decode(line) for line in pieces]
-    scores = scores_of(text, read_lines(Path(args.reference), len(text)), args.lang)
-    for name, lines in (("tokens", pieces), ("text", text)):
-        write_text(args.output / f"hypothesis.{name}", "\n".join(lines) + "\n")
+    reference = read_lines(Path(args.reference), len(text))
+    scores = scores_of(text, reference, args.lang)
+    for name, lines in (("hypothesis.tokens", pieces), ("hypothesis.text", text), ("reference.text", reference)):
+        write_text(args.output / name, "\n".join(lines) + "\n")
     labels = dict(label.split("=", 1) for label in args.label)
     write_json(args.output / "scores.json", {**scores, **labels, "sentences": len(text)})
-    for name in FIGURES:
+    for name in (*FIGURES, "chrf"):
         print(f"{name}: {scores[name]['score']:.2f} {scores[name]['signature']}")
 
 

@@ -19,29 +19,37 @@
 #                            devices with 4096 each, about 25,000 without padding
 #   --max-tokens N           tokens that one device takes at a time (default 4096); fewer devices take several batches
 #                            for an update (--update-freq)
-#   --precision KIND         fp16 (default on a GPU), bf16 or fp32 (default on a CPU; there bf16 is PyTorch's autocast)
+#   --devices N              devices that share an update, on all machines (default: the GPUs of this machine)
+#   --worker                 on every machine but the first, with LAUNCH: train, and leave the records to the first
+#   --precision KIND         fp16 (default on a GPU), bf16 (on a CPU: by autocast) or fp32 (default on a CPU)
 #   --save-every N           validate and save every N updates (default: a hundredth of --updates)
 #   --keep N                 of these checkpoints the last N are kept (default 10); generate.sh averages the last 5
 #   --pair PAIR              en-de or en-fr: set by scripts/wmt14_en_de and wmt14_en_fr, needed in scripts/wmt14
 # Everything after -- goes to fairseq-train, after the options above, so that it can replace them.
+#
+# Environment: LAUNCH="WORDS ..." stands in front of fairseq-train, for several processes that something else starts:
+#   LAUNCH="torchrun --standalone --nproc-per-node 8 --no-python", LAUNCH="srun ..."; see docs/scaling.md.
 #
 # Writes RUN/train.log, RUN/training.json and RUN/checkpoints. Uses all GPUs there are, a process for each.
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 pair="" data="" output="" arch="" init=none vectors=() seed=1 updates="" warmup=4000 lr="" dropout="" update_tokens=32768
-max_tokens=4096 precision="" save_every="" keep=10 extra=()
-read_options "pair data output arch init vectors... seed updates warmup lr dropout update-tokens max-tokens precision \
-save-every keep --" "$@"
+max_tokens=4096 devices="" worker="" precision="" save_every="" keep=10 extra=()
+read_options "pair data output arch init vectors... seed updates warmup lr dropout update-tokens max-tokens devices \
+worker? precision save-every keep --" "$@"
+read -ra launch <<<"${LAUNCH:-}"
 
 [[ -n $pair && -n $data && -n $output ]] || die "--pair, --data and --output are needed; see $(basename "$0") --help"
 one_of --pair "$pair" en-de en-fr
 known_init --init "$init"
 whole_numbers 0 seed warmup
-whole_numbers 1 updates update-tokens max-tokens save-every keep
+whole_numbers 1 updates update-tokens max-tokens devices save-every keep
 [[ -z $lr ]] || number --lr "$lr" 'n > 0' "above 0"
 [[ -z $dropout ]] || number --dropout "$dropout" 'n >= 0 && n < 1' "from 0 to below 1"
 [[ -z $precision ]] || one_of --precision "$precision" fp16 bf16 fp32
+[[ -z $worker || ${#launch[@]} -gt 0 ]] ||
+  die "--worker needs LAUNCH, which starts the processes; see $(basename "$0") --help"
 [[ -d $data/bin ]] || die "--data $data: no folder bin in it; run prepare.sh --output $data first"
 [[ $(setting "$data" pair) == "$pair" ]] || die "--data $data: holds no data of $pair; run prepare.sh of that pair"
 [[ $init != none || ${#vectors[@]} -eq 0 ]] || die "--vectors has no effect without --init STRATEGY"
@@ -67,7 +75,7 @@ elif [[ $precision == fp16 ]]; then
   die "--precision fp16 needs a GPU; on a CPU take bf16 or fp32"
 fi
 [[ ${precision:-fp32} == fp32 ]] || device+=("--$precision")
-together=$((max_tokens * (EMBINIT_GPUS > 1 ? EMBINIT_GPUS : 1)))
+together=$((max_tokens * ${devices:-$((EMBINIT_GPUS > 1 ? EMBINIT_GPUS : 1))}))
 update_freq=$(((update_tokens + together / 2) / together))
 [[ $update_freq -ge 1 ]] || update_freq=1
 [[ $((update_freq * together)) -eq $update_tokens ]] || say "note: an update has $((update_freq * together)) tokens, not \
@@ -87,6 +95,8 @@ command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task translation
 [[ ${#vectors[@]} -eq 0 ]] || command+=(--embed-init-path "${vectors[@]}")
 command+=(${extra[@]+"${extra[@]}"})
 
+if [[ -n $worker ]]; then exec "${launch[@]}" "${command[@]}"; fi
+
 output_folder --output "$output"
 python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
   --label "direction=$pair" "arch=$arch" "init=$init" "seed=$seed" -- "${command[@]}"
@@ -94,5 +104,5 @@ python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
 if PYTHONPATH=$REPO/scripts python -m wikibooks.mlm_log --run "$output" --updates "$updates"; then
   say "trained before: $output"
 else
-  log_training "$output" "${command[@]}"
+  log_training "$output" ${launch[@]+"${launch[@]}"} "${command[@]}"
 fi

@@ -1,0 +1,115 @@
+"""IWSLT 2017's files of German and English -> the layout of Multi30k's, which scripts/multi30k/prepare.sh reads.
+
+train.tags.de-en.de           a sentence a line; lines that begin with a tag are about the talk
+IWSLT17.TED.dev2010.de-en.de.xml    <seg id="1"> a sentence </seg>
+
+-> raw/{train,val,test_2016_flickr}.{de,en}.gz and tok/ with the same text in lower case, punctuation normalised, in
+Moses tokens with Moses' escapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tqdm import tqdm
+from wmt14.clean import normaliser
+from wmt14.testset import read_sgm, unescaped
+
+LANGS = ("de", "en")
+#: Multi30k's names of the splits
+TRAIN, VALID, TEST = "train", "val", "test_2016_flickr"
+
+
+def find(folder: Path, name: str, pair: str) -> Path:
+    """`name` has {pair} in it: the files of a direction, or of the other one, here or in a folder of that name."""
+    other = "-".join(reversed(pair.split("-")))
+    tried = [base / name.format(pair=either) for either in (pair, other) for base in (folder, folder / either)]
+    found = next((path for path in tried if path.is_file()), None)
+    if found is None:
+        raise SystemExit(
+            f"error: {folder} has no {name.format(pair=pair)}, nor has a folder {pair} in it: unpack IWSLT 2017's "
+            f"{pair}.tgz there, or set DATA to where it is"
+        )
+    return found
+
+
+def read_train(path: Path) -> list[str]:
+    """Sentences of a train.tags file; what is said about a talk (<url>, <title>, <description>, ...) is none."""
+    with open(path, encoding="utf-8", newline="\n") as file:
+        return [" ".join(unescaped(line).split()) for line in file if not line.lstrip().startswith("<")]
+
+
+def training_pairs(folder: Path, pair: str) -> list[tuple[str, str]]:
+    """(de, en), in the order of LANGS. Raises SystemExit for files that do not belong together."""
+    paths = [find(folder, f"train.tags.{{pair}}.{lang}", pair) for lang in LANGS]
+    sides = [read_train(path) for path in paths]
+    if len(sides[0]) != len(sides[1]):
+        raise SystemExit(
+            f"error: {paths[0]} has {len(sides[0]):,} sentences, {paths[1]} {len(sides[1]):,}: they do not belong "
+            "together; unpack them again"
+        )
+    pairs = [both for both in zip(*sides) if all(both)]
+    if not pairs:
+        raise SystemExit(f"error: {paths[0]}: no sentence in it; unpack it again")
+    if len(pairs) < len(sides[0]):
+        print(f"note: training pairs with an empty side, left out: {len(sides[0]) - len(pairs):,}", file=sys.stderr)
+    return pairs
+
+
+def test_pairs(folder: Path, pair: str, names: list[str]) -> list[tuple[str, str]]:
+    """(de, en) of sets such as dev2010, one behind the other."""
+    pairs: list[tuple[str, str]] = []
+    for name in names:
+        paths = [find(folder, f"IWSLT17.TED.{name}.{{pair}}.{lang}.xml", pair) for lang in LANGS]
+        sides = [[unescaped(line) for line in read_sgm(path)] for path in paths]
+        if len(sides[0]) != len(sides[1]):
+            raise SystemExit(
+                f"error: {paths[0]} has {len(sides[0]):,} sentences, {paths[1]} {len(sides[1]):,}: they do not belong "
+                "together; unpack them again"
+            )
+        pairs += zip(*sides)
+    return pairs
+
+
+def tokenised(lines: list[str], lang: str) -> Iterator[str]:
+    """Lower-cased, normalised, Moses tokens with their escapes: what Multi30k calls lc.norm.tok."""
+    from sacremoses import MosesTokenizer
+
+    normalise, moses = normaliser(lang), MosesTokenizer(lang=lang)
+    for line in tqdm(lines, desc=f"tokens, {lang}", unit="line", disable=None, leave=False):
+        yield moses.tokenize(normalise(line).lower(), return_str=True)
+
+
+def write(folder: Path, split: str, pairs: list[tuple[str, str]]) -> None:
+    for lang, lines in zip(LANGS, zip(*pairs)):
+        raw, tok = folder / f"raw/{split}.{lang}.gz", folder / f"tok/{split}.lc.norm.tok.{lang}"
+        for path in (raw, tok):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        raw.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+        tok.write_text("".join(f"{line}\n" for line in tokenised(lines, lang)), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with IWSLT 2017's files")
+    parser.add_argument("--pair", required=True, choices=("de-en", "en-de"))
+    parser.add_argument("--valid", nargs="+", required=True, help="sets for validation, such as dev2010")
+    parser.add_argument("--test", nargs="+", required=True, help="sets for the test, such as tst2010")
+    parser.add_argument("output", type=Path)
+    args = parser.parse_args()
+    splits = {
+        TRAIN: training_pairs(args.data, args.pair),
+        VALID: test_pairs(args.data, args.pair, args.valid),
+        TEST: test_pairs(args.data, args.pair, args.test),
+    }
+    for split, pairs in splits.items():
+        write(args.output, split, pairs)
+    print(" ".join(f"{split}: {len(pairs):,} pairs" for split, pairs in splits.items()), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

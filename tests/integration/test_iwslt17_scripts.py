@@ -1,0 +1,174 @@
+"""scripts/iwslt17 from the first to the last step, on sentences of Multi30k laid out like IWSLT 2017's files."""
+
+from __future__ import annotations
+
+import gzip
+import html
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from programs import VENV
+
+pytest.importorskip("sacremoses")
+
+from sacrebleu.metrics import BLEU
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "iwslt17"
+LANGS = ("de", "en")
+TAGS = {
+    "de": ["<url>http://www.ted.com/talks/lang/de/x</url>", "<keywords>talks</keywords>", "<title>Ein Titel</title>"],
+    "en": ["<url>http://www.ted.com/talks/x</url>", "<keywords>talks</keywords>", "<title>A title</title>"],
+}
+TAGS["de"] += ['<translator href="http://x">A B</translator>']  # on one side only, as in the real files
+SIZES = {"train": 300, "dev2010": 20, "tst2010": 15, "tst2011": 10}
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.data,
+    pytest.mark.skipif(not (VENV / "bin" / "fairseq-train").is_file(), reason="fairseq is not installed beside pytest"),
+]
+
+
+def bash(script: str, *arguments: object, data: Path | str = "", check: bool = True) -> subprocess.CompletedProcess:
+    command = ["bash", str(SCRIPTS / script), *map(str, arguments)]
+    environment = {**os.environ, "VENV": str(VENV), "OMP_NUM_THREADS": "1", "DATA": str(data)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if check and result.returncode != 0:
+        pytest.fail(f"{script} {arguments}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}")
+    return result
+
+
+@pytest.fixture(scope="module")
+def sentences(data_dir: Path) -> dict[str, dict[str, list[str]]]:
+    """Set -> language -> sentences of Multi30k, one with a character that XML escapes."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for lang in LANGS:
+        lines = gzip.decompress((data_dir / f"multi30k/raw/train.{lang}.gz").read_bytes()).decode().split("\n")
+        for name, number in SIZES.items():
+            found.setdefault(name, {})[lang], lines = lines[:number], lines[number:]
+    found["train"]["de"][7] = ""  # a pair to be left out
+    for lang in LANGS:
+        found["train"][lang][0] += " R&D"
+        found["tst2010"][lang][0] += " AT&T"
+    return found
+
+
+@pytest.fixture(scope="module")
+def data(sentences: dict, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the campaign's de-en.tgz holds."""
+    folder = tmp_path_factory.mktemp("iwslt 17")
+    (folder / "de-en").mkdir()
+    for lang in LANGS:
+        lines = [html.escape(line, quote=False) for line in sentences["train"][lang]]
+        talks = [*TAGS[lang], *lines[:100], *TAGS[lang], *lines[100:]]
+        (folder / f"de-en/train.tags.de-en.{lang}").write_text("".join(f"{line}\n" for line in talks))
+        for name in list(SIZES)[1:]:
+            segments = [
+                f'<seg id="{n}"> {html.escape(line, quote=False)} </seg>'
+                for n, line in enumerate(sentences[name][lang], 1)
+            ]
+            text = ['<?xml version="1.0" encoding="UTF-8"?>', "<mteval>", '<doc docid="1">', "<title>A title</title>"]
+            text += [*segments, "</doc>", "</mteval>"]
+            (folder / f"de-en/IWSLT17.TED.{name}.de-en.{lang}.xml").write_text("\n".join(text) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pre pared") / "de-en"
+    done = bash("prepare.sh", "--output", folder, "--test", "tst2010", "tst2011", data=data)
+    assert "training pairs with an empty side, left out: 1\n" in done.stderr
+    assert "differs from the published file" not in done.stderr
+    return folder
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def test_sentences_are_found_and_nothing_else(prepared, sentences):
+    kept = [row for row in range(SIZES["train"]) if row != 7]
+    for lang in LANGS:
+        raw = prepared / "corpus" / "raw"
+        plain = {name: [" ".join(line.split()) for line in sentences[name][lang]] for name in SIZES}
+        assert lines(raw / f"train.{lang}") == [plain["train"][row] for row in kept]
+        assert lines(raw / f"valid.{lang}") == plain["dev2010"]
+        assert lines(raw / f"test.{lang}") == plain["tst2010"] + plain["tst2011"]
+
+
+def test_tokens_are_moses_on_lower_case_and_rare_ones_unknown(prepared):
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    for lang in LANGS:
+        normalise, moses = MosesPunctNormalizer(lang=lang).normalize, MosesTokenizer(lang=lang)
+        for split in ("train", "valid", "test"):
+            raw = lines(prepared / "corpus" / "raw" / f"{split}.{lang}")
+            expected = [" ".join(moses.tokenize(normalise(line).lower(), escape=False)) for line in raw]
+            assert lines(prepared / "text" / f"{split}.{lang}") == expected
+        counts = Counter(word for line in lines(prepared / "text" / f"train.{lang}") for word in line.split())
+        symbols = {line.split()[0] for line in lines(prepared / "bin" / f"dict.{lang}.txt")}
+        assert {symbol for symbol in symbols if not symbol.startswith("madeupword")} == {
+            word for word, count in counts.items() if count >= 5
+        }
+
+
+def test_training_and_translation(prepared, tmp_path):
+    tiny = ["--dim", 16, "--heads", 2, "--ffn", 16, "--lr", "5e-3", "--epochs", 1, "--init", "xavier"]
+    layers = ["--", "--encoder-layers", 1, "--decoder-layers", 1]
+    bash("train.sh", "--data", prepared, "--output", tmp_path / "run", *tiny, *layers)
+    record = json.loads((tmp_path / "run" / "training.json").read_text())
+    assert "--batch-size 128 " in record["command"]
+    bash("generate.sh", "--data", prepared, "--run", tmp_path / "run", "--beam", 2)
+    scores = json.loads((tmp_path / "run" / "test.scores.json").read_text())
+    hypotheses = lines(tmp_path / "run" / "test.hypothesis.text")
+    references = [line.lower() for line in lines(prepared / "corpus" / "raw" / "test.en")]
+    assert len(hypotheses) == SIZES["tst2010"] + SIZES["tst2011"]
+    expected = BLEU(lowercase=True).corpus_score(hypotheses, [references]).score
+    assert scores["bleu"]["score"] == pytest.approx(expected)
+
+
+def test_the_other_direction_takes_the_same_files(data, tmp_path):
+    bash("prepare.sh", "--source", "en", "--target", "de", "--output", tmp_path / "en-de", data=data / "de-en")
+    assert (tmp_path / "en-de" / "bin" / "train.en-de.en.bin").is_file()
+    assert len(lines(tmp_path / "en-de" / "corpus" / "raw" / "test.de")) == SIZES["tst2010"]
+
+
+def test_preparing_again_needs_no_data_and_other_sets_another_folder(prepared):
+    again = bash("prepare.sh", "--output", prepared, "--test", "tst2010", "tst2011")
+    assert "text of the talks: there already" in again.stderr
+    other = bash("prepare.sh", "--output", prepared, check=False)
+    assert other.returncode == 1
+    assert "was made with other options" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "content", "expected"),
+    [
+        (["--test", "tst2016"], None, ["IWSLT17.TED.tst2016.de-en.de.xml", "set DATA"]),
+        (["--target", "fr"], None, ["--target fr", "choose one of"]),
+        (["--target", "de"], None, ["both de"]),
+        ([], "one more sentence\n", ["300 sentences", "301", "do not belong together"]),
+    ],
+)
+def test_mistakes(data, tmp_path, options, content, expected):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for path in (data / "de-en").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    if content is not None:
+        with open(folder / "train.tags.de-en.en", "a") as file:
+            file.write(content)
+    done = bash("prepare.sh", "--output", tmp_path / "out", *options, data=folder, check=False)
+    assert done.returncode == 1, done.stderr
+    for part in expected:
+        assert part in done.stderr
+    assert not (tmp_path / "out" / "source").exists()
+
+
+def test_without_data_the_folder_is_asked_for(tmp_path):
+    done = bash("prepare.sh", "--output", tmp_path / "out", check=False)
+    assert (done.returncode, "DATA is needed" in done.stderr) == (1, True)
