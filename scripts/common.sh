@@ -54,7 +54,7 @@ read_options() {
     local -n read_variable=${read_name//-/_}
     case $read_known in
       *" $read_name "*)
-        [[ -n ${1-} ]] || needs_value "$read_option"
+        [[ -n ${1-} && $1 != --* ]] || needs_value "$read_option"
         read_variable=$1
         shift
         ;;
@@ -221,6 +221,16 @@ download() {
     die "$url has SHA-256 $actual instead of $expected: the file was changed or damaged; try again, or set DATA to a copy"
   fi
   mv "$file.part" "$file"
+}
+
+# embinit ARGUMENT...: the plugin's command, from this checkout, installed or not.
+embinit() { PYTHONPATH=$REPO${PYTHONPATH:+:$PYTHONPATH} python -m embinit_fairseq.cli.main "$@"; }
+
+# hf_dim DIR: the width of the embeddings in a Hugging Face folder (T5 calls it d_model).
+hf_dim() {
+  python -c 'import json, sys
+config = json.load(open(sys.argv[1]))
+print(config.get("hidden_size") or config["d_model"])' "$1/config.json"
 }
 
 # setting DATA NAME: what a folder made by prepare.sh was made with.

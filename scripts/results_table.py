@@ -7,26 +7,15 @@ added to them, before training; "-" where none are added. Runs that have no resu
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from pathlib import Path
 
-from run_log import nats
-from run_table import (
-    Column,
-    distinct,
-    draw,
-    draw_mean,
-    environment,
-    header,
-    picture,
-    read_arguments,
-    read_results,
-    still_missing,
-    write_results,
-)
+from run_table import read_arguments, read_results, write_results
 
-ORDER = ("none", "normal", "xavier", "pretrained", "pretrained_xavier", "shuffled", "xavier_pretrained")
+from embinit_fairseq.analysis.comparison import STRATEGIES, Column
+from embinit_fairseq.analysis.runs_log import nats
+from embinit_fairseq.cli.compare_table import distinct, environment, header, init_signatures, still_missing
+from embinit_fairseq.cli.plot_curves import draw_mean, finish, new_panels, save, try_to_draw
 
 #: Only columns for which some run has a value are shown.
 COLUMNS = (
@@ -43,7 +32,7 @@ COLUMNS = (
 
 
 def grouped(results: list[dict]) -> dict[str, dict[str, list[dict]]]:
-    """direction or task -> initialisation -> its runs, in the order of ORDER.
+    """direction or task -> initialisation -> its runs, in the order of STRATEGIES.
 
     Where the runs of a direction have several architectures, these stand before the initialisation.
     """
@@ -57,7 +46,7 @@ def grouped(results: list[dict]) -> dict[str, dict[str, list[dict]]]:
 
 
 def _named(rows: dict[tuple[str, str], list[dict]]) -> dict[str, list[dict]]:
-    rank = {name: index for index, name in enumerate(ORDER)}
+    rank = {name: index for index, name in enumerate(STRATEGIES)}
     several = len({arch for arch, _ in rows}) > 1
     ordered = sorted(rows, key=lambda row: (row[0], rank.get(row[1], len(rank)), row[1]))
     return {f"{arch}, {init}" if several else init: rows[arch, init] for arch, init in ordered}
@@ -89,34 +78,22 @@ def notes(runs: list[dict]) -> list[str]:
         ),
         *distinct("beam", runs, lambda run: run["scores"].get("beam")),
         *environment(runs),
-        *sorted({line for run in runs for line in _signatures(run)}),
-    ]
-
-
-def _signatures(run: dict) -> list[str]:
-    slots = (run.get("init") or {}).get("slots", {})
-    # Without the seed: one line for all runs of an initialisation.
-    return [
-        f"* {slot}: `{re.sub('[|]seed:[0-9]+', '', record['signature'])}`"
-        for slot, record in slots.items()
-        if record.get("signature")
+        *init_signatures(runs),
     ]
 
 
 def plot(groups: dict[str, dict[str, list[dict]]], path: Path) -> None:
     """Curves of what chose the checkpoint, one panel per direction: mean over seeds, band from min to max."""
-    with picture(path, columns=len(groups)) as (_, panels):
-        for panel, (direction, rows) in zip(panels, groups.items()):
-            for init, runs in rows.items():
-                metric = runs[0]["metric"]
-                curves = [{int(e): v[metric] for e, v in run["epochs"].items() if metric in v} for run in runs]
-                epochs = sorted(set.intersection(*(set(curve) for curve in curves)))
-                values = [[_shown(metric, curve[epoch]) for curve in curves] for epoch in epochs]
-                draw_mean(panel, f"{init} ({len(runs)})", epochs, values)
-            panel.set(title=direction, xlabel="epoch", ylabel=_axis(metric))
-            panel.xaxis.get_major_locator().set_params(integer=True)
-            panel.grid(alpha=0.3)
-            panel.legend(title="initialisation (runs)")
+    figure, panels = new_panels(len(groups))
+    for axes, (direction, rows) in zip(panels, groups.items()):
+        for init, runs in rows.items():
+            metric = runs[0]["metric"]
+            curves = [{int(e): v[metric] for e, v in run["epochs"].items() if metric in v} for run in runs]
+            epochs = sorted(set.intersection(*(set(curve) for curve in curves)))
+            values = {epoch: [_shown(metric, curve[epoch]) for curve in curves] for epoch in epochs}
+            draw_mean(axes, f"{init} ({len(runs)})", values)
+        finish(axes, direction, "epoch", _axis(metric), legend="initialisation (runs)")
+    save(figure, path)
 
 
 def _shown(metric: str, value: float) -> float:
@@ -142,7 +119,7 @@ def main() -> None:
         for direction, rows in groups.items()
     }
     write_results(args.output, markdown(groups, unfinished), record)
-    draw(plot, groups, args.output / "curves.png")
+    try_to_draw(plot, groups, args.output / "curves.png")
 
 
 if __name__ == "__main__":

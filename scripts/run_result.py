@@ -18,7 +18,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from run_log import nats, read_log
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
+
+from embinit_fairseq.analysis.runs import summary
+from embinit_fairseq.analysis.runs_log import read_log
+from embinit_fairseq.cli.compare_files import write_json, write_text  # noqa: F401  write_text: for other scripts
+from embinit_fairseq.errors import EmbinitError
 
 PACKAGES = ("torch", "numpy", "fairseq", "fairseq-compat", "embinit-fairseq", "sacrebleu", "hydra-core", "omegaconf")
 #: options that may change between two sessions of one run: how far to train, how often to look, what concerns speed
@@ -31,18 +36,6 @@ FREE_OPTIONS = (
     "--num-workers",
     "--log-interval",
 )
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write under a temporary name first: a reader never sees half a file."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
-def write_json(path: Path, record: dict) -> None:
-    """Readable, and complete or not there, as by `write_text`."""
-    write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
 def file_sha256(path: Path) -> str:
@@ -147,24 +140,11 @@ def begin(args: argparse.Namespace) -> None:
 def finish(args: argparse.Namespace) -> None:
     run = Path(args.run)
     record = json.loads((run / "training.json").read_text(encoding="utf-8"))
-    log = read_log(run / "train.log")
-    metric, higher = record["metric"], record["higher_is_better"]
-    best = log.best_epoch(metric, higher)
     report = run / "checkpoints" / "embed_init.json"
-    scores = json.loads(Path(args.scores).read_text(encoding="utf-8")) if args.scores else {}
-    loss_bits = log.epochs[best].get("valid_loss")
     record.update(
-        parameters={"all": log.parameters, "trained": log.trained_parameters},
-        epochs={str(epoch): values for epoch, values in sorted(log.epochs.items())},
-        best={
-            "epoch": best,
-            metric: log.epochs[best][metric],
-            "valid_loss_bits": loss_bits,
-            "valid_loss_nats": nats(loss_bits) if loss_bits is not None else None,
-        },
+        summary(read_log(run / "train.log"), record["metric"], record["higher_is_better"]),
         init=json.loads(report.read_text(encoding="utf-8")) if report.is_file() else None,
-        scores=scores,
-        time={"wall_s": log.wall_s, "train_s": log.train_s, "sessions": log.sessions},
+        scores=json.loads(Path(args.scores).read_text(encoding="utf-8")) if args.scores else {},
     )
     write_json(run / "result.json", record)
 
@@ -198,7 +178,10 @@ def main() -> None:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     args = parser.parse_args(arguments[:split])
     args.command = arguments[split + 1 :]
-    args.call(args)
+    try:
+        args.call(args)
+    except EmbinitError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

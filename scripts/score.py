@@ -1,6 +1,7 @@
-"""BLEU of what fairseq-generate printed: on detokenised text (the figure to report) and on tokens (to compare).
+"""BLEU of what fairseq-generate printed: on detokenised text (the figure to report, beside it chrF) and on tokens (to
+compare). The text and the reference it was scored with are kept, for paired tests (embinit compare).
 
-Both are lower-cased. The tokenised figure always counts Moses tokens of the reference as the data set has them
+All are lower-cased. The tokenised figure always counts Moses tokens of the reference as the data set has them
 (escapes undone); word-level Moses and BPE hypotheses consist of such tokens, the others are detokenised and then
 tokenised by sacremoses. Unknown words count as errors: references are never cut to the vocabulary.
 """
@@ -12,7 +13,8 @@ import re
 from pathlib import Path
 
 from run_result import write_json, write_text
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.base import Metric
 from tokens import KINDS, decoder, join_words, unescape_moses
 
 _HYPOTHESIS = re.compile(r"^H-(\d+)\t\S+\t(.*)$")
@@ -47,8 +49,8 @@ def moses_words(kind: str, lang: str, tokens: list[str], text: list[str]) -> lis
     return [tokenizer.tokenize(line, escape=False, return_str=True) for line in text]
 
 
-def bleu(hypotheses: list[str], references: list[str], **options: object) -> dict[str, object]:
-    metric = BLEU(lowercase=True, **options)
+def scored(metric: Metric, hypotheses: list[str], references: list[str]) -> dict[str, object]:
+    """What is recorded of one figure."""
     score = metric.corpus_score(hypotheses, [references])
     return {"score": score.score, "signature": str(metric.get_signature()), "details": str(score)}
 
@@ -72,15 +74,16 @@ def main() -> None:
     token_reference = [unescape_moses(line) for line in read_lines(Path(args.token_reference), len(tokens))]
     words = moses_words(args.kind, args.lang, tokens, text)
     scores = {
-        "bleu": bleu(text, reference),
-        "bleu_tokenized": bleu(words, token_reference, tokenize="none", force=True),
+        "bleu": scored(BLEU(lowercase=True), text, reference),
+        "bleu_tokenized": scored(BLEU(lowercase=True, tokenize="none", force=True), words, token_reference),
+        "chrf": scored(CHRF(lowercase=True), text, reference),
         "beam": args.beam,
         "sentences": len(tokens),
     }
-    for name, lines in (("tokens", tokens), ("text", text)):
-        write_text(Path(f"{args.output}.hypothesis.{name}"), "\n".join(lines) + "\n")
+    for name, lines in (("hypothesis.tokens", tokens), ("hypothesis.text", text), ("reference.text", reference)):
+        write_text(Path(f"{args.output}.{name}"), "\n".join(lines) + "\n")
     write_json(Path(args.output + ".scores.json"), scores)
-    for name in ("bleu", "bleu_tokenized"):
+    for name in ("bleu", "bleu_tokenized", "chrf"):
         print(f"{name}: {scores[name]['score']:.2f} {scores[name]['signature']}")
 
 

@@ -8,7 +8,8 @@ Usage: bash scripts/test.sh [ARGUMENT OF PYTEST ...]
 
 Environment variables: VENV, the environment to use (default: .venv in the root of the repository); EMBINIT_DATA, the
 folder with the real data sets (tests that need it are skipped without it); TEST_JOBS, processes that run tests at a time
-(default 2); and those of scripts/setup.sh.
+(default 2); EMBINIT_TESTS_COLD_START, set to 1 to start every program as a new process, as users do (slower; without it
+most are forks of one that has imported torch, see tests/programs.py); and those of scripts/setup.sh.
 USAGE
     exit 0
 fi
@@ -23,4 +24,6 @@ cd "$repo"
 "$venv/bin/python" -m ruff format --check .
 # fairseq's commands are started by some tests, and small tests are slower with many threads
 export PATH="$venv/bin:$PATH" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-"$venv/bin/python" -m pytest tests -n "${TEST_JOBS:-2}" --cov=embinit_fairseq --cov-report=term-missing:skip-covered "$@"
+# all tests of a file in one process, so that what they share is made once; the long ones come first
+"$venv/bin/python" -m pytest tests -n "${TEST_JOBS:-2}" --dist loadscope --no-loadscope-reorder \
+    --cov=embinit_fairseq --cov-report=term-missing:skip-covered "$@"

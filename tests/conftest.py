@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import PYTHON
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -42,6 +42,6 @@ def toy_translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, sentences in (("train", 200), ("valid", 20), ("test", 20)):
         write_parallel_text(folder, split, sentences, generator)
     prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "-s", "de", "-t", "en", *prefixes]
+    command = [PYTHON, "-m", "fairseq_cli.preprocess", "-s", "de", "-t", "en", *prefixes]
     subprocess.run([*command, f"--destdir={folder / 'data-bin'}"], check=True, capture_output=True)
     return folder / "data-bin"

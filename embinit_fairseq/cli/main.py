@@ -1,4 +1,4 @@
-"""The `embinit` command: `embinit doctor | stats | analogy | plot | convert-tupe | expand-vocab`.
+"""The `embinit` command: doctor, stats, analogy, plot, compare, convert-tupe, expand-vocab, export-hf, bench.
 
 One file per sub-command; each says what it needs.
 
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from embinit_fairseq.cli import analogy, convert_tupe, doctor, expand_vocab, plot, stats
+from embinit_fairseq.cli import analogy, bench, compare, convert_tupe, doctor, expand_vocab, export_hf, plot, stats
 from embinit_fairseq.errors import EmbinitError
 from embinit_fairseq.version import VERSION
 
@@ -23,8 +23,11 @@ COMMANDS = {
     "stats": stats,
     "analogy": analogy,
     "plot": plot,
+    "compare": compare,
     "convert-tupe": convert_tupe,
     "expand-vocab": expand_vocab,
+    "export-hf": export_hf,
+    "bench": bench,
 }
 
 
@@ -49,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit code; what a user can repair is one line on standard error."""
     try:
-        args = build_parser().parse_args(argv)
+        args = _parse(argv)
     except SystemExit as request:  # --help, or an error that is already printed
         return int(request.code or 0)
     try:
@@ -73,6 +76,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             if error.filename
             else f"{error.strerror or error}: the output could not be written; free space or choose another place",
         )
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """As `parse_args`; a command that says so gets the options that are not its own, in `further`."""
+    parser = build_parser()
+    args, further = parser.parse_known_args(argv)
+    if getattr(COMMANDS[args.command], "TAKES_FURTHER_OPTIONS", False):
+        args.further = further
+    elif further:
+        parser.error(f"unrecognized arguments: {' '.join(further)}")
+    return args
 
 
 def _fail(command: str, message: str) -> int:

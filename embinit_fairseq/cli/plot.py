@@ -1,13 +1,18 @@
-"""Pictures of trained models, as PNG, with the numbers behind them."""
+"""Pictures of trained models, of trainings and of tables of vectors, as PNG, with the numbers behind them."""
 
 from __future__ import annotations
 
 import argparse
 
-from embinit_fairseq.cli import plot_correlations, plot_positions
+from embinit_fairseq.cli import plot_correlations, plot_curves, plot_histogram, plot_positions
 
-HELP = "pictures of trained models"
-PICTURES = {"positions": plot_positions, "correlations": plot_correlations}
+HELP = "pictures of trained models, trainings and vectors"
+PICTURES = {
+    "positions": plot_positions,
+    "correlations": plot_correlations,
+    "curves": plot_curves,
+    "histogram": plot_histogram,
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -91,6 +91,6 @@ for task in "${tasks[@]}"; do
   bash "$HERE/prepare.sh" --task "$task" --output "$output/data/$task" ${preparing[@]+"${preparing[@]}"}
 done
 say "$(counted ${#tasks[@]} task) x $(counted ${#names[@]} model) x $(counted ${#rates[@]} rate)" \
-  "x $(counted ${#seeds[@]} seed), $jobs at a time"
+  "x $(counted ${#seeds[@]} seed), $(at_a_time "$jobs")"
 run_grid "$jobs" "$output/logs" one_run < <(list_runs)
 glue table --runs "$output/runs" --output "$output"

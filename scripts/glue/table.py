@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from glue.tasks import TASKS
-from run_table import distinct, environment, header, read_arguments, read_results, still_missing, write_results
+from run_table import read_arguments, read_results, write_results
+
+from embinit_fairseq.cli.compare_table import distinct, environment, header, still_missing
 
 TITLES = {
     "accuracy": "accuracy",

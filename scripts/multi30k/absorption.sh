@@ -22,7 +22,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 for option in "$@"; do
   case $option in
-    --archs | --inits) die "$option is fixed here; use run.sh for other grids" ;;
+    --archs | --inits | --vectors-p) die "$option is fixed here; use run.sh for other grids" ;;
     --) break ;;
   esac
 done

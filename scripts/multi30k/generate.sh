@@ -8,9 +8,11 @@
 #   --subset S    test (default) or valid
 #   --batch N     sentences in a batch, default 128
 #
-# Writes RUN/<subset>.hypothesis.{tokens,text}, RUN/<subset>.scores.json and RUN/result.json and prints the scores:
+# Writes RUN/<subset>.hypothesis.{tokens,text}, RUN/<subset>.reference.text (a copy, for embinit compare),
+# RUN/<subset>.scores.json and RUN/result.json and prints the scores:
 #   bleu            sacrebleu on detokenised text against the raw reference, both lower-cased (the models' vocabulary is)
 #   bleu_tokenized  on lower-cased tokens as they are; comparable with papers that report tokenised BLEU only
+#   chrf            sacrebleu's chrF2 on the same text as bleu
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 

@@ -128,6 +128,6 @@ list_runs() {
 }
 
 say "$(counted ${#directions[@]} direction) x $(counted ${#archs[@]} architecture)" \
-  "x $(counted ${#inits[@]} initialisation) x $(counted ${#seeds[@]} seed), $jobs at a time"
+  "x $(counted ${#inits[@]} initialisation) x $(counted ${#seeds[@]} seed), $(at_a_time "$jobs")"
 run_grid "$jobs" "$output/logs" one_run < <(list_runs)
 python "$REPO/scripts/results_table.py" --runs "$output/runs" --output "$output"

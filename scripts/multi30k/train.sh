@@ -16,6 +16,7 @@
 #   --ffn N                  inner width of the feed-forward layers, default 512 (inferred from the paper's model sizes)
 #   --batch N                sentences in a batch, default 64, for words; Kim takes 128 (mBERT) or 96 (mT5)
 #   --lr RATE                fixed learning rate, default 2e-4
+#   --label KEY=VALUE ...    further labels of this run in tables
 # Everything after -- goes to fairseq-train, after the options above, so that it can replace them.
 #
 # Writes RUN/train.log, RUN/training.json and RUN/checkpoints/checkpoint_{best,last}.pt. Uses a GPU if there is one.
@@ -25,8 +26,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 # shellcheck source=archs.sh
 source "$REPO/scripts/multi30k/archs.sh"
 
-data="" output="" init=none vectors=() arch=transformer seed=1 epochs=20 dim=300 heads="" ffn=512 batch=64 lr=2e-4 extra=()
-read_options "data output init vectors... arch seed epochs dim heads ffn batch lr --" "$@"
+data="" output="" init=none vectors=() arch=transformer seed=1 epochs=20 dim=300 heads="" ffn=512 batch=64 lr=2e-4
+label=() extra=()
+read_options "data output init vectors... arch seed epochs dim heads ffn batch lr label... --" "$@"
 
 [[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
 known_init --init "$init"
@@ -34,6 +36,7 @@ one_of --arch "$arch" "${KNOWN_ARCHS[@]}"
 whole_numbers 0 seed
 whole_numbers 1 epochs dim heads ffn batch
 number --lr "$lr" 'n > 0' "above 0"
+for entry in ${label[@]+"${label[@]}"}; do [[ $entry == ?*=* ]] || die "--label $entry: give KEY=VALUE"; done
 [[ -d $data/bin ]] || die "--data $data: no folder bin in it; run prepare.sh --output $data first"
 [[ $init != none || ${#vectors[@]} -eq 0 ]] || die "--vectors has no effect without --init STRATEGY"
 data=$(absolute "$data") output=$(absolute "$output")
@@ -65,5 +68,5 @@ command+=(${extra[@]+"${extra[@]}"})
 output_folder --output "$output"
 direction=$(setting "$data" source)-$(setting "$data" target)
 python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
-  --label "direction=$direction" "arch=$arch" "init=$init" "seed=$seed" -- "${command[@]}"
+  --label "direction=$direction" "arch=$arch" "init=$init" "seed=$seed" ${label[@]+"${label[@]}"} -- "${command[@]}"
 log_training "$output" "${command[@]}"

@@ -77,8 +77,7 @@ binarise() {
 }
 
 dim=300
-[[ ! -f $hf/config.json ]] || dim=$(python -c 'import json, sys
-print(json.load(open(sys.argv[1]))["hidden_size"])' "$hf/config.json")
+[[ ! -f $hf/config.json ]] || dim=$(hf_dim "$hf")
 remember_settings "$output/settings" "hf=$hf" "dim=$dim" "min_count=$min_count"
 
 for pair in train:train dev:valid; do

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# SST-2 with the embedding layer of a real language model: initialisations x seeds, then a table and curves.
+# SST-2 with the embedding layer of a real language model, or with word vectors: initialisations x seeds, then a table and
+# curves.
 #
 # Usage: DATA=DIR [VENV=DIR] bash scripts/sst2/run.sh --output DIR --hf DIR [options] [-- OPTIONS OF train.sh]
 #   --output DIR           data, runs and results go here
 #   --hf DIR               Hugging Face folder: its tokenizer and its embeddings
+#   --vectors PATH         instead: word vectors; the words of the data set are used as they are
 #   --inits STRATEGY ...   default: xavier pretrained pretrained_xavier shuffled xavier_pretrained
 #   --seeds N ...          default: 1 2
 #   --epochs N             default 10
@@ -17,17 +19,20 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source "$REPO/scripts/grid.sh"
 
 HERE=$REPO/scripts/sst2
-output="" hf="" inits=() seeds=() epochs=10 jobs="" extra=()
-read_options "output hf inits... seeds... epochs jobs --" "$@"
+output="" hf="" vectors="" inits=() seeds=() epochs=10 jobs="" extra=()
+read_options "output hf vectors inits... seeds... epochs jobs --" "$@"
 
-[[ -n $output && -n $hf ]] || die "--output and --hf are needed; see $(basename "$0") --help"
+[[ -n $output && -n $hf$vectors ]] || die "--output and --hf (or --vectors) are needed; see $(basename "$0") --help"
+[[ -z $hf || -z $vectors ]] || die "--hf $hf, --vectors $vectors: give one of them"
+[[ -z $vectors || -e $vectors ]] || die "--vectors $vectors: no such file or folder"
 [[ ${#inits[@]} -gt 0 ]] || inits=(xavier pretrained pretrained_xavier shuffled xavier_pretrained)
 for init in "${inits[@]}"; do known_init --inits "$init"; done
 [[ ${#seeds[@]} -gt 0 ]] || seeds=(1 2)
 whole_numbers 0 seeds
 whole_numbers 1 epochs jobs
 [[ -n ${DATA:-} ]] || die "DATA is not set: set it to GLUE's folder SST-2 with train.tsv and dev.tsv; see --help"
-[[ -d $hf ]] || die "--hf $hf: no such folder"
+[[ -z $hf || -d $hf ]] || die "--hf $hf: no such folder"
+vectors=${vectors:+$(absolute "$vectors")}
 output=$(absolute "$output")
 use_environment
 output_folder --output "$output"
@@ -37,7 +42,7 @@ one_run() {
   local seed=$1 init=$2 run=$output/runs/$2.seed$1
   if python "$REPO/scripts/run_result.py" finished --run "$run" --epochs "$epochs"; then return 0; fi
   bash "$HERE/train.sh" --data "$output/data" --output "$run" --init "$init" --seed "$seed" --epochs "$epochs" \
-    ${extra[@]+"${extra[@]}"}
+    ${vectors:+--vectors "$vectors"} ${extra[@]+"${extra[@]}"}
 }
 
 list_runs() {
@@ -47,7 +52,7 @@ list_runs() {
   done
 }
 
-bash "$HERE/prepare.sh" --hf "$hf" --output "$output/data"
-say "$(counted ${#inits[@]} initialisation) x $(counted ${#seeds[@]} seed), $jobs at a time"
+bash "$HERE/prepare.sh" ${hf:+--hf "$hf"} --output "$output/data"
+say "$(counted ${#inits[@]} initialisation) x $(counted ${#seeds[@]} seed), $(at_a_time "$jobs")"
 run_grid "$jobs" "$output/logs" one_run < <(list_runs)
 python "$REPO/scripts/results_table.py" --runs "$output/runs" --output "$output"

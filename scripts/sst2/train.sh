@@ -11,6 +11,7 @@
 #   --dim D            embedding dimension (default: that of the Hugging Face folder, else 300)
 #   --batch N          phrases in a batch, default 128
 #   --lr RATE          fixed learning rate, default 1e-4
+#   --label KEY=VALUE ...  further labels of this run in tables
 # Everything after -- goes to fairseq-train, after the options above, so that it can replace them.
 #
 # Writes RUN/train.log, RUN/training.json, RUN/checkpoints/checkpoint_{best,last}.pt (best: highest validation accuracy)
@@ -18,14 +19,15 @@
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-data="" output="" init=none vectors="" seed=1 epochs=10 dim="" batch=128 lr=1e-4 extra=()
-read_options "data output init vectors seed epochs dim batch lr --" "$@"
+data="" output="" init=none vectors="" seed=1 epochs=10 dim="" batch=128 lr=1e-4 label=() extra=()
+read_options "data output init vectors seed epochs dim batch lr label... --" "$@"
 
 [[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
 known_init --init "$init"
 whole_numbers 0 seed
 whole_numbers 1 epochs dim batch
 number --lr "$lr" 'n > 0' "above 0"
+for entry in ${label[@]+"${label[@]}"}; do [[ $entry == ?*=* ]] || die "--label $entry: give KEY=VALUE"; done
 [[ -d $data/bin && -f $data/settings ]] || die "--data $data: not prepared; run prepare.sh --output $data first"
 data=$(absolute "$data") output=$(absolute "$output")
 use_environment
@@ -52,6 +54,6 @@ command+=(${extra[@]+"${extra[@]}"})
 
 output_folder --output "$output"
 python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" --metric valid_accuracy --higher \
-  --label "task=SST-2" "init=$init" "seed=$seed" -- "${command[@]}"
+  --label "task=SST-2" "init=$init" "seed=$seed" ${label[@]+"${label[@]}"} -- "${command[@]}"
 log_training "$output" "${command[@]}"
 python "$REPO/scripts/run_result.py" finish --run "$output"

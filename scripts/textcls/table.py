@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from run_table import Column, distinct, environment, header, read_arguments, read_results, still_missing, write_results
+from run_table import read_arguments, read_results, write_results
 from textcls.runs import vectors_of
+
+from embinit_fairseq.analysis.comparison import Column
+from embinit_fairseq.cli.compare_table import distinct, environment, header, still_missing
 
 ACCURACY = Column("test accuracy (%)", ("scores", "test_accuracy"))
 COLUMNS = (

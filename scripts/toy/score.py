@@ -1,4 +1,4 @@
-"""BLEU of what fairseq-generate printed, by sacrebleu on detokenised text, with a bootstrap confidence interval."""
+"""BLEU, with a bootstrap confidence interval, and chrF of what fairseq-generate printed, on detokenised text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF
 from toy.corpus import write
 
 _HYPOTHESIS = re.compile(r"^H-(\d+)\t\S+\t(.*)$")
@@ -34,7 +34,7 @@ def detokenise(line: str) -> str:
 
 
 def scores(hypotheses: list[str], references: list[str]) -> dict[str, object]:
-    metric = BLEU()
+    metric, chrf = BLEU(), CHRF()
     score = metric.corpus_score(hypotheses, [references], n_bootstrap=1000)
     signature = str(metric.get_signature())
     interval = json.loads(score.format(signature=signature, is_json=True)).get("confidence_var")  # none if BLEU is 0
@@ -46,6 +46,7 @@ def scores(hypotheses: list[str], references: list[str]) -> dict[str, object]:
             "signature": signature,
             "details": str(score),
         },
+        "chrf": {"score": chrf.corpus_score(hypotheses, [references]).score, "signature": str(chrf.get_signature())},
         "exact_match": exact / len(references),
         "sentences": len(references),
     }
@@ -63,8 +64,10 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         parser.error(str(error))
     text = [detokenise(line) for line in hypotheses]
-    write(Path(options.output + ".hypothesis.txt"), "\n".join(text) + "\n")
-    result = scores(text, [detokenise(line) for line in references])
+    expected = [detokenise(line) for line in references]
+    for name, lines in (("hypothesis", text), ("reference", expected)):  # for paired tests: embinit compare
+        write(Path(f"{options.output}.{name}.txt"), "\n".join(lines) + "\n")
+    result = scores(text, expected)
     write(Path(options.output + ".scores.json"), json.dumps(result, indent=2) + "\n")
     return 0
 

@@ -6,32 +6,22 @@ As a program: exit code 0 if the run saved a checkpoint at or behind that update
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from pathlib import Path
 
-_VALIDATION = re.compile(r"\| INFO \| valid \| (\{.*\})$")
-_SAVED = re.compile(r"\| Saved checkpoint .* @ (\d+) updates, score")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
+
+from embinit_fairseq.analysis.runs_log import read_log
 
 
 def read_validations(log: Path) -> dict[int, float]:
     """Updates -> validation loss (bits per predicted token). Of repeated ones, after a restart, the last counts."""
-    losses = {}
-    with open(log, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if match := _VALIDATION.search(line.rstrip("\n")):
-                record = json.loads(match.group(1))
-                losses[int(record["valid_num_updates"])] = float(record["valid_loss"])
-    return dict(sorted(losses.items()))
+    return {updates: values["valid_loss"] for updates, values in read_log(log).validations.items()}
 
 
 def saved_updates(log: Path) -> int:
     """The largest number of updates of a checkpoint that was written completely; 0 if there is none."""
-    if not log.is_file():
-        return 0
-    with open(log, encoding="utf-8", errors="replace") as lines:
-        return max((int(match.group(1)) for match in map(_SAVED.search, lines) if match), default=0)
+    return read_log(log).saved_updates if log.is_file() else 0
 
 
 def main() -> None:

@@ -10,19 +10,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from run_table import (
-    Column,
-    draw,
-    draw_mean,
-    environment,
-    header,
-    picture,
-    read_arguments,
-    read_results,
-    still_missing,
-    write_results,
-)
+from run_table import read_arguments, read_results, write_results
 from wikibooks.mlm_log import read_validations
+
+from embinit_fairseq.analysis.comparison import Column
+from embinit_fairseq.cli.compare_table import environment, header, still_missing
+from embinit_fairseq.cli.plot_curves import draw_mean, finish, new_panels, save, try_to_draw
 
 COLUMNS = (
     Column("last val. loss (bits)", ("mlm", "last"), 3),
@@ -95,20 +88,17 @@ def plot(groups: Groups, path: Path) -> None:
     """The whole training, and beside it the second half on a scale of its own."""
     curves = {model: mean_curve(runs) for model, runs in groups.items()}
     half = max((update for curve in curves.values() for update in curve), default=0) / 2
-    with picture(path, columns=2, height=5.2) as (figure, (whole, later)):
+    figure, panels = new_panels(2, height=5.2)
+    for axes, start, title in zip(panels, (0, half), ("whole training", "second half")):
         for model, curve in curves.items():
-            label = f"{model} ({len(groups[model])})"
-            for panel, start in ((whole, 0), (later, half)):
-                part = {update: losses for update, losses in curve.items() if update >= start}
-                draw_mean(panel, label, list(part), list(part.values()))
-        for panel, title in ((whole, "whole training"), (later, "second half")):
-            panel.set(title=title, xlabel="updates")
-            panel.xaxis.get_major_locator().set_params(integer=True)
-            panel.xaxis.set_major_formatter("{x:,.0f}")
-            panel.grid(alpha=0.3)
-        whole.set_ylabel("validation loss (bits per predicted token)")
-        # below the panels, where it hides no line
-        figure.legend(*whole.get_legend_handles_labels(), title="model (runs)", loc="outside lower center", ncols=3)
+            part = {update: losses for update, losses in curve.items() if update >= start}
+            draw_mean(axes, f"{model} ({len(groups[model])})", part)
+        finish(axes, title, "updates", "validation loss (bits per predicted token)" if start == 0 else "")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+    # below the panels, where it hides no line
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, title="model (runs)", loc="outside lower center", ncols=3)
+    save(figure, path)
 
 
 def main() -> None:
@@ -124,7 +114,7 @@ def main() -> None:
         for model, runs in groups.items()
     }
     write_results(args.output, markdown(groups, unfinished), record)
-    draw(plot, groups, args.output / "curves.png")
+    try_to_draw(plot, groups, args.output / "curves.png")
 
 
 if __name__ == "__main__":

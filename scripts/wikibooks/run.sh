@@ -74,6 +74,6 @@ list_runs() {
   done
 }
 
-say "$(counted ${#names[@]} model) x $(counted ${#seeds[@]} seed), $jobs at a time"
+say "$(counted ${#names[@]} model) x $(counted ${#seeds[@]} seed), $(at_a_time "$jobs")"
 run_grid "$jobs" "$output/logs" one_run < <(list_runs)
 PYTHONPATH=$REPO/scripts python -m wikibooks.mlm_table --runs "$output/runs" --output "$output"

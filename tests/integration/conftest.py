@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import PYTHON
+from trainings import command, model_of
 
 D = 8
 
@@ -57,7 +59,7 @@ def sentiment(tmp_path_factory):
             (folder / f"{split}.{column}").write_text("\n".join(lines) + "\n")
     for column in ("input0", "input1", "label"):
         command = [
-            sys.executable,
+            PYTHON,
             "-m",
             "fairseq_cli.preprocess",
             "--only-source",
@@ -69,3 +71,29 @@ def sentiment(tmp_path_factory):
             command += ["--srcdict", str(folder / "bin" / "input0" / "dict.txt")]
         subprocess.run(command, check=True, capture_output=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def vectors(toy_translation, tmp_path_factory):
+    """SLOT=PATH for both slots."""
+    folder, generator = tmp_path_factory.mktemp("vectors"), np.random.default_rng(0)
+    paths = []
+    for slot, language in (("encoder", "de"), ("decoder", "en")):
+        words = [line.split(" ")[0] for line in (toy_translation / f"dict.{language}.txt").read_text().splitlines()]
+        rows = [f"{w} " + " ".join(f"{x:.4f}" for x in generator.normal(0, 0.4, D)) for w in words if int(w[1:]) % 4]
+        (folder / f"{slot}.txt").write_text("\n".join(rows) + "\n")
+        paths.append(f"{slot}={folder / f'{slot}.txt'}")
+    return paths
+
+
+@pytest.fixture
+def in_process(toy_translation, monkeypatch):
+    """fairseq-train inside this process: run, flags -> final model."""
+    import fairseq_cli.train
+
+    def train_here(run, *flags):
+        monkeypatch.setattr(sys, "argv", command(toy_translation, run, *flags)[2:])
+        fairseq_cli.train.cli_main()
+        return model_of(run / "checkpoint_last.pt")
+
+    return train_here

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import torch
-from test_embed_init_training import losses, model_of, run_to_end
+from programs import PYTHON
+from trainings import losses, model_of, run_to_end
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = ["--user-dir", str(REPOSITORY / "embinit_fairseq")]
@@ -32,12 +33,12 @@ def binarise_corpus(folder):
 
 def _binarise(folder, name, destination, *flags):
     prefixes = [f"--{split}pref={folder / split}.{name}" for split in ("train", "valid")]
-    command_line = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", *prefixes, *flags]
+    command_line = [PYTHON, "-m", "fairseq_cli.preprocess", "--only-source", *prefixes, *flags]
     subprocess.run([*command_line, f"--destdir={destination}"], check=True, capture_output=True)
 
 
 def train_command(data, *flags):
-    return [sys.executable, "-m", "fairseq_cli.train", str(data), *PLUGIN, *map(str, flags)]
+    return [PYTHON, "-m", "fairseq_cli.train", str(data), *PLUGIN, *map(str, flags)]
 
 
 def in_two_processes(command_line, *ddp):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import authors_tupe as authors
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from programs import PYTHON
 
 from embinit_fairseq.checkpoints.convert_tupe import convert_tupe
 from embinit_fairseq.checkpoints.convert_tupe_options import TUPE_BASE, flags
@@ -136,7 +136,7 @@ def run(*command: object) -> str:
 
 
 def binarise(destination: Path, text: Path, dictionary: Path) -> None:
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", "--srcdict", dictionary]
+    command = [PYTHON, "-m", "fairseq_cli.preprocess", "--only-source", "--srcdict", dictionary]
     run(*command, "--trainpref", text, "--validpref", text, "--destdir", destination)
 
 
@@ -156,7 +156,7 @@ def sentences(tmp_path_factory):
     args = authors.make_args(weights, **authors.fine_tuned())
     checkpoint = authors.save(folder / "ref.pt", weights, args, fp16=True)
     dictionary = authors.write_dictionary(folder / "theirs.txt", authors.words_of_dictionary())
-    command = [sys.executable, "-m", "embinit_fairseq.cli.main", "convert-tupe", "--json"]
+    command = [PYTHON, "-m", "embinit_fairseq.cli.main", "convert-tupe", "--json"]
     run(*command, "--checkpoint", checkpoint, "--dict", dictionary, "--output", folder / "out")
     for column, text in (("input0", "text"), ("label", "labels")):
         binarise(folder / "bin" / column, folder / text, folder / "out" / column / "dict.txt")
@@ -166,7 +166,7 @@ def sentences(tmp_path_factory):
 def test_validation_of_a_fine_tuned_model_gives_their_loss(sentences):
     """The real command, on data binarised with the converted dictionary, against their forward on their ids."""
     folder, lines, labels, weights = sentences
-    command = [sys.executable, "-m", "fairseq_cli.validate", folder / "bin", "--user-dir", "embinit_fairseq", "--cpu"]
+    command = [PYTHON, "-m", "fairseq_cli.validate", folder / "bin", "--user-dir", "embinit_fairseq", "--cpu"]
     command += ["--path", folder / "out" / "model.pt", "--task", "sentence_prediction", "--num-classes", 3]
     command += ["--criterion", "sentence_prediction", "--init-token", 0, "--max-positions", 16, "--batch-size", 4]
     output = run(*command, "--log-format", "json")
@@ -183,7 +183,7 @@ def test_validation_of_a_fine_tuned_model_gives_their_loss(sentences):
 @pytest.mark.parametrize("how", ["--finetune-from-model", "--restore-file"])
 def test_training_goes_on_from_a_pretrained_model(tmp_path, sentences, how):
     folder = convert(tmp_path, authors.make_weights(SYMBOLS))
-    command = [sys.executable, "-m", "fairseq_cli.train", sentences[0] / "bin", "--user-dir", "embinit_fairseq"]
+    command = [PYTHON, "-m", "fairseq_cli.train", sentences[0] / "bin", "--user-dir", "embinit_fairseq"]
     command += ["--cpu", "--task", "sentence_prediction", "--criterion", "sentence_prediction", "--num-classes", 3]
     command += ["--init-token", 0, "--optimizer", "adam", "--lr", 0, "--max-update", 2, "--batch-size", 4]
     converted = torch.load(folder / "model.pt", weights_only=True)

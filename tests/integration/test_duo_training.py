@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_embed_init_training import SAVE_OFTEN, kill_9_and_resume, losses, model_of, run_to_end, validation_loss
+from programs import PYTHON
 from test_tupe_transformer_training import lines
+from trainings import SAVE_OFTEN, kill_9_and_resume, losses, model_of, run_to_end, validation_loss
 
 from embinit_fairseq.cli import checks
 
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.end_to_end
 
 
 def command(data, *flags):
-    return [sys.executable, "-m", "fairseq_cli.train", str(data), *PLUGIN, *TRAIN, *map(str, flags)]
+    return [PYTHON, "-m", "fairseq_cli.train", str(data), *PLUGIN, *TRAIN, *map(str, flags)]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def joined(tmp_path_factory):
         (folder / f"{split}.de").write_text("".join(" ".join(f"d{word}" for word in row) + "\n" for row in rows))
         (folder / f"{split}.en").write_text("".join(" ".join(f"e{word}" for word in row[::-1]) + "\n" for row in rows))
     prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
-    preprocess = [sys.executable, "-m", "fairseq_cli.preprocess", "-s", "de", "-t", "en", "--joined-dictionary"]
+    preprocess = [PYTHON, "-m", "fairseq_cli.preprocess", "-s", "de", "-t", "en", "--joined-dictionary"]
     subprocess.run([*preprocess, *prefixes, f"--destdir={folder / 'data-bin'}"], check=True, capture_output=True)
     return folder / "data-bin"
 
@@ -69,7 +70,7 @@ def test_it_learns(trained):
 def generated(data, model, *flags):
     """What fairseq-generate prints with beam 4."""
     arguments = [str(data), *PLUGIN, "--path", str(model), "--beam", "4", "--cpu", *flags]
-    return run_to_end([sys.executable, "-m", "fairseq_cli.generate", *arguments])
+    return run_to_end([PYTHON, "-m", "fairseq_cli.generate", *arguments])
 
 
 def test_translations_do_not_depend_on_batches_and_their_padding(joined, trained):
@@ -94,7 +95,7 @@ def test_translations_do_not_depend_on_batches_and_their_padding(joined, trained
 def test_interactive_says_what_generate_says(joined, trained):
     sentences = (joined.parent / "test.de").read_text()
     arguments = [str(joined), *PLUGIN, "--path", str(trained[0]), "--beam", "4", "--cpu", "--buffer-size", "7"]
-    interactive = [sys.executable, "-m", "fairseq_cli.interactive", *arguments, "--batch-size", "5"]
+    interactive = [PYTHON, "-m", "fairseq_cli.interactive", *arguments, "--batch-size", "5"]
     done = subprocess.run(interactive, input=sentences, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     expected = lines(generated(joined, trained[0]), "H")
@@ -123,7 +124,7 @@ def test_from_python(joined, trained):
         "print('said', hub.translate('d1 d2 d3', beam=4), hub.models[0].decoder.fused_tables.kept is not None)\n"
         "DuoTransformerModel.from_pretrained(*place, duo_norm='all')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True)
     assert re.search(r"^said e\d+.* True$", done.stdout, re.MULTILINE), done.stderr
     assert "from_pretrained(duo_norm='all'): the checkpoint's weights belong to the options" in done.stderr
 

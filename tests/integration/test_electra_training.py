@@ -17,7 +17,7 @@ from pre_training import (
     vectors_of,
     write_corpus,
 )
-from test_embed_init_training import SAVE_OFTEN, kill_9_and_resume, model_of, run_to_end
+from trainings import SAVE_OFTEN, kill_9_and_resume, model_of, run_to_end
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.electra import ElectraModel

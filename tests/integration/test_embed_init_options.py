@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 from argparse import Namespace
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import torch
 from embed_init_builds import ARCHITECTURES, TRANSFORMER, D, build, read_text
 from fairseq import options
+from programs import PYTHON
 from torch import nn
 
 from embinit_fairseq.errors import CoverageError, OptionError, VectorFileError
@@ -45,7 +45,7 @@ def encoder(data, path, *flags, strategy="pretrained"):
 @pytest.mark.parametrize("choice", [[], ["--embed-init", "pretrained"]])
 def test_help_of_trainings_explains_every_option(choice):
     """fairseq itself shows no option of a registry, chosen or not."""
-    command = [sys.executable, "-m", "fairseq_cli.train", "--user-dir", str(PACKAGE), *choice, "--help"]
+    command = [PYTHON, "-m", "fairseq_cli.train", "--user-dir", str(PACKAGE), *choice, "--help"]
     wide = {**os.environ, "COLUMNS": "1000"}  # no breaks at hyphens
     shown = subprocess.run(command, capture_output=True, text=True, check=True, env=wide).stdout
     words = " ".join(shown.split())

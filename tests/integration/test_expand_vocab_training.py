@@ -17,6 +17,7 @@ import torch
 from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer_lm import TransformerLanguageModel
+from programs import PYTHON
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
@@ -240,6 +241,6 @@ def test_the_commands(train, monolingual, tmp_path):
 
 
 def in_a_process(command, folder):
-    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=folder)
+    done = subprocess.run([PYTHON, "-m", *command], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import PYTHON, VENV
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "glue"
-VENV = Path(sys.prefix)
 WORDS = [f"w{index}" for index in range(20)]
 SMALL = "--encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-attention-heads 2".split()
 
@@ -74,7 +74,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train += ["--tokens-per-sample", "24", "--batch-size", "8", "--optimizer", "adam", "--lr", "1e-3", "--cpu"]
     train += ["--pooler-dropout", "0.2", "--no-epoch-checkpoints", "--save-dir", folder, "--num-workers", "0"]
     for command in (["preprocess", *preprocess], ["train", *train]):
-        words = [sys.executable, "-m", f"fairseq_cli.{command[0]}", *map(str, command[1:])]
+        words = [PYTHON, "-m", f"fairseq_cli.{command[0]}", *map(str, command[1:])]
         subprocess.run(words, check=True, capture_output=True)
     (folder / "dict.txt").write_bytes((data / "dict.txt").read_bytes())
     return folder
@@ -130,7 +130,7 @@ def test_a_killed_run_goes_on_and_other_options_are_refused(prepared: Path, pret
     options = ["--data", prepared, "--output", run, "--checkpoint", pretrained / "checkpoint_last.pt"]
     options += ["--epochs", epochs, "--batch", 20]
     command = ["bash", str(SCRIPTS / "train.sh"), *map(str, options)]
-    environment = {**os.environ, "VENV": str(VENV), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "VENV": sys.prefix, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
     while not (run / "checkpoints" / "checkpoint_last.pt").is_file():

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from programs import PYTHON
 
 import embinit_fairseq  # noqa: F401  the architecture, for a checkpoint that is loaded here
 
@@ -44,8 +45,8 @@ def options(data, folder, *extra):
     return [*words.split(), *extra]
 
 
-def run(*command, check=True):
-    done = subprocess.run([sys.executable, "-m", *map(str, command)], capture_output=True, text=True)
+def run(*command, check=True, python=PYTHON):
+    done = subprocess.run([python, "-m", *map(str, command)], capture_output=True, text=True)
     assert not check or done.returncode == 0, done.stderr[-3000:]
     return done
 
@@ -105,7 +106,7 @@ def test_metrics_are_those_of_the_whole_set(alone, grades):
 def test_two_workers_equal_one(alone, grades, tmp_path):
     torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "fairseq_cli.train"]
     workers = ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
-    done = run(*torchrun, *options(grades, tmp_path, *REGRESSION, *workers))
+    done = run(*torchrun, *options(grades, tmp_path, *REGRESSION, *workers), python=sys.executable)
     for kind, keys in (("train_inner", ["lr"]), ("valid", ["valid_loss", "valid_pearson", "valid_spearman"])):
         one, two = records(alone[1], kind), records(done, kind)
         # validated once more by `alone`, where it saved in the middle of an epoch

@@ -8,16 +8,15 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from programs import PYTHON, VENV
 from sacrebleu.metrics import BLEU
 
 REPO = Path(__file__).resolve().parents[2]
 SCRIPTS = REPO / "scripts" / "multi30k"
-VENV = Path(sys.prefix)
 TINY = ["--dim", "16", "--heads", "2", "--ffn", "16", "--batch", "32", "--lr", "5e-3"]
 LAYERS = ["--", "--encoder-layers", "1", "--decoder-layers", "1"]
 
@@ -171,7 +170,7 @@ def test_a_run_continues_but_not_with_other_options(trained: Path, prepared: Pat
     first = json.loads((trained / "result.json").read_text(encoding="utf-8"))["epochs"]
     bash(SCRIPTS / "train.sh", "--data", prepared, "--output", trained, "--epochs", 3, *TINY, *LAYERS)
     bash(REPO / "scripts/common.sh")  # sourcing it alone must do nothing
-    finish = [VENV / "bin/python", REPO / "scripts/run_result.py", "finish", "--run", trained]
+    finish = [PYTHON, REPO / "scripts/run_result.py", "finish", "--run", trained]
     subprocess.run([*finish, "--scores", trained / "test.scores.json"], check=True)
     result = json.loads((trained / "result.json").read_text(encoding="utf-8"))
     assert set(result["epochs"]) == {"1", "2", "3"}
@@ -213,7 +212,7 @@ def wordpiece(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
 
 def decode(kind: str, model: Path, tokens: Path, lang: str) -> list[str]:
     command = [
-        VENV / "bin/python",
+        PYTHON,
         REPO / "scripts/tokens.py",
         "decode",
         "--kind",

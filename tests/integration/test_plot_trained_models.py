@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from programs import PYTHON
 
 import embinit_fairseq
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.end_to_end
 
 
 def run(*command: object) -> str:
-    done = subprocess.run([sys.executable, "-m", *map(str, command)], capture_output=True, text=True)
+    done = subprocess.run([PYTHON, "-m", *map(str, command)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

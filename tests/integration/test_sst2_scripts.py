@@ -7,17 +7,16 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import VENV
 
 save_file = pytest.importorskip("safetensors.numpy").save_file
 pytest.importorskip("tokenizers")
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "sst2"
-VENV = Path(sys.prefix)
 DIM = 16
 TINY = ["--batch", "16", "--lr", "5e-3", "--", "--encoder-layers", "1", "--encoder-ffn-embed-dim", "16"]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import VENV
 
 pytest.importorskip("sklearn")
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "textcls"
-VENV = Path(sys.prefix)
 WORDS = ["good", "fine", "lovely", "bad", "dull", "awful", "film", "story", "the", "a", "is", "was", "rather", "it"]
 
 pytestmark = [
@@ -144,7 +144,7 @@ def test_a_run_is_what_fairseq_train_makes(finished: Path, tmp_path: Path) -> No
     result = results(finished / "runs")["v5+v8.softmax.1"]
     command = shlex.split(result["command"])
     command[command.index("--save-dir") + 1] = str(tmp_path)
-    command[0] = str(VENV / "bin" / command[0])
+    command[0] = str(Path(sys.prefix) / "bin" / command[0])
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     losses = [json.loads(line)["valid_loss"] for line in re.findall(r"\| valid \| (.*)", done.stdout + done.stderr)]
     assert [float(loss) for loss in losses] == [epoch["valid_loss"] for epoch in result["epochs"].values()]
@@ -208,7 +208,7 @@ def is_gone(group: int) -> bool:
 def test_stopping_the_script_stops_its_runs(texts: Path, vectors: list[str], tmp_path: Path) -> None:
     command = ["bash", SCRIPTS / "run.sh", "--output", tmp_path, *SETTINGS, "--seeds", "1", "--models", "v5+v8"]
     command += ["--vectors", *vectors, "--epochs", "2000", "--patience", "2000"]
-    variables = {**os.environ, "VENV": str(VENV), "DATA": str(texts)}
+    variables = {**os.environ, "VENV": sys.prefix, "DATA": str(texts)}
     process = subprocess.Popen(
         list(map(str, command)), env=variables, start_new_session=True, text=True, stderr=subprocess.PIPE
     )

@@ -20,7 +20,8 @@ from pre_training import (
     vectors_of,
     write_corpus,
 )
-from test_embed_init_training import SAVE_OFTEN, kill_9_and_resume, losses, model_of, run_to_end
+from programs import PYTHON
+from trainings import SAVE_OFTEN, kill_9_and_resume, losses, model_of, run_to_end
 
 from embinit_fairseq.cli import checks
 from embinit_fairseq.errors import DataError, OptionError
@@ -157,7 +158,7 @@ def test_fine_tuning_learns_the_direction(fine_tuned, ladders):
     folder, log = fine_tuned
     assert "the checkpoint has no classification_heads.sentence_classification_head.dense.weight" in log
     path = str(folder / "checkpoint_best.pt")
-    validate = [sys.executable, "-m", "fairseq_cli.validate", str(ladders / "classes"), "--path", path, *PLUGIN]
+    validate = [PYTHON, "-m", "fairseq_cli.validate", str(ladders / "classes"), "--path", path, *PLUGIN]
     log = run_to_end([*validate, *CLASSES[:6], "--init-token", "0", "--batch-size", "16", "--cpu"])
     accuracy = float(log.split("| accuracy ")[1].split()[0])
     assert accuracy > 70
@@ -243,7 +244,7 @@ def test_hydra_takes_the_model_by_its_name(ladders, tmp_path):
         optimization.max_update=1 dataset.batch_size=20 dataset.num_workers=0 +model._name=tupe +model.rel_pos=true
         +model.encoder_layers=1 +model.encoder_embed_dim=8 +model.encoder_ffn_embed_dim=8
         +model.encoder_attention_heads=2 +model.max_positions=32"""
-    hydra = [sys.executable, "-m", "fairseq_cli.hydra_train", *options.split()]
+    hydra = [PYTHON, "-m", "fairseq_cli.hydra_train", *options.split()]
     done = subprocess.run(hydra, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     model = model_of(tmp_path / "checkpoints" / "checkpoint_last.pt")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_embed_init_training import SAVE_OFTEN, kill_9_and_resume, losses, model_of, run_to_end, validation_loss
+from programs import PYTHON
+from trainings import SAVE_OFTEN, kill_9_and_resume, losses, model_of, run_to_end, validation_loss
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = ["--user-dir", str(REPOSITORY / "embinit_fairseq")]
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.end_to_end
 
 
 def command(data, *flags):
-    return [sys.executable, "-m", "fairseq_cli.train", str(data), *PLUGIN, *TRAIN, *map(str, flags)]
+    return [PYTHON, "-m", "fairseq_cli.train", str(data), *PLUGIN, *TRAIN, *map(str, flags)]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def trained(toy_translation, tmp_path_factory):
 def generated(data, model, *flags):
     """What fairseq-generate prints with beam 5."""
     arguments = [str(data), *PLUGIN, "--path", str(model), "--beam", "5", "--cpu", *flags]
-    done = subprocess.run([sys.executable, "-m", "fairseq_cli.generate", *arguments], capture_output=True, text=True)
+    done = subprocess.run([PYTHON, "-m", "fairseq_cli.generate", *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -87,7 +88,7 @@ def test_from_python(toy_translation, trained):
         "hub = TupeTransformerModel.from_pretrained(*place)\n"
         "print('said', hub.translate('d1 d2 d3', beam=2))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True)
     assert re.search(r"^said e\d+", done.stdout, re.MULTILINE), done.stderr
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from programs import VENV
 
 pytest.importorskip("sacremoses")
 pytest.importorskip("spacy")
@@ -21,7 +22,6 @@ from wikibooks import cleaning, synthetic
 from wikibooks.split import PASSAGE_LINES
 
 SCRIPTS = Path(synthetic.__file__).resolve().parent
-VENV = Path(sys.prefix)
 EVERY = 7
 PREPARE = ["--bpe-merges", 150, "--vocabulary", 160, "--frequent-types", 0.5, "--valid-every", EVERY]
 MODEL = ["--encoder-layers", "1", "--encoder-embed-dim", "8", "--encoder-ffn-embed-dim", "8"]
@@ -131,7 +131,10 @@ def test_a_killed_preparation_goes_on_and_ends_in_the_same_data(corpus: Path, pr
     arguments = ["--input", corpus, "--output", output, "--jobs", 2, "--shard-mb", 0.02, *PREPARE]
     for stage in ("clean", "encoded"):
         process = subprocess.Popen(
-            command("prepare.sh", *arguments), env=ENVIRONMENT, stderr=subprocess.DEVNULL, start_new_session=True
+            command("prepare.sh", *arguments),
+            env={**ENVIRONMENT, "VENV": sys.prefix},
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         end = time.monotonic() + 300
         while not list(output.glob(f"work/{stage}/0000[0-9]")) and time.monotonic() < end:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from programs import VENV
 
 pytest.importorskip("sacremoses")
 pytest.importorskip("subword_nmt")
@@ -28,7 +29,6 @@ from subword_nmt.learn_bpe import learn_bpe
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "wmt14_en_de"
-VENV = Path(sys.prefix)
 LANGS = ("en", "de")
 EVERY, SIZE, RATIO = 10, 300, 1.2
 PREPARE = ["--bpe-size", SIZE, "--valid-every", EVERY, "--max-ratio", RATIO, "--shard-pairs", 40, "--jobs", 1]
@@ -97,7 +97,10 @@ def prepared(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared") / "data"
     arguments = ["--output", folder, *PREPARE]
     process = subprocess.Popen(
-        command("prepare.sh", *arguments), env=environment(data), stderr=subprocess.DEVNULL, start_new_session=True
+        command("prepare.sh", *arguments),
+        env={**environment(data), "VENV": sys.prefix},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     end = time.monotonic() + 300
     while not (folder / "work/clean/00000").is_dir() and time.monotonic() < end:

@@ -29,7 +29,7 @@ printf '%s|' "$data" "$batch_size" "${seeds[*]-}" "${vectors[*]-}" "$keep_all" "
     [
         ([], ["", "64", "", "", "", ""]),
         (["--data", "a folder", "--batch-size", "8"], ["a folder", "8", "", "", "", ""]),
-        (["--data", "old", "--data", "--new"], ["--new", "64", "", "", "", ""]),
+        (["--data", "old", "--data", "new"], ["new", "64", "", "", "", ""]),
         (["--seeds", "1", "2", "--data", "d"], ["d", "64", "1 2", "", "", ""]),
         (
             ["--vectors", "encoder=a", "--seeds", "1", "--vectors", "decoder=b"],
@@ -60,6 +60,8 @@ def test_options_become_variables(arguments: list[str], expected: list[str]) -> 
         (["--keep-all", "x"], "x: no such option"),
         (["--data", ""], "--data needs a value"),
         (["--data"], "--data needs a value"),
+        (["--data", "--seeds", "1"], "--data needs a value"),
+        (["--data", "--", "x"], "--data needs a value"),
         (["--seeds"], "--seeds needs a value"),
         (["--seeds", "--data", "x"], "--seeds needs a value"),
     ],

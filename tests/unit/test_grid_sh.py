@@ -128,3 +128,70 @@ def test_cores_are_shared(tmp_path: Path) -> None:
     assert lines(tmp_path / "a.started")[0][0] == "1"
     start(tmp_path, ["b 0 0"], jobs=2, OMP_NUM_THREADS="3").communicate(timeout=60)
     assert lines(tmp_path / "b.started")[0][0] == "3"
+
+
+#: `sbatch --wait` for an array: its tasks one after the other, each a job of its own
+SBATCH = """#!/usr/bin/env bash
+printf '%s\\n' "$*" >>calls
+for word in "$@"; do
+  case $word in
+    --array=1-*) last=${word#--array=1-} ;;
+    --wrap=*) command=${word#--wrap=} ;;
+  esac
+done
+[[ ! -f broken ]] || exit 3
+status=0
+for ((task = 1; task <= last; task++)); do
+  SLURM_JOB_ID=$((7 + task)) SLURM_ARRAY_TASK_ID=$task SLURM_CPUS_PER_TASK=5 bash -c "$command" || status=1
+done
+exit $status
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path):
+    """A grid without --jobs where there is sbatch: (exit code, standard output, standard error)."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sbatch").write_text(SBATCH)
+    (tmp_path / "bin" / "sbatch").chmod(0o755)
+    (tmp_path / "a grid.sh").write_text(GRID.replace('"$JOBS"', '"$(default_jobs)"').replace("<list", '< <(cat "$1")'))
+
+    def run(runs: list[str], **environment: str) -> tuple[int, str, str]:
+        (tmp_path / "the list").write_text("".join(f"{run}\n" for run in runs))
+        inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+        variables = {**inherited, "PYTHON": sys.executable, "PATH": path, "EMBINIT_GPUS": "0", **environment}
+        command = ["bash", "a grid.sh", "the list"]
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def test_where_there_is_slurm_a_grid_is_one_array(tmp_path: Path, cluster) -> None:
+    code, out, err = cluster(["a 0 0", "b 0 1", "c 0 0"])
+    assert (code, out) == (1, ""), err
+    last = err.splitlines()[-1]
+    assert last == "a grid.sh: error: 1 run failed (b.0.1): see logs/<run>.log; start again to continue"
+    assert "no luck" in (tmp_path / "logs" / "b.0.1.log").read_text()
+    code, out, err = cluster(["a 0 0", "b 0 0", "c 0 0"])
+    assert (code, out) == (0, "complete\n"), err  # once: the tasks end where the grid ends
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 2
+    assert "--wait" in calls[0]
+    assert "--array=1-3" in calls[0]
+    assert {path.stem: len(lines(path)) for path in tmp_path.glob("*.started")} == {"a": 1, "b": 2, "c": 1}
+    assert lines(tmp_path / "a.started")[0][0] == "5"  # the cores of the task
+
+
+def test_in_a_job_a_grid_uses_what_the_job_has(tmp_path: Path, cluster) -> None:
+    code, out, err = cluster(["a 0 0"], SLURM_JOB_ID="1")
+    assert (code, out) == (0, "complete\n"), err
+    assert not (tmp_path / "calls").exists()
+
+
+def test_an_array_that_the_cluster_refuses_is_an_error(tmp_path: Path, cluster) -> None:
+    (tmp_path / "broken").touch()
+    code, out, err = cluster(["a 0 0"])
+    assert (code, out) == (1, "")
+    assert "the array did not come to its end" in err.splitlines()[-1]

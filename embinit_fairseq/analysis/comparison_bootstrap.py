@@ -1,0 +1,187 @@
+"""Paired bootstrap of two rows of a table, seed by seed, by sacrebleu's own `PairedTest` (Koehn 2004).
+
+A p-value says whether the difference between two translations of the test set could be due to the choice of its
+sentences. It knows nothing about seeds: that is why every seed is tested by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embinit_fairseq.analysis.comparison import Row, signature
+from embinit_fairseq.analysis.runs import Run
+from embinit_fairseq.errors import DataError, OptionError, counted
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
+
+METRICS = ("bleu", "chrf")
+
+
+@dataclass(frozen=True)
+class PairedScore:
+    """Of one seed and metric. p: two-sided; interval: half the 95 % interval of the system's score."""
+
+    metric: str
+    baseline: float
+    system: float
+    p: float
+    interval: float
+    signature: str
+
+    @property
+    def difference(self) -> float:
+        """System minus baseline."""
+        return self.system - self.baseline
+
+
+@dataclass(frozen=True)
+class SeedTest:
+    """One row against the baseline with one seed."""
+
+    row: str
+    seed: str
+    scores: tuple[PairedScore, ...]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Translations of a test set with their reference, line by line."""
+
+    path: Path
+    lines: list[str]
+    reference: list[str]
+
+
+def check_bootstrap(samples: int, seed: int) -> None:
+    """OptionError for what sacrebleu would take for something else: 0 means "not given" there."""
+    for flag, value in (("--samples", samples), ("--seed", seed)):
+        if value < 1:
+            raise OptionError(f"{flag} {value}: must be at least 1")
+
+
+def read_texts(run: Run, reference: Path | None = None) -> Texts | None:
+    """Translations and reference of a run, None without translations. reference: used where the run keeps none.
+
+    Raises DataError for a missing reference, or for files of different length.
+    """
+    path, kept = run.texts()
+    if path is None:
+        return None
+    other = kept or reference
+    if other is None:
+        raise DataError(
+            f"{run.name}: keeps no reference of its translations (test.reference.text; runs of earlier versions do "
+            "not); name the file with --reference, or translate again"
+        )
+    lines, expected = _lines(path), _lines(other)
+    if len(lines) != len(expected):
+        raise DataError(
+            f"{path} has {counted(len(lines), 'line')}, but the reference {other} {len(expected):,}; translate the "
+            "test set again, or name the right file with --reference"
+        )
+    return Texts(path, lines, expected)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    except ValueError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error}); write it again") from error
+
+
+def scores_of(run: Run, texts: Texts) -> dict[str, dict[str, Any]]:
+    """METRICS that the run's record lacks, from its translations; counted as the scores that it has."""
+    missing = [name for name in METRICS if signature(run, name) is None]
+    found = {}
+    for name, metric in _metrics(run).items():
+        if name in missing:
+            score = metric.corpus_score(texts.lines, [texts.reference])
+            found[name] = {"score": score.score, "signature": str(metric.get_signature()), "details": str(score)}
+    return found
+
+
+def paired_tests(
+    baseline: Row, others: Sequence[Row], texts: dict[str, Texts], samples: int, seed: int
+) -> Iterator[list[SeedTest]]:
+    """Every other row against the baseline: for each of its runs those with the same seed, if both have translations.
+
+    texts: by the names of the runs. samples: of sentences, with replacement. seed: of their choice. Raises DataError if
+    two runs were translated from different test sets.
+    """
+    for run in _one_a_seed(baseline):
+        systems = [(row.name, other) for row in others for other in _one_a_seed(row) if other.seed == run.seed]
+        systems = [(name, other) for name, other in systems if other.name in texts]
+        yield _tests_of_seed(run, systems, texts, samples, seed) if run.name in texts and systems else []
+
+
+def _one_a_seed(row: Row) -> list[Run]:
+    """The table's warnings say where a seed has several runs; none of them is taken by accident."""
+    seeds = [run.seed for run in row.runs]
+    return [run for run in row.runs if seeds.count(run.seed) == 1]
+
+
+def _tests_of_seed(
+    run: Run, systems: Sequence[tuple[str, Run]], texts: dict[str, Texts], samples: int, seed: int
+) -> list[SeedTest]:
+    from sacrebleu.significance import PairedTest
+
+    base = texts[run.name]
+    for _, other in systems:
+        if texts[other.name].reference != base.reference:
+            raise DataError(
+                f"{base.path} and {texts[other.name].path} were scored with different references; compare "
+                "translations of one test set only"
+            )
+    metrics = _metrics(run)
+    with _sacrebleu_seed(seed):
+        named = [(run.name, base.lines), *((other.name, texts[other.name].lines) for _, other in systems)]
+        signatures, results = PairedTest(named, metrics, [base.reference], test_type="bs", n_samples=samples)()
+    titles = [title for title in results if title != "System"]  # sacrebleu's: BLEU, chrF2; in the order of METRICS
+    tests = []
+    for at, (row, _) in enumerate(systems, 1):
+        scores = [
+            PairedScore(
+                name,
+                results[title][0].score,
+                results[title][at].score,
+                results[title][at].p_value,
+                float(results[title][at].ci),
+                str(signatures[title]),
+            )
+            for name, title in zip(METRICS, titles)
+        ]
+        tests.append(SeedTest(row, run.seed, tuple(scores)))
+    return tests
+
+
+def _metrics(run: Run) -> dict[str, Metric]:
+    """BLEU and chrF with the case and the tokeniser of the run's own BLEU."""
+    from sacrebleu.metrics import BLEU, CHRF
+
+    text = signature(run, "bleu") or ""
+    tokenize = re.search(r"\btok:([\w.-]+)", text)
+    lowercase = "case:lc" in text
+    options = {"tokenize": tokenize.group(1)} if tokenize else {}
+    return {"bleu": BLEU(lowercase=lowercase, **options), "chrf": CHRF(lowercase=lowercase)}
+
+
+@contextlib.contextmanager
+def _sacrebleu_seed(seed: int) -> Iterator[None]:
+    """sacrebleu takes it from the environment only."""
+    name = "SACREBLEU_SEED"
+    before = os.environ.get(name)
+    os.environ[name] = str(seed)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,100 @@
+"""What a reader must know before comparing the figures of a table: where its runs differ in more than they should."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from embinit_fairseq.analysis.comparison import SCORES, Row, Table, signature
+from embinit_fairseq.analysis.runs import Run
+from embinit_fairseq.errors import counted
+
+
+def warnings(table: Table) -> list[str]:
+    """What a reader must know before comparing figures of this table."""
+    return [
+        *(text for row in table.rows for text in _row_warnings(row)),
+        *_different_seeds(table.rows),
+        *_different_data(table.runs),
+        *_different_lengths(table),
+        *_different_losses(table),
+        *(text for score, title in SCORES.items() for text in _different_signatures(table, score, title)),
+    ]
+
+
+def _row_warnings(row: Row) -> list[str]:
+    found = []
+    by_seed = _names_by(row.runs, lambda run: run.seed)
+    for seed, names in by_seed.items():
+        if len(names) > 1:
+            found.append(f"{row.name}: {counted(len(names), 'run')} with seed {seed} ({', '.join(names)})")
+    settings = _names_by(row.runs, lambda run: run.settings())
+    if len(settings) > 1:
+        runs = "; ".join(", ".join(names) for names in settings.values())
+        found.append(f"{row.name}: runs with different options are averaged ({runs})")
+    return found
+
+
+def _names_by(runs: Iterable[Run], value: Callable[[Run], Any]) -> dict[Any, list[str]]:
+    """Value -> names of the runs that have it; runs without one are left out."""
+    found: dict[Any, list[str]] = defaultdict(list)
+    for run in runs:
+        if (key := value(run)) is not None:
+            found[key].append(run.name)
+    return dict(found)
+
+
+def _different_seeds(rows: Sequence[Row]) -> list[str]:
+    seeds = {row.name: tuple(dict.fromkeys(run.seed for run in row.runs)) for row in rows}
+    if len(set(seeds.values())) < 2:
+        return []
+    each = "; ".join(f"{name}: {', '.join(found)}" for name, found in seeds.items())
+    return [f"the rows are means over different seeds ({each})"]
+
+
+def _different_data(runs: Sequence[Run]) -> list[str]:
+    """The test set is one, see `_same_data`; some data sets draw the validation set anew for each seed."""
+    by_seed: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        by_seed[run.seed][(run.record.get("data") or {}).get("all", "unknown")].append(run.name)
+    differing = {seed: found for seed, found in by_seed.items() if len(found) > 1}
+    return [
+        f"training or validation data differ with seed {seed} "
+        f"({_listed({data[:8]: names for data, names in found.items()})})"
+        for seed, found in differing.items()
+    ]
+
+
+def _different_lengths(table: Table) -> list[str]:
+    """Nothing is wrong with runs that --patience has stopped."""
+    if any(run.option("--patience") not in (None, "-1") for run in table.runs):
+        return []
+
+    def length(run: Run) -> int | None:
+        last = run.validations[-1] if run.validations else None
+        return last and (last.updates if table.by_updates else last.epoch)
+
+    values, place = _names_by(table.runs, length), "updates" if table.by_updates else "epochs"
+    return [f"runs of different length, in {place} ({_listed(values)})"] if len(values) > 1 else []
+
+
+def _different_losses(table: Table) -> list[str]:
+    """A label-smoothed loss is larger than a cross-entropy of the same model."""
+    found = []
+    for flag in ("--criterion", "--label-smoothing"):
+        values = _names_by(table.runs, lambda run, flag=flag: run.option(flag))
+        if len(values) > 1:
+            found.append(f"losses of different {flag} cannot be compared ({_listed(values)})")
+    return found
+
+
+def _different_signatures(table: Table, score: str, title: str) -> list[str]:
+    values = _names_by(table.runs, lambda run: signature(run, score))
+    if len(values) < 2:
+        return []
+    return [f"{title} of different signatures cannot be compared ({_listed(values)})"]
+
+
+def _listed(names: dict[Any, list[str]]) -> str:
+    return "; ".join(f"{value}: {', '.join(runs)}" for value, runs in names.items())

@@ -1,0 +1,270 @@
+"""Runs on disk: the folders that scripts/run_result.py keeps, and logs and save directories of plain `fairseq-train`.
+
+A run's record has the keys of its result.json, whatever it was read from: labels, metric, higher_is_better, epochs,
+best, parameters, scores, init, data, versions, hardware, command, time; what is not known is absent.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.analysis.runs_log import RunLog, best_place, nats, read_log
+from embinit_fairseq.errors import DataError
+
+RESULT, TRAINING = "result.json", "training.json"
+#: where the scripts leave the translations of the test set and the reference they were scored with
+_TEXTS = (
+    ("test.hypothesis.text", "test.reference.text"),
+    ("test/hypothesis.text", "test/reference.text"),
+    ("test.hypothesis.txt", "test.reference.txt"),
+)
+_LOWER_IS_BETTER = ("loss", "ppl", "perplexity")
+#: in every command, but no setting of the experiment; with the value that follows
+_PLACES = ("--seed", "--seeds", "--save-dir", "--output", "--data", "--num-workers", "--log-interval", "--log-file")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """updates: so far; None where the log does not tell. values: by their names in the log, such as valid_loss."""
+
+    epoch: int
+    updates: int | None
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """name: for tables and messages. path: its folder, or its log. validations: in the order of the training."""
+
+    name: str
+    path: Path
+    record: dict[str, Any]
+    validations: tuple[Validation, ...] = ()
+    log: RunLog | None = None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What tables are sorted by, the seed among them."""
+        return self.record["labels"]
+
+    @property
+    def seed(self) -> str:
+        """ "-" if the run does not tell."""
+        return str(self.labels.get("seed", "-"))
+
+    @property
+    def metric(self) -> str:
+        """What chose the checkpoint."""
+        return self.record.get("metric", "valid_loss")
+
+    @property
+    def by_updates(self) -> bool:
+        """Was it validated more often than once an epoch?"""
+        return len(self.validations) > len({each.epoch for each in self.validations})
+
+    def higher_is_better(self, metric: str) -> bool:
+        """As the run was told for its own metric; losses and perplexities are better if they are lower."""
+        if metric == self.metric and "higher_is_better" in self.record:
+            return bool(self.record["higher_is_better"])
+        return not any(word in metric for word in _LOWER_IS_BETTER)
+
+    def curve(self, metric: str, by_updates: bool | None = None) -> dict[int, float]:
+        """Epoch or update -> value, where the log has one. by_updates: which; default: the run's own."""
+        if by_updates is None:
+            by_updates = self.by_updates
+        found = ((v.updates if by_updates else v.epoch, v.values.get(metric)) for v in self.validations)
+        return {place: value for place, value in found if place is not None and value is not None}
+
+    def best(self, metric: str) -> dict[str, Any]:
+        """{"epoch": ..., "update": ... if known, metric: its best value, valid_loss_bits, valid_loss_nats}.
+
+        By fairseq's rule, the last of equal values. What the record says if there is no curve; {} if that does not.
+        """
+        curve = {at: v.values[metric] for at, v in enumerate(self.validations) if metric in v.values}
+        if not curve:
+            recorded = self.record.get("best") or {}
+            return dict(recorded) if metric == self.metric or metric in recorded else {}
+        at = self.validations[best_place(curve, self.higher_is_better(metric))]
+        bits = at.values.get("valid_loss")
+        losses = {} if bits is None else {"valid_loss_bits": bits, "valid_loss_nats": nats(bits)}
+        update = {} if at.updates is None else {"update": at.updates}
+        return {"epoch": at.epoch, **update, metric: at.values[metric], **losses}
+
+    def option(self, flag: str) -> str | None:
+        """The value of an option of fairseq-train, from the command or the configuration in the log."""
+        words = self._words
+        if flag in words[:-1]:
+            return words[words.index(flag) + 1]
+        return self.log.option(flag.removeprefix("--").replace("-", "_")) if self.log else None
+
+    @cached_property
+    def _words(self) -> list[str]:
+        return shlex.split(self.record.get("command") or "")
+
+    def settings(self) -> tuple[str, ...] | None:
+        """The command without seed and places; equal for the runs of one row. None if there is none."""
+        kept, skip = [], True
+        for word in self._words[1:] if len(self._words) > 1 else ():
+            if not skip and word not in _PLACES:
+                kept.append(word)
+            skip = word in _PLACES
+        return tuple(kept) or None
+
+    def texts(self) -> tuple[Path | None, Path | None]:
+        """Translations of the test set and their reference, None for what is not there."""
+        found = ((self.path / text, self.path / reference) for text, reference in _TEXTS)
+        for text, reference in found:
+            if text.is_file():
+                return text, reference if reference.is_file() else None
+        return None, None
+
+
+def find_runs(argument: str) -> list[Run]:
+    """The runs that one argument names: a run folder, a log, a save directory, or a folder that holds any of them.
+
+    NAME=PATH gives them the label `run`. Unfinished ones are among them (`is_finished`). Raises DataError if there is
+    none, or one that cannot be read.
+    """
+    name, separator, rest = argument.partition("=")
+    named = bool(separator) and bool(name) and not Path(argument).exists()
+    path = Path(rest if named else argument)
+    if not path.exists():
+        raise DataError(f"{path}: no such folder or log; check the path")
+    runs = list(_runs_in(path))
+    if not runs:
+        raise DataError(
+            f"{path}: no run in it: neither {RESULT} or {TRAINING} of the scripts, nor a log or checkpoints of "
+            "fairseq-train; check the path, or train first"
+        )
+    return (
+        [replace(run, record={**run.record, "labels": {"run": name, **run.labels}}) for run in runs] if named else runs
+    )
+
+
+def _runs_in(path: Path) -> Iterator[Run]:
+    if path.is_file():
+        yield run_of_log(path)
+        return
+    folders = {found.parent for name in (RESULT, TRAINING) for found in path.rglob(name)}
+    if folders:
+        yield from map(read_run, sorted(folders))
+        return
+    logs = [(log, read_log(log)) for log in sorted(path.rglob("*.log"))]
+    trainings = [(file, log) for file, log in logs if log.validations]
+    if trainings:
+        yield from (run_of_log(file, log) for file, log in trainings)
+        return
+    from embinit_fairseq.analysis.runs_checkpoints import run_of_checkpoints
+
+    yield from filter(None, map(run_of_checkpoints, sorted({file.parent for file in path.rglob("*.pt")})))
+
+
+def is_finished(run: Run) -> bool:
+    """Scored (a run of the scripts), or trained to the end (a log). A save directory does not tell: yes."""
+    if (run.path / TRAINING).is_file() or (run.path / RESULT).is_file():
+        return (run.path / RESULT).is_file()
+    return run.log is None or run.log.finished
+
+
+def read_run(folder: Path) -> Run:
+    """A folder with result.json, or, of an unfinished run, training.json."""
+    file = next(folder / name for name in (RESULT, TRAINING) if (folder / name).is_file())
+    record = read_record(file)
+    log = read_log(folder / "train.log") if (folder / "train.log").is_file() else None
+    metric = record.get("metric", "valid_loss")
+    if file.name == TRAINING and log is not None and any(metric in values for values in log.epochs.values()):
+        record = {**record, **summary(log, metric, record.get("higher_is_better", False))}
+    return Run(folder.as_posix(), folder, record, _validations(record, log), log)
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """result.json or training.json; DataError for a file that is none."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(
+            f"{file}: not JSON ({error}); remove it and start the run again, which writes it anew"
+        ) from error
+    parts = {"labels": dict, "epochs": dict, "best": dict, "scores": dict}
+    wrong = [
+        key for key, kind in parts.items() if not isinstance(record, dict) or not isinstance(record.get(key, {}), kind)
+    ]
+    if wrong or "labels" not in record:
+        raise DataError(
+            f"{file}: not the record of a run ({', '.join(wrong) or 'labels'} missing or of another kind); name the "
+            "folder of a run, or remove the file and start the run again"
+        )
+    return record
+
+
+def _validations(record: dict[str, Any], log: RunLog | None) -> tuple[Validation, ...]:
+    """Of the record, and from the log those within its epochs, if it has more of them.
+
+    The log of a finished run that is being continued goes on behind the record.
+    """
+    epochs = {int(epoch): values for epoch, values in record.get("epochs", {}).items()}
+    kept = [
+        Validation(epoch, _whole(values.get("valid_num_updates")), values) for epoch, values in sorted(epochs.items())
+    ]
+    last = max((each.updates for each in kept if each.updates is not None), default=0)
+    logged = [] if log is None else [_logged(u, values) for u, values in log.validations.items() if u <= last]
+    return tuple(logged if len(logged) > len(kept) else kept)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _logged(updates: int, values: dict[str, float]) -> Validation:
+    return Validation(int(values["epoch"]), updates, {key: value for key, value in values.items() if key != "epoch"})
+
+
+def summary(log: RunLog, metric: str, higher: bool) -> dict[str, Any]:
+    """The part of result.json that comes from the log; DataError if no epoch has the metric."""
+    best = log.best_epoch(metric, higher)
+    loss_bits = log.epochs[best].get("valid_loss")
+    return {
+        "parameters": {"all": log.parameters, "trained": log.trained_parameters},
+        "epochs": {str(epoch): values for epoch, values in sorted(log.epochs.items())},
+        "best": {
+            "epoch": best,
+            metric: log.epochs[best][metric],
+            "valid_loss_bits": loss_bits,
+            "valid_loss_nats": nats(loss_bits) if loss_bits is not None else None,
+        },
+        "time": {"wall_s": log.wall_s, "train_s": log.train_s, "sessions": log.sessions},
+    }
+
+
+def run_of_log(file: Path, log: RunLog | None = None) -> Run:
+    """What fairseq-train printed, as a run; its labels come from the configuration in the log.
+
+    With a log called train.log the folder is the run: translations may lie beside it.
+    """
+    log = log or read_log(file)
+    if not log.validations:
+        raise DataError(
+            f"{file}: no validation of fairseq-train in it; name a log of --log-format json, simple or tqdm, with at "
+            "least one validation"
+        )
+    options = {"task": "task", "arch": "arch", "init": "embed_init", "seed": "seed"}
+    labels = {label: log.option(option) for label, option in options.items()}
+    metric = f"valid_{log.option('best_checkpoint_metric') or 'loss'}"
+    higher = log.option("maximize_best_checkpoint_metric") == "True"
+    record = {
+        "labels": {label: value for label, value in labels.items() if value not in (None, "None")},
+        "metric": metric,
+        "higher_is_better": higher,
+        **summary(log, metric, higher),
+        "scores": {},
+    }
+    if not log.wall_s:
+        del record["time"]["wall_s"]  # --log-file has no times
+    path = file.parent if file.name == "train.log" else file
+    return Run(path.as_posix(), path, record, tuple(_logged(*each) for each in log.validations.items()), log)

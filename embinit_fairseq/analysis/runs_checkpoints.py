@@ -1,0 +1,73 @@
+"""Save directories of `fairseq-train` without a log: each checkpoint tells its epoch, updates and validation value."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.analysis.runs import Run, Validation
+from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.vectors.torch_file import load_safely, plain_types
+
+
+def run_of_checkpoints(folder: Path) -> Run | None:
+    """The run that saved the checkpoints in `folder`, by the metric that chose the best; None if it has none.
+
+    With --no-epoch-checkpoints only the best and the last validation are known.
+    """
+    states = {
+        file: load_safely(file, CheckpointError, "a fairseq checkpoint", plain_types()) for file in _files(folder)
+    }
+    found = {file: state["extra_state"] for file, state in states.items() if _is_training(state)}
+    if not found:
+        return None
+    options = _options(states[next(reversed(found))])
+    metric = f"valid_{options.get('best_checkpoint_metric', 'loss')}"
+    by_updates = {
+        each.updates: each for file, extra in found.items() if (each := _validation(states[file], extra, metric))
+    }
+    labels = {label: options.get(name) for label, name in (("task", "task"), ("arch", "arch"), ("init", "embed_init"))}
+    record = {
+        "labels": {
+            label: str(value) for label, value in {**labels, "seed": options.get("seed")}.items() if value is not None
+        },
+        "metric": metric,
+        "higher_is_better": bool(options.get("maximize_best_checkpoint_metric", False)),
+        "scores": {},
+    }
+    return Run(folder.as_posix(), folder, record, tuple(by_updates[update] for update in sorted(by_updates)))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("checkpoint*.pt"))
+
+
+def _is_training(state: Any) -> bool:
+    extra = state.get("extra_state") if isinstance(state, dict) else None
+    return (
+        isinstance(extra, dict) and isinstance(extra.get("train_iterator"), dict) and extra.get("val_loss") is not None
+    )
+
+
+def _validation(state: dict[str, Any], extra: dict[str, Any], metric: str) -> Validation | None:
+    """fairseq writes the number of the next epoch at the end of one."""
+    iterator, history = extra["train_iterator"], state.get("optimizer_history") or [{}]
+    updates = history[-1].get("num_updates")
+    if updates is None:
+        return None
+    ended = iterator.get("iterations_in_epoch", 0) == 0
+    return Validation(int(iterator["epoch"]) - ended, int(updates), {metric: float(extra["val_loss"])})
+
+
+def _options(state: dict[str, Any]) -> dict[str, Any]:
+    """Of `cfg` (fairseq >= 0.10) or `args`; the sections of a configuration are joined."""
+    sections = [*(state.get("cfg") or {}).values(), state.get("args")]
+    joined: dict[str, Any] = {}
+    for section in sections:
+        values = vars(section) if isinstance(section, Namespace) else section
+        joined.update(
+            {key: value for key, value in values.items() if value is not None} if isinstance(values, Mapping) else {}
+        )
+    return joined

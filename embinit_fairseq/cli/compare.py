@@ -1,0 +1,159 @@
+"""Trainings side by side: mean and sigma over seeds of validation figures and test scores, a paired bootstrap of the
+translations, curves, and what makes the figures comparable or not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from embinit_fairseq.analysis.comparison import Table, baseline_row, check_baseline
+from embinit_fairseq.analysis.comparison_bootstrap import (
+    SeedTest,
+    Texts,
+    check_bootstrap,
+    paired_tests,
+    read_texts,
+    scores_of,
+)
+from embinit_fairseq.analysis.comparison_warnings import warnings
+from embinit_fairseq.cli import plot_curves
+from embinit_fairseq.cli.compare_files import write_json, write_text
+from embinit_fairseq.cli.compare_table import markdown
+from embinit_fairseq.cli.sources import print_json
+from embinit_fairseq.errors import DataError, OptionError
+
+HELP = "runs side by side: seeds, scores, paired bootstrap, curves"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    plot_curves.add_run_options(parser)
+    add = parser.add_argument
+    add("--output", metavar="DIR", help="write results.md, results.json and curves.png; default: print only")
+    add("--baseline", metavar="NAME", help="row that the others are tested against; default: the first of each table")
+    add("--samples", type=int, default=1000, metavar="N", help="of the bootstrap; default: %(default)s")
+    add("--seed", type=int, default=12345, metavar="N", help="of the bootstrap; default: %(default)s, sacrebleu's")
+    add("--reference", metavar="FILE", help="reference of the test set, for runs that keep no copy of it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, test, write, print."""
+    check_bootstrap(args.samples, args.seed)
+    output = _output(args.output)
+    if args.reference is not None and not Path(args.reference).is_file():
+        raise DataError(f"--reference {args.reference}: no such file; check the path")
+    tables, unfinished = plot_curves.read_tables(args)
+    check_baseline(tables, args.baseline)
+    tests, notes = zip(*(_tests(table, args) for table in tables))
+    text = markdown(tables, tests, notes, args.baseline, unfinished)
+    record = {
+        "tables": [_record(*each, args) for each in zip(tables, tests, notes)],
+        "unfinished": unfinished,
+        "files": [],
+    }
+    if output is not None:
+        record["files"] = _write(output, tables, text, record, args.unit)
+    if args.json:
+        print_json(record)
+    else:
+        print(text, end="")
+    return 0
+
+
+def _output(path: str | None) -> Path | None:
+    """The folder, made before any work; OptionError if it cannot be."""
+    if path is None:
+        return None
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"--output {path}: cannot be made ({error.strerror}); choose another folder") from error
+    return folder
+
+
+def _tests(table: Table, args: argparse.Namespace) -> tuple[list[SeedTest], list[str]]:
+    """The paired bootstrap of a table, and what is to be said about it. Scores that runs lack are added to them."""
+    texts, notes = _texts(table, args.reference and Path(args.reference))
+    base = baseline_row(table, args.baseline)
+    if not texts or base is None:
+        return [], [*notes, *([f"no paired bootstrap: no row is called {args.baseline}"] if texts else [])]
+    for run in table.runs:
+        if run.name in texts:
+            run.record["scores"] = {**scores_of(run, texts[run.name]), **run.record.get("scores", {})}
+    others = [row for row in table.rows if row is not base]
+    by_seed = paired_tests(base, others, texts, args.samples, args.seed)
+    progress = {"desc": "paired bootstrap", "unit": "seed", "leave": False, "delay": 1.0}
+    found = [test for tests in tqdm(by_seed, total=len(base.runs), **progress) for test in tests]
+    missing = [row.name for row in others if not any(test.row == row.name for test in found)]
+    if found:
+        notes.append(
+            f"paired bootstrap over the sentences of the test set, {args.samples:,} samples, each seed by itself; p is "
+            f"two-sided; signature `{found[0].scores[0].signature}`"
+        )
+    if missing:
+        notes.append(f"no paired bootstrap of {', '.join(missing)}: no seed with translations of both rows")
+    return found, notes
+
+
+def _texts(table: Table, reference: Path | None) -> tuple[dict[str, Texts], list[str]]:
+    """Translations by the names of the runs; a run without a reference is a note, damaged files are an error."""
+    found, without = {}, []
+    for run in table.runs:
+        path, kept = run.texts()
+        if path is not None and kept is None and reference is None:
+            without.append(run.name)
+        elif (texts := read_texts(run, reference)) is not None:
+            found[run.name] = texts
+    notes = []
+    if without:
+        notes.append(
+            f"no paired bootstrap and no new scores for {', '.join(without)}: no test.reference.text beside the "
+            "translations; name the reference with --reference"
+        )
+    return found, notes
+
+
+def _record(table: Table, tests: Sequence[SeedTest], notes: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
+    """A table as data."""
+    columns, curves = table.columns(), plot_curves.curves_record(table)
+    rows = []
+    for row, curve in zip(table.rows, curves["rows"]):
+        results = row.results(table.metric)
+        runs = [{"run": run.name, "seed": run.seed, "best": run.best(table.metric)} for run in row.runs]
+        summary = {column.title: column.summary(results) for column in columns}
+        rows.append({"name": row.name, "labels": row.labels, "runs": runs, "summary": summary, "mean": curve["means"]})
+    base = baseline_row(table, args.baseline)
+    return {
+        "title": table.title,
+        "metric": table.metric,
+        "higher_is_better": table.higher,
+        "labels": table.common,
+        "warnings": warnings(table),
+        "notes": list(notes),
+        "rows": rows,
+        "baseline": base.name if base else None,
+        "bootstrap": [_test_record(test) for test in tests],
+    }
+
+
+def _test_record(test: SeedTest) -> dict[str, Any]:
+    scores = {score.metric: {**vars(score), "difference": score.difference} for score in test.scores}
+    return {"row": test.row, "seed": test.seed, **scores}
+
+
+def _write(output: Path, tables: Sequence[Table], text: str, record: dict[str, Any], unit: str) -> list[str]:
+    """The three files; curves.png only if there are curves and matplotlib."""
+    picture = output / "curves.png"
+    has_curves = any(table.curves() for table in tables)
+    drawn = has_curves and plot_curves.try_to_draw(plot_curves.draw, tables, picture, unit)
+    files = [str(output / name) for name in ("results.md", "results.json")] + ([str(picture)] if drawn else [])
+    if not drawn:
+        picture.unlink(missing_ok=True)  # of an earlier comparison
+    write_text(output / "results.md", text)
+    write_json(output / "results.json", {**record, "files": files})
+    return files

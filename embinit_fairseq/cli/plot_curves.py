@@ -1,0 +1,159 @@
+"""Validation curves of runs (Kim et al. 2024, Figure 1): a line for each group of seeds, the mean of its runs, in a
+band from the lowest to the highest of them; a ring marks where the mean is best."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embinit_fairseq.analysis.comparison import Table, check_finished, compare, metric_title
+from embinit_fairseq.analysis.runs import find_runs, is_finished
+from embinit_fairseq.analysis.runs_log import best_place, nats
+from embinit_fairseq.errors import OptionError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: what a loss is shown in; fairseq logs bits
+UNITS: dict[str, Callable[[float], float]] = {"bits": float, "nats": nats, "perplexity": lambda bits: math.pow(2, bits)}
+HELP = "validation curves of runs, mean and band over seeds"
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """RUN ..., --metric, --by, --unit, --unfinished, --json."""
+    add = parser.add_argument
+    add(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="a run folder (result.json), a log or save directory of fairseq-train, or a folder that holds any of "
+        "them; NAME=PATH names it",
+    )
+    add(
+        "--metric",
+        metavar="NAME",
+        help="as logged, such as valid_loss, valid_bleu; default: what chose the checkpoints",
+    )
+    add("--by", nargs="+", default=[], metavar="LABEL", help="labels that make a row; default: all but the seed")
+    add("--unit", choices=UNITS, default="bits", help="of losses in pictures; default: %(default)s, as logged")
+    add("--unfinished", action="store_true", help="also runs that have not come to their end")
+    add("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_run_options(parser)
+    parser.add_argument("--output", required=True, metavar="FILE.png", help="the picture")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, draw, print."""
+    from embinit_fairseq.cli import plot_figure
+    from embinit_fairseq.cli.sources import print_json
+
+    plot_figure.check_output(args.output)
+    tables, unfinished = read_tables(args)
+    draw(tables, Path(args.output), args.unit)
+    record = {"picture": args.output, "tables": [curves_record(table) for table in tables], "unfinished": unfinished}
+    if args.json:
+        print_json(record)
+    else:
+        print("\n".join([*(_line(table, row) for table in record["tables"] for row in table["rows"]), "", args.output]))
+    return 0
+
+
+def read_tables(args: argparse.Namespace) -> tuple[list[Table], list[str]]:
+    """What the arguments of `add_run_options` name, and the names of unfinished runs that were left out."""
+    runs = list({run.path.resolve(): run for argument in args.runs for run in find_runs(argument)}.values())
+    ended = [run for run in runs if is_finished(run) or (args.unfinished and run.validations)]
+    left_out = [run for run in runs if run not in ended]
+    check_finished(ended, left_out)
+    return compare(ended, args.by, args.metric), [run.name for run in left_out]
+
+
+def curves_record(table: Table) -> dict[str, Any]:
+    """Means and best places of a table, as data."""
+    rows = []
+    curves = table.curves()
+    for row in table.rows:
+        curve = curves.get(row.name, {})
+        means = {place: statistics.fmean(values) for place, values in curve.items()}
+        best = best_place(means, table.higher) if means else None
+        rows.append({"name": row.name, "runs": len(row.runs), "best": best, "value": means.get(best), "means": means})
+    place = "update" if table.by_updates else "epoch"
+    return {"title": table.title, "metric": table.metric, "place": place, "rows": rows}
+
+
+def _line(table: dict[str, Any], row: dict[str, Any]) -> str:
+    value = "no curve" if row["best"] is None else f"{row['value']:.3f} at {table['place']} {row['best']:,}"
+    return f"{table['title']}, {row['name']} ({row['runs']}): best mean {table['metric']} {value}"
+
+
+def draw(tables: Sequence[Table], path: Path, unit: str = "bits") -> None:
+    """One panel a table, in a PNG; OptionError if no table has a curve."""
+    with_curves = [table for table in tables if table.curves()]
+    if not with_curves:
+        raise OptionError("no run has logged the metric more than once: there is no curve to draw")
+    figure, panels = new_panels(len(with_curves))
+    for axes, table in zip(panels, with_curves):
+        convert = UNITS[unit] if table.metric.endswith("loss") else float
+        runs = {row.name: len(row.runs) for row in table.rows}
+        for name, curve in table.curves().items():
+            shown = {place: list(map(convert, values)) for place, values in curve.items()}
+            draw_mean(axes, f"{name} ({runs[name]})", shown, table.higher)
+        label = metric_title(table.metric) + (f" ({unit})" if table.metric.endswith("loss") else "")
+        finish(axes, table.title, "update" if table.by_updates else "epoch", label, legend="(runs)")
+    save(figure, path)
+
+
+def new_panels(columns: int, height: float = 4.2) -> tuple[Figure, list[Axes]]:
+    """A figure without a window, and its panels side by side."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6 * columns, height), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def draw_mean(axes: Axes, label: str, curve: Mapping[int, Sequence[float]], higher: bool | None = None) -> None:
+    """Mean over runs, a band from min to max. curve: place -> values of all runs. higher: with a ring at the best."""
+    places, values = list(curve), list(curve.values())
+    means = list(map(statistics.fmean, values))
+    (line,) = axes.plot(places, means, marker="." if len(places) <= 40 else "", label=label)
+    axes.fill_between(places, list(map(min, values)), list(map(max, values)), alpha=0.15, color=line.get_color())
+    if higher is not None and places:
+        best = best_place(dict(zip(places, means)), higher)
+        axes.plot(best, means[places.index(best)], "o", markersize=9, markerfacecolor="none", color=line.get_color())
+
+
+def finish(axes: Axes, title: str, place: str, value: str, legend: str | None = None) -> None:
+    """Names, whole numbers below, a grid, and the legend under this title."""
+    axes.set_title(title, parse_math=False)
+    axes.set_xlabel(place)
+    axes.set_ylabel(value)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(alpha=0.3)
+    if legend is not None:
+        axes.legend(title=legend)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As PNG, complete or not there."""
+    from embinit_fairseq.cli import plot_figure
+
+    plot_figure.save(figure, str(path))
+
+
+def try_to_draw(plot: Callable[..., None], *arguments: Any) -> bool:
+    """Call `plot`, or say what is missing: tables are worth having without pictures. Was it drawn?"""
+    try:
+        plot(*arguments)
+    except ModuleNotFoundError as error:
+        print(f"no picture: {error.name} is missing (pip install {error.name})", file=sys.stderr)
+        return False
+    return True

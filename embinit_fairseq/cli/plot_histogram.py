@@ -1,0 +1,159 @@
+"""How the values of embedding tables are distributed, several tables in one picture, beside Xavier's sigma and the
+sigma of the position encoding (Kim et al. 2024, Tables 2 and 6)."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from typing import Any
+
+import numpy as np
+
+from embinit_fairseq.analysis.histograms import ValueHistogram, embedding_tables, value_histograms
+from embinit_fairseq.analysis.positions import FORMULAS, position_table
+from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.cli import plot_curves, plot_figure
+from embinit_fairseq.cli.sources import print_json, read_vectors
+from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.init.statistics import describe
+from embinit_fairseq.vectors.open import FORMATS
+from embinit_fairseq.vocab.align import align, plan
+from embinit_fairseq.vocab.dictionary import read_dictionary
+
+HELP = "values of embedding tables, with Xavier's and the positions' sigma"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("--vectors", nargs="+", default=[], metavar="PATH", help="vectors in any format that --embed-init reads")
+    add("--checkpoint", nargs="+", default=[], metavar="FILE.pt", help="written by fairseq-train")
+    add("--slot", nargs="+", default=[], metavar="SLOT", help="tables of the checkpoints (encoder, ...); default: all")
+    add("--dict", metavar="DICT", help="fairseq's dict.txt: of --vectors only the rows of its words; default: all rows")
+    add("--format", choices=FORMATS, help="of --vectors; default: recognised from the content")
+    add("--scaled", action="store_true", help="times sqrt(D), as a transformer adds them to the positions")
+    add("--bins", type=int, default=201, metavar="N", help="default: %(default)s")
+    add("--position-formula", choices=FORMULAS, default="fairseq", help="default: %(default)s")
+    add("--position-rows", type=int, default=1024, metavar="L", help="default: %(default)s")
+    add("--output", required=True, metavar="FILE.png", help="the picture")
+    add("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, count, draw, print."""
+    if not args.vectors and not args.checkpoint:
+        raise OptionError("nothing to draw: give --vectors PATH or --checkpoint FILE.pt")
+    if args.slot and not args.checkpoint:
+        raise OptionError(f"--slot {args.slot[0]}: tables of a checkpoint are meant; give --checkpoint FILE.pt")
+    if args.bins < 2:
+        raise OptionError(f"--bins {args.bins}: must be at least 2")
+    plot_figure.check_output(args.output)
+    tables = read_tables(args)
+    edges, found = value_histograms(tables, args.bins, args.scaled)
+    positions = {table.dim: position_std(args, table.dim) for table in found}
+    draw(edges, found, positions, args.scaled, args.output)
+    record = _record(edges, found, positions, args)
+    if args.json:
+        print_json(record)
+    else:
+        print(render(record))
+    return 0
+
+
+def read_tables(args: argparse.Namespace) -> dict[str, np.ndarray]:
+    """Name -> (N, D) float32 of everything that was asked for."""
+    tables: dict[str, np.ndarray] = {}
+    for path in args.vectors:
+        tables[_new_name(os.path.basename(os.path.normpath(path)), path, tables)] = _vectors(path, args)
+    for path in args.checkpoint:
+        state = load_checkpoint(path).get("model")
+        if not isinstance(state, dict):
+            raise CheckpointError(f"{path}: not a fairseq checkpoint; name a checkpoint*.pt that fairseq-train wrote")
+        short = os.path.join(*os.path.abspath(path).split(os.sep)[-2:])
+        for slot, table in embedding_tables(state, path, args.slot).items():
+            tables[_new_name(f"{short}, {slot}", f"{path}, {slot}", tables)] = table
+    return tables
+
+
+def _new_name(name: str, longer: str, tables: dict[str, np.ndarray]) -> str:
+    return longer if name in tables else name
+
+
+def _vectors(path: str, args: argparse.Namespace) -> np.ndarray:
+    source = argparse.Namespace(vectors=path, format=args.format, strict=False, side=None)
+    if args.dict is None:
+        return read_vectors(source, None).matrix
+    vocabulary = read_dictionary(args.dict)
+    table = read_vectors(source, plan(vocabulary))
+    rows, matrix = align(vocabulary, table).gather(table, vocabulary)
+    if not len(rows):
+        raise OptionError(f"--dict {args.dict}: none of its words is in {path}; check language and tokenisation")
+    return matrix
+
+
+def position_std(args: argparse.Namespace, dim: int) -> float:
+    """sigma of the position encoding; without --scaled in units of the table before it is scaled."""
+    std = describe(position_table(args.position_formula, args.position_rows, dim))["std"]
+    return std if args.scaled else std / math.sqrt(dim)
+
+
+def _record(
+    edges: np.ndarray, found: list[ValueHistogram], positions: dict[int, float], args: argparse.Namespace
+) -> dict[str, Any]:
+    tables = [
+        {
+            "name": each.name,
+            "rows": each.rows,
+            "dim": each.dim,
+            **each.moments,
+            "outside": each.outside,
+            "xavier_std": _xavier(each, args.scaled),
+            "position_std": positions[each.dim],
+            "density": each.density.tolist(),
+        }
+        for each in found
+    ]
+    return {"picture": args.output, "scaled": args.scaled, "edges": edges.tolist(), "tables": tables}
+
+
+def _xavier(table: ValueHistogram, scaled: bool) -> float:
+    return table.xavier_std * (math.sqrt(table.dim) if scaled else 1.0)
+
+
+def render(record: dict[str, Any]) -> str:
+    """The record as a table for people."""
+    width = max(len(table["name"]) for table in record["tables"]) + 2
+    titles = ("N x D", "min", "max", "mean", "sigma", "Xavier's", "positions'")
+    lines = ["times sqrt(D)" if record["scaled"] else "as stored; positions' sigma divided by sqrt(D)", ""]
+    lines.append(f"{'':<{width}}" + "".join(f"{title:>12}" for title in titles))
+    for table in record["tables"]:
+        size = f"{table['rows']:,} x {table['dim']}"
+        values = [table[key] for key in ("min", "max", "mean", "std", "xavier_std", "position_std")]
+        lines.append(f"{table['name']:<{width}}{size:>12}" + "".join(f"{value:>12.4g}" for value in values))
+    return "\n".join([*lines, "", f"picture: {record['picture']}"])
+
+
+def draw(edges: np.ndarray, found: list[ValueHistogram], positions: dict[int, float], scaled: bool, path: str) -> None:
+    """Densities as steps on a logarithmic scale; lines at + and - of each sigma, dashed Xavier's, dotted positions'."""
+    figure, (axes,) = plot_curves.new_panels(1, height=4.8)
+    for table in found:
+        label = f"{table.name}: sigma {table.moments['std']:.3g}"
+        steps = axes.stairs(table.density, edges, label=label, linewidth=1.3, baseline=None)
+        for sign in (-1, 1):
+            axes.axvline(sign * _xavier(table, scaled), color=steps.get_edgecolor(), linestyle="--", linewidth=0.9)
+    for std in sorted(set(positions.values())):
+        for sign in (-1, 1):
+            axes.axvline(sign * std, color="black", linestyle=":", linewidth=1)
+    axes.plot([], [], "--", color="0.4", label="Xavier's sigma for N x D")
+    axes.plot([], [], ":", color="black", label="positions' sigma" + ("" if scaled else " / sqrt(D)"))
+    axes.set_yscale("log")
+    reach = max(edges[-1], *(1.1 * std for std in positions.values()))
+    axes.set_xlim(-reach, reach)
+    axes.set_xlabel("value" + (" times sqrt(D)" if scaled else ""))
+    axes.set_ylabel("density")
+    axes.grid(alpha=0.3)
+    legend = figure.legend(loc="outside lower center", fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    plot_figure.save(figure, path)

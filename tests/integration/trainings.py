@@ -1,0 +1,100 @@
+"""A tiny translation model's training, and what is looked at after one: losses, models, a run that was killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from programs import PYTHON
+
+from embinit_fairseq.checkpoints.reading import load_checkpoint
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TRAIN = [
+    *("--user-dir", str(REPOSITORY / "embinit_fairseq"), "--task", "translation", "--arch", "transformer_iwslt_de_en"),
+    *("--encoder-embed-dim", "8", "--encoder-ffn-embed-dim", "8", "--encoder-layers", "1"),
+    *("--decoder-embed-dim", "8", "--decoder-ffn-embed-dim", "8", "--decoder-layers", "1"),
+    *("--encoder-attention-heads", "2", "--decoder-attention-heads", "2"),
+    *("--optimizer", "adam", "--lr", "0.005", "--batch-size", "20", "--required-batch-size-multiple", "1", "--cpu"),
+    *("--log-format", "json", "--log-interval", "1", "--num-workers", "0", "--no-epoch-checkpoints"),
+]
+SAVE_OFTEN = ["--save-interval-updates", "4", "--keep-interval-updates", "1"]
+
+
+def command(data, run, *flags):
+    return [PYTHON, "-m", "fairseq_cli.train", str(data), *TRAIN, "--save-dir", str(run), *flags]
+
+
+def train(data, run, *flags):
+    """Run fairseq-train; returns its log."""
+    return run_to_end(command(data, run, *flags))
+
+
+def run_to_end(command_line):
+    """The log of a training that must succeed."""
+    done = subprocess.run(command_line, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
+    return done.stderr + done.stdout
+
+
+def losses(log):
+    """num_updates -> loss of every training update and every validation."""
+    found = {}
+    for line in log.splitlines():
+        body = line.rsplit(" | ", 1)[-1]
+        if body.startswith('{"'):
+            numbers = json.loads(body)
+            if "train_inner" in line:
+                found["train", numbers["num_updates"]] = numbers["loss"]
+            elif "valid_loss" in numbers:
+                found["valid", numbers["valid_num_updates"]] = numbers["valid_loss"]
+    return found
+
+
+def model_of(path):
+    return load_checkpoint(path)["model"]
+
+
+def same(one, other):
+    return set(one) == set(other) and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def kill_9_and_resume(arguments, folder, at_update):
+    """Losses and final model of a whole run, and of one that was killed at an update and started again.
+
+    The latter two are new processes (programs.py), whatever the command starts with.
+    """
+    whole = losses(run_to_end([*arguments, "--save-dir", str(folder / "whole")]))
+    run, log = folder / "killed", folder / "killed.log"
+    command_line = [sys.executable, *arguments[1:], "--save-dir", str(run)]
+    with log.open("w") as file:
+        process = subprocess.Popen(command_line, stdout=file, stderr=file)
+        deadline = time.time() + 120
+        while f'"num_updates": "{at_update}"' not in log.read_text() and time.time() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+    rest = losses(run_to_end(command_line))
+    assert min(int(updates) for _, updates in rest) > 1, "it started anew"
+    assert all(whole[key] == loss for key, loss in rest.items())
+    assert same(model_of(folder / "whole" / "checkpoint_last.pt"), model_of(run / "checkpoint_last.pt"))
+    return rest
+
+
+def validation_loss(data, checkpoint):
+    """Mean cross-entropy a token (base e) of the validation text, in double precision."""
+    from fairseq import checkpoint_utils
+
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(data)})
+    task.load_dataset("valid")
+    samples = task.dataset("valid")
+    batch = samples.collater([samples[at] for at in range(len(samples))])
+    model = model.double().eval()
+    logits = model(**batch["net_input"])[0].transpose(1, 2)
+    return float(torch.nn.functional.cross_entropy(logits, batch["target"], ignore_index=1))
