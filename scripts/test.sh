@@ -24,6 +24,10 @@ cd "$repo"
 "$venv/bin/python" -m ruff format --check .
 # fairseq's commands are started by some tests, and small tests are slower with many threads
 export PATH="$venv/bin:$PATH" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# from Python 3.12 on lines can be counted without slowing everything down
+if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
+    export COVERAGE_CORE="${COVERAGE_CORE:-sysmon}"
+fi
 # all tests of a file in one process, so that what they share is made once; the long ones come first
 "$venv/bin/python" -m pytest tests -n "${TEST_JOBS:-2}" --dist loadscope --no-loadscope-reorder \
     --cov=embinit_fairseq --cov-report=term-missing:skip-covered "$@"

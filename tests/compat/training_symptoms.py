@@ -109,6 +109,9 @@ def bf16_on_gpus() -> None:
     assert not is_tpu("--bf16")
     assert is_tpu("--bf16", "--tpu")
     assert is_tpu("--tpu")
+    given, parser = ["data", "--task", "translation"], options.get_validation_parser()
+    # as fairseq-validate asks for what was given
+    assert not hasattr(options.parse_args_and_arch(parser, given, suppress_defaults=True), "tpu")
 
 
 def cpu_autocast() -> None:

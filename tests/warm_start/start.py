@@ -6,6 +6,7 @@ import atexit
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -70,4 +71,9 @@ def start_server(folder: Path) -> None:
             env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
             start_new_session=True,  # Ctrl-C reaches the programs through their clients
         )
-    atexit.register(server.communicate)
+    atexit.register(end, server, folder)
+
+
+def end(server: subprocess.Popen, folder: Path) -> None:
+    server.communicate()  # closes its input
+    shutil.rmtree(folder, ignore_errors=True)  # an error left it there

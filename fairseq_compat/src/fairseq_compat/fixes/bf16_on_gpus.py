@@ -31,7 +31,8 @@ def patching(module):
     def parse_args_and_arch(parser, input_args=None, *args, **kwargs):
         parsed = original(parser, input_args, *args, **kwargs)
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
-        if namespace.bf16 and "--tpu" not in (sys.argv if input_args is None else input_args):
+        # fairseq-validate also asks for only what was given (suppress_defaults)
+        if getattr(namespace, "bf16", False) and "--tpu" not in (sys.argv if input_args is None else input_args):
             namespace.tpu = False
         return parsed
 
