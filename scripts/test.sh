@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Sets up the environment, checks style, runs all tests with coverage. Extra arguments go to pytest.
+# Sets up the environment, checks style, runs all tests. Extra arguments go to pytest.
 set -euo pipefail
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
     cat <<'USAGE'
 Usage: bash scripts/test.sh [ARGUMENT OF PYTEST ...]
+  bash scripts/test.sh --cov=embinit_fairseq    with the coverage of the package (on Python 3.11 a minute or two more)
 
 Environment variables: VENV, the environment to use (default: .venv in the root of the repository); EMBINIT_DATA, the
 folder with the real data sets (tests that need it are skipped without it); TEST_JOBS, processes that run tests at a time
@@ -29,5 +30,4 @@ if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; the
     export COVERAGE_CORE="${COVERAGE_CORE:-sysmon}"
 fi
 # all tests of a file in one process, so that what they share is made once; the long ones come first
-"$venv/bin/python" -m pytest tests -n "${TEST_JOBS:-2}" --dist loadscope --no-loadscope-reorder \
-    --cov=embinit_fairseq --cov-report=term-missing:skip-covered "$@"
+"$venv/bin/python" -m pytest tests -n "${TEST_JOBS:-2}" --dist loadscope --no-loadscope-reorder "$@"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from pathlib import Path
@@ -11,6 +12,17 @@ import pytest
 from programs import PYTHON
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def no_handlers_of_earlier_tests() -> None:
+    """fairseq's commands give the root logger a handler for the sys.stdout of that moment, which a test closes again.
+
+    A later message would print an error of logging with its whole stack.
+    """
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if type(handler) is logging.StreamHandler]:
+        root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -253,7 +253,7 @@ def test_errors_of_options(capsys, tmp_path, saved):
     assert "ends in .png" in failure(capsys, *argv, "--output", str(tmp_path / "p.pdf"))
     (tmp_path / "d.png").mkdir()
     assert "a folder; name a file" in failure(capsys, *argv, "--output", str(tmp_path / "d.png"))
-    assert "positions, correlations" in failure(capsys, "histogram").replace("'", "")
+    assert "positions, correlations" in failure(capsys, "curvature").replace("'", "")
     assert not (tmp_path / "p.png").exists()
 
 
