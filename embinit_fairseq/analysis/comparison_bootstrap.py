@@ -69,7 +69,8 @@ def check_bootstrap(samples: int, seed: int) -> None:
 def read_texts(run: Run, reference: Path | None = None) -> Texts | None:
     """Translations and reference of a run, None without translations. reference: used where the run keeps none.
 
-    Raises DataError for a missing reference, or for files of different length.
+    Raises DataError for a missing reference, for files of different length, and for a reference that was named but
+    does not give the BLEU that the run has.
     """
     path, kept = run.texts()
     if path is None:
@@ -86,7 +87,23 @@ def read_texts(run: Run, reference: Path | None = None) -> Texts | None:
             f"{path} has {counted(len(lines), 'line')}, but the reference {other} {len(expected):,}; translate the "
             "test set again, or name the right file with --reference"
         )
-    return Texts(path, lines, expected)
+    texts = Texts(path, lines, expected)
+    if kept is None:
+        _check_named(run, texts, other)
+    return texts
+
+
+def _check_named(run: Run, texts: Texts, reference: Path) -> None:
+    """A file of equal length may be that of another language or another test set."""
+    recorded = (run.record.get("scores") or {}).get("bleu")
+    if not isinstance(recorded, dict) or recorded.get("score") is None:
+        return
+    found = _metrics(run)["bleu"].corpus_score(texts.lines, [texts.reference]).score
+    if abs(found - recorded["score"]) > 0.05:  # versions of sacrebleu agree better than that
+        raise DataError(
+            f"--reference {reference}: gives {run.name} BLEU {found:.1f}, but its record has {recorded['score']:.1f}; "
+            "name the reference that these translations were scored with, or compare runs of one test set at a time"
+        )
 
 
 def _lines(path: Path) -> list[str]:

@@ -229,6 +229,22 @@ def test_a_reference_can_be_named(tmp_path, compare) -> None:
     assert table["rows"][1]["summary"]["BLEU"]["mean"] == pytest.approx(Bleu().corpus_score(BETTER, [REFERENCE]).score)
 
 
+def test_a_reference_of_another_test_set_is_refused(tmp_path, compare, refused) -> None:
+    metric = Bleu(lowercase=True)
+    right = metric.corpus_score(BETTER, [REFERENCE]).score
+    for name, recorded in (("none", right), ("xavier", right + 0.01)):
+        run = write_run(tmp_path / name, {"init": name, "seed": "1"}, [1.0], scores=score(recorded))
+        write_texts(run, BETTER, None)
+    reference = tmp_path / "reference"
+    reference.write_text("\n".join(REFERENCE) + "\n")
+    (table,) = compare(tmp_path, "--reference", reference, "--samples", "10")["tables"]
+    assert table["bootstrap"]
+    reference.write_text("\n".join(reversed(REFERENCE)) + "\n")
+    message = refused(tmp_path, "--reference", reference)
+    assert f"--reference {reference}: gives " in message
+    assert f"its record has {right:.1f}" in message
+
+
 def test_texts_that_do_not_fit_are_refused(tmp_path, refused) -> None:
     for name, lines in (("none", WORSE), ("xavier", BETTER)):
         write_texts(write_run(tmp_path / name, {"init": name, "seed": "1"}, [1.0]), lines, REFERENCE)
