@@ -1,0 +1,87 @@
+"""`--criterion word_loss`: cross-entropy whose validation is per word, so that different sub-words compare.
+
+To be given to fairseq as --user-dir. Trains like `cross_entropy`. In validation it logs, beside the loss per piece,
+
+    word_nll      nats per word: the sum over all pieces and sentence ends, divided by the number of words and sentence
+                  ends; word_ppl is its exponential
+    new_nll       nats per word of --new-words, the sum over the word's pieces; new_ppl
+    other_nll     nats per any other word or sentence end; other_ppl
+    words, new    how many words and sentence ends, and how many of --new-words among them
+
+A word begins behind a piece without `@@` at its end (subword-nmt) and ends with such a piece; sentences must not be cut
+inside words (--sample-break-mode eos or complete). Numbers of words do not depend on how words are cut.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq import metrics
+from fairseq.criterions import register_criterion
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion, CrossEntropyCriterionConfig
+
+CONTINUES = "@@"
+_COUNTED = ("word", "new", "other")
+
+
+def words_of(symbols: list[str], nll: list[float]) -> Iterator[tuple[str, float]]:
+    """(word, nats) of one sentence: pieces put together, their losses added."""
+    word, loss = "", 0.0
+    for symbol, value in zip(symbols, nll):
+        word, loss = word + symbol.removesuffix(CONTINUES), loss + value
+        if not symbol.endswith(CONTINUES):
+            yield word, loss
+            word, loss = "", 0.0
+
+
+@dataclass
+class WordLossConfig(CrossEntropyCriterionConfig):
+    new_words: Optional[str] = field(
+        default=None, metadata={"help": "file with words to be counted apart: the first column is read"}
+    )
+
+
+@register_criterion("word_loss", dataclass=WordLossConfig)
+class WordLossCriterion(CrossEntropyCriterion):
+    def __init__(self, task: Any, sentence_avg: bool, new_words: Optional[str]):
+        super().__init__(task, sentence_avg)
+        self.dictionary = task.target_dictionary
+        lines = Path(new_words).read_text(encoding="utf-8").splitlines() if new_words else []
+        self.new_words = {line.split("\t")[0].strip() for line in lines}
+
+    def forward(self, model, sample, reduce=True):
+        """As `cross_entropy`; when the model does not train, sums over words are logged, too."""
+        if self.training:
+            return super().forward(model, sample, reduce)
+        losses, sample_size, logging_output = super().forward(model, sample, reduce=False)
+        target = model.get_targets(sample, None)
+        logging_output.update(self._sums(target.tolist(), losses.view_as(target).tolist()))
+        loss = losses.sum()
+        logging_output["loss"] = loss.data
+        return loss if reduce else losses, sample_size, logging_output
+
+    def _sums(self, target: list[list[int]], nll: list[list[float]]) -> dict[str, float]:
+        """target, nll: (B, T) with padding. Sums of nats and numbers of words, by kind."""
+        found = {f"{kind}_{what}": 0.0 for kind in _COUNTED for what in ("sum", "count")}
+        for ids, values in zip(target, nll):
+            symbols = [self.dictionary[number] for number in ids if number != self.padding_idx]
+            for word, loss in words_of(symbols, values):
+                for kind in ("word", "new" if word in self.new_words else "other"):
+                    found[f"{kind}_sum"] += loss
+                    found[f"{kind}_count"] += 1
+        return found
+
+    @staticmethod
+    def reduce_metrics(logging_outputs) -> None:
+        """Sums over all batches and workers become means per word."""
+        CrossEntropyCriterion.reduce_metrics(logging_outputs)
+        for kind in _COUNTED:
+            count = sum(log.get(f"{kind}_count", 0) for log in logging_outputs)
+            if count:
+                total = sum(log[f"{kind}_sum"] for log in logging_outputs)
+                metrics.log_scalar(f"{kind}_nll", float(total / count), float(count), round=6)
+                metrics.log_derived(f"{kind}_ppl", lambda meters, kind=kind: math.exp(meters[f"{kind}_nll"].avg))
+                if kind != "other":
+                    metrics.log_scalar_sum("words" if kind == "word" else kind, float(count))
