@@ -1,21 +1,24 @@
 """Options of `--arch duo_transformer_*`: what they are, which go together, what they make of a side."""
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
-import functools
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from omegaconf import II
+from fairseq.dataclass import ChoiceEnum
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.duo_embedding import SUFFIXES, DuoSideConfig
 from embinit_fairseq.models.ranges import check_ranges, flag
-from embinit_fairseq.modules.attention_kernels import KERNELS
+from embinit_fairseq.models.translation_options import (
+    SIDES,
+    TranslationConfig,
+    check_joined,
+    layer_config,
+    side_option,
+    tied_output,
+)
 from embinit_fairseq.modules.duo_layers import StreamConfig
-from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig
 
-SIDES = ("encoder", "decoder")
 ON_OFF = ChoiceEnum(["on", "off"])
 #: sizes that a side has for itself
 _SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "learned_pos")
@@ -24,7 +27,7 @@ _DUO = ("duo_share_weights", "duo_norm", "duo_fusion")
 
 
 @dataclass
-class DuoTransformerConfig(FairseqDataclass):
+class DuoTransformerConfig(TranslationConfig):
     """Options of fairseq's `transformer` under the same names, and those of the two streams."""
 
     duo_streams: int = field(
@@ -48,45 +51,9 @@ class DuoTransformerConfig(FairseqDataclass):
         metadata={"help": "of the decoder's first table (default: its width; the encoder's table if they are shared)"},
     )
     decoder_dim_p: Optional[int] = field(default=None, metadata={"help": "of its second table"})
-    encoder_embed_dim: int = field(default=512, metadata={"help": "width of the encoder's streams"})
-    encoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "width inside its feed-forward networks"})
-    encoder_layers: int = field(default=6, metadata={"help": "number of encoder layers"})
-    encoder_attention_heads: int = field(default=8, metadata={"help": "attention heads of the encoder"})
-    encoder_normalize_before: bool = field(
-        default=False, metadata={"help": "layer norm before each block of the encoder (pre-LN)"}
-    )
     encoder_learned_pos: bool = field(default=False, metadata={"help": "learned positions instead of sinusoids"})
-    decoder_embed_dim: Optional[int] = field(
-        default=None, metadata={"help": "width of the decoder's streams (default: the encoder's)"}
-    )
-    decoder_ffn_embed_dim: Optional[int] = field(
-        default=None, metadata={"help": "width inside its feed-forward networks (default: the encoder's)"}
-    )
-    decoder_layers: int = field(default=6, metadata={"help": "number of decoder layers"})
-    decoder_attention_heads: int = field(default=8, metadata={"help": "attention heads of the decoder"})
-    decoder_normalize_before: bool = field(
-        default=False, metadata={"help": "layer norm before each block of the decoder (pre-LN)"}
-    )
     decoder_learned_pos: bool = field(default=False, metadata={"help": "learned positions instead of sinusoids"})
     no_token_positional_embeddings: bool = field(default=False, metadata={"help": "no positions at all"})
-    share_decoder_input_output_embed: bool = field(
-        default=False, metadata={"help": "logits against the decoder's input tables"}
-    )
-    share_all_embeddings: bool = field(
-        default=False, metadata={"help": "the same tables in encoder, decoder and output (needs a joined dictionary)"}
-    )
-    no_scale_embedding: bool = field(default=False, metadata={"help": "do not multiply embeddings with sqrt(width)"})
-    dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings, attention and FFN outputs"})
-    attention_dropout: float = field(default=0.0, metadata={"help": "dropout of attention weights"})
-    activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the feed-forward networks"})
-    activation_fn: ChoiceEnum(list(ACTIVATIONS)) = field(
-        default="relu", metadata={"help": "inside the feed-forward networks"}
-    )
-    attention_kernel: ChoiceEnum([kernel for kernel in KERNELS if kernel != "flex"]) = field(
-        default="auto", metadata={"help": "how attention is computed; auto takes the fastest"}
-    )
-    max_source_positions: int = II("task.max_source_positions")
-    max_target_positions: int = II("task.max_target_positions")
 
 
 def check_options(cfg: Any) -> None:
@@ -101,18 +68,14 @@ def check_options(cfg: Any) -> None:
         if dim is not None and name.endswith("_p") and cfg.duo_streams == 1:
             raise OptionError(f"{flag(name)} is for a second stream: drop it or --duo-streams 1")
     for side in SIDES:
-        width, learned = (option(cfg, side, name) for name in ("embed_dim", "learned_pos"))
+        width, learned = (side_option(cfg, side, name) for name in ("embed_dim", "learned_pos"))
         if width < 4 and not (learned or cfg.no_token_positional_embeddings):
             raise OptionError(f"--{side}-embed-dim {width}: sinusoidal positions need a width of 4 or more")
 
 
 def check_shared(cfg: Any, source: Any, target: Any) -> None:
     """--share-all-embeddings: raises OptionError for dictionaries or tables that cannot be one."""
-    if source != target:
-        raise OptionError(
-            f"--share-all-embeddings needs one dictionary for both languages, here they have {len(source)} and "
-            f"{len(target)} symbols: binarise with --joined-dictionary, or use --share-decoder-input-output-embed"
-        )
+    check_joined(source, target)
     for stream, ours, theirs in zip("sp", *(table_dims(cfg, side) for side in SIDES)):
         if ours != theirs:
             raise OptionError(
@@ -121,34 +84,17 @@ def check_shared(cfg: Any, source: Any, target: Any) -> None:
             )
 
 
-def option(cfg: Any, side: str, name: str) -> Any:
-    """The option of a side; the decoder's are the encoder's unless given."""
-    value = getattr(cfg, f"{side}_{name}")
-    return getattr(cfg, f"encoder_{name}") if value is None else value
-
-
 def table_dims(cfg: Any, side: str) -> list[int]:
     """Dimensions of a side's tables: as given, else its width, or what the encoder has if the tables are shared."""
     if side == "decoder" and cfg.share_all_embeddings:
         defaults = table_dims(cfg, "encoder")
     else:
-        defaults = [option(cfg, side, "embed_dim")] * cfg.duo_streams
+        defaults = [side_option(cfg, side, "embed_dim")] * cfg.duo_streams
     return [getattr(cfg, f"{side}_dim_{stream}") or default for stream, default in zip("sp", defaults)]
 
 
 def side_config(cfg: Any, side: str) -> DuoSideConfig:
     """What the options make of encoder or decoder."""
-    of_side = functools.partial(option, cfg, side)
-    layer = LayerConfig(
-        embed_dim=of_side("embed_dim"),
-        ffn_embed_dim=of_side("ffn_embed_dim"),
-        num_heads=of_side("attention_heads"),
-        dropout=cfg.dropout,
-        attention_dropout=cfg.attention_dropout,
-        activation_dropout=cfg.activation_dropout,
-        activation=str(cfg.activation_fn),
-        normalize_before=of_side("normalize_before"),
-    )
     streams = StreamConfig(
         cfg.duo_streams,
         # one stream has no sharing: its keys and values are those of an ordinary transformer
@@ -156,13 +102,13 @@ def side_config(cfg: Any, side: str) -> DuoSideConfig:
         duo_norm=str(cfg.duo_norm) in ("all", side),
     )
     return DuoSideConfig(
-        layer=layer,
+        layer=layer_config(cfg, side),
         streams=streams,
-        num_layers=of_side("layers"),
+        num_layers=side_option(cfg, side, "layers"),
         max_positions=cfg.max_source_positions if side == "encoder" else cfg.max_target_positions,
         scale_embedding=not cfg.no_scale_embedding,
         positions=not cfg.no_token_positional_embeddings,
-        learned_pos=of_side("learned_pos"),
+        learned_pos=side_option(cfg, side, "learned_pos"),
         fusion=str(cfg.duo_fusion) == "on",
         attention_kernel=str(cfg.attention_kernel),
     )
@@ -177,7 +123,7 @@ def function_options(cfg: Any) -> dict[str, Any]:
         names += [name for name, is_learned in learned.items() if is_learned]
     return {
         **{name: getattr(cfg, name) for name in names},
-        **{f"{side}_{name}": option(cfg, side, name) for side in SIDES for name in _SIZES},
+        **{f"{side}_{name}": side_option(cfg, side, name) for side in SIDES for name in _SIZES},
         **{f"{side}_dim_{stream}": dim for side in SIDES for stream, dim in zip("sp", table_dims(cfg, side))},
-        "share_decoder_input_output_embed": cfg.share_all_embeddings or cfg.share_decoder_input_output_embed,
+        "share_decoder_input_output_embed": tied_output(cfg),
     }

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq.models import FairseqEncoderDecoderModel, register_model
-from torch import Tensor, nn
+from fairseq.models import register_model
+from torch import nn
 
 from embinit_fairseq.models.duo_decoder import DuoDecoder
 from embinit_fairseq.models.duo_embedding import SUFFIXES
 from embinit_fairseq.models.duo_encoder import DuoEncoder
 from embinit_fairseq.models.duo_options import (
-    SIDES,
     DuoTransformerConfig,
     check_options,
     check_shared,
@@ -24,17 +23,15 @@ from embinit_fairseq.models.duo_options import (
     table_dims,
 )
 from embinit_fairseq.models.presets import register_presets
-from embinit_fairseq.models.restoring import check_restored, refuse_overrides
+from embinit_fairseq.models.translation_model import TranslationModel
+from embinit_fairseq.models.translation_options import SIDES, tied_output
 from embinit_fairseq.modules.duo_init import init_duo_params
 from embinit_fairseq.modules.transformer_init import init_table
 
 
 @register_model("duo_transformer", dataclass=DuoTransformerConfig)
-class DuoTransformerModel(FairseqEncoderDecoderModel):
+class DuoTransformerModel(TranslationModel):
     """Encoder and decoder with one or two streams."""
-
-    #: tells fairseq that forward takes alignment_layer and alignment_heads
-    supports_align_args = True
 
     @classmethod
     def build_model(cls, cfg: DuoTransformerConfig, task: Any) -> DuoTransformerModel:
@@ -49,9 +46,8 @@ class DuoTransformerModel(FairseqEncoderDecoderModel):
         if cfg.share_all_embeddings:
             check_shared(cfg, source, target)
             tables[1] = tables[0]
-        tied_output = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed
         encoder = DuoEncoder(sides[0], source, tables[0])
-        decoder = DuoDecoder(sides[1], target, tables[1], sides[0].layer.embed_dim, tied_output)
+        decoder = DuoDecoder(sides[1], target, tables[1], sides[0].layer.embed_dim, tied_output(cfg))
         model = cls(encoder, decoder)
         model.cfg = cfg
         model.apply(init_duo_params)
@@ -61,20 +57,6 @@ class DuoTransformerModel(FairseqEncoderDecoderModel):
             init_table(table.weight, table.embedding_dim)
             nn.init.zeros_(table.weight[table.padding_idx])
         return model
-
-    def forward(
-        self,
-        src_tokens: Tensor,
-        src_lengths: Tensor | None,
-        prev_output_tokens: Tensor,
-        return_all_hiddens: bool = False,
-        features_only: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """src_tokens (B, S), prev_output_tokens (B, T) -> as the decoder's forward."""
-        encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens)
-        return self.decoder(prev_output_tokens, encoder_out, None, features_only, alignment_layer, alignment_heads)
 
     def embedding_slots(self) -> dict[str, tuple[nn.Embedding, Any, nn.Module]]:
         """For `--embed-init`: encoder, encoder_p, decoder, decoder_p -> (table, dictionary, where it is used)."""
@@ -87,18 +69,6 @@ class DuoTransformerModel(FairseqEncoderDecoderModel):
     def function_options(self, cfg: Any) -> dict[str, Any]:
         """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""
         return function_options(cfg)
-
-    def check_training(self, checkpoint: str | None, saved: Any) -> None:
-        """Before a training: raises OptionError for options that are not those of the checkpoint."""
-        if saved is not None:
-            check_restored(self, checkpoint, saved)
-
-    @classmethod
-    def from_pretrained(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's hub interface around a trained checkpoint: `translate`."""
-        hub = super().from_pretrained(model_name_or_path, *args, **kwargs)
-        refuse_overrides(hub.models[0], kwargs)
-        return hub
 
 
 def _tables(cfg: DuoTransformerConfig, side: str, dictionary: Any) -> list[nn.Embedding]:

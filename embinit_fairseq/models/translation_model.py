@@ -1,0 +1,47 @@
+"""The frame of this plugin's translation models: what fairseq calls, around the encoder and decoder of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq.models import FairseqEncoderDecoderModel
+from torch import Tensor
+
+from embinit_fairseq.models.restoring import check_restored, refuse_overrides
+
+
+class TranslationModel(FairseqEncoderDecoderModel):
+    """Passes alignment options on to the decoder; holds the options of a checkpoint against those of a training."""
+
+    #: tells fairseq that forward takes alignment_layer and alignment_heads
+    supports_align_args = True
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None,
+        prev_output_tokens: Tensor,
+        return_all_hiddens: bool = False,
+        features_only: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """src_tokens (B, S), prev_output_tokens (B, T) -> as the decoder's forward."""
+        encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens)
+        return self.decoder(prev_output_tokens, encoder_out, None, features_only, alignment_layer, alignment_heads)
+
+    def function_options(self, cfg: Any) -> dict[str, Any]:
+        """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""
+        raise NotImplementedError
+
+    def check_training(self, checkpoint: str | None, saved: Any) -> None:
+        """Before a training: raises OptionError for options that are not those of the checkpoint."""
+        if saved is not None:
+            check_restored(self, checkpoint, saved)
+
+    @classmethod
+    def from_pretrained(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's hub interface around a trained checkpoint: `translate`."""
+        hub = super().from_pretrained(model_name_or_path, *args, **kwargs)
+        refuse_overrides(hub.models[0], kwargs)
+        return hub
