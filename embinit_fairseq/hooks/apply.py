@@ -235,6 +235,8 @@ def _write_report(record: dict[str, Any], request: Request) -> None:
     first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
     if request.save_dir is None or request.no_save or not first:
         return
+    if _held(request.save_dir):
+        return
     path = os.path.join(request.save_dir, REPORT_FILE)
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
@@ -250,3 +252,22 @@ def _write_report(record: dict[str, Any], request: Request) -> None:
             f"--save-dir {request.save_dir}: cannot write {REPORT_FILE} ({error}); make room, or choose a directory "
             "that can be written"
         ) from error
+
+
+def _held(save_dir: str) -> bool:
+    """Whether another training holds this folder (fairseq_compat locks it); ours will be refused when it begins."""
+    try:
+        import fcntl
+
+        folder = os.open(save_dir, os.O_RDONLY)
+    except (ImportError, OSError):
+        return False
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(folder)

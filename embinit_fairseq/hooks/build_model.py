@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Optional
 
 import fairseq.checkpoint_utils
 import fairseq.models
@@ -19,10 +19,11 @@ import fairseq.models
 from embinit_fairseq.hooks.apply import embed_init
 from embinit_fairseq.hooks.options import request_from
 from embinit_fairseq.hooks.resume import recall
-from embinit_fairseq.hooks.training_check import check_training
+from embinit_fairseq.hooks.training_check import check_training, refuse_overrides
 
 _MARK = "_embinit_wrapped"
-_loading: ContextVar[bool] = ContextVar("loading", default=False)
+#: while a checkpoint is loaded to be used: what it is loaded with instead of its own options
+_overrides: ContextVar[Optional[dict[str, Any]]] = ContextVar("overrides", default=None)
 
 
 def install() -> None:
@@ -39,7 +40,10 @@ def _wrap_build_model() -> None:
     def build_model(cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
         """fairseq's model, initialised as `--embed-init` says unless its weights come from a checkpoint."""
         model = inner(cfg, task, from_checkpoint)
-        if not from_checkpoint and not _loading.get():
+        overrides = _overrides.get()
+        if overrides is not None:
+            refuse_overrides(model, overrides)
+        elif not from_checkpoint:
             request = request_from(cfg)
             check_training(model, request)
             if request.strategy is None:
@@ -56,12 +60,14 @@ def _wrap_loading() -> None:
     inner = fairseq.checkpoint_utils.load_model_ensemble_and_task
 
     @functools.wraps(inner)
-    def load_model_ensemble_and_task(*args: Any, **kwargs: Any) -> Any:
+    def load_model_ensemble_and_task(
+        filenames: list[str], arg_overrides: Optional[dict[str, Any]] = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """fairseq's function; models that are built inside it are not initialised."""
-        before = _loading.set(True)
+        before = _overrides.set(arg_overrides or {})
         try:
-            return inner(*args, **kwargs)
+            return inner(filenames, arg_overrides, *args, **kwargs)
         finally:
-            _loading.reset(before)
+            _overrides.reset(before)
 
     fairseq.checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task

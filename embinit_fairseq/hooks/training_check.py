@@ -1,4 +1,4 @@
-"""Before a training: does a model with options of its own agree with them, and with what will be restored over it?"""
+"""Does a model with options of its own agree with them, and with the checkpoint its weights will come from?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.errors import CheckpointError, OptionError
 from embinit_fairseq.hooks.options import Request
 from embinit_fairseq.hooks.resume import checkpoint_to_restore
 
@@ -23,6 +23,20 @@ def check_training(model: nn.Module, request: Request) -> None:
         return
     checkpoint = checkpoint_to_restore(request)
     check(checkpoint, None if checkpoint is None else _saved_options(checkpoint))
+
+
+def refuse_overrides(model: nn.Module, overrides: dict[str, Any]) -> None:
+    """Where a checkpoint is loaded to be used: raises OptionError for overrides that decide what its weights mean."""
+    if not hasattr(model, "function_options"):
+        return
+    decisive = set(model.function_options(model.cfg)) - {"max_positions"}  # the table's rows tell of that one
+    changed = sorted(decisive & set(overrides))
+    if changed:
+        given = ", ".join(f"{name}={overrides[name]!r}" for name in changed)
+        raise OptionError(
+            f"{given} (from_pretrained, --model-overrides): the checkpoint's weights belong to the options of their "
+            "training; drop these"
+        )
 
 
 def _saved_options(checkpoint: str) -> Any:

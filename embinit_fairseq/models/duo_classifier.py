@@ -21,7 +21,7 @@ from embinit_fairseq.errors import OptionError
 from embinit_fairseq.hooks.options import request_from
 from embinit_fairseq.models.embinit_classifier import ClassifierHub
 from embinit_fairseq.models.ranges import check_ranges, flag
-from embinit_fairseq.models.restoring import check_restored, refuse_overrides
+from embinit_fairseq.models.restoring import check_restored
 from embinit_fairseq.models.state_dicts import find_head, fit_heads
 from embinit_fairseq.modules.duo_classifier import ATTENTIONS, DuoSentenceEmbedding
 from embinit_fairseq.modules.transformer_init import init_table
@@ -144,7 +144,6 @@ class DuoClassifier(BaseFairseqModel):
     ) -> "DuoHub":
         """A DuoHub around a trained checkpoint. data: the folder with `input0/dict.txt` and `label/dict.txt`."""
         loaded = hub_utils.from_pretrained(model_name_or_path, checkpoint_file, data, **kwargs)
-        refuse_overrides(loaded["models"][0], kwargs)
         return DuoHub(loaded["task"], loaded["models"][0])
 
 

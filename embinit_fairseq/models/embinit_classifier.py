@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.models.ranges import check_heads, check_ranges
-from embinit_fairseq.models.restoring import check_restored, refuse_overrides
+from embinit_fairseq.models.restoring import check_restored
 from embinit_fairseq.models.state_dicts import find_head, fit_heads
 
 logger = logging.getLogger(__name__)
@@ -137,7 +137,6 @@ class EmbinitClassifier(FairseqEncoderModel):
     def from_pretrained(cls, model_name_or_path: str, checkpoint_file: str = "model.pt", data: str = ".", **kwargs):
         """A ClassifierHub around a trained checkpoint. data: the folder with `input0/dict.txt` and `label/dict.txt`."""
         loaded = hub_utils.from_pretrained(model_name_or_path, checkpoint_file, data, **kwargs)
-        refuse_overrides(loaded["models"][0], kwargs)
         return ClassifierHub(loaded["task"], loaded["models"][0])
 
 

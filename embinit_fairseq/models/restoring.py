@@ -46,17 +46,6 @@ def check_restored(model: Any, checkpoint: str, saved: dict[str, Any] | Namespac
         )
 
 
-def refuse_overrides(model: Any, overrides: dict[str, Any]) -> None:
-    """Raises OptionError for overrides of `from_pretrained` that decide what is computed with the weights."""
-    decisive = set(model.function_options(model.cfg)) - {"max_positions"}  # the table's rows tell of that one
-    changed = sorted(decisive & set(overrides))
-    if changed:
-        given = ", ".join(f"{name}={overrides[name]!r}" for name in changed)
-        raise OptionError(
-            f"from_pretrained({given}): the checkpoint's weights belong to the options of their training; drop these"
-        )
-
-
 def _same(one: Any, other: Any) -> bool:
     return one == other or str(one) == str(other)  # a choice may be an enumeration or its name
 

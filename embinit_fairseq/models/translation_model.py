@@ -7,7 +7,7 @@ from typing import Any
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor
 
-from embinit_fairseq.models.restoring import check_restored, refuse_overrides
+from embinit_fairseq.models.restoring import check_restored
 
 
 class TranslationModel(FairseqEncoderDecoderModel):
@@ -38,10 +38,3 @@ class TranslationModel(FairseqEncoderDecoderModel):
         """Before a training: raises OptionError for options that are not those of the checkpoint."""
         if saved is not None:
             check_restored(self, checkpoint, saved)
-
-    @classmethod
-    def from_pretrained(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's hub interface around a trained checkpoint: `translate`."""
-        hub = super().from_pretrained(model_name_or_path, *args, **kwargs)
-        refuse_overrides(hub.models[0], kwargs)
-        return hub

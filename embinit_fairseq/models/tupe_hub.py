@@ -10,19 +10,16 @@ from fairseq.data import encoders
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.models.restoring import refuse_overrides
 
 
 def load_hub(model_name_or_path: str, checkpoint_file: str, data_name_or_path: str, **kwargs: Any) -> TupeHub:
     """Load the checkpoint `model_name_or_path/checkpoint_file`; dictionaries lie in `data_name_or_path`.
 
     kwargs override options of the checkpoint, such as bpe="subword_nmt", bpe_codes="bpe.codes", tokenizer="moses".
-    Raises OptionError for those that decide what its weights mean.
+    Those that decide what its weights mean are refused (`hooks/training_check.py`).
     """
     loaded = hub_utils.from_pretrained(model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
-    model = loaded["models"][0]
-    refuse_overrides(model, kwargs)
-    return TupeHub(loaded["args"], loaded["task"], model)
+    return TupeHub(loaded["args"], loaded["task"], loaded["models"][0])
 
 
 class TupeHub(nn.Module):

@@ -126,7 +126,10 @@ def test_from_python(joined, trained):
     )
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True)
     assert re.search(r"^said e\d+.* True$", done.stdout, re.MULTILINE), done.stderr
-    assert "from_pretrained(duo_norm='all'): the checkpoint's weights belong to the options" in done.stderr
+    assert (
+        "duo_norm='all' (from_pretrained, --model-overrides): the checkpoint's weights belong to the options"
+        in done.stderr
+    )
 
 
 def vectors(path, words, dim, seed):

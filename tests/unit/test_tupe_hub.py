@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq import checkpoint_utils
 from tupe_models import SMALL, configuration, save_checkpoint, small, task_with
 from tupe_reference import randomise
 
@@ -129,7 +130,11 @@ def test_options_of_the_checkpoint_are_not_overridden_silently(tmp_path):
     saved(tmp_path)
     hub = TupeModel.from_pretrained(str(tmp_path), attention_kernel="eager", dropout=0.3)
     assert hub.model.encoder.sentence_encoder.cfg.attention_kernel == "eager"
-    for override in ({"encoder_attention_heads": 4}, {"activation_fn": "relu"}):
+    for override in ({"encoder_attention_heads": 4}, {"activation_fn": "relu"}, {"encoder_embed_dim": 24}):
         name, value = next(iter(override.items()))
-        with pytest.raises(OptionError, match=rf"from_pretrained\({name}={value!r}\): the checkpoint's weights belong"):
+        with pytest.raises(OptionError, match=rf"^{name}={value!r} \(from_pretrained, --model-overrides\): the checkp"):
             TupeModel.from_pretrained(str(tmp_path), **override)
+        with pytest.raises(OptionError, match=rf"^{name}={value!r} \("):  # as fairseq-generate and -validate load
+            checkpoint_utils.load_model_ensemble_and_task(
+                [str(tmp_path / "model.pt")], {"data": str(tmp_path), **override}
+            )
