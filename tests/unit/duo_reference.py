@@ -30,6 +30,7 @@ PRE_LN = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
 #: tables of other dimensions than the width
 MAPPED = {"encoder_dim_s": 5, "encoder_dim_p": 7, "decoder_dim_s": 3, "decoder_dim_p": 8}
+TIED = {"share_all_embeddings": True}
 OFF = {"duo_share_weights": "off", "duo_norm": "off", "duo_fusion": "off"}
 #: every option that changes what is computed, at least once
 VARIANTS = {
@@ -75,6 +76,14 @@ def built(task=None, **options):
 def randomised(**options):
     """A tiny model in double precision, all of whose parameters differ from their first values; evaluation mode."""
     return randomise(built(**options)).eval()
+
+
+def ways_to_the_output(model, monkeypatch, way):
+    """The logits of fusion with tied tables are computed in one of three ways, whatever the full forward does."""
+    if way == "prepared":
+        model.make_generation_fast_()
+    else:
+        monkeypatch.setattr("embinit_fairseq.models.duo_decoder._STEPS", 0 if way == "factored" else 1000)
 
 
 def reference(model, source, previous):

@@ -8,11 +8,17 @@ import pytest
 import torch
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
-from duo_reference import built, randomised, reference
+from decoding import (
+    SOURCES,
+    assert_batches_do_not_matter,
+    assert_prefixes_are_kept,
+    assert_scores_of_full_forward,
+    greedy,
+    outputs,
+    searched,
+)
+from duo_reference import TIED, built, randomised, reference, ways_to_the_output
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
-from fairseq.sequence_scorer import SequenceScorer
-from test_duo_decoding import SOURCES, TIED, ways_to_the_output
-from test_tupe_transformer_decoding import greedy, outputs, searched
 from tupe_transformer_reference import EOS, batch_of, dictionary
 
 
@@ -26,15 +32,7 @@ def test_beam_one_is_greedy():
 @pytest.mark.parametrize("seed", range(4))
 @torch.no_grad()
 def test_beam_search_of_a_sentence_does_not_see_its_batch(seed):
-    choice = random.Random(seed)
-    model = randomised(**[{}, TIED][seed % 2])
-    sources = [[choice.randrange(3, 15) for _ in range(choice.randrange(0, 9))] + [EOS] for _ in range(6)]
-    right, left = searched(model, sources, beam=4), searched(model, sources, left=True, beam=4)
-    alone = [searched(model, [source], beam=4)[0] for source in sources]
-    assert outputs(right) == outputs(left) == outputs(alone)
-    for one, other in zip(right, alone):
-        for hypothesis, same in zip(one, other):
-            torch.testing.assert_close(hypothesis["positional_scores"], same["positional_scores"], rtol=0, atol=1e-5)
+    assert_batches_do_not_matter(randomised(**[{}, TIED][seed % 2]), random.Random(seed), 4, 1e-5)
 
 
 @pytest.mark.parametrize("way", ["factored", "fused", "prepared"])
@@ -42,27 +40,12 @@ def test_beam_search_of_a_sentence_does_not_see_its_batch(seed):
 def test_scores_of_beam_search_are_those_of_the_full_forward(way, monkeypatch):
     model, other = built(**TIED).eval(), built(**TIED).eval()
     ways_to_the_output(model, monkeypatch, way)
-    found = searched(model, SOURCES, beam=4)
-    scorer = SequenceScorer(dictionary())
-    for source, sentence in zip(SOURCES, found):
-        for hypothesis in sentence:
-            target = hypothesis["tokens"]
-            previous = torch.cat([target.new_tensor([EOS]), target[:-1]])
-            inputs = {"src_tokens": batch_of([source]), "src_lengths": None, "prev_output_tokens": previous[None]}
-            sample = {"net_input": inputs, "target": target[None], "ntokens": len(target)}
-            scores = scorer.generate([other], sample)[0][0]["positional_scores"]
-            torch.testing.assert_close(scores, hypothesis["positional_scores"], rtol=0, atol=1e-5)
+    assert_scores_of_full_forward(searched(model, SOURCES, beam=4), other, 1e-5)
 
 
 @torch.no_grad()
 def test_forced_prefixes_of_different_lengths():
-    model = randomised()
-    prefixes = batch_of([[4, 5, 6], [7], [8, 9]])
-    found = outputs(searched(model, SOURCES, sample={"prefix_tokens": prefixes}))
-    for sentence, prefix in zip(found, [[4, 5, 6], [7], [8, 9]]):
-        assert all(hypothesis[: len(prefix)] == prefix for hypothesis in sentence)
-    alone = [searched(model, SOURCES[1:2], sample={"prefix_tokens": torch.tensor([[7]])})[0]]
-    assert outputs(alone)[0] == found[1]
+    assert_prefixes_are_kept(randomised())
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])

@@ -8,25 +8,15 @@ import pytest
 import torch
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
-from duo_reference import VARIANTS, built, randomised, reference
-from test_tupe_transformer_decoding import Decoding, assert_steps_are_equal
+from decoding import SOURCES, Decoding, assert_equal_beyond_every_capacity, assert_steps_are_equal
+from duo_reference import TIED, VARIANTS, built, randomised, reference, ways_to_the_output
 from torch.utils.flop_counter import FlopCounterMode
 from tupe_transformer_reference import EOS, batch_of
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.modules.decoder_cache import DecoderCache, beam_of
 
-SOURCES = [[4, 5, 6, 7, 8, 9, EOS], [10, 4, EOS], [7, 7, 12, 5, EOS]]
 each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-TIED = {"share_all_embeddings": True}
-
-
-def ways_to_the_output(model, monkeypatch, way):
-    """The logits of fusion with tied tables are computed in one of three ways, whatever the full forward does."""
-    if way == "prepared":
-        model.make_generation_fast_()
-    else:
-        monkeypatch.setattr("embinit_fairseq.models.duo_decoder._STEPS", 0 if way == "factored" else 1000)
 
 
 @each_variant
@@ -46,12 +36,8 @@ def test_incremental_equals_full_in_single_precision(options):
 @pytest.mark.parametrize("seed", range(5))
 @torch.no_grad()
 def test_incremental_equals_full_beyond_every_capacity(seed):
-    """Caches begin with 32 columns, and the positions end at 48, which is no power of two."""
-    model, choice = randomised(encoder_learned_pos=True, decoder_learned_pos=True), random.Random(seed)
-    decoding = Decoding(model)
-    assert_steps_are_equal(decoding, choice, 20, 1e-12)
-    while len(decoding.rows[0][1]) < 48:
-        assert_steps_are_equal(decoding, choice, 1, 1e-12)
+    model = randomised(encoder_learned_pos=True, decoder_learned_pos=True)
+    assert_equal_beyond_every_capacity(model, random.Random(seed))
 
 
 @pytest.mark.parametrize("seed", range(4))

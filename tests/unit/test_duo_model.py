@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
+from built_models import options_of, tree_text, without_memory
 from duo_reference import MAPPED, VARIANTS, built, config
 from fairseq.models import ARCH_MODEL_REGISTRY
-from test_tupe_transformer_model import options_of, tree_text, without_memory
 from tupe_transformer_reference import EOS, batch_of, dictionary, task_of
 
 import embinit_fairseq  # noqa: F401

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
-from test_tupe_transformer_model import number_of, without_memory
+from built_models import number_of, without_memory
 
 import embinit_fairseq  # noqa: F401
 

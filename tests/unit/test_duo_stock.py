@@ -10,14 +10,14 @@ import pytest
 import torch
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
+from built_models import number_of
+from decoding import SOURCES
 from duo_reference import LEARNED, PRE_LN, SIZES, built, randomised
 from fairseq import utils
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.models.transformer import TransformerModel, base_architecture
-from test_tupe_transformer_model import number_of
 from tupe_transformer_reference import EOS, PAD, batch_of, task_of
 
-SOURCES = [[4, 5, 6, 7, 8, 9, EOS], [10, 4, EOS], [7, 7, 12, 5, EOS]]
 PREVIOUS = [[EOS, 6, 9, 4], [EOS, 5, 5, 8, 11, 4, 13, 6], [EOS]]
 TARGETS = [[6, 9, 4, EOS], [5, 5, 8, 11, 4, 13, 6, EOS], [EOS]]
 TIES = {"untied": {}, "tied": {"share_decoder_input_output_embed": True}, "all": {"share_all_embeddings": True}}

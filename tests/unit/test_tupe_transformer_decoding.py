@@ -8,63 +8,25 @@ import pytest
 import torch
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
-from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
-from fairseq.sequence_scorer import SequenceScorer
-from tupe_transformer_reference import EOS, PAD, VARIANTS, batch_of, built, dictionary, randomised
+from decoding import (
+    SOURCES,
+    Decoding,
+    assert_batches_do_not_matter,
+    assert_equal_beyond_every_capacity,
+    assert_prefixes_are_kept,
+    assert_scores_of_full_forward,
+    assert_steps_are_equal,
+    greedy,
+    outputs,
+    searched,
+)
+from fairseq.sequence_generator import SequenceGeneratorWithAlignment
+from tupe_transformer_reference import EOS, VARIANTS, batch_of, built, randomised
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.modules.decoder_cache import DecoderCache, distinct_rows
 
-SOURCES = [[4, 5, 6, 7, 8, 9, EOS], [10, 4, EOS], [7, 7, 12, 5, EOS]]
 each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-
-
-class Decoding:
-    """Rows of (sentence, prefix) that are decoded incrementally, with the logits of the full forward beside it."""
-
-    def __init__(self, model, left=False):
-        self.model, self.tokens = model, batch_of(SOURCES, left)
-        self.rows = [(number, [EOS]) for number in range(len(SOURCES))]
-        self.encoder_out, self.state = model.encoder(self.tokens), {}
-
-    def reorder(self, order):
-        """As beam search does it: encoder output and state."""
-        order = torch.tensor(order)
-        self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
-        self.model.decoder.reorder_incremental_state_scripting(self.state, order)
-        self.rows = [(self.rows[at][0], list(self.rows[at][1])) for at in order.tolist()]
-
-    def step(self, words):
-        """Logits and attention of the new tokens, incremental and in full; then every prefix gets its words."""
-        previous = torch.tensor([prefix for _, prefix in self.rows])
-        length = self.done if self.state else 0
-        new, extra = self.model.decoder(previous, self.encoder_out, self.state)
-        full, full_extra = self.model(self.tokens[[number for number, _ in self.rows]], None, previous)
-        self.done = previous.shape[1]
-        for (_, prefix), more in zip(self.rows, words):
-            prefix.extend(more)
-        return (new, extra["attn"][0]), (full[:, length:], full_extra["attn"][0][:, length:])
-
-
-def assert_steps_are_equal(decoding, choice, steps, tolerance):
-    """Random exchanges: within sentences, between sentences, with rows left out and doubled; several words at times."""
-    for _ in range(steps):
-        amount = choice.choice([1, 1, 1, 2])
-        words = [[choice.randrange(3, 15) for _ in range(amount)] for _ in decoding.rows]
-        for one, other in zip(*decoding.step(words)):
-            assert one.shape == other.shape
-            torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
-        for _ in range(choice.choice([0, 1, 1, 2])):  # twice in a row: nobody forbids it
-            number = len(decoding.rows)
-            kind = choice.choice(["shuffle", "double", "fewer", "any"])
-            if kind == "shuffle":
-                decoding.reorder(choice.sample(range(number), number))
-            elif kind == "double" and number < 8:
-                decoding.reorder([at for at in range(number) for _ in range(2)])
-            elif kind == "fewer" and number > 2:
-                decoding.reorder(sorted(choice.sample(range(number), number - 1)))
-            elif kind == "any":
-                decoding.reorder([choice.randrange(number) for _ in range(number)])
 
 
 @each_variant
@@ -84,12 +46,7 @@ def test_incremental_equals_full_in_single_precision(options):
 @pytest.mark.parametrize("seed", range(5))
 @torch.no_grad()
 def test_incremental_equals_full_beyond_every_capacity(seed):
-    """Caches begin with 32 columns, and the positions end at 48, which is no power of two."""
-    model, choice = randomised(rel_pos=True), random.Random(seed)
-    decoding = Decoding(model)
-    assert_steps_are_equal(decoding, choice, 20, 1e-12)
-    while len(decoding.rows[0][1]) < 48:
-        assert_steps_are_equal(decoding, choice, 1, 1e-12)
+    assert_equal_beyond_every_capacity(randomised(rel_pos=True), random.Random(seed))
 
 
 @torch.no_grad()
@@ -181,29 +138,6 @@ def test_buffers_are_used_again():
     assert len(seen) == 4
 
 
-def greedy(model, source, steps):
-    """By full forwards, without fairseq's search."""
-    prefix = [EOS]
-    for _ in range(steps):
-        logits, _ = model(batch_of([source]), None, batch_of([prefix]))
-        logits[0, -1, PAD] = -torch.inf
-        prefix.append(int(logits[0, -1].argmax()))
-        if prefix[-1] == EOS:
-            return prefix[1:]
-    return [*prefix[1:], EOS]
-
-
-def searched(model, sources, left=False, beam=5, kind=SequenceGenerator, sample=None, **options):
-    tokens = batch_of(sources, left)
-    generator = kind([model], dictionary(), beam_size=beam, max_len_b=20, **options)
-    lengths = torch.tensor([len(source) for source in sources])
-    return generator.generate([model], {"net_input": {"src_tokens": tokens, "src_lengths": lengths}}, **(sample or {}))
-
-
-def outputs(found):
-    return [[hypothesis["tokens"].tolist() for hypothesis in sentence] for sentence in found]
-
-
 @torch.no_grad()
 def test_beam_one_is_greedy():
     model = randomised(rel_pos=True)
@@ -214,41 +148,18 @@ def test_beam_one_is_greedy():
 @pytest.mark.parametrize("seed", range(4))
 @torch.no_grad()
 def test_beam_search_of_a_sentence_does_not_see_its_batch(seed):
-    choice = random.Random(seed)
-    model = randomised(rel_pos=bool(seed % 2))
-    sources = [[choice.randrange(3, 15) for _ in range(choice.randrange(0, 9))] + [EOS] for _ in range(6)]
-    right, left = searched(model, sources), searched(model, sources, left=True)
-    alone = [searched(model, [source])[0] for source in sources]
-    assert outputs(right) == outputs(left) == outputs(alone)
-    for one, other in zip(right, alone):
-        for hypothesis, same in zip(one, other):
-            torch.testing.assert_close(hypothesis["positional_scores"], same["positional_scores"], rtol=0, atol=2e-6)
+    assert_batches_do_not_matter(randomised(rel_pos=bool(seed % 2)), random.Random(seed), 5, 2e-6)
 
 
 @torch.no_grad()
 def test_scores_of_beam_search_are_those_of_the_full_forward():
     model = built().eval()
-    found = searched(model, SOURCES, beam=3)
-    scorer = SequenceScorer(dictionary())
-    for source, sentence in zip(SOURCES, found):
-        for hypothesis in sentence:
-            target = hypothesis["tokens"]
-            previous = torch.cat([target.new_tensor([EOS]), target[:-1]])
-            inputs = {"src_tokens": batch_of([source]), "src_lengths": None, "prev_output_tokens": previous[None]}
-            sample = {"net_input": inputs, "target": target[None], "ntokens": len(target)}
-            scores = scorer.generate([model], sample)[0][0]["positional_scores"]
-            torch.testing.assert_close(scores, hypothesis["positional_scores"], rtol=0, atol=2e-6)
+    assert_scores_of_full_forward(searched(model, SOURCES, beam=3), model, 2e-6)
 
 
 @torch.no_grad()
 def test_forced_prefixes_of_different_lengths():
-    model = randomised()
-    prefixes = batch_of([[4, 5, 6], [7], [8, 9]])
-    found = outputs(searched(model, SOURCES, sample={"prefix_tokens": prefixes}))
-    for sentence, prefix in zip(found, [[4, 5, 6], [7], [8, 9]]):
-        assert all(hypothesis[: len(prefix)] == prefix for hypothesis in sentence)
-    alone = [searched(model, SOURCES[1:2], sample={"prefix_tokens": torch.tensor([[7]])})[0]]
-    assert outputs(alone)[0] == found[1]
+    assert_prefixes_are_kept(randomised())
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])

@@ -11,9 +11,7 @@ import pytest
 import torch
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
-from fairseq import options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_MODEL_REGISTRY
+from built_models import number_of, options_of, tree_text, without_memory
 from fairseq.models.transformer import TransformerModel, base_architecture
 from tupe_transformer_reference import EOS, batch_of, built, config, task_of
 
@@ -28,27 +26,10 @@ TREES = ["", "--rel-pos --encoder-normalize-before --decoder-normalize-before"]
 POSITIONS = {"max_source_positions": 1024, "max_target_positions": 1024}
 
 
-def options_of(arch, *flags):
-    """The model's options as fairseq-train reads them."""
-    parser = options.get_training_parser()
-    arguments = ["data", "--task", "translation", "--arch", arch, *flags]
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments)).model
-
-
-def without_memory(arch, *flags, words=6):
-    """The model, but no numbers in it."""
-    with torch.device("meta"):
-        return ARCH_MODEL_REGISTRY[arch].build_model(options_of(arch, *flags), task_of(words))
-
-
 def stock(words=6, **sizes):
     args = argparse.Namespace(**{**POSITIONS, **sizes})
     base_architecture(args)
     return TransformerModel.build_model(args, task_of(words))
-
-
-def number_of(model):
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_parameters_have_the_names_and_shapes_of_the_golden_tree():
@@ -58,15 +39,6 @@ def test_parameters_have_the_names_and_shapes_of_the_golden_tree():
         found[flags] = {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
     expected = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else None
     assert found == expected, f"if this is meant, {GOLDEN.name} becomes:\n{tree_text(found)}"
-
-
-def tree_text(trees):
-    """JSON with one line per parameter."""
-    blocks = []
-    for flags, tree in trees.items():
-        lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(shape)}" for name, shape in tree.items())
-        blocks.append(f"  {json.dumps(flags)}: {{\n{lines}\n  }}")
-    return "{\n" + ",\n".join(blocks) + "\n}"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +73,7 @@ def test_every_option_arrives():
         --decoder-attention-heads 3 --decoder-normalize-before --share-decoder-input-output-embed --no-scale-embedding
         --dropout 0.2 --attention-dropout 0.3 --activation-dropout 0.4 --activation-fn gelu --rel-pos --rel-pos-bins 16
         --max-rel-pos 20 --attention-kernel eager --max-source-positions 30 --max-target-positions 40""".split()
-    model = ARCH_MODEL_REGISTRY["tupe_transformer"].build_model(options_of("tupe_transformer", *flags), task_of(6, 9))
+    model = TupeTransformerModel.build_model(options_of("tupe_transformer", *flags), task_of(6, 9))
     encoder, decoder = model.encoder.cfg, model.decoder.cfg
     layers = encoder.layer, decoder.layer
     assert [layer.embed_dim for layer in layers] == [8, 12]
