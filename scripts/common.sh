@@ -157,24 +157,30 @@ log_training() {
 
 # step NAME OUTPUT... -- COMMAND ARG...: run "COMMAND ARG... TEMPORARY..." unless all outputs exist.
 # The command writes to one temporary name per output, given as its last arguments; they get their real names only
-# when it has succeeded, so that whatever exists is complete, and a stopped script goes on where it was.
+# when it has succeeded, so that whatever exists is complete, and a stopped script goes on where it was. Two scripts that
+# work in one folder take turns.
 step() {
   # The names start with step_ because the command sees them: bash's local variables are visible to what is called.
-  local step_name=$1 step_outputs=() step_temporary=() step_output step_missing=0
+  local step_name=$1 step_outputs=() step_temporary=() step_output step_lock=""
   shift
   while [[ $1 != -- ]]; do
     step_outputs+=("$1")
     shift
   done
   shift
-  for step_output in "${step_outputs[@]}"; do [[ -e $step_output ]] || step_missing=1; done
-  if [[ $step_missing -eq 0 ]]; then
+  if all_exist "${step_outputs[@]}"; then
     say "$step_name: there already"
+    return 0
+  fi
+  for step_output in "${step_outputs[@]}"; do mkdir -p "$(dirname "$step_output")"; done
+  lock_folder "$(dirname "${step_outputs[0]}")" "$step_name"
+  if all_exist "${step_outputs[@]}"; then
+    say "$step_name: done by another script"
+    unlock_folder
     return 0
   fi
   say "$step_name"
   for step_output in "${step_outputs[@]}"; do
-    mkdir -p "$(dirname "$step_output")"
     rm -rf "$step_output.part"
     step_temporary+=("$step_output.part")
   done
@@ -184,6 +190,31 @@ step() {
     rm -rf "$step_output"
     mv "$step_output.part" "$step_output"
   done
+  unlock_folder
+}
+
+all_exist() {
+  local path
+  for path in "$@"; do [[ -e $path ]] || return 1; done
+}
+
+# lock_folder DIR WHAT: wait until no other script works there; step's lock, which the system drops with its processes.
+# A step inside a step has the outer one's turn. Without the program flock (macOS) nobody waits.
+lock_folder() {
+  [[ -z ${STEP_IN_TURN:-} ]] && command -v flock >/dev/null || return 0
+  exec {step_lock}<"$1"
+  if ! flock --nonblock "$step_lock"; then
+    say "$2: waiting for another script that works in $1"
+    flock "$step_lock" || true # a file system without locks
+  fi
+  export STEP_IN_TURN=1
+}
+
+unlock_folder() {
+  [[ -n $step_lock ]] || return 0
+  flock --unlock "$step_lock" || true # what was started here may live on
+  exec {step_lock}<&-
+  unset STEP_IN_TURN
 }
 
 # sha256_of FILE: print the checksum.

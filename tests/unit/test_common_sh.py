@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,14 @@ def common(commands: str, *arguments: object) -> subprocess.CompletedProcess:
     """Run commands with the functions of common.sh."""
     program = f'source "{REPO}/scripts/common.sh"\n{commands}'
     return subprocess.run(["bash", "-c", program, "test", *map(str, arguments)], capture_output=True, text=True)
+
+
+def start(commands: str, *arguments: object) -> subprocess.Popen:
+    """The same in the background, in a process group of its own."""
+    program = f'source "{REPO}/scripts/common.sh"\n{commands}'
+    command = ["bash", "-c", program, "test", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
 
 READ = """
@@ -151,3 +163,34 @@ def test_a_failed_step_leaves_no_output_and_is_repeated(tmp_path: Path) -> None:
     assert common(script, "good", output).returncode == 0
     assert output.read_text() == "whole\n"
     assert common(script, "bad", output).returncode == 0
+
+
+needs_flock = pytest.mark.skipif(shutil.which("flock") is None, reason="the program flock is missing (util-linux)")
+SLOW = 'make() { echo "$1" >>"$3"; sleep 1; echo "$1" >"$3"; echo "$1 ran" >>"$2"; }\n'
+
+
+@needs_flock
+def test_two_scripts_in_one_folder_take_turns(tmp_path: Path) -> None:
+    script = SLOW + 'step "a step" "$2/output" -- make "$1" "$2/log"'
+    running = [start(script, name, tmp_path) for name in ("one", "other")]
+    said = [process.communicate()[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    winner = (tmp_path / "output").read_text()
+    assert (tmp_path / "log").read_text() == winner.strip() + " ran\n"
+    assert sum("waiting for another script" in text and "done by another script" in text for text in said) == 1
+
+
+@needs_flock
+def test_a_step_in_a_step_and_one_after_a_killed_one_do_not_wait(tmp_path: Path) -> None:
+    outer = 'inner() { echo whole >"$1"; }\nouter() { step "inner" "$1/a" -- inner; cp "$1/a" "$2"; }\n'
+    assert common(outer + 'step "outer" "$1/b" -- outer "$1"; step "last" "$1/c" -- inner', tmp_path).returncode == 0
+    assert [(tmp_path / name).read_text() for name in "abc"] == ["whole\n"] * 3
+    killed = start(SLOW.replace("sleep 1", "sleep 60") + 'step "a step" "$2/d" -- make "$1" "$2/log"', "x", tmp_path)
+    while not (tmp_path / "d.part").exists():
+        time.sleep(0.02)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    done = common('make() { echo whole >"$1"; }\nstep "a step" "$1/d" -- make', tmp_path)
+    assert done.returncode == 0
+    assert (tmp_path / "d").read_text() == "whole\n"
+    assert "waiting" not in done.stderr + done.stdout
