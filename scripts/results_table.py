@@ -12,7 +12,7 @@ from pathlib import Path
 
 from run_table import read_arguments, read_results, write_results
 
-from embinit_fairseq.analysis.comparison import STRATEGIES, Column
+from embinit_fairseq.analysis.comparison import MISMATCHED, STRATEGIES, Column
 from embinit_fairseq.analysis.runs_log import nats
 from embinit_fairseq.cli.compare_table import distinct, environment, header, init_signatures, still_missing
 from embinit_fairseq.cli.plot_curves import draw_mean, finish, new_panels, save, try_to_draw
@@ -23,6 +23,7 @@ COLUMNS = (
     Column("val. loss (bits)", ("best", "valid_loss_bits"), 3),
     Column("val. loss (nats)", ("best", "valid_loss_nats"), 3),
     Column("at epoch", ("best", "epoch"), 1),
+    *MISMATCHED,
     Column("BLEU, tokenised", ("scores", "bleu_tokenized", "score"), 1),
     Column("BLEU, detokenised", ("scores", "bleu", "score"), 1),
     Column("absorption ratio, encoder", ("init", "slots", "encoder", "absorption_ratio")),

@@ -11,6 +11,7 @@
 #
 # Usage: [DATA=DIR] [VENV=DIR] bash scripts/multi30k/duo.sh --output DIR [options] [-- OPTIONS OF train.sh]
 #   --output DIR               data, vectors, runs and results go here
+#   --dataset NAME             multi30k (default), or iwslt17 with --directions de-en by default
 #   --directions PAIR ...      default: de-en en-de
 #   --seeds N ...              default: 1 2
 #   --epochs N                 default 20

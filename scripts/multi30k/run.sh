@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The grid of Kim et al. 2024 on Multi30k: directions x initialisations x seeds (x architectures), then a table and
-# training curves.
+# The grid of Kim et al. 2024 on Multi30k or IWSLT 2017: directions x initialisations x seeds (x architectures), then a
+# table and training curves.
 #
-# Usage: [DATA=DIR] [VENV=DIR] bash scripts/multi30k/run.sh --output DIR [options] [-- OPTIONS OF train.sh]
+# Usage: [DATA=DIR] [VENV=DIR] bash scripts/multi30k/run.sh --output DIR [options] [-- OPTIONS OF train.sh],
+# for IWSLT 2017 scripts/iwslt17/run.sh
+#   --dataset NAME             multi30k (default) or iwslt17 (default of scripts/iwslt17), whose scripts are called
 #   --output DIR               data, vectors, runs and results go here
-#   --directions PAIR ...      default: de-en en-de
+#   --directions PAIR ...      default: de-en en-de; of iwslt17: de-en
 #   --archs NAME ...           default: transformer; as in train.sh
 #   --inits STRATEGY ...       default: xavier pretrained pretrained_xavier shuffled (none: fairseq's own)
 #   --seeds N ...              default: 1 2
@@ -26,11 +28,15 @@ source "$REPO/scripts/multi30k/archs.sh"
 # shellcheck source=../grid.sh
 source "$REPO/scripts/grid.sh"
 
-HERE=$REPO/scripts/multi30k
-output="" directions=() archs=() inits=() seeds=() vectors=() vectors_p=() epochs=20 jobs="" tokens=moses hf="" dim=300 extra=()
-read_options "output directions... archs... inits... seeds... epochs jobs vectors... vectors-p... tokens hf dim --" "$@"
+dataset=multi30k output="" directions=() archs=() inits=() seeds=() vectors=() vectors_p=() epochs=20 jobs=""
+tokens=moses hf="" dim=300 extra=()
+read_options "dataset output directions... archs... inits... seeds... epochs jobs vectors... vectors-p... tokens hf \
+dim --" "$@"
 
 [[ -n $output ]] || die "--output is needed; see $(basename "$0") --help"
+one_of --dataset "$dataset" multi30k iwslt17
+HERE=$REPO/scripts/$dataset
+[[ ${#directions[@]} -gt 0 || $dataset != iwslt17 ]] || directions=(de-en)
 [[ ${#directions[@]} -gt 0 ]] || directions=(de-en en-de)
 [[ ${#archs[@]} -gt 0 ]] || archs=(transformer)
 for arch in "${archs[@]}"; do one_of --archs "$arch" "${KNOWN_ARCHS[@]}"; done

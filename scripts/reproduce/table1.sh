@@ -1,33 +1,38 @@
 #!/usr/bin/env bash
-# Table 1 of Kim et al. 2024 (and its Figure 1, right): accuracy on SST-2 and BLEU on Multi30k, German to English, for each
-# way of starting the embeddings, over seeds. Not in it: MNLI and IWSLT 2017.
+# Table 1 of Kim et al. 2024 (and its Figure 1, right): accuracy on SST-2 and MNLI, BLEU on Multi30k and IWSLT 2017 from
+# German to English, for each way of starting the embeddings, over seeds.
 #
-#   multi30k.words, sst2.words   word vectors (GloVe)                    D 300
-#   multi30k.mbert, sst2.bert    tokenizer and embeddings of (m)BERT     D of the folder
-#   multi30k.mt5, sst2.t5        those of (m)T5
+#   sst2.words, mnli.words, multi30k.words, iwslt17.words    word vectors (GloVe)                   D 300
+#   sst2.bert, mnli.bert, multi30k.mbert, iwslt17.mbert      tokenizer and embeddings of (m)BERT    D of the folder
+#   sst2.t5, mnli.t5, multi30k.mt5, iwslt17.mt5              those of (m)T5
 #
-# Usage: [MULTI30K=DIR] [SST2=DIR] [VENV=DIR] bash scripts/reproduce/table1.sh --output DIR [options] [-- OPTIONS]
+# Usage: [SST2=DIR] [MNLI=DIR] [MULTI30K=DIR] [IWSLT17=DIR] [VENV=DIR] bash scripts/reproduce/table1.sh --output DIR \
+#          [options] [-- OPTIONS]
 #   --output DIR           data, runs and results go here
-#   --experiments NAME ... default: those of the six for which everything is there
-#   --glove LANG=PATH ...  word vectors, de=PATH and en=PATH; default for Multi30k: learned from the training text
-#   --hf NAME=DIR ...      Hugging Face folders: bert=DIR and t5=DIR for SST-2, mbert=DIR and mt5=DIR for Multi30k
-#   --tokens KIND          of multi30k.words: moses (default) or spacy, as in the paper
+#   --experiments NAME ... default: those of the twelve for which everything is there
+#   --glove LANG=PATH ...  word vectors, de=PATH and en=PATH; default for translation: learned from the training text
+#   --hf NAME=DIR ...      Hugging Face folders: bert=DIR and t5=DIR for classification, mbert=DIR and mt5=DIR for
+#                          translation
+#   --tokens KIND          of multi30k.words and iwslt17.words: moses (default) or spacy, as in the paper
 #   --dim D                of the word vectors, default 300
-#   --seeds N ...          default: 1 2 3 4 for Multi30k, 1 2 3 4 5 for SST-2 (the paper's numbers of runs)
-#   --epochs N             default: 20 for Multi30k, 10 for SST-2
+#   --seeds N ...          default, as many as in the paper: 5 for SST-2, 3 for MNLI, 4 for translation, from 1
+#   --epochs N             default, as in the paper: 5 for SST-2, 9 for mnli.words, 10 for mnli.bert and mnli.t5, 20 for
+#                          translation
 #   --jobs N               runs at a time, default: one per core (CPU) or per GPU; on a SLURM cluster an array (grid.sh)
-#   --reduced              another default: seed 1, 8 epochs of Multi30k, 3 of SST-2
+#   --reduced              another default: seed 1, 3 epochs of classification, 8 of translation
 #   --prepare-only         only the data; default: everything
-# OPTIONS are options of train.sh of both data sets; they may end in "-- OPTIONS" for fairseq-train.
+# OPTIONS are options of train.sh of all data sets; they may end in "-- OPTIONS" for fairseq-train.
 #
-# MULTI30K: a copy of the data set, see scripts/multi30k/prepare.sh; without it the files are downloaded. SST2: GLUE's
-# folder SST-2, without which its experiments are left out.
+# SST2, MNLI: GLUE's folders SST-2 and MNLI. IWSLT17: the campaign's files, see scripts/iwslt17/prepare.sh. Without its
+# folder the experiments of a data set are left out. MULTI30K: a copy of the data set, see scripts/multi30k/prepare.sh;
+# without it the files are downloaded.
 #
 # Can be stopped and started again. Results: DIR/results.md, results.json, curves.png by embinit compare.
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+# shellcheck source=experiments.sh
+source "$REPO/scripts/reproduce/experiments.sh"
 
-NAMES=(sst2.words sst2.bert sst2.t5 multi30k.words multi30k.mbert multi30k.mt5)
 output="" experiments=() glove=() hf=() tokens=moses dim=300 seeds=() epochs="" jobs="" reduced="" prepare_only="" extra=()
 read_options "output experiments... glove... hf... tokens dim seeds... epochs jobs reduced? prepare-only? --" "$@"
 
@@ -35,7 +40,7 @@ read_options "output experiments... glove... hf... tokens dim seeds... epochs jo
 whole_numbers 0 seeds
 whole_numbers 1 epochs jobs dim
 one_of --tokens "$tokens" moses spacy
-for name in ${experiments[@]+"${experiments[@]}"}; do one_of --experiments "$name" "${NAMES[@]}"; done
+for name in ${experiments[@]+"${experiments[@]}"}; do one_of --experiments "$name" "${EXPERIMENTS[@]}"; done
 for entry in ${glove[@]+"${glove[@]}"}; do
   [[ $entry == de=* || $entry == en=* ]] || die "--glove $entry: give de=PATH or en=PATH"
   [[ -e ${entry#*=} ]] || die "--glove $entry: no such file"
@@ -44,7 +49,10 @@ for entry in ${hf[@]+"${hf[@]}"}; do
   one_of --hf "${entry%%=*}" bert t5 mbert mt5
   [[ -f ${entry#*=}/config.json ]] || die "--hf $entry: no Hugging Face folder (it has no config.json)"
 done
-[[ -z ${SST2:-} || -d $SST2 ]] || die "SST2=$SST2: no such folder"
+declare -A folders=([SST2]=${SST2:-} [MNLI]=${MNLI:-} [MULTI30K]=${MULTI30K:-} [IWSLT17]=${IWSLT17:-})
+for variable in SST2 MNLI MULTI30K IWSLT17; do
+  [[ -z ${folders[$variable]} || -d ${folders[$variable]} ]] || die "$variable=${folders[$variable]}: no such folder"
+done
 output=$(absolute "$output")
 
 # given NAME NAME=PATH...: the path of that name, nothing if there is none.
@@ -58,75 +66,79 @@ given() {
 
 glove_of() { given "$1" ${glove[@]+"${glove[@]}"}; }
 
-# folder_of EXPERIMENT: its Hugging Face folder, nothing for words.
-folder_of() { given "${1#*.}" ${hf[@]+"${hf[@]}"}; }
+# hf_of EXPERIMENT: its Hugging Face folder, nothing for words.
+hf_of() { given "${1#*.}" ${hf[@]+"${hf[@]}"}; }
+
+# variable_of EXPERIMENT: the name of the variable with the folder of its data set.
+variable_of() {
+  local dataset=${1%.*}
+  echo "${dataset^^}"
+}
 
 # lacks EXPERIMENT: what it cannot do without, nothing if all is there.
 lacks() {
-  case $1 in
-    sst2.*) [[ -n ${SST2:-} ]] || echo "SST2=DIR" ;;
-  esac
-  case $1 in
-    sst2.words) [[ -n $(glove_of en) ]] || echo "--glove en=PATH" ;;
-    multi30k.words) ;;
-    *) [[ -n $(folder_of "$1") ]] || echo "--hf ${1#*.}=DIR" ;;
-  esac
+  local variable
+  variable=$(variable_of "$1")
+  [[ -n ${folders[$variable]} || $variable == MULTI30K ]] || echo "$variable=DIR"
+  if [[ $1 != *.words ]]; then
+    [[ -n $(hf_of "$1") ]] || echo "--hf ${1#*.}=DIR"
+  elif ! translates "$1"; then
+    [[ -n $(glove_of en) ]] || echo "--glove en=PATH"
+  fi
 }
 
-# default EXPERIMENT WHAT: seeds or epochs.
+# default EXPERIMENT WHAT: seeds, epochs or batch; Table 5 and appendix A.2 of the paper.
 default() {
   case $1.$2${reduced:+.reduced} in
     *.seeds.reduced) echo 1 ;;
-    multi30k.*.seeds) echo 1 2 3 4 ;;
     sst2.*.seeds) echo 1 2 3 4 5 ;;
-    multi30k.*.epochs.reduced) echo 8 ;;
-    multi30k.*.epochs) echo 20 ;;
-    sst2.*.epochs.reduced) echo 3 ;;
-    sst2.*.epochs) echo 10 ;;
+    mnli.*.seeds) echo 1 2 3 ;;
+    *.seeds) echo 1 2 3 4 ;;
+    sst2.*.epochs.reduced | mnli.*.epochs.reduced) echo 3 ;;
+    *.epochs.reduced) echo 8 ;;
+    sst2.*.epochs) echo 5 ;;
+    mnli.words.epochs) echo 9 ;;
+    mnli.*.epochs) echo 10 ;;
+    *.epochs) echo 20 ;;
+    multi30k.words.batch*) echo 64 ;;
+    multi30k.mt5.batch*) echo 96 ;;
+    iwslt17.mt5.batch*) echo 112 ;;
+    *.batch*) echo 128 ;;
   esac
 }
 
-# multi30k EXPERIMENT and sst2 EXPERIMENT: the data, and unless --prepare-only the runs.
-multi30k() {
-  local folder=$output/$1 own lang vectors=() training=(--label "experiment=$1")
-  own=$(folder_of "$1")
-  export DATA=${MULTI30K:-}
-  local kind=(--tokens "$tokens")
+# translate EXPERIMENT, classify EXPERIMENT: the data, and unless --prepare-only the runs.
+translate() {
+  local folder=$output/$1 scripts=$REPO/scripts/${1%.*} own lang vectors=() kind=(--tokens "$tokens")
+  own=$(hf_of "$1")
   [[ -z $own ]] || kind=(--tokens huggingface --hf "$own")
-  bash "$REPO/scripts/multi30k/prepare.sh" "${kind[@]}" --output "$folder/data/de-en"
-  [[ -z $prepare_only ]] || return 0
-  if [[ -z $own ]]; then
-    kind+=(--dim "$dim")
-    for lang in de en; do [[ -z $(glove_of "$lang") ]] || vectors+=("$lang=$(glove_of "$lang")"); done
-  else
-    kind+=(--dim "$(hf_dim "$own")")
-    inits+=(shuffled)
-    training+=(--batch "$([[ $1 == *.mt5 ]] && echo 96 || echo 128)")
-  fi
-  [[ ${#vectors[@]} -eq 0 ]] || kind+=(--vectors "${vectors[@]}")
-  bash "$REPO/scripts/multi30k/run.sh" --output "$folder" --directions de-en "${kind[@]}" "${grid[@]}" \
-    --inits "${inits[@]}" -- "${training[@]}" ${extra[@]+"${extra[@]}"}
-}
-
-sst2() {
-  local folder=$output/$1 own source=() training=(--label "experiment=$1")
-  own=$(folder_of "$1")
-  export DATA=$SST2
-  bash "$REPO/scripts/sst2/prepare.sh" ${own:+--hf "$own"} --output "$folder/data"
+  bash "$scripts/prepare.sh" "${kind[@]}" --output "$folder/data/de-en"
   [[ -z $prepare_only ]] || return 0
   if [[ -n $own ]]; then
-    source=(--hf "$own")
-    inits+=(shuffled)
+    kind+=(--dim "$(hf_dim "$own")")
   else
-    source=(--vectors "$(glove_of en)")
-    training+=(--dim "$dim")
+    kind+=(--dim "$dim")
+    for lang in de en; do [[ -z $(glove_of "$lang") ]] || vectors+=("$lang=$(glove_of "$lang")"); done
   fi
-  bash "$REPO/scripts/sst2/run.sh" --output "$folder" "${source[@]}" "${grid[@]}" --inits "${inits[@]}" \
-    -- "${training[@]}" ${extra[@]+"${extra[@]}"}
+  [[ ${#vectors[@]} -eq 0 ]] || kind+=(--vectors "${vectors[@]}")
+  bash "$scripts/run.sh" --output "$folder" --directions de-en "${kind[@]}" "${grid[@]}" -- "${training[@]}"
+}
+
+classify() {
+  local folder=$output/$1 scripts=$REPO/scripts/${1%.*} own source
+  own=$(hf_of "$1")
+  bash "$scripts/prepare.sh" ${own:+--hf "$own"} --output "$folder/data"
+  [[ -z $prepare_only ]] || return 0
+  source=(--hf "$own")
+  if [[ -z $own ]]; then
+    source=(--vectors "$(glove_of en)")
+    training=(--dim "$dim" "${training[@]}")
+  fi
+  bash "$scripts/run.sh" --output "$folder" "${source[@]}" "${grid[@]}" -- "${training[@]}"
 }
 
 chosen=()
-for name in "${experiments[@]:-${NAMES[@]}}"; do
+for name in "${experiments[@]:-${EXPERIMENTS[@]}}"; do
   missing=$(lacks "$name" | paste -sd ' ')
   if [[ -z $missing ]]; then
     chosen+=("$name")
@@ -142,8 +154,12 @@ output_folder --output "$output"
 for name in "${chosen[@]}"; do
   say "experiment $name"
   inits=(xavier pretrained pretrained_xavier)
+  [[ $name == *.words ]] || inits+=(shuffled)
   read -ra own_seeds <<<"${seeds[*]:-$(default "$name" seeds)}"
-  grid=(--seeds "${own_seeds[@]}" --epochs "${epochs:-$(default "$name" epochs)}" ${jobs:+--jobs "$jobs"})
-  "${name%.*}" "$name"
+  grid=(--inits "${inits[@]}" --seeds "${own_seeds[@]}" --epochs "${epochs:-$(default "$name" epochs)}"
+    ${jobs:+--jobs "$jobs"})
+  training=(--label "experiment=$name" --batch "$(default "$name" batch)" ${extra[@]+"${extra[@]}"})
+  export DATA=${folders[$(variable_of "$name")]}
+  if translates "$name"; then translate "$name"; else classify "$name"; fi
 done
 [[ -n $prepare_only ]] || embinit compare "${chosen[@]/#/$output/}" --baseline xavier --output "$output"

@@ -2,7 +2,8 @@
 # Table 2 of Kim et al. 2024 (and Table 6): range, mean and sigma of the encoder's embeddings in the experiments of Table 1,
 # for each way of starting them, beside the positions' sigma. Nothing is trained.
 #
-# Usage: [MULTI30K=DIR] [SST2=DIR] [VENV=DIR] bash scripts/reproduce/table2.sh --output DIR [options]
+# Usage: [SST2=DIR] [MNLI=DIR] [MULTI30K=DIR] [IWSLT17=DIR] [VENV=DIR] bash scripts/reproduce/table2.sh --output DIR \
+#          [options]
 #   --output DIR           needed; that of table1.sh, whose data are then taken over
 #   --experiments, --glove, --hf, --tokens: as in table1.sh; default: what is there
 #   --reduced              no difference: there is nothing to reduce
@@ -11,6 +12,8 @@
 # was described before is not described again: remove its files after a change of the vectors.
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+# shellcheck source=experiments.sh
+source "$REPO/scripts/reproduce/experiments.sh"
 
 # shellcheck disable=SC2034 # read by their names
 output="" experiments=() glove=() hf=() tokens="" reduced=""
@@ -24,7 +27,7 @@ use_environment
 # vectors_of EXPERIMENT: what its encoder starts from, nothing if that is not there.
 vectors_of() {
   local name=${1#*.} lang=en entry
-  [[ $1 != multi30k.* ]] || lang=de
+  ! translates "$1" || lang=de
   [[ $name != words ]] || name=$lang
   # the last: learned by table1.sh
   for entry in ${glove[@]+"${glove[@]}"} ${hf[@]+"${hf[@]}"} "$lang=$output/$1/vectors/$lang.txt"; do
@@ -46,10 +49,10 @@ describe() {
 }
 
 texts=()
-for name in sst2.words sst2.bert sst2.t5 multi30k.words multi30k.mbert multi30k.mt5; do
+for name in "${EXPERIMENTS[@]}"; do
   [[ ${#experiments[@]} -eq 0 || " ${experiments[*]} " == *" $name "* ]] || continue
   dictionary=$output/$name/data/bin/input0/dict.txt
-  [[ $name != multi30k.* ]] || dictionary=$output/$name/data/de-en/bin/dict.de.txt
+  ! translates "$name" || dictionary=$output/$name/data/de-en/bin/dict.de.txt
   [[ -f $dictionary ]] || continue
   vectors=$(vectors_of "$name")
   if [[ -z $vectors ]]; then

@@ -1,90 +1,96 @@
 #!/usr/bin/env bash
-# Prepare SST-2 (GLUE: 67,349 training and 872 validation phrases, negative or positive) for fairseq.
+# Prepare SST-2 (GLUE: 67,349 training and 872 validation phrases, negative or positive) or MNLI (392,702 pairs of
+# sentences, 9,815 matched and 9,832 mismatched ones for validation: contradiction, neutral, entailment) for fairseq.
 #
-# Usage: DATA=DIR [VENV=DIR] bash scripts/sst2/prepare.sh [options]
+# Usage: DATA=DIR [VENV=DIR] bash scripts/sst2/prepare.sh [options], for MNLI scripts/mnli/prepare.sh
+#   --task NAME     SST-2 (default) or MNLI (default of scripts/mnli)
 #   --hf DIR        tokenise with the tokenizer of this Hugging Face folder; its embeddings can then start the model.
-#                   Without it the words of the data set are used as they are.
+#                   Without it the words of SST-2 are used as they are; those of MNLI are spaCy's, lower-cased.
 #   --min-count N   symbols that the training text has fewer times become <unk> (default 2)
-#   --output DIR    default: data/sst2
+#   --output DIR    default: data/sst2 or data/mnli
 #
-# DATA is the folder SST-2 of GLUE with train.tsv and dev.tsv (either may be a .gz), to be had from gluebenchmark.com.
-# The labels of the test set are not public: as in Kim et al. 2024 the accuracy on the validation set is reported.
+# DATA is the folder SST-2 or MNLI of GLUE with train.tsv and dev.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv),
+# each of which may be a .gz, to be had from gluebenchmark.com. The labels of the test sets are not public: as in Kim et
+# al. 2024 the accuracy on the validation sets is reported.
 #
-# Makes DIR/bin/{input0,label}. Can be stopped and started again: finished steps are not repeated.
+# Makes DIR/bin/{input0,label}, for MNLI also input1 (one dictionary for both) and the second validation set, valid1.
+# Can be stopped and started again: finished steps are not repeated.
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-hf="" min_count=2 output=data/sst2
-read_options "hf min-count output" "$@"
+task=SST-2 hf="" min_count=2 output=""
+read_options "task hf min-count output" "$@"
 
-[[ -n ${DATA:-} ]] || die "DATA is not set: set it to GLUE's folder SST-2 with train.tsv and dev.tsv; see --help"
+one_of --task "$task" SST-2 MNLI
+[[ -n ${DATA:-} ]] || die "DATA is not set: set it to GLUE's folder $task with train.tsv; see --help"
 hf=${hf:+$(absolute "$hf")}
 [[ -z $hf || -d $hf ]] || die "--hf $hf: no such folder"
-[[ -d $DATA ]] || die "DATA=$DATA: no such folder; set it to GLUE's folder SST-2"
+[[ -d $DATA ]] || die "DATA=$DATA: no such folder; set it to GLUE's folder $task"
 whole_numbers 1 min-count
-output=$(absolute "$output")
+name=${task,,}
+output=$(absolute "${output:-data/${name/-/}}")
 use_environment
 output_folder --output "$output"
 
-# plain NAME: print a file of DATA, compressed or not.
-plain() {
-  if [[ -f $DATA/$1 ]]; then cat "$DATA/$1"; elif [[ -f $DATA/$1.gz ]]; then gzip -dc "$DATA/$1.gz"; else
-    die "DATA=$DATA has neither $1 nor $1.gz: set DATA to GLUE's folder SST-2"
-  fi
-}
+# glue MODULE ARGUMENT...: one of the Python programs of scripts/glue, which know the layout of the files.
+glue() { PYTHONPATH=$REPO/scripts python -m "glue.$1" "${@:2}"; }
+inputs=$(glue tasks show --task "$task" inputs)
+read -ra labels <<<"$(glue tasks show --task "$task" labels)"
+read -ra sets <<<"train:train $(glue tasks show --task "$task" dev)" # fairseq's name : GLUE's file
 
-# split_columns NAME TEXT LABELS: sentence <tab> label, after one line of headings.
-split_columns() {
-  plain "$1" | awk -F '\t' -v name="$DATA/$1" -v text="$2" -v labels="$3" '
-    { sub(/\r$/, "") }
-    NR == 1 { next }
-    NF != 2 || ($2 != "0" && $2 != "1") {
-      print name ", line " NR ": expected a sentence, a tab, and 0 or 1" > "/dev/stderr"
-      exit 1
-    }
-    { print $1 > text; print $2 > labels }
-    END { if (NR < 2) exit 1 }' || die "$DATA/$1 is not in the layout of SST-2 (sentence <tab> label)"
+# extract FILE COLUMN... LABEL: sentences and labels of a file.
+extract() {
+  [[ -f $DATA/$1.tsv || -f $DATA/$1.tsv.gz ]] ||
+    die "DATA=$DATA has neither $1.tsv nor $1.tsv.gz: set DATA to GLUE's folder $task"
+  glue tasks extract --task "$task" --source "$DATA/$1.tsv" "${@:2}"
 }
 
 tokenise() {
   local kind=words
+  [[ $task == SST-2 ]] || kind=spacy # plain text; SST-2 comes in words
   [[ -z $hf ]] || kind=huggingface
-  python "$REPO/scripts/tokens.py" encode --kind "$kind" --model "$hf" \
-    --input "$output/corpus/train.text" "$output/corpus/valid.text" --output "$@"
+  [[ $kind != spacy ]] || python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("spacy") is None)' ||
+    die "the words of $task need spaCy: install it (pip install spacy), or take the tokenizer of a model (--hf DIR)"
+  python "$REPO/scripts/tokens.py" encode --kind "$kind" --model "$hf" --input "${columns[@]}" --output "$@"
 }
 
-# by_length TEXT LABELS: the training phrases, the shortest first, equally long ones in the data set's (random) order.
-# fairseq's task forms batches of neighbours: shuffled, two thirds of a batch would be padding. train.sh shuffles the
-# batches, as for translation.
+# by_length FILE...: all labels and tokens, training examples the shortest first, equally long ones in the data set's
+# (random) order. fairseq's task forms batches of neighbours: shuffled, two thirds of a batch would be padding. train.sh
+# shuffles the batches, as for translation.
 by_length() {
-  paste "$output/corpus/train.label" "$output/text/train" |
-    awk -F '\t' -v OFS='\t' '{ print split($2, tokens, " "), $0 }' | LC_ALL=C sort -s -n -k 1,1 |
-    awk -F '\t' -v text="$1" -v labels="$2" '{ print $3 > text; print $2 > labels }'
+  local first=$((inputs + 1)) at
+  paste "${unsorted[@]:0:first}" |
+    awk -F '\t' -v OFS='\t' '{ print split($2, tokens, " ") + split($3, tokens, " "), $0 }' |
+    LC_ALL=C sort -s -n -k 1,1 |
+    awk -F '\t' 'BEGIN { for (at = 1; at < ARGC; at++) file[at] = ARGV[at]; end = ARGC; ARGC = 1 }
+      { for (at = 1; at < end; at++) print $(at + 1) > file[at] }' "${@:1:first}"
+  for ((at = first; at < $#; at++)); do cp "${unsorted[at]}" "${@:at+1:1}"; done
 }
 
 binarise() {
-  local bin=$1
-  mkdir -p "$bin"
-  {
-    fairseq-preprocess --only-source --trainpref "$output/by_length/text" --validpref "$output/text/valid" \
-      --destdir "$bin/input0" --thresholdsrc "$min_count" --workers 1
-    # A given dictionary keeps class 0 the first class, whatever label is more frequent.
-    printf '0 1\n1 1\n' >"$bin/labels.txt"
-    fairseq-preprocess --only-source --trainpref "$output/by_length/label" --validpref "$output/corpus/valid.label" \
-      --destdir "$bin/label" --srcdict "$bin/labels.txt" --workers 1
-    rm "$bin/labels.txt"
-  } >"$output/preprocess.log" 2>&1 || die "fairseq-preprocess failed; see $output/preprocess.log"
+  glue binarise --text "$output/by_length" --labels "$output/by_length" --sets "${sets[@]%:*}" --inputs "$inputs" \
+    --classes "${labels[@]}" --min-count "$min_count" "$1" >"$output/preprocess.log" 2>&1 ||
+    die "binarising failed; see $output/preprocess.log"
 }
 
 dim=300
 [[ ! -f $hf/config.json ]] || dim=$(hf_dim "$hf")
-remember_settings "$output/settings" "hf=$hf" "dim=$dim" "min_count=$min_count"
+settings=("hf=$hf" "dim=$dim" "min_count=$min_count")
+[[ $task == SST-2 ]] || settings+=("task=$task") # train.sh takes SST-2 for granted
+remember_settings "$output/settings" "${settings[@]}"
 
-for pair in train:train dev:valid; do
-  corpus=$output/corpus/${pair#*:}
-  step "${pair%:*}" "$corpus.text" "$corpus.label" -- split_columns "${pair%:*}.tsv"
+columns=() texts=() unsorted=() sorted=()
+for pair in "${sets[@]}"; do
+  split=${pair%:*} sentences=() tokens=()
+  for ((at = 0; at < inputs; at++)); do
+    sentences+=("$output/corpus/$split.input$at") tokens+=("$output/text/$split.input$at")
+  done
+  step "${pair#*:}" "${sentences[@]}" "$output/corpus/$split.label" -- extract "${pair#*:}"
+  columns+=("${sentences[@]}") texts+=("${tokens[@]}")
+  unsorted+=("$output/corpus/$split.label" "${tokens[@]}")
+  sorted+=("$output/by_length/$split.label" "${tokens[@]/#"$output/text"/"$output/by_length"}")
 done
-step "tokens" "$output/text/train" "$output/text/valid" -- tokenise
-step "sorting by length" "$output/by_length/text" "$output/by_length/label" -- by_length
+step "tokens" "${texts[@]}" -- tokenise
+step "sorting by length" "${sorted[@]}" -- by_length
 step "binarising" "$output/bin" -- binarise
 say "ready: $output/bin ($(wc -l <"$output/bin/input0/dict.txt") symbols, D = $dim)"

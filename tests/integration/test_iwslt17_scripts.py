@@ -57,16 +57,14 @@ def sentences(data_dir: Path) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def data(sentences: dict, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the campaign's de-en.tgz holds."""
-    folder = tmp_path_factory.mktemp("iwslt 17")
+def write_talks(folder: Path, sentences: dict[str, dict[str, list[str]]]) -> None:
+    """What the campaign's de-en.tgz holds. sentences: set -> language -> lines; the first set is for training."""
     (folder / "de-en").mkdir()
     for lang in LANGS:
         lines = [html.escape(line, quote=False) for line in sentences["train"][lang]]
         talks = [*TAGS[lang], *lines[:100], *TAGS[lang], *lines[100:]]
         (folder / f"de-en/train.tags.de-en.{lang}").write_text("".join(f"{line}\n" for line in talks))
-        for name in list(SIZES)[1:]:
+        for name in list(sentences)[1:]:
             segments = [
                 f'<seg id="{n}"> {html.escape(line, quote=False)} </seg>'
                 for n, line in enumerate(sentences[name][lang], 1)
@@ -74,6 +72,12 @@ def data(sentences: dict, tmp_path_factory: pytest.TempPathFactory) -> Path:
             text = ['<?xml version="1.0" encoding="UTF-8"?>', "<mteval>", '<doc docid="1">', "<title>A title</title>"]
             text += [*segments, "</doc>", "</mteval>"]
             (folder / f"de-en/IWSLT17.TED.{name}.de-en.{lang}.xml").write_text("\n".join(text) + "\n")
+
+
+@pytest.fixture(scope="module")
+def data(sentences: dict, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("iwslt 17")
+    write_talks(folder, sentences)
     return folder
 
 
@@ -116,19 +120,21 @@ def test_tokens_are_moses_on_lower_case_and_rare_ones_unknown(prepared):
         }
 
 
-def test_training_and_translation(prepared, tmp_path):
-    tiny = ["--dim", 16, "--heads", 2, "--ffn", 16, "--lr", "5e-3", "--epochs", 1, "--init", "xavier"]
-    layers = ["--", "--encoder-layers", 1, "--decoder-layers", 1]
-    bash("train.sh", "--data", prepared, "--output", tmp_path / "run", *tiny, *layers)
-    record = json.loads((tmp_path / "run" / "training.json").read_text())
-    assert "--batch-size 128 " in record["command"]
-    bash("generate.sh", "--data", prepared, "--run", tmp_path / "run", "--beam", 2)
-    scores = json.loads((tmp_path / "run" / "test.scores.json").read_text())
-    hypotheses = lines(tmp_path / "run" / "test.hypothesis.text")
-    references = [line.lower() for line in lines(prepared / "corpus" / "raw" / "test.en")]
-    assert len(hypotheses) == SIZES["tst2010"] + SIZES["tst2011"]
+def test_a_grid_trains_and_translates(data, sentences, tmp_path):
+    tiny = ["--heads", 2, "--ffn", 16, "--lr", "5e-3", "--", "--encoder-layers", 1, "--decoder-layers", 1]
+    grid = ["--output", tmp_path, "--inits", "xavier", "--seeds", 1, "--epochs", 1, "--dim", 16, "--jobs", 1]
+    bash("run.sh", *grid, "--", *tiny, data=data)
+    assert [run.name for run in (tmp_path / "runs").iterdir()] == ["de-en.xavier.seed1"]  # one direction by default
+    run = tmp_path / "runs" / "de-en.xavier.seed1"
+    assert "min_count=5" in lines(tmp_path / "data" / "de-en" / "settings")
+    result = json.loads((run / "result.json").read_text())
+    assert "--batch-size 128 " in result["command"]
+    hypotheses = lines(run / "test.hypothesis.text")
+    references = [" ".join(line.split()).lower() for line in sentences["tst2010"]["en"]]
+    assert len(hypotheses) == SIZES["tst2010"]
     expected = BLEU(lowercase=True).corpus_score(hypotheses, [references]).score
-    assert scores["bleu"]["score"] == pytest.approx(expected)
+    assert result["scores"]["bleu"]["score"] == pytest.approx(expected)
+    assert "## de-en" in (tmp_path / "results.md").read_text()
 
 
 def test_the_other_direction_takes_the_same_files(data, tmp_path):

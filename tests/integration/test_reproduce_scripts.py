@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from test_multi30k_scripts import LAYERS, REPO, VENV, bash, corpus  # noqa: F401
+from test_iwslt17_scripts import write_talks
+from test_multi30k_scripts import LAYERS, REPO, VENV, bash, corpus, moses, sentences  # noqa: F401
 from test_sst2_scripts import model, phrases  # noqa: F401
 
 SCRIPTS = REPO / "scripts" / "reproduce"
@@ -120,6 +123,95 @@ def test_table1_and_table2_of_what_is_there(corpus: Path, phrases: Path, tmp_pat
     assert "## multi30k.words" in (tmp_path / "out" / "table2.md").read_text()  # vectors learned for table 1
 
 
+#: what the paper says about its experiments: D, initialisations without the shuffled one, seeds, epochs, batch
+PAPER = {
+    "sst2.words": (300, 5, 5, 128),
+    "sst2.bert": (768, 5, 5, 128),
+    "sst2.t5": (512, 5, 5, 128),
+    "mnli.words": (300, 3, 9, 128),
+    "mnli.bert": (768, 3, 10, 128),
+    "mnli.t5": (512, 3, 10, 128),
+    "multi30k.words": (300, 4, 20, 64),
+    "multi30k.mbert": (768, 4, 20, 128),
+    "multi30k.mt5": (768, 4, 20, 96),
+    "iwslt17.words": (300, 4, 20, 128),
+    "iwslt17.mbert": (768, 4, 20, 128),
+    "iwslt17.mt5": (768, 4, 20, 112),
+}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the scripts of the tables, whose data sets only write down what they are called with."""
+    folder = tmp_path / "check out"
+    shutil.copytree(SCRIPTS, folder / "scripts" / "reproduce")
+    shutil.copy(REPO / "scripts" / "common.sh", folder / "scripts")
+    for name in ("sst2", "mnli", "multi30k", "iwslt17"):
+        (folder / "scripts" / name).mkdir()
+        for script in ("prepare.sh", "run.sh"):
+            call = f'echo "{name}/{script} $DATA | $*" >>"{folder}/calls"\n'
+            (folder / "scripts" / name / script).write_text(call)
+    return folder
+
+
+def test_table1_has_the_twelve_experiments_of_the_paper(checkout: Path, tmp_path: Path) -> None:
+    data = {name: str(tmp_path / name) for name in ("SST2", "MNLI", "MULTI30K", "IWSLT17")}
+    models = {
+        "bert": {"hidden_size": 768},
+        "t5": {"d_model": 512},
+        "mbert": {"hidden_size": 768},
+        "mt5": {"d_model": 768},
+    }
+    for name in (*data, *models):
+        (tmp_path / name).mkdir()
+    for name, config in models.items():
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    (tmp_path / "en.txt").touch()
+    options = ["--glove", f"en={tmp_path}/en.txt", "--hf", *(f"{name}={tmp_path / name}" for name in models)]
+    done = bash(checkout / "scripts/reproduce/table1.sh", "--output", tmp_path / "out", *options, check=False, **data)
+    assert "left out" not in done.stderr
+    calls = [line.split(" | ") for line in (checkout / "calls").read_text().splitlines()]
+    assert [call[0].split()[0] for call in calls] == [
+        f"{name.partition('.')[0]}/{script}" for name in PAPER for script in ("prepare.sh", "run.sh")
+    ]
+    for (name, (dim, seeds, epochs, batch)), (where, arguments) in zip(PAPER.items(), calls[1::2]):
+        dataset, kind = name.split(".")
+        assert where.split(" ", 1)[1] == data[dataset.upper()]
+        assert f"--output {tmp_path}/out/{name} " in arguments
+        assert f" --epochs {epochs} -- " in arguments
+        assert f" --seeds {' '.join(map(str, range(1, seeds + 1)))} --epochs " in arguments
+        assert f" --label experiment={name} --batch {batch}" in arguments
+        inits = "xavier pretrained pretrained_xavier" + ("" if kind == "words" else " shuffled")
+        assert f" --inits {inits} --seeds " in arguments
+        # the classifiers take D from the folder that prepare.sh has seen
+        assert (f" --dim {dim} " in arguments) == (kind == "words" or dataset in ("multi30k", "iwslt17"))
+        assert (f" --hf {tmp_path / kind} " in arguments) == (kind != "words")
+
+
+def test_table2_of_the_larger_translation_task(tmp_path: Path) -> None:
+    """Of the German side, without any training."""
+    pairs, folder, vectors = sentences(), tmp_path / "talks", tmp_path / "de.txt"
+    folder.mkdir()
+    parts = {"train": pairs[:120], "dev2010": pairs[120:140], "tst2010": pairs[140:160]}
+    write_talks(
+        folder,
+        {
+            name: {lang: [pair[at] for pair in part] for at, lang in enumerate(("de", "en"))}
+            for name, part in parts.items()
+        },
+    )
+    vectors.write_text("".join(f"{word} {at}.5 -{at} 0.25\n" for at, word in enumerate(("haus", "sieht", "house"))))
+    options = ["--output", tmp_path / "out", "--experiments", "iwslt17.words", "--glove", f"de={vectors}"]
+    bash(SCRIPTS / "table2.sh", *options, IWSLT17=str(folder))
+    record = json.loads((tmp_path / "out" / "iwslt17.words.stats.json").read_text())
+    german = gzip.decompress((tmp_path / "out/iwslt17.words/data/de-en/source/raw/train.de.gz").read_bytes()).decode()
+    assert german.count("\n") == 120
+    assert record["found"] == 2
+    assert record["coverage_types"] == pytest.approx(2 / len(set(moses(german).split())))
+    assert "## iwslt17.words" in (tmp_path / "out" / "table2.md").read_text()
+    assert not (tmp_path / "out" / "iwslt17.words" / "runs").exists()
+
+
 def test_table2_of_a_language_model(phrases: Path, model: Path, tmp_path: Path) -> None:  # noqa: F811
     options = ["--output", tmp_path / "out", "--experiments", "sst2.bert", "--hf", f"bert={model}"]
     bash(SCRIPTS / "table2.sh", *options, SST2=str(phrases))
@@ -155,13 +247,18 @@ def test_table4_has_all_rows(corpus: Path, tmp_path: Path) -> None:  # noqa: F81
     [
         (["--experiments", "sst2.bert"], "--experiments sst2.bert: needs SST2=DIR --hf bert=DIR"),
         (["--experiments", "mnli"], "--experiments mnli: not known"),
+        (["--experiments", "mnli.words"], "--experiments mnli.words: needs MNLI=DIR --glove en=PATH"),
+        (["--experiments", "mnli.t5"], "--experiments mnli.t5: needs MNLI=DIR --hf t5=DIR"),
+        (["--experiments", "iwslt17.words"], "--experiments iwslt17.words: needs IWSLT17=DIR"),
+        (["--experiments", "iwslt17.mt5"], "--experiments iwslt17.mt5: needs IWSLT17=DIR --hf mt5=DIR"),
         (["--glove", "fr=x"], "--glove fr=x: give de=PATH or en=PATH"),
         (["--hf", "bert=nowhere"], "--hf bert=nowhere: no Hugging Face folder"),
         (["--hf", "gpt=nowhere"], "--hf gpt: not known"),
     ],
 )
 def test_table1_says_what_is_missing(tmp_path: Path, arguments: list[str], message: str) -> None:
-    refused = bash(SCRIPTS / "table1.sh", "--output", tmp_path / "out", *arguments, check=False, SST2="")
+    nothing = {"SST2": "", "MNLI": "", "IWSLT17": ""}
+    refused = bash(SCRIPTS / "table1.sh", "--output", tmp_path / "out", *arguments, check=False, **nothing)
     assert refused.returncode != 0
     assert message in refused.stderr
     assert not (tmp_path / "out").exists()

@@ -75,8 +75,8 @@ def prepared(phrases: Path, model: Path, tmp_path_factory: pytest.TempPathFactor
 def test_every_phrase_keeps_its_label_and_classes_are_in_order(prepared: Path, phrases: Path) -> None:
     lines = gzip.decompress((phrases / "train.tsv.gz").read_bytes()).decode().splitlines()[1:]
     expected = sorted(line.replace("indeed", "in ##deed").replace(" \t", "\t") for line in lines)
-    text = (prepared / "by_length/text").read_text(encoding="utf-8").splitlines()
-    labels = (prepared / "by_length/label").read_text(encoding="utf-8").splitlines()
+    text = (prepared / "by_length/train.input0").read_text(encoding="utf-8").splitlines()
+    labels = (prepared / "by_length/train.label").read_text(encoding="utf-8").splitlines()
     assert sorted(map("\t".join, zip(text, labels))) == expected
     lengths = [len(line.split()) for line in text]
     assert lengths == sorted(lengths)
@@ -118,7 +118,7 @@ def test_missing_and_malformed_data_are_named(phrases: Path, tmp_path: Path) -> 
     result = bash(SCRIPTS / "prepare.sh", "--output", tmp_path / "out", check=False, DATA=str(copy))
     assert result.returncode != 0
     assert "train.tsv, line 3" in result.stderr
-    assert not (tmp_path / "out/corpus/train.text").exists()
+    assert not (tmp_path / "out/corpus/train.input0").exists()
 
 
 def test_strategies_with_vectors_need_some(phrases: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-SOURCED = {"multi30k/archs.sh"}  # by others; no programs
+SOURCED = {"multi30k/archs.sh", "reproduce/experiments.sh"}  # by others; no programs
 NAMES = sorted({path.relative_to(SCRIPTS).as_posix() for path in SCRIPTS.glob("*/*.sh")} - SOURCED)
 #: names read by another script, which it sources or starts
 READERS = {
@@ -19,6 +19,8 @@ READERS = {
     "multi30k/duo.sh": "multi30k/run.sh",
     "iwslt17/train.sh": "multi30k/train.sh",
     "iwslt17/generate.sh": "multi30k/generate.sh",
+    "iwslt17/run.sh": "multi30k/run.sh",
+    **{f"mnli/{name}.sh": f"sst2/{name}.sh" for name in ("prepare", "train", "run")},
     **{
         f"wmt14_{pair}/{name}.sh": f"wmt14/{name}.sh"
         for pair in ("en_de", "en_fr")
@@ -39,7 +41,11 @@ NEEDED = {
     "glue/train.sh": ["--data", "data", "--output", "out", "--arch", "roberta"],
     "iwslt17/generate.sh": ["--data", "data", "--run", "run"],
     "iwslt17/prepare.sh": ["--output", "out"],
+    "iwslt17/run.sh": ["--output", "out"],
     "iwslt17/train.sh": ["--data", "data", "--output", "out"],
+    "mnli/prepare.sh": ["--output", "out"],
+    "mnli/run.sh": ["--output", "out", "--hf", "hf"],
+    "mnli/train.sh": ["--data", "data", "--output", "out"],
     "multi30k/absorption.sh": ["--output", "out"],
     "multi30k/duo.sh": ["--output", "out"],
     "multi30k/generate.sh": ["--data", "data", "--run", "run"],
