@@ -5,21 +5,25 @@
 #   --output DIR   default: runs/duo
 #   --seed N       of the data and of the trainings, default 1
 #   --epochs N     default 20
+#   --ladder       three more trainings, with one switch of Duo after the other (Table 5 of Li et al. 2020)
 #
 # Four trainings, two at a time. Can be stopped and started again: what is finished is not repeated.
 # shellcheck source=../../scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 # shellcheck source=../../scripts/grid.sh
 source "$REPO/scripts/grid.sh"
+# shellcheck source=../../scripts/multi30k/archs.sh
+source "$REPO/scripts/multi30k/archs.sh"
 
-output=runs/duo seed=1 epochs=20
-read_options "output seed epochs" "$@"
+output=runs/duo seed=1 epochs=20 ladder=""
+read_options "output seed epochs ladder?" "$@"
 whole_numbers 0 seed
 whole_numbers 1 epochs
 output=$(absolute "$output")
 output_folder --output "$output"
 use_environment
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+declare -A WINDOW=([near]=1 [far]=8)
 toy() { PYTHONPATH=$REPO/scripts python -m "toy.$1" "${@:2}"; }
 
 make_corpus() {
@@ -34,20 +38,22 @@ binarise() {
     --validpref "$output/text/valid" --testpref "$output/text/test" >"$output/preprocess.log" 2>&1
 }
 
-# options_of NAME: architecture and vectors.
+# options_of ARCH.VECTORS: architecture and vectors.
 options_of() {
-  local near_de=$output/vectors.1.de.txt near_en=$output/vectors.1.en.txt far_de=$output/vectors.8.de.txt \
-    far_en=$output/vectors.8.en.txt
-  case $1 in
-    transformer.near) words --arch transformer --embed-init-path "encoder=$near_de" "decoder=$near_en" ;;
-    transformer.far) words --arch transformer --embed-init-path "encoder=$far_de" "decoder=$far_en" ;;
-    duo.near_near) words --arch duo_transformer --embed-init-path "encoder=$near_de" "encoder_p=$near_de" \
-      "decoder=$near_en" "decoder_p=$near_en" ;;
-    duo.near_far) words --arch duo_transformer --embed-init-path "encoder=$near_de" "encoder_p=$far_de" \
-      "decoder=$near_en" "decoder_p=$far_en" ;;
-  esac
+  local slot lang set table=0 sets
+  IFS=_ read -ra sets <<<"${1#*.}"
+  arch_options "${1%.*}"
+  words --embed-init-path
+  for set in "${sets[@]}"; do
+    for slot in encoder decoder; do
+      lang=de
+      [[ $slot == encoder ]] || lang=en
+      [[ $table -eq 0 ]] || slot+=_p
+      echo "$slot=$output/vectors.${WINDOW[$set]}.$lang.txt"
+    done
+    table=1
+  done
 }
-words() { printf '%s\n' "$@"; }
 
 one_run() {
   local name=$1 run=$output/runs/$1 options command
@@ -78,8 +84,7 @@ for lang in de en; do
   done
 done
 step "binarising" "$output/bin" -- binarise
-run_grid "$(cores)" "$output/logs" one_run <<<"transformer.near
-transformer.far
-duo.near_near
-duo.near_far"
+names=(transformer.near transformer.far duo.near_near duo.near_far)
+[[ -z $ladder ]] || names+=(duo_meta.near_far duo_shared.near_far duo_norm.near_far)
+run_grid "$(cores)" "$output/logs" one_run < <(printf '%s\n' "${names[@]}")
 python "$REPO/scripts/results_table.py" --runs "$output/runs" --output "$output"
