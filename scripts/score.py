@@ -3,7 +3,8 @@ compare). The text and the reference it was scored with are kept, for paired tes
 
 All are lower-cased. The tokenised figure always counts Moses tokens of the reference as the data set has them
 (escapes undone); word-level Moses and BPE hypotheses consist of such tokens, the others are detokenised and then
-tokenised by sacremoses. Unknown words count as errors: references are never cut to the vocabulary.
+tokenised by sacremoses. Unknown words count as errors: references are never cut to the vocabulary. In the text they are
+one sign, since sacrebleu's tokeniser would take the three parts of <unk> for three words.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from pathlib import Path
 from run_result import write_json, write_text
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
-from tokens import KINDS, decoder, join_words, unescape_moses
+from tokens import KINDS, UNKNOWN, decoder, join_words, unescape_moses
 
+UNKNOWN_WORD = "\N{DOUBLE QUESTION MARK}"  # as sentencepiece writes it
 _HYPOTHESIS = re.compile(r"^H-(\d+)\t\S+\t(.*)$")
 
 
@@ -69,7 +71,7 @@ def main() -> None:
 
     tokens = read_hypotheses(Path(args.log))
     decode = decoder(args.kind, args.lang, args.model)
-    text = [decode(line) for line in tokens]
+    text = [decode(line).replace(UNKNOWN, UNKNOWN_WORD) for line in tokens]
     reference = read_lines(Path(args.reference), len(tokens))
     token_reference = [unescape_moses(line) for line in read_lines(Path(args.token_reference), len(tokens))]
     words = moses_words(args.kind, args.lang, tokens, text)
