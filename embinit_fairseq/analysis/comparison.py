@@ -18,6 +18,8 @@ from embinit_fairseq.errors import DataError, OptionError
 
 #: the order of rows; others follow by name
 STRATEGIES = ("none", "normal", "xavier", "pretrained", "pretrained_xavier", "shuffled", "xavier_pretrained")
+#: the same for architectures: what others are compared with first, then the ladder of Li et al. 2020 (Table 5)
+ARCHS = ("transformer", "transformer_equal", "tupe_transformer", "duo_meta", "duo_shared", "duo_norm", "duo")
 #: labels that tell tables apart
 _TASK = ("experiment", "task", "direction", "protocol")
 #: labels that are a row's name by themselves, if one of them tells all rows apart
@@ -27,11 +29,15 @@ SCORES = {"bleu": "BLEU", "bleu_tokenized": "tokenised BLEU", "chrf": "chrF"}
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: where its value is in a result, and how many digits to show."""
+    """A column of a table: where its value is in a result, and how many digits to show.
+
+    constant: the same for all seeds of a row, so that it is shown without a deviation, and only if rows differ in it.
+    """
 
     title: str
     path: tuple[str, ...]
     digits: int = 2
+    constant: bool = False
 
     def value(self, result: dict[str, Any]) -> float | None:
         """The result's number, None if it has none."""
@@ -45,7 +51,8 @@ class Column:
         found = self.summary(runs)
         if found is None:
             return "-"
-        deviation = "" if found["sd"] is None else f" ± {found['sd']:,.{max(self.digits, 1)}f}"
+        single = found["sd"] is None or self.constant
+        deviation = "" if single else f" ± {found['sd']:,.{max(self.digits, 1)}f}"
         return f"{found['mean']:,.{self.digits}f}{deviation}"
 
     def summary(self, runs: Sequence[dict[str, Any]]) -> dict[str, float | None] | None:
@@ -55,7 +62,13 @@ class Column:
             return None
         return {"mean": statistics.fmean(values), "sd": statistics.stdev(values) if len(values) > 1 else None}
 
+    def has_news(self, results: Sequence[dict[str, Any]]) -> bool:
+        """Is it worth a place in a table of these results?"""
+        values = {self.value(result) for result in results} - {None}
+        return len(values) > 1 if self.constant else bool(values)
 
+
+PARAMETERS = Column("parameters", ("parameters", "all"), 0, constant=True)
 #: MNLI's second validation set: at the epoch that the first one has chosen, and the highest, which Kim et al. report
 MISMATCHED = (
     Column("mismatched (%)", ("scores", "mismatched", "accuracy")),
@@ -113,13 +126,14 @@ class Table:
     def columns(self) -> list[Column]:
         """Those for which a run has a value."""
         results = [result for row in self.rows for result in row.results(self.metric)]
-        return [column for column in _columns(self.metric, self.by_updates) if column.summary(results)]
+        return [column for column in _columns(self.metric, self.by_updates) if column.has_news(results)]
 
 
 def _columns(metric: str, by_updates: bool) -> list[Column]:
     best = [] if metric == "valid_loss" else [Column(f"best {metric_title(metric)}", ("best", metric))]
     place = Column("at update", ("best", "update"), 0) if by_updates else Column("at epoch", ("best", "epoch"), 1)
     return [
+        PARAMETERS,
         *best,
         Column("val. loss (bits)", ("best", "valid_loss_bits"), 3),
         Column("val. loss (nats)", ("best", "valid_loss_nats"), 3),
@@ -199,7 +213,7 @@ def _table(title: str, metric: str, higher: bool, runs: Sequence[Run], by: Seque
         groups[tuple(str(run.labels.get(key, "-")) for key in keys)].append(run)
     shown = _naming_labels(keys, list(groups))
     rows = []
-    for group in sorted(groups, key=lambda group: [_rank(group[at]) for at in shown]):
+    for group in sorted(groups, key=lambda group: [rank(group[at]) for at in shown]):
         name = ", ".join(_named(keys[at], group[at]) for at in shown) or "all"
         ordered = sorted(groups[group], key=lambda run: (not run.seed.isdigit(), run.seed.zfill(20), run.name))
         rows.append(Row(name, dict(zip(keys, group)), tuple(ordered)))
@@ -221,8 +235,10 @@ def _naming_labels(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> li
     return [at for at, _ in enumerate(keys) if len({group[at] for group in groups}) > 1] or list(range(len(keys)))
 
 
-def _rank(value: str) -> tuple[int, str]:
-    return (STRATEGIES.index(value), "") if value in STRATEGIES else (len(STRATEGIES), value)
+def rank(label: str) -> tuple[int, str]:
+    """Sorts names of strategies and architectures: known ones in the order of STRATEGIES and ARCHS, before others."""
+    known = (*STRATEGIES, *ARCHS)
+    return (known.index(label), "") if label in known else (len(known), label)
 
 
 def signature(run: Run, score: str) -> str | None:

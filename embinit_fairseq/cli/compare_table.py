@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from embinit_fairseq.analysis.comparison import SCORES, Column, Table, baseline_row
+from embinit_fairseq.analysis.comparison import PARAMETERS, SCORES, Column, Table, baseline_row
 from embinit_fairseq.analysis.comparison_bootstrap import METRICS, SeedTest
 from embinit_fairseq.analysis.comparison_warnings import warnings
 from embinit_fairseq.errors import counted
@@ -95,7 +95,7 @@ def _rows(table: Table) -> list[str]:
 def _cell(column: Column, results: Sequence[Result]) -> str:
     """Mean ± sigma; a dash for the sigma of one run."""
     found = column.summary(results)
-    single = " ± -" if found is not None and found["sd"] is None else ""
+    single = " ± -" if found is not None and found["sd"] is None and not column.constant else ""
     few = sum(column.value(result) is not None for result in results)
     of_few = f" (of {few})" if found is not None and few < len(results) else ""
     return column.cell(results) + single + of_few
@@ -124,14 +124,15 @@ def _in_common(table: Table) -> list[str]:
         *distinct("seeds", results, lambda result: result["labels"].get("seed")),
         *(f"* {label}: `{value}`" for label, value in table.common.items() if label != "seed"),
         *distinct("epochs trained", results, _epochs),
-        *distinct("parameters", results, lambda result: _number((result.get("parameters") or {}).get("all"))),
+        *([] if PARAMETERS.has_news(results) else distinct("parameters", results, _parameters)),
         *(line for name, title in SCORES.items() for line in _signature(name, title, results)),
         *environment(results, data=lambda result: (result.get("data") or {}).get("all")),
         *init_signatures(results),
     ]
 
 
-def _number(value: int | None) -> str | None:
+def _parameters(result: Result) -> str | None:
+    value = PARAMETERS.value(result)
     return None if value is None else f"{value:,}"
 
 
