@@ -49,7 +49,7 @@ def check_options(request: Request) -> None:
     if scale is not None and request.method not in ("gaussian", "normal"):
         raise OptionError(f"--noise-scale {scale}: --method {request.method} has no noise; leave it out")
     if scale is not None and not 0 <= scale < 1e10:
-        raise OptionError(f"--noise-scale {scale}: a factor of the covariance, from 0 on (1: as the old rows)")
+        raise OptionError(f"--noise-scale {scale}: a factor of the covariance, 0 to below 1e10 (1: as the old rows)")
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:

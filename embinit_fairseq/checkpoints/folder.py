@@ -10,6 +10,9 @@ from pathlib import Path
 
 from embinit_fairseq.errors import CheckpointError
 
+#: what torch says, as RuntimeError, when the file it writes to fails
+_TORCHS_WRITER = ("PytorchStreamWriter", "unexpected pos", "inline_container")
+
 
 def check_replaceable(folder: Path, ours: Collection[str], inputs: Collection[str], force: bool) -> None:
     """CheckpointError unless `folder` is free: absent, empty, or with `force` only full of files named in `ours`.
@@ -40,14 +43,17 @@ def check_replaceable(folder: Path, ours: Collection[str], inputs: Collection[st
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """A folder to write to that becomes `folder` when the block ends well and vanishes when it does not.
 
-    An earlier one stays until the new one is complete. CheckpointError if the disk or the place does not allow it.
+    An earlier one stays until the new one is complete. CheckpointError if the disk or the place does not allow it;
+    other errors of the block are not touched.
     """
     temporary = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
     try:
         temporary.mkdir(parents=True)
         yield temporary
         _move(temporary, folder)
-    except (OSError, RuntimeError) as error:  # torch says RuntimeError when its writer fails
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(word in str(error) for word in _TORCHS_WRITER):
+            raise
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise CheckpointError(
             f"{folder}: cannot be written ({reason}); free some space or choose another --output"

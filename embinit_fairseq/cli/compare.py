@@ -4,6 +4,7 @@ translations, curves, and what makes the figures comparable or not."""
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,14 +66,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _output(path: str | None) -> Path | None:
-    """The folder, made before any work; OptionError if it cannot be."""
+    """The folder, which is not made yet; OptionError, before any work, if it cannot be."""
     if path is None:
         return None
     folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError(f"--output {path}: cannot be made ({error.strerror}); choose another folder") from error
+    existing = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
+    if not existing.is_dir():
+        raise OptionError(f"--output {path}: cannot be made ({existing} is no folder); choose another folder")
+    if not os.access(existing, os.W_OK):
+        raise OptionError(f"--output {path}: cannot be made ({existing} is read-only); choose another folder")
     return folder
 
 
@@ -147,7 +149,11 @@ def _test_record(test: SeedTest) -> dict[str, Any]:
 
 
 def _write(output: Path, tables: Sequence[Table], text: str, record: dict[str, Any], unit: str) -> list[str]:
-    """The three files; curves.png only if there are curves and matplotlib."""
+    """The three files; curves.png only if there are curves and matplotlib. OptionError if the folder cannot be made."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"--output {output}: cannot be made ({error.strerror}); choose another folder") from error
     picture = output / "curves.png"
     has_curves = any(table.curves() for table in tables)
     drawn = has_curves and plot_curves.try_to_draw(plot_curves.draw, tables, picture, unit)

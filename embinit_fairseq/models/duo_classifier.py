@@ -18,7 +18,8 @@ from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.hooks.options import request_from
+from embinit_fairseq.hooks.options import Request, request_from
+from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY
 from embinit_fairseq.models.embinit_classifier import ClassifierHub
 from embinit_fairseq.models.ranges import check_ranges, flag
 from embinit_fairseq.models.restoring import check_restored
@@ -27,6 +28,7 @@ from embinit_fairseq.modules.duo_classifier import ATTENTIONS, DuoSentenceEmbedd
 from embinit_fairseq.modules.transformer_init import init_table
 
 logger = logging.getLogger(__name__)
+SLOTS = ("encoder", "encoder_p")
 SIZES = ("encoder_dim_s", "encoder_dim_p", "duo_ffn_dim")
 
 
@@ -106,8 +108,7 @@ class DuoClassifier(BaseFairseqModel):
     def embedding_slots(self) -> dict[str, tuple[nn.Embedding, Any, nn.Module]]:
         """For `--embed-init`: encoder, encoder_p -> (table, dictionary, where it is used)."""
         return {
-            "encoder": (self.embed_tokens, self.dictionary, self),
-            "encoder_p": (self.embed_tokens_p, self.dictionary, self),
+            name: (table, self.dictionary, self) for name, table in zip(SLOTS, (self.embed_tokens, self.embed_tokens_p))
         }
 
     def function_options(self, cfg: Any) -> dict[str, Any]:
@@ -121,11 +122,8 @@ class DuoClassifier(BaseFairseqModel):
             check_restored(self, checkpoint, saved)
         if self.cfg.train_embeddings:
             return
-        if checkpoint is None and request.strategy is None:
-            logger.warning(
-                "THE TABLES ARE RANDOM AND STAY SO: give them vectors (--embed-init pretrained --embed-init-path "
-                "encoder=FILE encoder_p=FILE), or train them (--train-embeddings)"
-            )
+        if checkpoint is None:
+            _check_sources(request)
         partly = [freeze for freeze in request.options.embed_init_freeze or () if ":" in freeze]
         if partly:
             raise OptionError(
@@ -145,6 +143,24 @@ class DuoClassifier(BaseFairseqModel):
         """A DuoHub around a trained checkpoint. data: the folder with `input0/dict.txt` and `label/dict.txt`."""
         loaded = hub_utils.from_pretrained(model_name_or_path, checkpoint_file, data, **kwargs)
         return DuoHub(loaded["task"], loaded["models"][0])
+
+
+def _check_sources(request: Request) -> None:
+    """Tables that are not trained need vectors. A strategy that draws all its numbers may be meant as a baseline."""
+    strategy = EMBED_INIT_REGISTRY.get(request.strategy)
+    if strategy is None or not strategy.needs_source:
+        logger.warning(
+            "THE TABLES ARE RANDOM AND STAY SO: give them vectors (--embed-init pretrained --embed-init-path "
+            "encoder=FILE encoder_p=FILE), or train them (--train-embeddings)"
+        )
+        return
+    given = {text.partition("=")[0] for text in request.options.embed_init_path or ()}
+    missing = [slot for slot in SLOTS if slot not in given]
+    if len(missing) == 1:  # without any, --embed-init says so; other names, too
+        raise OptionError(
+            f"--embed-init-path: no vectors for {missing[0]}, whose table would be random and stay so: add "
+            f"{missing[0]}=FILE, or train the tables (--train-embeddings)"
+        )
 
 
 class DuoHub(ClassifierHub):

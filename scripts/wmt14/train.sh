@@ -23,7 +23,7 @@
 #   --worker                 on every machine but the first, with LAUNCH: train, and leave the records to the first
 #   --precision KIND         fp16 (default on a GPU), bf16 (on a CPU: by autocast) or fp32 (default on a CPU)
 #   --save-every N           validate and save every N updates (default: a hundredth of --updates)
-#   --keep N                 of these checkpoints the last N are kept (default 10); generate.sh averages the last 5
+#   --keep N                 of these checkpoints the last N are kept (default 10, of *_big* 20: what can be averaged)
 #   --pair PAIR              en-de or en-fr: set by scripts/wmt14_en_de and wmt14_en_fr, needed in scripts/wmt14
 # Everything after -- goes to fairseq-train, after the options above, so that it can replace them.
 #
@@ -35,7 +35,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 pair="" data="" output="" arch="" init=none vectors=() seed=1 updates="" warmup=4000 lr="" dropout="" update_tokens=32768
-max_tokens=4096 devices="" worker="" precision="" save_every="" keep=10 extra=()
+max_tokens=4096 devices="" worker="" precision="" save_every="" keep="" extra=()
 read_options "pair data output arch init vectors... seed updates warmup lr dropout update-tokens max-tokens devices \
 worker? precision save-every keep --" "$@"
 read -ra launch <<<"${LAUNCH:-}"
@@ -55,6 +55,8 @@ whole_numbers 1 updates update-tokens max-tokens devices save-every keep
 [[ $init != none || ${#vectors[@]} -eq 0 ]] || die "--vectors has no effect without --init STRATEGY"
 data=$(absolute "$data") output=$(absolute "$output")
 arch=${arch:-duo_transformer_wmt_${pair/-/_}}
+[[ -n $keep || $arch != *_big* ]] || keep=20 # Vaswani et al. take the mean of so many
+keep=${keep:-10}
 use_environment
 
 case $arch in

@@ -227,6 +227,19 @@ def test_random_tables_that_stay_random_are_worth_a_warning(caplog):
     model_with().check_training(None, None)
     assert "--embed-init-path" in caplog.text
     assert "--train-embeddings" in caplog.text
+    caplog.clear()
+    as_asked(model_with(), embed_init="xavier").check_training(None, None)
+    assert "THE TABLES ARE RANDOM" in caplog.text
+
+
+def test_vectors_for_one_of_two_frozen_tables_are_refused():
+    asked = {"embed_init": "pretrained", "embed_init_path": ["encoder=vectors.txt"]}
+    with pytest.raises(OptionError, match=r"no vectors for encoder_p, .*add encoder_p=FILE.*--train-embeddings"):
+        as_asked(model_with(), **asked).check_training(None, None)
+    as_asked(model_with(train_embeddings=True), **asked).check_training(None, None)
+    as_asked(model_with(), **asked).check_training("checkpoint_last.pt", None)
+    both = {**asked, "embed_init_path": ["encoder=vectors.txt", "encoder_p=vectors.txt"]}
+    as_asked(model_with(), **both).check_training(None, None)
 
 
 def test_freezing_a_part_needs_tables_that_are_trained():
