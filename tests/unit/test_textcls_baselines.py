@@ -25,7 +25,8 @@ def sets(tmp_path):
     for name, texts in TEXTS.items():
         (tmp_path / f"{name}.input0").write_text("".join(f"{text}\n" for text in texts))
         (tmp_path / f"{name}.label").write_text("".join(f"{label}\n" for label in LABELS[name]))
-    (tmp_path / "dict.txt").write_text("".join(f"{word} 3\n" for word in WORDS))
+    fillers = "madeupword0000 0\nmadeupword0001 0\n"  # fairseq's, to have a multiple of 8 symbols: no features
+    (tmp_path / "dict.txt").write_text("".join(f"{word} 3\n" for word in WORDS) + fillers)
     (tmp_path / "labels.txt").write_text("y 1\nx 1\n")
     return baselines.read_sets(tmp_path, tmp_path / "dict.txt", tmp_path / "labels.txt")
 
