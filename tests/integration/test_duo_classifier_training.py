@@ -1,4 +1,5 @@
-"""`--arch duo_classifier` through fairseq's commands: pairs, both criterions, frozen tables, use from Python."""
+"""`--arch duo_classifier` through fairseq's commands: pairs, both criterions, frozen tables, kill -9 and resume, two
+processes, use from Python."""
 
 from __future__ import annotations
 
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pre_training import assert_two_processes_equal_one
+from programs import PYTHON
+from trainings import SAVE_OFTEN, kill_9_and_resume
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import DimensionError, OptionError
@@ -33,19 +37,23 @@ def vectors(tmp_path_factory):
 
 
 @pytest.fixture
-def command(sentiment, vectors, monkeypatch):
-    """A function that calls a command of fairseq with options for this data and these vectors."""
+def options_of(sentiment, vectors):
+    """Program -> its options for this data and these vectors."""
+    both = f"""{sentiment / "bin"} --user-dir {USER_DIR} --task sentence_prediction --num-classes 2
+        --separator-token 2 --batch-size 24 --cpu --log-format json"""
+    train = f"""--arch duo_classifier --encoder-dim-s 5 --encoder-dim-p 8 --duo-ffn-dim 16
+        --optimizer adam --lr 0.02 --max-epoch 8 --no-epoch-checkpoints
+        --embed-init pretrained --embed-init-path encoder={vectors[5][0]} encoder_p={vectors[8][0]}"""
+    return {"train": [*both.split(), *train.split()], "validate": both.split()}
+
+
+@pytest.fixture
+def command(options_of, monkeypatch):
+    """A function that calls a command of fairseq."""
 
     def call(program, save_dir, *options):
-        words = f"""{sentiment / "bin"} --user-dir {USER_DIR} --task sentence_prediction --num-classes 2
-            --separator-token 2 --batch-size 24 --cpu --log-format json"""
-        if program == "train":
-            words += f""" --arch duo_classifier --encoder-dim-s 5 --encoder-dim-p 8 --duo-ffn-dim 16
-                --optimizer adam --lr 0.02 --max-epoch 8 --no-epoch-checkpoints --save-dir {save_dir}
-                --embed-init pretrained --embed-init-path encoder={vectors[5][0]} encoder_p={vectors[8][0]}"""
-        else:
-            words += f" --path {save_dir}/checkpoint_best.pt"
-        monkeypatch.setattr(sys, "argv", [program, *words.split(), *options])
+        place = ["--save-dir", save_dir] if program == "train" else ["--path", save_dir / "checkpoint_best.pt"]
+        monkeypatch.setattr(sys, "argv", [program, *options_of[program], *map(str, place), *options])
         __import__(f"fairseq_cli.{program}")
         sys.modules[f"fairseq_cli.{program}"].cli_main()
 
@@ -142,3 +150,21 @@ def test_continuing_needs_no_vectors_and_the_same_options(command, vectors, tmp_
             path.with_suffix(".away").rename(path)
     state = load_checkpoint(tmp_path / "checkpoint_last.pt")
     assert state["extra_state"]["train_iterator"]["epoch"] == 4
+
+
+@pytest.fixture
+def training(options_of):
+    """fairseq-train as a program of its own, with a log of every update."""
+    words = [*options_of["train"], "--criterion", "sentence_prediction", "--log-interval", "1", "--num-workers", "0"]
+    return [PYTHON, "-m", "fairseq_cli.train", *words]
+
+
+def test_kill_9_and_resume_gives_the_same_losses(training, tmp_path):
+    arguments = [*training, "--dropout", "0.3", "--max-epoch", "6", *SAVE_OFTEN]
+    assert ("valid", "60") in kill_9_and_resume(arguments, tmp_path, at_update=14)
+
+
+def test_two_processes_equal_one_with_twice_the_update_freq(training, tmp_path):
+    flags = ["--train-embeddings", "--dropout", "0", "--max-epoch", "2"]
+    flags += ["--batch-size", "12", "--required-batch-size-multiple", "1"]
+    assert_two_processes_equal_one([*training, *flags], tmp_path)

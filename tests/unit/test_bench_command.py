@@ -123,13 +123,13 @@ def test_beam_search_writes_as_many_tokens_as_asked_for(measure, monkeypatch):
 
 
 def test_turns_are_taken_together():
-    run = {"tokens": 10, "sentences": 2, "flops": 60, "threads": 1, "device": "cpu", "device_name": None}
+    run = {"tokens": 10, "sentences": 2, "flops": 60, "threads": 2, "device": "cpu", "device_name": None}
     run |= {"precision": "fp32", "memory": {"peak_mb": 1.0, "gpu_allocated_mb": None}}
-    turns = [{**run, "seconds": [1.0, 2.0], "cpu_seconds": [1.0, 1.0]}, {**run, "seconds": [3.0], "cpu_seconds": [4.0]}]
+    turns = [{**run, "seconds": [1.0, 2.0], "cpu_seconds": [2.0, 2.0]}, {**run, "seconds": [3.0], "cpu_seconds": [8.0]}]
     turns[1]["memory"] = {"peak_mb": 5.0, "gpu_allocated_mb": None}
     found = bench.result(turns, peak=120.0)
     assert (found["seconds"]["median"], found["tokens_per_second"], found["flops_per_second"]) == (2.0, 5.0, 30.0)
-    assert found["share_of_peak"] == 0.5, "by the seconds of the processor"
+    assert found["share_of_peak"] == 0.5, "by the seconds of the processor, of which each thread takes half"
     assert found["memory"] == {"peak_mb": 5.0, "gpu_allocated_mb": None}
     assert (found["vendor_peak"], found["sentences_per_second"]) == (None, 1.0)
 

@@ -314,3 +314,35 @@ def test_nothing_finished_and_nothing_there(tmp_path, refused) -> None:
     assert "no run in it" in refused(tmp_path / "empty")
     write_run(tmp_path / "runs" / "a", {"init": "none", "seed": "1"}, [], finished=False)
     assert "not finished yet" in refused(tmp_path / "runs")
+
+
+def test_a_seed_with_two_runs_is_not_tested(tmp_path, compare) -> None:
+    """None of them is taken by accident; a warning says it."""
+    for name, init in (("a", "none"), ("b", "xavier"), ("c", "xavier")):
+        write_texts(write_run(tmp_path / name, {"init": init, "seed": "1"}, [1.0]), BETTER, REFERENCE)
+    assert compare(tmp_path, "--samples", "5")["tables"][0]["bootstrap"] == []
+
+
+def test_other_dictionaries_make_other_test_data(tmp_path, compare) -> None:
+    for name, words in (("none", "v"), ("xavier", "w")):
+        data = {"all": name, "test.bin": "t", "dict.txt": words}
+        write_run(tmp_path / name, {"init": name, "seed": "1"}, [1.0], data=data)
+    assert len(compare(tmp_path)["tables"]) == 2
+
+
+def test_the_table_of_tests_has_the_difference_and_then_p(tmp_path, compare, capsys) -> None:
+    for name, lines in (("none", WORSE), ("xavier", BETTER)):
+        write_texts(write_run(tmp_path / name, {"init": name, "seed": "1"}, [1.0]), lines, REFERENCE)
+    (test,) = compare(tmp_path, "--samples", "20")["tables"][0]["bootstrap"]
+    assert main(["compare", str(tmp_path), "--samples", "20"]) == 0
+    expected = ["1"]
+    for score in (test["bleu"], test["chrf"]):
+        expected += [f"{score['difference']:+.1f}", f"{score['p']:.3f}"]
+    assert cells(capsys.readouterr().out)["xavier"] == expected  # in the second table
+
+
+def test_runs_that_patience_has_stopped_may_differ_in_length(tmp_path, compare) -> None:
+    command = "fairseq-train data --patience 3 --seed"
+    for seed, losses in (("1", [1.0, 2.0]), ("2", [1.0])):
+        write_run(tmp_path / seed, {"init": "none", "seed": seed}, losses, command=f"{command} {seed}")
+    assert compare(tmp_path)["tables"][0]["warnings"] == []

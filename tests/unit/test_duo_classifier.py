@@ -139,6 +139,13 @@ def test_parameters_are_those_that_the_paper_counts(dim_s, dim_p, ffn_dim, label
     assert trained < 400_000
 
 
+def test_defaults():
+    """Both tables and the sentence vector have the sizes of section 3.1.4."""
+    cfg = DuoClassifierConfig()
+    assert (cfg.encoder_dim_s, cfg.encoder_dim_p, cfg.duo_ffn_dim) == (300, 300, 600)
+    assert (str(cfg.duo_attention), cfg.dropout, cfg.train_embeddings) == ("softmax", 0.1, False)
+
+
 def test_names_in_checkpoints():
     """A changed name breaks everybody's checkpoints."""
     assert {name: tuple(value.shape) for name, value in model_with().state_dict().items()} == {

@@ -208,3 +208,4 @@ def test_sentences_that_are_too_long_are_refused_by_the_name_of_the_flag():
         model(batch_of(SOURCES), None, batch_of([[EOS]] * 3))
     with pytest.raises(DataError, match=r"target sentence has 8 tokens, the model 4 positions.*--max-target-positions"):
         model(batch_of([[EOS]] * 3), None, batch_of(PREVIOUS))
+    model(batch_of([SOURCES[0][:6]]), None, batch_of([PREVIOUS[0]]))  # 6 and 4 are not

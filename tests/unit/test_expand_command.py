@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ import pytest
 import torch
 from expand_checkpoints import logits, make
 from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
 
-from embinit_fairseq.checkpoints import expand
+from embinit_fairseq.checkpoints import expand, expand_output, expand_run
+from embinit_fairseq.cli import expand_histogram, plot_figure
 from embinit_fairseq.cli.main import main
 
 TEXT = "w0 w1 w2 w3\nw5 unknown w7\n\nw8 w8\nw1 w2 w3 w4 w5 w6 w7 w8 w0 w1 w2 w3 w4 w5 w6 w7 w8\n"
@@ -147,6 +150,56 @@ def test_verify_says_when_the_bound_is_broken(tmp_path, capsys, monkeypatch):
     assert found["methods"]["avg"]["max"] > 10
 
 
+def test_verify_says_when_the_model_changed_elsewhere(tmp_path, capsys, monkeypatch):
+    """In the row of an old word; the new ones keep their bound."""
+    inner = expand_output.write_checkpoint
+
+    def damaged(content, path):
+        content["model"]["decoder.embed_tokens.weight"][5] += 1
+        inner(content, path)
+
+    monkeypatch.setattr(expand_output, "write_checkpoint", damaged)
+    checkpoint = make(tmp_path, "lm_tied")
+    assert main(argv(checkpoint, "--json", "--verify", text_of(checkpoint))) == 1
+    found = json.loads(capsys.readouterr().out)["verify"]
+    assert found["old_logits_changed_by"] > 0.01
+    assert found["holds"] is False
+
+
+def test_methods_are_compared_at_their_own_scale(tmp_path, capsys):
+    """--noise-scale is of the method that was asked for."""
+    checkpoint, means = make(tmp_path, "lm_tied"), []
+    for flags in ((), ("--method", "gaussian", "--noise-scale", "4", "--force")):
+        assert main(argv(checkpoint, "--json", "--verify", text_of(checkpoint), *flags)) == 0
+        means.append(json.loads(capsys.readouterr().out)["verify"]["methods"]["normal"]["mean"])
+    assert means[0] == means[1] > 0
+
+
+def test_every_place_is_masked_once_in_seven_sentences():
+    dictionary = Dictionary()
+    mask = dictionary.add_symbol("<mask>")
+    rows = expand_run._masked([np.full(14, dictionary.unk())] * 7, dictionary, None)
+    chosen = np.array([chosen for _, _, chosen in rows])
+    tokens = np.array([inputs["src_tokens"] for inputs, _, _ in rows])
+    assert chosen.sum(axis=0).tolist() == [0, *[1] * 14, 0]
+    assert chosen.sum(axis=1).tolist() == [2] * 7
+    assert np.array_equal(tokens == mask, chosen)
+
+
+def test_each_panel_shows_the_counts_of_its_method(monkeypatch):
+    figures = []
+    monkeypatch.setattr(plot_figure, "save", lambda figure, path: figures.append(figure))
+    methods = {"avg": {"mean": 0.1, "bound": 0.2}, "zeros": {"mean": 3.0, "bound": None}}
+    histograms = {"avg": {"edges": [0.0, 0.1, 0.2], "counts": [1, 2]}, "zeros": {"edges": [2.0, 4.0], "counts": [3]}}
+    expand_histogram.draw("run/c.pt", 3, methods, histograms, "a.png")
+    for axes, (method, title) in zip(figures[0].axes, {"avg": "avg: mean 0.1", "zeros": "zeros: mean 3"}.items()):
+        (steps,) = axes.patches
+        assert axes.get_title() == title
+        assert steps.get_data().values.tolist() == histograms[method]["counts"]
+        assert steps.get_data().edges.tolist() == histograms[method]["edges"]
+        assert [line.get_xdata()[0] for line in axes.get_lines()] == [0.2] * (method == "avg")
+
+
 def test_verify_of_translation(tmp_path, capsys):
     checkpoint = make(tmp_path, "transformer_shared", fillers=1)
     source, target = text_of(checkpoint, TEXT, "text.de"), text_of(checkpoint, "w1\nw2 w3\n\nw1\nw0 w8\n", "text.en")
@@ -234,3 +287,13 @@ def test_a_killed_run_leaves_nothing(tmp_path):
     assert left == [f".out.{runs[signal.SIGKILL][1].pid}.tmp"]  # of kill -9, which no program can answer
     assert main(arguments) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "out"])
+
+
+def test_the_folder_of_a_running_expansion_is_left_alone(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    running, left = (tmp_path / f".out.{number}.tmp" for number in (os.getpid(), ended.pid))
+    for folder in (running, left):
+        folder.mkdir()
+    expand_output.remove_leftovers(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [running]

@@ -7,6 +7,7 @@ import torch
 from expand_checkpoints import WORDS, dictionary, make
 
 from embinit_fairseq.checkpoints.expand import expand_vocabulary
+from embinit_fairseq.checkpoints.expand_sides import languages_of
 from embinit_fairseq.errors import OptionError
 
 
@@ -27,9 +28,12 @@ def test_the_side_is_found_by_the_size(tmp_path):
     assert (tmp_path / "third" / "dict.de.txt").read_text().endswith("most 7\nx 1\ny 1\nz 1\n")
 
 
-def test_without_the_other_dictionary_the_folder_has_one(tmp_path):
+@pytest.mark.parametrize("beside", [None, dictionary(WORDS[:3])], ids=["none", "of other data"])
+def test_without_the_other_dictionary_the_folder_has_one(tmp_path, beside):
     checkpoint = make(tmp_path, "transformer")
     (tmp_path / "data" / "dict.de.txt").unlink()
+    if beside is not None:
+        (tmp_path / "data" / "dict.de.txt").write_text(beside)
     record = checkpoint.expand()
     assert record["files"] == ["model.pt", "dict.en.txt", "expansion.json"]
     assert sorted(path.name for path in checkpoint.output.iterdir()) == ["dict.en.txt", "expansion.json", "model.pt"]
@@ -61,3 +65,10 @@ def test_a_shared_table_has_no_sides(tmp_path):
         checkpoint.expand(side="encoder")
     with pytest.raises(OptionError, match=r"--side decoder: .* has one dictionary for everything"):
         make(tmp_path, "lm").expand(side="decoder")
+
+
+def test_languages_are_those_of_the_binarised_files(tmp_path):
+    """As fairseq infers them: source-target, whichever of both the file is of."""
+    (tmp_path / "train.de-en.en.idx").touch()
+    unnamed = {"source_lang": None, "target_lang": None}
+    assert languages_of(unnamed, str(tmp_path / "dict.en.txt")) == ("de", "en")

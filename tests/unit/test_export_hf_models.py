@@ -102,6 +102,7 @@ def test_classes(make):
     expected, _ = found.model(IDS, classification_head_name="sentence_classification_head")
     close(model(IDS, attention_mask=REAL).logits, expected)
     assert model.config.id2label == {0: "a", 1: "b", 2: "c"}
+    assert model.config.label2id == {"a": 0, "b": 1, "c": 2}
     loss = model(IDS, labels=torch.tensor([2, 0, 1])).loss
     close(loss.double(), torch.nn.functional.cross_entropy(expected, torch.tensor([2, 0, 1])), 1e-6)
     model.config.problem_type = "multi_label_classification"

@@ -54,6 +54,11 @@ def test_zeros_and_normal(tables):
     assert abs((drawn * other).mean()) < 5 * variance / math.sqrt(drawn.size)  # each table has its own draw
 
 
+def test_scales_where_none_is_given():
+    """That of Hewitt's code, and N(0, 1 / D) as fairseq draws a new table."""
+    assert [Recipe(method, 1, ROWS).c for method in ("gaussian", "normal")] == [1e-5, 1.0]
+
+
 def test_subword_is_the_mean_of_the_pieces(tables):
     pieces = [np.array([3]), np.array([4, 0, 4])]
     rows = new_rows(Recipe("subword", 2, ROWS, pieces=pieces), tables)

@@ -12,7 +12,7 @@ from run_folders import write_run
 
 from embinit_fairseq.analysis.histograms import value_histograms
 from embinit_fairseq.analysis.positions import fairseq
-from embinit_fairseq.cli import plot_curves
+from embinit_fairseq.cli import plot_curves, plot_figure, plot_histogram
 from embinit_fairseq.cli.main import main
 
 
@@ -43,6 +43,25 @@ def test_a_line_with_a_band_and_a_ring(tmp_path) -> None:
     assert ring.get_xydata().tolist() == [[2, 1.5]]
     band = {tuple(point) for point in axes.collections[0].get_paths()[0].vertices.tolist()}
     assert {(1, 2.0), (1, 4.0), (2, 1.0), (2, 2.0), (3, 3.0), (3, 3.5)} <= band
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Those that would have been written."""
+    found = []
+    monkeypatch.setattr(plot_figure, "save", lambda figure, path: found.append(figure))
+    return found
+
+
+@pytest.mark.parametrize(("metric", "best"), [("valid_loss", [[2, 2.0]]), ("valid_bleu", [[1, 3.0]])])
+def test_losses_are_drawn_in_the_unit_and_the_ring_where_they_are_best(tmp_path, capsys, figures, metric, best) -> None:
+    epochs = {epoch: {"valid_loss": bits, "valid_bleu": bits} for epoch, bits in (("1", 3.0), ("2", 1.0))}
+    write_run(tmp_path / "a", {"init": "none", "seed": "1"}, [3.0, 1.0], epochs=epochs)
+    options = ["--metric", metric, "--unit", "perplexity", "--output", tmp_path / "a.png"]
+    printed(capsys, "plot", "curves", tmp_path / "a", *options)
+    line, ring = figures[0].axes[0].get_lines()
+    assert line.get_xydata().tolist() == ([[1, 8.0], [2, 2.0]] if metric == "valid_loss" else [[1, 3.0], [2, 1.0]])
+    assert ring.get_xydata().tolist() == best
 
 
 def test_units() -> None:
@@ -90,6 +109,7 @@ def test_histograms_are_densities_of_all_values(tables, capsys) -> None:
     (only,) = printed(capsys, "plot", "histogram", *options[2:], "--slot", "encoder", "--scaled")["tables"]
     assert only["std"] == pytest.approx(found[1]["std"] * math.sqrt(8))
     assert only["position_std"] == pytest.approx(found[1]["position_std"] * math.sqrt(8))
+    assert only["xavier_std"] == pytest.approx(found[1]["xavier_std"] * math.sqrt(8))
 
 
 def test_scaling_changes_the_axis_only() -> None:
@@ -98,6 +118,16 @@ def test_scaling_changes_the_axis_only() -> None:
     wide, (scaled,) = value_histograms(table, bins=11, scaled=True)
     assert wide == pytest.approx(3 * edges)
     assert scaled.density == pytest.approx(plain.density / 3)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_lines_at_the_sigmas(figures, scaled) -> None:
+    table = {"a": np.random.default_rng(0).normal(size=(40, 9)).astype(np.float32)}
+    plot_histogram.draw(*value_histograms(table, 11, scaled), {9: 0.5}, scaled, "h.png")
+    lines = [line for line in figures[0].axes[0].get_lines() if len(line.get_xdata())]
+    found = {style: [line.get_xdata()[0] for line in lines if line.get_linestyle() == style] for style in ("--", ":")}
+    xavier = math.sqrt(2 / (40 + 9)) * (3 if scaled else 1)
+    assert found == {"--": pytest.approx([-xavier, xavier]), ":": [-0.5, 0.5]}
 
 
 def test_only_rows_of_a_dictionary(tables, capsys) -> None:

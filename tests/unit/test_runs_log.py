@@ -180,3 +180,20 @@ def test_a_save_directory_without_a_log(tmp_path: Path) -> None:
     ]
     assert run.best("valid_bleu")["update"] == 15
     assert is_finished(run)
+
+
+def test_a_log_without_its_end_is_of_an_unfinished_run(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "a.log", json_messages())
+    path.write_text(path.read_text().replace("done training", "still training"))
+    (run,) = find_runs(str(path))
+    assert not is_finished(run)
+
+
+@pytest.mark.parametrize("metric", ["ppl", "nll_loss", "perplexity"])
+def test_losses_and_perplexities_are_best_when_they_are_lowest(tmp_path: Path, metric: str) -> None:
+    values = {1: 9.0, 2: 4.0, 3: 5.0}
+    messages = [
+        ("valid", json_line("valid", epoch, 10 * epoch, bleu=1, **{metric: value})) for epoch, value in values.items()
+    ]
+    (run,) = find_runs(str(write_log(tmp_path / "a.log", messages, configuration("bleu", higher=True))))
+    assert run.best(f"valid_{metric}")["epoch"] == 2

@@ -59,6 +59,20 @@ def test_mlp_is_what_it_is_called(sets):
     assert dropped.max() > 1e-4
 
 
+def test_half_of_the_hidden_units_are_dropped():
+    model = baselines.WideMLP(1, 1024).train()  # as many classes as hidden units, each of which is 1
+    with torch.no_grad():
+        model.first.weight.zero_()
+        model.bias.fill_(1.0)
+        model.last.weight.copy_(torch.eye(1024))
+        model.last.bias.zero_()
+    torch.manual_seed(0)
+    logits = model(*baselines.bag(baselines.csr_matrix([[1.0]], dtype=np.float32)))
+    values, counts = logits.unique(return_counts=True)
+    assert values.tolist() == [0.0, 2.0]
+    assert abs(counts[0] - 512) < 5 * math.sqrt(1024 / 4)
+
+
 @pytest.fixture
 def topics():
     """600 texts of ten words, most from the half of the vocabulary that is their class."""

@@ -91,6 +91,10 @@ def test_commands_of_fairseq(tmp_path):
         "--max-epoch": "200",
         "--seed": "7",
         "--batch-size": "64",
+        "--optimizer": "adam",
+        "--adam-betas": "(0.9, 0.98)",
+        "--adam-eps": "1e-9",
+        "--lr-scheduler": "fixed",
         "--lr": "0.5",
         "--save-dir": f"{tmp_path}/run/checkpoints",
     }
@@ -103,6 +107,16 @@ def test_commands_of_fairseq(tmp_path):
     assert value_of(command, "--encoder-attention-heads") == "5"
     assert value_of(command, "--embed-init-path") == "encoder=/b"
     assert "--embed-init" not in runs.training_command(runs.Run("transformer", 1), prepared, {}, training, tmp_path)
+
+
+def test_defaults_of_a_training(monkeypatch):
+    """Those of docs/duo_classifier.md."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which the import would leave behind
+    from textcls import train
+
+    monkeypatch.setattr(sys, "argv", ["train", "--data", "d", "--output", "o", "--models", "mlp"])
+    args, _ = train.read_arguments()
+    assert (args.epochs, args.patience, args.lr, args.batch) == (200, 10, "1e-3", 128)
 
 
 def test_a_folder_that_was_not_prepared_is_named(tmp_path):

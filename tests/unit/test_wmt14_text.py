@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -127,6 +128,23 @@ def test_a_source_and_a_reference_of_different_length_are_refused(tmp_path: Path
     (tmp_path / "de").write_text("a\n")
     with pytest.raises(SystemExit, match=r"/en has 2 sentences, .*/de 1: they do not belong together"):
         testset.read_test({"kind": "text", "src": str(tmp_path / "en"), "ref": str(tmp_path / "de")}, "en-de")
+
+
+def test_escapes_stay_in_the_raw_test_set_and_are_undone_in_its_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {"src": tmp_path / "en", "ref": tmp_path / "de"}
+    for path, verb in zip(places.values(), ("says", "sagt")):
+        path.write_text(f"AT&amp;T {verb}\n")
+    files = {"kind": "text", **{side: str(path) for side, path in places.items()}}
+    (tmp_path / "files.json").write_text(json.dumps({"test": files}))
+    (tmp_path / "codes").write_text("#version: 0.2\na y\n")
+    options = ["--work", tmp_path, "--pair", "en-de", "--tokens", "subword_nmt", "--model", tmp_path / "codes"]
+    outputs = [tmp_path / name for name in ("raw.en", "raw.de", "pieces.en", "pieces.de")]
+    monkeypatch.setattr(sys, "argv", ["testset", *map(str, [*options, *outputs])])
+    testset.main()
+    assert [path.read_text() for path in outputs[:2]] == ["AT&amp;T says\n", "AT&amp;T sagt\n"]
+    assert [path.read_text() for path in outputs[2:]] == ["A@@ T & T s@@ ay@@ s\n", "A@@ T & T s@@ a@@ g@@ t\n"]
 
 
 @given(st.lists(st.sampled_from(["a", "-", " ", "b", ".", "\u00e4"]), max_size=14).map("".join))
