@@ -11,6 +11,8 @@ if [[ ${BASH_VERSINFO[0]}${BASH_VERSINFO[1]} -lt 43 ]]; then
 fi
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# An activated environment with the plugin is the one that is meant.
+[[ ! -x ${VIRTUAL_ENV:-}/bin/embinit || ! -x ${VIRTUAL_ENV:-}/bin/fairseq-train ]] || VENV=${VENV:-$VIRTUAL_ENV}
 VENV=${VENV:-$REPO/.venv}
 USER_DIR=$REPO/embinit_fairseq
 export REPO VENV USER_DIR
@@ -126,7 +128,7 @@ output_folder() {
 use_environment() {
   if [[ ! -x $VENV/bin/python ]]; then
     [[ -f $REPO/scripts/setup.sh ]] || die "no environment in $VENV: set VENV to one that has fairseq"
-    say "no environment in $VENV yet: making it"
+    say "no environment in $VENV yet: making it (VENV=DIR names another one)"
     bash "$REPO/scripts/setup.sh" "$VENV" >&2
   fi
   PATH=$VENV/bin:$PATH

@@ -255,6 +255,7 @@ def run_of_log(file: Path, log: RunLog | None = None) -> Run:
         )
     options = {"task": "task", "arch": "arch", "init": "embed_init", "seed": "seed"}
     labels = {label: log.option(option) for label, option in options.items()}
+    labels["arch"] = labels["arch"] or log.option("model")  # architectures with a dataclass are a section
     metric = f"valid_{log.option('best_checkpoint_metric') or 'loss'}"
     higher = log.option("maximize_best_checkpoint_metric") == "True"
     record = {

@@ -23,12 +23,14 @@ def run_of_checkpoints(folder: Path) -> Run | None:
     found = {file: state["extra_state"] for file, state in states.items() if _is_training(state)}
     if not found:
         return None
-    options = _options(states[next(reversed(found))])
+    last = states[next(reversed(found))]
+    options, sections = _options(last), last.get("cfg") or {}
     metric = f"valid_{options.get('best_checkpoint_metric', 'loss')}"
     by_updates = {
         each.updates: each for file, extra in found.items() if (each := _validation(states[file], extra, metric))
     }
-    labels = {label: options.get(name) for label, name in (("task", "task"), ("arch", "arch"), ("init", "embed_init"))}
+    places = (("task", "task", "task"), ("arch", "arch", "model"), ("init", "embed_init", "embed_init"))
+    labels = {label: options.get(name) or _name(sections.get(section)) for label, name, section in places}
     record = {
         "labels": {
             label: str(value) for label, value in {**labels, "seed": options.get("seed")}.items() if value is not None
@@ -59,6 +61,12 @@ def _validation(state: dict[str, Any], extra: dict[str, Any], metric: str) -> Va
         return None
     ended = iterator.get("iterations_in_epoch", 0) == 0
     return Validation(int(iterator["epoch"]) - ended, int(updates), {metric: float(extra["val_loss"])})
+
+
+def _name(section: Any) -> str | None:
+    """Of a part of the configuration: a name, or options with a name among them."""
+    found = section.get("_name") if isinstance(section, Mapping) else section
+    return found if isinstance(found, str) else None
 
 
 def _options(state: dict[str, Any]) -> dict[str, Any]:

@@ -53,9 +53,12 @@ class RunLog:
         return best_place(values, higher)
 
     def option(self, name: str) -> str | None:
-        """An option of the training, as text, from the configuration that fairseq prints; None if it is not there."""
-        match = re.search(rf"\b{name}'?(?:=|: )(?:'([^']*)'|([^,)}}]+))", self.configuration)
-        return match and (match.group(1) if match.group(1) is not None else match.group(2))
+        """An option of the training, as text, from the configuration that fairseq prints; None if it is not there.
+
+        Of a section with options of its own, such as `task`, its name.
+        """
+        match = re.search(rf"\b{name}'?(?:=|: )(?:\{{'_name': '([^']*)'|'([^']*)'|([^,)}}]+))", self.configuration)
+        return match and next(group for group in match.groups() if group is not None)
 
 
 def best_place(values: dict[int, float], higher: bool) -> int:

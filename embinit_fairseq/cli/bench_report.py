@@ -79,7 +79,7 @@ def _flops(found: dict[str, Any], decode: bool) -> list[str]:
     repeated = ", what --checkpoint-activations repeats included" if found["flops_repeated"] else ""
     per_token = f"{_amount(found['flops_per_token'])} a token"
     share = f"{found['share_of_peak']:.1%} of the {_amount(found['matrix_peak'])} of a large matrix product, measured"
-    share += " here" if found["device"] == "cuda" else " here, both by the seconds of the processor"
+    share += " here" if found["device"] == "cuda" else " here; the share is by the seconds of the processor"
     if found["vendor_peak"] is not None:
         share += f"; {found['share_of_vendor_peak']:.1%} of the {_amount(found['vendor_peak'])} in the data sheet"
     return [

@@ -182,6 +182,29 @@ def test_a_save_directory_without_a_log(tmp_path: Path) -> None:
     assert is_finished(run)
 
 
+def test_architectures_with_a_dataclass_are_a_section_of_the_configuration(tmp_path: Path) -> None:
+    """Two models, or two tasks, are not seeds of one."""
+    section = CONFIGURATION[: CONFIGURATION.index("Namespace")]
+    section += (
+        "{'_name': 'tupe_tiny', 'rel_pos': True}, 'task': {'_name': 'masked_lm', 'data': 'd'}, 'embed_init': None}"
+    )
+    section = section.replace("METRIC", "loss").replace("HIGHER", "False").replace("SUBSET", "valid")
+    (run,) = find_runs(str(write_log(tmp_path / "a.log", json_messages(), section)))
+    assert run.labels == {"task": "masked_lm", "arch": "tupe_tiny", "seed": "3"}
+    cfg = {
+        "common": {"seed": 2},
+        "model": {"_name": "tupe_tiny", "rel_pos": True},
+        "task": {"_name": "masked_lm", "data": "d"},
+        "embed_init": "pretrained",
+        "optimizer": {"_name": "adam"},
+    }
+    extra = {"train_iterator": {"epoch": 2, "iterations_in_epoch": 0}, "val_loss": 3.0}
+    state = {"model": {}, "cfg": cfg, "extra_state": extra, "optimizer_history": [{"num_updates": 7}]}
+    torch.save(state, tmp_path / "checkpoint_last.pt")
+    (run,) = find_runs(str(tmp_path))
+    assert run.labels == {"task": "masked_lm", "arch": "tupe_tiny", "init": "pretrained", "seed": "2"}
+
+
 def test_a_log_without_its_end_is_of_an_unfinished_run(tmp_path: Path) -> None:
     path = write_log(tmp_path / "a.log", json_messages())
     path.write_text(path.read_text().replace("done training", "still training"))
