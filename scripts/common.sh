@@ -3,7 +3,8 @@
 #   source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 #
 # Environment variables:
-#   VENV   virtual environment to use (default: <repository>/.venv; made by scripts/setup.sh if it is missing)
+#   VENV   virtual environment to use (default: the activated one if it has the plugin, else <repository>/.venv; made by
+#          scripts/setup.sh if it is missing)
 set -euo pipefail
 if [[ ${BASH_VERSINFO[0]}${BASH_VERSINFO[1]} -lt 43 ]]; then
   echo "bash $BASH_VERSION is too old: 4.3 or later is needed" >&2
@@ -11,7 +12,6 @@ if [[ ${BASH_VERSINFO[0]}${BASH_VERSINFO[1]} -lt 43 ]]; then
 fi
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# An activated environment with the plugin is the one that is meant.
 [[ ! -x ${VIRTUAL_ENV:-}/bin/embinit || ! -x ${VIRTUAL_ENV:-}/bin/fairseq-train ]] || VENV=${VENV:-$VIRTUAL_ENV}
 VENV=${VENV:-$REPO/.venv}
 USER_DIR=$REPO/embinit_fairseq

@@ -185,7 +185,7 @@ def test_a_save_directory_without_a_log(tmp_path: Path) -> None:
 def test_architectures_with_a_dataclass_are_a_section_of_the_configuration(tmp_path: Path) -> None:
     """Two models, or two tasks, are not seeds of one."""
     section = CONFIGURATION[: CONFIGURATION.index("Namespace")]
-    section += (
+    section += "{'_name': 'tupe_tiny', 'rel_pos': True}, 'task': {'_name': 'masked_lm', 'data': 'd'}}"
         "{'_name': 'tupe_tiny', 'rel_pos': True}, 'task': {'_name': 'masked_lm', 'data': 'd'}, 'embed_init': None}"
     )
     section = section.replace("METRIC", "loss").replace("HIGHER", "False").replace("SUBSET", "valid")
@@ -200,8 +200,9 @@ def test_architectures_with_a_dataclass_are_a_section_of_the_configuration(tmp_p
     }
     extra = {"train_iterator": {"epoch": 2, "iterations_in_epoch": 0}, "val_loss": 3.0}
     state = {"model": {}, "cfg": cfg, "extra_state": extra, "optimizer_history": [{"num_updates": 7}]}
-    torch.save(state, tmp_path / "checkpoint_last.pt")
-    (run,) = find_runs(str(tmp_path))
+    (tmp_path / "saved").mkdir()
+    torch.save(state, tmp_path / "saved" / "checkpoint_last.pt")
+    (run,) = find_runs(str(tmp_path / "saved"))
     assert run.labels == {"task": "masked_lm", "arch": "tupe_tiny", "init": "pretrained", "seed": "2"}
 
 
