@@ -186,8 +186,6 @@ def test_architectures_with_a_dataclass_are_a_section_of_the_configuration(tmp_p
     """Two models, or two tasks, are not seeds of one."""
     section = CONFIGURATION[: CONFIGURATION.index("Namespace")]
     section += "{'_name': 'tupe_tiny', 'rel_pos': True}, 'task': {'_name': 'masked_lm', 'data': 'd'}}"
-        "{'_name': 'tupe_tiny', 'rel_pos': True}, 'task': {'_name': 'masked_lm', 'data': 'd'}, 'embed_init': None}"
-    )
     section = section.replace("METRIC", "loss").replace("HIGHER", "False").replace("SUBSET", "valid")
     (run,) = find_runs(str(write_log(tmp_path / "a.log", json_messages(), section)))
     assert run.labels == {"task": "masked_lm", "arch": "tupe_tiny", "seed": "3"}
