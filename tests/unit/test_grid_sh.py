@@ -42,8 +42,9 @@ def start(folder: Path, runs: list[str], jobs: int = 2, **environment: str) -> s
 
 
 def _terminal_signals() -> None:
-    """What a shell starts in the background ignores Ctrl-C, and so would all that it starts."""
+    """What a shell starts in the background ignores Ctrl-C, what nohup starts SIGHUP, and so would all that they start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def wait_for(folder: Path, pattern: str, number: int) -> None:
@@ -59,14 +60,14 @@ def lines(path: Path) -> list[list[str]]:
 
 def test_a_failure_is_named_the_others_go_on_and_the_second_call_does_what_is_missing(tmp_path: Path) -> None:
     grid = start(tmp_path, ["a 0 0", "b 0 1", "c 0 0", "d 0 0"])
-    out, err = grid.communicate(timeout=60)
+    out, err = grid.communicate(timeout=120)
     assert grid.returncode == 1
     assert "FAILED: b.0.1 (grid: error: no luck)" in err
     assert err.splitlines()[-1] == "grid: error: 1 run failed (b.0.1): see logs/<run>.log; start again to continue"
     assert "complete" not in out
     assert sorted(path.name for path in tmp_path.glob("*.done")) == ["a.done", "c.done", "d.done"]
     again = start(tmp_path, ["a 0 0", "b 0 0", "c 0 0", "d 0 0"])
-    out, err = again.communicate(timeout=60)
+    out, err = again.communicate(timeout=120)
     assert (again.returncode, out) == (0, "complete\n"), err
     assert {path.stem: len(lines(path)) for path in tmp_path.glob("*.started")} == {"a": 1, "b": 2, "c": 1, "d": 1}
 
@@ -78,7 +79,7 @@ def test_stopping_the_grid_stops_its_runs(tmp_path: Path, stop: signal.Signals) 
     wait_for(tmp_path, "*.started", 2)
     grid.send_signal(stop)
     # a process that holds the pipes open would keep this waiting
-    out, err = grid.communicate(timeout=30)
+    out, err = grid.communicate(timeout=120)
     assert grid.returncode != 0
     assert "complete" not in out
     assert "stopped, and with it: " in err.splitlines()[-1]
@@ -105,7 +106,7 @@ def test_only_so_many_runs_at_a_time(tmp_path: Path) -> None:
     wait_for(tmp_path, "*.started", 2)
     time.sleep(0.3)
     assert len(list(tmp_path.glob("*.started"))) == 2
-    assert grid.communicate(timeout=60)[0] == "complete\n"
+    assert grid.communicate(timeout=120)[0] == "complete\n"
     assert len(list(tmp_path.glob("*.done"))) == 4
 
 
@@ -119,14 +120,14 @@ def test_only_so_many_runs_at_a_time(tmp_path: Path) -> None:
     ],
 )
 def test_runs_side_by_side_have_a_gpu_each(tmp_path: Path, environment: dict[str, str], expected: set[str]) -> None:
-    start(tmp_path, ["a 0 0", "b 0 0"], **environment).communicate(timeout=60)
+    start(tmp_path, ["a 0 0", "b 0 0"], **environment).communicate(timeout=120)
     assert {lines(path)[0][1] for path in tmp_path.glob("*.started")} == expected
 
 
 def test_cores_are_shared(tmp_path: Path) -> None:
-    start(tmp_path, ["a 0 0"], jobs=1000).communicate(timeout=60)
+    start(tmp_path, ["a 0 0"], jobs=1000).communicate(timeout=120)
     assert lines(tmp_path / "a.started")[0][0] == "1"
-    start(tmp_path, ["b 0 0"], jobs=2, OMP_NUM_THREADS="3").communicate(timeout=60)
+    start(tmp_path, ["b 0 0"], jobs=2, OMP_NUM_THREADS="3").communicate(timeout=120)
     assert lines(tmp_path / "b.started")[0][0] == "3"
 
 
