@@ -42,7 +42,7 @@ def start(folder: Path, runs: list[str], jobs: int = 2, **environment: str) -> s
 
 
 def _terminal_signals() -> None:
-    """What a shell starts in the background ignores Ctrl-C, what nohup starts SIGHUP, and so would all that they start."""
+    """What a shell starts in the background ignores Ctrl-C, what nohup starts SIGHUP, and so would what these start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
