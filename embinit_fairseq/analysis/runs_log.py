@@ -92,6 +92,7 @@ class _Reader:
         self.subset = "valid"
 
     def take(self, line: str) -> None:
+        """Read one line, without its end; what is no record of fairseq-train is passed over."""
         match = _RECORD.search(line)
         message = match.group(3) if match else line
         if message.startswith(_CONFIGURATION):
@@ -134,6 +135,7 @@ class _Reader:
             self.log.validations[int(values["num_updates"])] = {"epoch": epoch, **named}
 
     def end(self) -> RunLog:
+        """All that was read, when there are no more lines."""
         self._end_session()
         log = self.log
         log.train_s = sum(record.get("train_train_wall", 0.0) for record in log.epochs.values())

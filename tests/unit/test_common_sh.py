@@ -18,7 +18,8 @@ REPO = Path(__file__).resolve().parents[2]
 def common(commands: str, *arguments: object) -> subprocess.CompletedProcess:
     """Run commands with the functions of common.sh."""
     program = f'source "{REPO}/scripts/common.sh"\n{commands}'
-    return subprocess.run(["bash", "-c", program, "test", *map(str, arguments)], capture_output=True, text=True)
+    command = ["bash", "-c", program, "test", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)  # what waits for itself waits for ever
 
 
 def start(commands: str, *arguments: object) -> subprocess.Popen:
@@ -194,3 +195,22 @@ def test_a_step_in_a_step_and_one_after_a_killed_one_do_not_wait(tmp_path: Path)
     assert done.returncode == 0
     assert (tmp_path / "d").read_text() == "whole\n"
     assert "waiting" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("programs", "given", "expected"),
+    [
+        (["embinit", "fairseq-train"], "", "active"),
+        (["embinit", "fairseq-train"], "other", "other"),
+        (["embinit"], "", ".venv"),
+        ([], "", ".venv"),
+    ],
+)
+def test_an_activated_environment_with_the_plugin_is_used(tmp_path: Path, programs, given, expected) -> None:
+    (tmp_path / "active" / "bin").mkdir(parents=True)
+    for name in programs:
+        (tmp_path / "active" / "bin" / name).touch(mode=0o755)
+    variables = {"VIRTUAL_ENV": str(tmp_path / "active"), "VENV": given, "PATH": os.environ["PATH"]}
+    program = f'source "{REPO}/scripts/common.sh"; basename "$VENV"'
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, env=variables)
+    assert done.stdout.strip() == expected, done.stderr

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 pytest.importorskip("fairseq", reason="these are architectures of fairseq; install it with scripts/setup.sh")
+from built_models import tree_text
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from tupe_models import built, configuration, small, task_with
@@ -88,15 +89,6 @@ def tree(arch, flags):
     model = small(arch, flags)
     model.register_classification_head("sentence_classification_head", num_classes=3)
     return {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
-
-
-def tree_text(trees):
-    """JSON with one line per parameter."""
-    blocks = []
-    for flags, names in trees.items():
-        lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(shape)}" for name, shape in names.items())
-        blocks.append(f"  {json.dumps(flags)}: {{\n{lines}\n  }}")
-    return "{\n" + ",\n".join(blocks) + "\n}\n"
 
 
 @each_variant
