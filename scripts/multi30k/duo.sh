@@ -28,23 +28,22 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 # shellcheck source=archs.sh
 source "$REPO/scripts/multi30k/archs.sh"
 
-given_inits=0 separator=0
+given_inits=0 separators=0
 for option in "$@"; do
-  case $option in
-    --archs) die "$option is fixed here; use run.sh for other grids" ;;
-    --inits) given_inits=1 ;;
-    --)
-      separator=1
-      break
-      ;;
-  esac
+  if [[ $option == -- ]]; then
+    separators=$((separators + 1))
+  elif [[ $separators -eq 0 ]]; then
+    case $option in
+      --archs) die "$option is fixed here; use run.sh for other grids" ;;
+      --inits) given_inits=1 ;;
+    esac
+  fi
 done
 [[ $# -eq 0 || $1 == -* ]] || no_such_option "$1" # it would become another --archs
 [[ $given_inits -eq 1 ]] || set -- --inits xavier "$@"
 set -- --archs transformer transformer_equal "${DUO_LADDER[@]}" "$@"
-# The options of train.sh come last, and among them those of fairseq-train.
-[[ $separator -eq 1 ]] || set -- "$@" --
-[[ " $* " == *" -- "*" -- "* ]] || set -- "$@" --
+# The options of train.sh come last, and among them, behind a second --, those of fairseq-train.
+for ((; separators < 2; separators++)); do set -- "$@" --; done
 set -- "$@" --eval-bleu --eval-bleu-args '{"beam": 1, "max_len_a": 1.2, "max_len_b": 10}' --eval-tokenized-bleu
 # Not another process: messages and --help are those of this script.
 # shellcheck source=run.sh
