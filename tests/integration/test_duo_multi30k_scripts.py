@@ -104,3 +104,24 @@ def test_wrong_options(script: str, arguments: list[str], message: str, tmp_path
     assert result.returncode != 0
     assert message in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "passed_on"),
+    [
+        ([], "-- --"),
+        (["--", "--lr", "1"], "-- --lr 1 --"),
+        (["--", "--", "--amp"], "-- -- --amp"),
+        (["--", "--lr", "1", "--", "--amp"], "-- --lr 1 -- --amp"),
+        (["--", "--", "--archs", "a", "--inits", "b"], "-- -- --archs a --inits b"),
+    ],
+)
+def test_options_of_train_sh_and_of_fairseq_train(given: list[str], passed_on: str, tmp_path: Path) -> None:
+    scripts = tmp_path / "scripts/multi30k"
+    scripts.mkdir(parents=True)
+    for name in ("duo.sh", "archs.sh", "../common.sh"):
+        (scripts / name).write_text((SCRIPTS / name).read_text())
+    (scripts / "run.sh").write_text('echo "$*"\n')
+    line = bash(scripts / "duo.sh", "--output", "out", *given).stdout.strip()
+    grid = f"--archs {' '.join(ARCHS)} --inits xavier --output out"
+    assert line.startswith(f"{grid} {passed_on} --eval-bleu "), line
