@@ -10,6 +10,7 @@ from torch import Tensor
 
 from embinit_fairseq.models.hub import load_trained
 from embinit_fairseq.models.restoring import check_restored
+from embinit_fairseq.modules.retained_dropout import retain_dropout_
 
 
 class TranslationModel(FairseqEncoderDecoderModel):
@@ -31,6 +32,16 @@ class TranslationModel(FairseqEncoderDecoderModel):
         """src_tokens (B, S), prev_output_tokens (B, T) -> as the decoder's forward."""
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens)
         return self.decoder(prev_output_tokens, encoder_out, None, features_only, alignment_layer, alignment_heads)
+
+    def make_generation_fast_(
+        self, retain_dropout: bool = False, retain_dropout_modules: str | list[str] | None = None, **kwargs: Any
+    ) -> None:
+        """As fairseq's. retain_dropout_modules: names of classes, as a list or with commas between them."""
+        super().make_generation_fast_(**kwargs)
+        if isinstance(retain_dropout_modules, str):
+            retain_dropout_modules = retain_dropout_modules.replace(",", " ").split()
+        if retain_dropout:
+            retain_dropout_(self, retain_dropout_modules)
 
     def function_options(self, cfg: Any) -> dict[str, Any]:
         """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""

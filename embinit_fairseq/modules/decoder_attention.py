@@ -25,7 +25,7 @@ class DecoderSelfAttention(SelfAttention):
     def step(self, x: Tensor, attn_bias: AttentionBias, cache: DecoderCache, layer: int) -> Tensor:
         """x (rows, t, C): the tokens after those of the cache; attn_bias for t queries and all keys -> (rows, t, C)."""
         q, k, v = (self._heads(each) for each in self.qkv_proj(x).chunk(3, dim=-1))
-        y = attend(q, *cache.extend(layer, k, v), attn_bias, self.scale)
+        y = attend(q, *cache.extend(layer, k, v), attn_bias, self.scale, self.dropout if self.training else 0.0)
         return self.out_proj(y.transpose(1, 2).reshape(x.shape))
 
 

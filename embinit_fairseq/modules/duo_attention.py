@@ -40,7 +40,7 @@ class DuoSelfAttention(nn.Module):
     def step(self, x: Tensor, attn_bias: AttentionBias, cache: DecoderCache, layer: int) -> Tensor:
         """x (n, rows, t, C): the tokens after those of the cache, which holds n rows -> (n, rows, t, C)."""
         q, k, v = self._project(x)
-        y = attend(q, *cache.extend(layer, k, v), attn_bias, self.scale)
+        y = attend(q, *cache.extend(layer, k, v), attn_bias, self.scale, self.dropout if self.training else 0.0)
         return self.out_proj(join_heads(y, x.shape))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

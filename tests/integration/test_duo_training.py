@@ -104,6 +104,15 @@ def test_interactive_says_what_generate_says(joined, trained):
     assert {number: text for number, (_, text) in found.items()} == {n: text for n, (_, text) in expected.items()}
 
 
+def test_retained_dropout_gives_other_scores_by_seed(joined, trained):
+    plain, *dropped = (
+        lines(generated(joined, trained[0], *flags), "H")
+        for flags in ([], ["--retain-dropout"], ["--retain-dropout"], ["--retain-dropout", "--seed", "2"])
+    )
+    assert dropped[0] == dropped[1]
+    assert plain != dropped[0] != dropped[2]
+
+
 @pytest.mark.parametrize("flags", [[], ["--left-pad-source"]], ids=["left", "right"])
 def test_alignments_name_words_of_both_sentences(joined, trained, flags):
     output = generated(joined, trained[0], "--print-alignment", "hard", *flags)
