@@ -29,7 +29,7 @@ data=$(absolute "$data") run=$(absolute "$run")
 use_environment
 
 lock_folder "$run" "translating"
-PYTHONPATH=$REPO/scripts python -m wmt14.dictionaries --data "$data" --run "$run"
+python "$REPO/scripts/trained_dictionaries.py" --data "$data" --run "$run"
 
 kind=$(setting "$data" tokens) target=$(setting "$data" target)
 model=$(setting "$data" hf)

@@ -47,7 +47,7 @@ translate() {
 }
 
 lock_folder "$run" "translating"
-wmt14 dictionaries --data "$data" --run "$run"
+python "$REPO/scripts/trained_dictionaries.py" --data "$data" --run "$run"
 if [[ $average -eq 0 ]]; then
   checkpoint=$run/checkpoints/checkpoint_best.pt
   identity=best.$(sha256_of "$checkpoint")

@@ -1,4 +1,4 @@
-"""scripts/wmt14/dictionaries.py: data may be elsewhere, but their dictionaries must be those of the training."""
+"""scripts/trained_dictionaries.py: data may be elsewhere, but their dictionaries must be those of the training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from wmt14 import dictionaries
+import trained_dictionaries
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -34,10 +34,10 @@ def run(data: Path, tmp_path: Path) -> Path:
 
 
 def test_the_same_dictionaries_anywhere_with_other_texts_are_right(data: Path, run: Path, tmp_path: Path) -> None:
-    dictionaries.check(data, run)
+    trained_dictionaries.check(data, run)
     shutil.move(data, tmp_path / "moved")
     (tmp_path / "moved/bin/train.de-en.de.bin").write_text("other")  # nor is it read
-    dictionaries.check(tmp_path / "moved", run)
+    trained_dictionaries.check(tmp_path / "moved", run)
 
 
 def test_others_are_refused(data: Path, run: Path, tmp_path: Path) -> None:
@@ -49,12 +49,12 @@ def test_others_are_refused(data: Path, run: Path, tmp_path: Path) -> None:
     with pytest.raises(
         SystemExit, match=rf"^error: --data {other}: bin/dict.en.txt \([0-9a-f]{{64}}\) is not .* {where}$"
     ):
-        dictionaries.check(other, run)
+        trained_dictionaries.check(other, run)
     path.unlink()
     with pytest.raises(SystemExit, match=rf"--data {other}: bin/dict.en.txt \(missing\) is not .* {where}$"):
-        dictionaries.check(other, run)
+        trained_dictionaries.check(other, run)
 
 
 def test_a_run_of_another_program_is_named(data: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=f"^error: --run {tmp_path}: no training.json in it; run train.sh first"):
-        dictionaries.check(data, tmp_path)
+        trained_dictionaries.check(data, tmp_path)
