@@ -3,6 +3,7 @@
     python benchmarks/mlm_step.py --size base --length 512 --batch 4                    # a CPU
     python benchmarks/mlm_step.py --size base --length 512 --batch 64 --dtype bfloat16   # a GPU, if there is one
     python benchmarks/mlm_step.py --mode features
+    python benchmarks/mlm_step.py --models tupe_r:bfloat16 tupe_r bmm_tupe_r            # what half precision brings
 
 A step is forward, loss, backward, clipping of the gradient's norm and Adam. All contestants take the same
 batches (15 % masked; --padding of the batch's columns are padding in the shorter half of the sentences) and run in
@@ -28,11 +29,14 @@ from peers import machine, peak_mb
 from embinit_fairseq.cli.bench_measure import allocated_mb, attention_operations, clock, matrix_peak, synchronise
 
 PAD, BOS = 1, 0
+DTYPES = ("float32", "bfloat16")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument(
+        "--models", nargs="+", type=contestant, default=list(NAMES), help="NAME, or NAME:DTYPE if not --dtype's"
+    )
     parser.add_argument("--mode", choices=("train", "features"), default="train")
     parser.add_argument("--size", choices=list(SIZES), default="base")
     parser.add_argument("--length", type=int, default=512)
@@ -41,7 +45,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="timed steps of a turn")
     parser.add_argument("--warmup", type=int, default=1, help="steps before the timed ones")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16: autocast")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="bfloat16: autocast")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--attention-dropout", type=float, default=0.1)
     parser.add_argument("--kernel", default="auto", help="--attention-kernel of ours")
@@ -50,11 +54,22 @@ def main() -> None:
     args = parser.parse_args()
     if args.job:
         torch.set_num_threads(args.threads)
-        print(json.dumps(measure_peak(args) if args.job == "peak" else measure(args)))
+        name, dtype = args.job.split(":")
+        print(json.dumps(measure_peak(dtype, args.threads) if name == "peak" else measure(name, dtype, args)))
         return
-    peak = in_its_own_process("peak")["flops"]
+    args.models = [name if ":" in name else f"{name}:{args.dtype}" for name in args.models]
+    dtypes = sorted({name.split(":")[1] for name in args.models})
+    peaks = {dtype: in_its_own_process(f"peak:{dtype}")["flops"] for dtype in dtypes}
     turns = [{name: in_its_own_process(name) for name in args.models} for _ in range(args.turns)]
-    print(json.dumps(report(args, turns, peak), indent=2))
+    print(json.dumps(report(args, turns, peaks), indent=2))
+
+
+def contestant(text: str) -> str:
+    """NAME or NAME:DTYPE."""
+    name, _, dtype = text.partition(":")
+    if name not in NAMES or (":" in text and dtype not in DTYPES):
+        raise argparse.ArgumentTypeError(f"{text}: NAME or NAME:DTYPE of {', '.join(NAMES)} and {', '.join(DTYPES)}")
+    return text
 
 
 def in_its_own_process(job: str) -> dict[str, Any]:
@@ -62,12 +77,12 @@ def in_its_own_process(job: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, dtype: str, args: argparse.Namespace) -> dict[str, Any]:
     """Seconds a step, memory and kernels of one contestant."""
     device = torch.device(device_type())
     torch.manual_seed(1)
     try:
-        model = build(args.job, SIZES[args.size], args).to(device)
+        model = build(name, SIZES[args.size], args).to(device)
     except ImportError as error:
         return {"missing": str(error)}
     training = args.mode == "train"
@@ -76,7 +91,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     batches = [example(args, seed, device) for seed in range(args.warmup + args.steps)]
 
     def step(tokens, masked, targets):
-        with torch.autocast(device.type, torch.bfloat16, enabled=args.dtype == "bfloat16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
             if not training:
                 with torch.no_grad():
                     return model.features(tokens)
@@ -121,17 +136,17 @@ def flops(size: Size, args: argparse.Namespace) -> float:
     return 3 * (forward + 0.15 * tokens * 2 * (size.width**2 + size.width * VOCABULARY))
 
 
-def measure_peak(args: argparse.Namespace) -> dict[str, Any]:
+def measure_peak(dtype: str, threads: int) -> dict[str, Any]:
     """FLOP/s of a product of two large matrices."""
-    return {"flops": matrix_peak(device_type(), getattr(torch, args.dtype), args.threads)}
+    return {"flops": matrix_peak(device_type(), getattr(torch, dtype), threads)}
 
 
 def device_type() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def report(args: argparse.Namespace, turns: list[dict[str, Any]], peak: float) -> dict[str, Any]:
-    """Medians over the turns; `times_faster_than`: seconds of the others over those of tupe_r."""
+def report(args: argparse.Namespace, turns: list[dict[str, Any]], peaks: dict[str, float]) -> dict[str, Any]:
+    """Medians over the turns; `seconds_relative_to`: of all over those of the first."""
     work = flops(SIZES[args.size], args)
     results: dict[str, Any] = {}
     for name in args.models:
@@ -144,21 +159,22 @@ def report(args: argparse.Namespace, turns: list[dict[str, Any]], peak: float) -
             "seconds": [round(run["seconds"], 4) for run in runs],
             "tokens_per_second": round(runs[0]["tokens"] / seconds),
             "tflops_per_second": round(work / seconds / 1e12, 3),
-            "share_of_peak": round(work / seconds / peak, 3),
+            "share_of_peak": round(work / seconds / peaks[name.split(":")[1]], 3),
             "peak_mb": round(max(run["peak_mb"] for run in runs)),
             "attention": runs[0]["kernels"],
         }
     medians = {name: statistics.median(result["seconds"]) for name, result in results.items() if "seconds" in result}
-    faster = {name: round(value / medians["tupe_r"], 2) for name, value in medians.items() if "tupe_r" in medians}
+    first = next(iter(medians), None)
+    relative = {name: round(value / medians[first], 2) for name, value in medians.items()}
     settings = {key: value for key, value in vars(args).items() if key != "job"}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return {
         "device": device,
         "machine": machine(["torch", "fairseq", "transformers"]),
         "settings": settings,
-        "measured_peak_tflops": round(peak / 1e12, 3),
+        "measured_peak_tflops": {dtype: round(peak / 1e12, 3) for dtype, peak in peaks.items()},
         "results": results,
-        "seconds_relative_to_tupe_r": faster,
+        "seconds_relative_to": {first: relative},
     }
 
 
