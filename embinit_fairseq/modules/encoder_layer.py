@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embinit_fairseq.modules.attention_kernels import AttentionBias
+from embinit_fairseq.modules.packing import Packing
 from embinit_fairseq.modules.self_attention import SelfAttention
 
 #: choices of --activation-fn; gelu is the exact one (erf)
@@ -48,12 +49,18 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
         self.activation_dropout = nn.Dropout(cfg.activation_dropout)
 
-    def forward(self, x: Tensor, attn_bias: AttentionBias, projections: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """x (batch, tgt_len, C) -> the same shape."""
+    def forward(
+        self,
+        x: Tensor,
+        attn_bias: AttentionBias,
+        projections: tuple[Tensor, Tensor] | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """x (batch, tgt_len, C), or (N, C) with a packing -> the same shape."""
         if self.normalize_before:
-            x = x + self.dropout(self.self_attn(self.self_attn_layer_norm(x), attn_bias, projections))
+            x = x + self.dropout(self.self_attn(self.self_attn_layer_norm(x), attn_bias, projections, packing))
             return x + self._feed_forward(self.final_layer_norm(x))
-        x = self.self_attn_layer_norm(x + self.dropout(self.self_attn(x, attn_bias, projections)))
+        x = self.self_attn_layer_norm(x + self.dropout(self.self_attn(x, attn_bias, projections, packing)))
         return self.final_layer_norm(x + self._feed_forward(x))
 
     def _feed_forward(self, x: Tensor) -> Tensor:

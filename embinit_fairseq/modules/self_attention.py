@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules.attention_kernels import AttentionBias, attend
+from embinit_fairseq.modules.packing import Packing
 
 
 class SelfAttention(nn.Module):
@@ -26,14 +27,25 @@ class SelfAttention(nn.Module):
         self.qkv_proj = nn.Linear(embed_dim, 3 * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, x: Tensor, attn_bias: AttentionBias, projections: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """x (batch, tgt_len, C) -> the same shape; projections: (tgt_len, C) to add to queries and keys, or None."""
-        q, k, v = self.qkv_proj(x).chunk(3, dim=-1)
+    def forward(
+        self,
+        x: Tensor,
+        attn_bias: AttentionBias,
+        projections: tuple[Tensor, Tensor] | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """x (batch, tgt_len, C), or (N, C) with a packing -> the same shape.
+
+        projections: (tgt_len, C) to add to queries and keys, or None.
+        """
+        qkv = self.qkv_proj(x)
+        q, k, v = (qkv if packing is None else packing.spread(qkv)).chunk(3, dim=-1)
         if projections is not None:
             q, k = q + projections[0], k + projections[1]
         dropout = self.dropout if self.training else 0.0
         y = attend(self._heads(q), self._heads(k), self._heads(v), attn_bias, self.scale, dropout)
-        return self.out_proj(y.transpose(1, 2).reshape(x.shape))
+        y = y.transpose(1, 2).flatten(2)
+        return self.out_proj(y if packing is None else packing.pack(y))
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)  # (batch, num_heads, len, head_dim)

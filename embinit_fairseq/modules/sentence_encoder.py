@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.modules.attention_kernels import choose_kernel, prepare, situation
 from embinit_fairseq.modules.encoder_layer import EncoderLayer, LayerConfig
+from embinit_fairseq.modules.packing import Packing, packing_of
 from embinit_fairseq.modules.position_encoding import PositionEncoding
 
 logger = logging.getLogger(__name__)
@@ -57,14 +59,16 @@ class SentenceEncoder(nn.Module):
         (batch, src_len): positions whose token may have been exchanged, `<s>` too. Features at padding have no meaning.
         Raises DataError for left padding or, if nothing is masked, a first token other than `<s>`.
         """
-        padding_mask = self._padding_mask(src_tokens, masked_tokens)
+        padding_mask, packing = self._padding(src_tokens, masked_tokens)
         x = self.positions.embed(self.embed_tokens(src_tokens))
         if self.emb_layer_norm is not None:
             x = self.emb_layer_norm(x)
         x = self.dropout(x)
         if self.embed_proj is not None:
             x = self.embed_proj(x)
-        if padding_mask is not None:
+        if packing is not None:
+            x = packing.pack(x)
+        elif padding_mask is not None:
             x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
         tgt_len = src_tokens.shape[1]
         kernel = self._kernel(x)
@@ -74,19 +78,22 @@ class SentenceEncoder(nn.Module):
         projections = self.positions.projections(tgt_len)
         hiddens = [x] if return_all_hiddens else []
         for layer in self.layers:
-            x = self._run(layer, x, attn_bias, projections)
+            x = self._run(layer, x, attn_bias, projections, packing)
             if return_all_hiddens:
                 hiddens.append(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
             if return_all_hiddens:
                 hiddens[-1] = x
-        return x, hiddens
+        if packing is None:
+            return x, hiddens
+        hiddens = [packing.spread(hidden) for hidden in hiddens]
+        return (hiddens[-1] if hiddens else packing.spread(x)), hiddens
 
-    def _run(self, layer: EncoderLayer, x: Tensor, attn_bias, projections) -> Tensor:
+    def _run(self, layer: EncoderLayer, *inputs: Any) -> Tensor:
         if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
-            return checkpoint(layer, x, attn_bias, projections, use_reentrant=False)
-        return layer(x, attn_bias, projections)
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
 
     def _kernel(self, x: Tensor) -> str:
         layer = self.cfg.layer
@@ -100,14 +107,14 @@ class SentenceEncoder(nn.Module):
             logger.info(line)
         return kernel
 
-    def _padding_mask(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> Tensor | None:
+    def _padding(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> tuple[Tensor | None, Packing | None]:
         """(batch, src_len), True at padding; None if there is none. One look at the device for all questions."""
         padding_mask = src_tokens.eq(self.padding_idx)
         first_is_other = src_tokens[:, 0].ne(self.bos)
         if masked_tokens is not None:
             first_is_other = first_is_other & ~masked_tokens[:, 0]
-        questions = torch.stack([padding_mask.any(), padding_mask[:, 0].any(), first_is_other.any()])
-        any_padding, left_padding, no_bos = questions.tolist()
+        questions = torch.stack([padding_mask.sum(), padding_mask[:, 0].sum(), first_is_other.sum()])
+        padding, left_padding, no_bos = questions.tolist()
         if left_padding:
             raise DataError(
                 "a sentence begins with padding: positions are counted from the first column, so pad on the right "
@@ -118,4 +125,6 @@ class SentenceEncoder(nn.Module):
                 "a sentence does not begin with <s>, but untied positions treat the first column as such: add "
                 "--init-token 0 (sentence_prediction), or use --tupe-tie-cls"
             )
-        return padding_mask if any_padding else None
+        if not padding:
+            return None, None
+        return padding_mask, packing_of(padding_mask, padding_mask.numel() - padding)
