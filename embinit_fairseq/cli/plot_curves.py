@@ -149,7 +149,7 @@ def finish(axes: Axes, title: str, place: str, value: str, legend: str | None = 
     axes.set_title(title, parse_math=False)
     axes.set_xlabel(place)
     axes.set_ylabel(value)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # also for a single epoch
     axes.grid(alpha=0.3)
     if legend is not None:
         for text in axes.legend(title=legend).get_texts():

@@ -45,6 +45,15 @@ def test_a_line_with_a_band_and_a_ring(tmp_path) -> None:
     assert {(1, 2.0), (1, 4.0), (2, 1.0), (2, 2.0), (3, 3.0), (3, 3.5)} <= band
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_epochs_are_whole_numbers(epochs) -> None:
+    _, (axes,) = plot_curves.new_panels(1)
+    plot_curves.draw_mean(axes, "name", {epoch: [1.0] for epoch in range(1, epochs + 1)}, higher=False)
+    plot_curves.finish(axes, "title", "epoch", "loss")
+    low, high = axes.get_xlim()
+    assert [place for place in axes.get_xticks() if low <= place <= high] == list(range(1, epochs + 1))
+
+
 @pytest.fixture
 def figures(monkeypatch):
     """Those that would have been written."""
