@@ -95,7 +95,8 @@ array_task() {
   local logs=$1 command=$2 line name list=$EMBINIT_ARRAY
   unset EMBINIT_ARRAY
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
-  line=$(sed -n "${SLURM_ARRAY_TASK_ID}p" "$list") name=${line// /.}
+  line=$(sed -n "${SLURM_ARRAY_TASK_ID:-0}{p;q}" "$list" 2>/dev/null || true) name=${line// /.}
+  [[ -n $line ]] || die "SLURM_ARRAY_TASK_ID ${SLURM_ARRAY_TASK_ID:-not set}: $list has no such line; start the script itself"
   touch "$list.failed/$name"
   (
     set -euo pipefail

@@ -196,3 +196,13 @@ def test_an_array_that_the_cluster_refuses_is_an_error(tmp_path: Path, cluster) 
     code, out, err = cluster(["a 0 0"])
     assert (code, out) == (1, "")
     assert "the array did not come to its end" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("task", "named"), [("", "not set"), ("0", "0"), ("3", "3")])
+def test_a_task_without_a_line_does_nothing_and_says_so(tmp_path: Path, task: str, named: str) -> None:
+    (tmp_path / "array.list").write_text("a 0 0\nb 0 0\n")
+    grid = start(tmp_path, ["a 0 0"], EMBINIT_ARRAY=str(tmp_path / "array.list"), SLURM_ARRAY_TASK_ID=task)
+    out, err = grid.communicate(timeout=120)
+    assert (grid.returncode, out) == (1, "")
+    assert f"SLURM_ARRAY_TASK_ID {named}: " in err
+    assert not list(tmp_path.glob("*.started"))
