@@ -8,6 +8,7 @@ from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor
 
+from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.hub import load_trained
 from embinit_fairseq.models.restoring import check_restored
 from embinit_fairseq.modules.retained_dropout import retain_dropout_
@@ -36,12 +37,17 @@ class TranslationModel(FairseqEncoderDecoderModel):
     def make_generation_fast_(
         self, retain_dropout: bool = False, retain_dropout_modules: str | list[str] | None = None, **kwargs: Any
     ) -> None:
-        """As fairseq's. retain_dropout_modules: names of classes, as a list or with commas between them."""
+        """As fairseq's. retain_dropout_modules: names of classes, as a list or with commas between them.
+
+        Raises OptionError for names that stand for no module with dropout, and for names without retain_dropout.
+        """
         super().make_generation_fast_(**kwargs)
         if isinstance(retain_dropout_modules, str):
             retain_dropout_modules = retain_dropout_modules.replace(",", " ").split()
         if retain_dropout:
             retain_dropout_(self, retain_dropout_modules)
+        elif retain_dropout_modules is not None:
+            raise OptionError("--retain-dropout-modules means nothing without --retain-dropout: give both, or neither")
 
     def function_options(self, cfg: Any) -> dict[str, Any]:
         """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""

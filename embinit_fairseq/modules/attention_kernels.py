@@ -167,7 +167,10 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: floa
     from torch.nn.attention.flex_attention import flex_attention
 
     if dropout:  # training is refused before it begins; this is for --retain-dropout
-        raise OptionError("--attention-kernel flex has no dropout of attention weights: choose auto")
+        raise OptionError(
+            "--attention-kernel flex has no dropout of attention weights: choose auto (for a trained "
+            "model: --model-overrides \"{'attention_kernel': 'auto'}\")"
+        )
     kernel = _compiled_flex() if q.is_cuda else flex_attention  # on a CPU it is for tests only
     return kernel(q, k, v, score_mod=attn_bias.prepared, scale=scale)
 

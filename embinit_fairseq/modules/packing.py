@@ -1,7 +1,8 @@
 """Batches without their padding: what looks at one token at a time need not look at padding.
 
-Sentences of different lengths are padded to the longest one, and a batch of them may be mostly padding. Linear maps,
-layer norms and dropout take the tokens alone, one after the other; only attention sees rows of one length.
+Sentences of different lengths are padded to the longest one, and a batch of them may be mostly padding. Behind the
+embeddings, an encoder's linear maps, layer norms and dropout take the tokens alone, one after the other; only attention
+sees rows of one length.
 """
 
 from __future__ import annotations

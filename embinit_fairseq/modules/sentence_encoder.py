@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.modules.attention_kernels import choose_kernel, prepare, situation
+from embinit_fairseq.modules.attention_kernels import AttentionBias, choose_kernel, prepare, situation
 from embinit_fairseq.modules.encoder_layer import EncoderLayer, LayerConfig
 from embinit_fairseq.modules.packing import Packing, packing_of
 from embinit_fairseq.modules.position_encoding import PositionEncoding
@@ -33,6 +32,7 @@ class EncoderConfig:
 class SentenceEncoder(nn.Module):
     """Embedding, (positions), (layer norm), dropout, (projection), padding to zero, layers, (layer norm of pre-LN).
 
+    Where there is much padding (`packing`), all but attention sees the tokens alone: (N, C), not (batch, src_len, C).
     Embeddings of another width than the layers' are projected to it (ELECTRA's generator).
     """
 
@@ -61,14 +61,14 @@ class SentenceEncoder(nn.Module):
         """
         padding_mask, packing = self._padding(src_tokens, masked_tokens)
         x = self.positions.embed(self.embed_tokens(src_tokens))
+        if packing is not None:
+            x = packing.pack(x)
         if self.emb_layer_norm is not None:
             x = self.emb_layer_norm(x)
         x = self.dropout(x)
         if self.embed_proj is not None:
             x = self.embed_proj(x)
-        if packing is not None:
-            x = packing.pack(x)
-        elif padding_mask is not None:
+        if packing is None and padding_mask is not None:
             x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
         tgt_len = src_tokens.shape[1]
         kernel = self._kernel(x)
@@ -90,10 +90,17 @@ class SentenceEncoder(nn.Module):
         hiddens = [packing.spread(hidden) for hidden in hiddens]
         return (hiddens[-1] if hiddens else packing.spread(x)), hiddens
 
-    def _run(self, layer: EncoderLayer, *inputs: Any) -> Tensor:
+    def _run(
+        self,
+        layer: EncoderLayer,
+        x: Tensor,
+        attn_bias: AttentionBias,
+        projections: tuple[Tensor, Tensor] | None,
+        packing: Packing | None,
+    ) -> Tensor:
         if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
-            return checkpoint(layer, *inputs, use_reentrant=False)
-        return layer(*inputs)
+            return checkpoint(layer, x, attn_bias, projections, packing, use_reentrant=False)
+        return layer(x, attn_bias, projections, packing)
 
     def _kernel(self, x: Tensor) -> str:
         layer = self.cfg.layer
@@ -108,7 +115,8 @@ class SentenceEncoder(nn.Module):
         return kernel
 
     def _padding(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> tuple[Tensor | None, Packing | None]:
-        """(batch, src_len), True at padding; None if there is none. One look at the device for all questions."""
+        """(batch, src_len), True at padding; None if there is none. One look at the device for all questions,
+        and a second for the places of the tokens where there is a packing."""
         padding_mask = src_tokens.eq(self.padding_idx)
         first_is_other = src_tokens[:, 0].ne(self.bos)
         if masked_tokens is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import duo_reference
 import pytest
@@ -55,6 +56,27 @@ def test_only_the_modules_that_are_named(names):
     assert on == {*layers, "decoder.layers.0.encoder_attn", "decoder.layers.1.encoder_attn"}
 
 
+@pytest.mark.parametrize("names", ["SelfAttention , CrossAttention", "SelfAttention,CrossAttention,"])
+def test_names_are_whole_names_whatever_is_between_them(names):
+    model = tupe_transformer_reference.randomised(**RATES)
+    model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=names)
+    on = {type(module).__name__ for module in model.modules() if module.training}
+    assert on == {"SelfAttention", "CrossAttention"}  # not DecoderSelfAttention
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"retain_dropout": True, "retain_dropout_modules": ""}, "names none; there are DuoCrossAttention, "),
+        ({"retain_dropout": True, "retain_dropout_modules": []}, "names none; there are DuoCrossAttention, "),
+        ({"retain_dropout_modules": ["DuoEmbedding"]}, "means nothing without --retain-dropout: give both, or neither"),
+    ],
+)
+def test_nothing_to_be_retained(options, message):
+    with pytest.raises(OptionError, match=f"--retain-dropout-modules {message}"):
+        duo_reference.randomised(**RATES).make_generation_fast_(**options)
+
+
 def test_a_module_that_does_not_exist():
     model = duo_reference.randomised(**RATES)
     known = "DuoCrossAttention, DuoDecoderLayer, DuoEmbedding, DuoEncoderLayer, DuoSelfAttention"
@@ -74,6 +96,14 @@ def test_without_the_option_nothing_drops(family):
 
 
 @each_model
+@torch.no_grad()
+def test_without_the_option_no_step_of_decoding_drops(family):
+    model = family.randomised(**RATES, attention_kernel="eager")
+    model.make_generation_fast_()
+    assert_steps_are_equal(Decoding(model), random.Random(1), 8, 1e-12)
+
+
+@each_model
 def test_searches_differ_by_the_seed_alone(family):
     model = family.randomised(**{**RATES, "dropout": 0.5})
     model.make_generation_fast_(retain_dropout=True)
@@ -89,5 +119,6 @@ def test_searches_differ_by_the_seed_alone(family):
 def test_flex_cannot_drop():
     model = tupe_transformer_reference.randomised(**RATES, attention_kernel="flex")
     model.make_generation_fast_(retain_dropout=True)
-    with pytest.raises(OptionError, match="flex has no dropout of attention weights: choose auto"), torch.no_grad():
+    remedy = re.escape("choose auto (for a trained model: --model-overrides \"{'attention_kernel': 'auto'}\")")
+    with pytest.raises(OptionError, match=remedy), torch.no_grad():
         logits_of(model)
