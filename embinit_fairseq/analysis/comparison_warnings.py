@@ -13,6 +13,8 @@ from embinit_fairseq.errors import counted
 
 #: BLEU of the same translations: versions of sacrebleu agree better than that
 ROUNDING = 0.05
+#: options that a warning names
+SHOWN = 4
 
 
 def warnings(table: Table) -> list[str]:
@@ -39,7 +41,18 @@ def _row_warnings(row: Row) -> list[str]:
     if len(settings) > 1:
         runs = "; ".join(", ".join(names) for names in settings.values())
         found.append(f"{row.name}: runs with different options are averaged ({runs})")
+    if differing := _different_options(row.runs):
+        more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+        found.append(f"{row.name}: runs with different options are averaged ({'; '.join(differing[:SHOWN])}{more})")
     return found
+
+
+def _different_options(runs: Sequence[Run]) -> list[str]:
+    """Of trainings that have left no command: options that all know, and which do not agree."""
+    known = [run for run in runs if run.configuration]
+    options = sorted(set.intersection(*(set(run.configuration) for run in known))) if known else []
+    values = {option: _names_by(known, lambda run, option=option: run.configuration[option]) for option in options}
+    return [f"{option} {_listed(names)}" for option, names in values.items() if len(names) > 1]
 
 
 def _names_by(runs: Iterable[Run], value: Callable[[Run], Any]) -> dict[Any, list[str]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,17 @@ class Validation:
 
 @dataclass(frozen=True)
 class Run:
-    """name: for tables and messages. path: its folder, or its log. validations: in the order of the training."""
+    """name: for tables and messages. path: its folder, or its log. validations: in the order of the training.
+
+    configuration: option -> value, as text, of a training that has left no command (`runs_options`).
+    """
 
     name: str
     path: Path
     record: dict[str, Any]
     validations: tuple[Validation, ...] = ()
     log: RunLog | None = None
+    configuration: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def labels(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from embinit_fairseq.analysis.run import Run, Validation
 from embinit_fairseq.analysis.run_record import check_record
 from embinit_fairseq.analysis.runs_checkpoints import run_of_checkpoints
 from embinit_fairseq.analysis.runs_log import RunLog, nats, read_log
+from embinit_fairseq.analysis.runs_options import options_of_text
 from embinit_fairseq.errors import DataError
 
 RESULT, TRAINING = "result.json", "training.json"
@@ -167,4 +168,5 @@ def run_of_log(file: Path, log: RunLog | None = None) -> Run:
     if not log.wall_s:
         del record["time"]["wall_s"]  # --log-file has no times
     path = file.parent if file.name == "train.log" else file
-    return Run(path.as_posix(), path, record, tuple(_logged(*each) for each in log.validations.items()), log)
+    validations = tuple(_logged(*each) for each in log.validations.items())
+    return Run(path.as_posix(), path, record, validations, log, options_of_text(log.configuration))

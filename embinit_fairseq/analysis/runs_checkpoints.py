@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.analysis.run import Run, Validation
+from embinit_fairseq.analysis.runs_options import options_of_sections
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.vectors.torch_file import load_safely, plain_types
 
@@ -39,7 +40,9 @@ def run_of_checkpoints(folder: Path) -> Run | None:
         "higher_is_better": bool(options.get("maximize_best_checkpoint_metric", False)),
         "scores": {},
     }
-    return Run(folder.as_posix(), folder, record, tuple(by_updates[update] for update in sorted(by_updates)))
+    validations = tuple(by_updates[update] for update in sorted(by_updates))
+    configuration = options_of_sections(sections or {"args": last.get("args")})
+    return Run(folder.as_posix(), folder, record, validations, configuration=configuration)
 
 
 def _files(folder: Path) -> list[Path]:
