@@ -12,10 +12,17 @@ import torch
 from torch import nn
 
 from embinit_fairseq.errors import EmbinitError, OptionError
-from embinit_fairseq.hooks.freeze import apply_freezes, parse_freeze
+from embinit_fairseq.hooks.freeze import Freeze, apply_freezes, parse_freeze, slot_named
 from embinit_fairseq.hooks.options import Request, store_record
 from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY, EmbedInit
-from embinit_fairseq.hooks.resume import REPORT_FILE, checkpoint_to_restore, read_record
+from embinit_fairseq.hooks.resume import (
+    REPORT_FILE,
+    check_optimizer_knows,
+    checkpoint_to_restore,
+    left_out,
+    read_record,
+    restores_optimizer,
+)
 from embinit_fairseq.hooks.slots import Slot, find_slots, position_std, write_table
 from embinit_fairseq.hooks.sources import SlotSource, parse_formats, parse_paths, read_source
 from embinit_fairseq.init import report
@@ -40,9 +47,11 @@ def embed_init(model: nn.Module, task: Any, cfg: Any, request: Request) -> None:
     checkpoint = checkpoint_to_restore(request)
     if checkpoint is None:
         record, known = _start(slots, paths, request)
+        held = set()
     else:
         record, known = _continue(slots, checkpoint, request)
-    frozen = apply_freezes(freezes, slots, known, task)
+        held = _in_optimizer(record, freezes, slots, checkpoint, request)
+    frozen = apply_freezes(freezes, slots, known, task, held)
     if record is None:
         return
     for name, slot_record in record["slots"].items():
@@ -50,6 +59,7 @@ def embed_init(model: nn.Module, task: Any, cfg: Any, request: Request) -> None:
         if before and before != now:
             logger.warning("the run was started with --embed-init-freeze %s, now it is %s", before, now or "not frozen")
         slot_record["freeze"] = now
+        slot_record["in_optimizer"] = name not in slots or slots[name].embedding.weight.requires_grad
         slot_record["signature"] = report.signature(slot_record, record["version"])
     logger.info(report.render(record))
     _write_report(record, request)
@@ -227,6 +237,19 @@ def _continue(
         elif old:
             known[name] = report.unpack_rows(old["known_rows"], old["rows"])
     return record, known
+
+
+def _in_optimizer(
+    record: dict[str, Any] | None, freezes: list[Freeze], slots: dict[str, Slot], checkpoint: str, request: Request
+) -> set[str]:
+    """Names of the slots whose tables the optimizer that fairseq restores has trained so far."""
+    if not restores_optimizer(checkpoint, request):
+        return set()
+    if record is None:
+        return set(slots)
+    whole = {slot_named(each.slot, slots, f"--embed-init-freeze {each}").name for each in freezes if each.whole}
+    check_optimizer_knows(record, set(slots) - whole, checkpoint)
+    return set(slots) - left_out(record)
 
 
 def _write_report(record: dict[str, Any], request: Request) -> None:

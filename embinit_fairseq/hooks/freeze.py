@@ -2,12 +2,13 @@
 
 A whole table that is never trained has `requires_grad` off, as fairseq expects. Rows, or a time limit, need more: the
 gradient of a frozen row is zero, and whatever an optimizer still does to it (weight decay, momentum) is undone after
-each step, so that the row stays the same to the last bit.
+each step, so that the row stays the same to the last bit. So does a table that the restored optimizer trains: what is
+not to be trained from now on cannot be taken out of its state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,11 @@ class Freeze:
     slot: str
     known: bool = False
     until: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """The table is never trained."""
+        return not self.known and self.until is None
 
     def __str__(self) -> str:
         return self.slot + (":known" if self.known else "") + (f":{self.until}" if self.until is not None else "")
@@ -47,17 +53,25 @@ def parse_freeze(texts: Iterable[str]) -> list[Freeze]:
 
 
 def apply_freezes(
-    freezes: Iterable[Freeze], slots: dict[str, Slot], known: dict[str, np.ndarray | None], task: Any
+    freezes: Iterable[Freeze],
+    slots: dict[str, Slot],
+    known: dict[str, np.ndarray | None],
+    task: Any,
+    in_optimizer: Collection[str] = (),
 ) -> dict[str, str]:
-    """Freeze; returns slot name -> what was frozen. known: slot name -> (N,) bool of rows that were found."""
+    """Freeze; returns slot name -> what was frozen. known: slot name -> (N,) bool of rows that were found.
+
+    in_optimizer: names of slots whose tables have a state in the optimizer that fairseq will restore.
+    """
     done: dict[str, str] = {}
     for freeze in freezes:
         slot = slot_named(freeze.slot, slots, f"--embed-init-freeze {freeze}")
         if slot.name in done:
             raise OptionError(f"--embed-init-freeze: the table of {' and '.join(slot.names)} is named twice")
         done[slot.name] = str(freeze)
-        if not freeze.known and freeze.until is None:
-            slot.embedding.weight.requires_grad_(False)
+        weight = slot.embedding.weight
+        if freeze.whole and not (slot.name in in_optimizer and weight.requires_grad):
+            weight.requires_grad_(False)
             continue
         rows = None
         if freeze.known:

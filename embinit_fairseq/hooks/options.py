@@ -116,6 +116,7 @@ class Request:
     continue_once: Optional[str] = None
     checkpoint_suffix: str = ""
     no_save: bool = False
+    reset_optimizer: bool = False
     ddp_backend: Optional[str] = None
 
     @property
@@ -143,6 +144,7 @@ def request_from(cfg: Any) -> Request:
         "continue_once": "checkpoint",
         "checkpoint_suffix": "checkpoint",
         "no_save": "checkpoint",
+        "reset_optimizer": "checkpoint",
         "ddp_backend": "distributed_training",
     }
     defaults = {option.name: option.default for option in fields(Request)}

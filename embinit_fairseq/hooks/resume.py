@@ -11,6 +11,7 @@ import torch
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.hooks.freeze import parse_freeze
 from embinit_fairseq.hooks.options import Request, record_in, store_record
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,36 @@ def checkpoint_to_restore(request: Request) -> str | None:
     return path if os.path.exists(path) else None
 
 
+def left_out(record: dict[str, Any]) -> set[str]:
+    """Slots of a report whose tables the run's optimizer does not know: they have always been frozen as a whole."""
+    frozen = {name: slot for name, slot in record["slots"].items() if slot.get("freeze")}
+    return {
+        name
+        for name, slot in frozen.items()  # earlier reports do not tell
+        if not slot.get("in_optimizer", not parse_freeze([slot["freeze"]])[0].whole)
+    }
+
+
+def restores_optimizer(checkpoint: str, request: Request) -> bool:
+    """Will fairseq load the optimizer's state of this checkpoint (`checkpoint_to_restore`)?"""
+    if request.reset_optimizer or checkpoint == request.finetune_from_model:
+        return False
+    try:
+        return load_checkpoint(checkpoint).get("last_optimizer_state") is not None
+    except CheckpointError:
+        return True  # one that this torch cannot read safely has one, as a rule
+
+
+def check_optimizer_knows(record: dict[str, Any], trained: set[str], checkpoint: str) -> None:
+    """Raises OptionError if slots are to be trained now which the optimizer that is restored does not know."""
+    unknown = [record["slots"][name]["freeze"] for name in sorted(left_out(record) & trained)]
+    if unknown:
+        raise OptionError(
+            f"the run in {checkpoint} was started with --embed-init-freeze {' '.join(unknown)}, so its optimizer does "
+            "not know these tables: give the flag again, or add --reset-optimizer"
+        )
+
+
 def recall(cfg: Any, request: Request) -> None:
     """A run that is continued without the flag keeps its report; what it had frozen is trained, and that is said."""
     checkpoint = checkpoint_to_restore(request)
@@ -53,8 +84,12 @@ def recall(cfg: Any, request: Request) -> None:
         return  # fairseq will say so; without the flag this is none of our business
     if record is None:
         return
-    store_record(cfg, json.dumps(record))
+    if restores_optimizer(checkpoint, request):
+        check_optimizer_knows(record, set(record["slots"]), checkpoint)
     frozen = [slot["freeze"] for slot in record["slots"].values() if slot.get("freeze")]
+    for name in left_out(record):  # from now on an optimizer knows it
+        record["slots"][name]["in_optimizer"] = True
+    store_record(cfg, json.dumps(record))
     if frozen:
         logger.warning(
             "the run in %s was started with --embed-init-freeze %s; without that flag these rows are trained now",

@@ -12,6 +12,7 @@ from programs import PYTHON
 from trainings import REPOSITORY, SAVE_OFTEN, command, kill_9_and_resume, same, train
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.errors import OptionError
 from embinit_fairseq.hooks.options import record_in
 from embinit_fairseq.init.report import unpack_rows
 
@@ -112,6 +113,34 @@ def test_frozen_rows_are_recalled_after_a_restart(in_process, vectors, tmp_path)
     whole = in_process(tmp_path / "whole", *flags, "--max-epoch", "2")
     in_process(tmp_path / "parts", *flags, "--max-epoch", "1")
     assert same(whole, in_process(tmp_path / "parts", *flags, "--max-epoch", "2"))
+
+
+def test_a_table_that_was_frozen_from_the_start_cannot_be_trained_by_the_same_optimizer(in_process, tmp_path, caplog):
+    flags = ["--embed-init", "xavier"]
+    start = in_process(tmp_path / "run", *flags, "--embed-init-freeze", "encoder", "--max-update", "2")
+    for other in ([], flags, [*flags, "--embed-init-freeze", "decoder"], [*flags, "--embed-init-freeze", "encoder:9"]):
+        with pytest.raises(
+            OptionError, match=r"--embed-init-freeze encoder, so its optimizer .* or add --reset-optimizer"
+        ):
+            in_process(tmp_path / "run", *other, "--max-update", "4")
+    frozen = in_process(tmp_path / "run", *flags, "--embed-init-freeze", "encoder", "--max-update", "4")
+    assert torch.equal(frozen[TABLE], start[TABLE])
+    assert "these rows are trained now" not in caplog.text
+    trained = in_process(tmp_path / "run", "--reset-optimizer", "--max-update", "6")
+    assert "was started with --embed-init-freeze encoder; without that flag these rows are trained now" in caplog.text
+    assert not torch.equal(trained[TABLE], start[TABLE])
+    assert not torch.equal(in_process(tmp_path / "run", "--max-update", "8")[TABLE], trained[TABLE])
+
+
+@pytest.mark.parametrize("begin", [[], ["--embed-init", "xavier"]], ids=["without", "with"])
+def test_a_table_can_be_frozen_later(in_process, tmp_path, begin):
+    start = in_process(tmp_path / "run", *begin, "--max-update", "2")
+    flags = ["--embed-init", "xavier", "--embed-init-freeze", "encoder"]
+    for updates in ("4", "6"):  # what is frozen later stays in the optimizer's state
+        now = in_process(tmp_path / "run", *flags, "--max-update", updates)
+        assert torch.equal(now[TABLE], start[TABLE])
+        assert not torch.equal(now["decoder.embed_tokens.weight"], start["decoder.embed_tokens.weight"])
+    assert not torch.equal(in_process(tmp_path / "run", *begin, "--max-update", "8")[TABLE], start[TABLE])
 
 
 def test_tasks_that_do_not_know_from_checkpoint_load_without_vectors(in_process, toy_translation, vectors, tmp_path):
