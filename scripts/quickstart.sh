@@ -4,7 +4,7 @@
 # --embed-init, translation of a test set, a BLEU table and the curves of the validation loss.
 #
 # Usage: [VENV=DIR] bash scripts/quickstart.sh [options]
-#   --output DIR          default: runs/quickstart
+#   --output DIR          default: runs/quickstart in the current directory
 #   --strategies "A B"    what to compare; default: "xavier pretrained pretrained_xavier shuffled"
 #   --seed N              of the data and of the trainings, default 1: the same seed gives the same numbers
 #   --epochs N            default 20
@@ -14,7 +14,8 @@
 #   --jobs N              trainings at a time, one thread each; default: 2, or 1 on a single core
 #
 # Makes the environment VENV (default: .venv) by scripts/setup.sh if needed; that takes the longest, once. Then about
-# five minutes on two CPU cores; no GPU is used. Can be stopped and started again: what is finished is not repeated.
+# two to five minutes on two CPU cores; no GPU is used. Can be stopped and started again: what is finished is not
+# repeated.
 #
 # Writes DIR/table.md, DIR/curves.png and per strategy DIR/runs/<strategy>/result.json, train.log and checkpoints.
 # shellcheck source=common.sh

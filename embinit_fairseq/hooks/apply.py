@@ -230,6 +230,8 @@ def _continue(
     known: dict[str, np.ndarray | None] = {}
     for name, slot in slots.items():
         old = record["slots"].get(name)
+        if old:
+            _check_width(slot, old, checkpoint)
         if old and old["dictionary"] != report.symbols_digest(slot.vocabulary.symbols):
             logger.warning(
                 "the dictionary of %r is not the one of %s: which rows were found is not known", name, checkpoint
@@ -250,6 +252,16 @@ def _in_optimizer(
     whole = {slot_named(each.slot, slots, f"--embed-init-freeze {each}").name for each in freezes if each.whole}
     check_optimizer_knows(record, set(slots) - whole, checkpoint)
     return set(slots) - left_out(record)
+
+
+def _check_width(slot: Slot, old: dict[str, Any], checkpoint: str) -> None:
+    """Raises OptionError where fairseq would print a page of names. old: what the checkpoint's report says."""
+    dim = slot.embedding.embedding_dim
+    if old["dim"] != dim:
+        raise OptionError(
+            f"{checkpoint}: its table {slot.name!r} has rows of {old['dim']} numbers, here they are of {dim}: give the "
+            "width of its training, or another --save-dir for a fresh start"
+        )
 
 
 def _write_report(record: dict[str, Any], request: Request) -> None:

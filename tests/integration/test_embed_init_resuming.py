@@ -132,6 +132,16 @@ def test_a_table_that_was_frozen_from_the_start_cannot_be_trained_by_the_same_op
     assert not torch.equal(in_process(tmp_path / "run", "--max-update", "8")[TABLE], trained[TABLE])
 
 
+def test_a_run_of_another_width_is_refused_in_one_line(in_process, tmp_path):
+    flags = ["--embed-init", "xavier", "--max-update", "1"]
+    in_process(tmp_path / "run", *flags)
+    message = (
+        "checkpoint_last.pt: its table 'encoder' has rows of 8 numbers, here they are of 16: give the width of its"
+    )
+    with pytest.raises(OptionError, match=message):
+        in_process(tmp_path / "run", *flags, "--encoder-embed-dim", "16", "--decoder-embed-dim", "16")
+
+
 @pytest.mark.parametrize("begin", [[], ["--embed-init", "xavier"]], ids=["without", "with"])
 def test_a_table_can_be_frozen_later(in_process, tmp_path, begin):
     start = in_process(tmp_path / "run", *begin, "--max-update", "2")
