@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import inspect
 import re
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ from embinit_fairseq.errors import EmbinitError
 
 if TYPE_CHECKING:
     import torch
+
+_ZIP = b"PK\x03\x04"  # how a file begins that torch.save wrote since 1.6
+_PICKLE = b"\x80\x02"  # how one begins that it wrote before
 
 
 @dataclass(frozen=True)
@@ -64,23 +68,49 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: tuple =
     import torch
 
     options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
+    start = _start(path, error)
+    if start == _ZIP and "mmap" in inspect.signature(torch.load).parameters:  # plain pickles cannot be mapped
+        options["mmap"] = True
     try:
-        with open(path, "rb") as stream:
-            zipped = stream.read(4) == b"PK\x03\x04"  # files of torch < 1.6 are plain pickles: no mapping
-        if zipped and "mmap" in inspect.signature(torch.load).parameters:
-            options["mmap"] = True
         with _allowed(allow):
             return torch.load(str(path), **options)
     except ImportError:
         raise
     except Exception as cause:  # a damaged pickle can raise anything
-        # torch's own text recommends the unsafe way to load, which would execute what the file says
-        named = re.search(r"GLOBAL ([\w.]+)", str(cause))
-        reason = f"it names {named[1]}" if named else type(cause).__name__
-        raise error(
-            f"{path}: not {what} that can be read safely ({reason}); it is damaged, or it holds objects other "
-            "than tensors and plain data, which are not executed; download it again or save its state dict alone"
-        ) from cause
+        raise error(f"{path}: not {what} that can be read safely: {_fault(path, start, cause)}") from cause
+
+
+def _start(path: Path, error: type[EmbinitError]) -> bytes:
+    """The first bytes of the file."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(len(_ZIP))
+    except OSError as cause:
+        raise error(f"{path}: cannot be read ({cause.strerror}); check the path and its permissions") from cause
+
+
+def _fault(path: Path, start: bytes, cause: Exception) -> str:
+    """What is wrong with a file that torch refused, and what to do. torch's own text is not quoted: it recommends the
+    unsafe way to load, which would execute what the file says."""
+    another = "give another file, such as an earlier checkpoint of the same folder, or copy or download it again"
+    named = re.search(r"GLOBAL ([\w.]+)", str(cause))
+    if named:
+        return (
+            f"it holds objects that are not on the allow-list of tensors and plain data (it names {named[1]}), which "
+            "are not executed; save its state dict alone"
+        )
+    if not start:
+        return f"the file is empty; {another}"
+    if start == _ZIP and not zipfile.is_zipfile(path):
+        return f"it was cut short or damaged (not a complete zip archive); {another}"
+    if start == _ZIP:
+        return (
+            f"it is damaged, or it holds objects other than tensors and plain data, which are not executed "
+            f"({type(cause).__name__}); {another}, or save its state dict alone"
+        )
+    if start.startswith(_PICKLE):
+        return f"it was cut short or damaged ({type(cause).__name__}); {another}"
+    return "this is another kind of file, which torch.save did not write; check the path"
 
 
 @contextlib.contextmanager
