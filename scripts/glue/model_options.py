@@ -69,6 +69,18 @@ def architecture_options(arch: str, values: dict[str, Any]) -> list[str]:
     return words
 
 
+def check_architecture(arch: str, path: Path | None) -> None:
+    """Raise CheckpointError for a model that cannot classify sentences. path: whose it is; None: of --arch."""
+    model = ARCH_MODEL_REGISTRY.get(arch)
+    if model is None or hasattr(model, "register_classification_head"):  # what the task calls
+        return
+    which = f"{path}: a model of --arch {arch}" if path is not None else f"--arch {arch}: a model"
+    raise CheckpointError(
+        f"{which}, which is not one for sentence_prediction; give a checkpoint of one that is (tupe_*, bert_*, "
+        "electra_*, embinit_classifier, roberta_*, bart_*, ...)"
+    )
+
+
 def check_dictionary(state: dict[str, Any], path: Path, dictionary: Path) -> None:
     """Raise CheckpointError if the table of token embeddings has not one row per symbol and one for <mask>."""
     tables = [value for key, value in state.get("model", {}).items() if key.endswith("embed_tokens.weight")]
@@ -97,6 +109,7 @@ def main() -> None:
         state = load_checkpoint(args.checkpoint)
         values = model_configuration(state, args.checkpoint)
         arch = args.arch or values["arch"]
+        check_architecture(arch, args.checkpoint if args.arch is None else None)
         words = architecture_options(arch, values)
         if args.dict is not None:
             check_dictionary(state, args.checkpoint, args.dict)

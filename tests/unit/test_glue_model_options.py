@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -57,6 +58,28 @@ def test_the_same_options_come_back(arch, tmp_path, capsys, monkeypatch):
     assert as_dict(saved_model(configuration(words))) == as_dict(first)
     # the options were not lost on the way to both sides
     assert as_dict(saved_model(configuration(["--arch", arch]))) != as_dict(first)
+
+
+def test_models_of_other_tasks_are_refused(tmp_path, monkeypatch):
+    """Before their options are looked at: one of them may have no words of a command line."""
+    path = tmp_path / "c.pt"
+    torch.save({"cfg": {"model": {"_name": "transformer_iwslt_de_en", "decoder_output_dim": "50"}}, "model": {}}, path)
+    monkeypatch.setattr(sys, "argv", ["model_options", str(path)])
+    refused = f"error: {path}: a model of --arch transformer_iwslt_de_en, which is not one for sentence_prediction; "
+    with pytest.raises(SystemExit, match=re.escape(refused) + r"give .*\(tupe_\*, .*roberta_\*, "):
+        model_options.main()
+    monkeypatch.setattr(sys, "argv", ["model_options", str(path), "--arch", "lstm"])
+    with pytest.raises(SystemExit, match="error: --arch lstm: a model, which is not one for sentence_prediction"):
+        model_options.main()
+
+
+@pytest.mark.parametrize(
+    "arch",
+    ["tupe_tiny", "bert_a_base", "bert_r_tiny", "bert_ad_base", "electra_tupe_base", "roberta_base", "bart_base"],
+)
+def test_models_that_classify_sentences(arch):
+    assert arch in model_options.ARCH_MODEL_REGISTRY
+    model_options.check_architecture(arch, None)
 
 
 def test_a_dictionary_of_another_size_is_refused(tmp_path):
