@@ -73,7 +73,10 @@ def open_trained(checkpoint: str, dictionary: str | None, label_dictionary: str 
     vocabulary = read_dictionary(dictionary)
     _check_finite(checkpoint, state["model"])
     text = Path(dictionary).read_bytes().decode("utf-8")
-    model, task = Builder(checkpoint, state, None).load(Texts(text, text), state["model"])
+    try:
+        model, task = Builder(checkpoint, state, None).load(Texts(text, text), state["model"])
+    except OptionError as error:  # what the model says of a checkpoint that does not fit: it knows no files
+        raise OptionError(f"{checkpoint} with the dictionary {dictionary}: {error}") from error
     symbols = list(task.source_dictionary.symbols)
     if symbols[: len(vocabulary)] != list(vocabulary.symbols):
         raise DataError(f"--dict {dictionary}: fairseq reads other symbols from it; remove unusual white space")
@@ -147,7 +150,7 @@ def _labels(trained: Trained, given: str | None) -> list[str] | None:
     path = given or next((str(place) for place in _label_places(trained) if place.is_file()), None)
     if path is None:
         return None
-    vocabulary = read_dictionary(path)
+    vocabulary = read_dictionary(path, "--label-dict")
     labels = [symbol for symbol, regular in zip(vocabulary.symbols, vocabulary.regular) if regular]
     classes = trained.model.classification_heads[trained.head].out_proj.out_features
     if len(labels) != classes:

@@ -48,16 +48,18 @@ class Vocabulary:
         return next((row for row, role in self.roles.items() if role == "pad"), None)
 
 
-def read_dictionary(path: str | Path) -> Vocabulary:
-    """Read a fairseq `dict.txt` (`symbol count` a line, optional `#fairseq:overwrite`).
+def read_dictionary(path: str | Path, flag: str = "--dict") -> Vocabulary:
+    """Read a fairseq `dict.txt` (`symbol count` a line, optional `#fairseq:overwrite`). flag: for messages.
 
     Raises DataError naming file and line for anything else.
     """
     symbols, counts = list(SPECIAL_SYMBOLS), [1] * len(SPECIAL_SYMBOLS)
     try:
         text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise DataError(f"{flag} {path}: no such file; check the path") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"--dict {path}: cannot be read as a fairseq dictionary ({error})") from error
+        raise DataError(f"{flag} {path}: cannot be read as a fairseq dictionary ({error})") from error
     rows: dict[str, int] = {symbol: row for row, symbol in enumerate(symbols)}
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):

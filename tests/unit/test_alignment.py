@@ -169,5 +169,5 @@ def test_broken_dictionaries_are_named(tmp_path, text, message):
 
 
 def test_a_missing_dictionary_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere\.txt"):
+    with pytest.raises(DataError, match=r"--dict .*nowhere\.txt: no such file; check the path$"):
         read_dictionary(tmp_path / "nowhere.txt")

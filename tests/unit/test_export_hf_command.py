@@ -168,9 +168,9 @@ def without_dictionary(checkpoint):
         (
             None,
             ("--dict", "short.txt"),
-            "the checkpoint has 14 symbols, the dictionary 6: use the dict.txt of its training",
+            "c.pt with the dictionary short.txt: the checkpoint has 14 symbols, the dictionary 6: use the dict.txt of",
         ),
-        (None, ("--dict", "none.txt"), "--dict none.txt: cannot be read as a fairseq dictionary"),
+        (None, ("--dict", "none.txt"), "--dict none.txt: no such file; check the path"),
         (None, ("--checkpoint", "none.pt"), "none.pt: no such checkpoint"),
         (None, ("--head", "x"), "--head x: "),
         (None, ("--label-dict", "short.txt"), "--label-dict short.txt: "),
@@ -213,6 +213,8 @@ def test_labels_that_do_not_fit(tmp_path, capsys):
     checkpoint = checkpoint_of(tmp_path / "c", "tupe_tiny", "", task=f"{CLASSES} --num-classes 2")
     assert export_hf(checkpoint) == 2
     assert "3 labels, the head 'sentence_classification_head' has 2 classes" in capsys.readouterr().err
+    assert export_hf(checkpoint, "--label-dict", tmp_path / "none.txt") == 2
+    assert f"--label-dict {tmp_path / 'none.txt'}: no such file; check the path" in capsys.readouterr().err
     (tmp_path / "labels.txt").write_text("no 4\nyes 3\nmadeupword0000 0\n")
     assert export_hf(checkpoint, "--label-dict", tmp_path / "labels.txt", "--json") == 0
     assert json.loads(capsys.readouterr().out)["head"]["labels"] == ["no", "yes"]
