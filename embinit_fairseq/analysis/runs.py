@@ -46,6 +46,7 @@ def find_runs(argument: str) -> list[Run]:
 
 def _runs_in(path: Path) -> Iterator[Run]:
     if path.is_file():
+        _check_is_log(path)
         yield run_of_log(path)
         return
     folders = {found.parent for name in (RESULT, TRAINING) for found in path.rglob(name)}
@@ -58,6 +59,19 @@ def _runs_in(path: Path) -> Iterator[Run]:
         yield from (run_of_log(file, log) for file, log in trainings)
         return
     yield from filter(None, map(run_of_checkpoints, sorted({file.parent for file in path.rglob("*.pt")})))
+
+
+def _check_is_log(file: Path) -> None:
+    """DataError for a checkpoint, naming the folder that holds its run, if there is one."""
+    if file.suffix != ".pt":
+        return
+    beside, above = file.absolute().parent, file.absolute().parent.parent  # RUN/checkpoints is not all of a run
+    records = (RESULT, TRAINING, "train.log")
+    found = [folder for folder in (beside, above) if any((folder / name).is_file() for name in records)]
+    if not found and any(beside.glob("checkpoint*.pt")):
+        found = [beside]
+    remedy = f"the folder of its run, {found[0]}" if found else "a run folder, a log or a save directory"
+    raise DataError(f"{file}: a checkpoint; give {remedy}")
 
 
 def is_finished(run: Run) -> bool:

@@ -158,6 +158,24 @@ def test_folders_and_files_without_runs_are_named(tmp_path: Path) -> None:
         assert str(path) in str(error.value)
 
 
+def test_a_checkpoint_given_as_a_run(tmp_path: Path) -> None:
+    """The folder of its run is named, which may be the one above its own."""
+    saved = tmp_path / "run" / "checkpoints"
+    saved.mkdir(parents=True)
+    for file, record, expected in (
+        (saved / "model.pt", None, "a run folder, a log or a save directory"),
+        (saved / "checkpoint_best.pt", None, f"the folder of its run, {saved}"),
+        (saved / "checkpoint_best.pt", tmp_path / "run" / "result.json", f"the folder of its run, {tmp_path / 'run'}"),
+        (saved / "checkpoint_best.pt", saved / "train.log", f"the folder of its run, {saved}"),
+    ):
+        file.touch()
+        if record is not None:
+            record.touch()
+        with pytest.raises(DataError) as error:
+            find_runs(f"mine={file}")
+        assert str(error.value) == f"{file}: a checkpoint; give {expected}"
+
+
 def test_a_save_directory_without_a_log(tmp_path: Path) -> None:
     """fairseq counts an epoch up when it saves at its end; every validation counts once."""
     cfg = {
