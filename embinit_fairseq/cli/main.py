@@ -13,7 +13,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from embinit_fairseq.cli import analogy, bench, compare, convert_tupe, doctor, expand_vocab, export_hf, plot, stats
 from embinit_fairseq.errors import EmbinitError
@@ -33,7 +33,15 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with errors of one line."""
+    """argparse, with errors of one line; what a sub-command does not know is its own error, with its own --help."""
+
+    takes_further = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
+        found, further = super().parse_known_args(args, namespace)
+        if further and not self.takes_further:
+            self.error(f"unrecognized arguments: {' '.join(further)}")
+        return found, further
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -46,6 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.HELP, description=command.__doc__)
+        sub.takes_further = getattr(command, "TAKES_FURTHER_OPTIONS", False)
         command.configure(sub)
     return parser
 
@@ -85,10 +94,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """As `parse_args`; a command that says so gets the options that are not its own, in `further`."""
     parser = build_parser()
+    parser.takes_further = True  # those that the sub-command has let pass
     args, further = parser.parse_known_args(argv)
     if getattr(COMMANDS[args.command], "TAKES_FURTHER_OPTIONS", False):
         args.further = further
-    elif further:
+    elif further:  # in front of the sub-command
         parser.error(f"unrecognized arguments: {' '.join(further)}")
     return args
 

@@ -177,6 +177,19 @@ def test_a_vocabulary_that_the_vectors_do_not_know(capsys, files, tmp_path):
     assert "none of the 2 words" in failure(capsys, *argv, "--vocabulary", str(tmp_path / "text"))
 
 
+@pytest.mark.parametrize(
+    ("argv", "whose"),
+    [
+        (["export-hf", "--checkpoint", "c.pt", "--output", "o", "--forse"], "embinit export-hf"),
+        (["doctor", "--forse"], "embinit doctor"),
+        (["plot", "curves", "run", "--output", "c.png", "--forse"], "embinit plot curves"),
+        (["--forse", "doctor"], "embinit"),
+    ],
+)
+def test_an_unknown_option_points_to_the_help_that_has_the_known_ones(capsys, argv, whose):
+    assert failure(capsys, *argv) == f"{whose}: error: unrecognized arguments: --forse (see {whose} --help)\n"
+
+
 def test_interruption(capsys, files, monkeypatch):
     def interrupt(*args, **keywords):
         raise KeyboardInterrupt
