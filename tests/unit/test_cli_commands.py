@@ -125,10 +125,20 @@ def test_transformations_in_order(capsys, files):
     assert len(result["runs"]) == 3
 
 
-def test_a_dictionary_taken_for_vectors_is_a_table_with_dashes(capsys, tmp_path):
-    words = tmp_path / "dict.txt"
+def test_a_dictionary_taken_for_vectors(capsys, tmp_path):
+    words, questions = tmp_path / "dict.txt", tmp_path / "questions.txt"
     words.write_text("the 3\na 2\n")
-    assert main(["stats", "--vectors", str(words), "--dict", str(words)]) == 0
+    questions.write_text(": all\nthe a the a\n")
+    for argv in (["stats"], ["stats", "--dict", str(words)], ["analogy", "--questions", str(questions)]):
+        line = failure(capsys, *argv, "--vectors", str(words))
+        assert f"--vectors {words}: one whole number a word: looks like a fairseq dictionary; " in line
+        assert line.endswith("give it as --dict, and word vectors as --vectors\n") == (argv[0] == "stats")
+
+
+def test_vectors_of_one_dimension_are_a_table_with_dashes(capsys, tmp_path):
+    words = tmp_path / "v.txt"
+    words.write_text("the 0.3\na -2\n")
+    assert main(["stats", "--vectors", str(words)]) == 0
     assert "absorption" in capsys.readouterr().out
 
 
