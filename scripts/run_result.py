@@ -34,6 +34,7 @@ FREE_OPTIONS = (
     "--validate-interval-updates",
     "--save-interval-updates",
     "--keep-interval-updates-pattern",
+    "--save-every",  # of wikibooks/train.sh, which makes these three of it
     "--num-workers",
     "--log-interval",
 )
@@ -187,6 +188,11 @@ def finish(args: argparse.Namespace) -> None:
     write_json(run / "result.json", record)
 
 
+def fixed(args: argparse.Namespace) -> None:
+    """Print the options that must be the same when a run, or a grid, is continued."""
+    print(shlex.join(fixed_part(args.command)))
+
+
 def finished(args: argparse.Namespace) -> None:
     """Exit code 0 if the run was scored after at least that many epochs, else 1."""
     path = Path(args.run) / "result.json"
@@ -212,6 +218,8 @@ def main() -> None:
     check.add_argument("--run", required=True, help="folder of the run")
     check.add_argument("--epochs", type=int, required=True, help="epochs it shall have")
     check.set_defaults(call=finished)
+    same = commands.add_parser("fixed", help="which of the options behind -- must stay the same in a folder of runs")
+    same.set_defaults(call=fixed)
     arguments = sys.argv[1:]
     split = arguments.index("--") if "--" in arguments else len(arguments)
     args = parser.parse_args(arguments[:split])

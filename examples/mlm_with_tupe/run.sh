@@ -21,10 +21,6 @@ whole_numbers 1 updates jobs
 whole_numbers 0 seed
 [[ ${#models[@]} -gt 0 ]] || models=(bert_a tupe_a tupe_r)
 output=$(absolute "$output")
-output_folder --output "$output"
-use_environment
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-jobs=${jobs:-$(cores)}
 
 # options_of NAME: what wikibooks/run.sh is told of a model.
 options_of() {
@@ -38,6 +34,11 @@ options_of() {
 }
 described=()
 for model in "${models[@]}"; do described+=("$(options_of "$model")"); done
+output_folder --output "$output"
+remember_settings "$output/settings" "seed=$seed" # which the text is made of
+use_environment
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+jobs=${jobs:-$(cores)}
 
 make_text() {
   PYTHONPATH=$REPO/scripts python -m toy.corpus --seed "$seed" --train 10 --test 10 --monolingual 40000 --output "$1" \

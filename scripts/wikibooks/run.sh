@@ -55,6 +55,18 @@ done
 
 use_environment
 output_folder --output "$output"
+# Every run would refuse other options than it began with, one by one. As train.sh does, what has saved nothing yet may be
+# started again with repaired ones; runs of before there was this file are left to train.sh.
+remember_grid() {
+  local file=$output/runs/settings saved
+  [[ -z ${EMBINIT_ARRAY:-} ]] || return 0 # a task of what was checked
+  mkdir -p "$output/runs"
+  saved=$(find "$output/runs" -maxdepth 3 \( -name result.json -o -name "*.pt" \) -print -quit)
+  if [[ -z $saved ]]; then rm -f "$file"; elif [[ ! -f $file ]]; then return 0; fi
+  remember_settings "$file" "data=$data" "updates=$updates" \
+    "options=$(python "$REPO/scripts/run_result.py" fixed -- ${extra[@]+"${extra[@]}"})"
+}
+remember_grid
 jobs=${jobs:-$(default_jobs)}
 
 one_run() {

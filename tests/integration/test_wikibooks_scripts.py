@@ -235,10 +235,30 @@ def test_the_folder_inside_the_data_folder_is_recognised(prepared: Path, tmp_pat
     assert f"this is the folder bin itself; give the one around it, {prepared}" in result.stderr
 
 
+def others_are_refused(grid: list, settings: Path) -> None:
+    """At once, naming what the folder was made with; of a folder without this file every run says it."""
+    runs = settings.parent
+    for changed in ([*grid, "--updates", 6, "--", *TRAIN], [*grid, "--", *TRAIN, "--lr", "0.02"]):
+        refused = bash("run.sh", *changed, check=False)
+        assert refused.returncode != 0
+        assert f"{runs} was made with other options (data=" in refused.stderr
+        assert "updates=4 options=--batch 8 --device-batch 4 --tokens 32 --lr 0.01): choose another" in refused.stderr
+        assert "FAILED" not in refused.stderr
+    kept = settings.read_text()
+    settings.unlink()
+    refused = bash("run.sh", *grid, "--updates", 6, "--", *TRAIN, check=False)
+    assert "FAILED: 1.wide (choose another --output, or remove that folder)" in refused.stderr
+    assert not settings.exists()
+    settings.write_text(kept)
+
+
 def test_grid_makes_a_table_and_curves(prepared: Path, tmp_path: Path) -> None:
     options = " ".join(MODEL)
     models = [f"wide=roberta_base {options} --encoder-ffn-embed-dim 16", f"narrow=roberta_base {options}"]
     grid = ["--data", prepared, "--output", tmp_path, "--models", *models, "--seeds", 1, "--updates", 4, "--jobs", 2]
+    settings = tmp_path / "runs" / "settings"
+    settings.parent.mkdir()
+    settings.write_text("updates=5\n")  # of a grid that failed before it saved anything
     bash("run.sh", *grid, "--", *TRAIN)
     rows = [line.split("|") for line in (tmp_path / "results.md").read_text().splitlines() if line.startswith("|")]
     assert [row[1].strip() for row in rows] == ["model", "---", "narrow", "wide"]
@@ -247,6 +267,7 @@ def test_grid_makes_a_table_and_curves(prepared: Path, tmp_path: Path) -> None:
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((tmp_path / "results.json").read_text())
     assert set(record["wide"]["losses"]["wide.seed1"]) == {"2", "4"}
+    others_are_refused(grid, settings)
     twice = bash("run.sh", *grid[:4], "--models", "a=b", "a=c", check=False)
     assert twice.returncode != 0
     assert "occurs twice" in twice.stderr

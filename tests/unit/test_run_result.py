@@ -47,6 +47,14 @@ def test_another_run_is_refused_while_it_trains_and_when_it_has_ended(tmp_path: 
     assert refused.endswith("choose another --output, or remove that folder\n")
 
 
+def test_the_options_that_must_stay(tmp_path: Path):
+    """Also those of train.sh, and without a command in front: a grid compares them before it starts its runs."""
+    words = ["--save-every", "50", "--lr", "1e-3", "--", "--max-update", "9", "--label", "a b"]
+    for options, expected in ((words, "--lr 1e-3 -- --label 'a b'\n"), ([], "\n")):
+        command = [sys.executable, SCRIPT, "fixed", "--", *options]
+        assert subprocess.run(command, capture_output=True, text=True).stdout == expected
+
+
 def test_a_run_that_failed_before_it_saved_anything_may_be_repaired(begin):
     assert begin("--lr", "0.1") == begin("--lr", "0.2") == ""
 

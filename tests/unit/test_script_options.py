@@ -164,3 +164,17 @@ def test_an_output_that_cannot_be_made_is_named(script: str, output: str, folder
     assert result.returncode == 1
     assert f"error: --output {folder}/{output}: cannot be made (" in result.stderr
     assert result.stderr.endswith("choose another folder\n")
+
+
+def test_the_example_of_tupe_checks_its_options_before_it_makes_anything(tmp_path: Path) -> None:
+    script, output = SCRIPTS.parent / "examples" / "mlm_with_tupe" / "run.sh", tmp_path / "out"
+    command = ["bash", str(script), "--output", str(output)]
+    done = subprocess.run([*command, "--models", "tupe_a", "bert"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "--models bert: not known; choose of bert_a" in done.stderr
+    assert not output.exists()
+    output.mkdir()
+    (output / "settings").write_text("seed=1\n")
+    done = subprocess.run([*command, "--seed", "2"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert f"{output} was made with other options (seed=1): choose another --output" in done.stderr
