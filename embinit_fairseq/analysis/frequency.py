@@ -8,6 +8,7 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vectors.compressed import open_bytes
+from embinit_fairseq.vectors.table import VectorReader
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 
 
@@ -20,15 +21,19 @@ def frequent_words(path: str, top: int | None = None) -> Vocabulary:
     """
     if top is not None and top < 1:
         raise OptionError(f"--top must be at least 1, not {top}")
-    counts = _dictionary_counts(path) if looks_like_dictionary(path) else _text_counts(path)
+    counts = _dictionary_counts(path) if _looks_like_dictionary(path) else _text_counts(path)
     if not counts:
         raise DataError(f"{path}: no words in it; give a fairseq dict.txt or a tokenised text")
     words = sorted(counts, key=lambda word: -counts[word])[:top]
     return Vocabulary(words, np.array([counts[word] for word in words]))
 
 
-def looks_like_dictionary(path: str) -> bool:
-    """Is every one of the first lines `symbol count`?"""
+def is_dictionary(vectors: VectorReader) -> bool:
+    """Was a dictionary opened as text vectors of one dimension?"""
+    return vectors.dim == 1 and vectors.format == "glove" and _looks_like_dictionary(vectors.path)
+
+
+def _looks_like_dictionary(path: str) -> bool:
     with open_bytes(path) as lines:
         first = [line.split() for _, line in zip(range(100), lines) if line.strip()]
     return bool(first) and all(len(fields) in (2, 3) and fields[1].isdigit() for fields in first)

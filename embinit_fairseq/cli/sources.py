@@ -8,7 +8,7 @@ import math
 import sys
 from typing import Any
 
-from embinit_fairseq.analysis.frequency import looks_like_dictionary
+from embinit_fairseq.analysis.frequency import is_dictionary
 from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError
 from embinit_fairseq.vectors.open import FORMATS, open_vectors
 from embinit_fairseq.vectors.table import VectorTable, Wanted
@@ -40,7 +40,7 @@ def read_vectors(args: argparse.Namespace, wanted: Wanted | None, dim: int | Non
     """The wanted rows of --vectors (None: all)."""
     try:
         reader = open_vectors(args.vectors, format=args.format, dim=dim, strict=args.strict, side=args.side)
-        if reader.dim == 1 and reader.format == "glove" and looks_like_dictionary(args.vectors):
+        if is_dictionary(reader):
             where = "it as --dict, and word vectors as --vectors" if hasattr(args, "dict") else "word vectors"
             raise OptionError(
                 f"--vectors {args.vectors}: one whole number a word: looks like a fairseq dictionary; give {where}"

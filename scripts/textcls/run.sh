@@ -30,7 +30,8 @@ for pair in ${own_vectors[@]+"${own_vectors[@]}"}; do
   [[ $pair =~ ^[A-Za-z0-9_.-]+=[1-9][0-9]*$ ]] || die "--own-vectors $pair: NAME=DIMENSION is needed"
 done
 for pair in ${vectors[@]+"${vectors[@]}"}; do # train.sh reads them, but only after all the preparation
-  [[ $pair == *=* && -e ${pair#*=} ]] || die "--vectors $pair: no such file; NAME=FILE is needed"
+  [[ $pair == ?*=* ]] || die "--vectors $pair: its name in tables is missing; give NAME=FILE, such as a=$pair"
+  [[ -e ${pair#*=} ]] || die "--vectors $pair: no such file"
 done
 output=$(absolute "$output")
 use_environment

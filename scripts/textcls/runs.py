@@ -64,6 +64,7 @@ class Vectors:
 
 def parse_vectors(texts: list[str]) -> dict[str, Vectors]:
     """`NAME=FILE` values -> name -> vectors; raises FileError for files that are missing, damaged or named twice."""
+    from embinit_fairseq.analysis.frequency import is_dictionary
     from embinit_fairseq.errors import EmbinitError
     from embinit_fairseq.vectors.open import open_vectors
 
@@ -71,16 +72,37 @@ def parse_vectors(texts: list[str]) -> dict[str, Vectors]:
     for text in texts:
         name, separator, path = text.partition("=")
         if not separator or not _NAME.fullmatch(name):
-            raise FileError(f"--vectors {text}: NAME=FILE is needed, the name of letters, digits and _ . -")
+            raise FileError(f"--vectors {text}: NAME=FILE is needed, a name for tables of letters, digits and _ . -")
         if name in found:
             raise FileError(f"--vectors {text}: the name {name} occurs twice")
         if not Path(path).exists():
             raise FileError(f"--vectors {text}: no such file")
         try:
-            found[name] = Vectors(name, Path(path).resolve(), open_vectors(path).dim)
+            reader = open_vectors(path)
+            wrong = is_dictionary(reader)
         except EmbinitError as error:
             raise FileError(f"--vectors {text}: {error}") from error
+        if wrong:
+            raise FileError(f"--vectors {text}: one whole number a word: looks like a fairseq dictionary; give vectors")
+        found[name] = Vectors(name, Path(path).resolve(), reader.dim)
     return found
+
+
+def check_readable(vectors: Vectors, dictionary: Path) -> None:
+    """Raise FileError for a file that is cut short or broken further down than its head, as a run would find it.
+
+    Read are the rows of the words in `dictionary`, which a run reads too: a scan of the file.
+    """
+    from embinit_fairseq.errors import EmbinitError
+    from embinit_fairseq.vectors.open import open_vectors
+    from embinit_fairseq.vocab.align import plan
+    from embinit_fairseq.vocab.dictionary import read_dictionary
+
+    wanted = plan(read_dictionary(dictionary))
+    try:
+        open_vectors(vectors.path).read(wanted)
+    except EmbinitError as error:
+        raise FileError(f"--vectors {vectors.name}={vectors.path}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -40,12 +40,14 @@ from textcls.runs import (
     Run,
     Training,
     Vectors,
+    check_readable,
     list_models,
     list_runs,
     parse_vectors,
     read_prepared,
     test_command,
     training_command,
+    vectors_of,
 )
 
 _LARGEST_BATCH = 2**31 - 1
@@ -222,6 +224,8 @@ def plan(args: argparse.Namespace, extra: list[str]) -> tuple[Grid, list[Run]]:
         check_vectors(path, read_result(path), vectors)
     for run in runs:
         vector_hashes(run, vectors)  # before the forks, of which each would do it
+    for name in sorted({name for run in runs for name in vectors_of(run.model) or ()}):
+        check_readable(vectors[name], prepared.folder / "seeds" / "dict.txt")
     return grid, runs
 
 

@@ -341,6 +341,20 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(finished: Path, vectors:
     assert set(results(tmp_path / "runs")) == {"v5+v5.softmax.1"}
 
 
+def test_a_vector_file_that_was_cut_short_is_found_before_any_run(
+    finished: Path, vectors: list[str], tmp_path: Path
+) -> None:
+    """Its head is whole; and vectors that no run needs are not read."""
+    cut, whole = tmp_path / "cut.txt", Path(vectors[0].partition("=")[2]).read_text()
+    cut.write_text(whole.rstrip("\n").rpartition(" ")[0])
+    options = ["--data", finished / "data/textgcn", "--output", tmp_path / "runs", *QUICK, "--vectors", f"cut={cut}"]
+    done = bash(SCRIPTS / "train.sh", *options, vectors[0], "--models", "v5+v5", "cut+v5", check=False)
+    assert done.returncode != 0
+    assert f"error: --vectors cut={cut}: {cut}:" in done.stderr
+    assert "at a time" not in done.stderr
+    bash(SCRIPTS / "train.sh", *options, "--models", "tfidf_lr")
+
+
 @pytest.mark.parametrize(
     ("script", "arguments", "message"),
     [
@@ -350,6 +364,11 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(finished: Path, vectors:
         ("run.sh", [], "--output is needed"),
         ("run.sh", ["--output", "out", "--own-vectors", "a"], "--own-vectors a: NAME=DIMENSION is needed"),
         ("run.sh", ["--output", "out", "--vectors", "a=typo.txt"], "--vectors a=typo.txt: no such file"),
+        (
+            "run.sh",
+            ["--output", "out", "--vectors", "/dev/null"],
+            "--vectors /dev/null: its name in tables is missing",
+        ),
         ("run.sh", ["--output", "out", "--protocols", "other"], "--protocols other: not known"),
         ("train.sh", [], "--data and --output are needed"),
         ("train.sh", ["--data", "x", "--output", "out", "--lr", "0"], "--lr 0: must be a number above 0"),

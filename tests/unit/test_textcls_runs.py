@@ -61,9 +61,11 @@ def test_vectors_are_looked_at(tmp_path):
     path.write_text("one 1 2 3\ntwo 4 5 6\n")
     assert runs.parse_vectors([f"name={path}"])["name"] == runs.Vectors("name", path.resolve(), 3)
     (tmp_path / "empty").write_text("")
+    (tmp_path / "dict").write_text("one 2\ntwo 1\n")
     for text, message in (
         (f"n={tmp_path}/missing", "no such file"),
         (f"n={tmp_path}/empty", "empty"),
+        (f"n={tmp_path}/dict", "looks like a fairseq dictionary"),
         (str(path), "NAME=FILE is needed"),
         (f"a+b={path}", "NAME=FILE is needed"),
     ):
