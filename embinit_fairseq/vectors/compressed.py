@@ -62,7 +62,7 @@ def readable(path: str) -> Iterator[None]:
         yield
     except _DAMAGE as error:
         raise VectorFileError(
-            f"{path}: the compressed file is damaged or incomplete ({error}). Download it again."
+            f"{path}: the compressed file is damaged or incomplete ({error}). Copy or download it again."
         ) from error
     except OSError as error:
         reason = getattr(error, "strerror", None) or error

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from embinit_fairseq.errors import CheckpointError, DimensionError, OptionError, VectorFileError
 from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
 from embinit_fairseq.vectors.fairseq_dict import read_rows
+from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
 
 SYMBOLS = ["the", "haus@@", "über", "a"]
@@ -262,6 +263,16 @@ def test_other_errors(tmp_path):
     with pytest.raises(VectorFileError, match=r"'haus@@'.*NaN"):
         FairseqCheckpoint(path).read()
     assert FairseqCheckpoint(path).read(Wanted.words(["a"])).words == ["a"]
+
+
+def test_a_checkpoint_that_was_cut_short_is_not_only_to_be_downloaded(tmp_path):
+    """Before it is known to be a checkpoint, and when --embed-init-format says so."""
+    path = Path(save(tmp_path, {ENCODER: table(8)}))
+    path.write_bytes(path.read_bytes()[:600])
+    with pytest.raises(VectorFileError, match=r"damaged or incomplete .*Copy or download it again"):
+        open_vectors(path)
+    with pytest.raises(CheckpointError, match=r"cut short or damaged .*an earlier checkpoint of the same folder"):
+        open_vectors(path, format="fairseq")
 
 
 @FUZZ
