@@ -2,19 +2,23 @@
 
 fairseq reads a command line twice: first without the options of what is chosen, then with them. `--help` ends the first
 reading, so that the options of a registry are never shown, with or without a choice. They are therefore appended to the
-text of the help; the parser itself gets them from `EmbedInit.add_args`, once a strategy is chosen.
+text of the help; the parser itself gets them from `EmbedInit.add_args`, once a strategy is chosen. Without one it calls
+them unknown, and is made to say why.
 """
 
 from __future__ import annotations
 
 import functools
 from argparse import SUPPRESS, ArgumentParser
+from dataclasses import fields
 from typing import Any
 
 import fairseq.options
 
 from embinit_fairseq.hooks.options import EmbedInitOptions
+from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY
 
+_FLAGS = {"--" + option.name.replace("_", "-") for option in fields(EmbedInitOptions)}
 _MARK = "_embinit_wrapped"
 
 
@@ -38,12 +42,21 @@ def install() -> None:
 
 
 def describe(parser: ArgumentParser) -> None:
-    """Say in the parser's help what `--embed-init` is, and append its options."""
+    """Say in the parser's help what `--embed-init` is, append its options, and say what they need."""
     for action in parser._actions:
         if action.dest == "embed_init":
             action.help = "how the token embeddings start; its options stand at the end of this help"
-    own_help = parser.format_help
+    own_help, own_error = parser.format_help, parser.error
     parser.format_help = lambda: f"{own_help()}\n{options_help(parser.formatter_class)}"
+    parser.error = lambda message: own_error(with_remedy(message))
+
+
+def with_remedy(message: str) -> str:
+    """argparse's message; where it does not know options of ours, for want of --embed-init, with what to do."""
+    flags = {word.partition("=")[0] for word in message.split()} & _FLAGS
+    if not message.startswith("unrecognized arguments") or not flags:
+        return message
+    return f"{message} ({', '.join(sorted(flags))}: needs --embed-init {{{','.join(EMBED_INIT_REGISTRY)}}})"
 
 
 def options_help(formatter: Any) -> str:

@@ -65,11 +65,30 @@ def test_options_are_known_with_a_strategy_only(capsys):
     arguments = ["data", "--arch", "transformer", "--embed-init-seed", "3"]
     with pytest.raises(SystemExit):
         options.parse_args_and_arch(options.get_training_parser(), arguments)
-    assert "unrecognized arguments: --embed-init-seed 3" in capsys.readouterr().err
+    said = "unrecognized arguments: --embed-init-seed 3 (--embed-init-seed: needs --embed-init {xavier,pretrained,"
+    assert said in capsys.readouterr().err
     arguments += ["--embed-init", "xavier"]
     assert options.parse_args_and_arch(options.get_training_parser(), arguments).embed_init_seed == 3
     assert "--embed-init-seed" in options.get_training_parser().format_help()
     assert "--embed-init-seed" not in options.get_generation_parser().format_help()
+
+
+@pytest.mark.parametrize(
+    ("unknown", "needs"),
+    [
+        ("--embed-init-path=encoder=a.txt --embed-init-strict", "--embed-init-path, --embed-init-strict: needs"),
+        ("--embed-init-seed 3 --nobody-knows", "(--embed-init-seed: needs"),
+        ("--embed-init-pth a.txt", None),
+        ("--embed-init xavier --embed-init-sed 3", None),
+    ],
+)
+def test_what_is_unknown_for_want_of_a_strategy(unknown, needs, capsys):
+    arguments = ["data", "--arch", "transformer", *unknown.split()]
+    with pytest.raises(SystemExit):
+        options.parse_args_and_arch(options.get_training_parser(), arguments)
+    said = capsys.readouterr().err
+    assert "unrecognized arguments" in said
+    assert needs in said if needs else "needs" not in said
 
 
 def missing(dictionary, path):
