@@ -13,6 +13,8 @@ from embinit_fairseq.models.hub import load_trained
 from embinit_fairseq.models.restoring import check_restored
 from embinit_fairseq.modules.retained_dropout import retain_dropout_
 
+_MODULES_ALONE = "--retain-dropout-modules means nothing without --retain-dropout: give both, or neither"
+
 
 class TranslationModel(FairseqEncoderDecoderModel):
     """Passes alignment options on to the decoder; holds the options of a checkpoint against those of a training."""
@@ -47,7 +49,15 @@ class TranslationModel(FairseqEncoderDecoderModel):
         if retain_dropout:
             retain_dropout_(self, retain_dropout_modules)
         elif retain_dropout_modules is not None:
-            raise OptionError("--retain-dropout-modules means nothing without --retain-dropout: give both, or neither")
+            raise OptionError(_MODULES_ALONE)
+
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        """As fairseq's, which drops retain_dropout_modules without a word if retain_dropout is not set: OptionError."""
+        options = cfg.generation  # of old checkpoints, without options that are younger
+        modules = getattr(options, "retain_dropout_modules", None)
+        if modules is not None and not getattr(options, "retain_dropout", False):
+            raise OptionError(_MODULES_ALONE)
+        super().prepare_for_inference_(cfg)
 
     def function_options(self, cfg: Any) -> dict[str, Any]:
         """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""

@@ -12,6 +12,8 @@ import tupe_transformer_reference
 
 pytest.importorskip("fairseq", reason="these are architectures of fairseq; install it with scripts/setup.sh")
 from decoding import SOURCES, Decoding, assert_steps_are_equal, outputs, searched
+from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
+from omegaconf import OmegaConf
 from tupe_reference import visible_dropout
 from tupe_transformer_reference import EOS, batch_of
 
@@ -75,6 +77,30 @@ def test_names_are_whole_names_whatever_is_between_them(names):
 def test_nothing_to_be_retained(options, message):
     with pytest.raises(OptionError, match=f"--retain-dropout-modules {message}"):
         duo_reference.randomised(**RATES).make_generation_fast_(**options)
+
+
+def generation(**options):
+    """The part of fairseq's configuration that `prepare_for_inference_` reads."""
+    return OmegaConf.structured(FairseqConfig(generation=GenerationConfig(**options)))
+
+
+def test_modules_without_the_flag_are_refused_on_the_command_line():
+    model = duo_reference.randomised(**RATES)
+    with pytest.raises(OptionError, match="--retain-dropout-modules means nothing without --retain-dropout"):
+        model.prepare_for_inference_(generation(retain_dropout_modules="DuoEncoderLayer"))
+
+
+@pytest.mark.parametrize(
+    ("options", "classes"),
+    [
+        ({}, set()),
+        ({"retain_dropout": True, "retain_dropout_modules": "DuoCrossAttention"}, {"DuoCrossAttention"}),
+    ],
+)
+def test_the_command_line_reaches_the_model(options, classes):
+    model = duo_reference.randomised(**RATES)
+    model.prepare_for_inference_(generation(**options))
+    assert {type(module).__name__ for module in model.modules() if module.training} == classes
 
 
 def test_a_module_that_does_not_exist():
