@@ -50,7 +50,7 @@ def _wrap_build_model() -> None:
             refuse_overrides(model, overrides)
         elif not from_checkpoint:
             request = request_from(cfg)
-            check_training(model, request)
+            check_training(model, task, request)
             if request.strategy is None:
                 recall(cfg, request)
             else:

@@ -12,6 +12,8 @@ from tupe_models import built_for_training, options_of, save_checkpoint
 from embinit_fairseq.errors import OptionError
 
 TASK_OF = {"embinit_classifier": "sentence_prediction", "tupe_transformer": "translation"}
+SIDE = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 1"
+SIDES = f"{SIDE} {SIDE.replace('encoder', 'decoder')}"
 START = ("--restore-file", "--finetune-from-model", "checkpoint_last.pt")
 
 
@@ -135,6 +137,40 @@ def test_checkpoints_that_say_little_are_left_to_fairseq(model, tmp_path):
     torch.save({"cfg": {"model": model}, "model": {}}, tmp_path / "checkpoint_last.pt")
     sizes = "--encoder-layers 12 --encoder-embed-dim 768 --encoder-ffn-embed-dim 3072 --encoder-attention-heads 12"
     start("tupe_tiny", f"{sizes} --max-positions 512", "--save-dir", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arch", "task", "flags", "symbols", "slot", "remedy"),
+    [
+        ("tupe_tiny", "masked_lm", SIDE, (12, None), "encoder", "--srcdict"),
+        ("bert_ad_tiny", "sentence_prediction", SIDE, (12, None), "encoder", "--srcdict"),
+        ("electra_tiny", "masked_lm", SIDE, (12, None), "encoder", "--srcdict"),
+        ("embinit_classifier", "sentence_prediction", SIDE, (12, None), "encoder", "--srcdict"),
+        ("duo_classifier", "sentence_prediction", "", (12, None), "encoder", "--srcdict"),
+        ("tupe_transformer", "translation", SIDES, (14, 12), "decoder", "--tgtdict"),
+        ("duo_transformer_tiny", "translation", "", (12, 14), "encoder", "--srcdict"),
+        (
+            "tupe_transformer",
+            "translation",
+            f"{SIDES} --share-all-embeddings",
+            (12, None),
+            "encoder and decoder",
+            "--joined-dictionary --srcdict",
+        ),
+    ],
+)
+def test_data_of_another_dictionary(arch, task, flags, symbols, slot, remedy, tmp_path):
+    """The checkpoint has 14 symbols on either side, the data 12 on one of them (slot)."""
+    theirs = built_for_training(arch, *flags.split(), task=task, symbols=14).state_dict()
+    checkpoint = save_checkpoint(tmp_path / "best.pt", options_of(arch, *flags.split(), task=task), theirs)
+    source, target = symbols
+    message = (
+        rf"best.pt was trained with 14 symbols \({slot}, special ones included\), the data have 12: .*{remedy} DICT.txt"
+    )
+    begin = [*flags.split(), "--finetune-from-model", checkpoint, "--save-dir", tmp_path / "new"]
+    with pytest.raises(OptionError, match=message):
+        built_for_training(arch, *begin, task=task, symbols=source, target_symbols=target)
+    built_for_training(arch, *begin, task=task, symbols=14)
 
 
 def test_a_file_that_is_no_checkpoint_is_left_to_fairseq(tmp_path):

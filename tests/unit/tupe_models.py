@@ -55,11 +55,11 @@ def options_of(arch, *flags, task="masked_lm"):
     return convert_namespace_to_omegaconf(parsed).model
 
 
-def built_for_training(arch, *flags, task="masked_lm", symbols=12):
-    """As fairseq-train builds it."""
+def built_for_training(arch, *flags, task="masked_lm", symbols=12, target_symbols=None):
+    """As fairseq-train builds it. target_symbols: of translation, where the target has a dictionary of its own."""
     cfg = options_of(arch, *flags, task=task)
     words = task_with(symbols, masking=task == "masked_lm")
-    words.target_dictionary = words.source_dictionary
+    words.target_dictionary = task_with(target_symbols).source_dictionary if target_symbols else words.source_dictionary
     return models.build_model(cfg, words)
 
 
