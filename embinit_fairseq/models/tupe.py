@@ -24,10 +24,11 @@ from embinit_fairseq.models.restoring import check_restored
 from embinit_fairseq.models.state_dicts import check_weights, find_head, fit_heads, fit_pre_training_parts
 from embinit_fairseq.models.tupe_encoder import TupeEncoder, check_effects, function_options
 from embinit_fairseq.models.tupe_hub import load_hub
-from embinit_fairseq.modules.attention_kernels import KERNELS
+from embinit_fairseq.modules.attention_kernels import KERNELS, check_trainable
 from embinit_fairseq.modules.bert_init import init_bert_params
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
 from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead
+from embinit_fairseq.modules.sentence_encoder import SentenceEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +169,8 @@ class TupeModel(FairseqEncoderModel):
     def check_training(self, checkpoint: Optional[str], saved: Any) -> None:
         """Before a training: raises OptionError for options that have no effect or are not those of the checkpoint."""
         check_effects(self.cfg, TupeConfig())
+        for layer in (module.cfg.layer for module in self.modules() if isinstance(module, SentenceEncoder)):
+            check_trainable(str(self.cfg.attention_kernel), layer.embed_dim // layer.num_heads, layer.attention_dropout)
         if saved is not None:
             check_restored(self, checkpoint, saved)
 

@@ -88,6 +88,16 @@ def choose_kernel(requested: str, at: Situation) -> tuple[str, str]:
     return "sdpa", "fused by PyTorch"
 
 
+def check_trainable(requested: str, head_dim: int, dropout: float) -> None:
+    """Before a training: raises what `choose_kernel` would in its first batch, as far as that is known by then.
+
+    A GPU that is there is taken for the one that trains (on a CPU flex is refused in any case), and numbers for single
+    precision.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    choose_kernel(requested, Situation(device, torch.float32, head_dim, True, dropout, *_installed()))
+
+
 def _check_flex(at: Situation) -> None:
     """On a CPU PyTorch runs a plain statement of it, for which widths and types do not matter."""
     version, compiled = ".".join(map(str, at.torch_version)), at.device != "cpu"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.modules.attention_kernels import Situation, choose_kernel, situation
+from embinit_fairseq.modules import attention_kernels
+from embinit_fairseq.modules.attention_kernels import Situation, check_trainable, choose_kernel, situation
 
 NOW, TRITON = (2, 8), True
 
@@ -73,6 +76,23 @@ def test_a_kernel_that_is_asked_for_is_taken(requested, here):
 def test_a_kernel_that_cannot_do_it_is_refused(requested, here, message):
     with pytest.raises(OptionError, match=f"--attention-kernel {requested} .*{message}.*choose auto"):
         choose_kernel(requested, here)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "head_dim", "dropout", "message"),
+    [
+        (True, 64, 0.1, "add --attention-dropout 0"),
+        (True, 8, 0.0, "these have 8"),
+        (True, 64, 0.0, None),
+        (False, 64, 0.0, "no gradients on a CPU"),
+    ],
+)
+def test_what_is_known_before_a_training(gpu, head_dim, dropout, message, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(attention_kernels, "_installed", lambda: (NOW, TRITON))
+    check_trainable("auto", head_dim, dropout)
+    with pytest.raises(OptionError, match=message) if message else contextlib.nullcontext():
+        check_trainable("flex", head_dim, dropout)
 
 
 def test_the_situation_is_that_of_the_tensor():

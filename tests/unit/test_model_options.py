@@ -9,6 +9,7 @@ from tupe_models import SMALL, built, built_for_training, configuration, options
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.tupe import TupeModel
+from embinit_fairseq.modules import attention_kernels
 
 TASK_OF = {"embinit_classifier": "sentence_prediction", "tupe_transformer": "translation"}
 
@@ -16,6 +17,23 @@ TASK_OF = {"embinit_classifier": "sentence_prediction", "tupe_transformer": "tra
 def refused(arch, flags, message, tmp_path):
     with pytest.raises(OptionError, match=message):
         built_for_training(arch, *flags.split(), "--save-dir", tmp_path, task=TASK_OF.get(arch, "masked_lm"))
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags", "message"),
+    [
+        ("tupe_tiny", "", "flex has no dropout of attention weights: add --attention-dropout 0"),
+        (
+            "electra_tiny",
+            "--attention-dropout 0 --generator-attention-heads 8",
+            "width 16 or more, these have 8",
+        ),
+    ],
+)
+def test_a_kernel_that_cannot_train_is_refused_before_a_training(arch, flags, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(attention_kernels, "_installed", lambda: ((2, 8), True))
+    refused(arch, f"--attention-kernel flex {flags}", message, tmp_path)
 
 
 @pytest.mark.parametrize("arch", ["tupe_tiny", "electra_tiny", "embinit_classifier", "tupe_transformer"])
