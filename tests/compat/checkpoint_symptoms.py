@@ -93,6 +93,22 @@ def unreadable_checkpoints() -> None:
             load_checkpoint_to_cpu(path)
 
 
+def unknown_architectures() -> None:
+    """A checkpoint of a plugin's model, with the plugin's folder in its options, for a task that fairseq has."""
+    import torch
+    from fairseq.checkpoint_utils import load_model_ensemble_and_task
+    from fairseq.tasks.fairseq_task import FairseqTask
+
+    model, common = {"_name": "of_a_plugin"}, {"user_dir": "plugins/mine"}
+    history = {"num_updates": 0, "optimizer_name": "", "criterion_name": "", "lr_scheduler_state": {}}
+    state = {"cfg": {"model": model, "common": common}, "model": {}, "optimizer_history": [history]}
+    with tempfile.TemporaryDirectory() as name:
+        path = f"{name}/best.pt"
+        torch.save({**state, "extra_state": {"train_iterator": None}}, path)
+        with refused(path, "--arch of_a_plugin", "--user-dir plugins/mine, as in its training"):
+            load_model_ensemble_and_task([path], task=FairseqTask(None))
+
+
 def checkpoint_config(folder: str, **options):
     """fairseq's options of checkpoints."""
     from fairseq.dataclass.configs import CheckpointConfig

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import tempfile
 import warnings
+from argparse import Namespace
 from pathlib import Path
 
 from training_symptoms import refused
@@ -15,6 +16,19 @@ from training_symptoms import refused
 def hashable_dataclasses() -> None:
     importlib.import_module("fairseq.dataclass.configs").FairseqConfig()
     importlib.import_module("fairseq.models.transformer.transformer_config").TransformerConfig()
+
+
+def empty_user_dirs() -> None:
+    """The folder around a plugin."""
+    from fairseq.utils import import_user_module
+
+    with tempfile.TemporaryDirectory() as name:
+        package = Path(name) / "clone" / "my_plugin"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        with refused(f"--user-dir {package.parent}: no plugin", f"did you mean {package}?"):
+            import_user_module(Namespace(user_dir=str(package.parent)))
+        import_user_module(Namespace(user_dir=str(package)))
 
 
 def third_party_registries() -> None:

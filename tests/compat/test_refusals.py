@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")
 
+from fairseq_compat.fixes.empty_user_dirs import explanation as no_plugin  # noqa: E402
 from fairseq_compat.fixes.half_precision import obstacle  # noqa: E402
+from fairseq_compat.fixes.unknown_architectures import explanation as unknown  # noqa: E402
 from training_symptoms import sentence_task  # noqa: E402
 
 
@@ -52,6 +55,37 @@ def test_a_checkpoint_that_cannot_be_loaded(kind: str, tmp_path: Path) -> None:
     write(path)
     with pytest.raises(pickle.UnpicklingError, match=f"checkpoint {path} cannot be loaded: .*{reason}.*Give another"):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
+
+
+PLUGINS = {
+    "a model": ({"cfg": {"model": {"_name": "mine"}, "task": {"_name": "translation"}}}, "--arch mine, .*FOLDER: the"),
+    "a task": ({"cfg": {"model": {"_name": "lstm"}, "task": {"_name": "mine"}}}, "--task mine, "),
+    "an old one": ({"args": Namespace(arch="mine", task="mine", user_dir="p/q")}, "--arch mine, .*--user-dir p/q, as"),
+    "of fairseq": ({"cfg": {"model": {"_name": "lstm"}, "task": Namespace(_name="translation")}}, None),
+    "a silent one": ({"cfg": {"model": None}}, None),
+    "no options": ({"model": {}}, None),
+}
+
+
+@pytest.mark.parametrize("kind", PLUGINS)
+def test_a_checkpoint_of_a_plugin_that_is_not_loaded(kind: str) -> None:
+    state, message = PLUGINS[kind]
+    said = unknown("best.pt", state)
+    assert re.search(f"^checkpoint best.pt is of {message}", said) if message else said is None
+
+
+def test_an_error_of_a_known_model_stays_as_it_is(tmp_path: Path) -> None:
+    state = {"cfg": {"model": {"_name": "lstm"}, "task": {"_name": "translation"}}, "model": {}}
+    torch.save({**state, "optimizer_history": []}, tmp_path / "best.pt")
+    with pytest.raises(IndexError, match="list index out of range"):
+        checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "best.pt")])
+
+
+@pytest.mark.parametrize(("name", "holds_one"), [("__init__.py", True), ("tasks", True), ("setup.py", False)])
+def test_a_user_dir_without_a_plugin(name: str, holds_one: bool, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    said = no_plugin(str(tmp_path))
+    assert said is None if holds_one else said.endswith("give the folder of the plugin's package")
 
 
 LABELS = {

@@ -1,0 +1,53 @@
+"""A ``--user-dir`` that holds no plugin, such as the clone around it.
+
+Symptom: a folder without code is imported without complaint (as a namespace package), and what the plugin would have
+    registered is unknown later: ``--arch: invalid choice``, after all names there are.
+Versions: all.
+Where: fairseq/utils.py:464 (``import_user_module``).
+Remedy: an error that names the folder, and the packages in it. A folder that can register anything passes: one with an
+    ``__init__.py``, or with the folders ``models`` or ``tasks``, whose files fairseq imports.
+Upstream: not reported.
+Can go: with a fairseq that does this.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from contextlib import contextmanager
+
+REASON = "a --user-dir without a plugin is imported without a word"
+
+
+def needed() -> bool:
+    return True
+
+
+def explanation(folder: str) -> str | None:
+    """What to say of a folder that registers nothing; None for any other, and for what is no folder."""
+    if not os.path.isdir(folder) or any(
+        os.path.exists(os.path.join(folder, name)) for name in ("__init__.py", "models", "tasks")
+    ):
+        return None
+    packages = [
+        os.path.join(folder, name)
+        for name in sorted(os.listdir(folder))
+        if name.isidentifier() and os.path.isfile(os.path.join(folder, name, "__init__.py"))
+    ]
+    meant = f"did you mean {' or '.join(packages)}?" if packages else "give the folder of the plugin's package"
+    return f"--user-dir {folder}: no plugin, it has neither __init__.py nor models or tasks: {meant}"
+
+
+@contextmanager
+def patching(module):
+    yield
+    original = module.import_user_module
+
+    @functools.wraps(original)
+    def import_user_module(args):
+        words = explanation(os.path.abspath(getattr(args, "user_dir", None) or os.devnull))
+        if words:
+            raise ValueError(words)
+        return original(args)
+
+    module.import_user_module = import_user_module
