@@ -47,7 +47,7 @@ def patching(module):
     def import_user_module(args):
         words = explanation(os.path.abspath(getattr(args, "user_dir", None) or os.devnull))
         if words:
-            raise ValueError(words)
+            raise ImportError(words)
         return original(args)
 
     module.import_user_module = import_user_module
