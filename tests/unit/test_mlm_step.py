@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import REPOSITORY
 
 pytest.importorskip("fairseq", reason="the contestants are models of fairseq; install it with scripts/setup.sh")
 
 from embinit_fairseq.modules import packing
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = ["--size", "tiny", "--length", "16", "--batch", "2", "--steps", "1", "--warmup", "0", "--threads", "1"]
 
 

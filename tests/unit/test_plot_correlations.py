@@ -255,7 +255,7 @@ def test_errors_of_dictionary_and_options(capsys, tmp_path, argv):
     assert "describes 8 rows" in error
     assert "c.pt has 11" in error
     (tmp_path / "dict.txt").unlink()
-    assert "dict.txt: cannot be read" in failure(capsys, argv, *sentence)
+    assert "dict.txt: no such file; check the path" in failure(capsys, argv, *sentence)
 
 
 def test_other_models_are_named(capsys, tmp_path, argv):
