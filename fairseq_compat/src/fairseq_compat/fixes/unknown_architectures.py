@@ -61,6 +61,15 @@ def explanation(path: str, state: dict) -> str | None:
     )
 
 
+def _state(path: str, torch) -> dict:
+    """The checkpoint; {} for one that cannot be read safely: fairseq's own error is the one to be seen then."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a damaged pickle can raise anything
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
 @contextmanager
 def patching(module):
     yield
@@ -72,8 +81,7 @@ def patching(module):
             return original(filenames, *args, **kwargs)
         except ERRORS as error:
             for path in filter(os.path.isfile, filenames):
-                with open(path, "rb") as file:
-                    words = explanation(path, module.torch.load(file, map_location="cpu"))
+                words = explanation(path, _state(path, module.torch))
                 if words:
                     raise ValueError(words) from error
             raise
