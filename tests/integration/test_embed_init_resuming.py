@@ -132,6 +132,18 @@ def test_a_table_that_was_frozen_from_the_start_cannot_be_trained_by_the_same_op
     assert not torch.equal(in_process(tmp_path / "run", "--max-update", "8")[TABLE], trained[TABLE])
 
 
+def test_where_no_optimizer_is_restored_a_frozen_table_may_be_trained(in_process, tmp_path):
+    freeze = ["--embed-init", "xavier", "--embed-init-freeze", "encoder", "--max-update", "2"]
+    start = in_process(tmp_path / "run", *freeze, "--no-save-optimizer-state")
+    last = tmp_path / "run" / "checkpoint_last.pt"
+    tuned = in_process(tmp_path / "tuned", "--finetune-from-model", str(last), "--max-update", "2")
+    assert not torch.equal(tuned[TABLE], start[TABLE])
+    assert not torch.equal(in_process(tmp_path / "run", "--max-update", "4")[TABLE], start[TABLE])
+    in_process(tmp_path / "whole", *freeze)
+    last = tmp_path / "whole" / "checkpoint_last.pt"  # with an optimizer, which --finetune-from-model leaves behind
+    in_process(tmp_path / "new", "--finetune-from-model", str(last), "--max-update", "2")
+
+
 def test_a_run_of_another_width_is_refused_in_one_line(in_process, tmp_path):
     flags = ["--embed-init", "xavier", "--max-update", "1"]
     in_process(tmp_path / "run", *flags)

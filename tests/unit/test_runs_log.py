@@ -197,6 +197,8 @@ def test_a_save_directory_without_a_log(tmp_path: Path) -> None:
         (2, 20, {"valid_bleu": 8.0}),
     ]
     assert run.best("valid_bleu")["update"] == 15
+    assert run.configuration["maximize_best_checkpoint_metric"] == "True"
+    assert "seed" not in run.configuration
     assert is_finished(run)
 
 

@@ -63,6 +63,7 @@ def test_a_log_and_a_checkpoint_agree() -> None:
         GLOO = "gloo"
 
     sections = {"model": Namespace(arch="lstm", width=5), "common": {"seed": 1, "backend": Backend.GLOO, "_name": "x"}}
+    sections["embed_init_options"] = {"embed_init_record": "{...}"}  # with seeds in it, and in no log
     text = "{'model': Namespace(arch='lstm', width=5), 'common': {'seed': 2, 'backend': 'gloo', '_name': 'x'}}"
     assert (
         options_of_sections(sections) == options_of_text(text) == {"arch": "'lstm'", "width": "5", "backend": "'gloo'"}
