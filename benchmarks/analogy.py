@@ -52,7 +52,7 @@ def main() -> None:
 
 def generate(args: argparse.Namespace) -> None:
     """Write matrix.npy, words.txt and rows.npy (question words as rows) into args.folder."""
-    from embinit_fairseq.analysis.questions import read_questions
+    from embinit_fairseq.analysis.analogy import read_questions
 
     generator = np.random.default_rng(1)
     questions = read_questions(args.questions)
@@ -110,7 +110,7 @@ Answers = tuple[Callable[[], np.ndarray], np.ndarray]
 
 
 def ours(matrix: np.ndarray, rows: np.ndarray, words: list[str], args: argparse.Namespace) -> Answers:
-    from embinit_fairseq.analysis.search import nearest
+    from embinit_fairseq.analysis.analogy import nearest
 
     return lambda: nearest(matrix, rows[:, :3]), np.arange(len(rows))
 

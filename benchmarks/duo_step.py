@@ -26,7 +26,7 @@ import tupe_transformer as translation
 from fairseq.models.transformer import TransformerModel, base_architecture
 from peers import machine
 
-from embinit_fairseq.cli.bench_measure import counted_flops
+from embinit_fairseq.bench.train import counted_flops
 from embinit_fairseq.models.duo_transformer import DuoTransformerConfig, DuoTransformerModel
 
 POSITIONS = {"max_source_positions": 1024, "max_target_positions": 1024}

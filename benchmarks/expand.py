@@ -65,8 +65,7 @@ def _ours(args: argparse.Namespace, method: str) -> dict[str, Any]:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     import torch
 
-    from embinit_fairseq.checkpoints.expand_rows import Placement
-    from embinit_fairseq.checkpoints.expand_state import with_rows
+    from embinit_fairseq.expand.state import Placement, with_rows
     from embinit_fairseq.init.new_rows import Recipe, new_rows
 
     table = torch.from_numpy(np.load(args.file))

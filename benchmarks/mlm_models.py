@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embinit_fairseq.modules import packing
+from embinit_fairseq.modules import encoder_layer as packing
 
 
 @dataclass(frozen=True)

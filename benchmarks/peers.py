@@ -20,7 +20,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from embinit_fairseq.cli.bench_machine import machine, peak_mb  # noqa: F401
+from embinit_fairseq.machine import peak_mb
+from embinit_fairseq.machine import state as machine  # noqa: F401
 
 Job = Callable[[argparse.Namespace], "dict[str, Any]"]
 

@@ -27,6 +27,8 @@ _POOL = 200_003  # distinct numbers in the generated file; a row is a random str
 
 def generate(folder: Path, rows: int, dim: int, vocabulary: int, seed: int = 1) -> tuple[Path, Path]:
     """Write (vectors as text, vocabulary) unless they are there; complete or not at all."""
+    from embinit_fairseq.files import whole_file  # not in the processes whose memory is measured
+
     text = folder / f"glove-like-{rows}x{dim}-{seed}.txt"
     words = folder / f"glove-like-{rows}x{dim}-{seed}-{vocabulary}.vocabulary"
     generator = np.random.default_rng(seed)
@@ -35,11 +37,9 @@ def generate(folder: Path, rows: int, dim: int, vocabulary: int, seed: int = 1) 
         ends = np.cumsum([0, *map(len, numbers)])
         pool = b"".join(numbers)
         starts = generator.integers(0, _POOL, rows)
-        unfinished = text.with_suffix(".tmp")
-        with open(unfinished, "wb") as file:
+        with whole_file(text) as file:
             for row, (start, end) in enumerate(zip(ends[starts].tolist(), ends[starts + dim].tolist())):
                 file.write(b"w%d%b\n" % (row, pool[start:end]))
-        unfinished.replace(text)
     # fairseq's loader takes line 1 for a header, whatever it is: leave its word out so that the tables can be equal
     chosen = np.sort(1 + generator.permutation(rows - 1)[:vocabulary])
     words.write_text("".join(f"w{row}\n" for row in chosen.tolist()))

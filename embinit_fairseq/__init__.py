@@ -13,8 +13,10 @@ __version__ = VERSION
 
 #: Importing one of these registers what it defines.
 REGISTERING = [
-    "embinit_fairseq.hooks.register",
+    "embinit_fairseq.hooks.wraps",
     "embinit_fairseq.lr_schedulers.polynomial_decay_epochs",
+    "embinit_fairseq.optimizers.fused_adam",
+    "embinit_fairseq.criterions.fused_cross_entropy",
     "embinit_fairseq.criterions.sentence_prediction_metrics",
     "embinit_fairseq.models.embinit_classifier",
     "embinit_fairseq.models.tupe",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class EmbinitError(ValueError):
     """Base of every error this package raises on purpose."""
@@ -33,6 +36,32 @@ class CheckpointError(EmbinitError):
 
 class DataError(EmbinitError):
     """A text, dictionary or result file is malformed or does not fit its neighbours."""
+
+
+class OutputError(EmbinitError):
+    """A file or folder cannot be written: the disk is full, the place is taken or may not be written to."""
+
+
+def exhausted(error: BaseException) -> str | None:
+    """If `error` says that memory ran out, or that Python's stack did: what that is and its remedy; else None."""
+    if isinstance(error, RecursionError):
+        return "a file is nested too deeply to be read: it is damaged. Copy or download its files again."
+    text = str(error)  # torch has a class of its own for GPUs only
+    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
+        return (
+            f"memory ran out ({text.splitlines()[0][:200] if text else type(error).__name__}). End other programs, "
+            "give smaller files, or take a machine with more memory."
+        )
+    return None
+
+
+@contextlib.contextmanager
+def one_line() -> Iterator[None]:
+    """For the body of a program: an error of ours is one line on standard error and exit code 1."""
+    try:
+        yield
+    except EmbinitError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 def counted(number: int, noun: str) -> str:

@@ -16,9 +16,13 @@ REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${VENV:-$REPO/.venv}
 USER_DIR=$REPO/embinit_fairseq
 export REPO VENV USER_DIR
+STEP_UNFINISHED=() STEP_TRAP=""
 
-# die MESSAGE...: say what is wrong and what to do, and stop.
+# die MESSAGE...: say what is wrong and what to do, and stop. If the disk is full that is what is wrong.
 die() {
+  local full
+  full=$(full_disk) && set -- "$full"
+  STEP_SAID=1
   echo "$(basename "$0"): error: $*" >&2
   exit 1
 }
@@ -167,7 +171,7 @@ log_training() {
 # work in one folder take turns.
 step() {
   # The names start with step_ because the command sees them: bash's local variables are visible to what is called.
-  local step_name=$1 step_outputs=() step_temporary=() step_output step_lock=""
+  local step_name=$1 step_outputs=() step_temporary=() step_output step_lock="" step_before
   shift
   while [[ $1 != -- ]]; do
     step_outputs+=("$1")
@@ -190,13 +194,42 @@ step() {
     rm -rf "$step_output.part"
     step_temporary+=("$step_output.part")
   done
+  step_before=${#STEP_UNFINISHED[@]}
+  if [[ $step_before -eq 0 ]]; then
+    STEP_TRAP=$(trap -p EXIT)
+    trap step_failed EXIT
+  fi
+  STEP_UNFINISHED+=("${step_temporary[@]}")
   # Not "if ! command": bash would ignore `set -e` inside a function called that way.
   "$@" "${step_temporary[@]}"
   for step_output in "${step_outputs[@]}"; do
     rm -rf "$step_output"
     mv "$step_output.part" "$step_output"
   done
+  STEP_UNFINISHED=("${STEP_UNFINISHED[@]:0:step_before}")
+  [[ $step_before -gt 0 ]] || eval "${STEP_TRAP:-trap - EXIT}"
   unlock_folder
+}
+
+# step_failed: at the end of a script that stops inside a step: nothing unfinished stays, and a full disk is named.
+step_failed() {
+  local full
+  if full=$(full_disk) && [[ -z ${STEP_SAID:-} ]]; then echo "$(basename "$0"): error: $full" >&2; fi
+  rm -rf "${STEP_UNFINISHED[@]}"
+  if [[ -n $STEP_TRAP ]]; then
+    eval "set -- $STEP_TRAP" # trap -- COMMAND EXIT
+    eval "$3"
+  fi
+}
+
+# full_disk: inside a step, if no space is left where it writes: say so and what to do.
+full_disk() {
+  local place kilobytes
+  [[ ${#STEP_UNFINISHED[@]} -gt 0 ]] || return 1
+  place=$(dirname "${STEP_UNFINISHED[0]}")
+  kilobytes=$(df -Pk "$place" 2>/dev/null | awk 'NR == 2 { print $4 }')
+  [[ -n $kilobytes && $kilobytes -lt 100 ]] || return 1
+  echo "no space left on the disk of $place: free some space and start again, or choose another --output"
 }
 
 all_exist() {

@@ -52,6 +52,7 @@ run_grid() {
     slot=${free[0]} free=("${free[@]:1}") name=${line// /.}
     say "start: $line"
     (
+      trap - EXIT # `step` would take stop_runs for this run's own trap: a run that is done would stop the others
       set -euo pipefail
       device=$((slot % (EMBINIT_GPUS > 0 ? EMBINIT_GPUS : 1)))
       [[ $EMBINIT_GPUS -lt 2 ]] || export CUDA_VISIBLE_DEVICES=${visible[$device]:-$device} EMBINIT_GPUS=1

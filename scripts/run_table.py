@@ -8,9 +8,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from embinit_fairseq.analysis.runs import RESULT, TRAINING, read_record
-from embinit_fairseq.cli.compare_files import write_json, write_text
 from embinit_fairseq.errors import EmbinitError
+from embinit_fairseq.files import write_json, write_text
+from embinit_fairseq.runs.record import RESULT, TRAINING, read_record
 
 
 def read_arguments(description: str) -> argparse.Namespace:

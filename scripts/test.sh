@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up the environment, checks style, runs all tests. Extra arguments go to pytest.
+# Sets up the environment, checks style, runs all tests, says where the time went. Extra arguments go to pytest.
 set -euo pipefail
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
@@ -23,6 +23,8 @@ cd "$repo"
 
 "$venv/bin/python" -m ruff check .
 "$venv/bin/python" -m ruff format --check .
+find .ci/run benchmarks examples fairseq_compat scripts tests -type f \( -name '*.sh' -o -name run \) -print0 |
+    PATH="$venv/bin:$PATH" xargs -0 -P 2 -n 40 shellcheck --external-sources --source-path SCRIPTDIR
 # fairseq's commands are started by some tests, and small tests are slower with many threads
 export PATH="$venv/bin:$PATH" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # from Python 3.12 on lines can be counted without slowing everything down
@@ -30,4 +32,4 @@ if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; the
     export COVERAGE_CORE="${COVERAGE_CORE:-sysmon}"
 fi
 # all tests of a file in one process, so that what they share is made once; the long ones come first
-"$venv/bin/python" -m pytest tests -n "${TEST_JOBS:-2}" --dist loadscope --no-loadscope-reorder "$@"
+"$venv/bin/python" -m pytest tests -n "${TEST_JOBS:-2}" --dist loadscope --no-loadscope-reorder --durations 20 "$@"

@@ -15,14 +15,21 @@ import argparse
 import contextlib
 import html
 import io
-import json
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Callable
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
+
+from embinit_fairseq.bounded import LONGEST_LINE
+from embinit_fairseq.errors import DataError, EmbinitError
+from embinit_fairseq.expand.request import read_codes
+from embinit_fairseq.runs.tokens import UNKNOWN, Tokenizer, detokenizer
+from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+
 KINDS = ("words", "moses", "spacy", "subword_nmt", "sentencepiece", "huggingface")
-UNKNOWN = "<unk>"  # fairseq's symbol: also what a tokenizer's own unknown piece becomes
 
 
 def unescape_moses(line: str) -> str:
@@ -30,58 +37,11 @@ def unescape_moses(line: str) -> str:
     return html.unescape(line)
 
 
-def detokenise_moses(lang: str) -> Callable[[list[str]], str]:
-    from sacremoses import MosesDetokenizer
-
-    detokenizer = MosesDetokenizer(lang=lang)
-    # unescape=False: the tokens are plain text here, and a literal "&amp;" must survive.
-    return lambda tokens: detokenizer.detokenize(tokens, unescape=False)
-
-
 def spacy_encoder(lang: str) -> Callable[[str], list[str]]:
     import spacy
 
     tokenizer = spacy.blank(lang).tokenizer  # rules only: no model to download
     return lambda line: [token.text for token in tokenizer(line.lower()) if not token.is_space]
-
-
-class Tokenizer:
-    """A Hugging Face folder's tokenizer, without `transformers`: tokenizer.json, vocab.txt or spiece.model."""
-
-    def __init__(self, folder: str):
-        path = Path(folder)
-        self.unknown: str | None = None
-        if (path / "tokenizer.json").is_file() or (path / "vocab.txt").is_file():
-            self.encode, self.decode = self._fast(path)
-        elif (path / "spiece.model").is_file():
-            self.encode, self.decode = self._sentencepiece(path / "spiece.model")
-        else:
-            sys.exit(f"error: {folder} has no tokenizer.json, vocab.txt or spiece.model: give a Hugging Face folder")
-
-    def _fast(self, path: Path) -> tuple[Callable, Callable]:
-        import tokenizers
-
-        if (path / "tokenizer.json").is_file():
-            model = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
-            self.unknown = getattr(model.model, "unk_token", None)
-        else:
-            config = path / "tokenizer_config.json"
-            settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-            lower = settings.get("do_lower_case", True)
-            model = tokenizers.BertWordPieceTokenizer(str(path / "vocab.txt"), lowercase=lower)
-            self.unknown = "[UNK]"
-        model.no_truncation()  # sentence-transformers' folders cut at 128 pieces and pad
-        model.no_padding()
-        join = model.decoder.decode if model.decoder is not None else " ".join
-        return lambda line: model.encode(line, add_special_tokens=False).tokens, join
-
-    def _sentencepiece(self, path: Path) -> tuple[Callable, Callable]:
-        import sentencepiece
-
-        model = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        self.unknown = model.id_to_piece(model.unk_id())
-        # The piece strings of rare characters are kept: the dictionary's minimum count decides about them.
-        return lambda line: model.encode(line, out_type=str), model.decode_pieces
 
 
 def checked_pieces(tokenizer: Tokenizer, line: str) -> list[str]:
@@ -102,15 +62,10 @@ def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
     if kind == "spacy":
         return spacy_encoder(lang)
     if kind == "subword_nmt":
-        from subword_nmt.apply_bpe import BPE
-
-        with open(model, encoding="utf-8") as codes:
-            bpe = BPE(codes)
+        bpe = read_codes(model, "--model")
         return lambda line: bpe.process_line(unescape_moses(line)).split()
     if kind == "sentencepiece":
-        import sentencepiece
-
-        pieces = sentencepiece.SentencePieceProcessor(model_file=model)
+        pieces = load_sentencepiece(model, DataError, "--model")
         return lambda line: pieces.encode(line.lower(), out_type=str)
     tokenizer = Tokenizer(model)
     return lambda line: checked_pieces(tokenizer, line)
@@ -118,23 +73,9 @@ def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
 
 def decoder(kind: str, lang: str, model: str) -> Callable[[str], str]:
     """A function from a line of tokens to detokenised text."""
-    if kind == "sentencepiece":
-        import sentencepiece
-
-        pieces = sentencepiece.SentencePieceProcessor(model_file=model)
-        return lambda line: pieces.decode_pieces(line.split())
-    if kind == "huggingface":
-        tokenizer = Tokenizer(model)
-        return lambda line: tokenizer.decode(line.split())
-    if kind == "words":
-        return lambda line: line
-    detokenise = detokenise_moses(lang)
-    return lambda line: detokenise(join_words(kind, line).split())
-
-
-def join_words(kind: str, line: str) -> str:
-    """Words of a line of tokens: undoes BPE's cuts, also at the end of a line that stopped inside a word."""
-    return (line + " ").replace("@@ ", "").strip() if kind == "subword_nmt" else line
+    moses = "spacy"  # Moses' rules; the tokens are plain text here, and a literal "&amp;" must survive
+    steps = {"words": [], "moses": [moses], "spacy": [moses], "subword_nmt": ["bpe", moses]}
+    return detokenizer(steps.get(kind, [f"{kind}={model}"]), lang)
 
 
 def train_sentencepiece(lines: Iterable[str], size: int, kind: str, output: str) -> None:
@@ -155,8 +96,18 @@ def train_sentencepiece(lines: Iterable[str], size: int, kind: str, output: str)
 
 
 def lines_of(stream: BinaryIO) -> Iterator[str]:
-    """Lines without their end. Only "\\n" ends one: other separators (U+2028, a lone CR) must not add lines."""
-    return (line.decode("utf-8").rstrip("\n") for line in stream)
+    """Lines without their end. Only "\\n" ends one: other separators (U+2028, a lone CR) must not add lines.
+
+    Raises DataError for a line that is too long or not UTF-8.
+    """
+    for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), start=1):
+        where = f"{getattr(stream, 'name', 'the text')}:{number}"
+        if len(line) > LONGEST_LINE:  # a few megabytes of gz may unpack to gigabytes without a line break
+            raise DataError(f"{where}: longer than {LONGEST_LINE:,} bytes: the text is damaged; get it again")
+        try:
+            yield line.decode("utf-8").rstrip("\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{where}: not UTF-8 ({error.reason}); convert it (iconv -t utf-8)") from error
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -202,4 +153,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except EmbinitError as error:
+        sys.exit(f"error: {error}")

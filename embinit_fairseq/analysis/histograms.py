@@ -15,7 +15,7 @@ import numpy as np
 
 from embinit_fairseq.analysis.transforms import xavier_std
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.init.statistics import describe
+from embinit_fairseq.init.report import describe
 from embinit_fairseq.vectors.torch_file import matrices
 
 _TABLE = re.compile(r"(?:^|\.)embed_tokens(_\w+)?\.weight$")

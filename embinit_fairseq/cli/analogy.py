@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from embinit_fairseq.analysis.analogy import TABLE4, Row, Score, evaluate
-from embinit_fairseq.analysis.frequency import frequent_words
-from embinit_fairseq.analysis.positions import FORMULAS
-from embinit_fairseq.analysis.questions import read_questions
-from embinit_fairseq.analysis.transforms import RANDOM, TRANSFORMS, Surroundings
-from embinit_fairseq.cli.sources import add_vector_options, print_json, read_vectors
+from embinit_fairseq.analysis.analogy import TABLE4, Row, Score, evaluate, read_questions
+from embinit_fairseq.analysis.statistics import frequent_words
+from embinit_fairseq.analysis.transforms import FORMULAS, RANDOM, TRANSFORMS, Surroundings
+from embinit_fairseq.cli.vector_options import add_vector_options, print_json, read_vectors
 from embinit_fairseq.errors import CoverageError, OptionError
-from embinit_fairseq.vocab.align import align, plan
+from embinit_fairseq.init.alignment import align, plan
 
 HELP = "the word-analogy task, with Kim's Table 4"
 

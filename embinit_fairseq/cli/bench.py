@@ -14,19 +14,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from embinit_fairseq.analysis.throughput import (
-    PRECISIONS,
-    estimate,
-    quartiles,
-    relative,
-    throughput,
-    vendor_peak,
-)
-from embinit_fairseq.cli import bench_report
-from embinit_fairseq.cli.bench_machine import machine
-from embinit_fairseq.cli.bench_process import measured
-from embinit_fairseq.cli.bench_request import Request
-from embinit_fairseq.cli.sources import print_json
+from embinit_fairseq import machine
+from embinit_fairseq.bench import report as bench_report
+from embinit_fairseq.bench.process import Request, measured
+from embinit_fairseq.bench.report import PRECISIONS, estimate, quartiles, relative, throughput, vendor_peak
+from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.errors import OptionError
 
 HELP = "tokens/s, FLOP/s, memory of a training step, and hours of a training"
@@ -144,7 +136,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     peak = max(run["matrix_peak"] for turn in runs.values() for run in turn)
     results = {name: result(turn, peak) for name, turn in runs.items()}
     record = {
-        "machine": machine(_PACKAGES),
+        "machine": machine.state(_PACKAGES),
         "mode": "decode" if args.decode else "train",
         "steps": args.steps,
         "warmup": args.warmup,

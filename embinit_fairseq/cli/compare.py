@@ -4,15 +4,17 @@ translations, curves, and what makes the figures comparable or not."""
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from embinit_fairseq.analysis.comparison import Table, baseline_row, check_baseline
-from embinit_fairseq.analysis.comparison_bootstrap import (
+from embinit_fairseq.cli import plot_curves
+from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.files import check_place, made_folder, write_json, write_text
+from embinit_fairseq.runs.bootstrap import (
     SeedTest,
     Texts,
     check_bootstrap,
@@ -21,12 +23,9 @@ from embinit_fairseq.analysis.comparison_bootstrap import (
     recounted,
     scores_of,
 )
-from embinit_fairseq.analysis.comparison_warnings import warnings
-from embinit_fairseq.cli import plot_curves
-from embinit_fairseq.cli.compare_files import made_folder, write_json, write_text
-from embinit_fairseq.cli.compare_table import markdown
-from embinit_fairseq.cli.sources import print_json
-from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.runs.compare import Table, baseline_row, check_baseline
+from embinit_fairseq.runs.markdown import markdown
+from embinit_fairseq.runs.warnings import warnings
 
 HELP = "runs side by side: seeds, scores, paired bootstrap, curves"
 
@@ -45,7 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, test, write, print."""
     check_bootstrap(args.samples, args.seed)
-    output = _output(args.output)
+    if args.output is not None:
+        check_place(args.output)
     if args.reference is not None and not Path(args.reference).is_file():
         raise DataError(f"--reference {args.reference}: no such file; check the path")
     tables, unfinished = plot_curves.read_tables(args)
@@ -58,26 +58,13 @@ def run(args: argparse.Namespace) -> int:
         "unfinished": unfinished,
         "files": [],
     }
-    if output is not None:
-        record["files"] = _write(output, tables, text, record, args.unit)
+    if args.output is not None:
+        record["files"] = _write(args, tables, text, record)
     if args.json:
         print_json(record)
     else:
         print(text, end="")
     return 0
-
-
-def _output(path: str | None) -> Path | None:
-    """The folder, which is not made yet; OptionError, before any work, if it cannot be."""
-    if path is None:
-        return None
-    folder = Path(path)
-    existing = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
-    if not existing.is_dir():
-        raise OptionError(f"--output {path}: cannot be made ({existing} is no folder); choose another folder")
-    if not os.access(existing, os.W_OK):
-        raise OptionError(f"--output {path}: cannot be made ({existing} is read-only); choose another folder")
-    return folder
 
 
 def _check_reference(tables: Sequence[Table], reference: str | None) -> None:
@@ -136,19 +123,21 @@ def _texts(table: Table, reference: Path | None) -> tuple[dict[str, Texts], list
 
 def _record(table: Table, tests: Sequence[SeedTest], notes: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
     """A table as data."""
-    columns, curves = table.columns(), plot_curves.curves_record(table)
+    columns, curves = table.columns(), plot_curves.curves_record(table, args.x)
     rows = []
     for row, curve in zip(table.rows, curves["rows"]):
         results = row.results(table.metric)
         runs = [{"run": run.name, "seed": run.seed, "best": run.best(table.metric)} for run in row.runs]
         summary = {column.title: column.summary(results) for column in columns}
-        rows.append({"name": row.name, "labels": row.labels, "runs": runs, "summary": summary, "mean": curve["means"]})
+        found = {"name": row.name, "labels": row.labels, "runs": runs, "summary": summary}
+        rows.append({**found, "mean": curve["means"], "training": curve["training"]})
     base = baseline_row(table, args.baseline)
     return {
         "title": table.title,
         "metric": table.metric,
         "higher_is_better": table.higher,
         "labels": table.common,
+        "place": curves["place"],
         "warnings": warnings(table),
         "notes": list(notes),
         "rows": rows,
@@ -162,19 +151,17 @@ def _test_record(test: SeedTest) -> dict[str, Any]:
     return {"row": test.row, "seed": test.seed, **scores}
 
 
-def _write(output: Path, tables: Sequence[Table], text: str, record: dict[str, Any], unit: str) -> list[str]:
-    """The three files; curves.png only if there are curves and matplotlib. OptionError if the folder cannot be made."""
-    with made_folder(output):
-        return _write_files(output, tables, text, record, unit)
-
-
-def _write_files(output: Path, tables: Sequence[Table], text: str, record: dict[str, Any], unit: str) -> list[str]:
+def _write(args: argparse.Namespace, tables: Sequence[Table], text: str, record: dict[str, Any]) -> list[str]:
+    """The three files; curves.png only if there are curves and matplotlib. OutputError if the folder cannot be made."""
+    output = Path(args.output)
     picture = output / "curves.png"
-    has_curves = any(table.curves() for table in tables)
-    drawn = has_curves and plot_curves.try_to_draw(plot_curves.draw, tables, picture, unit)
-    files = [str(output / name) for name in ("results.md", "results.json")] + ([str(picture)] if drawn else [])
-    if not drawn:
-        picture.unlink(missing_ok=True)  # of an earlier comparison
-    write_text(output / "results.md", text)
-    write_json(output / "results.json", {**record, "files": files})
+    with made_folder(output):
+        has_curves = any(table.curves() for table in tables)
+        further = () if args.metric else ("valid_bleu",)
+        drawn = has_curves and plot_curves.try_to_draw(plot_curves.draw, tables, picture, args.unit, args.x, further)
+        files = [str(output / name) for name in ("results.md", "results.json")] + ([str(picture)] if drawn else [])
+        if not drawn:
+            picture.unlink(missing_ok=True)  # of an earlier comparison
+        write_text(output / "results.md", text)
+        write_json(output / "results.json", {**record, "files": files})
     return files

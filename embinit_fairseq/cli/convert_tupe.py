@@ -7,8 +7,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from embinit_fairseq.checkpoints.convert_tupe import convert_tupe
-from embinit_fairseq.cli.sources import print_json
+from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.convert_tupe.convert import convert_tupe
 from embinit_fairseq.errors import OptionError
 
 HELP = "a checkpoint of the TUPE authors' code, for fairseq 0.12.2"

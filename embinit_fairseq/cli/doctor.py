@@ -4,16 +4,167 @@ is broken. Exit code 1 if something is."""
 from __future__ import annotations
 
 import argparse
+import difflib
+import importlib
 import logging
+import os
+import platform
+import time
 import warnings
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from tqdm import tqdm
 
-from embinit_fairseq.cli import checks
-from embinit_fairseq.cli.checks import Finding
-from embinit_fairseq.cli.sources import print_json
+from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.errors import counted
+
+# ---- What `embinit doctor` looks at. Each check returns findings; nothing here prints -------------------------------
+# fairseq and torch are imported inside the functions, so that a broken installation is a finding and no traceback.
+
+SETUP = "run: bash scripts/setup.sh"
+#: package -> what is lost without it ("" = nothing works)
+PACKAGES = {
+    "embinit-fairseq": "the plugin is used from a folder; --user-dir works, the `embinit` command may not",
+    "fairseq": "",
+    "torch": "",
+    "numpy": "",
+    "hydra-core": "",
+    "omegaconf": "",
+    "sacrebleu": "",
+    "sentencepiece": "",
+    "subword-nmt": "no BPE in the scripts",
+    "safetensors": "no vectors from safetensors files",
+    "tokenizers": "no Hugging Face tokenizers as vocabulary",
+    "transformers": "no embinit export-hf",
+    "matplotlib": "no pictures",
+    "sacremoses": "no Moses tokens in the scripts",
+    "spacy": "no spaCy tokens in the scripts (--tokens spacy)",
+    "scikit-learn": "no baselines in scripts/textcls",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """status: ok, warning (something is missing that not everybody needs) or broken. hint: what to do about it."""
+
+    check: str
+    status: str
+    detail: str
+    hint: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def versions() -> Iterator[Finding]:
+    """Python and the packages."""
+    supported = (3, 9) <= tuple(int(part) for part in platform.python_version_tuple()[:2]) <= (3, 13)
+    hint = "" if supported else "Python 3.9 - 3.13 are tried; use one of them"
+    yield Finding("python", "ok" if supported else "warning", platform.python_version(), hint)
+    for package, lost in PACKAGES.items():
+        try:
+            yield Finding(package, "ok", version(package))
+        except PackageNotFoundError:
+            yield Finding(package, "warning" if lost else "broken", f"not installed; {lost or 'needed'}", SETUP)
+
+
+def fairseq_import() -> Finding:
+    """Can fairseq be imported at all?"""
+    start = time.perf_counter()
+    try:
+        importlib.import_module("fairseq")
+        importlib.import_module("embinit_fairseq")
+    except Exception as error:  # anything can go wrong in an import, and that is what is asked
+        return Finding("import fairseq", "broken", _short(error), f"fairseq_compat is what cures this; {SETUP}")
+    return Finding("import fairseq", "ok", f"{time.perf_counter() - start:.1f} s")
+
+
+def compatibility() -> Iterator[Finding]:
+    """The fixes of fairseq_compat that this environment needs."""
+    try:
+        from fairseq_compat import status
+    except ImportError:
+        detail = "not installed: fairseq 0.12.2 needs it on Python >= 3.11, torch >= 2 or numpy >= 1.24"
+        yield Finding("fairseq_compat", "warning", detail, SETUP)
+        return
+    for fix in status():
+        broken = fix.needed and not fix.active
+        state = "active" if fix.active else ("NOT active" if fix.needed else "not needed")
+        hint = f"start Python without -S, and {SETUP}" if broken else ""
+        data = {"needed": fix.needed, "active": fix.active}
+        yield Finding(f"fix {fix.fix}", "broken" if broken else "ok", f"{state}: {fix.reason}", hint, data)
+
+
+def registration() -> Finding:
+    """What `--user-dir embinit_fairseq` adds to fairseq."""
+    try:
+        from fairseq.registry import REGISTRIES
+        from fairseq.utils import import_user_module
+
+        import embinit_fairseq
+
+        import_user_module(Namespace(user_dir=os.path.dirname(embinit_fairseq.__file__)))
+        data = {"architectures": own_architectures(), "embed_init": sorted(REGISTRIES["embed_init"]["registry"])}
+    except Exception as error:
+        return Finding("registration", "broken", _short(error), "give --user-dir the folder embinit_fairseq itself")
+    architectures = ", ".join(data["architectures"]) or "none"
+    detail = f"--embed-init {{{','.join(data['embed_init'])}}}; architectures: {architectures}"
+    return Finding("registration", "ok", detail, data=data)
+
+
+def own_architectures() -> list[str]:
+    """Architectures whose model or preset is defined in this package."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+    def ours(thing: Any) -> bool:
+        return getattr(thing, "__module__", "").startswith("embinit_fairseq.")
+
+    return sorted(
+        name for name, model in ARCH_MODEL_REGISTRY.items() if ours(model) or ours(ARCH_CONFIG_REGISTRY.get(name))
+    )
+
+
+def steps(architectures: Iterable[str]) -> Iterator[Finding]:
+    """One training step on the CPU for each architecture, with `--embed-init xavier`."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    for arch in architectures:
+        name = f"step {arch}"
+        if arch not in ARCH_MODEL_REGISTRY:
+            near = difflib.get_close_matches(arch, ARCH_MODEL_REGISTRY, n=3)
+            yield Finding(name, "broken", f"no architecture {arch}", f"did you mean {', '.join(near)}?" if near else "")
+            continue
+        try:
+            from embinit_fairseq.bench.steps import task_of, training_step
+
+            loss = training_step(arch, ("--embed-init", "xavier"))
+        except (Exception, SystemExit) as error:  # argparse leaves by SystemExit
+            yield Finding(name, "broken", _short(error), "if the checks above are ok, please report this as a bug")
+        else:
+            yield Finding(name, "ok", f"{task_of(arch)}, loss {loss:.3f}", data={"loss": loss})
+
+
+def cuda() -> Finding:
+    """Is there a GPU that torch can use?"""
+    try:
+        import torch
+    except Exception as error:
+        return Finding("cuda", "broken", _short(error), SETUP)
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        return Finding("cuda", "ok", f"{torch.version.cuda}: {', '.join(names)}", data={"devices": names})
+    reason = "torch is built without CUDA" if torch.version.cuda is None else "no usable GPU or driver"
+    hint = "train with --cpu, or install a CUDA build of torch" if torch.version.cuda is None else "train with --cpu"
+    return Finding("cuda", "ok", f"not available ({reason})", hint, {"devices": []})
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 HELP = "is this installation complete and working?"
 #: A stock architecture: the flag must work without any of ours.
@@ -53,17 +204,17 @@ def _examine_quietly(args: argparse.Namespace) -> list[Finding]:
 
 def examine(architectures: list[str] | None, with_steps: bool) -> Iterator[Finding]:
     """All checks, those that later ones rest on first."""
-    yield from checks.versions()
-    imported = checks.fairseq_import()
+    yield from versions()
+    imported = fairseq_import()
     yield imported
-    yield from checks.compatibility()
-    yield checks.cuda()
+    yield from compatibility()
+    yield cuda()
     if imported.status != "ok":
         return
-    registered = checks.registration()
+    registered = registration()
     yield registered
     if with_steps and registered.status == "ok":
-        yield from checks.steps(architectures or [STOCK, *registered.data["architectures"]])
+        yield from steps(architectures or [STOCK, *registered.data["architectures"]])
 
 
 def render(findings: list[Finding]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from embinit_fairseq.cli import plot_figure
 from embinit_fairseq.errors import counted
+from embinit_fairseq.plots import figure as plot_figure
 
 
 def draw(

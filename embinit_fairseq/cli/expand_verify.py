@@ -10,21 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.checkpoints.expand_output import write_json
-from embinit_fairseq.checkpoints.inputs import check_is_file
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
-from embinit_fairseq.init.new_rows import Recipe, bound
+from embinit_fairseq.files import check_is_file, write_json
+from embinit_fairseq.init.new_rows import METHODS, Recipe, bound
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from embinit_fairseq.checkpoints.expand_run import Batch, Text
-    from embinit_fairseq.checkpoints.expansion import Expansion
+    from embinit_fairseq.expand.evaluation import Batch, Text
+    from embinit_fairseq.expand.expansion import Expansion
 
 FILES = ("verify.json", "verify.png")
+_MOST_UNKNOWN = 0.5  # of the words of a text that still measures something
 _SAME = 1e-4  # of logits of old words, beside the largest: what single precision may change
-COMPARED = ("avg", "gaussian", "zeros", "normal")
+COMPARED = [name for name, method in METHODS.items() if not method.needs_pieces]
 
 
 def check(paths: Sequence[str]) -> None:
@@ -42,10 +42,9 @@ def verify(expansion: Expansion, folder: Path, paths: Sequence[str], quiet: bool
 
     `holds` is False if a method with a bound exceeds it by more than rounding, or if a logit of an old word changed.
     """
-    from embinit_fairseq.analysis.expansion import histogram
-    from embinit_fairseq.checkpoints.expand_run import read_text
     from embinit_fairseq.checkpoints.reading import load_checkpoint
     from embinit_fairseq.cli.expand_histogram import draw
+    from embinit_fairseq.expand.evaluation import histogram, read_text
 
     text = read_text(expansion, expansion.builder.set_up(expansion.texts), paths)
     model, _ = expansion.builder.load(expansion.new_texts, load_checkpoint(folder / "model.pt")["model"])
@@ -64,7 +63,7 @@ def verify(expansion: Expansion, folder: Path, paths: Sequence[str], quiet: bool
         "holds": change <= _SAME * (1 + largest) and all(found.get("holds", True) for found in methods.values()),
     }
     histograms = {method: histogram(kl) for method, kl in kls.items()}
-    write_json({**record, "histograms": histograms}, folder / "verify.json")
+    write_json(folder / "verify.json", {**record, "histograms": histograms})
     draw(expansion.request.checkpoint, expansion.recipe.count, methods, histograms, str(folder / "verify.png"))
     return record
 
@@ -103,7 +102,7 @@ def _logits_before(expansion: Expansion, batch: Batch) -> Any:
     """(T, n) of the old words that keep their meaning."""
     import torch
 
-    from embinit_fairseq.checkpoints.expand_run import logits
+    from embinit_fairseq.expand.evaluation import logits
 
     return logits(expansion.model, batch)[:, torch.from_numpy(expansion.placement.kept)]
 
@@ -114,8 +113,7 @@ def _after(
     """For each method: name, logits of the old words (T, n), KL (T,). The stored rows come first."""
     import torch
 
-    from embinit_fairseq.analysis.expansion import divergence
-    from embinit_fairseq.checkpoints.expand_run import logits
+    from embinit_fairseq.expand.evaluation import divergence, logits
 
     placement = expansion.placement
     kept = torch.from_numpy(placement.moved[placement.kept])
@@ -146,7 +144,7 @@ def _put(expansion: Expansion, values: dict[str, Any], rows: Any, recipe: Recipe
 def _summary(expansion: Expansion, kl: np.ndarray, recipe: Recipe, largest: float) -> dict[str, Any]:
     import torch
 
-    from embinit_fairseq.analysis.expansion import rounded_bound, summary
+    from embinit_fairseq.expand.evaluation import rounded_bound, summary
 
     weights, limit = expansion.state["model"], bound(recipe)
     eps = max(torch.finfo(weights[table.keys[0]].dtype).eps for table in expansion.tables)
@@ -167,5 +165,11 @@ def render(record: dict[str, Any]) -> str:
         numbers = "".join(f"{found[key]:>11.4g}" for key in ("mean", "q50", "q99", "max"))
         verdict = "" if found.get("holds", True) else "  THE BOUND DOES NOT HOLD"
         lines.append(f"{method:<10}{numbers}{limit:>11}  {found['new_words_probability']:.4g}{verdict}")
+    if record["unknown_words"] > _MOST_UNKNOWN:
+        lines += [
+            "",
+            "attention: most of the text is unknown, so that this measures little; is it the right language (SOURCE "
+            "TARGET), cut into words or pieces as the training text was?",
+        ]
     lines += ["", f"logits of old words changed by at most {record['old_logits_changed_by']:.2g}"]
     return "\n".join(lines)

@@ -5,19 +5,16 @@ and n old ones, whatever is read. Optimiser and averages of the model are expand
 from __future__ import annotations
 
 import argparse
-import contextlib
-import signal
-from collections.abc import Iterator
 from typing import Any
 
-from embinit_fairseq.checkpoints.expand import expanding
-from embinit_fairseq.checkpoints.expand_output import write_json
-from embinit_fairseq.checkpoints.expand_request import Request
-from embinit_fairseq.checkpoints.expand_rows import AVERAGES
 from embinit_fairseq.cli import expand_verify
-from embinit_fairseq.cli.sources import print_json
+from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.errors import counted
-from embinit_fairseq.init.new_rows import METHODS, SCALES
+from embinit_fairseq.expand.expansion import expanding
+from embinit_fairseq.expand.request import Request
+from embinit_fairseq.expand.state import AVERAGES
+from embinit_fairseq.files import write_json
+from embinit_fairseq.init.new_rows import METHODS
 
 HELP = "new words for a trained model, with a bound on what they change"
 _SHOWN = 8
@@ -29,11 +26,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint", required=True, metavar="C.pt", help="written by fairseq-train; nothing in it is run")
     add("--dict", required=True, metavar="dict.txt", help="its dictionary; of translation, that of one side")
     add("--words", required=True, metavar="FILE", help="one new word a line; behind a tab, its pieces if you like")
-    add("--method", choices=METHODS, default="avg", help="what the new rows are (default: %(default)s)")
+    add("--method", choices=list(METHODS), default="avg", help="what the new rows are (default: %(default)s)")
     add("--output", required=True, metavar="DIR", help="a new folder, for model.pt, dict.txt and expansion.json")
     add("--side", choices=("encoder", "decoder", "both"), help="translation: whose dictionary it is, if both fit")
     add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")
-    scales = ", ".join(f"{name} {scale:g}" for name, scale in SCALES.items())
+    scales = ", ".join(f"{name} {each.scale:g}" for name, each in METHODS.items() if each.scale is not None)
     add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
     add("--average-over", choices=AVERAGES, default="all", help="all rows but fillers (default), or words only")
     add("--bpe-codes", metavar="FILE", help="subword: cut words with these codes of subword-nmt")
@@ -49,11 +46,11 @@ def run(args: argparse.Namespace) -> int:
     """Expand, measure, print; 1 if what was measured breaks the bound."""
     code = 0
     expand_verify.check(args.verify or ())
-    with _stopped_like_an_interrupt(), expanding(_request(args)) as (expansion, folder, record):
+    with expanding(_request(args)) as (expansion, folder, record):
         if args.verify:
             record["verify"] = expand_verify.verify(expansion, folder, args.verify, quiet=args.json)
             record["files"] += expand_verify.FILES
-            write_json(record, folder / "expansion.json")
+            write_json(folder / "expansion.json", record)
             code = int(not record["verify"]["holds"])
     if args.json:
         print_json(record)
@@ -67,24 +64,6 @@ def _request(args: argparse.Namespace) -> Request:
     return Request(**taken, dictionary=args.dict)
 
 
-@contextlib.contextmanager
-def _stopped_like_an_interrupt() -> Iterator[None]:
-    """A plain `kill` (SIGTERM) would leave the unfinished folder behind; Ctrl-C does not."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not in the main thread, where signals do not arrive
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def render(record: dict[str, Any]) -> str:
     """The record for people."""
     words = [word["word"] for word in record["words"]]
@@ -92,7 +71,9 @@ def render(record: dict[str, Any]) -> str:
     rows = f"{record['rows_before']:,} -> {record['rows_after']:,}"
     if record["reused_fillers"]:
         rows += f" ({counted(record['reused_fillers'], 'filler')} became words)"
-    method = record["method"] + (f", c = {record['noise_scale']:g}" if record["method"] in SCALES else "")
+    method = record["method"] + (
+        f", c = {record['noise_scale']:g}" if METHODS[record["method"]].scale is not None else ""
+    )
     lines = [
         f"new words      {record['k']:,}: {', '.join(words[:_SHOWN])}{more}",
         f"rows           {rows}",

@@ -8,7 +8,7 @@ import argparse
 import sys
 from typing import Any
 
-from embinit_fairseq.cli.sources import print_json
+from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.export.run import DTYPES, Request, export
 from embinit_fairseq.export.verify import DifferentOutput
 

@@ -1,9 +1,9 @@
-"""The `embinit` command: doctor, stats, analogy, plot, compare, convert-tupe, expand-vocab, export-hf, bench.
+"""The `embinit` command, with a sub-command for each job (`COMMANDS`).
 
 One file per sub-command; each says what it needs.
 
 Exit codes: 0 done, 1 the doctor found something broken or a measured guarantee does not hold, 2 wrong input, 130
-interrupted, 141 the reader of our output went away.
+interrupted (Ctrl-C), 143 ended by `kill`, 129 by a terminal that was closed, 141 the reader of our output went away.
 """
 
 from __future__ import annotations
@@ -11,12 +11,27 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from embinit_fairseq.cli import analogy, bench, compare, convert_tupe, doctor, expand_vocab, export_hf, plot, stats
-from embinit_fairseq.errors import EmbinitError
+from embinit_fairseq.cli import (
+    analogy,
+    average,
+    bench,
+    compare,
+    convert_tupe,
+    doctor,
+    expand_vocab,
+    export_hf,
+    plot,
+    run,
+    score,
+    stats,
+)
+from embinit_fairseq.errors import EmbinitError, exhausted
+from embinit_fairseq.files import says_full
 from embinit_fairseq.version import VERSION
 
 COMMANDS = {
@@ -24,6 +39,9 @@ COMMANDS = {
     "stats": stats,
     "analogy": analogy,
     "plot": plot,
+    "run": run,
+    "score": score,
+    "average": average,
     "compare": compare,
     "convert-tupe": convert_tupe,
     "expand-vocab": expand_vocab,
@@ -36,11 +54,12 @@ class _Parser(argparse.ArgumentParser):
     """argparse, with errors of one line; what a sub-command does not know is its own error, with its own --help."""
 
     takes_further = False
+    hint = ""  # behind the error of an unknown argument
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
         found, further = super().parse_known_args(args, namespace)
         if further and not self.takes_further:
-            self.error(f"unrecognized arguments: {' '.join(further)}")
+            self.error(f"unrecognized arguments: {' '.join(further)}{self.hint}")
         return found, further
 
     def error(self, message: str) -> NoReturn:
@@ -55,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.HELP, description=command.__doc__)
         sub.takes_further = getattr(command, "TAKES_FURTHER_OPTIONS", False)
+        sub.hint = getattr(command, "HINT", "")
         command.configure(sub)
     return parser
 
@@ -68,39 +88,83 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parse(argv)
     except SystemExit as request:  # --help, or an error that is already printed
         return int(request.code or 0)
+    with _signals_as_interrupts() as received:
+        try:
+            code = COMMANDS[args.command].run(args)
+            if sys.stdout is not None:  # closed by the caller
+                sys.stdout.flush()
+            return code
+        except (Exception, KeyboardInterrupt) as error:
+            if received or isinstance(error, KeyboardInterrupt):  # also where a library has made another error of it
+                print(f"embinit {args.command}: interrupted", file=sys.stderr)
+                return 128 + (received or [signal.SIGINT])[0]
+            return _failed(args.command, error)
+
+
+@contextlib.contextmanager
+def _signals_as_interrupts() -> Iterator[list[int]]:
+    """`kill` (SIGTERM) and a closed terminal (SIGHUP) end the block as Ctrl-C does, by KeyboardInterrupt: unfinished
+    files and folders are removed, child processes are ended. Yields a list that gets the numbers of the signals.
+
+    Signals that somebody has taken care of are left alone (nohup ignores SIGHUP, a shell Ctrl-C for what runs behind).
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, _: Any) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            with contextlib.suppress(ValueError):  # not in the main thread, where signals do not arrive
+                before[number] = signal.signal(number, interrupt)
     try:
-        code = COMMANDS[args.command].run(args)
-        if sys.stdout is not None:  # closed by the caller
-            sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # what is left in the buffer would fail again when the interpreter closes standard output
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except KeyboardInterrupt:
-        print(f"embinit {args.command}: interrupted", file=sys.stderr)
-        return 130
-    except EmbinitError as error:
-        return _fail(args.command, str(error))
-    except OSError as error:
-        return _fail(
-            args.command,
-            f"{error.filename}: {error.strerror}; check the path"
-            if error.filename
-            else f"{error.strerror or error}: the output could not be written; free space or choose another place",
-        )
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """As `parse_args`; a command that says so gets the options that are not its own, in `further`."""
     parser = build_parser()
     parser.takes_further = True  # those that the sub-command has let pass
+    argv, words = _split(sys.argv[1:] if argv is None else list(argv))
     args, further = parser.parse_known_args(argv)
+    args.training = words
     if getattr(COMMANDS[args.command], "TAKES_FURTHER_OPTIONS", False):
         args.further = further
     elif further:  # in front of the sub-command
         parser.error(f"unrecognized arguments: {' '.join(further)}")
     return args
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """(our arguments, the command behind --) where the sub-command takes one."""
+    takes = bool(argv) and getattr(COMMANDS.get(argv[0]), "TAKES_COMMAND", False)
+    at = argv.index("--") if takes and "--" in argv else len(argv)
+    return argv[:at], argv[at + 1 :]
+
+
+def _failed(command: str, error: BaseException) -> int:
+    """The exit code of an error that the user can do something about; others are raised again."""
+    if isinstance(error, BrokenPipeError):
+        # what is left in the buffer would fail again when the interpreter closes standard output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    if isinstance(error, EmbinitError):
+        return _fail(command, str(error))
+    if isinstance(error, OSError) and error.filename:
+        return _fail(command, f"{error.filename}: {error.strerror}; check the path")
+    if isinstance(error, OSError) and says_full(str(error)):
+        return _fail(command, f"{error.strerror}: what is printed could not be written; free some space there")
+    if isinstance(error, OSError):
+        return _fail(command, str(error))
+    reason = exhausted(error) if isinstance(error, (MemoryError, RuntimeError)) else None  # RecursionError is one, too
+    if reason is None:
+        raise error
+    return _fail(command, reason)
 
 
 def _fail(command: str, message: str) -> int:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from embinit_fairseq.cli import plot_figure
-from embinit_fairseq.cli.sources import print_json
+from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, VectorFileError
+from embinit_fairseq.plots import figure as plot_figure
 from embinit_fairseq.vectors.compressed import open_bytes
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.analysis.histograms import ValueHistogram, embedding_tables, value_histograms
-from embinit_fairseq.analysis.positions import FORMULAS, position_table
+from embinit_fairseq.analysis.transforms import FORMULAS, position_table
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.cli import plot_curves, plot_figure
-from embinit_fairseq.cli.sources import print_json, read_vectors
+from embinit_fairseq.cli import plot_curves
+from embinit_fairseq.cli.vector_options import print_json, read_vectors
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.init.statistics import describe
+from embinit_fairseq.init.alignment import align, plan
+from embinit_fairseq.init.report import describe
+from embinit_fairseq.plots import figure as plot_figure
 from embinit_fairseq.vectors.open import FORMATS
-from embinit_fairseq.vocab.align import align, plan
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 #: more make no other picture, only a full memory
@@ -33,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint", nargs="+", default=[], metavar="FILE.pt", help="written by fairseq-train")
     add("--slot", nargs="+", default=[], metavar="SLOT", help="tables of the checkpoints (encoder, ...); default: all")
     add("--dict", metavar="DICT", help="fairseq's dict.txt: of --vectors only the rows of its words; default: all rows")
-    add("--format", choices=FORMATS, help="of --vectors; default: recognised from the content")
+    add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
     add("--scaled", action="store_true", help="times sqrt(D), as a transformer adds them to the positions")
     add("--bins", type=int, default=201, metavar="N", help="default: %(default)s")
     add("--position-formula", choices=FORMULAS, default="fairseq", help="default: %(default)s")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embinit_fairseq.analysis.position_patterns import PATTERNS, HeadPattern, attention, head_patterns
-from embinit_fairseq.cli import plot_figure
-from embinit_fairseq.cli.sources import print_json
+from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.plots import figure as plot_figure
 
 if TYPE_CHECKING:
     from embinit_fairseq.analysis.position_maps import PositionMap

@@ -7,11 +7,11 @@ import argparse
 import math
 from typing import Any
 
-from embinit_fairseq.analysis.positions import FORMULAS
 from embinit_fairseq.analysis.statistics import table_statistics
-from embinit_fairseq.cli.sources import add_vector_options, print_json, read_vectors
-from embinit_fairseq.errors import counted
-from embinit_fairseq.vocab.align import RULES, align, plan
+from embinit_fairseq.analysis.transforms import FORMULAS
+from embinit_fairseq.cli.vector_options import add_vector_options, print_json, read_for, read_vectors, source_of
+from embinit_fairseq.errors import OptionError, counted
+from embinit_fairseq.init.alignment import RULES
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 HELP = "coverage and distribution of vectors for a dictionary"
@@ -19,7 +19,7 @@ HELP = "coverage and distribution of vectors for a dictionary"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_vector_options(parser)
+    add_vector_options(parser, "; with --dict also several as one table: concat:A,B, avg:A,B, concat-l2:, avg-l2:")
     parser.add_argument("--dict", metavar="DICT", help="fairseq's dict.txt; without it all rows of the file are meant")
     parser.add_argument("--dim", type=int, metavar="D", help="refuse vectors of another dimension")
     parser.add_argument("--match", nargs="+", choices=RULES, default=list(RULES), help="rules to match words by")
@@ -31,15 +31,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, match, print."""
     if args.dict is None:
-        table = read_vectors(args, None, args.dim)
-        vocabulary = alignment = None
+        if source_of(args).how is not None:
+            raise OptionError(f"--vectors {args.vectors}: several files make a table for a dictionary only; add --dict")
+        vocabulary, found = None, read_vectors(args, None, args.dim)
     else:
         vocabulary = read_dictionary(args.dict)
-        table = read_vectors(args, plan(vocabulary, args.match), args.dim)
-        alignment = align(vocabulary, table, args.match)
-    record = table_statistics(
-        table, vocabulary, alignment, args.position_formula, args.position_rows, max(args.missing, 0)
-    )
+        found = read_for(args, vocabulary, args.match, args.dim)
+    record = table_statistics(found, vocabulary, args.position_formula, args.position_rows, max(args.missing, 0))
     if args.json:
         print_json(record)
     else:
@@ -61,19 +59,29 @@ def render(record: dict[str, Any]) -> str:
     if record["coverage_types"] is not None:
         rules = ", ".join(f"{rule} {count:,}" for rule, count in record["rows_by_rule"].items())
         lines.append(f"found          {counted(record['found'], 'word')} ({rules})")
-        lines.append(
-            f"coverage       {record['coverage_types']:.1%} of types, {record['coverage_tokens']:.1%} of tokens"
-        )
+        lines.append(f"coverage       {_shares(record)}")
+    if "sources" in record:
+        lines.append(f"in all files   {counted(record['found_in_all'], 'word')}")
+    for file in record.get("sources", ()):
+        size = f"{file['format']}, {counted(file['source_rows'], 'row')} x {file['dim']}"
+        lines.append(f"  {file['vectors']} ({size}): {counted(file['found'], 'word')}, {_shares(file)}")
     lines += ["", f"{'':<20}{'min':>11}{'max':>11}{'mean':>11}{'sigma':>11}{'absorption':>12}"]
     for name, table in record["tables"].items():
         lines.append(_line(name, table))
         lines.append(_line("  (scaled)", table["scaled"]) + _number(record["absorption_ratios"][name], 12))
+        if name in record["all_rows"]:  # the others hold for the rows that have a vector
+            whole = _line("  (scaled, all rows)", record["all_rows"][name]["scaled"])
+            lines.append(whole + _number(record["absorption_ratios_all_rows"][name], 12))
     positions = record["positions"]
     lines.append(_line("positions", positions) + f"   {positions['formula']}, {counted(positions['length'], 'row')}")
     if record["missing"]:
         words = ", ".join(f"{word} ({count:,})" for word, count in record["missing"])
         lines += ["", f"without a vector: {words}"]
     return "\n".join(lines)
+
+
+def _shares(source: dict[str, Any]) -> str:
+    return f"{source['coverage_types']:.1%} of types, {source['coverage_tokens']:.1%} of tokens"
 
 
 def _number(value: float | None, width: int) -> str:

@@ -6,20 +6,93 @@ torch, fairseq and transformers are imported when a checkpoint is opened.
 from __future__ import annotations
 
 import importlib.util
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.checkpoints.expand_output import remove_leftovers
-from embinit_fairseq.checkpoints.folder import Output, check_replaceable, replacing_folder
-from embinit_fairseq.checkpoints.inputs import Inputs
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.export.card import describe, sizes, write_card
 from embinit_fairseq.export.files import weights, write_files
 from embinit_fairseq.export.tokenizer import TOKENIZER_FILES, Tokenizer, check_text, choose_tokenizer
 from embinit_fairseq.export.trained import Trained, open_trained
 from embinit_fairseq.export.verify import verify
+from embinit_fairseq.files import check_folder, check_inputs, whole_folder
+
+# ---- README.md of an exported directory -----------------------------------------------------------------------------
+
+_NAMES = {
+    "untied": "TUPE-A",
+    "added": "BERT-A: positions added to the embeddings",
+    "relative": "BERT-R: relative positions only",
+    "four_terms": "BERT-A^d: all four correlations",
+}
+
+
+def describe(trained: Trained) -> str:
+    """The kind of model in a few words."""
+    cfg = trained.model.cfg
+    name = _NAMES[str(cfg.position_encoding)]
+    if name == "TUPE-A":
+        reset = "" if not cfg.rel_pos or cfg.tupe_tie_cls else f", reset as {cfg.tupe_reset}"
+        tied = ", <s> treated like any position" if cfg.tupe_tie_cls else reset
+        name = ("TUPE-R" if cfg.rel_pos else "TUPE-A") + tied
+    if "electra" in trained.arch:
+        name += " (discriminator of an ELECTRA)"
+    return name
+
+
+def sizes(trained: Trained) -> str:
+    """Layers, widths, heads, positions, symbols."""
+    cfg = trained.model.cfg
+    return (
+        f"{cfg.encoder_layers} layers, width {cfg.encoder_embed_dim}, FFN {cfg.encoder_ffn_embed_dim}, "
+        f"{cfg.encoder_attention_heads} heads, {cfg.max_positions} positions, {len(trained.symbols):,} symbols"
+    )
+
+
+def write_card(trained: Trained, record: dict[str, Any], path: Path) -> None:
+    """What it is, how to load it, what was measured."""
+    path.write_text(_card(trained, record), encoding="utf-8")
+
+
+def _card(trained: Trained, record: dict[str, Any]) -> str:
+    kind, auto = describe(trained), record["auto_class"]
+    measured = "\n".join(
+        f"| {precision} | {found['difference']:.2e} | {found['scale']:.3g} | {found['allowed']:.2e} |"
+        for precision, found in record["verified"]["differences"].items()
+    )
+    labels = f"\nClasses: {', '.join(trained.labels)}.\n" if trained.labels else ""
+    left_out = f"\nNot exported: {', '.join(record['left_out'])}.\n" if record["left_out"] else ""
+    opens = '    tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER", trust_remote_code=True)\n'
+    imports, opens = ("", "") if record["tokenizer"].startswith("none") else (", AutoTokenizer", opens)
+    return f"""---
+library_name: transformers
+tags: [tupe, fairseq]
+---
+
+# {kind}
+
+`--arch {trained.arch}` of embinit_fairseq, trained with fairseq for {record["num_updates"]:,} updates:
+{record["sizes"]}; {record["parameters"]:,} parameters, stored as {record["dtype"]}.
+Positions as in Ke et al. 2021, Rethinking Positional Encoding in Language Pre-training; the equations are in
+`modeling_tupe.py`.
+{labels}{left_out}
+    from transformers import {auto}{imports}
+    model = {auto}.from_pretrained("THIS_FOLDER", trust_remote_code=True)
+{opens}
+Tokenizer: {record["tokenizer"]}. Pad on the right; an input begins with `<s>`. `dict.txt` is fairseq's dictionary.
+
+## Checked when it was written
+
+Features and logits of {record["verified"]["tokens"]:,} random tokens in {record["verified"]["batches"]} padded
+batches, against fairseq's model:
+
+| precision | largest difference | largest value | allowed |
+|---|---|---|---|
+{measured}
+"""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 DTYPES = ("float32", "float16", "bfloat16")
 #: everything an export may write
@@ -52,20 +125,18 @@ class Request:
 def export(request: Request) -> dict[str, Any]:
     """Write `request.output`; returns what was done and measured.
 
-    Raises CheckpointError (its child DifferentOutput if the result computes something else), DataError or OptionError;
-    then nothing is written.
+    Raises CheckpointError (its child DifferentOutput if the result computes something else), DataError, OptionError or
+    OutputError; then nothing is written.
     """
     import torch
 
     _check_options(request)
-    folder = Path(os.path.realpath(request.output))
-    target = Output(folder, FILES, Inputs(request.inputs), request.force)
-    check_replaceable(target)
+    inputs = [*check_inputs(request.inputs).values(), *([request.tokenizer] if request.tokenizer else [])]
+    check_folder(request.output, request.force, FILES, inputs)
     trained = open_trained(request.checkpoint, request.dictionary, request.label_dictionary, request.head)
     tokenizer = choose_tokenizer(trained, request.bpe_codes, request.tokenizer, request.verify_text)
     trained.model.to(getattr(torch, request.dtype))
-    remove_leftovers(folder)
-    with replacing_folder(target) as temporary:
+    with whole_folder(request.output, request.force, FILES) as temporary:
         written = write_files(trained, request.dtype, temporary)
         of_text = tokenizer.write(temporary)
         (temporary / "dict.txt").write_bytes(Path(trained.dictionary).read_bytes())

@@ -7,6 +7,7 @@ given    a tokenizer of transformers whose ids are the dictionary's
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -14,11 +15,129 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, counted
-from embinit_fairseq.export.bundle import source_of
-from embinit_fairseq.export.tokenizer_files import Layout, bpe_json, words_json
+from embinit_fairseq.expand.request import read_codes
+from embinit_fairseq.export.files import source_of
 from embinit_fairseq.export.trained import Trained
 from embinit_fairseq.export.verify import DifferentOutput
+
+# ---- tokenizer.json and tokenizer_config.json for a fairseq dictionary ----------------------------------------------
+# Written by the library tokenizers. Letters: V, rows of the embeddings.
+
+_END = "</w>"
+_WHITE = r"[\s\x1c-\x1f]+"  # what fairseq splits at
+
+
+@dataclass(frozen=True)
+class Layout:
+    """rows: symbol -> id. before, between: ids in front of a sentence and of the second of a pair; `</s>` ends both."""
+
+    rows: dict[str, int]
+    symbols: list[str]
+    before: list[int]
+    between: list[int]
+    eos: int
+    unk: int
+    longest: int
+
+    @classmethod
+    def of(cls, trained: Trained) -> Layout:
+        """As the task made its inputs: masked_lm begins with `<s>`, sentence_prediction as --init-token says."""
+        dictionary, options = trained.model.encoder.dictionary, trained.task_options
+        before, between = [dictionary.bos()], [dictionary.eos()]
+        if str(options.get("_name") or options.get("task")).startswith("sentence_"):
+            named = (options.get("init_token"), options.get("separator_token"))
+            before, between = ([] if token is None else [int(token)] for token in named)
+        ends = dictionary.eos(), dictionary.unk()
+        return cls(dict(dictionary.indices), trained.symbols, before, between, *ends, trained.model.max_positions())
+
+    def wrap(self, ids: list[int]) -> list[int]:
+        """A sentence as the model's input."""
+        return [*self.before, *ids, self.eos]
+
+    def special_ids(self) -> dict[str, int]:
+        """Role of transformers -> id."""
+        roles = {"bos": "<s>", "cls": "<s>", "pad": "<pad>", "eos": "</s>", "sep": "</s>", "unk": "<unk>"}
+        if "<mask>" in self.rows:
+            roles["mask"] = "<mask>"
+        return {f"{role}_token": self.rows[symbol] for role, symbol in roles.items()}
+
+    def config(self, tokenizer_class: str, python: bool = False) -> str:
+        """The text of tokenizer_config.json."""
+        content: dict[str, Any] = {
+            "tokenizer_class": tokenizer_class,
+            **{role: self.symbols[row] for role, row in self.special_ids().items()},
+            "model_max_length": self.longest,
+            "padding_side": "right",
+            "model_input_names": ["input_ids", "attention_mask"],
+            "clean_up_tokenization_spaces": False,
+        }
+        if python:
+            content["auto_map"] = {"AutoTokenizer": [f"tokenization_tupe.{tokenizer_class}", None]}
+            content["before"] = [self.symbols[row] for row in self.before]
+            content["between"] = [self.symbols[row] for row in self.between]
+        return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+
+
+def words_json(layout: Layout) -> dict[str, str]:
+    """Words separated by white space; one that the dictionary lacks is `<unk>`."""
+    from tokenizers import models
+
+    return _files(layout, models.WordLevel(layout.rows, unk_token="<unk>"), set(layout.special_ids().values()))
+
+
+def bpe_json(layout: Layout, codes: str) -> tuple[dict[str, str], int]:
+    """Sub-words: (files, 0), or ({}, n) if n pieces of the codes are no symbols, which tokenizers cannot express.
+
+    There a piece that ends a word is `er</w>`, and others are as they are; in the dictionary `er` and `low@@`.
+    """
+    from tokenizers import decoders, models
+
+    if not codes.startswith("#version: 0.2"):
+        return {}, len(codes.splitlines())
+    whole = {symbol for symbol in layout.rows if re.match(r"<\w+>$|</s>$", symbol)}
+    vocabulary = {symbol: layout.rows[symbol] for symbol in whole}
+    for symbol, row in layout.rows.items():
+        if symbol not in whole:
+            inside = symbol.endswith("@@") and symbol != "@@"
+            vocabulary[symbol[:-2] if inside else symbol + _END] = row
+    merges = list(dict.fromkeys(tuple(line.strip("\r\n ").split(" ")) for line in codes.rstrip("\n").split("\n")[1:]))
+    pieces = {piece for left, right in merges for piece in (left, right, left + right)}
+    lacking = len(pieces - vocabulary.keys())
+    if lacking or len(vocabulary) != len(layout.rows):
+        return {}, max(lacking, 1)
+    model = models.BPE(vocabulary, merges, unk_token="<unk>", end_of_word_suffix=_END, fuse_unk=False)
+    return _files(layout, model, {layout.rows[symbol] for symbol in whole}, decoders.BPEDecoder(suffix=_END)), 0
+
+
+def _files(layout: Layout, model: Any, added: set[int], decoder: Any = None) -> dict[str, str]:
+    """added: ids of symbols that are found in the text before it is cut."""
+    from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WHITE), behavior="removed")
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    special = set(layout.special_ids().values())
+    for row in sorted(added):
+        token = AddedToken(layout.symbols[row], normalized=False, special=row in special)
+        (tokenizer.add_special_tokens if row in special else tokenizer.add_tokens)([token])
+    before, between, end = (
+        [layout.symbols[row] for row in rows] for rows in (layout.before, layout.between, [layout.eos])
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*before, "$A", *end],
+        pair=[*before, "$A", *end, *between, "$B:0", *end],
+        special_tokens=[(layout.symbols[row], row) for row in {*layout.before, *layout.between, layout.eos}],
+    )
+    return {"tokenizer.json": tokenizer.to_str(pretty=True), "tokenizer_config.json": layout.config(_FAST)}
+
+
+_FAST = "PreTrainedTokenizerFast"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 #: what a tokenizer may consist of
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -56,7 +175,7 @@ class Tokenizer:
 def choose_tokenizer(trained: Trained, codes: str | None, given: str | None, verify_text: str | None) -> Tokenizer:
     """What goes with the dictionary. Raises DataError for codes, a text or a tokenizer that do not fit."""
     layout = Layout.of(trained)
-    own = [] if verify_text is None else _read_lines(f"--verify-text {verify_text}", verify_text)
+    own = [] if verify_text is None else _verify_lines("--verify-text", verify_text)
     encode = _encoder(trained)
     if given is not None:
         return _given(trained, layout, given, own)
@@ -105,19 +224,7 @@ def _encoder(trained: Trained) -> Callable[[str], list[int]]:
 
 def _subword_nmt(path: str, symbols: Sequence[str]) -> tuple[Callable[[str], str], str]:
     """(word -> its pieces, as fairseq's --bpe subword_nmt cuts it; the text of the codes). DataError for bad codes."""
-    from subword_nmt.apply_bpe import BPE
-
-    try:
-        text = Path(path).read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"--bpe-codes {path}: not UTF-8 at byte {error.start}; convert it (iconv -t utf-8)") from error
-    except OSError as error:
-        raise DataError(f"--bpe-codes {path}: cannot be read ({error.strerror}); check the path") from error
-    for number, line in enumerate(text.rstrip("\n").split("\n"), 1):
-        if not (number == 1 and line.startswith("#version:")) and len(line.strip("\r\n ").split(" ")) != 2:
-            raise DataError(f"{path}:{number}: expected two pieces, found {line[:60]!r}; give the codes of subword-nmt")
-    with open(path, encoding="utf-8") as file:
-        bpe = BPE(file)
+    bpe, text = read_codes(path), Path(path).read_bytes().decode("utf-8")
     whole = {symbol for symbol in symbols if _WHOLE.match(symbol)}
     return lambda word: word if word in whole else bpe.process_line(word), text
 
@@ -128,15 +235,10 @@ def _ids(text: str, lines: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in Fast.from_str(text).encode_batch(list(lines))]
 
 
-def _read_lines(flag: str, path: str) -> list[str]:
-    try:
-        lines = Path(path).read_bytes().decode("utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{flag}: not UTF-8 at byte {error.start}; convert it (iconv -t utf-8)") from error
-    except OSError as error:
-        raise DataError(f"{flag}: cannot be read ({error.strerror}); check the path") from error
+def _verify_lines(flag: str, path: str) -> list[str]:
+    lines = [line for _, line in read_lines(path, DataError, flag)]
     if not any(map(str.strip, lines)):
-        raise DataError(f"{flag}: no text in it; give a sentence a line, prepared as that of the training")
+        raise DataError(f"{flag} {path}: no text in it; give a sentence a line, prepared as that of the training")
     return lines
 
 
@@ -159,12 +261,15 @@ def _given(trained: Trained, layout: Layout, path: str, own: list[str]) -> Token
     from transformers import AutoTokenizer
 
     try:
-        opened = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        # without that argument transformers asks on the terminal whether to run the folder's code
+        opened = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # whatever a damaged or foreign folder may cause
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
-            f"--tokenizer {path}: transformers cannot open it ({reason[:200]}); check the folder"
+            f"--tokenizer {path}: transformers cannot open it without running code of that folder or at all "
+            f"({reason[:200]}); give a folder with a tokenizer.json"
         ) from error
+    opened.init_kwargs.pop("auto_map", None)  # or what we write would name that code, and opening it would run it
     special = layout.special_ids()
     roles = {role: opened.convert_tokens_to_ids(getattr(opened, role)) for role in special if getattr(opened, role)}
     symbols = trained.model.encoder.dictionary.indices

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.checkpoints.expand_model import Builder, Texts, task_options
-from embinit_fairseq.checkpoints.expand_request import read_checkpoint
+from embinit_fairseq.checkpoints.reading import check_dictionary
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+from embinit_fairseq.expand.model import Builder, Texts, task_options
+from embinit_fairseq.expand.request import read_checkpoint
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def open_trained(checkpoint: str, dictionary: str | None, label_dictionary: str 
     symbols = list(task.source_dictionary.symbols)
     if symbols[: len(vocabulary)] != list(vocabulary.symbols):
         raise DataError(f"--dict {dictionary}: fairseq reads other symbols from it; remove unusual white space")
+    check_dictionary(state, checkpoint, f"--dict {dictionary}", {"encoder": symbols})
     head = _chosen_head(checkpoint, list(model.classification_heads), head)
     history = state.get("optimizer_history") or [{}]
     found = Trained(

@@ -8,19 +8,19 @@ and as the model is stored.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.errors import CheckpointError
-from embinit_fairseq.export.bundle import source_of
-from embinit_fairseq.export.files import save_tensors
+from embinit_fairseq.export.files import save_tensors, source_of
 from embinit_fairseq.export.trained import Trained
+from embinit_fairseq.files import says_full, temporary_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,8 +45,7 @@ def verify(trained: Trained, folder: Path, dtype: str, lines: Sequence[str]) -> 
     from safetensors.torch import load_file
 
     batches = make_batches(trained)
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
+    with temporary_folder() as place:
         flat = {f"{n}.{part}": value for n, batch in enumerate(batches) for part, value in batch.items()}
         save_tensors(flat, place / "batches.safetensors")
         answer = _read_back(trained, folder, place, lines)
@@ -98,6 +97,8 @@ def _read_back(trained: Trained, folder: Path, place: Path, lines: Sequence[str]
     environment = {**os.environ, **offline, "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, encoding="utf-8", errors="replace")
     if done.returncode:
+        if (full := says_full(done.stderr)) is not None:  # it writes to `place` only
+            raise OSError(errno.ENOSPC, full)
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise CheckpointError(
             f"{trained.path}: transformers cannot open what was exported ({reason[:400]}); nothing is written. With "

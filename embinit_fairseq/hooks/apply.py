@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from embinit_fairseq.errors import EmbinitError, OptionError
-from embinit_fairseq.hooks.freeze import Freeze, apply_freezes, parse_freeze, slot_named
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.files import made_folder, write_json
+from embinit_fairseq.hooks.freeze import Freeze, apply_freezes, parse_freeze
 from embinit_fairseq.hooks.options import Request, store_record
 from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY, EmbedInit
 from embinit_fairseq.hooks.resume import (
@@ -21,16 +21,27 @@ from embinit_fairseq.hooks.resume import (
     checkpoint_to_restore,
     left_out,
     read_record,
+    refuse_other_dictionary,
     restores_optimizer,
 )
-from embinit_fairseq.hooks.slots import Slot, find_slots, position_std, write_table
-from embinit_fairseq.hooks.sources import SlotSource, parse_formats, parse_paths, read_source
+from embinit_fairseq.hooks.slots import (
+    Slot,
+    find_slots,
+    parse_formats,
+    parse_paths,
+    position_std,
+    read_slot,
+    slot_named,
+    source_record,
+    write_table,
+)
 from embinit_fairseq.init import report
-from embinit_fairseq.init.draws import Draws
-from embinit_fairseq.init.statistics import absorption_ratio, describe
+from embinit_fairseq.init.alignment import RULES, Reading
+from embinit_fairseq.init.draws import Draws, TargetStd, parse_std
+from embinit_fairseq.init.report import absorption_ratio, describe
 from embinit_fairseq.init.strategies import build
+from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.version import VERSION
-from embinit_fairseq.vocab.align import RULES
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +77,7 @@ def embed_init(model: nn.Module, task: Any, cfg: Any, request: Request) -> None:
     store_record(cfg, json.dumps(record))
 
 
-def _check_options(request: Request, paths: dict[str, str], slots: dict[str, Slot]) -> None:
+def _check_options(request: Request, paths: dict[str, SourceSpec], slots: dict[str, Slot]) -> None:
     strategy = EMBED_INIT_REGISTRY.get(request.strategy)
     if strategy is None:
         raise OptionError(
@@ -78,10 +89,10 @@ def _check_options(request: Request, paths: dict[str, str], slots: dict[str, Slo
     std = request.options.embed_init_std
     if std is not None and not strategy.scaled:
         raise OptionError(
-            f"--embed-init-std {std}: {request.strategy} keeps the sigma it has; use xavier or pretrained_xavier"
+            f"--embed-init-std {std}: {request.strategy} keeps the sigma it has; to choose one, use --embed-init "
+            + ("pretrained_xavier" if strategy.fills else "xavier")
         )
-    if std is not None and not 1e-20 < std < 1e20:  # far beyond use, far inside float32
-        raise OptionError(f"--embed-init-std {std}: a standard deviation is a positive number between 1e-20 and 1e20")
+    parse_std(std)
     seed = request.options.embed_init_seed
     if seed is not None and not 0 <= seed < 2**64:
         raise OptionError(f"--embed-init-seed {seed}: a seed is a number from 0 to 2^64 - 1")
@@ -100,7 +111,7 @@ def _refuse_stock_paths(cfg: Any, request: Request) -> None:
 
 
 def _start(
-    slots: dict[str, Slot], paths: dict[str, str], request: Request
+    slots: dict[str, Slot], paths: dict[str, SourceSpec], request: Request
 ) -> tuple[dict[str, Any], dict[str, np.ndarray | None]]:
     formats = parse_formats(request.options.embed_init_format, slots, paths)
     strategy = EMBED_INIT_REGISTRY[request.strategy]()
@@ -114,24 +125,20 @@ def _start(
     if paths and not strategy.needs_source:
         logger.info("--embed-init %s draws all its numbers: the vectors are not read", request.strategy)
     for slot in slots.values():
-        path = paths.get(slot.name) if strategy.needs_source else None
-        read = (
-            None if path is None else read_source(slot, path, formats.get(slot.name), request.options, strategy.fills)
-        )
+        spec = paths.get(slot.name) if strategy.needs_source else None
+        read = spec and read_slot(slot, spec, formats.get(slot.name), request.options, strategy.fills)
         # a slot without a path gets xavier, whatever the strategy of the others
-        name = "xavier" if strategy.needs_source and path is None else request.strategy
+        name = "xavier" if strategy.needs_source and spec is None else request.strategy
         slot_strategy = strategy if name == request.strategy else EMBED_INIT_REGISTRY[name]()
-        record["slots"][slot.name] = _fill(slot, name, slot_strategy, read, path, request)
-        known[slot.name] = read.alignment.found if read else None
+        record["slots"][slot.name] = _fill(slot, name, slot_strategy, read, request)
+        known[slot.name] = read.known if read else None
     return record, known
 
 
-def _fill(
-    slot: Slot, name: str, strategy: EmbedInit, read: SlotSource | None, path: str | None, request: Request
-) -> dict[str, Any]:
+def _fill(slot: Slot, name: str, strategy: EmbedInit, read: Reading | None, request: Request) -> dict[str, Any]:
     """Fill one table and describe what was done."""
     options = request.options
-    std = options.embed_init_std if strategy.scaled else None
+    std = parse_std(options.embed_init_std) if strategy.scaled else TargetStd()
     draws = Draws(slot.embedding.num_embeddings, slot.embedding.embedding_dim, request.draw_seed, slot.name, std)
     before = describe(_as_array(slot))
     table = build(
@@ -143,62 +150,49 @@ def _fill(
     if not np.isfinite(table).all():
         raise OptionError(
             f"--embed-init {name}: the table of {slot.name!r} has numbers beyond float32; the vectors in "
-            f"{path or 'use'} are too large for this strategy"
+            f"{read.spec.text if read else 'use'} are too large for this strategy"
         )
     write_table(slot, table)
+    rescaled = strategy.scaled and (strategy.always_scaled or options.embed_init_std is not None)
     return {
         "strategy": name,
         "oov": options.embed_init_oov if read and strategy.fills else None,
         "shuffle": options.embed_init_shuffle if name == "shuffled" else None,
         "match": sorted(options.embed_init_match or RULES) if read else None,
-        "std": std,
-        "target_std": draws.target_std if strategy.scaled else None,
+        "std": std.label,
+        "target_std": draws.target_std if rescaled else None,
         "seed": request.draw_seed,
         "before": before,
-        **_table_record(slot, read.alignment.found if read else None),
-        **_source_record(read, path),
+        **_table_record(slot, read, strategy.fills),
+        **(source_record(read) if read else {"source": None, "source_moments": None}),
     }
 
 
-def _table_record(slot: Slot, found: np.ndarray | None) -> dict[str, Any]:
-    """What a filled table is like. found: (N,) bool, the rows that have a vector."""
-    after, positions = describe(_as_array(slot)), position_std(slot.owner)
+def _table_record(slot: Slot, read: Reading | None, fills: bool) -> dict[str, Any]:
+    """What a filled table is like. fills: rows that the source does not have were filled by another rule."""
+    table, positions = _as_array(slot), position_std(slot.owner)
+    after = describe(table)
+    matched = describe(table[read.matched]) if read and fills else None
     rows = slot.embedding.num_embeddings
+
+    def ratio(moments: dict[str, float]) -> float | None:
+        return absorption_ratio(moments["std"], slot.embed_scale, positions)
+
     return {
         "rows": rows,
         "dim": slot.embedding.embedding_dim,
         "tied": slot.tied,
-        "after": after,
         "embed_scale": slot.embed_scale,
-        "after_scaled_std": after["std"] * slot.embed_scale,
         "position_std": positions,
-        "absorption_ratio": absorption_ratio(after["std"], slot.embed_scale, positions),
+        # first of the rows that have a vector: the figure of the whole table is one that no word may have
+        "matched": matched,
+        "matched_scaled_std": matched and matched["std"] * slot.embed_scale,
+        "matched_absorption_ratio": matched and ratio(matched),
+        "after": after,
+        "after_scaled_std": after["std"] * slot.embed_scale,
+        "absorption_ratio": ratio(after),
         "dictionary": report.symbols_digest(slot.vocabulary.symbols),
-        "known_rows": report.pack_rows(np.zeros(rows, dtype=bool) if found is None else found),
-    }
-
-
-def _source_record(read: SlotSource | None, path: str | None) -> dict[str, Any]:
-    """What was read for a table, if anything was."""
-    if read is None:
-        return {"source": None, "source_moments": None}
-    origin = read.origin
-    return {
-        "source": {
-            "path": os.path.abspath(path),
-            "name": os.path.basename(os.path.normpath(path)),
-            "format": origin.format,
-            "rows": origin.rows,
-            "dim": origin.dim,
-            "markers": read.alignment.source_style,
-            "duplicates": origin.duplicates,
-            "broken_lines": origin.broken_lines,
-        },
-        "source_moments": describe(read.source.vectors),
-        "markers": read.alignment.style,
-        "rows_by_rule": read.alignment.counts_by_rule(),
-        "composed": len(read.source.composed_rows),
-        **read.coverage,
+        "known_rows": report.pack_rows(read.known if read else np.zeros(rows, dtype=bool)),
     }
 
 
@@ -227,16 +221,13 @@ def _continue(
             checkpoint,
             record.get("strategy"),
         )
+    refuse_other_dictionary(record, slots, checkpoint)
     known: dict[str, np.ndarray | None] = {}
     for name, slot in slots.items():
         old = record["slots"].get(name)
         if old:
             _check_width(slot, old, checkpoint)
-        if old and old["dictionary"] != report.symbols_digest(slot.vocabulary.symbols):
-            logger.warning(
-                "the dictionary of %r is not the one of %s: which rows were found is not known", name, checkpoint
-            )
-        elif old:
+        if old and old["rows"] == slot.embedding.num_embeddings:  # else fairseq refuses the checkpoint
             known[name] = report.unpack_rows(old["known_rows"], old["rows"])
     return record, known
 
@@ -270,39 +261,5 @@ def _write_report(record: dict[str, Any], request: Request) -> None:
     first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
     if request.save_dir is None or request.no_save or not first:
         return
-    if _held(request.save_dir):
-        return
-    path = os.path.join(request.save_dir, REPORT_FILE)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        os.makedirs(request.save_dir, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
-        os.replace(temporary, path)
-    except OSError as error:
-        if os.path.exists(temporary):
-            os.remove(temporary)
-        raise EmbinitError(
-            f"--save-dir {request.save_dir}: cannot write {REPORT_FILE} ({error}); make room, or choose a directory "
-            "that can be written"
-        ) from error
-
-
-def _held(save_dir: str) -> bool:
-    """Whether another training holds this folder (fairseq_compat locks it); ours will be refused when it begins."""
-    try:
-        import fcntl
-
-        folder = os.open(save_dir, os.O_RDONLY)
-    except (ImportError, OSError):
-        return False
-    try:
-        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(folder)
+    with made_folder(request.save_dir, "--save-dir") as folder:
+        write_json(folder / REPORT_FILE, record, "--save-dir")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from embinit_fairseq.errors import OptionError, SlotError
-from embinit_fairseq.hooks.slots import Slot
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.hooks.slots import Slot, slot_named
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,6 @@ def apply_freezes(
                 )
         _HeldRows(slot.embedding, rows, freeze.until).attach(task)
     return done
-
-
-def slot_named(name: str, slots: dict[str, Slot], flag: str) -> Slot:
-    """The slot a user means; raises SlotError with the slots there are."""
-    for slot in slots.values():
-        if name in slot.names:
-            return slot
-    names = ", ".join(name for slot in slots.values() for name in slot.names)
-    raise SlotError(f"{flag}: this model has no slot {name!r}; it has: {names}")
 
 
 class _HeldRows:

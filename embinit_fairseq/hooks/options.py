@@ -13,10 +13,11 @@ from typing import Any, Optional
 from fairseq.dataclass import FairseqDataclass
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.init.fills import OOV_CHOICES
+from embinit_fairseq.init.alignment import RULES
+from embinit_fairseq.init.draws import OOV_CHOICES
 from embinit_fairseq.vectors.table import MARKERS
-from embinit_fairseq.vocab.align import RULES
 
 SECTION = "embed_init_options"
 
@@ -42,7 +43,8 @@ class EmbedInitOptions(FairseqDataclass):
     embed_init_path: Optional[list[str]] = _option(
         "where the vectors come from, per slot (encoder, decoder): GloVe, word2vec, fastText text (also gz, bz2, xz, "
         "zip) or .bin, a Hugging Face model directory, a fairseq checkpoint with dict.txt beside it, "
-        "or npz. Slots without a path get xavier. Needed at step 0 only",
+        "or npz; several for one table: concat:A,B (side by side) or avg:A,B (their mean), concat-l2: or avg-l2: of "
+        "vectors of length 1. Slots without a path get xavier. Needed at step 0 only",
         type=slot_path,
         nargs="+",
         metavar="SLOT=PATH",
@@ -61,7 +63,8 @@ class EmbedInitOptions(FairseqDataclass):
     )
     embed_init_match: Optional[list[str]] = _option(
         "rules by which words of the dictionary find their vectors, tried in this order (default: all): same spelling; "
-        "same word in another case; same piece of text in another segmenter's spelling (go@@ and go, ing and ##ing)",
+        "same spelling without Moses' entities (&apos;s and 's); same word in another case; same piece of text in "
+        "another segmenter's spelling (go@@ and go, ing and ##ing)",
         nargs="+",
         choices=RULES,
     )
@@ -70,9 +73,10 @@ class EmbedInitOptions(FairseqDataclass):
         "auto",
         choices=MARKERS,
     )
-    embed_init_std: Optional[float] = _option(
-        "standard deviation to aim at, instead of that of the Xavier matrix (xavier, pretrained_xavier)",
-        type=float,
+    # a number as text; inside older checkpoints a float
+    embed_init_std: Optional[str] = _option(
+        "standard deviation to aim at: a number, a multiple of that of the Xavier matrix (0.25x), or the word xavier "
+        "(default: xavier; shuffled: that of the vectors). For xavier, pretrained_xavier and shuffled",
         metavar="S",
     )
     embed_init_shuffle: str = _option(
@@ -118,6 +122,11 @@ class Request:
     no_save: bool = False
     reset_optimizer: bool = False
     ddp_backend: Optional[str] = None
+
+    @property
+    def record(self) -> Optional[dict[str, Any]]:
+        """The report that the configuration of a checkpoint brings; None on a command line."""
+        return initialisation_record({"args": Namespace(embed_init_record=self.options.embed_init_record)})
 
     @property
     def draw_seed(self) -> int:
@@ -183,12 +192,3 @@ def store_record(cfg: Any, record: str) -> None:
         if root.get(SECTION) is None:
             root[SECTION] = {}
         root[SECTION]["embed_init_record"] = record
-
-
-def record_in(checkpoint_cfg: Any) -> Optional[str]:
-    """The report inside a checkpoint's `cfg` (a plain dict or a DictConfig), None if it has none."""
-    if not checkpoint_cfg:
-        return None
-    section = checkpoint_cfg.get(SECTION) or {}
-    model = checkpoint_cfg.get("model")
-    return section.get("embed_init_record") or getattr(model, "embed_init_record", None)

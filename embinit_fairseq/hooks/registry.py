@@ -21,21 +21,21 @@ from fairseq.registry import REGISTRIES, setup_registry
 from hydra.core.config_store import ConfigStore
 
 from embinit_fairseq.hooks.options import SECTION, EmbedInitOptions
-from embinit_fairseq.init import strategies
 from embinit_fairseq.init.draws import Draws
-from embinit_fairseq.init.strategies import Source
+from embinit_fairseq.init.strategies import STRATEGIES, Source, Strategy, shuffled, shuffled_elements
 
 
 class EmbedInit:
     """A strategy.
 
     needs_source: does it want vectors? fills: are there rows without a vector to fill (`--embed-init-oov`)?
-    scaled: does `--embed-init-std` apply?
+    scaled: does `--embed-init-std` apply? always_scaled: without it, too, the values are moved to a sigma.
     """
 
     needs_source = False
     fills = False
     scaled = False
+    always_scaled = True
 
     @staticmethod
     def add_args(parser: ArgumentParser) -> None:
@@ -50,68 +50,21 @@ class EmbedInit:
 build_embed_init, register_embed_init, EMBED_INIT_REGISTRY, _ = setup_registry("--embed-init", base_class=EmbedInit)
 
 
-@register_embed_init("xavier")
-class Xavier(EmbedInit):
-    """Kim 3.1."""
+def _register(name: str, strategy: Strategy) -> None:
+    """One of our own strategies as a class, which is what fairseq's registries hold; each needs a name of its own."""
 
-    scaled = True
+    def table(self: EmbedInit, source: Source | None, draws: Draws, options: EmbedInitOptions) -> np.ndarray:
+        if strategy.rule is not shuffled:
+            return strategy.rule(source, draws)
+        rule = shuffled_elements if options.embed_init_shuffle == "elements" else shuffled
+        return rule(source, draws, rescaled=options.embed_init_std is not None)
 
-    def table(self, source, draws, options):
-        return strategies.xavier(source, draws)
-
-
-@register_embed_init("pretrained")
-class Pretrained(EmbedInit):
-    """Kim 3.2, 3.3."""
-
-    needs_source = True
-    fills = True
-
-    def table(self, source, draws, options):
-        return strategies.pretrained(source, draws)
+    told = {key: getattr(strategy, key) for key in ("needs_source", "fills", "scaled", "always_scaled")}
+    register_embed_init(name)(type(f"EmbedInit_{name}", (EmbedInit,), {**told, "table": table}))
 
 
-@register_embed_init("pretrained_xavier")
-class PretrainedXavier(EmbedInit):
-    """Kim eq. 1."""
-
-    needs_source = True
-    fills = True
-    scaled = True
-
-    def table(self, source, draws, options):
-        return strategies.pretrained_xavier(source, draws)
-
-
-@register_embed_init("shuffled")
-class Shuffled(EmbedInit):
-    """Kim 3.4."""
-
-    needs_source = True
-    fills = True
-
-    def table(self, source, draws, options):
-        if options.embed_init_shuffle == "elements":
-            return strategies.shuffled_elements(source, draws)
-        return strategies.shuffled(source, draws)
-
-
-@register_embed_init("xavier_pretrained")
-class XavierPretrained(EmbedInit):
-    """Kim eq. 4."""
-
-    needs_source = True
-
-    def table(self, source, draws, options):
-        return strategies.xavier_pretrained(source, draws)
-
-
-@register_embed_init("normal")
-class Normal(EmbedInit):
-    """fairseq's own law."""
-
-    def table(self, source, draws, options):
-        return strategies.normal(source, draws)
+for _name, _strategy in STRATEGIES.items():
+    _register(_name, _strategy)
 
 
 def extend_config() -> None:

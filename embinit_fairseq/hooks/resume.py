@@ -5,14 +5,85 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.bounded import read_json
+from embinit_fairseq.checkpoints.reading import checked_record, initialisation_record, load_checkpoint
+from embinit_fairseq.errors import CheckpointError, OptionError, SlotError
 from embinit_fairseq.hooks.freeze import parse_freeze
-from embinit_fairseq.hooks.options import Request, record_in, store_record
+from embinit_fairseq.hooks.options import Request, store_record
+from embinit_fairseq.hooks.slots import Slot, find_slots
+from embinit_fairseq.init import report
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Does a model with options of its own agree with them, and with the checkpoint its weights will come from?
+
+#: side of a model -> what gives its dictionary to fairseq-preprocess
+_DICTIONARY = {"encoder": "--srcdict", "decoder": "--tgtdict"}
+
+
+def check_training(model: nn.Module, task: Any, request: Request) -> None:
+    """Calls `model.check_training(checkpoint, saved)`, if there is such a method; then compares the dictionaries.
+
+    checkpoint: the file that fairseq will load over the model, None for a fresh start; saved: the options of the model
+    in it, None if it does not say or cannot be read safely. Not called for models that are built to be used.
+    """
+    check = getattr(model, "check_training", None)
+    if check is None:
+        return
+    checkpoint = checkpoint_to_restore(request)
+    state = {} if checkpoint is None else _read(checkpoint)
+    check(checkpoint, _saved_options(state))
+    if isinstance(state.get("model"), dict):
+        _check_dictionaries(model, task, checkpoint, state["model"])
+
+
+def _check_dictionaries(model: nn.Module, task: Any, checkpoint: str, weights: dict[str, Any]) -> None:
+    """Raises OptionError for data of another dictionary, as far as its size tells: a checkpoint has no words."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for slot in find_slots(model, task).values():
+        table = weights.get(names[id(slot.embedding.weight)])
+        rows, symbols = None if table is None else len(table), slot.embedding.num_embeddings
+        if rows not in (None, symbols):
+            flags = "--joined-dictionary --srcdict" if slot.tied else _DICTIONARY[slot.name.partition("_")[0]]
+            raise OptionError(
+                f"{checkpoint} was trained with {rows} symbols ({' and '.join(slot.names)}, special ones included), "
+                f"the data have {symbols}: binarise them with the dictionary of its training (fairseq-preprocess "
+                f"{flags} DICT.txt), or begin without that checkpoint"
+            )
+
+
+def refuse_overrides(model: nn.Module, overrides: dict[str, Any]) -> None:
+    """Where a checkpoint is loaded to be used: raises OptionError for overrides that decide what its weights mean."""
+    if not hasattr(model, "function_options"):
+        return
+    decisive = set(model.function_options(model.cfg)) - {"max_positions"}  # the table's rows tell of that one
+    changed = sorted(decisive & set(overrides))
+    if changed:
+        given = ", ".join(f"{name}={overrides[name]!r}" for name in changed)
+        raise OptionError(
+            f"{given} (from_pretrained, --model-overrides): the checkpoint's weights belong to the options of their "
+            "training; drop these"
+        )
+
+
+def _read(checkpoint: str) -> dict[str, Any]:
+    try:
+        return load_checkpoint(checkpoint)
+    except CheckpointError:
+        return {}  # fairseq will say so
+
+
+def _saved_options(state: dict[str, Any]) -> Any:
+    cfg = state.get("cfg")
+    return cfg.get("model") if isinstance(cfg, dict) else state.get("args")  # args: fairseq before 0.10
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 REPORT_FILE = "embed_init.json"
@@ -75,7 +146,28 @@ def check_optimizer_knows(record: dict[str, Any], trained: set[str], checkpoint:
         )
 
 
-def recall(cfg: Any, request: Request) -> None:
+def refuse_other_dictionary(
+    record: dict[str, Any], slots: Callable[[], dict[str, Slot]] | dict[str, Slot], checkpoint: str
+) -> None:
+    """Raises OptionError for data whose dictionary has the size of the training's, but other words or another order.
+
+    slots: or what finds them. For models without, which an earlier version may have filled (one pair of several
+    languages), nothing is said.
+    """
+    try:
+        found = slots() if callable(slots) else slots
+    except SlotError:
+        return
+    wrong = report.other_dictionaries(record, {name: slot.vocabulary.symbols for name, slot in found.items()})
+    if wrong:
+        raise OptionError(
+            f"{checkpoint} was trained with another dictionary of the same size ({' and '.join(wrong)}), so that words "
+            "would get the rows of others: binarise the data with the dictionary of its training (fairseq-preprocess "
+            "--srcdict or --tgtdict DICT.txt), or begin without that checkpoint"
+        )
+
+
+def recall(cfg: Any, request: Request, slots: Callable[[], dict[str, Slot]]) -> None:
     """A run that is continued without the flag keeps its report; what it had frozen is trained, and that is said."""
     checkpoint = checkpoint_to_restore(request)
     try:
@@ -84,6 +176,7 @@ def recall(cfg: Any, request: Request) -> None:
         return  # fairseq will say so; without the flag this is none of our business
     if record is None:
         return
+    refuse_other_dictionary(record, slots, checkpoint)
     if restores_optimizer(checkpoint, request):
         check_optimizer_knows(record, set(record["slots"]), checkpoint)
     frozen = [slot["freeze"] for slot in record["slots"].values() if slot.get("freeze")]
@@ -105,19 +198,13 @@ def read_record(checkpoint: str) -> dict[str, Any] | None:
     checkpoint safely (before 2.4) is that file taken.
     """
     try:
-        text = record_in(load_checkpoint(checkpoint).get("cfg"))
+        return initialisation_record(load_checkpoint(checkpoint))
     except CheckpointError as error:
         if hasattr(torch.serialization, "add_safe_globals"):
             raise CheckpointError(f"{error} (it would be restored over the initialisation)") from error
         beside = os.path.join(os.path.dirname(checkpoint), REPORT_FILE)
         logger.warning("no report of the initialisation in the checkpoint (%s); looking for %s", error, beside)
         try:
-            with open(beside, encoding="utf-8") as file:
-                text = file.read()
-        except (OSError, UnicodeDecodeError):
+            return checked_record(read_json(beside, CheckpointError))
+        except CheckpointError:
             return None
-    try:
-        record = None if text is None else json.loads(text)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and "slots" in record else None

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from embinit_fairseq.errors import SlotError
+from embinit_fairseq.errors import CoverageError, OptionError, SlotError, counted
+from embinit_fairseq.hooks.options import EmbedInitOptions
+from embinit_fairseq.init.alignment import RULES, Part, Reading, read_sources
+from embinit_fairseq.init.report import describe
+from embinit_fairseq.vectors.open import FORMATS, SourceSpec, open_sources, parse_source
 from embinit_fairseq.vocab.dictionary import Vocabulary
 
 
@@ -31,7 +38,8 @@ class Slot:
     @property
     def embed_scale(self) -> float:
         """What the model multiplies embeddings with: sqrt(D) in transformers, 1 where nothing is said."""
-        return float(getattr(self.owner, "embed_scale", 1.0))
+        scale = getattr(self.owner, "embed_scale", None)  # xlm_base has one that is None
+        return 1.0 if scale is None else float(scale)
 
 
 def find_slots(model: nn.Module, task: Any) -> dict[str, Slot]:
@@ -40,6 +48,13 @@ def find_slots(model: nn.Module, task: Any) -> dict[str, Slot]:
     A model may say itself what its slots are: `embedding_slots() -> {name: (embedding, dictionary, owner)}`.
     Raises SlotError for a model without a table that `--embed-init` can fill.
     """
+    from fairseq.models import FairseqMultiModel
+
+    if isinstance(model, FairseqMultiModel):  # its `encoder` is that of the first pair only
+        raise SlotError(
+            f"--embed-init: {type(model).__name__} has embeddings for each of {', '.join(model.models)}, which cannot "
+            "be initialised yet; drop --embed-init for this --arch"
+        )
     slots: dict[str, Slot] = {}
     for name, embedding, dictionary, owner in _candidates(model, task):
         _check(name, embedding, dictionary)
@@ -136,3 +151,150 @@ def write_table(slot: Slot, table) -> None:
     """Copy an (N, D) float32 array into the parameter, in place, so that ties and registrations stay."""
     weight = slot.embedding.weight
     weight.copy_(torch.from_numpy(table).to(device=weight.device, dtype=weight.dtype))
+
+
+def slot_named(name: str, slots: dict[str, Slot], flag: str) -> Slot:
+    """The slot a user means; raises SlotError with the slots there are."""
+    for slot in slots.values():
+        if name in slot.names:
+            return slot
+    names = ", ".join(name for slot in slots.values() for name in slot.names)
+    raise SlotError(f"{flag}: this model has no slot {name!r}; it has: {names}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From `SLOT=PATH` to the rows of a slot: which source is for which slot, and is what it has enough?
+
+logger = logging.getLogger(__name__)
+LOW_COVERAGE = 0.2  # share of the running tokens under which we warn
+
+
+def parse_paths(texts: Iterable[str] | None, slots: dict[str, Slot]) -> dict[str, SourceSpec]:
+    """`SLOT=PATH` values -> slot name -> source. Two of them for one table (tied slots) must be the same."""
+    paths: dict[str, SourceSpec] = {}
+    for text in texts or ():
+        name, separator, path = text.partition("=")
+        if not separator or not path:
+            known = "|".join(n for slot in slots.values() for n in slot.names)
+            raise OptionError(f"--embed-init-path {text}: expected SLOT=PATH with SLOT one of {known}")
+        slot, source = slot_named(name, slots, f"--embed-init-path {text}"), parse_source(path)
+        if paths.get(slot.name, source) != source:
+            raise OptionError(
+                f"--embed-init-path {text}: the table of {' and '.join(slot.names)} is one and the same here, but "
+                f"another path was given for it ({paths[slot.name].text}); give one path, or do not share embeddings"
+            )
+        paths[slot.name] = source
+    return paths
+
+
+def parse_formats(texts: Iterable[str] | None, slots: dict[str, Slot], paths: dict[str, SourceSpec]) -> dict[str, str]:
+    """`[SLOT=]FORMAT` values -> slot name -> format; a format is of a path."""
+    formats: dict[str, str] = {}
+    for text in texts or ():
+        name, separator, value = text.rpartition("=")
+        if value not in FORMATS:
+            raise OptionError(f"--embed-init-format {text}: no such format; there are: {', '.join(FORMATS)}")
+        chosen = [slot_named(name, slots, f"--embed-init-format {text}").name] if separator else list(paths)
+        for slot in chosen:
+            if slot not in paths or formats.get(slot, value) != value:
+                reason = "it has another format already" if slot in formats else "there is no --embed-init-path for it"
+                raise OptionError(f"--embed-init-format {text}: slot {slot!r}: {reason}; give each path one format")
+            formats[slot] = value
+    return formats
+
+
+def read_slot(slot: Slot, spec: SourceSpec, format: str | None, options: EmbedInitOptions, fills: bool) -> Reading:
+    """Read the rows that a slot's dictionary needs.
+
+    format: of the files that name none. fills: rows without a vector will be filled. Raises VectorFileError,
+    DimensionError, or CoverageError if a file has no word; low coverage is a warning.
+    """
+    spec = parse_source(spec.text, format)
+    readers = open_sources(spec, slot.embedding.embedding_dim, options.embed_init_strict, slot.name)
+    reading = read_sources(
+        readers,
+        spec,
+        slot.vocabulary,
+        options.embed_init_match or RULES,
+        options.embed_init_markers,
+        options.embed_init_oov,
+        compose=fills and options.embed_init_oov == "subword",
+    )
+    for path, part in zip(spec.paths, reading.parts):
+        _judge_coverage(slot, path, part)
+    return reading
+
+
+def _judge_coverage(slot: Slot, path: str, part: Part) -> None:
+    numbers, origin = part.coverage, part.origin
+    if numbers["found"] == 0:
+        example = [slot.vocabulary.symbols[row] for row in np.flatnonzero(slot.vocabulary.regular)[:5]]
+        raise CoverageError(
+            f"--embed-init-path {slot.name}={path}: none of the {int(slot.vocabulary.regular.sum()):,} words of the "
+            f"dictionary is among the {origin.rows:,} rows of this file ({origin.format}); the dictionary has words "
+            f"like {example}: another language, another segmentation, or --embed-init-match too narrow?"
+        )
+    if numbers["coverage_tokens"] < LOW_COVERAGE:
+        logger.warning(
+            "LOW COVERAGE: %s has vectors for only %.1f %% of the running tokens of %r (%s found); "
+            "the rest starts as --embed-init-oov says",
+            path,
+            100 * numbers["coverage_tokens"],
+            slot.name,
+            counted(numbers["found"], "word"),
+        )
+
+
+def source_record(reading: Reading) -> dict[str, Any]:
+    """What was read for a table, for the report: each file with its own coverage where there are several."""
+    spec, parts = reading.spec, reading.parts
+    first = _file_record(spec.paths[0], parts[0])
+    record = {
+        "source": first,
+        "source_moments": parts[0].moments if spec.how is None else describe(reading.source.given),
+        "markers": parts[0].alignment.style,
+        "rows_by_rule": reading.rows_by_rule(),
+        "composed": len(reading.source.composed_rows),
+        **reading.coverage,
+    }
+    if spec.how is not None:
+        record["source"] = {
+            "path": spec.named(os.path.abspath),
+            "name": spec.named(_base),
+            "format": spec.method,
+            "rows": sum(part.origin.rows for part in parts),
+            "dim": reading.source.vectors.shape[1],
+            "markers": None,
+            "duplicates": sum(part.origin.duplicates for part in parts),
+            "broken_lines": sum(part.origin.broken_lines for part in parts),
+            "found_in_all": reading.found_in_all,
+            "sources": [
+                {
+                    **_file_record(path, part),
+                    "moments": part.moments,
+                    "rows_by_rule": part.alignment.counts_by_rule(),
+                    "composed": len(part.composed_rows),
+                    **part.coverage,
+                }
+                for path, part in zip(spec.paths, parts)
+            ],
+        }
+    return record
+
+
+def _base(path: str) -> str:
+    return os.path.basename(os.path.normpath(path))
+
+
+def _file_record(path: str, part: Part) -> dict[str, Any]:
+    origin = part.origin
+    return {
+        "path": os.path.abspath(path),
+        "name": _base(path),
+        "format": origin.format,
+        "rows": origin.rows,
+        "dim": origin.dim,
+        "markers": part.alignment.source_style,
+        "duplicates": origin.duplicates,
+        "broken_lines": origin.broken_lines,
+    }

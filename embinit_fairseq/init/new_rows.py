@@ -1,4 +1,4 @@
-"""Rows of new words for the tables of a trained model (Hewitt 2021; SPEC section D). Pure functions, NumPy only.
+"""Rows of new words for the embeddings of a trained model (Hewitt 2021): METHODS. Pure functions, NumPy only.
 
 Letters: E the rows that are averaged, n x D; mu their mean; Sigma = (E - mu)^T (E - mu) / n; k new words; c the scale
 of the noise.
@@ -6,18 +6,18 @@ of the noise.
     avg        mu
     gaussian   N(mu, c Sigma), as mu + sqrt(c / n) (E - mu)^T z with z ~ N(0, I_n): Sigma is not formed
     zeros      0
-    normal     N(0, c / D), fairseq's law for a new table; biases are 0
+    normal     N(0, c / D), fairseq's distribution for a new table; biases are 0
     subword    the mean of the rows of the word's pieces
 
 A word's rows in several tables, and its output bias (a table of one column), come from the same z: they are one row of
-the tables side by side, so that their joint law is right.
+the tables side by side, so that their joint distribution is right.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
@@ -26,9 +26,6 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-METHODS = ("avg", "gaussian", "zeros", "normal", "subword")
-#: c where none is given: of the gaussian that of Hewitt's code, of `normal` fairseq's
-SCALES = {"gaussian": 1e-5, "normal": 1.0}
 #: (N, D), or (N,) for a bias: a NumPy array or a torch tensor on the CPU
 Table = Union[np.ndarray, "torch.Tensor"]
 
@@ -39,7 +36,7 @@ _EIGH = 40  # and the eigenvectors of a matrix of D columns as long as D^3 times
 
 @dataclass(frozen=True)
 class Recipe:
-    """method: one of METHODS. count: k. averaged: (n,) rows E. scale: c; None: SCALES. pieces: rows a word."""
+    """method: one of METHODS. count: k. averaged: (n,) rows E. scale: c; None: that of METHODS. pieces: rows a word."""
 
     method: str
     count: int
@@ -50,8 +47,8 @@ class Recipe:
 
     @property
     def c(self) -> float:
-        """The scale of the noise."""
-        return SCALES.get(self.method, 0.0) if self.scale is None else self.scale
+        """The scale of the noise; 0 for methods that have none."""
+        return (METHODS[self.method].scale or 0.0) if self.scale is None else self.scale
 
     def generator(self, purpose: str) -> np.random.Generator:
         """A fresh stream of random numbers for one purpose."""
@@ -65,24 +62,35 @@ def new_rows(recipe: Recipe, tables: Mapping[str, Sequence[Table]]) -> dict[str,
     """
     names = [name for name, copies in tables.items() for _ in copies]
     flat = [table for copies in tables.values() for table in copies]
-    if recipe.method == "gaussian":
-        rows = gaussian_rows(flat, recipe.averaged, recipe.count, recipe.c, recipe.generator("gaussian"))
-    else:
-        rows = [_of_one_table(recipe, name, table) for name, table in zip(names, flat)]
+    rows = METHODS[recipe.method].rows(recipe, names, flat)
     shaped = iter(found.reshape(-1) if table.ndim == 1 else found for found, table in zip(rows, flat))
     return {name: [next(shaped) for _ in copies] for name, copies in tables.items()}
 
 
-def _of_one_table(recipe: Recipe, name: str, table: Table) -> np.ndarray:
-    """(k, D)."""
-    columns = _columns(table)
-    if recipe.method == "avg":
-        return np.tile(mean_row(table, recipe.averaged), (recipe.count, 1))
-    if recipe.method == "subword":
-        return np.stack([mean_row(table, pieces) for pieces in recipe.pieces])
-    if recipe.method == "zeros" or table.ndim == 1:
-        return np.zeros((recipe.count, columns))
-    return recipe.generator(f"normal {name}").normal(0.0, math.sqrt(recipe.c / columns), (recipe.count, columns))
+def _averages(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
+    return [np.tile(mean_row(table, recipe.averaged), (recipe.count, 1)) for table in tables]
+
+
+def _averages_of_pieces(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
+    return [np.stack([mean_row(table, pieces) for pieces in recipe.pieces]) for table in tables]
+
+
+def _gaussian(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
+    return gaussian_rows(tables, recipe.averaged, recipe.count, recipe.c, recipe.generator("gaussian"))
+
+
+def _zeros(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
+    return [np.zeros((recipe.count, _columns(table))) for table in tables]
+
+
+def _normal(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
+    shapes = [(recipe.count, _columns(table)) for table in tables]
+    return [
+        np.zeros(shape)
+        if table.ndim == 1
+        else recipe.generator(f"normal {name}").normal(0.0, math.sqrt(recipe.c / shape[1]), shape)
+        for name, table, shape in zip(names, tables, shapes)
+    ]
 
 
 def mean_row(table: Table, rows: np.ndarray) -> np.ndarray:
@@ -98,7 +106,8 @@ def gaussian_rows(
 ) -> list[np.ndarray]:
     """`count` draws from N(mu, c Sigma) of the tables side by side, cut into one (count, D) array a table.
 
-    Through Sigma or past it: both have exactly this law, also where Sigma is singular (fewer rows than columns).
+    Through Sigma or past it: both have exactly this distribution, also where Sigma is singular (fewer rows than
+    columns).
     """
     means = [mean_row(table, rows) for table in tables]
     through = sigma_pays(len(rows), sum(map(len, means)), count)
@@ -145,15 +154,45 @@ def bound(recipe: Recipe) -> float | None:
     """What KL(old || new) never exceeds where every new row is a mean of old ones; None for other methods.
 
     The logit of such a word w is sum_i a_i l_i over old logits, so that (Jensen) its exp is at most
-    sum_i a_i exp(l_i) <= max(a) Z, and KL = log(1 + sum_w exp(l_w) / Z) <= log(1 + sum_w max(a_w)). avg: a_i = 1 / n,
-    log(1 + k / n) (Hewitt 2021). subword: 1 / m for m different pieces.
+    sum_i a_i exp(l_i) <= max(a) Z, and KL = log(1 + sum_w exp(l_w) / Z) <= log(1 + sum_w max(a_w)).
     """
-    if recipe.method == "avg":
-        return math.log1p(recipe.count / len(recipe.averaged))
-    if recipe.method == "subword":
-        shares = (np.unique(pieces, return_counts=True)[1].max() / len(pieces) for pieces in recipe.pieces)
-        return math.log1p(float(sum(shares)))
-    return None
+    largest = METHODS[recipe.method].largest_shares
+    return None if largest is None else math.log1p(largest(recipe))
+
+
+def _share_of_average(recipe: Recipe) -> float:
+    """a_i = 1 / n for each of k words: log(1 + k / n) (Hewitt 2021)."""
+    return recipe.count / len(recipe.averaged)
+
+
+def _shares_of_pieces(recipe: Recipe) -> float:
+    """1 / m for a word of m different pieces."""
+    return float(sum(np.unique(pieces, return_counts=True)[1].max() / len(pieces) for pieces in recipe.pieces))
+
+
+@dataclass(frozen=True)
+class Method:
+    """One `--method NAME`. rows: (recipe, names of the tables, tables) -> rows of the new words, (k, D), for each.
+
+    scale: c where none is given; None: there is no noise. largest_shares: sum over the new words of the largest weight
+    that an old row has in theirs, where rows are means of old ones. needs_pieces: of every word, `Recipe.pieces`.
+    """
+
+    rows: Callable[[Recipe, Sequence[str], Sequence[Table]], list[np.ndarray]]
+    scale: float | None = None
+    largest_shares: Callable[[Recipe], float] | None = None
+    needs_pieces: bool = False
+
+
+#: name -> method, in the order of tables. To add one is to add a function and a line here. The scale of the gaussian is
+#: that of Hewitt's code, that of `normal` fairseq's.
+METHODS = {
+    "avg": Method(_averages, largest_shares=_share_of_average),
+    "gaussian": Method(_gaussian, scale=1e-5),
+    "zeros": Method(_zeros),
+    "normal": Method(_normal, scale=1.0),
+    "subword": Method(_averages_of_pieces, largest_shares=_shares_of_pieces, needs_pieces=True),
+}
 
 
 def _columns(table: Table) -> int:

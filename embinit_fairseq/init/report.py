@@ -8,14 +8,76 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from embinit_fairseq.errors import counted
+from embinit_fairseq.vocab.dictionary import Vocabulary
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Numbers about a table: moments, coverage, position encodings, absorption (Kim et al. 2024, Tables 2 and 6).
+
+_BLOCK_ROWS = 8192  # float64 copies of a block only, whatever the table's size
+
+
+def describe(matrix: np.ndarray) -> dict[str, float]:
+    """min, max, mean and sample standard deviation over all elements, accumulated in float64.
+
+    Empty or single-element tables have std nan, as numpy's ddof=1.
+    """
+    count = matrix.size
+    if count == 0:
+        return dict.fromkeys(("min", "max", "mean", "std"), math.nan)
+    blocks = [matrix[start : start + _BLOCK_ROWS] for start in range(0, len(matrix), _BLOCK_ROWS)]
+    mean = math.fsum(float(block.sum(dtype=np.float64)) for block in blocks) / count
+    squares = math.fsum(float(((block.astype(np.float64) - mean) ** 2).sum()) for block in blocks)
+    return {
+        "min": float(matrix.min()),
+        "max": float(matrix.max()),
+        "mean": mean,
+        "std": math.sqrt(squares / (count - 1)) if count > 1 else math.nan,
+    }
+
+
+def coverage(vocabulary: Vocabulary, matched: np.ndarray) -> dict[str, float | int]:
+    """matched: (N,) bool. How many of these rows stand for text, and their share of all types and running tokens."""
+    found = matched & vocabulary.regular
+    types, mass = int(vocabulary.regular.sum()), int(vocabulary.counts[vocabulary.regular].sum())
+    return {
+        "found": int(found.sum()),
+        "coverage_types": float(found.sum() / types) if types else 0.0,
+        "coverage_tokens": float(vocabulary.counts[found].sum() / mass) if mass else 0.0,
+    }
+
+
+def xavier_bound(rows: int, dim: int) -> float:
+    """a of U(-a, a), a = sqrt(6 / (N + D)) (Glorot and Bengio 2010; Kim 3.1)."""
+    return math.sqrt(6.0 / (rows + dim))
+
+
+def absorption_ratio(std: float, scale: float, position_std: float | None) -> float | None:
+    """Standard deviation of the scaled embeddings over that of the position encoding they are added to.
+
+    None without positions. Kim section 6: GloVe at D = 300 has 6.39 / 0.67 = 9.5, Xavier 0.27 / 0.67 = 0.4.
+    """
+    return std * scale / position_std if position_std else None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 VERSION = 1
+
+
+_COLUMNS = ("min", "max", "mean", "sigma", "x scale", "absorption")
+#: title, its moments, its absorption ratio; what words have comes before what is true of the matrix as a whole
+_LINES = (
+    ("model's own", "before", None),
+    ("source rows", "source_moments", None),
+    ("rows with a vector", "matched", "matched_absorption_ratio"),
+    ("all rows", "after", "absorption_ratio"),
+)
 
 
 def pack_rows(mask: np.ndarray) -> str:
@@ -32,6 +94,20 @@ def unpack_rows(packed: str, rows: int) -> np.ndarray:
 def symbols_digest(symbols: Sequence[str]) -> str:
     """A short hash of a dictionary's symbols in their order."""
     return hashlib.sha256("\n".join(symbols).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def other_dictionaries(record: dict[str, Any], symbols: Mapping[str, Sequence[str]]) -> list[str]:
+    """Slots whose dictionary is another one of the same size: its words would get the rows of others.
+
+    symbols: by slot, in the order of rows. Slots that either side does not have are left out.
+    """
+    slots = record.get("slots", {})
+    wrong = []
+    for name, found in symbols.items():
+        slot = slots.get(name, {})
+        if slot.get("rows") == len(found) and slot.get("dictionary") not in (None, symbols_digest(found)):
+            wrong.append(name)
+    return wrong
 
 
 def signature(slot: dict[str, Any], version: str) -> str:
@@ -61,23 +137,27 @@ def render(record: dict[str, Any]) -> str:
         tied = f" (tied with {', '.join(slot['tied'])})" if slot["tied"] else ""
         lines.append(f"  {name}{tied}: {slot['rows']:,} x {slot['dim']}  {slot['signature']}")
         if slot["source"]:
-            rules = ", ".join(f"{rule} {count:,}" for rule, count in slot["rows_by_rule"].items())
-            lines.append(
-                f"    found {counted(slot['found'], 'word')} ({rules}); "
-                f"coverage {slot['coverage_types']:.1%} of types, {slot['coverage_tokens']:.1%} of tokens"
-            )
-        lines.append(f"    {'':<22} {'min':>10} {'max':>10} {'mean':>10} {'sigma':>10} {'x scale':>10}")
-        for title, key in (("model's own", "before"), ("source rows", "source_moments"), ("after", "after")):
-            if slot[key]:
-                lines.append(f"    {title:<22}{_numbers(slot[key], slot['embed_scale'])}")
+            lines.append(f"    found {_found(slot)}")
+            if "sources" in slot["source"]:
+                lines.append(f"      in all sources: {counted(slot['source']['found_in_all'], 'word')}")
+            lines += [f"      {file['name']}: {_found(file)}" for file in slot["source"].get("sources", ())]
+        lines.append(f"    {'':<22}" + "".join(f" {title:>10}" for title in _COLUMNS))
+        for title, key, ratio in _LINES:
+            if slot.get(key):  # reports of older versions have no matched rows
+                lines.append(f"    {title:<22}{_numbers(slot[key], slot['embed_scale'], slot.get(ratio))}")
         if slot["position_std"] is not None:
-            ratio = slot["absorption_ratio"]
-            lines.append(
-                f"    {'position encoding':<22}{'':>33} {slot['position_std']:>10.4g}   absorption ratio {ratio:.3g}"
-            )
+            lines.append(f"    {'position encoding':<22}{'':>33} {slot['position_std']:>10.4g}")
     return "\n".join(lines)
 
 
-def _numbers(moments: dict[str, float], scale: float) -> str:
+def _found(source: dict[str, Any]) -> str:
+    """How much of the dictionary a source has, by rule."""
+    rules = ", ".join(f"{rule} {count:,}" for rule, count in source["rows_by_rule"].items())
+    shares = f"{source['coverage_types']:.1%} of types, {source['coverage_tokens']:.1%} of tokens"
+    return f"{counted(source['found'], 'word')} ({rules}); coverage {shares}"
+
+
+def _numbers(moments: dict[str, float], scale: float, ratio: float | None) -> str:
     values = [moments["min"], moments["max"], moments["mean"], moments["std"], moments["std"] * scale]
-    return "".join(f" {value:>10.4g}" if math.isfinite(value) else f" {'-':>10}" for value in values)
+    cells = [f"{value:>10.4g}" if math.isfinite(value) else f"{'-':>10}" for value in values]
+    return " " + " ".join(cells + ([] if ratio is None else [f"{ratio:>10.3g}"]))

@@ -1,4 +1,4 @@
-"""The initialisations of Kim et al. 2024 as pure functions: (source rows, draws) -> table.
+"""The initialisations of Kim et al. 2024 as pure functions, (source rows, draws) -> matrix, and their table STRATEGIES.
 
 X (N, D) is the slot's table, X_p the rows of the source that were found, X_x the Xavier matrix drawn for N x D;
 mean and sigma are over all elements, sigma with the sample's n - 1. `<pad>` is zeroed by the caller of `build`.
@@ -6,15 +6,27 @@ mean and sigma are over all elements, sigma with the sample's n - 1. `<pad>` is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from embinit_fairseq.errors import CoverageError
-from embinit_fairseq.init.draws import Draws
-from embinit_fairseq.init.fills import FILLS, fill_xavier
-from embinit_fairseq.init.statistics import describe
+from embinit_fairseq.init.draws import FILLS, Draws, fill_xavier
+from embinit_fairseq.init.report import describe
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What one of several sources side by side lacks.
+
+    columns: those of that source. rows: (G,) int64 into `Source.placed`, the rows that it does not have. composed:
+    (G,) bool, which of them were put together from that source's sub-words; the others are to be filled.
+    """
+
+    columns: slice
+    rows: np.ndarray
+    composed: np.ndarray
 
 
 @dataclass
@@ -23,7 +35,8 @@ class Source:
 
     rows: (K,) int64 rows of the table that were found; vectors: (K, D) float32, X_p. composed_rows, composed: (J,)
     and (J, D): rows put together from sub-words (`--embed-init-oov subword`), which take part in a transformation but
-    not in mean and sigma. oov: how the remaining rows are filled.
+    not in mean and sigma. oov: how the remaining rows are filled. gaps: the columns of these K + J rows that have no
+    vector, where sources stand side by side.
     """
 
     rows: np.ndarray
@@ -31,6 +44,7 @@ class Source:
     oov: str = "xavier"
     composed_rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     composed: np.ndarray | None = None
+    gaps: Sequence[Gap] = ()
 
     @property
     def placed_rows(self) -> np.ndarray:
@@ -40,13 +54,47 @@ class Source:
     @property
     def placed(self) -> np.ndarray:
         """(K + J, D) their vectors."""
-        return self.vectors if self.composed is None else np.concatenate([self.vectors, self.composed])
+        return np.concatenate([self.vectors, self.composed]) if len(self.composed_rows) else self.vectors
+
+    @property
+    def given(self) -> np.ndarray:
+        """The elements of X_p that are of vectors: (K, D), or where there are gaps a flat array."""
+        if not self.gaps:
+            return self.vectors
+        given = np.ones(self.vectors.shape, dtype=bool)
+        for gap in self.gaps:
+            given[gap.rows[gap.rows < len(self.rows)], gap.columns] = False
+        return self.vectors[given]
+
+    @property
+    def complete(self) -> np.ndarray:
+        """(K,) bool: matched rows without a gap."""
+        complete = np.ones(len(self.rows), dtype=bool)
+        for gap in self.gaps:
+            complete[gap.rows[gap.rows < len(self.rows)]] = False
+        return complete
 
 
-Strategy = Callable[["Source | None", Draws], np.ndarray]
+#: (source, None for one that draws everything; draws) -> (N, D) float32
+Rule = Callable[["Source | None", Draws], np.ndarray]
 
 
-def build(strategy: Strategy, source: Source | None, draws: Draws, pad_row: int | None) -> np.ndarray:
+@dataclass(frozen=True)
+class Strategy:
+    """One `--embed-init NAME`. rule: what fills the matrix.
+
+    needs_source: does it want vectors? fills: are there rows without a vector to fill (`--embed-init-oov`)?
+    scaled: does `--embed-init-std` apply? always_scaled: without it, too, the values are moved to a sigma.
+    """
+
+    rule: Rule
+    needs_source: bool = False
+    fills: bool = False
+    scaled: bool = False
+    always_scaled: bool = True
+
+
+def build(strategy: Rule, source: Source | None, draws: Draws, pad_row: int | None) -> np.ndarray:
     """The (N, D) float32 table of a slot, `<pad>` zero."""
     table = strategy(source, draws)
     if pad_row is not None:
@@ -66,26 +114,25 @@ def normal(source: Source | None, draws: Draws) -> np.ndarray:
 
 def pretrained(source: Source | None, draws: Draws) -> np.ndarray:
     """The rows of the source as they are (Kim 3.2, 3.3)."""
-    return _place(source, source.placed, draws)
+    return _place(source, _values(source, draws), draws)
 
 
 def pretrained_xavier(source: Source | None, draws: Draws) -> np.ndarray:
     """(x - mean(X_p)) * sigma_x / sigma_p (Kim eq. 1)."""
-    mean, std = _moments(source)
-    return _place(source, _affine(source.placed, mean, draws.target_std / std, 0.0), draws)
+    return _place(source, _values(source, draws, rescaled=True), draws)
 
 
-def shuffled(source: Source | None, draws: Draws) -> np.ndarray:
-    """Rows and columns of X_p permuted at random; no word keeps its vector (Kim 3.4)."""
-    placed = source.placed
+def shuffled(source: Source | None, draws: Draws, rescaled: bool = False) -> np.ndarray:
+    """Rows and columns of X_p permuted at random; no word keeps its vector (Kim 3.4). rescaled: those of eq. 1."""
+    placed = _values(source, draws, rescaled)
     columns = draws.generator("shuffle_columns").permutation(draws.dim)
     rows = draws.derangement(len(placed)) if len(placed) > 1 else np.arange(len(placed))
     return _place(source, placed[rows][:, columns], draws)
 
 
-def shuffled_elements(source: Source | None, draws: Draws) -> np.ndarray:
-    """All elements of X_p permuted at random (`--embed-init-shuffle elements`)."""
-    placed = source.placed.reshape(-1).copy()
+def shuffled_elements(source: Source | None, draws: Draws, rescaled: bool = False) -> np.ndarray:
+    """All elements of X_p permuted at random (`--embed-init-shuffle elements`). rescaled: those of eq. 1."""
+    placed = _values(source, draws, rescaled).reshape(-1).copy()
     draws.generator("shuffle_elements").shuffle(placed)
     return _place(source, placed.reshape(-1, draws.dim), draws)
 
@@ -98,7 +145,7 @@ def xavier_pretrained(source: Source | None, draws: Draws) -> np.ndarray:
 
 
 def _moments(source: Source) -> tuple[float, float]:
-    moments = describe(source.vectors)
+    moments = describe(source.given)
     if not moments["std"] > 0:
         raise CoverageError(
             "the vectors that were found are all the same number, so that they have no sigma to standardise: "
@@ -116,6 +163,24 @@ def _affine(values: np.ndarray, shift: float, scale: float, offset: float) -> np
     return result
 
 
+def _values(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
+    """(K + J, D) what the placed rows get: the vectors as they are, or of eq. 1; gaps filled as `source.oov` says."""
+    values = source.placed
+    if rescaled:
+        mean, std = _moments(source)
+        values = _affine(values, mean, draws.target_std / std, 0.0)
+    elif source.gaps:
+        values = values.copy()
+    for gap in source.gaps:
+        empty = gap.rows[~gap.composed]
+        if len(empty):
+            known = np.setdiff1d(np.arange(len(source.rows)), gap.rows)
+            fill = FILLS.get(source.oov, fill_xavier)
+            rows = source.placed_rows[empty]
+            values[empty, gap.columns] = fill(rows, draws, values[known, gap.columns], gap.columns)
+    return values
+
+
 def _place(source: Source, placed: np.ndarray, draws: Draws) -> np.ndarray:
     """Put the source's (transformed) rows into the table and fill the others."""
     table = np.empty((draws.rows, draws.dim), dtype=np.float32)
@@ -128,3 +193,14 @@ def _place(source: Source, placed: np.ndarray, draws: Draws) -> np.ndarray:
         fill = FILLS.get(source.oov, fill_xavier)
         table[rows] = fill(rows, draws, table[source.rows])
     return table
+
+
+#: name -> strategy, in the order of tables. To add one is to add a function and a line here.
+STRATEGIES = {
+    "normal": Strategy(normal),
+    "xavier": Strategy(xavier, scaled=True),
+    "pretrained": Strategy(pretrained, needs_source=True, fills=True),
+    "pretrained_xavier": Strategy(pretrained_xavier, needs_source=True, fills=True, scaled=True),
+    "shuffled": Strategy(shuffled, needs_source=True, fills=True, scaled=True, always_scaled=False),
+    "xavier_pretrained": Strategy(xavier_pretrained, needs_source=True),
+}

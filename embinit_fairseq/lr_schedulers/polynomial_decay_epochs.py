@@ -4,7 +4,7 @@ polynomial_decay must be told the number of updates and of warm-up updates. Here
 `--max-update`) and `--warmup-ratio`: with U updates in all, int(U * ratio) of them, at least 1, are warm-up. Ke et al.
 2021 fine-tune with `--warmup-ratio 0.06`. Their fork of fairseq forgets --update-freq when it counts updates.
 
-The length of an epoch becomes known when fairseq has made the first training iterator (hooks/epoch_length.py). It is
+The length of an epoch becomes known when fairseq has made the first training iterator (hooks/wraps.py). It is
 kept in the checkpoint: a run that is continued follows the schedule it began with. If an epoch has another length by
 then (--batch-size, --update-freq, workers, data), the updates that are left are counted anew from where the run is.
 """
@@ -25,7 +25,7 @@ from fairseq.optim.lr_scheduler.polynomial_decay_schedule import (
 from omegaconf import II
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.hooks import epoch_length
+from embinit_fairseq.hooks import wraps
 
 logger = logging.getLogger(__name__)
 
@@ -192,4 +192,4 @@ def check_options(cfg: PolynomialDecayEpochsConfig) -> None:
         )
 
 
-epoch_length.install()
+wraps.tell_epoch_lengths()

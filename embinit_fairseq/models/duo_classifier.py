@@ -16,16 +16,15 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
+from embinit_fairseq.architectures.hub import load_trained
+from embinit_fairseq.architectures.options import check_ranges, check_restored, flag
+from embinit_fairseq.architectures.state_dicts import find_head, fit_heads
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.hooks.options import Request, request_from
 from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY
 from embinit_fairseq.models.embinit_classifier import ClassifierHub
-from embinit_fairseq.models.hub import load_trained
-from embinit_fairseq.models.ranges import check_ranges, flag
-from embinit_fairseq.models.restoring import check_restored
-from embinit_fairseq.models.state_dicts import find_head, fit_heads
 from embinit_fairseq.modules.duo_classifier import ATTENTIONS, DuoSentenceEmbedding
-from embinit_fairseq.modules.transformer_init import init_table
+from embinit_fairseq.modules.initialisation import init_table
 
 logger = logging.getLogger(__name__)
 SLOTS = ("encoder", "encoder_p")

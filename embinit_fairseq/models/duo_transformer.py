@@ -4,29 +4,158 @@ No code of the authors is public and the text leaves choices open; ours are in d
 --duo-share-weights, --duo-norm and --duo-fusion are the rows of the paper's Table 5.
 """
 
-from __future__ import annotations
+# no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
+from dataclasses import dataclass, field
+from typing import Any, Optional
 
-from typing import Any
-
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model
 from torch import nn
 
-from embinit_fairseq.models.duo_decoder import DuoDecoder
-from embinit_fairseq.models.duo_embedding import SUFFIXES
-from embinit_fairseq.models.duo_encoder import DuoEncoder
-from embinit_fairseq.models.duo_options import (
-    DuoTransformerConfig,
-    check_options,
-    check_shared,
-    function_options,
-    side_config,
-    table_dims,
+from embinit_fairseq.architectures.duo import SUFFIXES, DuoDecoder, DuoEncoder, DuoSideConfig
+from embinit_fairseq.architectures.options import (
+    SIDES,
+    TranslationConfig,
+    check_joined,
+    check_ranges,
+    flag,
+    layer_config,
+    register_presets,
+    side_option,
+    tied_output,
 )
-from embinit_fairseq.models.presets import register_presets
-from embinit_fairseq.models.translation_model import TranslationModel
-from embinit_fairseq.models.translation_options import SIDES, tied_output
-from embinit_fairseq.modules.duo_init import init_duo_params
-from embinit_fairseq.modules.transformer_init import init_table
+from embinit_fairseq.architectures.translation import TranslationModel
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.modules.duo import SHARING, StreamConfig
+from embinit_fairseq.modules.initialisation import init_duo_params, init_table
+
+# ---- Options of `--arch duo_transformer_*`: what they are, which go together, what they make of a side --------------
+
+ON_OFF = ChoiceEnum(["on", "off"])
+#: of --duo-share-weights, in every preset
+DEFAULT_SHARING = "stream"
+#: --duo-share-weights, as command lines and checkpoints had it before there was `pair`
+_OLD_SHARING = {"on": "stream"}
+#: sizes that a side has for itself
+_SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "learned_pos")
+#: options that only a second stream has
+_DUO = ("duo_share_weights", "duo_norm", "duo_fusion")
+
+
+@dataclass
+class DuoTransformerConfig(TranslationConfig):
+    """Options of fairseq's `transformer` under the same names, and those of the two streams."""
+
+    duo_streams: int = field(
+        default=2, metadata={"help": "2: two embeddings of every word; 1: fairseq's transformer, to compare with"}
+    )
+    duo_share_weights: ChoiceEnum([*SHARING, *_OLD_SHARING]) = field(
+        default=DEFAULT_SHARING,
+        metadata={
+            "help": "4 projections in each attention instead of 6. stream: one for keys and values of a stream; "
+            "pair: one for the keys of both streams, one for their values. (on: the older name of stream)"
+        },
+    )
+    duo_norm: ChoiceEnum(["off", *SIDES, "all"]) = field(
+        default="decoder", metadata={"help": "where residuals are those of the values' stream (equation 6)"}
+    )
+    duo_fusion: ON_OFF = field(
+        default="on", metadata={"help": "fusion layer, and logits against a projection of both tables side by side"}
+    )
+    encoder_dim_s: Optional[int] = field(
+        default=None, metadata={"help": "dimension of the encoder's first table, mapped to its width (default: that)"}
+    )
+    encoder_dim_p: Optional[int] = field(default=None, metadata={"help": "of its second table"})
+    decoder_dim_s: Optional[int] = field(
+        default=None,
+        metadata={"help": "of the decoder's first table (default: its width; the encoder's table if they are shared)"},
+    )
+    decoder_dim_p: Optional[int] = field(default=None, metadata={"help": "of its second table"})
+    encoder_learned_pos: bool = field(default=False, metadata={"help": "learned positions instead of sinusoids"})
+    decoder_learned_pos: bool = field(default=False, metadata={"help": "learned positions instead of sinusoids"})
+    no_token_positional_embeddings: bool = field(default=False, metadata={"help": "no positions at all"})
+
+
+def check_options(cfg: Any) -> None:
+    """Raises OptionError, which names the flag, for numbers that no model can have."""
+    check_ranges(cfg)
+    if cfg.duo_streams not in (1, len(SUFFIXES)):
+        raise OptionError(f"--duo-streams {cfg.duo_streams}: must be 1 or {len(SUFFIXES)}")
+    for name in (f"{side}_dim_{stream}" for side in SIDES for stream in "sp"):
+        dim = getattr(cfg, name)
+        if dim is not None and dim < 1:
+            raise OptionError(f"{flag(name)} {dim}: must be at least 1")
+        if dim is not None and name.endswith("_p") and cfg.duo_streams == 1:
+            raise OptionError(f"{flag(name)} is for a second stream: drop it or --duo-streams 1")
+    for side in SIDES:
+        width, learned = (side_option(cfg, side, name) for name in ("embed_dim", "learned_pos"))
+        if width < 4 and not (learned or cfg.no_token_positional_embeddings):
+            raise OptionError(f"--{side}-embed-dim {width}: sinusoidal positions need a width of 4 or more")
+
+
+def check_shared(cfg: Any, source: Any, target: Any) -> None:
+    """--share-all-embeddings: raises OptionError for dictionaries or tables that cannot be one."""
+    check_joined(source, target)
+    for stream, ours, theirs in zip("sp", *(table_dims(cfg, side) for side in SIDES)):
+        if ours != theirs:
+            raise OptionError(
+                f"--share-all-embeddings: --decoder-dim-{stream} {theirs}, but the encoder's table, which is to be the "
+                f"same, has {ours} columns: drop it, or give --encoder-dim-{stream} {theirs}"
+            )
+
+
+def table_dims(cfg: Any, side: str) -> list[int]:
+    """Dimensions of a side's tables: as given, else its width, or what the encoder has if the tables are shared."""
+    if side == "decoder" and cfg.share_all_embeddings:
+        defaults = table_dims(cfg, "encoder")
+    else:
+        defaults = [side_option(cfg, side, "embed_dim")] * cfg.duo_streams
+    return [getattr(cfg, f"{side}_dim_{stream}") or default for stream, default in zip("sp", defaults)]
+
+
+def sharing(cfg: Any) -> str:
+    """What --duo-share-weights says, in one of the names of SHARING."""
+    given = str(cfg.duo_share_weights)
+    return _OLD_SHARING.get(given, given)
+
+
+def side_config(cfg: Any, side: str) -> DuoSideConfig:
+    """What the options make of encoder or decoder."""
+    streams = StreamConfig(
+        cfg.duo_streams,
+        # one stream has no sharing: its keys and values are those of an ordinary transformer
+        share_weights=sharing(cfg) if cfg.duo_streams > 1 else "off",
+        duo_norm=str(cfg.duo_norm) in ("all", side),
+    )
+    return DuoSideConfig(
+        layer=layer_config(cfg, side),
+        streams=streams,
+        num_layers=side_option(cfg, side, "layers"),
+        max_positions=cfg.max_source_positions if side == "encoder" else cfg.max_target_positions,
+        scale_embedding=not cfg.no_scale_embedding,
+        positions=not cfg.no_token_positional_embeddings,
+        learned_pos=side_option(cfg, side, "learned_pos"),
+        fusion=str(cfg.duo_fusion) == "on",
+        attention_kernel=str(cfg.attention_kernel),
+    )
+
+
+def function_options(cfg: Any) -> dict[str, Any]:
+    """Of cfg, what decides which weights there are and what is computed with them."""
+    names = ["duo_streams", *(_DUO if cfg.duo_streams > 1 else ()), "activation_fn", "no_scale_embedding"]
+    names += ["no_token_positional_embeddings", "share_all_embeddings"]
+    if not cfg.no_token_positional_embeddings:  # learned ones have a row each
+        learned = {"max_source_positions": cfg.encoder_learned_pos, "max_target_positions": cfg.decoder_learned_pos}
+        names += [name for name, is_learned in learned.items() if is_learned]
+    return {
+        **{name: sharing(cfg) if name == "duo_share_weights" else getattr(cfg, name) for name in names},
+        **{f"{side}_{name}": side_option(cfg, side, name) for side in SIDES for name in _SIZES},
+        **{f"{side}_dim_{stream}": dim for side in SIDES for stream, dim in zip("sp", table_dims(cfg, side))},
+        "share_decoder_input_output_embed": tied_output(cfg),
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 @register_model("duo_transformer", dataclass=DuoTransformerConfig)
@@ -34,7 +163,7 @@ class DuoTransformerModel(TranslationModel):
     """Encoder and decoder with one or two streams."""
 
     @classmethod
-    def build_model(cls, cfg: DuoTransformerConfig, task: Any) -> DuoTransformerModel:
+    def build_model(cls, cfg: DuoTransformerConfig, task: Any) -> "DuoTransformerModel":
         """Build for a task with two dictionaries.
 
         Raises OptionError for options out of range and for those that contradict each other.

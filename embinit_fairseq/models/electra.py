@@ -16,13 +16,12 @@ from typing import Any, NamedTuple, Optional
 from fairseq.models import FairseqEncoder, register_model
 from torch import Tensor
 
+from embinit_fairseq.architectures.options import check_ranges, register_presets
+from embinit_fairseq.architectures.tupe import TupeEncoder, build_sentence_encoder
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models.presets import register_presets
-from embinit_fairseq.models.ranges import check_ranges
 from embinit_fairseq.models.tupe import SIZES, TupeConfig, TupeModel, check_block_size, masks
-from embinit_fairseq.models.tupe_encoder import TupeEncoder, build_sentence_encoder
-from embinit_fairseq.modules.bert_init import init_bert_params
-from embinit_fairseq.modules.replaced_tokens import ReplacedTokenHead, draw_tokens
+from embinit_fairseq.modules.heads import ReplacedTokenHead, draw_tokens
+from embinit_fairseq.modules.initialisation import init_bert_params
 
 logger = logging.getLogger(__name__)
 

@@ -17,17 +17,15 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoderModel, register_model
 from torch import Tensor, nn
 
+from embinit_fairseq.architectures.hub import load_hub
+from embinit_fairseq.architectures.options import check_ranges, check_restored, register_presets
+from embinit_fairseq.architectures.state_dicts import check_weights, find_head, fit_heads, fit_pre_training_parts
+from embinit_fairseq.architectures.tupe import TupeEncoder, check_effects, function_options
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models.presets import register_presets
-from embinit_fairseq.models.ranges import check_ranges
-from embinit_fairseq.models.restoring import check_restored
-from embinit_fairseq.models.state_dicts import check_weights, find_head, fit_heads, fit_pre_training_parts
-from embinit_fairseq.models.tupe_encoder import TupeEncoder, check_effects, function_options
-from embinit_fairseq.models.tupe_hub import load_hub
 from embinit_fairseq.modules.attention_kernels import KERNELS, check_trainable
-from embinit_fairseq.modules.bert_init import init_bert_params
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
 from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead
+from embinit_fairseq.modules.initialisation import init_bert_params
 from embinit_fairseq.modules.sentence_encoder import SentenceEncoder
 
 logger = logging.getLogger(__name__)

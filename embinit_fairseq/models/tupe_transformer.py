@@ -11,21 +11,22 @@ from typing import Any, Optional
 from fairseq.models import register_model
 from torch import nn
 
-from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models.presets import register_presets
-from embinit_fairseq.models.ranges import check_ranges, flag
-from embinit_fairseq.models.translation_model import TranslationModel
-from embinit_fairseq.models.translation_options import (
+from embinit_fairseq.architectures.options import (
     SIDES,
     TranslationConfig,
     check_joined,
+    check_ranges,
+    flag,
     layer_config,
+    register_presets,
     side_option,
     tied_output,
 )
-from embinit_fairseq.models.tupe_transformer_sides import SideConfig, TupeTransformerDecoder, TupeTransformerEncoder
+from embinit_fairseq.architectures.translation import TranslationModel
+from embinit_fairseq.architectures.tupe_transformer import SideConfig, TupeTransformerDecoder, TupeTransformerEncoder
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.modules.initialisation import init_table, init_transformer_params
 from embinit_fairseq.modules.position_bias import check_buckets
-from embinit_fairseq.modules.transformer_init import init_table, init_transformer_params
 
 
 @dataclass

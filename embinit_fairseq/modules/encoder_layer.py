@@ -11,9 +11,86 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embinit_fairseq.modules.attention_kernels import AttentionBias
-from embinit_fairseq.modules.packing import Packing
-from embinit_fairseq.modules.self_attention import SelfAttention
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.modules.attention_kernels import AttentionBias, attend
+
+# ---- Batches without their padding: what looks at one token at a time need not look at padding ----------------------
+# Sentences of different lengths are padded to the longest one, and a batch of them may be mostly padding. Behind the
+# embeddings, an encoder's linear maps, layer norms and dropout take the tokens alone, one after the other; only
+# attention sees rows of one length.
+
+#: with less padding than this share of a batch, what is saved is less than what packing and spreading cost
+WORTHWHILE = 1 / 16
+
+
+class Packing:
+    """Where the N tokens of a batch are. padding_mask: (batch, len), True at padding."""
+
+    def __init__(self, padding_mask: Tensor) -> None:
+        self.shape = padding_mask.shape
+        self.places = padding_mask.logical_not().flatten().nonzero().squeeze(1)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(batch, len, C) -> (N, C)."""
+        return x.flatten(0, 1).index_select(0, self.places)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """(N, C) -> (batch, len, C), zero at padding."""
+        rows = x.new_zeros(self.shape.numel(), x.shape[-1])
+        return rows.index_copy(0, self.places, x).unflatten(0, self.shape)
+
+
+def packing_of(padding_mask: Tensor | None, tokens: int) -> Packing | None:
+    """The packing of a batch with so many tokens, or None where it is not worthwhile."""
+    if padding_mask is None or padding_mask.numel() - tokens < WORTHWHILE * padding_mask.numel():
+        return None
+    return Packing(padding_mask)
+
+
+# ---- Multi-head self-attention that adds whatever positional bias it is given ---------------------------------------
+# softmax((x W^Q) (x W^K)^T / sqrt(num_terms d) + B) (x W^V) W^O           Ke et al. 2021, equations (4) to (11)
+
+
+class SelfAttention(nn.Module):
+    """C: embed_dim. Queries, keys and values come from one matrix product (rows q, k, v)."""
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, num_terms: int = 1) -> None:
+        super().__init__()
+        if embed_dim % num_heads:
+            raise OptionError(
+                f"{num_heads} attention heads do not divide the width {embed_dim}; numbers that do: "
+                f"{', '.join(str(n) for n in range(1, 33) if embed_dim % n == 0)}"
+            )
+        self.num_heads, self.dropout = num_heads, dropout
+        self.scale = (num_terms * (embed_dim // num_heads)) ** -0.5
+        self.qkv_proj = nn.Linear(embed_dim, 3 * embed_dim)
+        self.out_proj = nn.Linear(embed_dim, embed_dim)
+
+    def forward(
+        self,
+        x: Tensor,
+        attn_bias: AttentionBias,
+        projections: tuple[Tensor, Tensor] | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """x (batch, tgt_len, C), or (N, C) with a packing -> the same shape.
+
+        projections: (tgt_len, C) to add to queries and keys, or None.
+        """
+        qkv = self.qkv_proj(x)
+        q, k, v = (qkv if packing is None else packing.spread(qkv)).chunk(3, dim=-1)
+        if projections is not None:
+            q, k = q + projections[0], k + projections[1]
+        dropout = self.dropout if self.training else 0.0
+        y = attend(self._heads(q), self._heads(k), self._heads(v), attn_bias, self.scale, dropout)
+        y = y.transpose(1, 2).flatten(2)
+        return self.out_proj(y if packing is None else packing.pack(y))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)  # (batch, num_heads, len, head_dim)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 #: choices of --activation-fn; gelu is the exact one (erf)
 ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu}

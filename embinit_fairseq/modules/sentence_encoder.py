@@ -11,8 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.modules.attention_kernels import AttentionBias, choose_kernel, prepare, situation
-from embinit_fairseq.modules.encoder_layer import EncoderLayer, LayerConfig
-from embinit_fairseq.modules.packing import Packing, packing_of
+from embinit_fairseq.modules.encoder_layer import EncoderLayer, LayerConfig, Packing, packing_of
 from embinit_fairseq.modules.position_encoding import PositionEncoding
 
 logger = logging.getLogger(__name__)

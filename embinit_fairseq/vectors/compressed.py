@@ -13,15 +13,19 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from embinit_fairseq import bounded
+from embinit_fairseq.bounded import CHUNK, LineGuard, LongLine, line_number
 from embinit_fairseq.errors import VectorFileError
 
-#: Bytes read at a time: large enough to amortise the call, small enough for a second-level cache.
-CHUNK = 1 << 18
+#: Bytes of a zip archive's table of contents, at most: 150,000 members. Python reads it whole, and torch does.
+LARGEST_CONTENTS = 1 << 24
 
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
-_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_XZ = b"\xfd7zXZ\x00"
+#: Bytes of memory that unpacking may take: `xz -9` needs 65 MB, but a file may ask for 4 GB. The others need little.
+UNPACKING = 1 << 28
 #: What zipfile raises, besides BadZipFile, for damaged, encrypted and unknown archives.
 _ZIP_DAMAGE = (RuntimeError, IndexError, ValueError, OverflowError, struct.error)
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile)
@@ -77,17 +81,37 @@ def is_zip(path: str) -> bool:
         return file.read(4) in _ZIP_MAGIC
 
 
-def open_zip(path: str) -> zipfile.ZipFile:
-    """Open a zip archive; close it. Raises VectorFileError for a damaged or unknown one."""
-    try:
-        return zipfile.ZipFile(path)
-    except _ZIP_DAMAGE as error:
-        raise VectorFileError(f"{path}: the zip archive is damaged or unknown ({error}). Download it again.") from error
+class _Archive(io.BufferedReader):
+    """A zip archive that is not read in one go, as its table of contents is, however large it says that it is."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > LARGEST_CONTENTS:
+            raise VectorFileError(
+                f"{self.raw.name}: the zip archive is damaged (its table of contents has {size:,} bytes). "
+                "Download it again."
+            )
+        return super().read(size)
+
+
+@contextlib.contextmanager
+def open_zip(path: str) -> Iterator[zipfile.ZipFile]:
+    """Open a zip archive. Raises VectorFileError for a damaged or unknown one."""
+    with _Archive(io.FileIO(path)) as file:
+        try:
+            archive = zipfile.ZipFile(file)
+        except _ZIP_DAMAGE as error:
+            raise VectorFileError(
+                f"{path}: the zip archive is damaged or unknown ({error}). Download it again."
+            ) from error
+        with archive:
+            yield archive
 
 
 def open_member(path: str, archive: zipfile.ZipFile, name: str) -> BinaryIO:
     """Open a file in an archive; close it. path: for messages."""
     try:
+        if archive.getinfo(name).compress_type == zipfile.ZIP_LZMA:
+            raise NotImplementedError("packed by LZMA, which may take any amount of memory")
         return archive.open(name)
     except KeyError:
         held = ", ".join(archive.namelist()[:10])
@@ -124,6 +148,81 @@ def open_bytes(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader]:
     The packing is recognised from content. Raises VectorFileError if there is no such file or member, if it cannot be
     read, and, from any read inside the `with` block, if it is damaged or cut short.
     """
+    with _unpacked(path) as raw, io.BufferedReader(raw, chunk) as stream:
+        yield stream
+
+
+@contextlib.contextmanager
+def open_lines(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader]:
+    """As `open_bytes`, to be read by lines: VectorFileError, too, from a read that meets a line without end."""
+    try:
+        with _unpacked(path) as raw, io.BufferedReader(LineGuard(raw), chunk) as stream:
+            yield stream
+    except LongLine as cause:
+        with open_bytes(path) as stream:
+            number = line_number(stream, cause.offset)
+        raise VectorFileError(
+            f"{path}:{number}: longer than {bounded.LONGEST_LINE:,} bytes, which no line of vectors is: the file is "
+            "damaged or no text of vectors, or --embed-init-format is wrong for it. Download it again."
+        ) from cause
+
+
+class _Xz(io.RawIOBase):
+    """What an .xz file holds, as `lzma.LZMAFile` reads it, but with at most UNPACKING bytes of memory."""
+
+    def __init__(self, path: str) -> None:
+        self._file = io.FileIO(path)
+        self._unpacker: lzma.LZMADecompressor | None = _xz_stream()  # None: at the end
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def close(self) -> None:
+        """With the file."""
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        """As that of any raw stream."""
+        data = b""
+        while not data and self._unpacker is not None:
+            data = self._more(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _more(self, size: int) -> bytes:
+        """At most `size` bytes; none does not mean the end."""
+        packed = self._unpacker.unused_data if self._unpacker.eof else b""
+        if self._unpacker.eof:  # a file may be several streams, with zeros between them
+            packed = packed.lstrip(b"\0")
+            while not packed and (block := self._file.read(CHUNK)):
+                packed = block.lstrip(b"\0")
+            self._unpacker = _xz_stream() if packed and _XZ.startswith(packed[: len(_XZ)]) else None
+            if self._unpacker is None:
+                return b""
+        elif self._unpacker.needs_input:
+            packed = self._file.read(CHUNK)
+            if not packed:
+                raise EOFError("it ends before its last stream does")
+        try:
+            return self._unpacker.decompress(packed, size)
+        except lzma.LZMAError as error:
+            if "Memory usage" in str(error):
+                raise lzma.LZMAError(f"it asks for more than {UNPACKING:,} bytes of memory; unpack it first") from error
+            raise
+
+
+def _xz_stream() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=UNPACKING)
+
+
+_OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, _XZ: _Xz}
+
+
+@contextlib.contextmanager
+def _unpacked(path: str) -> Iterator[Any]:
+    """The raw stream of what is in the file."""
     archive_path, member = split_member(path)
     check_exists(archive_path)
     with readable(path), contextlib.ExitStack() as stack:
@@ -134,10 +233,9 @@ def open_bytes(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader]:
                 raise VectorFileError(
                     f"{path}: no such member. The archive holds {', '.join(archive.namelist()[:10])}."
                 )
-            raw = stack.enter_context(open_member(path, archive, name))
-        else:
-            with open(archive_path, "rb") as file:
-                head = file.read(6)
-            opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
-            raw = stack.enter_context(opener(archive_path) if opener else io.FileIO(archive_path))
-        yield stack.enter_context(io.BufferedReader(raw, chunk))
+            yield stack.enter_context(open_member(path, archive, name))
+            return
+        with open(archive_path, "rb") as file:
+            head = file.read(6)
+        opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), io.FileIO)
+        yield stack.enter_context(opener(archive_path))

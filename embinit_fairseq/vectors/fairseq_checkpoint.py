@@ -6,15 +6,128 @@ Letters: V rows that were read, D columns.
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.vectors.binary_checks import check_dimension, check_finite, existing_file
-from embinit_fairseq.vectors.fairseq_dict import find_dictionary, fit_rows, read_rows, task_setting
+from embinit_fairseq.vectors.binary import check_dimension, check_finite, existing_file
 from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
-from embinit_fairseq.vectors.torch_file import TorchMatrix, load_safely, matrices, plain_types
+from embinit_fairseq.vectors.torch_file import TorchMatrix, load_safely, matrices
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_dictionary
+
+# ---- Which row of a fairseq checkpoint's table belongs to which symbol, read without fairseq ------------------------
+# Row order is that of fairseq's Dictionary: `<s>`, `<pad>`, `</s>`, `<unk>`, the lines of `dict.txt`, and then what the
+# task appends: `<mask>`, language tags.
+
+#: Tasks that append one row, `<mask>`.
+_MASK_TASKS = ("masked_lm", "denoising", "multilingual_masked_lm", "sentence_prediction", "sentence_ranking")
+#: Tasks that append language tags and perhaps `<mask>`: rows without a name here.
+_TAG_TASKS = (
+    "multilingual_denoising",
+    "multilingual_language_modeling",
+    "multilingual_translation",
+    "online_backtranslation",
+    "semisupervised_translation",
+    "translation_from_pretrained_bart",
+    "translation_multi_simple_epoch",
+)
+
+
+@dataclass
+class FairseqRows:
+    """words: symbol -> row, without specials and fillers. specials: role -> row. size: rows the dictionary needs."""
+
+    size: int
+    words: dict[str, int]
+    specials: dict[str, int] = field(default_factory=dict)
+    overwritten: int = 0
+
+
+def read_rows(file: Path) -> FairseqRows:
+    """The rows that `dict.txt` (`symbol count [#fairseq:overwrite]` a line) describes; CheckpointError if malformed."""
+    vocabulary = read_dictionary(file, "", CheckpointError)
+    rows = {symbol: row for row, symbol in enumerate(vocabulary.symbols)}
+    specials = {role: row for row, role in vocabulary.roles.items()}  # an overwritten <s> stays row 0 for fairseq
+    if "<mask>" in rows:
+        specials["mask"] = rows["<mask>"]
+    words = {s: row for s, row in rows.items() if s not in (*SPECIAL_SYMBOLS, "<mask>") and not is_filler(s)}
+    return FairseqRows(len(vocabulary), words, specials, len(vocabulary) - len(rows))
+
+
+def fit_rows(rows: FairseqRows, file: Path, checkpoint: str, table: str, count: int, task: str) -> None:
+    """Name what the task appended; CheckpointError unless dictionary and table (of `count` rows) belong together."""
+    more = count - rows.size
+    if more == 0 or (more > 0 and task in _TAG_TASKS):
+        return
+    if more == 1 and task in _MASK_TASKS and "mask" not in rows.specials:
+        rows.specials["mask"] = rows.size
+        return
+    raise CheckpointError(
+        f"{checkpoint}: {table} has {count} rows, but {file.name} beside it describes {rows.size} (4 specials and its "
+        f"lines; task {task or 'unknown'}); put the dictionary of this checkpoint's training data beside it"
+    )
+
+
+def task_setting(checkpoint: dict[str, Any], name: str) -> str | None:
+    """A setting of the training task, from `cfg` (fairseq >= 0.10) or `args` (before); None if it is not there."""
+    args = checkpoint.get("args")
+    cfg = _get(checkpoint.get("cfg"), "task")
+    keys = ("_name", "task") if name == "task" else (name,)
+    for settings in (cfg, args):
+        for key in keys:
+            value = _get(settings, key)
+            if isinstance(value, str) and value:
+                return value
+    return None
+
+
+def _get(settings: Any, key: str) -> Any:
+    if isinstance(settings, Namespace):
+        return getattr(settings, key, None)
+    return settings.get(key) if isinstance(settings, dict) else None
+
+
+def find_dictionary(checkpoint: Path, language: str | None, data: str | None, count: int, task: str) -> Path:
+    """The dictionary beside a checkpoint whose table has `count` rows; CheckpointError if there is none.
+
+    `dict.<language>.txt`, else `dict.txt`. fairseq often does not record the languages (it infers them from the names
+    of the data): then the one `dict.*.txt` whose size fits the table.
+    """
+    names = ([f"dict.{language}.txt"] if language and Path(language).name == language else []) + ["dict.txt"]
+    for name in names:
+        if (checkpoint.parent / name).is_file():
+            return checkpoint.parent / name
+    others = [] if language else sorted(checkpoint.parent.glob("dict.*.txt"))
+    fitting = {file.read_bytes(): file for file in reversed(others) if _fits(file, count, task)}
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    if others:
+        found = ", ".join(file.name for file in others)
+        raise CheckpointError(
+            f"{checkpoint}: which dictionary belongs to its table of {count} rows? It names no languages, and of "
+            f"{found} {'more than one fits' if fitting else 'none fits'}; copy the right one to dict.txt beside it"
+        )
+    origin = f" (it was trained with the data in {data})" if data else ""
+    raise CheckpointError(
+        f"{checkpoint}: no dictionary beside it (looked for {' and '.join(names)}); copy it from the folder of "
+        f"binarised data{origin}"
+    )
+
+
+def _fits(file: Path, count: int, task: str) -> bool:
+    try:
+        fit_rows(read_rows(file), file, "", "", count, task)
+    except CheckpointError:
+        return False
+    return True
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 #: side -> names of its table, `_p`: the second one of Duo. RoBERTa's encoder was called a decoder before fairseq 0.10.
 _TABLES = {
@@ -50,7 +163,7 @@ class FairseqCheckpoint:
                 f"{self.path}: of a fairseq checkpoint the table of {', '.join(_TABLES)} can be taken, not of {side!r}"
             )
         file = existing_file(self.path)
-        checkpoint = load_safely(file, CheckpointError, "a fairseq checkpoint", plain_types())
+        checkpoint = load_safely(file, CheckpointError, "a fairseq checkpoint")
         self.table, found, self._matrix = self._find_table(checkpoint, side or "encoder")
         self.rows, self.dim = self._matrix.shape
         check_dimension(f"{self.path} ({self.table})", self.dim, dim)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BufferedReader
@@ -15,16 +15,152 @@ from io import BufferedReader
 import numpy as np
 
 from embinit_fairseq.errors import OptionError, VectorFileError, counted
-from embinit_fairseq.vectors.binary_checks import check_dimension, check_finite, existing_file
-from embinit_fairseq.vectors.binary_scan import RecordScan
+from embinit_fairseq.vectors.binary import RecordScan, check_dimension, check_finite, existing_file, mapped_rows
 from embinit_fairseq.vectors.compressed import readable
-from embinit_fairseq.vectors.fasttext_head import FastTextHead, read_head
-from embinit_fairseq.vectors.fasttext_ngrams import ngram_buckets
-from embinit_fairseq.vectors.mapped_rows import mapped_rows
-from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
+from embinit_fairseq.vectors.table import WIDEST, Origin, VectorTable, Wanted
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The parts of a fastText binary in front of its vectors: magic number, version, training arguments, counts.
+#
+# Little-endian and without padding: https://github.com/facebookresearch/fastText, files args.cc, dictionary.cc,
+# fasttext.cc (versions 11 and 12).
+
+MAGIC = 793712314
+_VERSIONS = (11, 12)
+_SUPERVISED = 3
+_ENTRY = 9  # bytes of a dictionary entry behind its word: count (int64), type (int8)
+#: magic, version; dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate, t;
+#: entries, words, labels, tokens, pruned buckets (-1: not pruned)
+_HEAD = struct.Struct("<2i12id3i2q")
+_LONGEST_NGRAM = 100  # characters
+
+
+@dataclass(frozen=True)
+class FastTextHead:
+    """What is needed of the head. The dictionary's entries follow at byte `SIZE`."""
+
+    dim: int
+    bucket: int
+    minn: int
+    maxn: int
+    entries: int  # words, then labels
+    words: int
+    pruned: int  # buckets that were kept, -1: all
+
+    SIZE = _HEAD.size
+    ENTRY = _ENTRY
+
+    @property
+    def has_ngrams(self) -> bool:
+        """Whether words have n-gram rows at all."""
+        return self.maxn > 0 and self.bucket > 0 and self.pruned != 0
+
+
+def read_head(path: str, content: bytes, size: int) -> FastTextHead:
+    """The head of a fastText binary, from the file's beginning; VectorFileError if it is none or cannot be right.
+
+    size: bytes of the whole file.
+    """
+    if content[:2] in (b"\x1f\x8b", b"PK", b"BZ") or content.startswith(b"\xfd7zXZ"):
+        raise VectorFileError(f"{path}: packed; fastText binaries are read in place. Unpack it first (gunzip, unzip).")
+    if len(content) >= 4 and content[:4] != struct.pack("<i", MAGIC):
+        raise VectorFileError(
+            f"{path}: no fastText binary (it begins with {content[:8]!r}). Name the file's format with "
+            "--embed-init-format."
+        )
+    if len(content) < _HEAD.size:
+        raise VectorFileError(f"{path}: cut short inside the head. Download it again.")
+    fields = _HEAD.unpack(content[: _HEAD.size])
+    version, dim, model, bucket, minn, maxn = (fields[index] for index in (1, 2, 9, 10, 11, 12))
+    entries, words, labels, _, pruned = fields[15:]
+    if version not in _VERSIONS:
+        raise VectorFileError(
+            f"{path}: fastText's file version {version} is not known (known: {_VERSIONS}). Save the model with "
+            "fastText 0.9, or use its .vec file."
+        )
+    plausible = (
+        0 < dim <= WIDEST
+        and bucket >= 0
+        and maxn <= _LONGEST_NGRAM
+        and 0 < words <= entries
+        and words + labels == entries
+        and entries * (1 + _ENTRY) + 8 * max(pruned, 0) <= size - _HEAD.size
+        and pruned >= -1
+    )
+    if not plausible:
+        raise VectorFileError(
+            f"{path}: damaged or cut short: its head announces {words} words among {entries} entries, {bucket} "
+            f"buckets, n-grams of {maxn} characters and {dim} columns, the file has {size} bytes. Download it again."
+        )
+    if version == 11 and model == _SUPERVISED:
+        maxn = 0  # version 11 had no n-grams of characters in classifiers
+    return FastTextHead(dim, bucket, minn, maxn, entries, words, pruned)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The character n-grams of words, as fastText hashes them (Bojanowski et al. 2017, section 3.2), many words at a time.
+#
+# A word w is read as `<w>`; its n-grams of minn to maxn characters go to buckets by their 32-bit FNV-1a hash.
+# fastText's own quirk is kept: bytes count as *signed*, so those above 127 enter the hash with 24 leading ones. An
+# n-gram of one character that is the `<` or the `>` does not count.
+
+_FNV_BASIS = np.uint32(2166136261)
+_FNV_PRIME = np.uint32(16777619)
+_LONGEST_CHARACTER = 4  # bytes of UTF-8
+
+
+def ngram_buckets(words: Sequence[str], minn: int, maxn: int, bucket: int) -> tuple[np.ndarray, np.ndarray]:
+    """(index of the word (n,) int64, bucket (n,) int64) of all n-grams of all words, ordered by word.
+
+    An n-gram that occurs twice in a word counts twice. Words must be encodable as UTF-8.
+    """
+    text = "".join([f"<{word}>" for word in words])
+    raw = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+    signed = raw.view(np.int8).astype(np.int32).view(np.uint32)
+    position = np.flatnonzero((raw & 0xC0) != 0x80)  # first byte of each character
+    size = np.diff(position, append=len(raw))  # its bytes
+    length = np.fromiter(map(len, words), np.int64, len(words)) + 2  # characters of each word
+    word_of = np.repeat(np.arange(len(words)), length)
+    end = np.repeat(np.cumsum(length), length)  # for each character, where its word ends
+
+    start = np.arange(len(position))  # first character of each n-gram
+    hashed = np.full(len(start), _FNV_BASIS, dtype=np.uint32)
+    owners, buckets = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for n in range(1, maxn + 1):
+        fits = start + n <= end[start]
+        start, hashed = start[fits], hashed[fits]
+        if not len(start):
+            break
+        hashed = _append(hashed, start + n - 1, position, size, signed)
+        if n >= minn:
+            inner = np.ones(len(start), dtype=bool)
+            if n == 1:
+                inner = (start + length[word_of[start]] != end[start]) & (start + 1 != end[start])
+            owners.append(word_of[start[inner]])
+            buckets.append((hashed[inner] % np.uint32(bucket)).astype(np.int64))
+    owner = np.concatenate(owners)
+    order = np.argsort(owner, kind="stable")
+    return owner[order], np.concatenate(buckets)[order]
+
+
+def _append(
+    hashed: np.ndarray, character: np.ndarray, position: np.ndarray, size: np.ndarray, signed: np.ndarray
+) -> np.ndarray:
+    """The hashes after the bytes of one more character each."""
+    for byte in range(_LONGEST_CHARACTER):
+        longer = size[character] > byte
+        if not longer.any():
+            break
+        value = signed[np.minimum(position[character] + byte, len(signed) - 1)]
+        hashed = np.where(longer, (hashed ^ value) * _FNV_PRIME, hashed)
+    return hashed
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 _END_OF_SENTENCE = "</s>"  # the one word that fastText does not cut
-_CHUNK = 4096  # words whose rows are held at a time
+#: Held at a time: words with their rows, n-grams of them, bytes of rows. The latter two are for long words, wide rows.
+_CHUNK, _NGRAMS, _HELD = 4096, 1 << 19, 1 << 28
 
 
 @dataclass(frozen=True)
@@ -109,9 +245,10 @@ class FastTextBinary:
     def _read_layout(self, stream: BufferedReader) -> _Layout:
         """What stands between the dictionary and the matrix: kept buckets, a flag, the matrix's shape."""
         head = self._head
-        pairs = np.frombuffer(stream.read(8 * max(head.pruned, 0)), dtype="<i4")
+        pruned = stream.tell()
+        stream.seek(8 * max(head.pruned, 0), os.SEEK_CUR)
         tail = stream.read(17)
-        if len(pairs) != 2 * max(head.pruned, 0) or len(tail) < 17:
+        if len(tail) < 17:
             raise VectorFileError(f"{self.path}: cut short behind the dictionary. Download it again.")
         if tail[0]:
             raise VectorFileError(
@@ -131,11 +268,13 @@ class FastTextBinary:
             raise VectorFileError(
                 f"{self.path}: cut short: its matrix lacks {counted(missing, 'byte')}. Download it again."
             )
-        return _Layout(offset, rows, self._kept(pairs.reshape(-1, 2).astype(np.int64)))
+        stream.seek(pruned)  # now that there is a row for each of them
+        return _Layout(offset, rows, self._kept(stream))
 
-    def _kept(self, pairs: np.ndarray) -> np.ndarray | None:
+    def _kept(self, stream: BufferedReader) -> np.ndarray | None:
         if self._head.pruned < 0:
             return None
+        pairs = np.frombuffer(stream.read(8 * self._head.pruned), dtype="<i4").reshape(-1, 2).astype(np.int64)
         if len(pairs) and not (pairs[:, 1].min() >= 0 and pairs[:, 1].max() < len(pairs)):
             raise VectorFileError(
                 f"{self.path}: damaged: its pruned buckets point outside the matrix. Download it again."
@@ -148,8 +287,7 @@ class FastTextBinary:
         means = np.zeros((len(words), self.dim), dtype=np.float32)
         counts = np.zeros(len(words), dtype=np.int64)
         with readable(self.path):
-            for begin in range(0, len(words), _CHUNK):
-                part = slice(begin, begin + _CHUNK)
+            for part in self._parts(words):
                 owner, rows = self._rows(words[part], None if own is None else own[part])
                 needed, place = np.unique(rows, return_inverse=True)
                 stored = mapped_rows(self.path, layout.offset, 4 * self.dim, needed).view("<f4")
@@ -158,6 +296,19 @@ class FastTextBinary:
                 del stored  # before the next ones are fetched
         means /= np.maximum(counts, 1).astype(np.float32)[:, None]
         return means, counts
+
+    def _parts(self, words: list[str]) -> Iterator[slice]:
+        """Consecutive parts of the words: _CHUNK of them, or fewer if they have many n-grams or the rows are wide."""
+        most = min(_NGRAMS, _HELD // (4 * self.dim))
+        begin = ngrams = 0
+        for index, word in enumerate(words):
+            own = (len(word) + 2) * max(1, self._head.maxn - max(self._head.minn, 1) + 1)
+            if index - begin == _CHUNK or (ngrams + own > most and index > begin):
+                yield slice(begin, index)
+                begin, ngrams = index, 0
+            ngrams += own
+        if begin < len(words):
+            yield slice(begin, len(words))
 
     def _rows(self, words: list[str], own: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """(index of the word (n,), row of the matrix (n,)) of everything a word's mean is made of, ordered by word."""

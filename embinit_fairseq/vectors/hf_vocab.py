@@ -5,19 +5,124 @@ Read from `tokenizer.json`, else `vocab.txt` (BERT), `vocab.json` (GPT-2, RoBERT
 
 from __future__ import annotations
 
+import re
+import reprlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.errors import VectorFileError
-from embinit_fairseq.vectors.hf_files import read_json, read_optional_json, read_text
-from embinit_fairseq.vectors.hf_specials import find_specials
+from embinit_fairseq import bounded
+from embinit_fairseq.bounded import read_lines
+from embinit_fairseq.errors import EmbinitError, VectorFileError
+
+# ---- Files of a Hugging Face directory: JSON, models of sentencepiece -----------------------------------------------
+
+_REMEDY = "download it again"
+#: Bytes of a tokenizer's file, at most: a floor for small ones, and for each row a piece, its number and its merge.
+_TOKENIZER, _TOKENIZER_ROW = 1 << 24, 1 << 10
+#: Bytes of a model of sentencepiece: those for a hundred languages have 5 MB.
+_SENTENCEPIECE = 1 << 26
+
+
+def largest_tokenizer(rows: int) -> int:
+    """Bytes that the file of a tokenizer may have, where the model's matrix has so many rows."""
+    return _TOKENIZER + _TOKENIZER_ROW * rows
+
+
+def read_json(file: Path, largest: int | None = None) -> dict[str, Any]:
+    """The object in a JSON file; VectorFileError if there is none, or if it has more than `largest` bytes."""
+    content = bounded.read_json(file, VectorFileError, remedy=_REMEDY, largest=largest)
+    if not isinstance(content, dict):
+        raise VectorFileError(f"{file}: not a JSON object; {_REMEDY}")
+    return content
+
+
+def read_optional_json(file: Path) -> dict[str, Any]:
+    """As `read_json`, but an empty object where the file does not exist."""
+    return read_json(file) if file.is_file() else {}
+
+
+def load_sentencepiece(
+    file: str | Path, error: type[EmbinitError] = VectorFileError, flag: str = "", largest: int = _SENTENCEPIECE
+) -> Any:
+    """A sentencepiece processor; `error` if the file is no sentencepiece model of at most `largest` bytes.
+
+    flag: what names the file, for messages.
+    """
+    where = f"{flag} {file}".strip()
+    try:
+        import sentencepiece
+    except ImportError as cause:
+        raise error(f"{where}: reading it needs a package: pip install sentencepiece") from cause
+    processor = sentencepiece.SentencePieceProcessor()
+    content = bounded.read_bytes(file, error, largest, _REMEDY, flag)
+    try:
+        processor.LoadFromSerializedProto(content)
+    except Exception as cause:  # damaged models raise RuntimeError, TypeError and others
+        raise error(
+            f"{where}: not a sentencepiece model ({cause}); give another file, such as a tokenizer.json instead of it, "
+            "or download it again"
+        ) from cause
+    return processor
+
+
+# ---- Which rows of a Hugging Face model play the roles of fairseq's <s>, </s>, <unk>, <pad> and <mask> --------------
+
+#: role -> the keys under which a tokenizer declares it, in the order of preference.
+_DECLARED = {
+    "bos": ("bos_token", "cls_token"),
+    "eos": ("eos_token", "sep_token"),
+    "unk": ("unk_token",),
+    "pad": ("pad_token",),
+    "mask": ("mask_token",),
+}
+
+#: role -> usual spellings, for directories without a declaration.
+_USUAL = {
+    "bos": ("[CLS]", "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
+    "eos": ("[SEP]", "</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+    "unk": ("[UNK]", "<unk>"),
+    "pad": ("[PAD]", "<pad>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+def find_specials(directory: Path, rows: dict[str, int]) -> dict[str, int]:
+    """role -> row; declared by tokenizer_config.json or special_tokens_map.json, else by the usual spellings.
+
+    A role whose token is missing is left out (T5 has no bos). GPT-2 declares `<|endoftext|>` for everything: one row
+    may serve as bos and eos, but not as unk or pad as well.
+    """
+    declared: dict[str, Any] = {}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        content = read_optional_json(directory / name)
+        declared.update({key: value for key, value in content.items() if key.endswith("_token")})
+    names = {key: _spelling(value) for key, value in declared.items()}
+    found: dict[str, int] = {}
+    for role, keys in _DECLARED.items():
+        tokens = [names.get(key) for key in keys] if any(names.values()) else list(_USUAL[role])
+        row = next((rows[token] for token in tokens if token in rows), None)
+        if row is not None and (role in ("bos", "eos") or row not in found.values()):
+            found[role] = row
+    return found
+
+
+def _spelling(declared: Any) -> str | None:
+    """A declaration is a string or an object with the string as its content."""
+    if isinstance(declared, dict):
+        declared = declared.get("content")
+    return declared if isinstance(declared, str) and declared else None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "spm.model", "tokenizer.model")
 VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", *SENTENCEPIECE_FILES)
 
 #: Models whose rows are fairseq's (<s>, <pad>, </s>, <unk>, then the pieces), not their sentencepiece model's.
 FAIRSEQ_ORDER = ("xlm-roberta", "xlm-roberta-xl", "mbart")
+_MOST_ROWS = 1 << 48  # more than any file holds
+_ROW = re.compile("[0-9]{1,12}")
 
 
 @dataclass
@@ -44,8 +149,11 @@ class Vocabulary:
         return [(row, word) for row, word in decoded if word]
 
 
-def read_vocabulary(directory: Path, model_type: str = "") -> Vocabulary:
-    """The vocabulary of a model directory; VectorFileError where there is none or it is damaged."""
+def read_vocabulary(directory: Path, matrix_rows: int, model_type: str = "") -> Vocabulary:
+    """The vocabulary of a model directory; VectorFileError where there is none or it is damaged.
+
+    matrix_rows: of the model's matrix, which say how large the file may be.
+    """
     file = next((directory / name for name in VOCABULARY_FILES if (directory / name).is_file()), None)
     if file is None:
         raise VectorFileError(
@@ -53,20 +161,20 @@ def read_vocabulary(directory: Path, model_type: str = "") -> Vocabulary:
             "this directory with save_pretrained()"
         )
     if file.name == "tokenizer.json":
-        vocabulary = _from_tokenizer_json(file)
+        vocabulary = _from_tokenizer_json(file, largest_tokenizer(matrix_rows))
     elif file.name == "vocab.txt":
-        vocabulary = _from_lines(file)
+        vocabulary = _from_lines(file, matrix_rows)
     elif file.name == "vocab.json":
-        vocabulary = _from_vocab_json(file)
+        vocabulary = _from_vocab_json(file, largest_tokenizer(matrix_rows))
     else:
-        vocabulary = _from_sentencepiece(file, model_type)
+        vocabulary = _from_sentencepiece(file, model_type, largest_tokenizer(matrix_rows))
     _add_tokens(vocabulary, directory)
     vocabulary.specials = find_specials(directory, vocabulary.rows)
     return vocabulary
 
 
-def _from_tokenizer_json(file: Path) -> Vocabulary:
-    content = read_json(file)
+def _from_tokenizer_json(file: Path, largest: int) -> Vocabulary:
+    content = read_json(file, largest)
     model = content.get("model")
     model = model if isinstance(model, dict) else {}
     stored = model.get("vocab")
@@ -74,12 +182,14 @@ def _from_tokenizer_json(file: Path) -> Vocabulary:
     if isinstance(stored, list):  # Unigram: [[piece, score], ...]
         rows: dict[str, Any] = {}
         for row, entry in enumerate(stored):
-            if not isinstance(entry, list) or not entry:
+            if not isinstance(entry, list) or not entry or not isinstance(entry[0], str):
                 raise VectorFileError(f"{file}: entry {row} of its vocabulary is malformed; download it again")
-            duplicates += entry[0] in rows if isinstance(entry[0], str) else 0
-            rows.setdefault(str(entry[0]), row)
+            duplicates += entry[0] in rows
+            rows.setdefault(entry[0], row)
+    elif isinstance(stored, dict):
+        rows = dict(stored)
     else:
-        rows = dict(stored) if isinstance(stored, dict) else {}
+        raise VectorFileError(f"{file}: it holds no vocabulary; download it again")
     added = content.get("added_tokens") or []
     if not isinstance(added, list) or not all(
         isinstance(token, dict) and isinstance(token.get("content"), str) for token in added
@@ -107,14 +217,15 @@ def _tokenizer_markers(content: dict[str, Any], model: dict[str, Any]) -> str:
 
 def _collect_types(part: Any, kinds: set[str]) -> None:
     """The values of all "type" keys of a part of tokenizer.json (parts are nested in sequences)."""
-    if isinstance(part, dict):
-        if isinstance(part.get("type"), str):
-            kinds.add(part["type"])
-        for value in part.values():
-            _collect_types(value, kinds)
-    elif isinstance(part, list):
-        for value in part:
-            _collect_types(value, kinds)
+    left = [part]
+    while left:  # a file may be nested more deeply than functions may be
+        part = left.pop()
+        if isinstance(part, dict):
+            if isinstance(part.get("type"), str):
+                kinds.add(part["type"])
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
 
 
 def _sniff(tokens: Any) -> str:
@@ -126,25 +237,28 @@ def _sniff(tokens: Any) -> str:
     return "auto"
 
 
-def _from_lines(file: Path) -> Vocabulary:
-    lines = read_text(file).split("\n")
-    if lines and not lines[-1]:
-        lines.pop()  # what follows the last newline is no row
+def _from_lines(file: Path, matrix_rows: int) -> Vocabulary:
     rows: dict[str, int] = {}
-    for row, line in enumerate(lines):
-        rows.setdefault(line.rstrip("\r"), row)
-    return Vocabulary(file, _checked(file, rows), "wordpiece", frozenset(), {}, len(lines) - len(rows))
+    number = 0
+    for number, line in read_lines(file, VectorFileError):
+        if number > matrix_rows:
+            raise VectorFileError(
+                f"{file}:{number}: more lines than the model's matrix has rows ({matrix_rows}); weights and tokenizer "
+                "belong to different models: save both with save_pretrained()"
+            )
+        rows.setdefault(line.rstrip("\r"), number - 1)
+    return Vocabulary(file, _checked(file, rows), "wordpiece", frozenset(), {}, number - len(rows))
 
 
-def _from_vocab_json(file: Path) -> Vocabulary:
-    rows = _checked(file, read_json(file))
+def _from_vocab_json(file: Path, largest: int) -> Vocabulary:
+    rows = _checked(file, read_json(file, largest))
     # GPT-2 and RoBERTa keep their merges beside the vocabulary; others (Marian) store sentencepiece's pieces.
     bytelevel = (file.parent / "merges.txt").is_file() and _sniff(rows) in ("bytelevel", "auto")
     return Vocabulary(file, rows, "bytelevel" if bytelevel else _sniff(rows))
 
 
-def _from_sentencepiece(file: Path, model_type: str) -> Vocabulary:
-    processor = load_sentencepiece(file)
+def _from_sentencepiece(file: Path, model_type: str, largest: int) -> Vocabulary:
+    processor = load_sentencepiece(file, largest=largest)
     pieces = [processor.id_to_piece(row) for row in range(processor.get_piece_size())]
     if file.name == "sentencepiece.bpe.model" or model_type in FAIRSEQ_ORDER:
         if model_type not in FAIRSEQ_ORDER:
@@ -162,32 +276,18 @@ def _from_sentencepiece(file: Path, model_type: str) -> Vocabulary:
     return Vocabulary(file, rows, "sentencepiece", frozenset(), {}, len(pieces) - len(rows))
 
 
-def load_sentencepiece(file: Path) -> Any:
-    """A sentencepiece processor; VectorFileError if the file is not a sentencepiece model."""
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise VectorFileError(f"{file}: reading it needs a package: pip install sentencepiece") from error
-    processor = sentencepiece.SentencePieceProcessor()
-    try:
-        processor.LoadFromSerializedProto(file.read_bytes())
-    except Exception as error:  # damaged models raise RuntimeError, TypeError and others
-        raise VectorFileError(
-            f"{file}: not a sentencepiece model ({error}); save tokenizer.json beside it, or download it again"
-        ) from error
-    return processor
-
-
 def _add_tokens(vocabulary: Vocabulary, directory: Path) -> None:
     """Tokens added after training, as slow tokenizers keep them: added_tokens.json, tokenizer_config.json."""
-    found: dict[str, Any] = dict(read_optional_json(directory / "added_tokens.json"))
+    found: dict[str, Any] = _checked(
+        directory / "added_tokens.json", read_optional_json(directory / "added_tokens.json"), empty=True
+    )
     decoder = read_optional_json(directory / "tokenizer_config.json").get("added_tokens_decoder")
     for row, token in (decoder if isinstance(decoder, dict) else {}).items():
-        if isinstance(token, dict) and isinstance(token.get("content"), str) and row.isdecimal():
+        if isinstance(token, dict) and isinstance(token.get("content"), str) and _ROW.fullmatch(row):
             found.setdefault(token["content"], int(row))
     taken = set(vocabulary.rows.values())
     new = {name: row for name, row in found.items() if name not in vocabulary.rows and row not in taken}
-    vocabulary.rows.update(_checked(vocabulary.file, new, empty=True))
+    vocabulary.rows.update(new)
     vocabulary.added |= frozenset(found)
 
 
@@ -195,8 +295,10 @@ def _checked(file: Path, rows: dict[Any, Any], empty: bool = False) -> dict[str,
     if not rows and not empty:
         raise VectorFileError(f"{file}: it holds no vocabulary; download it again")
     for token, row in rows.items():
-        if not isinstance(token, str) or type(row) is not int or row < 0:
-            raise VectorFileError(f"{file}: the token {token!r} has the row {row!r}; download the file again")
+        if type(row) is not int or not 0 <= row < _MOST_ROWS:
+            raise VectorFileError(
+                f"{file}: the token {token[:60]!r} has the row {reprlib.repr(row)}; download it again"
+            )
     return rows
 
 

@@ -7,7 +7,6 @@ Letters: V rows, D columns.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from embinit_fairseq.bounded import LARGEST_JSON, parse_json, read_json
 from embinit_fairseq.errors import VectorFileError, counted
-from embinit_fairseq.vectors.mapped_rows import mapped_rows
+from embinit_fairseq.vectors.binary import mapped_rows
 from embinit_fairseq.vectors.torch_file import load_safely, matrices
 
 #: Where a model may keep its weights, in the order of preference; an index names the shards.
@@ -42,7 +42,7 @@ EMBEDDING_NAMES = (
 )
 
 _FLOATS = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
-_HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
+_LARGEST = 1 << 62  # bytes of a file
 
 
 class Matrix(Protocol):
@@ -118,7 +118,7 @@ def _all_matrices(index: Path, shards: dict[str, str]) -> dict[str, Matrix]:
 
 def _shards(index: Path) -> dict[str, str]:
     """Tensor name -> shard's file name, from an index file."""
-    content = _json(index, index.read_bytes())
+    content = read_json(index, VectorFileError, remedy="download it again")
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
         raise VectorFileError(f"{index}: no 'weight_map' of tensor names and files; download the model again")
@@ -128,7 +128,9 @@ def _shards(index: Path) -> dict[str, str]:
 def _shard_path(index: Path, name: str) -> Path:
     file = index.parent / name
     if Path(name).name != name or not file.is_file():
-        raise VectorFileError(f"{index}: names the shard {name!r}, which is not in the directory; download it again")
+        raise VectorFileError(
+            f"{index}: names the shard {name[:80]!r}, which is not in the directory; download it again"
+        )
     return file
 
 
@@ -141,8 +143,8 @@ def _choose_name(file: Path, names: Iterable[str]) -> str | None:
         found = [name for name in found if "decoder." not in name] or found
         if len(found) > 1:
             raise VectorFileError(
-                f"{file}: several tensors could be the input embedding: {', '.join(found)}; save the model you mean "
-                "alone, or write its matrix to an .npz file with words and matrix"
+                f"{file}: several tensors could be the input embedding: {', '.join(found[:8])}; save the model you "
+                "mean alone, or write its matrix to an .npz file with words and matrix"
             )
         if found:
             return found[0]
@@ -166,22 +168,24 @@ def safetensors_matrices(file: Path) -> dict[str, Matrix]:
     header, start, size = _header(file)
     found: dict[str, Matrix] = {}
     for name, entry in header.items():
-        if name == "__metadata__" or not isinstance(entry, dict) or entry.get("dtype") not in _FLOATS:
+        kind = entry.get("dtype") if isinstance(entry, dict) else None
+        if name == "__metadata__" or not isinstance(kind, str) or kind not in _FLOATS:
             continue
         shape = entry.get("shape")
         if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and n > 0 for n in shape):
             continue
         offsets = entry.get("data_offsets")
         if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(n) is int for n in offsets):
-            raise VectorFileError(f"{file}: the tensor {name!r} has no data_offsets; download the file again")
+            raise VectorFileError(f"{file}: the tensor {name[:80]!r} has no data_offsets; download the file again")
         begin, end = offsets
-        kind = entry["dtype"]
-        if not 0 <= begin <= end or end - begin != shape[0] * shape[1] * _FLOATS[kind].itemsize:
-            raise VectorFileError(f"{file}: the tensor {name!r} has impossible data_offsets; download the file again")
+        if not 0 <= begin <= end < _LARGEST or end - begin != shape[0] * shape[1] * _FLOATS[kind].itemsize:
+            raise VectorFileError(
+                f"{file}: the tensor {name[:80]!r} has impossible data_offsets; download the file again"
+            )
         if start + end > size:
             raise VectorFileError(
-                f"{file}: truncated: the tensor {name!r} lacks {counted(start + end - size, 'byte')}; download the "
-                "file again"
+                f"{file}: truncated: the tensor {name[:80]!r} lacks {counted(start + end - size, 'byte')}; download "
+                "the file again"
             )
         found[name] = SafetensorsMatrix(file, kind, (shape[0], shape[1]), start + begin)
     return found
@@ -197,16 +201,9 @@ def _header(file: Path) -> tuple[dict[str, Any], int, int]:
                 f"{file}: a Git LFS pointer, not the weights themselves; run 'git lfs pull' in the model's directory"
             )
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-        if not 2 <= length <= min(_HEADER_LIMIT, size - 8):
+        if not 2 <= length <= min(LARGEST_JSON, size - 8):
             raise VectorFileError(f"{file}: not a safetensors file, or truncated; download it again")
-        header = _json(file, stream.read(length))
+        header = parse_json(stream.read(length), f"{file}: its header", VectorFileError, remedy="download it again")
     if not isinstance(header, dict):
         raise VectorFileError(f"{file}: its header is not a table of tensors; download it again")
     return header, 8 + length, size
-
-
-def _json(file: Path, content: bytes) -> Any:
-    try:
-        return json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise VectorFileError(f"{file}: its JSON cannot be read ({error}); download it again") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +14,13 @@ import numpy as np
 
 from embinit_fairseq.errors import OptionError, VectorFileError, counted
 from embinit_fairseq.vectors.compressed import check_exists, open_member, open_zip, readable
-from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
-from embinit_fairseq.vectors.text_head import dimension_error
+from embinit_fairseq.vectors.table import WIDEST, Origin, VectorTable, Wanted
+from embinit_fairseq.vectors.text_lines import dimension_error
 
 _MATRIX_NAMES = ("matrix", "vectors")
-_BLOCK = 1 << 20  # bytes of the matrix read at a time
+_BLOCK = 1 << 20  # bytes of an array read at a time
+_LONGEST_HEADER = 1 << 16  # bytes; NumPy itself refuses more than 10,000, but reads them first
+_LONGEST_WORD = 1 << 16  # bytes, as it is stored
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -28,10 +32,11 @@ class _Member:
     shape: tuple[int, ...]
     fortran: bool
     dtype: np.dtype
+    start: int  # bytes of the header
 
 
 class NpzVectors:
-    """Reader of an `.npz` archive, compressed or not; rows are read in blocks, so memory grows with the wanted ones.
+    """Reader of an `.npz` archive, compressed or not; read in blocks, so that memory grows with the wanted rows.
 
     dim: the expected D (None: as the file says). strict is accepted for uniformity: such a file has no broken lines.
     """
@@ -73,15 +78,19 @@ class NpzVectors:
             raise self._refuse(
                 f"{counted(words.shape[0], 'word')}, but {counted(matrix.shape[0], 'row')} in `{matrix_name}`"
             )
+        if not 0 < words.dtype.itemsize <= _LONGEST_WORD:
+            raise self._refuse(f"`words` holds strings of {words.dtype.itemsize:,} bytes")
         if 0 in matrix.shape:
             raise self._refuse(f"`{matrix_name}` is empty (shape {matrix.shape})")
+        if matrix.shape[1] > WIDEST:
+            raise self._refuse(f"`{matrix_name}` has {matrix.shape[1]:,} columns, more than vectors have")
         return words, matrix
 
     def _header(self, archive: zipfile.ZipFile, name: str) -> _Member:
         info = archive.getinfo(f"{name}.npy")
         with self._open(archive, name) as stream:
             member = self._read_header(stream, name)
-            expected = stream.tell() + int(np.prod(member.shape, dtype=object)) * member.dtype.itemsize
+        expected = member.start + math.prod(member.shape) * member.dtype.itemsize
         if member.dtype.hasobject:
             raise self._refuse(f"`{name}` holds Python objects, which are not loaded because they could run code")
         if info.file_size != expected:
@@ -92,62 +101,71 @@ class NpzVectors:
         return open_member(self.path, archive, f"{name}.npy")
 
     def _read_header(self, stream: BinaryIO, name: str) -> _Member:
+        head = io.BytesIO(stream.read(_LONGEST_HEADER))
         try:
-            version = np.lib.format.read_magic(stream)
-            return _Member(name, *_HEADERS[version](stream))
-        except (ValueError, KeyError, TypeError) as error:
-            raise self._refuse(f"`{name}` has no readable NumPy header ({error})") from error
+            version = np.lib.format.read_magic(head)
+            return _Member(name, *_HEADERS[version](head), head.tell())
+        except Exception as error:  # it is Python's literals that are parsed: whatever can be wrong with those
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]  # may quote the header in full
+            raise self._refuse(f"`{name}` has no readable NumPy header ({reason})") from error
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Read the wanted rows (None: all). Raises VectorFileError if the file is damaged or a wanted row is not
-        finite in float32. A matrix in Fortran order is read whole."""
+        finite in float32."""
         words: dict[str, None] = {}
-        parts: list[np.ndarray] = []
+        kept: list[int] = []  # rows of the file, ascending
         duplicates = 0
         with self._archive() as archive:
-            for names, block in self._blocks(archive):
-                kept = []
-                for index, name in enumerate(names):
+            for start, block in self._blocks(archive, self._words, 1):
+                for row, name in enumerate(self._decode(block[:, 0]), start):
                     if wanted is None or name in wanted:
-                        duplicates += name in words
-                        if name not in words:
-                            kept.append(index)
+                        if name in words:
+                            duplicates += 1
+                        else:
                             words[name] = None
-                parts.append(self._rows(block, names, kept))
-        matrix = np.concatenate(parts)
+                            kept.append(row)
+            matrix = self._take(archive, np.array(kept, dtype=np.int64))
+        self._check_finite(list(words), matrix)
         origin = Origin(self.path, self.format, self._matrix.shape[0], self.dim, duplicates=duplicates)
         return VectorTable(list(words), matrix, origin)
 
-    def _rows(self, block: np.ndarray, names: list[str], kept: list[int]) -> np.ndarray:
+    def _take(self, archive: zipfile.ZipFile, rows: np.ndarray) -> np.ndarray:
+        """The rows (n,), which ascend, of the matrix: (n, D) float32. All of the file is read: it has a check sum."""
+        matrix = np.empty((len(rows), self.dim), np.float32)
+        # in Fortran order the file has one column after the other
+        columns = list(range(self.dim)) if self._matrix.fortran else [slice(None)]
         with np.errstate(over="ignore"):
-            rows = np.ascontiguousarray(block[kept], dtype=np.float32)
-        broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-        if len(broken):
-            raise VectorFileError(
-                f"{self.path}: the vector of {names[kept[broken[0]]]!r} holds NaN, infinity or a number beyond "
-                "float32. Repair the row or take another file."
-            )
-        return rows
+            for start, block in self._blocks(archive, self._matrix, 1 if self._matrix.fortran else self.dim):
+                column, first = divmod(start, self._matrix.shape[0])
+                begin, end = np.searchsorted(rows, (first, first + len(block)))
+                picked = block[rows[begin:end] - first]
+                matrix[begin:end, columns[column]] = picked[:, 0] if self._matrix.fortran else picked
+        return matrix
 
-    def _blocks(self, archive: zipfile.ZipFile) -> Iterator[tuple[list[str], np.ndarray]]:
-        """(words, rows (n, D)) of consecutive parts of the arrays."""
-        rows, dim = self._matrix.shape
-        step = rows if self._matrix.fortran else max(1, _BLOCK // (dim * self._matrix.dtype.itemsize))
-        with self._open(archive, "words") as text, self._open(archive, self._matrix.name) as numbers:
-            self._read_header(text, "words")
-            self._read_header(numbers, self._matrix.name)
-            for start in range(0, rows, step):
-                count = min(step, rows - start)
-                names = self._take(text, self._words.dtype, count)
-                block = self._take(numbers, self._matrix.dtype, count * dim)
-                block = block.reshape(dim, rows).T if self._matrix.fortran else block.reshape(count, dim)
-                yield self._decode(names), block
+    def _check_finite(self, words: list[str], matrix: np.ndarray) -> None:
+        step = max(1, _BLOCK // self.dim)
+        for begin in range(0, len(matrix), step):
+            broken = np.flatnonzero(~np.isfinite(matrix[begin : begin + step]).all(axis=1))
+            if len(broken):
+                raise VectorFileError(
+                    f"{self.path}: the vector of {words[begin + broken[0]][:60]!r} holds NaN, infinity or a number "
+                    "beyond float32. Repair the row or take another file."
+                )
 
-    def _take(self, stream: BinaryIO, dtype: np.dtype, count: int) -> np.ndarray:
-        data = stream.read(count * dtype.itemsize)
-        if len(data) != count * dtype.itemsize:
-            raise self._refuse("cut short")
-        return np.frombuffer(data, dtype) if dtype.itemsize else np.zeros(count, dtype)
+    def _blocks(self, archive: zipfile.ZipFile, member: _Member, width: int) -> Iterator[tuple[int, np.ndarray]]:
+        """(number of the first row, rows (n, width)) of consecutive parts of an array; of one in Fortran order, whose
+        columns have width 1 here, no part goes from one column to the next."""
+        rows, size = member.shape[0], member.dtype.itemsize * width
+        step = max(1, _BLOCK // size)
+        with self._open(archive, member.name) as stream:
+            stream.read(member.start)
+            for column in range(math.prod(member.shape) // (rows * width)):
+                for start in range(0, rows, step):
+                    count = min(step, rows - start)
+                    data = stream.read(count * size)
+                    if len(data) != count * size:
+                        raise self._refuse("cut short")
+                    yield column * rows + start, np.frombuffer(data, member.dtype).reshape(count, width)
 
     def _decode(self, names: np.ndarray) -> list[str]:
         try:

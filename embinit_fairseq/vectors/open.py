@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from embinit_fairseq.errors import OptionError, VectorFileError
+from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError, VectorFileError, counted
 from embinit_fairseq.vectors.compressed import check_exists, is_zip, open_bytes, split_member, zip_members
 from embinit_fairseq.vectors.table import VectorReader
-from embinit_fairseq.vectors.text_head import header_of, numeric_tail
+from embinit_fairseq.vectors.text_lines import header_of, numeric_tail
 
-#: word2vec: text of word2vec or fastText, with a header.
-FORMATS = ("glove", "word2vec", "word2vec_bin", "fasttext_bin", "huggingface", "fairseq", "npz")
+
+@dataclass(frozen=True)
+class Format:
+    """module, reader: the class that reads it, imported when it is needed. told: what else the class is told.
+
+    sided: has a file several embedding matrices, so that the reader must be told a side?
+    """
+
+    module: str
+    reader: str
+    told: Mapping[str, Any] = field(default_factory=dict)
+    sided: bool = False
+
+
+#: name -> format. To add one is to write a reader, a line here, and how it is recognised in `recognise`.
+FORMATS = {
+    "glove": Format("embinit_fairseq.vectors.text", "TextVectors", {"header": False}),
+    "word2vec": Format("embinit_fairseq.vectors.text", "TextVectors", {"header": True}),  # fastText's .vec, too
+    "word2vec_bin": Format("embinit_fairseq.vectors.word2vec_bin", "Word2VecBinary"),
+    "fasttext_bin": Format("embinit_fairseq.vectors.fasttext_bin", "FastTextBinary"),
+    "huggingface": Format("embinit_fairseq.vectors.huggingface", "HuggingFaceDirectory"),
+    "fairseq": Format("embinit_fairseq.vectors.fairseq_checkpoint", "FairseqCheckpoint", sided=True),
+    "npz": Format("embinit_fairseq.vectors.npz", "NpzVectors"),
+}
 
 _FASTTEXT_MAGIC = struct.pack("<i", 793712314)
 _PICKLE = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"  # the magic number torch.save wrote before 1.6
@@ -38,33 +65,9 @@ def open_vectors(
         format = recognise(path)
     if format not in FORMATS:
         raise OptionError(f"--embed-init-format {format}: no such format. Choose from {', '.join(FORMATS)}.")
-    if format in ("glove", "word2vec"):
-        from embinit_fairseq.vectors.text import TextVectors
-
-        return TextVectors(path, dim, strict, header=format == "word2vec")
-    if format == "npz":
-        from embinit_fairseq.vectors.npz import NpzVectors
-
-        return NpzVectors(path, dim, strict)
-    return _open_binary(path, format, dim, strict, side)
-
-
-def _open_binary(path: str, format: str, dim: int | None, strict: bool, side: str | None) -> VectorReader:
-    if format == "word2vec_bin":
-        from embinit_fairseq.vectors.word2vec_bin import Word2VecBinary
-
-        return Word2VecBinary(path, dim, strict)
-    if format == "fasttext_bin":
-        from embinit_fairseq.vectors.fasttext_bin import FastTextBinary
-
-        return FastTextBinary(path, dim, strict)
-    if format == "huggingface":
-        from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
-
-        return HuggingFaceDirectory(path, dim, strict)
-    from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
-
-    return FairseqCheckpoint(path, dim, strict, side=side)
+    chosen = FORMATS[format]
+    reader = getattr(importlib.import_module(chosen.module), chosen.reader)
+    return reader(path, dim, strict, **chosen.told, **({"side": side} if chosen.sided else {}))
 
 
 def recognise(path: str) -> str:
@@ -101,4 +104,107 @@ def _from_head(path: str, head: bytes) -> str:
     raise VectorFileError(
         f"{path}: not recognised as a source of vectors. Name what it is with --embed-init-format "
         f"({', '.join(FORMATS)}), or correct --embed-init-path."
+    )
+
+
+# ---- What a user may write where a source of vectors is meant, and how it is opened ---------------------------------
+#     FILE              one source
+#     concat:A,B,...    the vectors side by side, D = D_A + D_B + ...
+#     avg:A,B,...       the mean of the vectors of the sources that have the word (Coates and Bollegala 2018)
+#     concat-l2:...     the same of vectors of length 1, so that each source has the same weight; without it the values
+#     avg-l2:...        are taken as they are, and vectors of larger scale count for more
+#
+# What several sources have for a dictionary is put together in `embinit_fairseq.init.alignment`.
+
+_SEVERAL = re.compile(r"(concat|avg)(-l2)?:(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """text: what the user wrote. files: path and format (None: to be recognised). how: None, "concat" or "avg"."""
+
+    text: str = field(compare=False)
+    files: tuple[tuple[str, str | None], ...]
+    how: str | None = None
+    unit: bool = False
+
+    @property
+    def method(self) -> str | None:
+        """What is before the colon."""
+        return self.how and self.how + ("-l2" if self.unit else "")
+
+    @property
+    def paths(self) -> list[str]:
+        """The files, in the user's order."""
+        return [path for path, _ in self.files]
+
+    def named(self, name: Callable[[str], str]) -> str:
+        """The text with another name for each path."""
+        if self.how is None:
+            return name(self.paths[0])
+        files = ((f"{format}=" if format else "") + name(path).replace(",", ",,") for path, format in self.files)
+        return f"{self.method}:{','.join(files)}"
+
+
+def parse_source(text: str, format: str | None = None) -> SourceSpec:
+    """`FILE`, or `concat:A,B` and so on, where each may be `FORMAT=FILE`. `,,` is a comma inside a name.
+
+    format: of the files that name none. `~` is expanded. Raises OptionError for fewer than two files.
+    """
+    several = _SEVERAL.fullmatch(text)
+    if several is None:
+        return SourceSpec(text, ((os.path.expanduser(text), format),))
+    how, unit, rest = several.groups()
+    files = [part.replace("\0", ",") for part in rest.replace(",,", "\0").split(",")]
+    if len(files) < 2 or "" in files:
+        raise OptionError(
+            f"--embed-init-path {text}: expected at least two files with commas between them ({how}:A,B); "
+            "a comma inside a name is written twice, and a file whose name begins so is ./" + how + ":..."
+        )
+    chosen = []
+    for file in files:
+        name, separator, path = file.partition("=")
+        own = name if separator and name in FORMATS else None
+        chosen.append((os.path.expanduser(path if own else file), own or format))
+    return SourceSpec(text, tuple(chosen), how, unit is not None)
+
+
+def open_sources(
+    spec: SourceSpec, dim: int | None = None, strict: bool = False, side: str | None = None
+) -> list[VectorReader]:
+    """The readers of all files. dim: the D of the table (None: any).
+
+    Raises VectorFileError; DimensionError unless the dimensions of the files give D; OptionError for a mean of several.
+    """
+
+    def opened(file: tuple[str, str | None], dim: int | None) -> VectorReader:
+        return open_vectors(file[0], format=file[1], dim=dim, strict=strict, side=side)
+
+    if spec.how is None:
+        return [opened(spec.files[0], dim)]
+    if spec.how == "avg" and dim is not None:
+        try:
+            return [opened(file, dim) for file in spec.files]
+        except DimensionError:
+            pass  # to be said of all of them
+    readers = [opened(file, None) for file in spec.files]
+    dims = [reader.dim for reader in readers]
+    total = sum(dims) if spec.how == "concat" else dims[0]
+    if (spec.how == "avg" and len(set(dims)) > 1) or (dim is not None and dim != total):
+        raise _dimension_error(spec, dims, dim)
+    return readers
+
+
+def _dimension_error(spec: SourceSpec, dims: list[int], dim: int | None) -> EmbinitError:
+    named = ", ".join(f"{path} has {counted(number, 'dimension')}" for path, number in zip(spec.paths, dims))
+    if spec.how == "avg" and len(set(dims)) > 1:
+        return OptionError(
+            f"--embed-init-path {spec.text}: only vectors of one dimension can be averaged, but {named}. Take files of "
+            "one dimension, or put these side by side (concat:)."
+        )
+    total = sum(dims) if spec.how == "concat" else dims[0]
+    added = f", together {total}" if spec.how == "concat" else ""
+    return DimensionError(
+        f"--embed-init-path {spec.text}: {named}{added}; expected {dim}. Vectors are never cut or padded: set "
+        f"--encoder-embed-dim {total} or --decoder-embed-dim {total} (the slot's), or choose other files."
     )

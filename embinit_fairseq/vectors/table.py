@@ -14,6 +14,9 @@ import numpy as np
 #: How a source spells sub-words; see `embinit_fairseq.vocab.tokens` for the meaning of each.
 MARKERS = ("auto", "none", "subword_nmt", "sentencepiece", "wordpiece", "bytelevel")
 
+#: Columns that vectors may have; what has or announces more is damaged.
+WIDEST = 1 << 16
+
 #: The roles a source's own special rows can have.
 ROLES = ("bos", "eos", "unk", "pad", "mask")
 

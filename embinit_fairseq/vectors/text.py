@@ -9,23 +9,67 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from embinit_fairseq.errors import OptionError, VectorFileError, counted
-from embinit_fairseq.vectors.compressed import CHUNK, open_bytes
+from embinit_fairseq.vectors.compressed import CHUNK, open_lines
 from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
-from embinit_fairseq.vectors.text_head import BOM, HEAD_LINES, LONGEST_LINE, TextHead, inspect_head
-from embinit_fairseq.vectors.text_pieces import cut_all, markers_of
-from embinit_fairseq.vectors.text_rows import RowCollector
-from embinit_fairseq.vectors.text_scan import LineScan
+from embinit_fairseq.vectors.text_lines import BOM, HEAD_LINES, LineScan, RowCollector, TextHead, inspect_head
+from embinit_fairseq.vocab.tokens import detect_style
+
+# ---- Cutting words into the sub-words of a text file of vectors (BPEmb and the like) --------------------------------
+# Such a file says how its pieces are marked but not by which merges words were cut, so words are cut greedily: the
+# longest piece first, from left to right, as BERT does. This comes close to byte-pair encoding but is not always equal.
+
+#: markers of pieces that words can be cut into
+CUTTABLE = ("sentencepiece", "wordpiece", "subword_nmt")
+
+
+def cut(surface: str, pieces: Collection[str], markers: str, longest: int) -> list[str]:
+    """The pieces of a whole word, the longest possible first; characters that no piece begins with are skipped.
+
+    longest: the length of the longest piece.
+    """
+    text = "▁" + surface if markers == "sentencepiece" else surface
+    found: list[str] = []
+    begin = 0
+    while begin < len(text):
+        ends = range(min(len(text), begin + longest), begin, -1)
+        named = ((_name(text, begin, end, markers), end) for end in ends)
+        piece, begin = next(((name, end) for name, end in named if name in pieces), ("", begin + 1))
+        if piece:
+            found.append(piece)
+    return [piece for piece in found if piece != "▁"]  # no part of the word itself
+
+
+def _name(text: str, begin: int, end: int, markers: str) -> str:
+    """How the file spells the part of the word."""
+    part = text[begin:end]
+    if markers == "wordpiece" and begin:
+        return "##" + part
+    if markers == "subword_nmt" and end < len(text):
+        return part + "@@"
+    return part
+
+
+def cut_all(surfaces: Iterable[str], pieces: Collection[str], markers: str) -> dict[str, list[str]]:
+    """Surface -> its pieces; surfaces without any known piece are left out."""
+    longest = max(map(len, pieces), default=0)
+    found = {surface: cut(surface, pieces, markers, longest) for surface in surfaces}
+    return {surface: parts for surface, parts in found.items() if parts}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 
 #: Public files have a few broken lines. More than this share of all lines, or in small files more than a few: the file
 #: is damaged, something else, or read wrongly.
 TOLERATED_SHARE, FEW_LINES, FEW_SHARE = 0.01, 10, 0.05
+_FIRST_NUMBERS = 1 << 24  # of a table whose size nobody knows
+_SHORT_NAME = 64  # bytes; words up to this length tell how a file marks pieces
 
 
 class TextVectors:
@@ -52,8 +96,8 @@ class TextVectors:
         self.format = "glove" if self._head.rows is None else "word2vec"
 
     def _inspect(self, header: bool | None, dim: int | None) -> TextHead:
-        with open_bytes(self.path, self._chunk) as stream:
-            lines = [stream.readline(LONGEST_LINE) for _ in range(HEAD_LINES)]
+        with open_lines(self.path, self._chunk) as stream:
+            lines = [stream.readline() for _ in range(HEAD_LINES)]
         lines[0] = lines[0].removeprefix(BOM)
         return inspect_head(self.path, lines, header, dim)
 
@@ -63,9 +107,9 @@ class TextVectors:
         Raises VectorFileError if the file is cut short, has a wanted row with NaN or infinity, has fewer rows than its
         header says, or has more than a few broken lines (strict: any).
         """
-        scan = LineScan(wanted, self._head, check_all=self.strict)
+        scan = LineScan(self.path, wanted, self._head, check_all=self.strict)
         rows = RowCollector(self.path, self._head, wanted, self.strict, self._capacity(wanted))
-        with open_bytes(self.path, self._chunk) as stream:
+        with open_lines(self.path, self._chunk) as stream:
             first = stream.readline().removeprefix(BOM)
             skipped = self._head.rows is not None
             lines = stream if skipped else itertools.chain([first], stream)
@@ -77,17 +121,17 @@ class TextVectors:
         origin = Origin(
             path=self.path,
             format=self.format,
-            rows=scan.lines - len(rows.broken),
+            rows=scan.lines - rows.broken,
             dim=self.dim,
             duplicates=rows.duplicates,
-            broken_lines=len(rows.broken),
+            broken_lines=rows.broken,
         )
         return VectorTable(words=words, matrix=matrix, origin=origin)
 
     def _capacity(self, wanted: Wanted | None) -> int:
-        if wanted is not None:
-            return max(1, len(wanted.exact))
-        return min(max(1, self._head.rows or 1), 1 << 16)  # a header may lie; the table grows as needed
+        expected = len(wanted.exact) if wanted is not None else self._head.rows
+        # a header may lie, in its columns too; the table grows as needed
+        return min(max(1, expected or 1), max(1, _FIRST_NUMBERS // self.dim))
 
     def _check(self, scan: LineScan, rows: RowCollector) -> None:
         """Raise if the rows are not as many as announced or too many are broken; log the broken ones."""
@@ -101,13 +145,13 @@ class TextVectors:
             logger.warning("%s: the header announces %s, read %d", self.path, counted(announced, "row"), scan.lines)
         if not rows.broken:
             return
-        count = len(rows.broken)
-        named = ", ".join(f"{number} ({reason})" for number, reason in rows.broken[:5]) + (", ..." if count > 5 else "")
+        count = rows.broken
+        named = rows.named_broken()
         lines, are, them = ("line", "is", "it") if count == 1 else ("lines", "are", "them")
         few = count <= FEW_LINES and count <= FEW_SHARE * scan.lines
         if count > TOLERATED_SHARE * scan.lines and not few:
             raise VectorFileError(
-                f"{self.path}:{rows.broken[0][0]}: {count} of {counted(scan.lines, 'line')} {are} no word with "
+                f"{self.path}:{rows.first_broken[0][0]}: {count} of {counted(scan.lines, 'line')} {are} no word with "
                 f"{self.dim} numbers: {lines} {named}. Repair or delete {them}; or the file is damaged or no vector "
                 "file, or --embed-init-format is wrong for it."
             )
@@ -118,9 +162,10 @@ class TextVectors:
 
         Raises OptionError unless the file's words are marked as pieces (`▁the`, `##ing`, `in@@`).
         """
-        names = self._names()
-        markers = markers_of(names)
-        if markers is None:
+        # a longer word is no piece of these; a character of UTF-8 has four bytes at most
+        names = self._names(max([_SHORT_NAME, *(4 * len(surface) + 3 for surface in surfaces)]))
+        markers = detect_style(names)
+        if markers not in CUTTABLE:
             raise OptionError(
                 f"{self.path}: this text file of vectors has no sub-words, so --embed-init-oov subword cannot work. "
                 "Choose another --embed-init-oov, or the fastText .bin of the same vectors."
@@ -131,11 +176,13 @@ class TextVectors:
         known = {surface: [row[piece] for piece in parts if piece in row] for surface, parts in pieces.items()}
         return {surface: table.matrix[rows].mean(axis=0) for surface, rows in known.items() if rows}
 
-    def _names(self) -> frozenset[str]:
-        """What the lines begin with; lines that are not UTF-8 are left out."""
-        with open_bytes(self.path, self._chunk) as stream:
+    def _names(self, longest: int) -> frozenset[str]:
+        """What the lines begin with, if it has at most `longest` bytes; lines that are not UTF-8 are left out."""
+        separator = self._head.separator
+        with open_lines(self.path, self._chunk) as stream:
             if self._head.rows is not None:
                 stream.readline()
-            names = {line[: line.find(self._head.separator)].removeprefix(BOM) for line in stream}
+            ends = ((line, line.find(separator, 0, longest + 1)) for line in stream)
+            names = {line[:end].removeprefix(BOM) for line, end in ends if end > 0}
         decoded = (name.decode("utf-8", "replace") for name in names)
         return frozenset(name for name in decoded if name and "\ufffd" not in name)

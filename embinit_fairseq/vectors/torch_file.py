@@ -6,18 +6,19 @@ Letters: V rows, D columns.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import inspect
-import re
+import os
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embinit_fairseq.errors import EmbinitError
+from embinit_fairseq.errors import EmbinitError, VectorFileError
+from embinit_fairseq.vectors.compressed import open_zip
 
 if TYPE_CHECKING:
     import torch
@@ -60,24 +61,42 @@ def matrices(state: dict[str, Any]) -> dict[str, TorchMatrix]:
     }
 
 
-def load_safely(path: Path, error: type[EmbinitError], what: str, allow: tuple = ()) -> Any:
+def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequence[type] = ()) -> Any:
     """What `torch.save` wrote to `path`, memory-mapped where the file and torch can; raises `error`.
 
-    what: what the file should be, for the message. allow: further plain-data types (see `plain_types`).
+    Tensors, built-in containers, `Namespace`, numpy's numeric arrays and scalars: whatever else the file names is
+    refused, and so is calling these with anything but plain data (`fairseq_compat.plain_data`).
+
+    what: what the file should be, for the message. allow: further classes, which the file may call as it likes.
     """
     import torch
 
+    try:
+        from fairseq_compat.plain_data import STAND_INS, plain, swollen_tensor
+        from fairseq_compat.scanned_pickles import scanned
+    except ImportError as cause:
+        raise error(f"{path}: reading it safely needs fairseq_compat; scripts/setup.sh installs it") from cause
     options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
     start = _start(path, error)
     if start == _ZIP and "mmap" in inspect.signature(torch.load).parameters:  # plain pickles cannot be mapped
         options["mmap"] = True
+    if start == _ZIP:
+        check_archive(path, error)
     try:
-        with _allowed(allow):
-            return torch.load(str(path), **options)
+        with _allowed([*STAND_INS, *allow]), scanned():
+            loaded = plain(torch.load(str(path), **options))
     except ImportError:
         raise
     except Exception as cause:  # a damaged pickle can raise anything
         raise error(f"{path}: not {what} that can be read safely: {_fault(path, start, cause)}") from cause
+    swollen = swollen_tensor(loaded, os.path.getsize(path))
+    if swollen:
+        name, size = swollen
+        raise error(
+            f"{path}: {name!r:.80} says that it is a tensor of size {size}, but the file does not hold so many "
+            "numbers: it is damaged. Take another file, such as an earlier checkpoint, or copy or download it again"
+        )
+    return loaded
 
 
 def _start(path: Path, error: type[EmbinitError]) -> bytes:
@@ -89,19 +108,28 @@ def _start(path: Path, error: type[EmbinitError]) -> bytes:
         raise error(f"{path}: cannot be read ({cause.strerror}); check the path and its permissions") from cause
 
 
+def _is_whole_zip(path: Path) -> bool:
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # raised for a directory that says it is on another disk
+        return False
+
+
 def _fault(path: Path, start: bytes, cause: Exception) -> str:
     """What is wrong with a file that torch refused, and what to do. torch's own text is not quoted: it recommends the
     unsafe way to load, which would execute what the file says."""
+    from fairseq_compat.plain_data import refused_in
+
     another = "give another file, such as an earlier checkpoint of the same folder, or copy or download it again"
-    named = re.search(r"GLOBAL ([\w.]+)", str(cause))
-    if named:
+    refused = refused_in(cause)
+    if refused:
         return (
-            f"it holds objects that are not on the allow-list of tensors and plain data (it names {named[1]}), which "
+            f"it holds objects that are not on the allow-list of tensors and plain data (it names {refused}), which "
             "are not executed; save its state dict alone"
         )
     if not start:
         return f"the file is empty; {another}"
-    if start == _ZIP and not zipfile.is_zipfile(path):
+    if start == _ZIP and not _is_whole_zip(path):
         return f"it was cut short or damaged (not a complete zip archive); {another}"
     if start == _ZIP:
         return (
@@ -114,17 +142,18 @@ def _fault(path: Path, start: bytes, cause: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _allowed(types: tuple):
-    """Let torch's safe loader build these types too, inside this block only; without effect on torch < 2.4.
+def _allowed(types: Sequence[type]):
+    """Inside this block torch's safe loader builds these types, and none that others in this process had allowed.
 
-    Not torch's own `safe_globals`: leaving it forgets types that somebody (fairseq_compat) had allowed before.
+    Without effect on torch < 2.4, which refuses all of them.
     """
     from torch import serialization
 
-    if not types or not hasattr(serialization, "add_safe_globals"):
+    if not hasattr(serialization, "add_safe_globals"):
         yield
         return
     before = serialization.get_safe_globals()
+    serialization.clear_safe_globals()
     serialization.add_safe_globals(list(types))
     try:
         yield
@@ -133,27 +162,31 @@ def _allowed(types: tuple):
         serialization.add_safe_globals(before)
 
 
-def plain_types() -> tuple:
-    """The plain-data types that fairseq's own checkpoints hold: Namespace, numpy arrays and scalars.
+#: Bytes of the pickle in an archive: 250 a tensor, 40 a symbol where a dictionary was pickled. torch reads it whole.
+LARGEST_PICKLE = 1 << 25
 
-    Checkpoints name numpy's functions by the place they had when they were written (numpy 1 or numpy 2).
+
+def check_archive(path: Path, error: type[EmbinitError]) -> None:
+    """Raise `error` for a zip archive that torch.save did not write, before torch reads it; broken ones are left to it.
+
+    Its tensors are mapped, so that packed bytes would be taken for their numbers, and packed pickles have no bound.
     """
     try:
-        from numpy._core import multiarray
-    except ImportError:  # numpy 1
-        from numpy.core import multiarray  # type: ignore[no-redef]
-    types: list = [argparse.Namespace, np.ndarray, np.dtype]
-    types += {type(np.dtype(code)) for code in "?bBhHiIlLqQefd"}
-    for name in ("_reconstruct", "scalar"):
-        function = getattr(multiarray, name)
-        types.append(function)
-        if _takes_names():
-            types += [(function, f"{package}.multiarray.{name}") for package in ("numpy.core", "numpy._core")]
-    return tuple(types)
-
-
-def _takes_names() -> bool:
-    """Whether torch's allow-list knows (object, name) pairs: since 2.5."""
-    from torch import serialization
-
-    return hasattr(serialization, "safe_globals")
+        with open_zip(str(path)) as archive:
+            members = archive.infolist()
+    except VectorFileError as cause:
+        raise error(str(cause)) from cause
+    except (zipfile.BadZipFile, OSError):
+        return
+    for member in members:
+        if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
+            raise error(
+                f"{path}: {member.filename} in it is compressed ({member.file_size:,} bytes when unpacked), as "
+                "torch.save never does it. Take the original file, or load it with torch where you trust it and save "
+                "it again."
+            )
+        if "/data/" not in member.filename and member.file_size > LARGEST_PICKLE:
+            raise error(
+                f"{path}: {member.filename} in it has {member.file_size:,} bytes, which describe no tensors: the file "
+                "is damaged or holds other data. Copy or download it again, or save its state dict alone."
+            )

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from embinit_fairseq.errors import OptionError, VectorFileError, counted
-from embinit_fairseq.vectors.binary_checks import check_dimension, check_finite
-from embinit_fairseq.vectors.binary_scan import RecordScan
+from embinit_fairseq.vectors.binary import RecordScan, check_dimension, check_finite
 from embinit_fairseq.vectors.compressed import open_bytes
-from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
+from embinit_fairseq.vectors.table import WIDEST, Origin, VectorTable, Wanted
 
 _LONGEST_HEADER = 100  # bytes
-_WIDEST = 1_000_000  # columns
 
 
 class Word2VecBinary:
@@ -46,7 +44,7 @@ class Word2VecBinary:
                 "Name the file's format with --embed-init-format."
             )
         rows, dim = int(fields[0]), int(fields[1])
-        if not rows or not 0 < dim <= _WIDEST:
+        if not rows or not 0 < dim <= WIDEST:
             raise VectorFileError(
                 f"{self.path}:1: the header announces {rows} rows of {dim} columns: the file is damaged or of another "
                 "format. Download it again or name its format with --embed-init-format."

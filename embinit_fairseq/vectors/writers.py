@@ -5,34 +5,16 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import BinaryIO
 
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError, counted
+from embinit_fairseq.files import whole_file
 
 _BLANKS = " \t\r\n"
 _ROWS = 4096  # rows formatted at a time
-
-
-@contextlib.contextmanager
-def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write to that becomes `path` when the block ends well and vanishes when it does not."""
-    path = os.fspath(path)
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-        os.replace(temporary, path)
-    except OSError as error:
-        raise VectorFileError(
-            f"{path}: cannot be written ({error.strerror or error}). Choose another place or free some space."
-        ) from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
 
 
 def _checked(words: Sequence[str], matrix: np.ndarray) -> np.ndarray:
@@ -63,11 +45,11 @@ def write_text(path: str | os.PathLike[str], words: Sequence[str], matrix: np.nd
     """Write word2vec text (header) or GloVe text (no header), through gzip if the name ends in `.gz`.
 
     words: V. matrix: (V, D), rounded to float32; each number in its shortest spelling that reads back the same.
-    Raises VectorFileError if a word or number cannot be written, or the place cannot.
+    Raises VectorFileError if a word or number cannot be written, OutputError if the place cannot.
     """
     rows = _checked(words, matrix)
     names = [_writable(word) for word in words]
-    with _replacing(path) as file, contextlib.ExitStack() as stack:
+    with whole_file(path) as file, contextlib.ExitStack() as stack:
         out: BinaryIO = file
         if os.fspath(path).endswith(".gz"):
             out = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
@@ -84,5 +66,5 @@ def write_npz(path: str | os.PathLike[str], words: Sequence[str], matrix: np.nda
     bad = next((word for word in words if word.endswith("\0")), None)
     if bad is not None:
         raise VectorFileError(f"the word {bad!r} ends with a null character, which NumPy's strings drop.")
-    with _replacing(path) as file:
+    with whole_file(path) as file:
         np.savez(file, words=np.array(words, dtype=str), matrix=rows)

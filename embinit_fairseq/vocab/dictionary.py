@@ -6,13 +6,14 @@ Row order is fairseq's: `<s>`, `<pad>`, `</s>`, `<unk>`, then one row a line of 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from embinit_fairseq.errors import DataError
+from embinit_fairseq.bounded import read_lines
+from embinit_fairseq.errors import DataError, EmbinitError
 
 #: Rows that fairseq's Dictionary puts in front, with the role of each.
 SPECIAL_SYMBOLS = {"<s>": "bos", "<pad>": "pad", "</s>": "eos", "<unk>": "unk"}
@@ -35,7 +36,7 @@ class Vocabulary:
         self.counts = np.asarray(self.counts, dtype=np.int64)
         self.special = np.zeros(len(self.symbols), dtype=bool)
         self.special[list(self.roles)] = True
-        self.filler = np.array([bool(_FILLER.match(symbol)) for symbol in self.symbols], dtype=bool)
+        self.filler = np.array([is_filler(symbol) for symbol in self.symbols], dtype=bool)
         #: rows that stand for text: neither special nor filler
         self.regular = ~(self.special | self.filler)
 
@@ -48,48 +49,50 @@ class Vocabulary:
         return next((row for row, role in self.roles.items() if role == "pad"), None)
 
 
-def read_dictionary(path: str | Path, flag: str = "--dict") -> Vocabulary:
-    """Read a fairseq `dict.txt` (`symbol count` a line, optional `#fairseq:overwrite`). flag: for messages.
+def is_filler(symbol: str) -> bool:
+    """Was it added by fairseq to round the size of a dictionary up?"""
+    return bool(_FILLER.match(symbol))
 
-    Raises DataError naming file and line for anything else.
+
+def read_dictionary(path: str | Path, flag: str = "--dict", error: type[EmbinitError] = DataError) -> Vocabulary:
+    """Read a fairseq `dict.txt`. flag: the option that names it, for messages.
+
+    Raises `error`, naming file and line, for what fairseq refuses, and for a file without a symbol.
     """
     symbols, counts = list(SPECIAL_SYMBOLS), [1] * len(SPECIAL_SYMBOLS)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise DataError(f"{flag} {path}: no such file; check the path") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{flag} {path}: cannot be read as a fairseq dictionary ({error})") from error
-    rows: dict[str, int] = {symbol: row for row, symbol in enumerate(symbols)}
-    lines = text.split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line and number == len(lines):
-            break  # behind the last newline
-        symbol, count, overwrite = _parse_line(line, path, number)
-        if symbol in rows and not overwrite:
-            raise DataError(f"{path}:{number}: the symbol {symbol!r} stands here twice; remove one of the lines")
-        rows[symbol] = len(symbols)
+    known = set(symbols)
+    for number, symbol, count, overwrite in read_lines_of_dictionary(path, flag, error):
+        if symbol in known and not overwrite:
+            raise error(f"{path}:{number}: the symbol {symbol[:60]!r} stands here twice; remove one of the lines")
+        known.add(symbol)
         symbols.append(symbol)
-        counts.append(count)
+        counts.append(max(count, 0))
     if len(symbols) == len(SPECIAL_SYMBOLS):
-        raise DataError(f"{path}: no symbol in it; is this the dict.txt that fairseq-preprocess wrote?")
+        raise error(f"{path}: no symbol in it; is this the dict.txt that fairseq-preprocess wrote?")
     return Vocabulary(symbols, np.array(counts), {row: role for row, role in enumerate(SPECIAL_SYMBOLS.values())})
 
 
-def _parse_line(line: str, path: str | Path, number: int) -> tuple[str, int, bool]:
-    """Split `symbol count [#fairseq:overwrite]` from the right, since a symbol may hold anything."""
-    if not line.strip():
-        raise DataError(f"{path}:{number}: an empty line, which fairseq refuses in a dictionary; remove it")
-    body, _, last = line.rpartition(" ")
-    overwrite = last == "#fairseq:overwrite"
-    if overwrite:
-        body, _, last = body.rpartition(" ")
-    try:
-        count = int(last)
-    except ValueError:
-        count = -1
-    if not body or count < 0:
-        raise DataError(f"{path}:{number}: expected 'symbol count', found {line[:60]!r}; is this a fairseq dict.txt?")
-    if count > _LARGEST:
-        raise DataError(f"{path}:{number}: {last[:20]}... is no count of words (above 2^63); write the real one, or 1")
-    return body, count, overwrite
+def read_lines_of_dictionary(
+    path: str | Path, flag: str = "", error: type[EmbinitError] = DataError
+) -> Iterator[tuple[int, str, int, bool]]:
+    """(line number, symbol, count, overwrite) of each line `symbol count [#fairseq:overwrite]`, as fairseq reads it.
+
+    From the right, since a symbol may hold anything. Blanks at the end do not count, a count is any integer, and a lone
+    CR ends a line, too. `overwrite`: the symbol may stand here twice; the last row is the one that counts.
+    """
+    for number, line in read_lines(path, error, flag, newline=None):
+        symbol, _, last = line.rstrip().rpartition(" ")
+        overwrite = last == "#fairseq:overwrite"
+        if overwrite:
+            symbol, _, last = symbol.rpartition(" ")
+        try:
+            count = int(last)
+        except ValueError:
+            count = None
+        if not line.strip():
+            raise error(f"{path}:{number}: an empty line, which fairseq refuses in a dictionary; remove it")
+        if count is None or last == line.rstrip():
+            raise error(f"{path}:{number}: expected 'symbol count', found {line[:60]!r}; is this a fairseq dict.txt?")
+        if abs(count) > _LARGEST:
+            raise error(f"{path}:{number}: {last[:20]}... is no count of words (above 2^63); write the real one, or 1")
+        yield number, symbol, count, overwrite

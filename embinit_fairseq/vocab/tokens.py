@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,6 +20,19 @@ _CONTINUES = "@@"
 #: A style is recognised when at least this share of the symbols carries its marker: stray `▁` or `##/##` in word
 #: lists stay below it, segmenters are far above.
 _SHARE = 0.02
+
+#: What Moses' tokenizer writes for the characters that its other tools reserve.
+ENTITIES = {
+    "&amp;": "&",
+    "&#124;": "|",
+    "&lt;": "<",
+    "&gt;": ">",
+    "&apos;": "'",
+    "&quot;": '"',
+    "&#91;": "[",
+    "&#93;": "]",
+}
+_ENTITY = re.compile("|".join(map(re.escape, ENTITIES)))
 
 
 @dataclass(frozen=True)
@@ -83,3 +97,8 @@ def compatible(one: Token, other: Token) -> bool:
         mine is None or theirs is None or mine == theirs
         for mine, theirs in ((one.initial, other.initial), (one.final, other.final))
     )
+
+
+def unescape(symbol: str) -> str:
+    """The symbol without Moses' entities: `&apos;s` is `'s`. Replaced once: `&amp;lt;` is the text `&lt;`."""
+    return _ENTITY.sub(lambda found: ENTITIES[found[0]], symbol)

@@ -24,7 +24,7 @@ output_folder --output "$output"
 use_environment
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 declare -A WINDOW=([near]=1 [far]=8)
-toy() { PYTHONPATH=$REPO/scripts python -m "toy.$1" "${@:2}"; }
+toy() { PYTHONPATH=$REPO/scripts:$REPO python -m "toy.$1" "${@:2}"; }
 
 make_corpus() {
   toy corpus --seed "$seed" --train 4000 --test 1000 --monolingual 40000 --output "$1" >/dev/null
@@ -87,4 +87,4 @@ step "binarising" "$output/bin" -- binarise
 names=(transformer.near transformer.far duo.near_near duo.near_far)
 [[ -z $ladder ]] || names+=(duo_meta.near_far duo_shared.near_far duo_norm.near_far)
 run_grid "$(cores)" "$output/logs" one_run < <(printf '%s\n' "${names[@]}")
-python "$REPO/scripts/results_table.py" --runs "$output/runs" --output "$output"
+embinit compare "$output/runs" --output "$output"

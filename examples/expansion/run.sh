@@ -21,7 +21,7 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 # make_text DIR: English sentences, train.txt and valid.txt.
 make_text() {
-  PYTHONPATH=$REPO/scripts python -m toy.corpus --seed "$seed" --train 100 --monolingual 30000 --output "$1" >/dev/null
+  PYTHONPATH=$REPO/scripts:$REPO python -m toy.corpus --seed "$seed" --train 100 --monolingual 30000 --output "$1" >/dev/null
   mv "$1/mono.en" "$1/train.txt"
   mv "$1/valid.en" "$1/valid.txt"
 }

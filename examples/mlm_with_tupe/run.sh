@@ -41,7 +41,7 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 jobs=${jobs:-$(cores)}
 
 make_text() {
-  PYTHONPATH=$REPO/scripts python -m toy.corpus --seed "$seed" --train 10 --test 10 --monolingual 40000 --output "$1" \
+  PYTHONPATH=$REPO/scripts:$REPO python -m toy.corpus --seed "$seed" --train 10 --test 10 --monolingual 40000 --output "$1" \
     >/dev/null
 }
 # Documents of twenty sentences: one blank line behind each.

@@ -17,7 +17,7 @@ from typing import Any
 
 from run_result import write_json
 
-from embinit_fairseq.analysis.runs_log import read_log
+from embinit_fairseq.runs.logs import read_log
 
 _VALIDATION = re.compile(r"\| INFO \| valid \| (\{.*\})$", re.MULTILINE)
 _KINDS = ("word", "new", "other")

@@ -14,11 +14,12 @@ from typing import Any
 
 from run_table import read_arguments, read_results, write_results
 
-from embinit_fairseq.analysis.comparison import Column
-from embinit_fairseq.cli.compare_table import distinct, environment, header, still_missing
 from embinit_fairseq.cli.plot_curves import draw_mean, new_panels, save, try_to_draw
+from embinit_fairseq.init.new_rows import METHODS
+from embinit_fairseq.runs.compare import Column
+from embinit_fairseq.runs.markdown import distinct, environment, header, still_missing
 
-METHODS = ("none", "avg", "gaussian", "zeros", "normal", "subword")
+ORDER = ("none", *METHODS)
 PLACES = (0, 20, 100)  # and the last update
 KINDS = {
     "word": "Perplexity per word",
@@ -36,11 +37,11 @@ Groups = dict[str, list[dict]]
 
 
 def grouped(results: list[dict]) -> Groups:
-    """Method -> its runs, in the order of METHODS."""
+    """Method -> its runs, in the order of ORDER."""
     groups: Groups = defaultdict(list)
     for result in results:
         groups[result["labels"]["method"]].append(result)
-    return {method: groups[method] for method in METHODS if method in groups}
+    return {method: groups[method] for method in ORDER if method in groups}
 
 
 def curve_columns(kind: str, results: Sequence[dict]) -> list[Column]:

@@ -13,6 +13,8 @@ from tqdm import tqdm
 from wikibooks.cleaning import Cleaner
 from wikibooks.encode import Encoder
 
+from embinit_fairseq.errors import one_line
+
 
 def encode_file(source: Path, target: Path, clean: Cleaner, encode: Encoder) -> None:
     """Write one line of sub-words for each line of text."""
@@ -37,4 +39,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

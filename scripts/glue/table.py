@@ -16,7 +16,7 @@ from pathlib import Path
 from glue.tasks import TASKS
 from run_table import read_arguments, read_results, write_results
 
-from embinit_fairseq.cli.compare_table import distinct, environment, header, still_missing
+from embinit_fairseq.runs.markdown import distinct, environment, header, still_missing
 
 TITLES = {
     "accuracy": "accuracy",

@@ -10,10 +10,14 @@ import argparse
 import gzip
 import json
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+
+LONGEST_LINE = 1 << 22  # bytes; a few megabytes of gzip may unpack to gigabytes
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,11 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     number = 0
     try:
         with open(path, "rb") if path.is_file() else gzip.open(packed, "rb") as stream:
-            for number, line in enumerate(stream, start=1):  # bytes: only "\n" ends a line
+            for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE), b""), start=1):  # "\n" ends it
+                if len(line) == LONGEST_LINE:
+                    raise FileError(f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes: get the file again")
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n").split("\t")
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FileError(f"{path}, after line {number}: damaged ({error}): get the file again") from error
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from glue.table import mismatched_accuracy
 from run_result import write_json
 
-from embinit_fairseq.analysis.runs_log import best_place, read_log
 from embinit_fairseq.errors import EmbinitError
+from embinit_fairseq.runs.logs import best_place, read_log
 
 
 def mismatched(log: Path) -> dict[str, float | int]:

@@ -3,6 +3,7 @@
 
 # The rungs of the ladder of duo.sh, in the order of Table 5 of Li et al. 2020, have names of our own.
 DUO_LADDER=(duo_meta duo_shared duo_norm duo)
+# shellcheck disable=SC2034 # read by those who source this file
 KNOWN_ARCHS=(transformer tupe_transformer transformer_equal "${DUO_LADDER[@]}")
 
 # arch_options NAME: the options of fairseq-train, a word a line.

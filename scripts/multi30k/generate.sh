@@ -31,9 +31,13 @@ use_environment
 lock_folder "$run" "translating"
 python "$REPO/scripts/trained_dictionaries.py" --data "$data" --run "$run"
 
-kind=$(setting "$data" tokens) target=$(setting "$data" target)
-model=$(setting "$data" hf)
-[[ $kind != sentencepiece ]] || model=$data/spm.model
+target=$(setting "$data" target)
+case $(setting "$data" tokens) in
+  subword_nmt) steps=(bpe moses) ;;
+  sentencepiece) steps=(sentencepiece="$data/spm.model") ;;
+  huggingface) steps=(huggingface="$(setting "$data" hf)") ;;
+  *) steps=("$(setting "$data" tokens)") ;;
+esac
 
 command=(fairseq-generate "$data/bin" --user-dir "$USER_DIR" --task translation --gen-subset "$subset"
   --path "$run/checkpoints/checkpoint_best.pt" --beam "$beam" --batch-size "$batch" --num-workers 0)
@@ -42,7 +46,5 @@ command+=(${extra[@]+"${extra[@]}"})
 
 say "translating $subset: $run"
 "${command[@]}" >"$run/$subset.generate.log" 2>&1 || die "fairseq-generate failed; see $run/$subset.generate.log"
-python "$REPO/scripts/score.py" --log "$run/$subset.generate.log" --kind "$kind" --lang "$target" \
-  --model "$model" --reference "$data/corpus/raw/$subset.$target" --token-reference "$data/corpus/tok/$subset.$target" \
-  --output "$run/$subset" --beam "$beam"
-[[ $subset != test ]] || python "$REPO/scripts/run_result.py" finish --run "$run" --scores "$run/test.scores.json"
+embinit score "$run" --subset "$subset" --ref "$data/corpus/raw/$subset.$target" \
+  --tokenized "$data/corpus/tok/$subset.$target" --lowercase --lang "$target" --detokenize "${steps[@]}"

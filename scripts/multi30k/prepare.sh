@@ -46,7 +46,8 @@ lock_folder "$output" "preparing"
 
 # published NAME TEXT: the plain text of one published file. The tok files are stored without compression there.
 published() {
-  local name=$1 text=$2 file expected
+  local name=$1 text=$2 file expected unwritten
+  unwritten="${text%.part} cannot be written for the reason above: free some space, or choose another --output"
   expected=$([[ -z $MULTI30K_SUMS ]] || awk -v name="$name" '$2 == name { print $1 }' "$MULTI30K_SUMS")
   if [[ -n ${DATA:-} ]]; then
     file=$DATA/$name
@@ -57,8 +58,13 @@ published() {
     download "$MULTI30K_URL/$name" "$expected" "$file"
   fi
   case $file in
-    *.gz) gzip -dc "$file" >"$text" || die "$file is damaged: get it again" ;;
-    *) cp "$file" "$text" ;;
+    *.gz)
+      gzip -dc "$file" >"$text" || {
+        gzip -t "$file" 2>/dev/null || die "$file is damaged: get it again"
+        die "$unwritten"
+      }
+      ;;
+    *) cp "$file" "$text" || die "$unwritten" ;;
   esac
   if [[ -n $MULTI30K_SUMS && $expected != "$(sha256_of "$file")" && $expected != "$(sha256_of "$text")" ]]; then
     say "note: $file differs from the published file (SHA-256)"

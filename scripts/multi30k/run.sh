@@ -20,7 +20,7 @@
 #
 # Can be stopped and started again: finished runs are kept, interrupted ones continue. With a higher --epochs all go on.
 # Results: DIR/results.md, results.json, curves.png. The table so far, while the grid is running:
-#   python scripts/results_table.py --runs DIR/runs --output DIR
+#   embinit compare DIR/runs
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 # shellcheck source=archs.sh
@@ -105,7 +105,8 @@ one_run() {
   fi
   bash "$HERE/train.sh" --data "$output/data/$direction" --output "$run" --arch "$arch" --init "$init" --seed "$seed" \
     --epochs "$epochs" --dim "$dim" ${options[@]+"${options[@]}"} ${extra[@]+"${extra[@]}"}
-  python "$REPO/scripts/run_result.py" finished --run "$run" --epochs "$epochs" ||
+  # embinit run has dropped the scores of a training that has gone on since
+  grep -q '"bleu": {' "$run/result.json" ||
     bash "$HERE/generate.sh" --data "$output/data/$direction" --run "$run"
 }
 
@@ -136,4 +137,4 @@ list_runs() {
 say "$(counted ${#directions[@]} direction) x $(counted ${#archs[@]} architecture)" \
   "x $(counted ${#inits[@]} initialisation) x $(counted ${#seeds[@]} seed), $(at_a_time "$jobs")"
 run_grid "$jobs" "$output/logs" one_run < <(list_runs)
-python "$REPO/scripts/results_table.py" --runs "$output/runs" --output "$output"
+embinit compare "$output/runs" --output "$output"

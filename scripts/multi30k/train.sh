@@ -19,7 +19,8 @@
 #   --label KEY=VALUE ...    further labels of this run in tables
 # Everything after -- goes to fairseq-train, after the options above, so that it can replace them.
 #
-# Writes RUN/train.log, RUN/training.json and RUN/checkpoints/checkpoint_{best,last}.pt. Uses a GPU if there is one.
+# Writes RUN/train.log, RUN/training.json, RUN/checkpoints/checkpoint_{best,last}.pt and RUN/result.json, by `embinit run`.
+# Uses a GPU if there is one.
 # On a CPU set OMP_NUM_THREADS; several runs with one thread each need less time in all than one run with all cores.
 # shellcheck source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
@@ -55,7 +56,7 @@ command=(fairseq-train "$data/bin" --user-dir "$USER_DIR" --task translation
   --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr "$lr" --lr-scheduler fixed
   --criterion cross_entropy --batch-size "$batch" --required-batch-size-multiple 1
   --max-epoch "$epochs" --seed "$seed" --num-workers 0
-  --no-epoch-checkpoints --save-dir "$output/checkpoints" --log-format json --log-interval 100)
+  --no-epoch-checkpoints --log-format json --log-interval 100)
 if [[ $arch == transformer_equal ]]; then
   ffn=$(python "$REPO/scripts/multi30k/equal_ffn.py" -- "${command[@]}" ${extra[@]+"${extra[@]}"})
   extra+=(--encoder-ffn-embed-dim "$ffn" --decoder-ffn-embed-dim "$ffn")
@@ -67,10 +68,5 @@ command+=(${extra[@]+"${extra[@]}"})
 
 output_folder --output "$output"
 direction=$(setting "$data" source)-$(setting "$data" target)
-python "$REPO/scripts/run_result.py" begin --run "$output" --data "$data/bin" \
-  --label "direction=$direction" "arch=$arch" "init=$init" "seed=$seed" ${label[@]+"${label[@]}"} -- "${command[@]}"
-if python "$REPO/scripts/run_result.py" finished --run "$output" --epochs "$epochs"; then
-  say "finished before: $output"
-  exit 0
-fi
-log_training "$output" "${command[@]}"
+embinit run "$output" --label "direction=$direction" "arch=$arch" "init=$init" "seed=$seed" ${label[@]+"${label[@]}"} \
+  -- "${command[@]}"

@@ -61,7 +61,7 @@ one_run() {
   [[ $trained == yes ]] || own+=(--embed-init-freeze encoder decoder)
   [[ $positions == yes ]] || own+=(--no-token-positional-embeddings)
   bash "$MULTI30K_SCRIPTS/train.sh" "${options[@]}" ${between[@]+"${between[@]}"} ${own[@]+"${own[@]}"}
-  python "$REPO/scripts/run_result.py" finished --run "$run" --epochs "$epochs" ||
+  grep -q '"bleu": {' "$run/result.json" ||
     bash "$MULTI30K_SCRIPTS/generate.sh" --data "$data" --run "$run"
 }
 

@@ -57,4 +57,4 @@ list_runs() {
 bash "$HERE/prepare.sh" --task "$task" ${hf:+--hf "$hf"} --output "$output/data"
 say "$(counted ${#inits[@]} initialisation) x $(counted ${#seeds[@]} seed), $(at_a_time "$jobs")"
 run_grid "$jobs" "$output/logs" one_run < <(list_runs)
-python "$REPO/scripts/results_table.py" --runs "$output/runs" --output "$output"
+embinit compare "$output/runs" --output "$output"

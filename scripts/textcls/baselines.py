@@ -10,7 +10,6 @@ Both learn from the same texts as all models: the validation texts are left out,
 from __future__ import annotations
 
 import copy
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
+
+from embinit_fairseq.vocab.dictionary import read_dictionary
 
 HIDDEN, DROPOUT, RATE, BATCH = 1024, 0.5, 1e-3, 128
 
@@ -45,14 +46,10 @@ class Sets:
     classes: int
 
 
-#: fairseq makes the number of symbols a multiple of 8 with these, which no text has
-_FILLER = re.compile(r"madeupword\d{4}")
-
-
 def read_sets(text: Path, words: Path, labels: Path) -> Sets:
     """text: folder with <set>.input0 and <set>.label; words, labels: fairseq dictionaries. IDF is that of train."""
-    vocabulary = [line.rsplit(" ", 1)[0] for line in words.read_text(encoding="utf-8").splitlines()]
-    vocabulary = [word for word in vocabulary if not _FILLER.fullmatch(word)]
+    dictionary = read_dictionary(words)
+    vocabulary = [dictionary.symbols[row] for row in np.flatnonzero(dictionary.regular)]
     names = [line.rsplit(" ", 1)[0] for line in labels.read_text(encoding="utf-8").splitlines()]
     vectorizer = TfidfVectorizer(tokenizer=str.split, token_pattern=None, lowercase=False, vocabulary=vocabulary)
     texts = {name: (text / f"{name}.input0").read_text(encoding="utf-8").split("\n")[:-1] for name in SETS}

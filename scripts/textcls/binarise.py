@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import whole_file, whole_folder
 
 COLUMNS = ("input0", "label")
 SETS = ("train", "valid", "test")
@@ -27,7 +29,8 @@ def make_dictionary(corpus: Path, protocol: str, min_count: int, path: Path) -> 
     sets = ("train", "test") if protocol == "textgcn" else ("train",)
     threshold = 1 if protocol == "textgcn" else min_count
     dictionary = FairseqTask.build_dictionary([str(corpus / f"{name}.input0") for name in sets], threshold=threshold)
-    dictionary.save(str(path))
+    with whole_file(path, "w") as file:
+        dictionary.save(file)
 
 
 def draw_validation(size: int, seed: int) -> set[int]:
@@ -59,18 +62,11 @@ def binarise(text: Path, column: str, dictionary: Path, output: Path) -> None:
 
 
 def make_seed(corpus: Path, seed: int, words: Path, output: Path) -> None:
-    """OUTPUT/<seed>, under a name of this process until it is complete."""
-    part = output / f"{seed}.{os.getpid()}.part"
-    try:
-        write_texts(corpus, seed, part / "text")
-        binarise(part / "text", "input0", words, part / "bin" / "input0")
-        binarise(part / "text", "label", corpus / "labels.txt", part / "bin" / "label")
-        part.rename(output / str(seed))
-    except OSError:
-        if not (output / str(seed)).is_dir():  # else: by another script, where folders cannot be locked
-            raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    """OUTPUT/<seed>, when it is complete."""
+    with whole_folder(output / str(seed)) as folder:
+        write_texts(corpus, seed, folder / "text")
+        binarise(folder / "text", "input0", words, folder / "bin" / "input0")
+        binarise(folder / "text", "label", corpus / "labels.txt", folder / "bin" / "label")
 
 
 def main() -> None:
@@ -88,12 +84,11 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     words = args.output / "dict.txt"
     if not words.is_file():
-        part = words.with_name(f"dict.{os.getpid()}.part")
-        make_dictionary(args.corpus, args.protocol, args.min_count, part)
-        part.rename(words)
+        make_dictionary(args.corpus, args.protocol, args.min_count, words)
     for seed in tqdm(missing, desc="binarising", unit="seed", disable=None):
         make_seed(args.corpus, seed, words, args.output)
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

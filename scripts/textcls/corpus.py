@@ -22,10 +22,14 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from embinit_fairseq import bounded
 
 COLUMNS = ("split", "label", "text")
 PROTOCOLS = ("textgcn", "inductive")
+LONGEST_LINE = 1 << 22  # bytes; a few megabytes of gzip may unpack to gigabytes
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9(),!?'`]")
 _ENDINGS = re.compile(r"(?='s|'ve|'re|'d|'ll|n't)")
@@ -57,7 +61,11 @@ def read_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if packed else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):  # bytes: only "\n" ends a line
+            for number, line in enumerate(
+                iter(partial(file.readline, LONGEST_LINE), b""), start=1
+            ):  # bytes: "\n" ends it
+                if len(line) == LONGEST_LINE:
+                    raise FileError(f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes; break or remove it")
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n").split("\t")
     except UnicodeDecodeError as error:
         raise FileError(f"{path}, line {number}: {error}; it must be UTF-8 text, plain or gzip") from error
@@ -165,7 +173,7 @@ def stop_words(choice: str) -> frozenset[str]:
         return frozenset(STOP_WORDS)
     if not Path(choice).is_file():
         raise FileError(f"--stop-words {choice}: no such file; give spacy, none, or a file with words")
-    return frozenset(Path(choice).read_text(encoding="utf-8").split())
+    return frozenset(word for _, line in bounded.read_lines(choice, FileError, "--stop-words") for word in line.split())
 
 
 def process(examples: list[Example], protocol: str, min_count: int, stopping: frozenset[str], clean: bool) -> list[str]:

@@ -10,9 +10,13 @@ the repository holds only those). Both are Latin-1.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import write_text
 
 
 def read(path: Path) -> list[str]:
@@ -47,10 +51,9 @@ def main() -> None:
     name = f"{args.dataset}.clean.txt" if args.text == "clean" else f"{args.dataset}.txt"
     data = args.repository / "data"
     lines = ["split\tlabel\ttext", *rows(data / f"{args.dataset}.txt", data / "corpus" / name)]
-    part = args.output.with_name(args.output.name + ".part")
-    part.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    os.replace(part, args.output)
+    write_text(args.output, "\n".join(lines) + "\n", "--output")
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

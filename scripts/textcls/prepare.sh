@@ -43,7 +43,7 @@ use_environment
 output_folder --output "$output"
 
 # textcls MODULE ARGUMENT...: one of the Python programs beside this script.
-textcls() { PYTHONPATH=$REPO/scripts python -m "textcls.$1" "${@:2}"; }
+textcls() { PYTHONPATH=$REPO/scripts:$REPO python -m "textcls.$1" "${@:2}"; }
 
 # stop_words_hash: a line of the settings, if the words are a file's. What was made before there was this line has none.
 stop_words_hash() {
@@ -60,7 +60,6 @@ choose another --output, or remove that folder"
 }
 
 binarise() {
-  [[ -z ${STEP_IN_TURN:-} ]] || rm -rf "$output"/seeds/*.part # of a script that was killed
   textcls binarise --corpus "$output/corpus" --protocol "$protocol" --min-count "$min_count" --seeds "${seeds[@]}" \
     --output "$output/seeds" >>"$output/preprocess.log" || die "binarising failed for the reason above"
 }

@@ -10,8 +10,8 @@ from run_result import file_sha256
 from textcls.corpus import FileError
 from textcls.runs import Run, Vectors, vectors_of
 
-from embinit_fairseq.analysis.runs import read_record
 from embinit_fairseq.errors import EmbinitError
+from embinit_fairseq.runs.record import read_record
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Vectors:
 
 def parse_vectors(texts: list[str]) -> dict[str, Vectors]:
     """`NAME=FILE` values -> name -> vectors; raises FileError for files that are missing, damaged or named twice."""
-    from embinit_fairseq.analysis.frequency import is_dictionary
+    from embinit_fairseq.analysis.statistics import is_dictionary
     from embinit_fairseq.errors import EmbinitError
     from embinit_fairseq.vectors.open import open_vectors
 
@@ -94,8 +94,8 @@ def check_readable(vectors: Vectors, dictionary: Path) -> None:
     Read are the rows of the words in `dictionary`, which a run reads too: a scan of the file.
     """
     from embinit_fairseq.errors import EmbinitError
+    from embinit_fairseq.init.alignment import plan
     from embinit_fairseq.vectors.open import open_vectors
-    from embinit_fairseq.vocab.align import plan
     from embinit_fairseq.vocab.dictionary import read_dictionary
 
     wanted = plan(read_dictionary(dictionary))

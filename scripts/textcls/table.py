@@ -12,8 +12,8 @@ from collections import defaultdict
 from run_table import read_arguments, read_results, write_results
 from textcls.runs import vectors_of
 
-from embinit_fairseq.analysis.comparison import Column
-from embinit_fairseq.cli.compare_table import distinct, environment, header, still_missing
+from embinit_fairseq.runs.compare import Column
+from embinit_fairseq.runs.markdown import distinct, environment, header, still_missing
 
 ACCURACY = Column("test accuracy (%)", ("scores", "test_accuracy"))
 COLUMNS = (

@@ -1,6 +1,6 @@
 """Write the toy corpus: parallel train, valid and test text and a larger monolingual text of each language.
 
-Run as `PYTHONPATH=scripts python -m toy.corpus --output DIR`. Two runs with the same options write the same bytes.
+Run as `PYTHONPATH=scripts:. python -m toy.corpus --output DIR`. Two runs with the same options write the same bytes.
 Some words are rare in the parallel training text (at most `--rare-limit` sentences each) and as frequent as all others
 in the monolingual, validation and test text: the situation in which pre-trained vectors are said to help.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import random
 import sys
 from collections import Counter
@@ -22,6 +21,9 @@ from toy import english, german, lexicon
 from toy.lexicon import Adjective, Noun, Verb
 from toy.sampler import Sampler
 from toy.syntax import Sentence
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import write_json, write_text
 
 Pair = tuple[str, str]
 
@@ -147,13 +149,6 @@ def statistics(config: CorpusConfig, files: dict[str, list[str]]) -> dict[str, o
     return result
 
 
-def write(path: Path, text: str) -> None:
-    """Write `path` whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="folder for train.de ... mono.en and corpus.json")
@@ -166,12 +161,13 @@ def main(argv: list[str] | None = None) -> int:
     files = make(config)
     output.mkdir(parents=True, exist_ok=True)
     for name, lines in files.items():
-        write(output / name, "\n".join(lines) + "\n")
+        write_text(output / name, "\n".join(lines) + "\n", "--output")
     summary = statistics(config, files)
-    write(output / "corpus.json", json.dumps(summary, indent=2) + "\n")
+    write_json(output / "corpus.json", summary, "--output")
     print(json.dumps(summary))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with one_line():
+        sys.exit(main())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
-from toy.corpus import write
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import whole_file, write_text
 
 HEADER = (
     "| initialisation | BLEU | ± 95 % | exact sentences | best validation loss (bits) | best epoch "
@@ -25,9 +25,14 @@ def read_results(runs: list[Path]) -> list[dict]:
 
 
 def absorption(result: dict) -> str:
-    """Sigma of the scaled embeddings over sigma of the positions, per slot, from the report of --embed-init."""
+    """Sigma of the scaled embeddings over sigma of the positions, per slot, from the report of --embed-init.
+
+    Of the rows that have a vector, where there are any: the others have the size of a Xavier draw.
+    """
     slots = (result.get("init") or {}).get("slots", {})
-    ratios = [slots[name]["absorption_ratio"] for name in ("encoder", "decoder") if name in slots]
+    found = [slots[name] for name in ("encoder", "decoder") if name in slots]
+    matched = [slot.get("matched_absorption_ratio") for slot in found]
+    ratios = [slot["absorption_ratio"] if ratio is None else ratio for slot, ratio in zip(found, matched, strict=True)]
     return ", ".join("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios) or "-"
 
 
@@ -82,10 +87,9 @@ def draw(results: list[dict], path: Path) -> None:
     axes.set(xlabel="epoch", ylabel="validation loss (bits per token)", title="Toy German-English")
     axes.legend()
     axes.grid(alpha=0.3)
-    temporary = path.with_name(path.name + ".tmp")
-    figure.savefig(temporary, dpi=150, format="png")
+    with whole_file(path, option="--output") as file:
+        figure.savefig(file, dpi=150, format="png")
     pyplot.close(figure)
-    os.replace(temporary, path)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -98,11 +102,12 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     text = table(results)
-    write(options.output / "table.md", text)
+    write_text(options.output / "table.md", text, "--output")
     draw(results, options.output / "curves.png")
     print(text, end="")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with one_line():
+        sys.exit(main())

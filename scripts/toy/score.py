@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
 
-from sacrebleu.metrics import BLEU, CHRF
-from toy.corpus import write
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
-_HYPOTHESIS = re.compile(r"^H-(\d+)\t\S+\t(.*)$")
+from embinit_fairseq.errors import EmbinitError, one_line
+from embinit_fairseq.files import write_json, write_text
+from embinit_fairseq.runs.metrics import SCORES
+from embinit_fairseq.runs.score import counted_score, read_lines, read_translations
+
 _BLANK_BEFORE_PUNCTUATION = re.compile(r" (?=[.,?])")
-
-
-def read_hypotheses(log: Path, expected: int) -> list[str]:
-    """The best hypothesis of every sentence, in the order of the text (fairseq-generate sorts by length)."""
-    best: dict[int, str] = {}
-    for line in log.read_text(encoding="utf-8").split("\n"):
-        match = _HYPOTHESIS.match(line)
-        if match:
-            best.setdefault(int(match.group(1)), match.group(2))
-    if sorted(best) != list(range(expected)):
-        raise ValueError(f"{log} has {len(best)} hypotheses for {expected} references: remove it and translate again")
-    return [best[index] for index in range(expected)]
 
 
 def detokenise(line: str) -> str:
@@ -34,19 +24,10 @@ def detokenise(line: str) -> str:
 
 
 def scores(hypotheses: list[str], references: list[str]) -> dict[str, object]:
-    metric, chrf = BLEU(), CHRF()
-    score = metric.corpus_score(hypotheses, [references], n_bootstrap=1000)
-    signature = str(metric.get_signature())
-    interval = json.loads(score.format(signature=signature, is_json=True)).get("confidence_var")  # none if BLEU is 0
     exact = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references))
     return {
-        "bleu": {
-            "score": score.score,
-            "interval_95": interval,
-            "signature": signature,
-            "details": str(score),
-        },
-        "chrf": {"score": chrf.corpus_score(hypotheses, [references]).score, "signature": str(chrf.get_signature())},
+        "bleu": counted_score(SCORES["bleu"].metric(), hypotheses, references, confidence=True),
+        "chrf": counted_score(SCORES["chrf"].metric(), hypotheses, references),
         "exact_match": exact / len(references),
         "sentences": len(references),
     }
@@ -58,19 +39,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--reference", type=Path, required=True, help="tokens of the reference, one sentence a line")
     parser.add_argument("--output", required=True, help="prefix of the files to write")
     options = parser.parse_args(argv)
-    references = options.reference.read_text(encoding="utf-8").splitlines()
     try:
-        hypotheses = read_hypotheses(options.log, len(references))
-    except (OSError, ValueError) as error:
+        hypotheses = read_translations(options.log).tokens
+        references = read_lines(options.reference, f"translations in {options.log}", len(hypotheses))
+    except EmbinitError as error:
         parser.error(str(error))
     text = [detokenise(line) for line in hypotheses]
     expected = [detokenise(line) for line in references]
     for name, lines in (("hypothesis", text), ("reference", expected)):  # for paired tests: embinit compare
-        write(Path(f"{options.output}.{name}.txt"), "\n".join(lines) + "\n")
-    result = scores(text, expected)
-    write(Path(options.output + ".scores.json"), json.dumps(result, indent=2) + "\n")
+        write_text(f"{options.output}.{name}.txt", "".join(f"{line}\n" for line in lines), "--output")
+    write_json(options.output + ".scores.json", scores(text, expected), "--output")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with one_line():
+        sys.exit(main())

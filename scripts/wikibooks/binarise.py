@@ -22,9 +22,11 @@ from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer  # noqa:
 from fairseq.data import Dictionary  # noqa: E402
 from wikibooks.cleaning import SYMBOLS  # noqa: E402
 from wikibooks.encode import text_bytes  # noqa: E402
-from wikibooks.outputs import complete_folder, finished_shards, remove_leftovers  # noqa: E402
-from wikibooks.pool import run_tasks  # noqa: E402
+from wikibooks.pool import finished_shards, run_tasks  # noqa: E402
 from wikibooks.words import read_counts  # noqa: E402
+
+from embinit_fairseq.errors import one_line  # noqa: E402
+from embinit_fairseq.files import whole_folder  # noqa: E402
 
 _HEADER = 18  # bytes of an index before the number of sentences: magic, version, code of the number's type
 SPLITS = ("train", "valid")
@@ -46,7 +48,7 @@ def write_dictionary(counts: list[Path], path: Path, size: int) -> None:
 def binarise_shard(shard: Path, output: Path, dictionary: Path) -> None:
     symbols = Dictionary.load(str(dictionary))
     binariser = VocabularyDatasetBinarizer(symbols, append_eos=True)
-    with complete_folder(output / shard.name) as folder:
+    with whole_folder(output / shard.name, option="") as folder:
         for split in SPLITS:
             text = str(shard / f"{split}.txt")
             FileBinarizer.multiprocess_dataset(text, "mmap", binariser, str(folder / split), vocab_size=len(symbols))
@@ -80,7 +82,6 @@ def main() -> None:
     args = parser.parse_args()
     encoded = finished_shards(args.work / "encoded")
     binary = args.work / "binary"
-    remove_leftovers(binary)
     args.output.mkdir(parents=True)
     dictionary = args.output / "dict.txt"
     write_dictionary([shard / "symbols.txt" for shard in encoded], dictionary, args.vocabulary)
@@ -93,4 +94,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

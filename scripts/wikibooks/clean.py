@@ -15,10 +15,12 @@ from pathlib import Path
 from wikibooks.cleaning import SYMBOLS, UNKNOWN, Cleaner
 from wikibooks.duplicates import UNITS, read_documents, repeated_units
 from wikibooks.inputs import MAX_CHARS
-from wikibooks.outputs import complete_folder, remove_leftovers
 from wikibooks.pool import run_tasks
 from wikibooks.split import PASSAGE_LINES, passages_of, read_records, text_of
 from wikibooks.words import write_counts
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import whole_folder
 
 MIN_CHARS = 20
 Sentences = list[list[str]]
@@ -88,7 +90,7 @@ def clean_shard(shard: int, work: Path, output: Path, passage: int, valid_every:
     """passage: the number of the shard's first passage."""
     cleaner = Cleaner()
     repeated = set() if unit == "none" else repeated_units(work / "duplicates", shard)
-    with complete_folder(output / f"{shard:05}") as folder:
+    with whole_folder(output / f"{shard:05}", option="") as folder:
         writer = ShardWriter(folder)
         writer.stats[f"duplicate_{unit}"] += len(repeated)
         raw = read_documents(text_of(work / "raw", shard))
@@ -109,7 +111,6 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     args = parser.parse_args()
     output = args.work / "clean"
-    remove_leftovers(output)
     tasks = [
         (record["bytes"], (shard, args.work, output, record["first_passage"], args.valid_every, args.unit))
         for shard, record in enumerate(read_records(args.work / "raw"))
@@ -121,4 +122,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

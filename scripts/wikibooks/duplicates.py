@@ -18,9 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from wikibooks.outputs import complete_file, remove_leftovers
 from wikibooks.pool import run_tasks
 from wikibooks.split import read_records, text_of
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import whole_file
 
 UNITS = ("lines", "documents", "none")
 BUCKET = 2_000_000
@@ -61,9 +63,8 @@ def _write_digests(shard: int, raw: Path, output: Path, unit: str) -> None:
 
 
 def _save(path: Path, array: np.ndarray) -> None:
-    with complete_file(path) as temporary:
-        with open(temporary, "wb") as file:  # an open file: given a name, numpy would add .npy to it
-            np.save(file, array)
+    with whole_file(path) as file:
+        np.save(file, array)
 
 
 def duplicates(sorted_digests: Iterator[np.ndarray]) -> np.ndarray:
@@ -111,7 +112,7 @@ def main() -> None:
     args = parser.parse_args()
     raw, digest_folder, output = (args.work / name for name in ("raw", "digests", "duplicates"))
     for folder in (digest_folder, output):
-        remove_leftovers(folder)
+        folder.mkdir(parents=True, exist_ok=True)
     if args.unit == "none":
         print("duplicates: kept", file=sys.stderr)
         return
@@ -133,4 +134,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

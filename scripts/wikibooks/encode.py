@@ -13,9 +13,12 @@ from pathlib import Path
 
 from wikibooks.cleaning import SYMBOLS, UNKNOWN
 from wikibooks.joining import join_short
-from wikibooks.outputs import complete_folder, finished_shards, remove_leftovers
-from wikibooks.pool import run_tasks
+from wikibooks.pool import finished_shards, run_tasks
 from wikibooks.words import WordSet, write_counts
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.expand.request import read_codes
+from embinit_fairseq.files import whole_folder
 
 REMEMBERED = 200_000  # words: about 100 MB
 _KEPT = {symbol: symbol for symbol in (*SYMBOLS, UNKNOWN)}
@@ -38,11 +41,9 @@ class Encoder:
 
     def __init__(self, codes: Path, frequent: Path | None):
         try:
-            from subword_nmt.apply_bpe import BPE
+            self._bpe = read_codes(str(codes), "--codes")
         except ModuleNotFoundError as error:
             raise SystemExit(f"error: {error.name} is missing: pip install subword-nmt") from None
-        with open(codes, encoding="utf-8") as file:
-            self._bpe = BPE(file)
         self._frequent = WordSet(frequent) if frequent else None
         self._known = dict(_KEPT)
 
@@ -71,7 +72,7 @@ def encode_shard(shard: Path, output: Path, codes: Path, frequent: Path | None) 
     encoder = Encoder(codes, frequent)
     stats: Counter[str] = Counter()
     symbols: Counter[str] = Counter()
-    with complete_folder(output / shard.name) as folder:
+    with whole_folder(output / shard.name, option="") as folder:
         for split in ("train", "valid"):
             with open(folder / f"{split}.txt", "w", encoding="utf-8") as file:
                 for document in read_sentences(shard / f"{split}.txt"):
@@ -95,7 +96,6 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     args = parser.parse_args()
     output = args.work / "encoded"
-    remove_leftovers(output)
     frequent = None if args.all_words else args.work / "words" / "frequent.npy"
     tasks = [
         (text_bytes(shard), (shard, output, args.codes, frequent))
@@ -106,4 +106,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
-from embinit_fairseq.analysis.runs_log import read_log
+from embinit_fairseq.runs.logs import read_log
 
 
 def read_validations(log: Path) -> dict[int, float]:

@@ -13,9 +13,9 @@ from typing import Any
 from run_table import read_arguments, read_results, write_results
 from wikibooks.mlm_log import read_validations
 
-from embinit_fairseq.analysis.comparison import Column
-from embinit_fairseq.cli.compare_table import environment, header, still_missing
 from embinit_fairseq.cli.plot_curves import draw_mean, finish, new_panels, save, try_to_draw
+from embinit_fairseq.runs.compare import Column
+from embinit_fairseq.runs.markdown import environment, header, still_missing
 
 COLUMNS = (
     Column("last val. loss (bits)", ("mlm", "last"), 3),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Callable
 
 from tqdm import tqdm
@@ -61,6 +62,11 @@ def _results(function: Callable, tasks: list[Task], jobs: int) -> Iterator[tuple
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def finished_shards(folder: Path) -> list[Path]:
+    """The shards' folders, in the order of the input."""
+    return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit())
 
 
 def run_tasks(title: str, function: Callable[..., None], tasks: list[Task], jobs: int) -> None:

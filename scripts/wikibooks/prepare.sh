@@ -48,7 +48,7 @@ jobs=${jobs:-$(cores)}
 work=$output/work
 export OMP_NUM_THREADS=1
 
-wikibooks() { PYTHONPATH=$REPO/scripts python -m "wikibooks.$1" "${@:2}"; }
+wikibooks() { PYTHONPATH=$REPO/scripts:$REPO python -m "wikibooks.$1" "${@:2}"; }
 
 learn_bpe() { subword-nmt learn-bpe --dict-input --symbols "$bpe_merges" --input "$work/words/bpe.txt" --output "$1"; }
 

@@ -7,8 +7,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from wikibooks.outputs import complete_file
 from wikibooks.split import read_records
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import write_json
 
 
 def collect(work: Path, dictionary: Path) -> dict:
@@ -58,10 +60,10 @@ def main() -> None:
     sums = collect(args.work, args.dictionary)
     if not sums["encoded"].get("valid_sentences"):
         raise SystemExit("error: nothing was left for validation: give more text, or a smaller --valid-every")
-    with complete_file(args.output) as path:
-        path.write_text(json.dumps(sums, indent=2) + "\n")
+    write_json(args.output, sums)
     print("\n".join(sentences(sums)))
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 from wikibooks.inputs import documents, open_input
-from wikibooks.outputs import complete_file, remove_leftovers
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import whole_file, write_json
 
 PASSAGE_LINES = 100
 
@@ -49,7 +51,7 @@ def _from(inputs: list[Path], start: dict) -> Iterator[tuple[list[bytes], int, i
 
 def split(inputs: list[Path], folder: Path, shard_bytes: int) -> None:
     """Write `folder`/00000.txt, 00000.json, ...; goes on behind the last finished shard, whose record says where."""
-    remove_leftovers(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     records = read_records(folder)
     start = records[-1]["next"] if records else {"input": 0, "offset": 0, "passage": 0}
     with tqdm(unit="B", unit_scale=True, desc="shards", initial=sum(each["bytes"] for each in records)) as bar:
@@ -64,7 +66,7 @@ def _write_shard(stream: Iterator, folder: Path, shard: int, start: dict, shard_
     """One shard and its record."""
     size = count = left_out = 0
     passage, following = start["passage"], start
-    with complete_file(text_of(folder, shard)) as path, open(path, "wb") as text:
+    with whole_file(text_of(folder, shard)) as text:
         for lines, too_long, number, offset in stream:
             if lines:
                 size += text.write(b"\n".join(lines) + b"\n\n")
@@ -73,8 +75,7 @@ def _write_shard(stream: Iterator, folder: Path, shard: int, start: dict, shard_
             if size >= shard_bytes:
                 break
     record = {"first_passage": start["passage"], "bytes": size, "lines": count, "too_long": left_out, "next": following}
-    with complete_file(record_of(folder, shard)) as path:
-        path.write_text(json.dumps(record) + "\n")
+    write_json(record_of(folder, shard), record)
     return record
 
 
@@ -100,4 +101,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

@@ -21,7 +21,9 @@ from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
-from wikibooks.outputs import complete_folder, remove_leftovers
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import whole_folder
 
 MERGED_AT_ONCE = 200  # open files are limited, often to 1024
 
@@ -124,12 +126,11 @@ def main() -> None:
         "--bpe-words", type=int, default=300_000, help="words to learn BPE from, the most frequent ones"
     )
     args = parser.parse_args()
-    remove_leftovers(args.work)
     output = args.work / "words"
     if output.is_dir():
         print("words: there already", file=sys.stderr)
         return
-    with complete_folder(output) as folder:
+    with whole_folder(output, option="") as folder:
         histogram = merge_files(sorted(args.work.glob("clean/*/words.txt")), folder / "all.txt")
         types, words = sum(histogram.values()), sum(count * number for count, number in histogram.items())
         frequent = int(types * args.frequent)
@@ -142,4 +143,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

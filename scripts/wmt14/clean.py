@@ -13,9 +13,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Callable
 
-from wikibooks.outputs import complete_folder, remove_leftovers
 from wikibooks.pool import run_tasks
 from wikibooks.words import write_counts
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import whole_folder
 
 #: A longer line would have more than 250 pieces; the libraries' time grows with the square of some lines' length.
 MAX_CHARS = 5000
@@ -63,7 +65,7 @@ def clean_shard(number: int, shard: dict, langs: list[str], output: Path, tokens
     cleaners = [cleaner(lang, tokens) for lang in langs]
     words: Counter[str] = Counter()  # of the training text only: the validation text teaches nothing
     stats: Counter[str] = Counter()
-    with complete_folder(output / f"{number:05}") as folder:
+    with whole_folder(output / f"{number:05}", option="") as folder:
         with ExitStack() as opened:
             files = {
                 split: [opened.enter_context(open(folder / f"{split}.{lang}", "w", encoding="utf-8")) for lang in langs]
@@ -95,7 +97,6 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     args = parser.parse_args()
     output = args.work / "clean"
-    remove_leftovers(output)
     cleaner(args.langs[0], args.tokens)  # a missing library is best reported before anything is done
     tasks = [
         (sum(shard[lang][2] for lang in args.langs), (number, shard, args.langs, output, args.tokens, args.valid_every))
@@ -106,4 +107,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

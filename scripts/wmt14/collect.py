@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import shutil
 import sys
 import tarfile
@@ -20,10 +19,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tqdm import tqdm
-from wikibooks.outputs import complete_file, remove_leftovers
 from wmt14 import testset
 from wmt14.corpora import ARCHIVES, PAIRS, TEST_ARCHIVE, Corpus, test_member
-from wmt14.download import download, sha256_of
+from wmt14.download import download
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import sha256, whole_file, write_json
 
 
 def find(folder: Path, member: str) -> Path | None:
@@ -47,7 +48,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _copy(stream: BinaryIO, target: Path, zipped: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with complete_file(target) as path, open(path, "wb") as file:
+    with whole_file(target) as file:
         shutil.copyfileobj(gzip.GzipFile(fileobj=stream) if zipped else stream, file, 1 << 20)
 
 
@@ -79,7 +80,7 @@ def archive_of(name: str, data: Path | None, downloads: Path) -> Path:
     path = data / name
     if not path.is_file():
         raise FileNotFoundError(name)
-    if path.stat().st_size != published.size or sha256_of(path) != published.sha256:
+    if path.stat().st_size != published.size or sha256(path) != published.sha256:
         print(f"note: {path} differs from the published file (SHA-256)", file=sys.stderr)
     return path
 
@@ -136,8 +137,7 @@ def main() -> None:
     parser.add_argument("--test-from", choices=testset.ORIGINS, required=True, help="where newstest2014 comes from")
     parser.add_argument("--work", type=Path, required=True, help="folder to write to")
     args = parser.parse_args()
-    remove_leftovers(args.work)
-    remove_leftovers(args.work / "source")
+    args.work.mkdir(parents=True, exist_ok=True)
     if (args.work / "files.json").is_file():
         print("files: there already", file=sys.stderr)
         return
@@ -157,9 +157,9 @@ def main() -> None:
         corpora.append({"name": name})
         for lang, path in files.items():
             corpora[-1][lang] = {"path": str(path.resolve()), "bytes": path.stat().st_size}
-    with complete_file(args.work / "files.json") as path:
-        path.write_text(json.dumps({"corpora": corpora, "test": test}, indent=2) + "\n")
+    write_json(args.work / "files.json", {"corpora": corpora, "test": test})
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

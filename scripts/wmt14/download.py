@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import urllib.error
 import urllib.request
@@ -11,16 +10,10 @@ from pathlib import Path
 from tqdm import tqdm
 from wmt14.corpora import Archive
 
+from embinit_fairseq.files import explained, sha256
+
 _PIECE = 1 << 20
 _TIMEOUT = 60  # seconds without an answer
-
-
-def sha256_of(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def download(archive: Archive, path: Path) -> None:
@@ -30,7 +23,8 @@ def download(archive: Archive, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
-        _fetch(archive, part)
+        with explained(part):
+            _fetch(archive, part)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise SystemExit(
@@ -42,7 +36,7 @@ def download(archive: Archive, path: Path) -> None:
         raise SystemExit(
             f"error: {archive.url} ended after {size:,} of {archive.size:,} bytes: start again to continue"
         )
-    found = sha256_of(part)
+    found = sha256(part)
     if found != archive.sha256:
         part.unlink()
         raise SystemExit(

@@ -12,9 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Callable
 
-from wikibooks.outputs import complete_folder, finished_shards, remove_leftovers
-from wikibooks.pool import run_tasks
+from wikibooks.pool import finished_shards, run_tasks
 from wmt14.clean import SPLITS, TOKENS
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import whole_folder
 
 
 def piece_encoder(tokens: str, model: Path) -> Callable[[str], list[str]]:
@@ -44,7 +46,7 @@ def encode_shard(
 ) -> None:
     encode = piece_encoder(tokens, model)
     stats: Counter[str] = Counter()
-    with complete_folder(output / shard.name) as folder:
+    with whole_folder(output / shard.name, option="") as folder:
         for split in SPLITS:
             with ExitStack() as opened:
                 names = [f"{split}.{lang}" for lang in langs]
@@ -71,7 +73,6 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     args = parser.parse_args()
     output = args.work / "encoded"
-    remove_leftovers(output)
     tasks = [
         (
             sum((shard / f"{split}.{lang}").stat().st_size for split in SPLITS for lang in args.langs),
@@ -84,4 +85,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

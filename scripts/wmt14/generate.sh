@@ -38,7 +38,7 @@ data=$(absolute "$data") run=$(absolute "$run")
 use_environment
 
 tokens=$(setting "$data" tokens) target=${pair#*-} output=$run/test
-wmt14() { PYTHONPATH=$REPO/scripts python -m "wmt14.$1" "${@:2}"; }
+wmt14() { PYTHONPATH=$REPO/scripts:$REPO python -m "wmt14.$1" "${@:2}"; }
 
 averaged() { wmt14 average --checkpoints "$run/checkpoints" --number "$average" "$1"; }
 

@@ -13,14 +13,17 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from wikibooks.outputs import complete_folder, finished_shards
+from wikibooks.pool import finished_shards
 from wikibooks.words import MostFrequent, merge_files, read_counts
 from wmt14.clean import TOKENS
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import whole_folder
 
 
 def count_words(clean: Path, words: Path, wanted: int) -> None:
     """Write words/bpe.txt, the `wanted` most frequent words of the shards with their counts, sorted by spelling."""
-    with complete_folder(words) as folder:
+    with whole_folder(words, option="") as folder:
         histogram = merge_files([shard / "words.txt" for shard in finished_shards(clean)], folder / "all.txt")
         chosen = MostFrequent(histogram, wanted)
         with open(folder / "bpe.txt", "w", encoding="utf-8") as file:
@@ -94,4 +97,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

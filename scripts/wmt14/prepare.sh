@@ -72,7 +72,7 @@ model=$output/bpe.codes
 [[ $tokens != sentencepiece ]] || model=$output/spm.model
 export OMP_NUM_THREADS=1
 
-wmt14() { PYTHONPATH=$REPO/scripts python -m "wmt14.$1" "${@:2}"; }
+wmt14() { PYTHONPATH=$REPO/scripts:$REPO python -m "wmt14.$1" "${@:2}"; }
 
 learn() {
   wmt14 learn --work "$work" --langs "$source" "$target" --tokens "$tokens" --size "$bpe_size" \

@@ -7,8 +7,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from wikibooks.outputs import complete_file
 from wmt14.clean import SPLITS
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import write_json
 
 _REASONS = {
     "too_many_characters": "more than 5,000 characters",
@@ -60,10 +62,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
     args = parser.parse_args()
     sums = collect(args.work, args.dictionary)
-    with complete_file(args.output) as path:
-        path.write_text(json.dumps(sums, indent=2) + "\n")
+    write_json(args.output, sums)
     print("\n".join(sentences(sums)))
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Callable
 
 from run_result import write_json, write_text
-from sacrebleu.metrics import BLEU, CHRF
-from score import read_hypotheses, read_lines, scored
 from tokens import decoder
 from wmt14.clean import TOKENS, moses_words
 from wmt14.testset import unescaped
+
+from embinit_fairseq.errors import EmbinitError
+from embinit_fairseq.runs.metrics import SCORES
+from embinit_fairseq.runs.score import counted_score, read_lines, read_translations
 
 _HYPHEN = re.compile(r"(\S)-(\S)")
 FIGURES = ("bleu", "bleu_tokenized", "bleu_tokenized_compound_split")
@@ -45,9 +47,10 @@ def scores_of(text: list[str], reference: list[str], lang: str) -> dict[str, dic
     words = comparable_words(lang)
     sides = [words(line) for line in text], [words(line) for line in reference]
     split = [[split_compounds(line) for line in side] for side in sides]
-    tokenised = BLEU(tokenize="none", force=True)
-    figures = (scored(BLEU(), text, reference), scored(tokenised, *sides), scored(tokenised, *split))
-    return {**dict(zip(FIGURES, figures)), "chrf": scored(CHRF(), text, reference)}
+    tokenised = SCORES["bleu_tokenized"]
+    figures = (SCORES["bleu"], text, reference), (tokenised, *sides), (tokenised, *split)
+    counted = [counted_score(score.metric(), *texts) for score, *texts in (*figures, (SCORES["chrf"], text, reference))]
+    return dict(zip((*FIGURES, "chrf"), counted))
 
 
 def main() -> None:
@@ -61,10 +64,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder to write to")
     args = parser.parse_args()
 
-    pieces = read_hypotheses(Path(args.log))
-    decode = decoder(args.tokens, args.lang, args.model)
-    text = [decode(line) for line in pieces]
-    reference = read_lines(Path(args.reference), len(text))
+    try:
+        pieces = read_translations(Path(args.log)).tokens
+        decode = decoder(args.tokens, args.lang, args.model)
+        text = [decode(line) for line in pieces]
+        reference = read_lines(Path(args.reference), f"translations in {args.log}", len(text))
+    except EmbinitError as error:
+        raise SystemExit(f"error: {error}") from None
     scores = scores_of(text, reference, args.lang)
     for name, lines in (("hypothesis.tokens", pieces), ("hypothesis.text", text), ("reference.text", reference)):
         write_text(args.output / name, "\n".join(lines) + "\n")

@@ -16,7 +16,9 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tqdm import tqdm
-from wikibooks.outputs import complete_file
+
+from embinit_fairseq.errors import one_line
+from embinit_fairseq.files import write_text
 
 
 def cut(paths: dict[str, Path], first: int, size: int, limit: int | None) -> Iterator[dict]:
@@ -81,9 +83,9 @@ def main() -> None:
                 bar.update(shard["pairs"])
     if not shards:
         raise SystemExit("error: the files of all corpora are empty: get them again")
-    with complete_file(args.work / "shards.json") as path:
-        path.write_text("[\n" + ",\n".join(map(json.dumps, shards)) + "\n]\n")
+    write_text(args.work / "shards.json", "[\n" + ",\n".join(map(json.dumps, shards)) + "\n]\n")
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

@@ -88,6 +88,12 @@ def test_a_user_dir_without_a_plugin(name: str, holds_one: bool, tmp_path: Path)
     assert said is None if holds_one else said.endswith("give the folder of the plugin's package")
 
 
+def test_a_user_dir_that_is_not_there(tmp_path: Path) -> None:
+    """Named where a plugin of that name can be imported from."""
+    assert f"did you mean {Path(torch.__file__).parent}?" in no_plugin(str(tmp_path / "torch"))
+    assert "check the path" in no_plugin(str(tmp_path / "no_such_plugin"))
+
+
 LABELS = {
     "unknown": (["yes", "never"], "label/valid, line 2: this label is not in .*/label/dict.txt"),
     "a third class": (

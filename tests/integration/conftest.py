@@ -91,8 +91,8 @@ def in_process(toy_translation, monkeypatch):
     """fairseq-train inside this process: run, flags -> final model."""
     import fairseq_cli.train
 
-    def train_here(run, *flags):
-        monkeypatch.setattr(sys, "argv", command(toy_translation, run, *flags)[2:])
+    def train_here(run, *flags, data=toy_translation):
+        monkeypatch.setattr(sys, "argv", command(data, run, *flags)[2:])
         fairseq_cli.train.cli_main()
         return model_of(run / "checkpoint_last.pt")
 

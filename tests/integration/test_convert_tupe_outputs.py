@@ -13,8 +13,8 @@ import torch
 from fairseq import checkpoint_utils
 from programs import PYTHON
 
-from embinit_fairseq.checkpoints.convert_tupe import convert_tupe
-from embinit_fairseq.checkpoints.convert_tupe_options import TUPE_BASE, flags
+from embinit_fairseq.convert_tupe.convert import convert_tupe
+from embinit_fairseq.convert_tupe.options import TUPE_BASE, flags
 from embinit_fairseq.models.tupe import TupeConfig, TupeModel
 
 REPOSITORY = Path(__file__).resolve().parents[2]

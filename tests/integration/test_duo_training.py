@@ -15,7 +15,9 @@ from programs import PYTHON
 from test_tupe_transformer_training import lines
 from trainings import SAVE_OFTEN, kill_9_and_resume, losses, model_of, run_to_end, validation_loss
 
-from embinit_fairseq.cli import checks
+from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.cli import doctor as checks
+from embinit_fairseq.models.duo_transformer import DuoTransformerModel
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = ["--user-dir", str(REPOSITORY / "embinit_fairseq")]
@@ -200,6 +202,65 @@ def test_embed_init_fills_tied_tables_once(joined, tmp_path):
         assert torch.allclose(row, written[words[3]], atol=0.05)
 
 
+def test_the_papers_model(joined, tmp_path):
+    """Tied, one matrix from GloVe and one that is learned: what they begin with, what is computed from them, and that
+    they learn."""
+    words = words_of(joined, "de")
+    written = vectors(tmp_path / "glove.txt", words[:-3], 12, 0)  # three words have no vector
+    paper = ["--share-all-embeddings", "--encoder-dim-s", 12, "--duo-share-weights", "pair"]
+    init = ["--embed-init", "pretrained", "--embed-init-path", f"encoder={tmp_path / 'glove.txt'}"]
+    train = [*SMALL, "--decoder-embed-dim", 16, *paper, *init]
+    run_to_end(command(joined, *train, "--lr", 0, "--max-update", 1, "--save-dir", tmp_path / "start"))
+    slots = json.loads((tmp_path / "start" / "embed_init.json").read_text())["slots"]
+    assert {name: (slot["strategy"], slot["tied"]) for name, slot in slots.items()} == {
+        "encoder": ("pretrained", ["decoder"]),
+        "encoder_p": ("xavier", ["decoder_p"]),
+    }
+    model = model_of(tmp_path / "start" / "checkpoint_last.pt")
+    glove, learned = model[TABLES["encoder"]], model[TABLES["encoder_p"]]
+    for word, row in written.items():
+        assert torch.allclose(glove[4 + words.index(word)].double(), row, atol=1e-5)
+    bound = (6 / (len(learned) + 16)) ** 0.5
+    assert 0.95 * bound < float(learned.abs().max()) <= bound
+    assert float(learned[4:].std()) == pytest.approx(bound / 3**0.5, rel=0.1)
+    for side in ("encoder", "decoder"):  # E_S is mapped to the width, E_P has it
+        assert model[f"{side}.embedding.embed_map.weight"].shape == (16, 12)
+    assert model["decoder.fused_tables.proj.weight"].shape == (16, 12 + 16)
+    assert not [name for name in model if "output_projection" in name or "embed_map_p" in name]
+
+    log = run_to_end(command(joined, *train, "--max-update", 60, "--save-dir", tmp_path / "run"))
+    found = losses(log)
+    assert float(found["train", "60"]) < 0.8 * float(found["train", "1"])
+    hub = DuoTransformerModel.from_pretrained(str(tmp_path / "run"), "checkpoint_last.pt", str(joined))
+    model = hub.models[0]
+    source, previous = torch.tensor([[5, 6, 7, 2]]), torch.tensor([[2, 8, 9]])
+    with torch.no_grad():
+        logits, _ = model(source, None, previous)
+        f, _ = model(source, None, previous, features_only=True)
+    tied = torch.cat([model.get_parameter(TABLES[slot]) for slot in ("encoder", "encoder_p")], dim=1)
+    expected = f @ (tied @ model.get_parameter("decoder.fused_tables.proj.weight").T).T
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+    assert len(lines(generated(joined, tmp_path / "run" / "checkpoint_last.pt"), "H")) == 40
+
+
+def test_a_training_that_began_as_on_goes_on_as_stream(toy_translation, tmp_path):
+    """The older name stands in command lines and in the checkpoints that they made."""
+    flags = [*SMALL, "--duo-share-weights"]
+    whole = run_to_end(command(toy_translation, *flags, "stream", "--max-update", 12, "--save-dir", tmp_path / "whole"))
+    run_to_end(command(toy_translation, *flags, "on", "--max-update", 6, "--save-dir", tmp_path / "run"))
+    checkpoint = tmp_path / "run" / "checkpoint_last.pt"
+    assert str(load_checkpoint(checkpoint)["cfg"]["model"]["duo_share_weights"]) == "on"
+    assert len(lines(generated(toy_translation, checkpoint), "H")) > 0
+    other = command(toy_translation, *flags, "pair", "--max-update", 12, "--save-dir", tmp_path / "run")
+    done = subprocess.run(other, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "--duo-share-weights stream (here pair)" in done.stderr
+    rest = run_to_end(command(toy_translation, *flags, "stream", "--max-update", 12, "--save-dir", tmp_path / "run"))
+    expected, found = losses(whole), losses(rest)
+    assert {number for kind, number in found if kind == "train"} == {str(number) for number in range(7, 13)}
+    assert all(expected[key] == loss for key, loss in found.items())
+
+
 def test_kill_9_and_resume_gives_the_same_losses(toy_translation, tmp_path):
     flags = ["--encoder-embed-dim", "16", "--decoder-embed-dim", "16", "--max-epoch", "3", "--dropout", "0.3"]
     arguments = command(toy_translation, *flags, "--encoder-dim-p", "5", *SAVE_OFTEN)
@@ -209,7 +270,7 @@ def test_kill_9_and_resume_gives_the_same_losses(toy_translation, tmp_path):
 def test_two_processes_equal_one_with_twice_the_update_freq(joined, tmp_path):
     """With fairseq's default way of adding gradients, which does not forgive idle parameters."""
     flags = [*SMALL, "--share-all-embeddings", "--encoder-dim-p", "5", "--max-epoch", "1", "--dropout", "0"]
-    flags += ["--decoder-embed-dim", "16"]
+    flags += ["--decoder-embed-dim", "16", "--duo-share-weights", "pair"]
     half = ["--batch-size", "20"]
     single = [*half, "--update-freq", "2", "--save-dir", tmp_path / "one"]
     one = losses(run_to_end(command(joined, *flags, *single)))

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from embed_init_builds import ARCHITECTURES, TRANSFORMER, D, build, read_text
+from embed_init_builds import ARCHITECTURES, SMALL, SMALL_DECODER, TRANSFORMER, D, build, read_text
 
+from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, SlotError, VectorFileError
-from embinit_fairseq.hooks.options import record_in
 
 
 def data_for(name, toy_translation, monolingual):
@@ -47,7 +47,7 @@ def test_pretrained_rows_arrive_and_nothing_else_moves(name, toy_translation, mo
         assert (table[dictionary.bos()] != vectors["<s>"]).all()
         bound = (6 / sum(table.shape)) ** 0.5
         assert (np.abs(table[dictionary.bos()]) <= bound).all()
-    record = json.loads(record_in({"model": cfg.model, "embed_init_options": cfg.get("embed_init_options")}))
+    record = initialisation_record({"cfg": cfg})
     assert set(record["slots"]) == set(slots)
 
 
@@ -139,7 +139,19 @@ def test_registry_is_open(toy_translation):
         ("--embed-init pretrained --embed-init-path encoder={de}x", VectorFileError, r"de\.txtx"),
         ("--embed-init pretrained --embed-init-path encoder={en}", CoverageError, "none of the"),
         ("--embed-init pretrained --embed-init-path encoder={wide}", DimensionError, "--encoder-embed-dim 9"),
-        ("--embed-init pretrained --embed-init-std 1 --embed-init-path encoder={de}", OptionError, "keeps the sigma"),
+        (
+            "--embed-init pretrained --embed-init-std 1 --embed-init-path encoder={de}",
+            OptionError,
+            "keeps the sigma .*--embed-init pretrained_xavier",
+        ),
+        (
+            "--embed-init xavier_pretrained --embed-init-std 0.5x --embed-init-path encoder={de}",
+            OptionError,
+            "--embed-init-std 0.5x: .*--embed-init xavier",
+        ),
+        ("--embed-init normal --embed-init-std xavier", OptionError, "--embed-init-std xavier: .*--embed-init xavier"),
+        ("--embed-init xavier --embed-init-std much", OptionError, "--embed-init-std much: .*0.25x"),
+        ("--embed-init pretrained --embed-init-path encoder=concat:{de}", OptionError, "at least two"),
         ("--embed-init xavier --embed-init-std -1", OptionError, "positive"),
         ("--embed-init xavier --embed-init-freeze source", SlotError, "it has: encoder, decoder"),
         ("--embed-init xavier --embed-init-freeze encoder:sometimes", OptionError, "SLOT:known"),
@@ -162,6 +174,20 @@ def test_models_without_a_table_are_refused(monolingual):
     arguments = [*ARCHITECTURES["transformer_lm"][0], *adaptive.split(), "--criterion", "adaptive_loss"]
     with pytest.raises(SlotError, match="adaptive or character"):
         build(monolingual, arguments, "--embed-init", "xavier")
+
+
+def test_a_model_of_several_pairs_is_refused_by_name(toy_translation):
+    """Its `encoder` is that of the first pair: filling one of them would look like success."""
+    pairs = ["--task", "multilingual_translation", "--arch", "multilingual_transformer", "--lang-pairs", "de-en,en-de"]
+    with pytest.raises(SlotError, match=r"of de-en, en-de, .*drop --embed-init"):
+        build(toy_translation, [*pairs, *SMALL, *SMALL_DECODER], "--embed-init", "xavier")
+
+
+def test_a_scale_that_is_none_is_one(monolingual):
+    _, _, cfg = build(
+        monolingual, ["--task", "legacy_masked_lm", "--arch", "xlm_base", *SMALL], "--embed-init", "xavier"
+    )
+    assert initialisation_record({"cfg": cfg})["slots"]["encoder"]["embed_scale"] == 1.0
 
 
 def test_generation_never_opens_vectors(toy_translation, glove):

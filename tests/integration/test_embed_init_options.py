@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import subprocess
@@ -15,19 +14,23 @@ import pytest
 import torch
 from embed_init_builds import ARCHITECTURES, TRANSFORMER, D, build, read_text
 from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from programs import PYTHON
 from torch import nn
 
-from embinit_fairseq.errors import CoverageError, OptionError, VectorFileError
-from embinit_fairseq.hooks.options import EmbedInitOptions, Request, record_in
+from embinit_fairseq.checkpoints.reading import initialisation_record
+from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, VectorFileError
+from embinit_fairseq.hooks.options import EmbedInitOptions, Request, request_from
 from embinit_fairseq.hooks.resume import checkpoint_to_restore
 from embinit_fairseq.hooks.slots import position_std
+from embinit_fairseq.init.draws import TargetStd, parse_std
+from embinit_fairseq.init.report import unpack_rows
 
 PACKAGE = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 
 
 def record_of(cfg):
-    return json.loads(record_in({"model": cfg.model, "embed_init_options": cfg.get("embed_init_options")}))
+    return initialisation_record({"cfg": cfg})
 
 
 def encoder(data, path, *flags, strategy="pretrained"):
@@ -65,7 +68,7 @@ def test_options_are_known_with_a_strategy_only(capsys):
     arguments = ["data", "--arch", "transformer", "--embed-init-seed", "3"]
     with pytest.raises(SystemExit):
         options.parse_args_and_arch(options.get_training_parser(), arguments)
-    said = "unrecognized arguments: --embed-init-seed 3 (--embed-init-seed: needs --embed-init {xavier,pretrained,"
+    said = "unrecognized arguments: --embed-init-seed 3 (--embed-init-seed: needs --embed-init {normal,xavier,"
     assert said in capsys.readouterr().err
     arguments += ["--embed-init", "xavier"]
     assert options.parse_args_and_arch(options.get_training_parser(), arguments).embed_init_seed == 3
@@ -136,7 +139,7 @@ def test_match(toy_translation, glove, tmp_path):
     upper.write_text(Path(glove["de"]).read_text().replace("d", "D"))
     _, _, record = encoder(toy_translation, upper)
     assert record["rows_by_rule"] == {"casefold": record["found"]}
-    assert record["match"] == ["casefold", "exact", "marker"]
+    assert record["match"] == ["casefold", "entities", "exact", "marker"]
     with pytest.raises(CoverageError, match="--embed-init-match"):
         encoder(toy_translation, upper, "--embed-init-match", "exact")
 
@@ -174,6 +177,125 @@ def test_shuffle(toy_translation, glove):
     assert by_elements["signature"].startswith("init:shuffled_elements|")
 
 
+@pytest.mark.parametrize("shuffle", ["rows", "elements"])
+def test_shuffled_at_xaviers_scale(shuffle, toy_translation, glove):
+    """`--embed-init-std xavier`: the numbers of pretrained_xavier, with other words."""
+    flags = ["--embed-init-shuffle", shuffle]
+    straight, dictionary, _ = encoder(toy_translation, glove["de"], strategy="pretrained_xavier")
+    table, _, record = encoder(toy_translation, glove["de"], *flags, "--embed-init-std", "xavier", strategy="shuffled")
+    quarter, _, scaled = encoder(toy_translation, glove["de"], *flags, "--embed-init-std", "0.25x", strategy="shuffled")
+    raw, _, unscaled = encoder(toy_translation, glove["de"], *flags, strategy="shuffled")
+    found = [row for row in range(4, len(dictionary)) if dictionary[row] in read_text(glove["de"])]
+    assert sorted(table[found].ravel()) == sorted(straight[found].ravel())
+    assert not (table[found] == straight[found]).all(axis=1).any()
+    np.testing.assert_allclose(quarter[found], table[found] / 4, rtol=1e-6)
+    order = {value: at for at, value in enumerate(sorted(raw[found].ravel()))}
+    rank = np.argsort(np.argsort(table[found].ravel()))
+    assert [order[value] for value in raw[found].ravel()] == rank.tolist()  # one permutation at every scale
+    assert (record["std"], scaled["std"], unscaled["std"]) == (None, "0.25x", None)
+    assert record["target_std"] == pytest.approx(record["matched"]["std"], rel=1e-5)
+    assert scaled["target_std"] == pytest.approx(record["target_std"] / 4)
+    assert unscaled["target_std"] is None
+    assert "|std:xavier|" in record["signature"]
+    assert "|std:0.25x|" in scaled["signature"]
+    assert "std:" not in unscaled["signature"]
+
+
+@pytest.mark.parametrize("given", [0.5, "0.5"])
+def test_sigmas_inside_older_checkpoints_are_numbers(given, monolingual):
+    """fairseq makes a configuration of a checkpoint's `args` as of a command line."""
+    flags = [
+        str(monolingual),
+        "--user-dir",
+        str(PACKAGE),
+        *ARCHITECTURES["transformer_lm"][0],
+        "--embed-init",
+        "xavier",
+    ]
+    args = options.parse_args_and_arch(options.get_training_parser(), flags)
+    args.embed_init_std = given
+    cfg = convert_namespace_to_omegaconf(args)
+    assert parse_std(request_from(cfg.model).options.embed_init_std) == TargetStd(0.5)
+    assert parse_std(request_from(args).options.embed_init_std) == TargetStd(0.5)
+
+
+@pytest.fixture
+def halves(toy_translation, glove, tmp_path):
+    """The vectors of the German words as columns 0-4 and 5-7, in two files with a comma in their names; the first lacks
+    d1, the second d2."""
+    vectors = read_text(glove["de"])
+    paths = []
+    for name, columns, left_out in (("a,1.txt", slice(0, 5), "d1"), ("b,2.txt", slice(5, 8), "d2")):
+        rows = {word: row[columns] for word, row in vectors.items() if word != left_out}
+        lines = (f"{word} {' '.join(map(str, row))}\n" for word, row in rows.items())
+        (tmp_path / name).write_text("".join(lines), encoding="utf-8")
+        paths.append(str(tmp_path / name))
+    return paths
+
+
+@pytest.mark.parametrize("architecture", ["transformer", "transformer_lm"])
+def test_two_sources_side_by_side(architecture, halves, toy_translation, monolingual, glove):
+    arguments, slots = ARCHITECTURES[architecture]
+    slot = next(iter(slots))
+    data = toy_translation if architecture == "transformer" else monolingual
+    source = f"concat:{halves[0].replace(',', ',,')},glove={halves[1].replace(',', ',,')}"
+    flags = ["--embed-init", "pretrained", "--embed-init-path", f"{slot}={source}"]
+    model, task, cfg = build(data, arguments, *flags)
+    xavier, _, _ = build(data, arguments, "--embed-init", "xavier")
+    weights = (each.state_dict()[f"{slots[slot]}.embed_tokens.weight"].numpy() for each in (model, xavier))
+    (table, draw), dictionary, vectors = weights, task.source_dictionary, read_text(glove["de"])
+    for word in vectors.keys() & set(dictionary.symbols[4:]):
+        row, expected = dictionary.index(word), vectors[word].copy()
+        if word == "d1":
+            expected[:5] = draw[row][:5]
+        if word == "d2":
+            expected[5:] = draw[row][5:]
+        assert (table[row] == expected).all(), word
+    record = record_of(cfg)["slots"][slot]
+    found = len(vectors.keys() & set(dictionary.symbols[4:]))
+    assert (record["found"], record["source"]["found_in_all"]) == (found, found - 2)
+    assert [file["found"] for file in record["source"]["sources"]] == [found - 1, found - 1]
+    assert [file["dim"] for file in record["source"]["sources"]] == [5, 3]
+    assert [file["path"] for file in record["source"]["sources"]] == halves
+    assert "|src:concat:a,,1.txt,glove=b,,2.txt|dim:8|" in record["signature"]
+    known = unpack_rows(record["known_rows"], len(dictionary))
+    assert not known[[dictionary.index("d1"), dictionary.index("d2")]].any()  # half of each is a draw
+    assert known.sum() == found - 2
+
+
+def test_a_word_of_a_mean(toy_translation, glove, tmp_path):
+    (tmp_path / "other.txt").write_text("d1" + " 1" * D + "\n" + "d4" + " 2" * D + "\n")
+    table, dictionary, record = encoder(toy_translation, f"avg:{glove['de']},{tmp_path / 'other.txt'}")
+    expected = (read_text(glove["de"])["d1"].astype(np.float64) + 1) / 2
+    assert (table[dictionary.index("d1")] == expected.astype(np.float32)).all()
+    assert (table[dictionary.index("d4")] == 2).all()
+    assert [file["found"] for file in record["source"]["sources"]][1] == 2
+
+
+@pytest.mark.parametrize("strategy", ["pretrained_xavier", "shuffled", "xavier_pretrained"])
+def test_every_strategy_takes_several_sources(strategy, toy_translation, glove, halves):
+    source = "concat:" + ",".join(path.replace(",", ",,") for path in halves)
+    table, dictionary, record = encoder(toy_translation, source, strategy=strategy)
+    assert np.isfinite(table).all()
+    moments = record["source_moments"]
+    vectors = read_text(glove["de"])
+    given = [vectors[word][:5] for word in dictionary.symbols[4:] if word in vectors and word != "d1"]
+    given += [vectors[word][5:] for word in dictionary.symbols[4:] if word in vectors and word != "d2"]
+    numbers = np.concatenate(given).astype(np.float64)
+    assert moments["std"] == pytest.approx(numbers.std(ddof=1), rel=1e-9)
+    assert moments["mean"] == pytest.approx(numbers.mean(), rel=1e-9)
+
+
+def test_several_sources_that_do_not_fit(toy_translation, glove, halves):
+    one = halves[0].replace(",", ",,")
+    with pytest.raises(DimensionError, match=r"5 dimensions, .*de\.txt has 8 dimensions, together 13; expected 8"):
+        encoder(toy_translation, f"concat:{one},{glove['de']}")
+    with pytest.raises(OptionError, match=r"5 dimensions, .*de\.txt has 8 dimensions.*concat:"):
+        encoder(toy_translation, f"avg:{one},{glove['de']}")
+    with pytest.raises(CoverageError, match=r"--embed-init-path encoder=.*en\.txt: none of the"):
+        encoder(toy_translation, f"avg:{glove['de']},{glove['en']}")
+
+
 def test_low_coverage_is_loud(toy_translation, glove, tmp_path, caplog):
     few = tmp_path / "few.txt"
     few.write_text("".join(Path(glove["de"]).read_text().splitlines(keepends=True)[1:6]))
@@ -191,6 +313,7 @@ def test_every_number_of_the_report(toy_translation, glove):
     vectors = read_text(glove["de"])
     found = [row for row in range(4, len(dictionary)) if dictionary[row] in vectors]
     moments = {
+        "matched": table[found],
         "before": plain.encoder.embed_tokens.weight.detach().numpy(),
         "source_moments": np.stack([vectors[dictionary[row]] for row in found]),
         "after": table,
@@ -208,6 +331,10 @@ def test_every_number_of_the_report(toy_translation, glove):
     assert record["embed_scale"] == pytest.approx(D**0.5)
     assert record["after_scaled_std"] == pytest.approx(table.std(ddof=1, dtype=np.float64) * D**0.5)
     assert record["absorption_ratio"] == pytest.approx(record["after_scaled_std"] / float(positions))
+    assert record["matched_scaled_std"] == pytest.approx(record["matched"]["std"] * D**0.5)
+    assert record["matched_absorption_ratio"] == pytest.approx(record["matched_scaled_std"] / float(positions))
+    keys = list(record)
+    assert keys.index("matched_absorption_ratio") < keys.index("absorption_ratio")
     assert record["signature"].startswith("init:pretrained_xavier|src:de.txt|dim:8|cov:0.7")
     assert record["signature"].endswith("|oov:xavier|std:xavier|seed:1|v:0.1.0")
 
@@ -216,6 +343,7 @@ def test_rows_of_no_use_are_not_reported(toy_translation, glove):
     record = encoder(toy_translation, glove["de"], "--embed-init-oov", "subword", strategy="xavier_pretrained")[2]
     assert record["oov"] is None  # every row is drawn
     assert "oov" not in record["signature"]
+    assert record["matched"] is record["matched_absorption_ratio"] is None
 
 
 def test_position_sigma_leaves_padding_out():
@@ -323,5 +451,5 @@ def test_which_checkpoint_is_continued(tmp_path):
     assert restored(restore_file="checkpoint_last.pt", continue_once=str(other)) == last
     assert restored(restore_file="checkpoint_last.pt", finetune_from_model=str(other)) == last
     assert restored(restore_file="checkpoint_last.pt", checkpoint_suffix="-shard0") is None
-    assert record_in(None) is None
-    assert record_in({"model": Namespace()}) is None
+    assert initialisation_record({}) is None
+    assert initialisation_record({"cfg": {"model": Namespace()}}) is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,9 +13,10 @@ import torch
 from programs import PYTHON
 from trainings import REPOSITORY, SAVE_OFTEN, command, kill_9_and_resume, same, train
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.errors import OptionError
-from embinit_fairseq.hooks.options import record_in
+from embinit_fairseq.checkpoints.reading import initialisation_record, load_checkpoint
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.expand.expansion import expand_vocabulary
+from embinit_fairseq.expand.request import Request
 from embinit_fairseq.init.report import unpack_rows
 
 pytestmark = pytest.mark.end_to_end
@@ -33,13 +36,13 @@ def test_start_resume_generate_without_the_vectors(toy_translation, vectors, tmp
     assert report["slots"]["encoder"]["rows_by_rule"]["exact"] > 30
     assert report["slots"]["encoder"]["after"]["std"] > 0
     last = tmp_path / "run" / "checkpoint_last.pt"
-    assert json.loads(record_in(load_checkpoint(last)["cfg"])) == report
+    assert initialisation_record(load_checkpoint(last)) == report
     for path in copies:
         Path(path.split("=")[1]).unlink()
     (tmp_path / "run" / "embed_init.json").unlink()  # the checkpoint knows
     log = train(toy_translation, tmp_path / "run", *flags, "--max-epoch", "2")
     assert "no vectors are read" in log
-    assert json.loads(record_in(load_checkpoint(last)["cfg"])) == report
+    assert initialisation_record(load_checkpoint(last)) == report
     generate = [PYTHON, "-m", "fairseq_cli.generate", str(toy_translation), "--path", str(last), "--beam", "2"]
     done = subprocess.run([*generate, "--cpu"], capture_output=True, text=True)  # a stock model needs no --user-dir
     assert done.returncode == 0, done.stderr
@@ -73,11 +76,11 @@ def test_kill_9_and_resume_of_the_classifier(sentiment, tmp_path):
 def test_without_the_flag_a_continued_run_says_what_is_no_longer_frozen(in_process, vectors, tmp_path, caplog):
     flags = ["--embed-init", "pretrained", "--embed-init-path", *vectors, "--embed-init-freeze", "encoder:known"]
     in_process(tmp_path / "run", *flags, "--max-epoch", "1")
-    report = record_in(load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")["cfg"])
+    report = initialisation_record(load_checkpoint(tmp_path / "run" / "checkpoint_last.pt"))
     caplog.clear()
     in_process(tmp_path / "run", "--max-epoch", "2")
     assert "was started with --embed-init-freeze encoder:known" in caplog.text
-    assert record_in(load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")["cfg"]) == report
+    assert initialisation_record(load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")) == report
 
 
 def test_other_rows_frozen_than_at_the_start_are_named(in_process, vectors, tmp_path, caplog):
@@ -152,6 +155,31 @@ def test_a_run_of_another_width_is_refused_in_one_line(in_process, tmp_path):
     )
     with pytest.raises(OptionError, match=message):
         in_process(tmp_path / "run", *flags, "--encoder-embed-dim", "16", "--decoder-embed-dim", "16")
+
+
+def test_a_dictionary_of_the_same_size_in_another_order_is_refused(in_process, toy_translation, tmp_path):
+    """Every word would have another word's row, and nothing else would tell: the sizes fit."""
+    from fairseq import checkpoint_utils
+
+    flags = ["--embed-init", "xavier", "--max-update", "2"]
+    in_process(tmp_path / "run", *flags)
+    last, other = tmp_path / "run" / "checkpoint_last.pt", tmp_path / "other"
+    shutil.copytree(toy_translation, other)
+    lines = (other / "dict.de.txt").read_text().splitlines(keepends=True)
+    (other / "dict.de.txt").write_text("".join([lines[1], lines[0], *lines[2:]]))
+    for options in (flags, ["--max-update", "4"], ["--finetune-from-model", str(last)], ["--restore-file", str(last)]):
+        folder = tmp_path / ("new" if str(last) in options else "run")
+        with pytest.raises(OptionError, match=r"another dictionary.*\(encoder\).*--srcdict"):
+            in_process(folder, *options, data=other)
+    with pytest.raises(OptionError, match=r"another dictionary.*\(encoder\)"):
+        checkpoint_utils.load_model_ensemble_and_task([str(last)], {"data": str(other)})
+    checkpoint_utils.load_model_ensemble_and_task([str(last)], {"data": str(toy_translation)})
+    request = Request(str(last), str(other / "dict.de.txt"), str(tmp_path / "words"), "avg", str(tmp_path / "out"))
+    (tmp_path / "words").write_text("neu\n")
+    with pytest.raises(DataError, match=r"--dict .*dict\.de\.txt: .* give the dict\.txt of its training"):
+        expand_vocabulary(dataclasses.replace(request, side="encoder"))
+    assert not (tmp_path / "out").exists()
+    expand_vocabulary(dataclasses.replace(request, dictionary=str(toy_translation / "dict.de.txt"), side="encoder"))
 
 
 @pytest.mark.parametrize("begin", [[], ["--embed-init", "xavier"]], ids=["without", "with"])

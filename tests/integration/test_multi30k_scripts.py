@@ -137,6 +137,21 @@ def test_incomplete_and_damaged_copies_are_named(corpus: Path, tmp_path: Path) -
     result = bash(SCRIPTS / "prepare.sh", "--output", tmp_path / "out", check=False, DATA=str(copy))
     assert result.returncode != 0
     assert "damaged" in result.stderr
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_an_archive_that_does_not_fit_on_the_disk_is_not_damaged(corpus: Path, tmp_path: Path) -> None:
+    """Files may have 1 KB; the text of 200 sentences has more."""
+    command = f'ulimit -f 1; exec bash "{SCRIPTS}/prepare.sh" --output "$1"'
+    environment = {**os.environ, "VENV": str(VENV), "DATA": str(corpus)}
+    result = subprocess.run(
+        ["bash", "-c", command, "-", tmp_path / "out"], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode != 0
+    assert f"{tmp_path}/out/corpus/raw/train.de cannot be written" in result.stderr
+    assert "free some space, or choose another --output" in result.stderr
+    assert "damaged" not in result.stderr
+    assert not list(tmp_path.rglob("*.part"))
     assert not (tmp_path / "out/corpus/raw/train.de").exists()
 
 
@@ -172,12 +187,11 @@ def test_a_run_continues_but_not_with_other_options(trained: Path, prepared: Pat
     first = json.loads((trained / "result.json").read_text(encoding="utf-8"))["epochs"]
     bash(SCRIPTS / "train.sh", "--data", prepared, "--output", trained, "--epochs", 3, *TINY, *LAYERS)
     bash(REPO / "scripts/common.sh")  # sourcing it alone must do nothing
-    finish = [PYTHON, REPO / "scripts/run_result.py", "finish", "--run", trained]
-    subprocess.run([*finish, "--scores", trained / "test.scores.json"], check=True)
     result = json.loads((trained / "result.json").read_text(encoding="utf-8"))
     assert set(result["epochs"]) == {"1", "2", "3"}
     assert result["epochs"]["2"]["valid_loss"] == first["2"]["valid_loss"]
     assert result["time"]["sessions"] == 2
+    assert result["scores"] == {}, "they were those of the model after two epochs"
     other = [*TINY, "--seed", "2", *LAYERS]
     refused = bash(SCRIPTS / "train.sh", "--data", prepared, "--output", trained, *other, check=False)
     assert refused.returncode != 0
@@ -190,7 +204,7 @@ def test_grid_makes_a_table_and_curves_and_does_nothing_twice(corpus: Path, tmp_
     bash(SCRIPTS / "run.sh", *grid, DATA=str(corpus))
     table = (tmp_path / "results.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")]
-    assert rows == ["initialisation", "---", "none", "shuffled"]
+    assert rows == ["", "---", "none", "shuffled", "against none", "---", "shuffled"]
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     result = json.loads((tmp_path / "runs/en-de.shuffled.seed1/result.json").read_text(encoding="utf-8"))
     assert result["init"]["strategy"] == "shuffled"
@@ -201,7 +215,7 @@ def test_grid_makes_a_table_and_curves_and_does_nothing_twice(corpus: Path, tmp_
     refused = bash(SCRIPTS / "run.sh", *grid, "--lr", "0.5", DATA=str(corpus), check=False)  # else the old table
     assert refused.returncode != 0
     assert "error: 2 runs failed" in refused.stderr
-    assert "holds a run with other options" in (tmp_path / "logs/1.en-de.transformer.none.log").read_text()
+    assert "--lr was 5e-3, is 0.5" in (tmp_path / "logs/1.en-de.transformer.none.log").read_text()
 
 
 @pytest.fixture(scope="module")

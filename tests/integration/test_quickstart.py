@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-STRATEGIES = ("pretrained_xavier", "shuffled")
+#: name of the row -> --embed-init
+STRATEGIES = {"pretrained_xavier": "pretrained_xavier", "shuffled_xavier": "shuffled"}
 SHORT = "--epochs 1 --train 150 --test 20 --monolingual 1500 --dim 8".split()
 
 
@@ -41,16 +42,19 @@ def test_table_curves_and_records(finished: tuple[Path, subprocess.CompletedProc
     assert [line.split("|")[1].strip() for line in table.splitlines()[2:4]] == list(STRATEGIES)
     assert "signature `nrefs:1" in table
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
+    ratios = {}
     for strategy in STRATEGIES:
         assert f"{strategy:<18} epoch  1/1" in done.stdout  # progress
         result = json.loads((output / "runs" / strategy / "result.json").read_text(encoding="utf-8"))
         assert result["labels"] == {"direction": "de-en", "init": strategy, "seed": "1"}
         assert set(result["init"]["slots"]) == {"encoder", "decoder"}
-        assert all(slot["strategy"] == strategy for slot in result["init"]["slots"].values())
+        assert {slot["strategy"] for slot in result["init"]["slots"].values()} == {STRATEGIES[strategy]}
+        ratios[strategy] = [slot["absorption_ratio"] for slot in result["init"]["slots"].values()]
         assert all(slot["coverage_tokens"] > 0.5 for slot in result["init"]["slots"].values())
         assert result["scores"]["sentences"] == 20
         hypotheses = (output / "runs" / strategy / "test.hypothesis.txt").read_text(encoding="utf-8")
         assert hypotheses.count("\n") == 20
+    assert ratios["shuffled_xavier"] == pytest.approx(ratios["pretrained_xavier"], rel=0.02)
     assert f"{output / 'vectors.de.txt'}: " in done.stderr
     assert ".part" not in done.stderr  # the names of unfinished files are nobody's business
     assert not list(output.rglob("*.part"))

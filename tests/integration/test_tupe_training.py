@@ -23,7 +23,7 @@ from pre_training import (
 from programs import PYTHON
 from trainings import SAVE_OFTEN, kill_9_and_resume, losses, model_of, run_to_end
 
-from embinit_fairseq.cli import checks
+from embinit_fairseq.cli import doctor as checks
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.models.tupe import TupeModel
 
@@ -169,7 +169,7 @@ def test_fine_tuning_learns_the_direction(fine_tuned, ladders):
         scores = hub.predict("sentence_classification_head", hub.encode(text))
         assert float(scores.exp().sum()) == pytest.approx(1)
         right += label_of[int(scores.argmax()) + label_of.nspecial] == label
-    assert 100 * right / len(lines) == pytest.approx(accuracy, abs=0.01)
+    assert 100 * right / len(lines) == pytest.approx(accuracy, abs=0.051)  # logged with one decimal
     logits = hub.predict("sentence_classification_head", hub.encode(lines[0][0]), return_logits=True)
     torch.testing.assert_close(
         logits.log_softmax(-1), hub.predict("sentence_classification_head", hub.encode(lines[0][0]))

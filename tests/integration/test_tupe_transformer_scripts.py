@@ -33,18 +33,19 @@ def grid(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noq
     before = {path: path.stat().st_mtime_ns for path in output.glob("runs/*/result.json")}
     grid()
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert len(list(output.glob("runs/*/train.log"))) == 3
+    assert sum(log.stat().st_size > 0 for log in output.glob("runs/*/train.log")) == 3
     return output
 
 
 def test_one_table_with_both_architectures_and_the_absorption_ratio(grid: Path) -> None:
     lines = [line.split("|")[1:-1] for line in (grid / "results.md").read_text().splitlines() if line.startswith("|")]
     header, _, *rows = [[field.strip() for field in line] for line in lines]
+    rows = [row for row in rows if len(row) == len(header)][:6]  # below: differences to the first row
     inits = ["xavier", "pretrained", "pretrained_xavier"]
     assert [row[0] for row in rows] == [f"{arch}, {i}" for arch in ("transformer", "tupe_transformer") for i in inits]
     for side in ("encoder", "decoder"):
         column = header.index(f"absorption ratio, {side}")
-        ratios = {row[0]: row[column] for row in rows}
+        ratios = {row[0]: row[column].split(" ± ")[0] for row in rows}
         assert {ratio for name, ratio in ratios.items() if name.startswith("tupe")} == {"-"}
         for init in inits:
             result = json.loads((grid / f"runs/de-en.{init}.seed1/result.json").read_text())

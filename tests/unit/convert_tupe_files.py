@@ -7,7 +7,7 @@ from pathlib import Path
 import authors_tupe as authors
 import torch
 
-from embinit_fairseq.checkpoints.convert_tupe import convert_tupe
+from embinit_fairseq.convert_tupe.convert import convert_tupe
 
 SYMBOLS = 17  # 16, rounded up by two fillers, and <mask>
 

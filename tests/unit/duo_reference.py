@@ -32,6 +32,7 @@ LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
 MAPPED = {"encoder_dim_s": 5, "encoder_dim_p": 7, "decoder_dim_s": 3, "decoder_dim_p": 8}
 TIED = {"share_all_embeddings": True}
 OFF = {"duo_share_weights": "off", "duo_norm": "off", "duo_fusion": "off"}
+WIDER_DECODER = {"decoder_embed_dim": 12, "decoder_ffn_embed_dim": 10, "decoder_attention_heads": 3}
 #: every option that changes what is computed, at least once
 VARIANTS = {
     "default": {},
@@ -39,6 +40,15 @@ VARIANTS = {
     "tied output, mapped": {"share_decoder_input_output_embed": True, **MAPPED},
     "all off": OFF,
     "all off, tied, mapped, pre-LN": {**OFF, **PRE_LN, "share_decoder_input_output_embed": True, **MAPPED},
+    "pair, norm in the encoder": {"duo_share_weights": "pair", "duo_norm": "encoder"},
+    "pair, norm all, tied output, mapped, pre-LN": {
+        "duo_share_weights": "pair",
+        "duo_norm": "all",
+        "share_decoder_input_output_embed": True,
+        **MAPPED,
+        **PRE_LN,
+    },
+    "pair, other widths, one table": {"duo_share_weights": "pair", "share_all_embeddings": True, **WIDER_DECODER},
     "norm all, pre-LN, gelu, learned": {"duo_norm": "all", **PRE_LN, **LEARNED, "activation_fn": "gelu"},
     "sdpa, unscaled, without positions": {
         "attention_kernel": "sdpa",
@@ -48,9 +58,7 @@ VARIANTS = {
     "eager, other widths, one table, pre-LN decoder": {
         "attention_kernel": "eager",
         "share_all_embeddings": True,
-        "decoder_embed_dim": 12,
-        "decoder_ffn_embed_dim": 10,
-        "decoder_attention_heads": 3,
+        **WIDER_DECODER,
         "decoder_layers": 1,
         "decoder_normalize_before": True,
     },
@@ -83,7 +91,7 @@ def ways_to_the_output(model, monkeypatch, way):
     if way == "prepared":
         model.make_generation_fast_()
     else:
-        monkeypatch.setattr("embinit_fairseq.models.duo_decoder._STEPS", 0 if way == "factored" else 1000)
+        monkeypatch.setattr("embinit_fairseq.architectures.duo._STEPS", 0 if way == "factored" else 1000)
 
 
 def reference(model, source, previous):
@@ -169,21 +177,36 @@ def attended(w, name, side, x, attention):
 
 def self_attention(w, x, causal):
     """Equations (4) and (5) -> ([A^S, A^P],)."""
-    width = x[S].shape[1]
-    matrix, bias = w["self_attn.in_proj.weight"], w["self_attn.in_proj.bias"]
-    parts = [(one @ matrix[at].T + bias[at]).split(width, dim=1) for at, one in enumerate(x)]
-    q, k, v = ([part[at] for part in parts] for at in (0, 1, -1))  # two parts: keys and values are the same
+    if "self_attn.q_proj.weight" in w:
+        q, (k, v) = queries(w, "self_attn", x), keys_and_values(w, "self_attn", x, x[S].shape[1])
+    else:
+        matrix, bias, width = w["self_attn.in_proj.weight"], w["self_attn.in_proj.bias"], x[S].shape[1]
+        parts = [(one @ matrix[at].T + bias[at]).split(width, dim=1) for at, one in enumerate(x)]
+        q, k, v = ([part[at] for part in parts] for at in (0, 1, -1))  # two parts: keys and values are the same
     side = "decoder" if causal else "encoder"
     return (crossed(w, w.heads(side), "self_attn", q, k, v, causal)[0],)
 
 
 def cross_attention(w, x, memory):
     """C^S = MultiHead(y^P, h^P, h^S), C^P = MultiHead(y^S, h^S, h^P) -> [C^S, C^P], their probabilities."""
-    width = x[S].shape[1]
-    q = [one @ w["encoder_attn.q_proj.weight"][at].T + w["encoder_attn.q_proj.bias"][at] for at, one in enumerate(x)]
-    matrix, bias = w["encoder_attn.kv_proj.weight"], w["encoder_attn.kv_proj.bias"]
-    parts = [(h @ matrix[at].T + bias[at]).split(width, dim=1) for at, h in enumerate(memory)]
-    return crossed(w, w.heads("decoder"), "encoder_attn", q, [p[0] for p in parts], [p[-1] for p in parts], False)
+    k, v = keys_and_values(w, "encoder_attn", memory, x[S].shape[1])
+    return crossed(w, w.heads("decoder"), "encoder_attn", queries(w, "encoder_attn", x), k, v, False)
+
+
+def queries(w, name, x):
+    """Each stream by its own matrix."""
+    matrix, bias = w[f"{name}.q_proj.weight"], w[f"{name}.q_proj.bias"]
+    return [one @ matrix[at].T + bias[at] for at, one in enumerate(x)]
+
+
+def keys_and_values(w, name, x, width):
+    """pair: all streams by the same W_K and W_V; else each by its own, which may be one for both."""
+    matrix, bias = w[f"{name}.kv_proj.weight"], w[f"{name}.kv_proj.bias"]
+    if w.cfg.duo_share_weights == "pair":
+        w_k, w_v, b_k, b_v = matrix[:width], matrix[width:], bias[:width], bias[width:]
+        return [one @ w_k.T + b_k for one in x], [one @ w_v.T + b_v for one in x]
+    parts = [(one @ matrix[at].T + bias[at]).split(width, dim=1) for at, one in enumerate(x)]
+    return [part[0] for part in parts], [part[-1] for part in parts]
 
 
 def crossed(w, heads, name, q, k, v, causal):
@@ -199,7 +222,8 @@ def multi_head(w, heads, q, k, v, causal):
         rows = []
         for i in range(len(q)):
             seen = i + 1 if causal else len(k)
-            exponentials = torch.stack([(q_h[i] @ k_h[j] / math.sqrt(q_h.shape[1])).exp() for j in range(seen)])
+            scores = torch.stack([q_h[i] @ k_h[j] / math.sqrt(q_h.shape[1]) for j in range(seen)])
+            exponentials = (scores - scores.max()).exp()  # some are over 709, whose exponential is infinite
             rest = exponentials.new_zeros(len(k) - seen)
             rows.append(torch.cat([exponentials / exponentials.sum(), rest]))
         probabilities.append(torch.stack(rows))

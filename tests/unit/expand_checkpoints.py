@@ -13,9 +13,9 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf, overwrite_ar
 from omegaconf import OmegaConf
 
 import embinit_fairseq
-from embinit_fairseq.checkpoints.expand import expand_vocabulary
-from embinit_fairseq.checkpoints.expand_request import Request
 from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.expand.expansion import expand_vocabulary
+from embinit_fairseq.expand.request import Request
 
 ENCODER = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2"
 DECODER = "--decoder-embed-dim 8 --decoder-ffn-embed-dim 8 --decoder-layers 1 --decoder-attention-heads 2"

@@ -1,4 +1,4 @@
-"""Run folders as scripts/run_result.py leaves them, for the tests of comparisons."""
+"""Run folders, and logs as fairseq-train writes them, for the tests of what reads them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_run(folder: Path, labels: dict, losses: list[float], finished: bool = 
             "time": {"wall_s": 60.0, "train_s": 50.0, "sessions": 1},
         }
     record |= changes
-    (folder / "training.json").write_text("{}" if finished else json.dumps(record))
+    (folder / "training.json").write_text(json.dumps(record))
     if finished:
         (folder / "result.json").write_text(json.dumps(record))
     return folder
@@ -61,3 +61,65 @@ def refused(capsys, *arguments: object) -> str:
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1), captured.err
     return captured.err
+
+
+# ---- logs ----------------------------------------------------------------------------------------------------------
+
+CONFIGURATION = (
+    "{'_name': None, 'common': {'_name': None, 'seed': 3, 'fp16': False}, 'dataset': {'valid_subset': 'SUBSET'}, "
+    "'checkpoint': {'best_checkpoint_metric': 'METRIC', 'maximize_best_checkpoint_metric': HIGHER}, 'model': "
+    "Namespace(seed=3, embed_init='xavier', task='translation', arch='transformer', label_smoothing=0.1)}"
+)
+
+
+def configuration(metric: str = "loss", higher: bool = False, subset: str = "valid") -> str:
+    return CONFIGURATION.replace("METRIC", metric).replace("HIGHER", str(higher)).replace("SUBSET", subset)
+
+
+def stamped(logger: str, message: str, second: int) -> str:
+    return f"2024-01-01 10:00:{second:02d} | INFO | {logger} | {message}"
+
+
+def json_line(tag: str, epoch: int, updates: int, **values: float) -> str:
+    record = {"epoch": epoch, **{f"{tag}_{k}": str(v) for k, v in {**values, "num_updates": updates}.items()}}
+    return json.dumps(record)
+
+
+def piped(tag: str | None, epoch: int, updates: int, **values: float) -> str:
+    where = f"epoch {epoch:03d}" + (f" | valid on '{tag}' subset" if tag else "")
+    return " | ".join([where, *(f"{k} {v}" for k, v in values.items()), f"num_updates {updates}"])
+
+
+def json_messages(subset: str = "valid") -> list[tuple[str, str]]:
+    return [
+        (subset, json_line(subset, 1, 5, loss=4.5)),
+        ("train_inner", json.dumps({"epoch": 1, "update": 0.9, "loss": "5.0", "num_updates": "8"})),
+        (subset, json_line(subset, 1, 10, loss=4.0)),
+        ("train", json_line("train", 1, 10, loss=5.0, train_wall=7)),
+        (subset, json_line(subset, 2, 20, loss=4.25)),
+        ("train", json_line("train", 2, 20, loss=4.5, train_wall=8)),
+    ]
+
+
+def piped_messages(subset: str = "valid") -> list[tuple[str, str]]:
+    return [
+        (subset, piped(subset, 1, 5, loss=4.5)),
+        ("train_inner", "epoch 001:      8 / 10 loss=5.0, ppl=32, wps=1, num_updates=8, lr=0.001"),
+        (subset, piped(subset, 1, 10, loss=4.0)),
+        ("train", piped(None, 1, 10, loss=5.0, train_wall=7)),
+        (subset, piped(subset, 2, 20, loss=4.25)),
+        ("train", piped(None, 2, 20, loss=4.5, train_wall=8)),
+    ]
+
+
+def write_log(path: Path, messages: list[tuple[str, str]], head: str = "", plain: bool = False) -> Path:
+    """plain: as --log-file writes it, without times and loggers."""
+    whole = [
+        ("fairseq_cli.train", head or configuration()),
+        ("fairseq_cli.train", "num. shared model params: 1,234 (num. trained: 1,200)"),
+        *messages,
+        ("fairseq_cli.train", "done training in 3.0 seconds"),
+    ]
+    lines = [message if plain else stamped(name, message, at) for at, (name, message) in enumerate(whole)]
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -1,16 +1,18 @@
 """Dictionaries, typed tokens and the rules that match a dictionary with a source."""
 
+import html
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.init.statistics import coverage
+from embinit_fairseq.init.alignment import RULES, align, plan
+from embinit_fairseq.init.report import coverage
 from embinit_fairseq.vectors.table import Origin, VectorTable
-from embinit_fairseq.vocab.align import align, plan
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, read_dictionary
-from embinit_fairseq.vocab.tokens import Token, compatible, detect_style, parse, spell
+from embinit_fairseq.vocab.tokens import ENTITIES, Token, compatible, detect_style, parse, spell, unescape
 
 ROLES = dict(enumerate(SPECIAL_SYMBOLS.values()))
 
@@ -48,6 +50,102 @@ def test_rules_can_be_switched_off():
     assert got["MAUS"] == ("maus", "casefold")
     assert got["▁der"] == (None, "")
     assert rules_of(words, source, rules=("exact", "marker"))["MAUS"] == (None, "")
+
+
+def test_entities_match_their_plain_form():
+    symbols = ["&apos;s", "&quot;", "&amp;", "&#124;", "&lt;", "&gt;", "&#91;", "&#93;", "at&amp;t", "n&apos;t"]
+    words = ["'s", '"', "&", "|", "<", ">", "[", "]", "at&t", "n't"]
+    got = rules_of(vocabulary(*symbols), table(*words))
+    assert got == {symbol: (word, "entities") for symbol, word in zip(symbols, words)}
+
+
+def test_entities_come_after_equal_spelling_and_before_another_case():
+    got = rules_of(vocabulary("&apos;s", "at&amp;t", "&apos;D"), table("&apos;s", "'s", "AT&amp;T", "at&t", "'d"))
+    assert got == {
+        "&apos;s": ("&apos;s", "exact"),
+        "at&amp;t": ("at&t", "entities"),
+        "&apos;D": ("'d", "entities_casefold"),
+    }
+
+
+def test_entities_are_a_rule_like_the_others():
+    words, source = vocabulary("&apos;s", "house", "&apos;D"), table("'s", "'d", "house")
+    assert rules_of(words, source, rules=("exact", "casefold", "marker")) == {
+        "&apos;s": (None, ""),
+        "house": ("house", "exact"),
+        "&apos;D": (None, ""),
+    }
+    assert rules_of(words, source, rules=("entities",)) == {
+        "&apos;s": ("'s", "entities"),
+        "house": (None, ""),
+        "&apos;D": (None, ""),
+    }
+    counts = align(words, source).counts_by_rule()
+    assert counts == {"exact": 1, "entities": 1, "entities_casefold": 1}
+
+
+@pytest.mark.parametrize(
+    ("symbols", "words", "markers", "expected"),
+    [
+        # a dictionary of words, T5: word-initial
+        (
+            ["&apos;s", "haus"],
+            ["▁'s", "'s", "▁haus"],
+            "sentencepiece",
+            [("▁'s", "entities_marker"), ("▁haus", "marker")],
+        ),
+        (["&apos;S"], ["▁'s", "▁haus"], "sentencepiece", [("▁'s", "entities_marker_casefold")]),
+        # subword-nmt: the piece goes on, a word list's does not
+        (["&apos;@@", "&apos;s", "go@@"], ["'", "'s"], "none", [(None, ""), ("'s", "entities"), (None, "")]),
+        (["&quot;@@", "go@@"], ['##"', '"'], "wordpiece", [('"', "entities_marker"), (None, "")]),
+        # an inner piece of sentencepiece is no word of BERT
+        (["▁&quot;", "&quot;", "▁x"], ['"', "x"], "wordpiece", [('"', "entities_marker"), (None, ""), ("x", "marker")]),
+        # an exact match is never overridden, not even by a likelier piece of the plain form
+        (
+            ["&apos;s", "haus"],
+            ["▁'s", "&apos;s", "▁haus"],
+            "sentencepiece",
+            [("&apos;s", "exact"), ("▁haus", "marker")],
+        ),
+    ],
+)
+def test_entities_together_with_markers(symbols, words, markers, expected):
+    got = rules_of(vocabulary(*symbols), table(*words, markers=markers))
+    assert [got[symbol] for symbol in symbols] == expected
+
+
+ESCAPED = st.lists(st.sampled_from([*ENTITIES, "a", "B", "'", '"', " ", "-"]), min_size=1, max_size=6).map("".join)
+
+
+@given(ESCAPED)
+def test_entities_mean_what_they_mean_in_html(symbol):
+    assert unescape(symbol) == html.unescape(symbol)
+
+
+def test_an_escaped_entity_is_text():
+    assert unescape("&amp;lt;") == "&lt;"
+    assert unescape("&nbsp; &amp &#39;") == "&nbsp; &amp &#39;"  # nothing that Moses writes
+
+
+@given(st.lists(ESCAPED, min_size=1, max_size=6, unique=True), st.lists(ESCAPED, max_size=8, unique=True), st.data())
+def test_entities_add_matches_and_change_none_by_spelling(symbols, words, data):
+    """Against the definition: first the symbol among the words, then its plain form, both as they are."""
+    dictionary, source = vocabulary(*symbols), table(*words)
+    got = rules_of(dictionary, source, rules=("exact", "entities"))
+    for symbol in symbols:
+        plain = html.unescape(symbol)
+        if symbol in words:
+            assert got[symbol] == (symbol, "exact")
+        elif plain in words and plain != symbol:
+            assert got[symbol] == (plain, "entities")
+        else:
+            assert got[symbol] == (None, "")
+    rules = data.draw(st.sets(st.sampled_from(["casefold", "marker"]))) | {"exact"}
+    without, with_entities = (rules_of(dictionary, source, rules=r) for r in (rules, rules | {"entities"}))
+    for symbol in symbols:
+        if without[symbol][1] in ("exact", "marker") or unescape(symbol) == symbol:
+            assert with_entities[symbol] == without[symbol]
+        assert bool(with_entities[symbol][1]) >= bool(without[symbol][1])
 
 
 @pytest.mark.parametrize(
@@ -91,13 +189,15 @@ def test_specials_take_the_formats_own_rows_never_words_spelled_so():
 
 def test_coverage_counts_text_only():
     words = vocabulary("a", "b", "c", "madeupword0000", counts=[6, 3, 1, 0])
-    got = coverage(words, align(words, table("a", "c", specials=("bos", "eos"))))
+    got = coverage(words, align(words, table("a", "c", specials=("bos", "eos"))).found)
     assert got == {"found": 2, "coverage_types": pytest.approx(2 / 3), "coverage_tokens": pytest.approx(0.7)}
     assert not align(words, table("madeupword0000")).found.any()
 
 
 STYLES = ["none", "subword_nmt", "sentencepiece", "wordpiece", "bytelevel"]
-SURFACES = st.text("abcäß", min_size=1, max_size=5)
+SURFACES = st.text("abcäß", min_size=1, max_size=5) | st.lists(
+    st.sampled_from(["&apos;", "&#91;", "'", "[", "S", "s"]), min_size=1, max_size=3
+).map("".join)
 
 
 @given(SURFACES, st.sampled_from(STYLES))
@@ -107,16 +207,22 @@ def test_what_a_style_spells_it_reads_back(surface, style):
             assert compatible(parse(spelling, style), token)
 
 
-@given(st.lists(SURFACES, min_size=1, max_size=8, unique=True), st.sampled_from(STYLES), st.sampled_from(STYLES))
-def test_every_row_a_plan_misses_could_not_have_matched(surfaces, style, source_style):
+@given(
+    st.lists(SURFACES, min_size=1, max_size=8, unique=True),
+    st.sampled_from(STYLES),
+    st.sampled_from(STYLES),
+    st.sets(st.sampled_from(RULES), min_size=1),
+)
+def test_every_row_a_plan_misses_could_not_have_matched(surfaces, style, source_style, rules):
     """Reading only the planned rows gives the same alignment as reading everything."""
     symbols = sorted({s for surface in surfaces for s in spell(Token(surface, True, None), style)})
-    words = sorted({w for surface in surfaces for w in (surface, surface.upper(), "##" + surface, "▁" + surface)})
+    forms = {form for surface in surfaces for form in (surface, unescape(surface))}
+    words = sorted({w for form in forms for w in (form, form.upper(), "##" + form, "▁" + form, form + "@@")})
     dictionary = vocabulary(*symbols)
-    wanted = plan(dictionary, markers=style)
+    wanted = plan(dictionary, rules, style)
     everything = table(*words, markers=source_style)
     filtered = table(*[word for word in words if word in wanted], markers=source_style)
-    full, part = (rules_of(dictionary, source, markers=style) for source in (everything, filtered))
+    full, part = (rules_of(dictionary, source, rules=rules, markers=style) for source in (everything, filtered))
     assert full == part
 
 

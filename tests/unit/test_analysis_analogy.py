@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from embinit_fairseq.analysis import positions
-from embinit_fairseq.analysis.analogy import TABLE4, evaluate, score
-from embinit_fairseq.analysis.frequency import frequent_words
-from embinit_fairseq.analysis.questions import read_questions
+from embinit_fairseq.analysis import transforms as positions
+from embinit_fairseq.analysis.analogy import TABLE4, evaluate, read_questions, score
+from embinit_fairseq.analysis.statistics import frequent_words
 from embinit_fairseq.analysis.transforms import TRANSFORMS, Surroundings, transform
 from embinit_fairseq.errors import DataError, EmbinitError, OptionError
 from embinit_fairseq.vectors.open import open_vectors

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from embinit_fairseq.analysis import search
+from embinit_fairseq.analysis import analogy as search
 from embinit_fairseq.errors import DataError, OptionError
 
 

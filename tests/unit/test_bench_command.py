@@ -11,7 +11,11 @@ pytest.importorskip("fairseq", reason="bench measures steps of fairseq; install 
 
 from bench_requests import LM, TINY, measured, request, small
 
-from embinit_fairseq.cli import bench, bench_measure, bench_report, bench_train, checks
+from embinit_fairseq.bench import report as bench_report
+from embinit_fairseq.bench import train as bench_measure
+from embinit_fairseq.bench import train as bench_train
+from embinit_fairseq.cli import bench
+from embinit_fairseq.cli import doctor as checks
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import OptionError
 

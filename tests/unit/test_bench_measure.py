@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from embinit_fairseq.cli import bench_measure
-from embinit_fairseq.cli.bench_machine import machine, peak_mb
+from embinit_fairseq.bench import train as bench_measure
+from embinit_fairseq.machine import peak_mb
+from embinit_fairseq.machine import state as machine
 
 
 def attention(shape=(2, 3, 8, 4), dropout=0.0):

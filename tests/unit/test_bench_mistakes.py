@@ -15,7 +15,8 @@ pytest.importorskip("fairseq", reason="bench measures steps of fairseq; install 
 
 from bench_requests import LM, measured, request, small
 
-from embinit_fairseq.cli import bench, bench_process
+from embinit_fairseq.bench import process as bench_process
+from embinit_fairseq.cli import bench
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import EmbinitError, OptionError
 

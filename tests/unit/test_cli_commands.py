@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -68,6 +71,52 @@ def test_stats_for_people(capsys, files):
         assert expected in text
     assert main(["stats", "--vectors", files["vectors"]]) == 0
     assert "N = 5 rows" in capsys.readouterr().out
+
+
+@pytest.fixture
+def second(tmp_path):
+    """Two of the words, a third, and one that Moses would escape."""
+    path = tmp_path / "w.txt"
+    path.write_text("king 1 2\nxyzzy 3 5\n's 2 2\n")
+    return str(path)
+
+
+def test_stats_of_several_files(capsys, files, second, tmp_path):
+    dictionary = tmp_path / "escaped.txt"
+    dictionary.write_text("king 6\nQueen 3\nxyzzy 1\n&apos;s 1\nnone 1\n")
+    source = ["--vectors", f"concat:{files['vectors']},{second}", "--dict", str(dictionary)]
+    record = run_json(capsys, "stats", *source, "--dim", "6")
+    assert (record["dim"], record["rows"], record["found"], record["found_in_all"]) == (6, 9, 4, 1)
+    assert record["coverage_tokens"] == pytest.approx(11 / 12)
+    assert [(file["found"], file["rows_by_rule"]) for file in record["sources"]] == [
+        (2, {"exact": 1, "casefold": 1}),
+        (3, {"exact": 2, "entities": 1}),
+    ]
+    given = np.array([*WORDS["king"], *WORDS["queen"], 1, 2, 3, 5, 2, 2], dtype=float)
+    assert record["std"] == pytest.approx(given.std(ddof=1))
+    assert record["missing"] == [["none", 1]]
+    assert main(["stats", *source]) == 0
+    text = capsys.readouterr().out
+    assert "found          4 words (exact 2, entities 1, casefold 1)\n" in text
+    assert "in all files   1 word\n" in text
+    assert f"  {second} (glove, 3 rows x 2): 3 words, 60.0% of types, 66.7% of tokens\n" in text
+    # words that have a vector come before the matrix as a whole
+    lines = [line.split("  ")[0].strip() or line.strip().split("  ")[0] for line in text.splitlines()]
+    assert lines.index("(scaled, all rows)") > lines.index("pretrained")
+
+
+def test_stats_of_several_files_that_do_not_fit(capsys, files, second):
+    both = f"{files['vectors']},{second}"
+    line = failure(capsys, "stats", "--vectors", f"concat:{both}", "--dict", files["dict"], "--dim", "4")
+    assert f"--vectors concat:{both}: " in line
+    assert "together 6; expected 4. Leave out --dim 4" in line
+    line = failure(capsys, "stats", "--vectors", f"avg:{both}", "--dict", files["dict"])
+    assert "has 4 dimensions" in line
+    assert "concat:" in line
+    assert "add --dict" in failure(capsys, "stats", "--vectors", f"concat:{both}")
+    assert "--vectors concat:x: expected at least two" in failure(capsys, "stats", "--vectors", "concat:x")
+    line = failure(capsys, "stats", "--vectors", f"concat:{files['dict']},{second}", "--dict", files["dict"])
+    assert f"--vectors {files['dict']}: one whole number a word" in line
 
 
 def test_stats_count_in_the_singular(capsys, tmp_path):
@@ -207,6 +256,62 @@ def test_interruption(capsys, files, monkeypatch):
     monkeypatch.setattr(stats, "read_vectors", interrupt)
     assert main(["stats", "--vectors", files["vectors"]]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.fixture
+def handler():
+    """SIGTERM is as in a new process, which a suite that runs behind another program may not have."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("handler")
+def test_a_signal_that_a_library_makes_another_error_of(capsys, files, monkeypatch):
+    def stop(*args, **keywords):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ValueError("of what it was doing") from None
+
+    monkeypatch.setattr(stats, "read_vectors", stop)
+    assert main(["stats", "--vectors", files["vectors"]]) == 143
+    assert capsys.readouterr().err == "embinit stats: interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("handler")
+@pytest.mark.parametrize("kept", [signal.SIG_IGN, lambda *_: None], ids=["nohup", "a program's own"])
+def test_signals_that_somebody_takes_care_of_are_left_alone(capsys, files, monkeypatch, kept):
+    signal.signal(signal.SIGTERM, kept)
+    found = []
+    monkeypatch.setattr(stats, "read_vectors", lambda *args, **keywords: found.append(signal.getsignal(signal.SIGTERM)))
+    with contextlib.suppress(Exception):
+        main(["stats", "--vectors", files["vectors"]])
+    assert found == [kept]
+
+
+def test_in_another_thread_there_are_no_signals(files):
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(main(["stats", "--vectors", files["vectors"]])))
+    thread.start()
+    thread.join()
+    assert codes == [0]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(MemoryError(), "memory ran out"), (RecursionError("maximum depth"), "nested too deeply")]
+)
+def test_memory_that_runs_out_is_one_line(capsys, files, monkeypatch, error, said):
+    def fail(*args, **keywords):
+        raise error
+
+    monkeypatch.setattr(stats, "read_vectors", fail)
+    assert said in failure(capsys, "stats", "--vectors", files["vectors"])
+    monkeypatch.undo()
+    monkeypatch.setattr(stats, "read_vectors", lambda *args, **keywords: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # ours, not the user's
+        main(["stats", "--vectors", files["vectors"]])
 
 
 def test_help_names_every_option(capsys):

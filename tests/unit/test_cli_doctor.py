@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from embinit_fairseq.cli import checks, doctor
+from embinit_fairseq.cli import doctor
+from embinit_fairseq.cli import doctor as checks
 from embinit_fairseq.cli.main import main
 
 pytest.importorskip("fairseq", reason="the doctor looks at fairseq; install it with scripts/setup.sh")
@@ -48,7 +49,7 @@ def test_an_unknown_architecture_is_broken_not_a_traceback():
 
 
 def test_a_loss_that_is_not_finite_is_broken(monkeypatch):
-    from embinit_fairseq.cli import training_step
+    from embinit_fairseq.bench import steps as training_step
 
     monkeypatch.setattr(training_step, "math", SimpleNamespace(isfinite=lambda value: False))
     (finding,) = checks.steps(["transformer"])

@@ -173,6 +173,37 @@ def test_a_failed_step_leaves_no_output_and_is_repeated(tmp_path: Path) -> None:
     assert common(script, "bad", output).returncode == 0
 
 
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_failed_step_leaves_nothing_unfinished(tmp_path: Path, inner: bool) -> None:
+    """Neither do the steps that it is a part of; what else a script does at its end it does."""
+    make = 'half() { for each in "$@"; do echo half >"$each"; done; false; }\n'
+    outer = 'outer() { echo half >"$1"; step "inner" "$2/x y" "$2/z" -- half; }\nouter_of() { outer "$2" "$1"; }\n'
+    step = 'step "outer" "$1/a" -- outer_of "$1"' if inner else 'step "a step" "$1/x y" "$1/z" -- half'
+    done = common(f"{make}{outer}trap 'echo the end of the script' EXIT\n{step}", tmp_path)
+    assert (done.returncode, done.stdout) == (1, "the end of the script\n")
+    assert list(tmp_path.iterdir()) == []
+    good = 'whole() { echo whole >"$1"; }\ntrap "echo the end" EXIT\nstep "a step" "$1/a" -- whole\nfalse'
+    done = common(good, tmp_path)
+    assert (done.returncode, done.stdout) == (1, "the end\n")
+    assert (tmp_path / "a").read_text() == "whole\n"
+
+
+@pytest.mark.parametrize("kilobytes", ["0", "99", "5000"])
+@pytest.mark.parametrize("how", ["false", "die 'the input is damaged'"])
+def test_a_full_disk_is_named(tmp_path: Path, kilobytes: str, how: str) -> None:
+    """In one line, whatever the program that failed takes for the cause."""
+    df = f'df() {{ printf "Filesystem 1024-blocks Used Available\\ntmpfs 1000 1000 {kilobytes} 100%% /\\n"; }}\n'
+    done = common(f'{df}make() {{ {how}; }}\nstep "a step" "$1/a" -- make', tmp_path)
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if "error" in line]
+    if kilobytes == "5000":
+        assert errors == (["test: error: the input is damaged"] if how != "false" else [])
+    else:
+        assert len(errors) == 1
+        assert f"no space left on the disk of {tmp_path}: free some space" in errors[0]
+        assert "--output" in errors[0]
+
+
 needs_flock = pytest.mark.skipif(shutil.which("flock") is None, reason="the program flock is missing (util-linux)")
 SLOW = 'make() { echo "$1" >>"$3"; sleep 1; echo "$1" >"$3"; echo "$1 ran" >>"$2"; }\n'
 

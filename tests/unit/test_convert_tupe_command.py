@@ -4,50 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import authors_tupe as authors
 import pytest
 from convert_tupe_files import SYMBOLS, Files, left_in
 
-from embinit_fairseq.checkpoints.convert_tupe import convert_tupe
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.convert_tupe.convert import convert_tupe
 
 
 @pytest.fixture
 def files(tmp_path):
     return Files(tmp_path)
-
-
-def test_an_existing_folder(files):
-    files.convert()
-    old = (Path(files.output) / "model.pt").stat().st_ino
-    with pytest.raises(CheckpointError, match=r"not empty.*--force"):
-        files.convert()
-    assert (Path(files.output) / "model.pt").stat().st_ino == old
-    files.convert(force=True)
-    assert (Path(files.output) / "model.pt").stat().st_ino != old
-    assert left_in(files.folder) == ["out", "ref.pt", "theirs.txt"]
-
-
-def test_force_deletes_nothing_that_is_not_ours(files):
-    (files.folder / "out").mkdir()
-    (files.folder / "out" / "thesis.tex").write_text("years of work")
-    with pytest.raises(CheckpointError, match=r"--force would delete thesis\.tex"):
-        files.convert(force=True)
-    assert left_in(files.output) == ["thesis.tex"]
-
-
-def test_the_input_may_not_lie_in_the_output(files):
-    checkpoint = files.save()
-    (files.folder / "out").mkdir()
-    os.rename(checkpoint, f"{files.output}/model.pt")
-    with pytest.raises(CheckpointError, match="lies in this folder"):
-        files.convert(f"{files.output}/model.pt", force=True)
-    assert left_in(files.output) == ["model.pt"]
 
 
 def test_an_empty_folder_a_new_path_and_a_link_are_fine(files):
@@ -65,53 +34,6 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def test_places_that_cannot_be_written(files):
-    checkpoint = files.save()
-    (files.folder / "out").write_text("a file")
-    with pytest.raises(CheckpointError, match="a file of this name"):
-        files.convert(checkpoint)
-    files.output = f"{files.output}/below"
-    with pytest.raises(CheckpointError, match=r"cannot be written \(Not a directory\).*--output"):
-        files.convert(checkpoint)
-
-
-@pytest.mark.parametrize("earlier", [False, True])
-def test_a_full_disk(files, earlier):
-    checkpoint = files.save(authors.make_weights(SYMBOLS, dim=64, ffn=64))
-    if earlier:
-        files.convert(files.save())
-        checkpoint = files.save(authors.make_weights(SYMBOLS, dim=64, ffn=64))
-        before = (Path(files.output) / "model.pt").read_bytes()
-    code = (
-        "import resource, sys; from embinit_fairseq.cli.main import main;"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY)); sys.exit(main(sys.argv[1:]))"
-    )
-    argv = ["--checkpoint", checkpoint, "--dict", files.dictionary, "--output", files.output, "--force"]
-    done = subprocess.run([sys.executable, "-c", code, "convert-tupe", *argv], capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
-    assert "cannot be written" in done.stderr
-    assert "free some space" in done.stderr
-    assert left_in(files.folder) == (["out"] if earlier else []) + ["ref.pt", "theirs.txt"]
-    if earlier:
-        assert (Path(files.output) / "model.pt").read_bytes() == before
-
-
-def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(files, monkeypatch):
-    files.convert()
-    rename = Path.rename
-
-    def fail_for_the_new_one(self, target):
-        if self.name.endswith(".tmp"):
-            raise OSError(5, "Input/output error")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", fail_for_the_new_one)
-    with pytest.raises(CheckpointError, match="Input/output error"):
-        files.convert(force=True)
-    assert left_in(files.folder) == ["out", "ref.pt", "theirs.txt"]
-    assert left_in(files.output) == ["dict.txt", "model.pt"]
 
 
 # --- the command

@@ -14,7 +14,7 @@ from convert_tupe_files import SYMBOLS, Files, left_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.checkpoints.convert_tupe import convert_tupe
+from embinit_fairseq.convert_tupe.convert import convert_tupe
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError
 
 FUZZ = settings(
@@ -198,7 +198,7 @@ def test_missing_files(files):
     with pytest.raises(CheckpointError, match=r"--checkpoint .*: a folder"):
         files.convert(str(files.folder))
     files.dictionary = str(files.folder / "absent.txt")
-    with pytest.raises(DataError, match=r"absent\.txt: cannot be read"):
+    with pytest.raises(DataError, match=r"absent\.txt: no such file"):
         files.convert()
 
 

@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.cli.training_step import training_step
+from embinit_fairseq.bench.steps import training_step
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.duo_classifier import DuoClassifier, DuoClassifierConfig
 from embinit_fairseq.modules.duo_classifier import ATTENTIONS, DuoSentenceEmbedding

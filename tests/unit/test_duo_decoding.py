@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tupe_transformer_reference import EOS, batch_of
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.modules.decoder_cache import DecoderCache, beam_of
+from embinit_fairseq.modules.decoder_layer import DecoderCache, beam_of
 
 each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
@@ -152,7 +152,7 @@ def test_the_fused_table_is_made_once_a_batch_and_once_for_all_when_weights_are_
     tables = model.decoder.fused_tables
     original = type(tables).forward
     monkeypatch.setattr(type(tables), "forward", lambda self, given: made.append(self.kept) or original(self, given))
-    monkeypatch.setattr("embinit_fairseq.models.duo_decoder._STEPS", 1000)
+    monkeypatch.setattr("embinit_fairseq.architectures.duo._STEPS", 1000)
     for _ in range(2):
         encoder_out, state = model.encoder(batch_of(SOURCES)), {}
         for length in (1, 2, 3):

@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
 from built_models import options_of, tree_text, without_memory
@@ -19,7 +20,7 @@ from tupe_transformer_reference import EOS, batch_of, dictionary, task_of
 import embinit_fairseq  # noqa: F401
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.hooks.slots import find_slots, position_std
-from embinit_fairseq.models.duo_options import DuoTransformerConfig
+from embinit_fairseq.models.duo_transformer import _PRESETS, DuoTransformerConfig, side_config
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "duo_transformer.json"
 #: flags of the trees in the golden file
@@ -27,6 +28,7 @@ TREES = [
     "",
     "--duo-share-weights off --duo-fusion off --encoder-normalize-before --decoder-normalize-before",
     "--share-all-embeddings --encoder-dim-s 300 --encoder-dim-p 50 --encoder-learned-pos --decoder-learned-pos",
+    "--duo-share-weights pair",
     "--duo-streams 1 --share-decoder-input-output-embed",
 ]
 SOURCES, PREVIOUS = [[4, 5, 6, 7, EOS], [10, EOS]], [[EOS, 6, 9, 4], [EOS, 5]]
@@ -91,17 +93,31 @@ def test_every_option_arrives():
         assert (layer.dropout, layer.attention_dropout, layer.activation_dropout) == (0.2, 0.3, 0.4)
         assert (layer.activation, layer.normalize_before) == ("gelu", True)
         assert (cfg.attention_kernel, cfg.embed_scale, side.embedding.embed_scale) == ("eager", 1.0, 1.0)
-        assert (cfg.streams.share_weights, cfg.streams.duo_norm, cfg.fusion) == (False, True, False)
+        assert (cfg.streams.share_weights, cfg.streams.duo_norm, cfg.fusion) == ("off", True, False)
     assert model.decoder.fusion is model.decoder.fused_tables is model.decoder.output_projection is None
     assert model.decoder.layers[0].encoder_attn.kv_proj.weight.shape == (2, 24, 8)
     assert model.max_positions() == (30, 40)
-    norms = {norm: built(duo_norm=norm) for norm in ("off", "decoder", "all")}
-    for norm, expected in (("off", (False, False)), ("decoder", (False, True)), ("all", (True, True))):
-        sides = norms[norm].encoder, norms[norm].decoder
-        assert tuple(side.cfg.streams.duo_norm for side in sides) == expected
+    for norm, expected in (
+        ("off", (False, False)),
+        ("encoder", (True, False)),
+        ("decoder", (False, True)),
+        ("all", (True, True)),
+    ):
+        model = built(duo_norm=norm)
+        assert (model.encoder.cfg.streams.duo_norm, model.decoder.cfg.streams.duo_norm) == expected
     without = built(no_token_positional_embeddings=True)
     assert without.encoder.embedding.embed_positions is without.decoder.embedding.embed_positions is None
     assert position_std(without.encoder.embedding) is None
+
+
+@pytest.mark.parametrize("arch", ["duo_transformer", *_PRESETS])
+def test_every_preset_shares_weights_within_a_stream_and_norms_in_the_decoder(arch):
+    """Until it is measured that something else is better. `on` is what `stream` was called."""
+    cfg = options_of(arch)
+    assert (str(cfg.duo_share_weights), str(cfg.duo_norm), str(cfg.duo_fusion)) == ("stream", "decoder", "on")
+    named = {given: options_of(arch, "--duo-share-weights", given) for given in ("on", "stream", "pair", "off")}
+    found = {given: side_config(cfg, "encoder").streams.share_weights for given, cfg in named.items()}
+    assert found == {"on": "stream", "stream": "stream", "pair": "pair", "off": "off"}
 
 
 def test_the_kernel_that_compiles_for_every_shape_is_no_choice(capsys):
@@ -210,11 +226,12 @@ def test_one_table_needs_one_dictionary():
 
 def test_streams_of_other_widths_share_their_weights():
     """What shares weights are layers, and there both streams have the width: tables of any dimensions are mapped."""
-    model = built(duo_share_weights="on", **MAPPED)
-    for layer in model.encoder.layers:
-        assert layer.self_attn.in_proj.weight.shape == (2, 16, 8)
-    logits, _ = model(batch_of(SOURCES), None, batch_of(PREVIOUS))
-    assert logits.isfinite().all()
+    for share, name, shape in (("stream", "in_proj", (2, 16, 8)), ("pair", "kv_proj", (16, 8))):
+        model = built(duo_share_weights=share, **MAPPED)
+        for layer in model.encoder.layers:
+            assert getattr(layer.self_attn, name).weight.shape == shape
+        logits, _ = model(batch_of(SOURCES), None, batch_of(PREVIOUS))
+        assert logits.isfinite().all()
 
 
 def saved_options(**options):
@@ -228,7 +245,9 @@ def saved_options(**options):
     [
         ({"duo_norm": "all"}, "--duo-norm decoder (here all)"),
         ({"encoder_attention_heads": 4}, "--encoder-attention-heads 2 (here 4)"),
-        ({"duo_share_weights": "off", "duo_fusion": "off"}, "--duo-share-weights on (here off), --duo-fusion on"),
+        ({"duo_norm": "encoder"}, "--duo-norm decoder (here encoder)"),
+        ({"duo_share_weights": "off", "duo_fusion": "off"}, "--duo-share-weights stream (here off), --duo-fusion on"),
+        ({"duo_share_weights": "pair"}, "--duo-share-weights stream (here pair)"),
         ({"duo_streams": 1}, "--duo-streams 2 (here 1)"),
         ({"encoder_dim_p": 5}, "--encoder-dim-p 8 (here 5)"),
         ({"decoder_normalize_before": True}, "no --decoder-normalize-before (here with it)"),
@@ -242,6 +261,21 @@ def test_a_training_begins_with_the_options_of_its_checkpoint(now, said):
         model.check_training("run/checkpoint_last.pt", saved_options())
     assert said in str(error.value)
     assert "run/checkpoint_last.pt was trained with other options" in str(error.value)
+
+
+def test_on_is_what_stream_was_called():
+    """In command lines and in checkpoints, whichever of the two is the older."""
+    for before, now in (("on", "stream"), ("stream", "on"), ("on", "on")):
+        built(duo_share_weights=now).check_training("x.pt", saved_options(duo_share_weights=before))
+    for now in ("pair", "off"):
+        with pytest.raises(OptionError, match=rf"--duo-share-weights stream \(here {now}\)"):
+            built(duo_share_weights=now).check_training("x.pt", saved_options(duo_share_weights="on"))
+    with pytest.raises(OptionError, match=r"--duo-share-weights pair \(here stream\)"):
+        built(duo_share_weights="on").check_training("x.pt", saved_options(duo_share_weights="pair"))
+    models = [built(duo_share_weights=share) for share in ("on", "stream")]
+    for (name, one), (other_name, other) in zip(*(model.named_parameters() for model in models)):
+        assert name == other_name
+        assert torch.equal(one, other), name
 
 
 def test_options_that_change_nothing_may_differ_from_the_checkpoints():

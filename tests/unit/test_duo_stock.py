@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
 from built_models import number_of
 from decoding import SOURCES
-from duo_reference import LEARNED, PRE_LN, SIZES, built, randomised
+from duo_reference import LEARNED, PRE_LN, SIZES, WIDER_DECODER, built, randomised
 from fairseq import utils
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.models.transformer import TransformerModel, base_architecture
@@ -21,7 +21,6 @@ from tupe_transformer_reference import EOS, PAD, batch_of, task_of
 PREVIOUS = [[EOS, 6, 9, 4], [EOS, 5, 5, 8, 11, 4, 13, 6], [EOS]]
 TARGETS = [[6, 9, 4, EOS], [5, 5, 8, 11, 4, 13, 6, EOS], [EOS]]
 TIES = {"untied": {}, "tied": {"share_decoder_input_output_embed": True}, "all": {"share_all_embeddings": True}}
-OTHER_WIDTHS = {"decoder_embed_dim": 12, "decoder_ffn_embed_dim": 10, "decoder_attention_heads": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +59,7 @@ def copied_into(model, other):
     """fairseq's model with the parameters of a model of one stream."""
     own = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        own |= stock_names(name, parameter.detach()[0] if is_stream_weight(name) else parameter.detach())
+        own |= stock_names(name, parameter.detach()[0] if has_streams(name, parameter) else parameter.detach())
     theirs = dict(other.named_parameters(remove_duplicate=False))
     missing = set(theirs) - set(own)
     assert all(name == "decoder.output_projection.weight" for name in missing)  # there it is a table of the input
@@ -71,8 +70,13 @@ def copied_into(model, other):
     return other
 
 
-def is_stream_weight(name):
+def is_projection(name):
     return name.rpartition(".")[0].endswith(("in_proj", "q_proj", "kv_proj"))
+
+
+def has_streams(name, parameter):
+    """Whether it holds a matrix (or a bias) for each stream."""
+    return is_projection(name) and parameter.ndim == (3 if name.endswith("weight") else 2)
 
 
 def loss_of(model):
@@ -90,7 +94,7 @@ def loss_of(model):
     ("ties", "more"),
     [
         *itertools.product(TIES, [{}, PRE_LN, LEARNED]),
-        *itertools.product(["untied", "tied"], [OTHER_WIDTHS]),  # fairseq's has no map from a table to another width
+        *itertools.product(["untied", "tied"], [WIDER_DECODER]),  # fairseq's has no map from a table to another width
     ],
     ids=str,
 )
@@ -103,19 +107,19 @@ def test_one_stream_is_fairseqs_transformer(ties, more):
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
     compared, theirs = 0, dict(other.named_parameters(remove_duplicate=False))
     for name, parameter in model.named_parameters():
-        gradient = parameter.grad[0] if is_stream_weight(name) else parameter.grad
+        gradient = parameter.grad[0] if has_streams(name, parameter) else parameter.grad
         for their_name, part in stock_names(name, gradient).items():
             torch.testing.assert_close(part, theirs[their_name].grad, rtol=1e-10, atol=1e-12, msg=name)
             compared += 1
     assert compared == len(list(other.parameters()))
 
 
-@pytest.mark.parametrize("share", ["on", "off"])
-@pytest.mark.parametrize("norm", ["off", "decoder", "all"])
+@pytest.mark.parametrize("share", ["off", "stream", "pair"])
+@pytest.mark.parametrize("norm", ["off", "encoder", "decoder", "all"])
 @pytest.mark.parametrize(("fusion", "ties"), [*itertools.product(["on", "off"], TIES)])
 @pytest.mark.parametrize("more", [{}, PRE_LN], ids=["post-LN", "pre-LN"])
 def test_equal_streams_are_fairseqs_transformer_with_another_output_matrix(share, norm, fusion, ties, more):
-    """P = S: each stream is the stock model (with W_K = W_V if they are shared), and the logits are y M^T with
+    """P = S: each stream is the stock model (W_K = W_V if a stream has one for both), and the logits are y M^T with
 
     M = O (W_F^S + W_F^P), O = E (W_O^S + W_O^P) if tied; without fusion O^S + O^P, or 2 E if tied.
     """
@@ -123,7 +127,7 @@ def test_equal_streams_are_fairseqs_transformer_with_another_output_matrix(share
     model = randomised(**options)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if is_stream_weight(name):
+            if has_streams(name, parameter):
                 parameter[1] = parameter[0]
             elif name.endswith("embed_tokens_p.weight"):
                 parameter.copy_(model.get_parameter(name.replace("_p.weight", ".weight")))
@@ -154,12 +158,14 @@ def common_parameters(model, share):
         if any(own in name for own in ("fusion", "fused_tables", "output_projection")):
             continue
         value, gradient = parameter.detach(), parameter.detach() if parameter.grad is None else parameter.grad
-        if not is_stream_weight(name):
+        if not is_projection(name):
             yield (f"{stem.removesuffix('_p')}.{kind}",), value, gradient
             continue
-        keys_values = ["kv"] if share == "on" else ["k", "v"]
+        if has_streams(name, parameter):
+            value, gradient = value[0], gradient.sum(0)
+        keys_values = ["kv"] if share == "stream" else ["k", "v"]
         groups = {"in_proj": ["q", *keys_values], "q_proj": ["q"], "kv_proj": keys_values}[part]
-        for group, *parts in zip(groups, value[0].chunk(len(groups)), gradient.sum(0).chunk(len(groups))):
+        for group, *parts in zip(groups, value.chunk(len(groups)), gradient.chunk(len(groups))):
             yield tuple(f"{attention}.{letter}_proj.{kind}" for letter in group), *parts
 
 
@@ -188,20 +194,20 @@ def same_law(ours, theirs):
     return abs(float(ours.std() / theirs.std()) - 1) < near and abs(fourth[0] - fourth[1]) < 7 * near
 
 
-@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize(("streams", "share"), [(1, "off"), (2, "off"), (2, "pair")])
 @pytest.mark.parametrize("decoder_dim", [64, 96])
-def test_first_values_have_the_laws_of_fairseqs_transformer(streams, decoder_dim):
+def test_first_values_have_the_laws_of_fairseqs_transformer(streams, share, decoder_dim):
     sizes = {"encoder_embed_dim": 64, "encoder_ffn_embed_dim": 80, "decoder_embed_dim": decoder_dim}
     sizes |= {
         f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("attention_heads", 4))
     }
     torch.manual_seed(0)
-    model = built(task_of(200), duo_streams=streams, duo_share_weights="off", **sizes)
+    model = built(task_of(200), duo_streams=streams, duo_share_weights=share, **sizes)
     theirs, compared = dict(stock(200, **sizes).named_parameters()), set()
     for name, parameter in model.named_parameters():
         if "fusion" in name:
             continue
-        for stream in parameter if is_stream_weight(name) else [parameter]:
+        for stream in parameter if has_streams(name, parameter) else [parameter]:
             for their_name, part in stock_names(name, stream).items():
                 their_name = their_name.replace("tokens_p", "tokens")
                 assert part.shape == theirs[their_name].shape, name

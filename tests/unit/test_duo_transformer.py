@@ -19,12 +19,17 @@ from tupe_transformer_reference import EOS, PAD, batch_of
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.modules.attention_kernels import prepare
-from embinit_fairseq.modules.duo_attention import DuoSelfAttention
-from embinit_fairseq.modules.streams import back_to_values, values_for_queries
+from embinit_fairseq.modules.duo import DuoSelfAttention, back_to_values, values_for_queries
 
 PREVIOUS = [[EOS, 6, 9, 4], [EOS, 5, 5, 8, 11, 4, 13, 6], [EOS]]
 TIES = {"untied": {}, "tied": {"share_decoder_input_output_embed": True}, "all": {"share_all_embeddings": True}}
-SWITCHES = [("on", "off"), ("off", "decoder", "all"), ("on", "off"), TIES, ("post-LN", "pre-LN")]
+SWITCHES = [
+    ("off", "stream", "pair"),
+    ("off", "encoder", "decoder", "all"),
+    ("on", "off"),
+    TIES,
+    ("post-LN", "pre-LN"),
+]
 each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 each_side = pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 
@@ -158,7 +163,7 @@ def test_attention_of_a_chosen_layer_and_of_the_first_heads():
 
 def test_three_streams_hand_on_their_values_in_a_circle():
     """With two it does not show which way they go. Stream s asks its own keys and takes the values of s + 1."""
-    attention = randomise(DuoSelfAttention(3, 8, 2, share_weights=False))
+    attention = randomise(DuoSelfAttention(3, 8, 2, share_weights="off"))
     x = torch.randn(3, 2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     plain = prepare("eager", None, None)
     ours = attention(x, plain).detach().clone()

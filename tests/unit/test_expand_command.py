@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +11,12 @@ from expand_checkpoints import TEXT, argv, logits, make, text_of
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
-from embinit_fairseq.checkpoints import expand_output, expand_run, expansion
-from embinit_fairseq.cli import expand_histogram, plot_figure
+from embinit_fairseq.cli import expand_histogram, expand_verify
 from embinit_fairseq.cli.main import main
+from embinit_fairseq.expand import evaluation as expand_run
+from embinit_fairseq.expand import expansion
+from embinit_fairseq.expand import expansion as expand_output
+from embinit_fairseq.plots import figure as plot_figure
 
 
 def lowered(model):
@@ -84,6 +81,8 @@ def test_verify_measures_every_token(tmp_path, capsys):
     zeros = found["methods"]["zeros"]
     assert (zeros["mean"], zeros["max"]) == pytest.approx((kls.mean(), kls.max()), rel=1e-5)
     assert found["unknown_words"] == pytest.approx(1 / 26)
+    assert "attention" not in expand_verify.render(found)
+    assert "SOURCE TARGET" in expand_verify.render({**found, "unknown_words": 0.8})
     assert list(found["methods"]) == ["zeros", "avg", "gaussian", "normal"]
     assert found["methods"]["avg"]["max"] <= found["methods"]["avg"]["bound"] == pytest.approx(np.log(1 + 3 / 13))
     assert found["old_logits_changed_by"] == 0
@@ -227,51 +226,3 @@ def test_help_names_the_options(capsys):
         assert f"--{flag}" in text
     for flag in ("bpe-codes", "sentencepiece-model", "verify", "reset-optimizer", "user-dir", "force", "json"):
         assert f"--{flag}" in text
-
-
-#: the command, which stops where everything is written and nothing in its place
-WAITING = """
-import sys, time
-from pathlib import Path
-from embinit_fairseq.checkpoints import expand_output
-from embinit_fairseq.cli.main import main
-def wait(expansion, file):
-    Path(sys.argv[1]).touch()
-    time.sleep(600)
-expand_output.check_result = wait
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-def test_a_killed_run_leaves_nothing(tmp_path):
-    checkpoint = make(tmp_path, "lm_tied")
-    arguments = argv(checkpoint)
-    before = sorted(path.name for path in tmp_path.iterdir())
-    runs = {}
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        reached = tmp_path / f"reached{number}"
-        command = [sys.executable, "-c", WAITING, str(reached), *arguments]
-        runs[number] = reached, subprocess.Popen(command, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
-    for number, (reached, process) in runs.items():
-        deadline = time.time() + 300
-        while not reached.exists() and process.poll() is None and time.time() < deadline:
-            time.sleep(0.05)
-        assert reached.exists(), process.communicate()
-        reached.unlink()
-        process.send_signal(number)
-        process.communicate()
-    assert [process.returncode for _, process in runs.values()] == [130, -signal.SIGKILL]
-    left = [path.name for path in tmp_path.iterdir() if path.name not in before]
-    assert left == [f".out.{runs[signal.SIGKILL][1].pid}.tmp"]  # of kill -9, which no program can answer
-    assert main(arguments) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "out"])
-
-
-def test_the_folder_of_a_running_expansion_is_left_alone(tmp_path):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    running, left = (tmp_path / f".out.{number}.tmp" for number in (os.getpid(), ended.pid))
-    for folder in (running, left):
-        folder.mkdir()
-    expand_output.remove_leftovers(tmp_path / "out")
-    assert list(tmp_path.iterdir()) == [running]

@@ -1,53 +1,20 @@
-"""`embinit expand-vocab` on files that change or are none, terminals that know few letters, models that say no word."""
+"""`embinit expand-vocab` on files that are none, terminals that know few letters, models that say no word."""
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import math
 import os
 import sys
-from pathlib import Path
 
 import pytest
+import torch
 from expand_checkpoints import FAMILIES, TEXT, argv, make, text_of
 
-from embinit_fairseq.checkpoints import expand_output
-from embinit_fairseq.cli import expand_verify
+from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
-
-
-def test_files_that_change_while_they_are_read(tmp_path, capsys, monkeypatch):
-    """In place (what is mapped changes with it), or by another file of the same name."""
-    checkpoint = make(tmp_path, "lm_tied")
-    arguments, inner = argv(checkpoint), expand_output.check_result
-    before = sorted(path.name for path in tmp_path.iterdir())
-    other = (tmp_path / "c.pt").read_bytes()
-
-    def in_place(path):
-        with open(path, "r+b") as file:
-            file.write(other)
-        os.utime(path, ns=(1, 1))
-
-    def replaced(path):
-        (tmp_path / "new").write_bytes(Path(path).read_bytes())
-        os.replace(tmp_path / "new", path)
-
-    for flag, change in (("--checkpoint", in_place), ("--checkpoint", replaced), ("--dict", replaced)):
-        path = checkpoint.path if flag == "--checkpoint" else checkpoint.dictionary
-        then = functools.partial(change, path)
-        monkeypatch.setattr(expand_output, "check_result", lambda *args, then=then: (inner(*args), then()))
-        assert main(arguments) == 2
-        captured = capsys.readouterr()
-        assert captured.err.startswith(f"embinit expand-vocab: error: {flag} {path}: it changed while it was read")
-        assert captured.out == ""
-        assert sorted(path.name for path in tmp_path.iterdir()) == before
-    monkeypatch.setattr(expand_output, "check_result", inner)
-    monkeypatch.setattr(expand_verify, "verify", lambda *args, **more: {"holds": in_place(checkpoint.path)})
-    assert main([*arguments, "--verify", text_of(checkpoint)]) == 2  # it reads what is mapped, too
-    assert "it changed while it was read" in capsys.readouterr().err
-    assert not checkpoint.output.exists()
+from embinit_fairseq.errors import CheckpointError
 
 
 def test_pipes_are_refused(tmp_path, capsys):
@@ -109,3 +76,16 @@ def test_a_fine_tuned_model_has_inputs_only(tmp_path, capsys):
     assert "encoder.lm_head.bias" in text
     assert main(argv(checkpoint, "--force", "--verify", text_of(checkpoint))) == 2
     assert "--verify: the new words are inputs only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [({5: torch.ones(2)}, "5"), ({"w": torch.ones(2, dtype=torch.complex64)}, "complex64")],
+    ids=["a number as a name", "complex"],
+)
+def test_weights_that_nothing_can_compute_with(tmp_path, entry, words):
+    torch.save({"model": {"v": torch.ones(2), **entry}}, tmp_path / "c.pt")
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(tmp_path / "c.pt")
+    assert words in str(error.value)
+    assert "another checkpoint" in str(error.value)

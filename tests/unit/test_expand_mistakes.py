@@ -171,16 +171,3 @@ def test_options_that_cannot_be_used(tmp_path, options, expected):
     with pytest.raises(EmbinitError, match=expected):
         checkpoint.expand(**options)
     assert not checkpoint.output.exists()
-
-
-def test_a_folder_that_is_there(tmp_path):
-    checkpoint = make(tmp_path, "lm_tied")
-    checkpoint.expand()
-    with pytest.raises(CheckpointError, match=r"not empty.*--force"):
-        checkpoint.expand()
-    checkpoint.expand("zeros", force=True)
-    (checkpoint.output / "thesis.tex").write_text("years of work")
-    with pytest.raises(CheckpointError, match=r"--force would delete thesis\.tex"):
-        checkpoint.expand(force=True)
-    with pytest.raises(CheckpointError, match="lies in this folder"):
-        checkpoint.expand(output=str(tmp_path), force=True)

@@ -11,9 +11,9 @@ from fairseq.data import Dictionary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.checkpoints.expand_rows import averaged_rows, new_dictionary, place_words
-from embinit_fairseq.checkpoints.expand_words import cut_words, read_words, segmenter
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.expand.request import cut_words, read_words, segmenter
+from embinit_fairseq.expand.state import averaged_rows, new_dictionary, place_words
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -112,7 +112,7 @@ def test_words_and_pieces(tmp_path):
         ("madeupword0012\n", r"new\.txt:1: .* rows without a meaning"),
         ("\n \n", "no word in it; write one new word a line"),
         ("", "no word in it"),
-        (b"sam\n\xff\n", "not UTF-8 at byte 4"),
+        (b"sam\n\xff\n", r"new\.txt:2: not UTF-8"),
     ],
 )
 def test_mistakes_in_the_list_name_the_line(tmp_path, text, expected):
@@ -121,7 +121,7 @@ def test_mistakes_in_the_list_name_the_line(tmp_path, text, expected):
 
 
 def test_a_list_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match=r"--words .*nowhere: cannot be read \(No such file"):
+    with pytest.raises(DataError, match=r"--words .*nowhere: no such file"):
         read_words(str(tmp_path / "nowhere"), set())
 
 
@@ -168,7 +168,7 @@ def test_files_that_cut_nothing(tmp_path):
         with pytest.raises(DataError, match="--bpe-codes" if options[0] else "--sentencepiece-model"):
             segmenter(*options)
     bad_codes = write(tmp_path / "codes", "#version: 0.2\nonlyone\n")
-    with pytest.raises(DataError, match="not the codes of subword-nmt"):
+    with pytest.raises(DataError, match=r"--bpe-codes .*give the codes of subword-nmt"):
         segmenter(bad_codes, None)
     with pytest.raises(OptionError, match="give the one"):
         segmenter(broken, broken)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from expand_checkpoints import WORDS, dictionary, make
 
-from embinit_fairseq.checkpoints.expand import expand_vocabulary
-from embinit_fairseq.checkpoints.expand_sides import languages_of
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.expand.expansion import expand_vocabulary
+from embinit_fairseq.expand.tables import languages_of
 
 
 def test_the_side_is_found_by_the_size(tmp_path):

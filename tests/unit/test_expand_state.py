@@ -11,11 +11,16 @@ import torch
 from fairseq.optim.adafactor import Adafactor
 from torch import nn
 
-from embinit_fairseq.checkpoints.expand_record import expand_settings
-from embinit_fairseq.checkpoints.expand_rows import place_words
-from embinit_fairseq.checkpoints.expand_state import averages_in, expand_optimizer, expand_weights, with_rows
-from embinit_fairseq.checkpoints.expand_tables import DictionaryTable
 from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.expand.state import (
+    averages_in,
+    expand_optimizer,
+    expand_settings,
+    expand_weights,
+    place_words,
+    with_rows,
+)
+from embinit_fairseq.expand.tables import DictionaryTable
 from embinit_fairseq.init.report import pack_rows, symbols_digest, unpack_rows
 from embinit_fairseq.vocab.dictionary import Vocabulary
 

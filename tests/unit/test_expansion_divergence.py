@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.analysis.expansion import divergence, histogram, rounded_bound, summary
+from embinit_fairseq.expand.evaluation import divergence, histogram, rounded_bound, summary
 
 LOGITS = st.lists(st.floats(-80, 80), min_size=1, max_size=6)
 

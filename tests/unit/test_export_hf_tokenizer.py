@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import sys
 
 import pytest
@@ -165,6 +167,29 @@ def test_a_tokenizer_of_ones_own(tmp_path, capsys):
     ):
         assert export_hf(other, "--force", "--tokenizer", tmp_path / name) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_the_code_of_a_tokenizer_is_never_run(tmp_path, capsys, monkeypatch, needed):
+    """Nor is it named in what is written, where opening the export would run it. needed: transformers has no other."""
+    checkpoint, given = checkpoint_of(tmp_path / "c"), tmp_path / "given"
+    assert export_hf(checkpoint) == 0
+    shutil.copytree(checkpoint.output, given)
+    config = json.loads((given / "tokenizer_config.json").read_text())
+    config["auto_map"] = {"AutoTokenizer": ["code.Mine", "code.Mine"]}
+    config["tokenizer_class"] = "Mine" if needed else config["tokenizer_class"]
+    (given / "tokenizer_config.json").write_text(json.dumps(config))
+    (given / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Mine: pass\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    status = export_hf(checkpoint, "--force", "--tokenizer", given)
+    assert not (tmp_path / "ran").exists()
+    assert status == (2 if needed else 0)
+    if needed:
+        error = capsys.readouterr().err
+        assert "--tokenizer" in error
+        assert "tokenizer.json" in error
+    else:
+        assert "auto_map" not in (checkpoint.output / "tokenizer_config.json").read_text()
 
 
 def test_text_of_ones_own_is_compared_too(tmp_path, capsys, monkeypatch):

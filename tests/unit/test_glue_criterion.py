@@ -14,7 +14,7 @@ from fairseq.logging import metrics
 from omegaconf import OmegaConf
 from torch import nn
 
-from embinit_fairseq.analysis import glue_metrics
+from embinit_fairseq.criterions import sentence_prediction_metrics as glue_metrics
 from embinit_fairseq.criterions.sentence_prediction_metrics import (
     SentencePredictionMetrics,
     SentencePredictionMetricsConfig,

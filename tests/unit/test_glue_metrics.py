@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.analysis import glue_metrics
+from embinit_fairseq.criterions import sentence_prediction_metrics as glue_metrics
 
 
 def counts_of(true, predicted, classes):

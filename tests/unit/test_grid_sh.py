@@ -72,6 +72,20 @@ def test_a_failure_is_named_the_others_go_on_and_the_second_call_does_what_is_mi
     assert {path.stem: len(lines(path)) for path in tmp_path.glob("*.started")} == {"a": 1, "b": 2, "c": 1, "d": 1}
 
 
+def test_a_run_whose_steps_are_done_leaves_the_others_alone(tmp_path: Path) -> None:
+    script = f"""
+source "{REPO}/scripts/common.sh"
+source "{REPO}/scripts/grid.sh"
+wait_and_touch() {{ sleep "$1"; touch "$2"; }}
+one_run() {{ step "$1" "$1/done" -- wait_and_touch "$2"; }}
+run_grid 2 logs one_run < <(printf '%s\\n' "slow 1.5" "fast 0")
+"""
+    variables = {**os.environ, "EMBINIT_GPUS": "0"}
+    done = subprocess.run(["bash", "-c", script, "grid"], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "slow" / "done").exists()
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stopping_the_grid_stops_its_runs(tmp_path: Path, stop: signal.Signals) -> None:
     """To the grid alone: a terminal reaches no more, since each run has a process group of its own."""

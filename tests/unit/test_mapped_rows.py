@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.vectors import mapped_rows as module
-from embinit_fairseq.vectors.mapped_rows import mapped_rows
+from embinit_fairseq.vectors import binary as module
+from embinit_fairseq.vectors.binary import mapped_rows
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("fairseq", reason="the contestants are models of fairseq; install it with scripts/setup.sh")
 
-from embinit_fairseq.modules import packing
+from embinit_fairseq.modules import encoder_layer as packing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = ["--size", "tiny", "--length", "16", "--batch", "2", "--steps", "1", "--warmup", "0", "--threads", "1"]

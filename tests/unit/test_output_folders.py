@@ -1,142 +1,294 @@
-"""Folders of output: complete or not there, and errors that say what is wrong."""
+"""What every command does that writes a folder: complete or not there, and errors that say what is wrong.
+
+A command joins by a line in COMMANDS. What the functions below them do is in test_files.py.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
+import authors_tupe as authors
+import expand_checkpoints
+import hf_exports
 import pytest
+from convert_tupe_files import SYMBOLS, Files
 from run_folders import write_run
+from test_files import can_exchange, content, largest_file
 
-from embinit_fairseq.checkpoints.folder import Output, check_replaceable, replacing_folder
-from embinit_fairseq.checkpoints.inputs import Inputs
+from embinit_fairseq import files
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.export import run, verify
 
 
-def output(tmp_path, force=False, **inputs):
-    return Output(tmp_path / "out", ("old", "new"), Inputs(inputs), force)
+@dataclass
+class Command:
+    """first, second: arguments without --output that write different things. inputs: the folder of what is read."""
+
+    first: list[str]
+    second: list[str]
+    inputs: Path
+
+    def run(self, output: Path, *more: str, second: bool = False) -> int:
+        return main([*(self.second if second else self.first), "--output", str(output), *more])
 
 
-def test_a_block_that_ends_well(tmp_path):
+def expand_vocab(folder: Path) -> Command:
+    checkpoint = expand_checkpoints.make(folder, "lm_tied")
+    argv = expand_checkpoints.argv(checkpoint)
+    at = argv.index("--output")
+    first = argv[:at] + argv[at + 2 :]
+    return Command(first, [*first, "--method", "zeros"], folder)
+
+
+def convert_tupe(folder: Path) -> Command:
+    given = Files(folder)
+    old = given.save()
+    os.rename(old, folder / "old.pt")
+    new = given.save(authors.make_weights(SYMBOLS, dim=16))
+    first, second = (
+        ["convert-tupe", "--checkpoint", str(path), "--dict", given.dictionary] for path in (folder / "old.pt", new)
+    )
+    return Command(first, second, folder)
+
+
+def export_hf(folder: Path) -> Command:
+    first = ["export-hf", "--checkpoint", hf_exports.checkpoint_of(folder).path]
+    return Command(first, [*first, "--dtype", "bfloat16"], folder)
+
+
+COMMANDS = {make.__name__.replace("_", "-"): make for make in (expand_vocab, convert_tupe, export_hf)}
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def made(request, tmp_path_factory) -> Command:
+    return COMMANDS[request.param](tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def command(made, monkeypatch) -> Command:
+    """Nothing is opened by another process: that takes seconds, and is tested with export-hf."""
+    monkeypatch.setattr(run, "verify", lambda *_: {"ids": [], "differences": {}, "batches": 0, "tokens": 0})
+    monkeypatch.setattr(run, "check_text", lambda *_: None)
+    return made
+
+
+def snapshot(path: Path):
+    """Names and, of files, what stays if they are not touched: number, time and content."""
+    found = {}
+    for each in path.rglob("*"):
+        state = (each.stat().st_ino, each.stat().st_mtime_ns, each.read_bytes()) if each.is_file() else None
+        found[str(each.relative_to(path))] = state
+    return found
+
+
+def refused(capsys, code: int, *parts: str) -> None:
+    """One line that has all `parts`."""
+    captured = capsys.readouterr()
+    said = [line for line in captured.err.splitlines() if " | INFO | " not in line]  # of fairseq
+    assert (code, captured.out, len(said)) == (2, "", 1), captured.err
+    for part in parts:
+        assert part in said[0]
+
+
+def test_a_folder_is_written_once_and_replaced_with_force(command, tmp_path, capsys):
+    output = tmp_path / "new" / "out"
+    assert command.run(output) == 0
+    old = snapshot(tmp_path)
+    capsys.readouterr()
+    refused(capsys, command.run(output, second=True), f"--output {output}", "--force")
+    assert snapshot(tmp_path) == old
+    assert command.run(output, "--force", second=True) == 0
+    assert os.listdir(tmp_path / "new") == ["out"]
+    model = next(output.glob("model.*"))
+    assert model.read_bytes() != old[f"new/out/{model.name}"][2]
+
+
+def test_an_empty_folder_will_do(command, tmp_path):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "old").touch()
-    with replacing_folder(output(tmp_path, force=True)) as folder:
-        (folder / "new").write_text("whole")
-        assert os.listdir(tmp_path / "out") == ["old"]
+    assert command.run(tmp_path / "out") == 0
     assert os.listdir(tmp_path) == ["out"]
-    assert os.listdir(tmp_path / "out") == ["new"]
+
+
+def test_force_deletes_nothing_that_is_not_ours(command, tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    refused(capsys, command.run(tmp_path, "--force"), "thesis.tex", "--force", "another --output")
+    assert content(tmp_path) == {"thesis.tex": "years of work"}
+
+
+def test_the_output_may_not_hold_the_input(command, capsys):
+    before = snapshot(command.inputs)
+    refused(capsys, command.run(command.inputs, "--force"), str(command.inputs), "input", "another --output")
+    assert snapshot(command.inputs) == before
+
+
+def test_places_that_cannot_be_written_to(command, tmp_path, capsys, monkeypatch):
+    """Found before the work: nothing is read from the checkpoint."""
+    (tmp_path / "file").write_text("precious")
+    monkeypatch.setattr("embinit_fairseq.vectors.torch_file.load_safely", None)
+    for output, why in ((tmp_path / "file", "a file"), (tmp_path / "file" / "below", f"{tmp_path}/file is no folder")):
+        refused(capsys, command.run(output, "--force"), f"--output {output}: ", why, "another --output")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)  # who runs the tests may be root
+        refused(capsys, command.run(tmp_path / "a" / "b"), f"{tmp_path} is read-only", "another --output")
+    assert content(tmp_path) == {"file": "precious"}
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_full_disk(command, tmp_path, capsys, earlier):
+    output = tmp_path / "new" / "out"
+    if earlier:
+        assert command.run(output) == 0
+    before = snapshot(tmp_path)
+    capsys.readouterr()
+    with largest_file(4096):
+        code = command.run(output, "--force", second=True)
+    refused(capsys, code, f"--output {output}: ", "File too large", "free some space")
+    assert snapshot(tmp_path) == before
+
+
+@pytest.fixture
+def default_handlers():
+    """A suite in the background ignores Ctrl-C, and one under nohup SIGHUP."""
+    defaults = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("default_handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_run_that_is_stopped_by_a_signal(command, tmp_path, capsys, monkeypatch, number):
+    """Where everything is written and nothing in its place; also where somebody makes another error of it."""
+    assert command.run(tmp_path / "new" / "out") == 0
+    before, handler = snapshot(tmp_path), signal.getsignal(number)
+
+    def stop(*_):
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            raise errors.pop() from None
+
+    monkeypatch.setattr(files, "_move", stop)
+    errors = [RuntimeError("unexpected pos 64 vs 0"), KeyboardInterrupt()]
+    for output in ("new/out", "other/out"):
+        capsys.readouterr()
+        assert command.run(tmp_path / output, "--force", second=True) == 128 + number
+        captured = capsys.readouterr()
+        assert captured.err.splitlines()[-1].endswith(": interrupted")
+        assert "Traceback" not in captured.err
+        assert snapshot(tmp_path) == before
+    assert signal.getsignal(number) == handler
 
 
 @pytest.mark.parametrize(
-    ("error", "expected", "message"),
-    [
-        (
-            OSError(28, "No space left on device"),
-            CheckpointError,
-            r"out: cannot be .*\(No space left",
-        ),
-        (
-            RuntimeError("PytorchStreamWriter failed writing file"),
-            CheckpointError,
-            "free",
-        ),
-        (RuntimeError("unexpected pos 64 vs 0"), CheckpointError, "cannot be written"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError, "^DefaultCPUAllocator"),
-        (ValueError("of a model"), ValueError, "^of a model"),
-    ],
+    ("steps", "number", "after"), [(1, 1, False), (1, 1, True), (2, 1, False), (2, 1, True), (2, 2, True)]
 )
-def test_a_block_that_fails(tmp_path, error, expected, message):
-    """What torch's writer says is about the disk; what a model says is not."""
+def test_a_killed_run_is_put_right_by_the_next(command, tmp_path, capsys, monkeypatch, steps, number, after):
+    """kill -9 at a rename: nothing of ours runs afterwards."""
 
-    def write():
-        with replacing_folder(output(tmp_path)) as folder:
-            (folder / "half").touch()
-            raise error
+    class Killed(BaseException):
+        pass
 
-    with pytest.raises(expected, match=message):
-        write()
-    assert os.listdir(tmp_path) == []
+    calls = itertools.count(1)
 
+    def stopping(rename):
+        def call(*arguments):
+            mine = next(calls) == number
+            if mine and not after:
+                raise Killed
+            done = rename(*arguments)
+            if mine:
+                raise Killed
+            return done
 
-@pytest.mark.parametrize("force", [False, True])
-def test_what_appears_meanwhile_is_not_removed(tmp_path, force):
-    """Not even with --force, if it is nothing that the command writes."""
-    target = output(tmp_path, force)
-    check_replaceable(target)
+        return call
 
-    def write():
-        with replacing_folder(target) as folder:
-            (folder / "new").touch()
-            (tmp_path / "out").mkdir()
-            (tmp_path / "out" / "notes").write_text("precious")
-
-    with pytest.raises(CheckpointError, match=r"out: something else was written there.*choose another --output"):
-        write()
+    if steps == 1 and not can_exchange(tmp_path):
+        pytest.skip("this file system cannot exchange two names")
+    assert command.run(tmp_path / "out") == 0
+    old = snapshot(tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_clean_up", lambda _: None)
+        patch.setattr(files, "_exchange", stopping(files._exchange) if steps == 1 else lambda *_: False)
+        patch.setattr(os, "rename", stopping(os.rename))
+        with pytest.raises(Killed):
+            command.run(tmp_path / "out", "--force", second=True)
+    assert len(os.listdir(tmp_path)) == 2
+    capsys.readouterr()
+    refused(capsys, command.run(tmp_path / "out", second=True), "--force")
     assert os.listdir(tmp_path) == ["out"]
-    assert (tmp_path / "out" / "notes").read_text() == "precious"
-
-
-@pytest.mark.parametrize("force", [False, True])
-def test_of_two_at_once_the_second_needs_force(tmp_path, force):
-    def write():
-        with replacing_folder(output(tmp_path, force)) as folder:
-            (folder / "new").write_text("mine")
-            (tmp_path / "out").mkdir()
-            (tmp_path / "out" / "new").write_text("theirs")
-
-    if force:
-        write()
-    else:
-        with pytest.raises(CheckpointError, match="something else was written there"):
-            write()
+    assert (snapshot(tmp_path / "out") == old) == (not after or (steps, number) == (2, 1))
+    assert command.run(tmp_path / "out", "--force", second=True) == 0
     assert os.listdir(tmp_path) == ["out"]
-    assert (tmp_path / "out" / "new").read_text() == ("mine" if force else "theirs")
 
 
-@pytest.mark.parametrize("kind", ["file", "link", "empty"])
-def test_other_things_that_appear(tmp_path, kind):
-    (tmp_path / "elsewhere").mkdir()
+# --- what only one command has
 
-    def write():
-        with replacing_folder(output(tmp_path, force=True)) as folder:
-            (folder / "new").touch()
-            if kind == "file":
-                (tmp_path / "out").write_text("precious")
-            elif kind == "link":
-                (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
-            else:
-                (tmp_path / "out").mkdir()
 
-    if kind == "empty":
-        write()
-        assert os.listdir(tmp_path / "out") == ["new"]
+def test_a_running_child_of_export_hf_is_ended(tmp_path, capsys, monkeypatch):
+    """It is sent SIGTERM while transformers would open what was exported."""
+    path = tmp_path / "child"
+    child = f"import os, pathlib, time; pathlib.Path({str(path)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    monkeypatch.setattr(verify, "source_of", lambda _: child)
+
+    def stop(*_):
+        if path.is_file() and path.read_text():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+    try:
+        assert export_hf(tmp_path / "in").run(tmp_path / "out") == 143
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    with contextlib.suppress(ChildProcessError):  # Python has asked for its end already
+        assert os.waitpid(int(path.read_text()), 0)[1] in (signal.SIGKILL, signal.SIGTERM)
+    assert sorted(os.listdir(tmp_path)) == ["child", "in"]
+
+
+@pytest.mark.parametrize("where", ["ours", "of the child"])
+def test_export_hf_names_a_full_tmpdir(tmp_path, capsys, monkeypatch, where):
+    command = export_hf(tmp_path / "in")
+    said = "safetensors_rust.SafetensorError: Error while serializing: I/O error: File too large (os error 27)"
+    if where == "ours":
+        save = verify.save_tensors
+
+        def full(tensors, path):
+            with largest_file(100):
+                save(tensors, path)
+
+        monkeypatch.setattr(verify, "save_tensors", full)
     else:
-        with pytest.raises(CheckpointError, match="something else was written there"):
-            write()
-        assert (tmp_path / "out").is_symlink() if kind == "link" else (tmp_path / "out").read_text() == "precious"
-    assert sorted(os.listdir(tmp_path)) == ["elsewhere", "out"]
+        monkeypatch.setattr(verify, "source_of", lambda _: f"raise SystemExit({said!r})")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    refused(capsys, command.run(tmp_path / "out"), f"temporary files in {tmp_path}/tmp", "File too large", "TMPDIR")
+    assert sorted(os.listdir(tmp_path)) == ["in", "tmp"]
+    assert os.listdir(tmp_path / "tmp") == []
 
 
-def test_an_input_that_changes_meanwhile(tmp_path):
-    (tmp_path / "in").write_text("before")
-
-    def write():
-        with replacing_folder(output(tmp_path, checkpoint=str(tmp_path / "in"))) as folder:
-            (folder / "new").touch()
-            (tmp_path / "in").write_text("and after")
-
-    with pytest.raises(CheckpointError, match=r"--checkpoint .*in: it changed while it was read"):
-        write()
-    assert os.listdir(tmp_path) == ["in"]
-
-
-def test_the_unfinished_folder_of_another_stays(tmp_path):
-    """Of a machine that shares the disk, with the same number of the process."""
-    with replacing_folder(output(tmp_path)) as folder:
-        (folder / "new").touch()
-        with pytest.raises(CheckpointError, match="File exists"), replacing_folder(output(tmp_path)):
-            pass
-    assert os.listdir(tmp_path / "out") == ["new"]
+def test_the_tokenizer_of_export_hf_is_an_input(tmp_path, capsys):
+    command = export_hf(tmp_path / "in")
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
+    for output in ("tokenizer", "tokenizer/out"):
+        code = command.run(tmp_path / output, "--tokenizer", str(tmp_path / "tokenizer"), "--force")
+        refused(capsys, code, f"--output {tmp_path / output}", "input")
+    assert content(tmp_path / "tokenizer") == {"tokenizer.json": "{}"}
 
 
 def test_compare_makes_no_folder_before_it_has_something_to_write(tmp_path, capsys):
@@ -145,7 +297,7 @@ def test_compare_makes_no_folder_before_it_has_something_to_write(tmp_path, caps
     assert os.listdir(tmp_path) == []
     run = write_run(tmp_path / "run", {"init": "xavier", "seed": "1"}, [2.0])
     (tmp_path / "file").touch()
-    assert main(["compare", str(run), "--output", str(tmp_path / "file" / "b")]) == 2
-    assert f"--output {tmp_path}/file/b: cannot be made ({tmp_path}/file is no folder)" in capsys.readouterr().err
+    for output in (tmp_path / "file", tmp_path / "file" / "b"):
+        refused(capsys, main(["compare", str(run), "--output", str(output)]), f"--output {output}", "file is no folder")
     assert main(["compare", str(run), "--output", str(tmp_path / "a" / "b")]) == 0
     assert (tmp_path / "a" / "b" / "results.md").is_file()

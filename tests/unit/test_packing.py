@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sentence_encoders import BOS, FFN, C, encoder, padded
 from torch.utils.flop_counter import FlopCounterMode
 
-from embinit_fairseq.modules.packing import Packing, packing_of
+from embinit_fairseq.modules.encoder_layer import Packing, packing_of
 
 masks = st.integers(1, 7).flatmap(
     lambda length: st.lists(st.lists(st.booleans(), min_size=length, max_size=length), min_size=1, max_size=5)
@@ -43,7 +43,7 @@ def test_only_where_it_saves_something(monkeypatch, padding, packed):
     tokens = torch.full((8, 8), 4).index_fill(1, torch.tensor(0), BOS).masked_fill(padding_mask, module.padding_idx)
     with FlopCounterMode(display=False) as counted:
         module(tokens)
-    monkeypatch.setattr("embinit_fairseq.modules.packing.WORTHWHILE", 2)
+    monkeypatch.setattr("embinit_fairseq.modules.encoder_layer.WORTHWHILE", 2)
     with FlopCounterMode(display=False) as padded_out:
         module(tokens)
     assert (counted.get_total_flops() < padded_out.get_total_flops()) == packed
@@ -68,7 +68,7 @@ def test_linear_maps_take_the_tokens_alone(monkeypatch, training, masks):
         return counted.get_total_flops()
 
     packed = products()
-    monkeypatch.setattr("embinit_fairseq.modules.packing.WORTHWHILE", 2)
+    monkeypatch.setattr("embinit_fairseq.modules.encoder_layer.WORTHWHILE", 2)
     assert products() - packed == layers * 2 * (32 - 14) * (4 * C * C + 2 * C * FFN)
 
 

@@ -12,9 +12,9 @@ import torch
 
 from embinit_fairseq.analysis.correlations import TERMS, first_layer, mean_terms, term_statistics
 from embinit_fairseq.analysis.trained_model import trained_model
-from embinit_fairseq.cli import plot_figure
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.plots import figure as plot_figure
 
 TOKENS = [0, 4, 6, 3, 5, 9, 2]
 D = made.C // made.HEADS

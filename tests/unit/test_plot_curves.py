@@ -11,9 +11,10 @@ import torch
 from run_folders import write_run
 
 from embinit_fairseq.analysis.histograms import value_histograms
-from embinit_fairseq.analysis.positions import fairseq
-from embinit_fairseq.cli import plot_curves, plot_figure, plot_histogram
+from embinit_fairseq.analysis.transforms import fairseq
+from embinit_fairseq.cli import plot_curves, plot_histogram
 from embinit_fairseq.cli.main import main
+from embinit_fairseq.plots import figure as plot_figure
 
 
 def printed(capsys, *arguments: object) -> dict:
@@ -71,6 +72,29 @@ def test_losses_are_drawn_in_the_unit_and_the_ring_where_they_are_best(tmp_path,
     line, ring = figures[0].axes[0].get_lines()
     assert line.get_xydata().tolist() == ([[1, 8.0], [2, 2.0]] if metric == "valid_loss" else [[1, 3.0], [2, 1.0]])
     assert ring.get_xydata().tolist() == best
+
+
+def test_the_training_is_dashed_in_the_colour_of_its_row(tmp_path, capsys, figures) -> None:
+    epochs = {epoch: {"valid_loss": bits, "train_loss": bits - 1} for epoch, bits in (("1", 3.0), ("2", 1.0))}
+    write_run(tmp_path / "a", {"init": "none", "seed": "1"}, [3.0, 1.0], epochs=epochs)
+    options = ["--output", tmp_path / "a.png", "--unit", "perplexity"]
+    record = printed(capsys, "plot", "curves", tmp_path / "a", *options)
+    line, _, training = figures[0].axes[0].get_lines()
+    assert training.get_xydata().tolist() == [[1, 4.0], [2, 1.0]]
+    assert (training.get_linestyle(), training.get_color()) == ("--", line.get_color())
+    assert record["tables"][0]["rows"][0]["training"] == {"1": 2.0, "2": 0.0}
+    assert main(["plot", "curves", str(tmp_path / "a"), *map(str, options)]) == 0
+    assert "(1 run): best mean valid_loss 1.000 at epoch 2 (of the training 0.000)" in capsys.readouterr().out
+
+
+def test_compare_draws_validation_bleu_beside_what_chose_the_checkpoints(tmp_path, capsys, figures) -> None:
+    epochs = {epoch: {"valid_loss": 1.0, "valid_bleu": bleu} for epoch, bleu in (("1", 3.0), ("2", 5.0))}
+    write_run(tmp_path / "a", {"init": "none", "seed": "1"}, [1.0, 1.0], epochs=epochs)
+    printed(capsys, "compare", tmp_path / "a", "--output", tmp_path / "out")
+    loss, bleu = figures[0].axes
+    assert (loss.get_ylabel(), bleu.get_ylabel()) == ("val. loss (bits)", "val. bleu")
+    line, ring = bleu.get_lines()
+    assert (line.get_xydata().tolist(), ring.get_xydata().tolist()) == ([[1, 3.0], [2, 5.0]], [[2, 5.0]])
 
 
 def test_units() -> None:

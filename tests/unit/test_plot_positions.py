@@ -15,9 +15,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from embinit_fairseq.analysis.position_maps import position_map
 from embinit_fairseq.analysis.trained_model import trained_model
-from embinit_fairseq.cli import plot_figure
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.plots import figure as plot_figure
 
 ENCODINGS = {
     "TUPE-A": (lambda: made.untied(), {}),
@@ -282,9 +282,8 @@ def test_a_picture_that_cannot_be_written(capsys, saved):
 def test_an_interrupted_save_leaves_the_old_picture(tmp_path, saved, monkeypatch):
     from matplotlib.figure import Figure
 
-    def fails(figure, path, **_):
-        with open(path, "wb") as file:
-            file.write(b"half")
+    def fails(figure, file, **_):
+        file.write(b"half")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Figure, "savefig", fails)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tupe_reference import bucket
 
-from embinit_fairseq.modules.position_buckets import relative_position_buckets
+from embinit_fairseq.modules.position_bias import relative_position_buckets
 
 
 def buckets(numbers, **options):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embinit_fairseq.criterions.electra import uniform_noise
-from embinit_fairseq.modules.replaced_tokens import ReplacedTokenHead, draw_tokens
+from embinit_fairseq.modules.heads import ReplacedTokenHead, draw_tokens
 
 LAST = 1 - 2**-24  # the largest single-precision number under 1
 LOGITS = torch.tensor([0.3, 5.0, -1.0, 1.2, 0.0, -2.5])

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without to
 def test_features_and_gradients_equal_the_equations_whatever_the_padding(
     monkeypatch, name, pre_ln, embedding_normalize, packed
 ):
-    monkeypatch.setattr("embinit_fairseq.modules.packing.WORTHWHILE", 0 if packed else 2)
+    monkeypatch.setattr("embinit_fairseq.modules.encoder_layer.WORTHWHILE", 0 if packed else 2)
     module = encoder(name, pre_ln=pre_ln, embedding_normalize=embedding_normalize)
     features, _ = module(padded(length=8))
     expected = plain(module, name, pre_ln=pre_ln)
@@ -45,7 +45,7 @@ def test_features_and_gradients_equal_the_equations_whatever_the_padding(
 @each_encoding
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
 def test_kernels_agree(monkeypatch, name, packed):
-    monkeypatch.setattr("embinit_fairseq.modules.packing.WORTHWHILE", 0 if packed else 2)
+    monkeypatch.setattr("embinit_fairseq.modules.encoder_layer.WORTHWHILE", 0 if packed else 2)
     expected = plain(encoder(name), name).detach()
     for kernel in ("eager", "sdpa", "flex"):
         if kernel == "flex":
@@ -124,7 +124,7 @@ def test_real_dropout_differs_from_call_to_call_and_only_in_training():
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
 def test_hidden_states(monkeypatch, pre_ln, packed):
     """Embeddings and the output of every layer, all (batch, length, C); the last one is the features."""
-    monkeypatch.setattr("embinit_fairseq.modules.packing.WORTHWHILE", 0 if packed else 2)
+    monkeypatch.setattr("embinit_fairseq.modules.encoder_layer.WORTHWHILE", 0 if packed else 2)
     module = encoder(pre_ln=pre_ln, embedding_normalize=True)
     features, hiddens = module(padded(), return_all_hiddens=True)
     assert len(hiddens) == 3

@@ -25,7 +25,7 @@ from tupe_reference import encode
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.modules import sentence_encoder
 from embinit_fairseq.modules.attention_kernels import prepare
-from embinit_fairseq.modules.self_attention import SelfAttention
+from embinit_fairseq.modules.encoder_layer import SelfAttention
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 

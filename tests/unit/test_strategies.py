@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.errors import CoverageError
+from embinit_fairseq.errors import CoverageError, OptionError
 from embinit_fairseq.init import strategies
-from embinit_fairseq.init.draws import Draws
-from embinit_fairseq.init.statistics import absorption_ratio, describe, xavier_bound
+from embinit_fairseq.init.draws import Draws, TargetStd, parse_std
+from embinit_fairseq.init.report import absorption_ratio, describe, xavier_bound
 from embinit_fairseq.init.strategies import Source, build
 
 N, D, PAD = 40, 6, 1
@@ -71,6 +71,73 @@ def test_a_chosen_std_replaces_that_of_xavier():
     table = build(strategies.pretrained_xavier, source(), draws(std=0.25), None)
     assert table[ROWS].std(ddof=1, dtype=np.float64) == pytest.approx(0.25, rel=1e-6)
     assert describe(strategies.xavier(None, draws(std=0.25)))["std"] == pytest.approx(0.25, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "number", "times", "label"),
+    [
+        (None, None, 1, None),
+        ("xavier", None, 1, None),
+        ("1x", None, 1, None),
+        ("0.25x", None, 0.25, "0.25x"),
+        ("4x", None, 4, "4x"),
+        ("0.02", 0.02, 1, 0.02),
+        (0.02, 0.02, 1, 0.02),  # in checkpoints of earlier versions
+        ("1e-3", 0.001, 1, 0.001),
+    ],
+)
+def test_what_a_sigma_may_be(given, number, times, label):
+    got = parse_std(given)
+    assert (got.number, got.times, got.label) == (number, times, label)
+
+
+@pytest.mark.parametrize(
+    "given", ["0", "-1", "nan", "inf", "1e30", "0x", "-2x", "nanx", "x", "xavierx", "Xavier", "", 0.0]
+)
+def test_what_no_sigma_is(given):
+    with pytest.raises(OptionError, match=r"--embed-init-std .*positive number.*0\.25x.*xavier"):
+        parse_std(given)
+
+
+@given(st.floats(1e-19, 1e19), st.booleans())
+def test_a_label_is_read_back_as_what_it_says(value, relative):
+    std = TargetStd(times=value) if relative else TargetStd(value)
+    assert parse_std(std.label) == std
+
+
+@pytest.mark.parametrize("times", [0.25, 0.1, 3.0])
+def test_a_multiple_of_xaviers_sigma(times):
+    own, scaled = draws(), draws(std=parse_std(f"{times}x"))
+    assert (scaled.xavier == own.xavier * np.float32(times)).all()  # one draw at every scale
+    sigma = own.xavier.std(ddof=1, dtype=np.float64)
+    assert scaled.target_std == pytest.approx(times * sigma, rel=1e-12)
+    table = build(strategies.pretrained_xavier, source(), scaled, PAD)
+    assert table[ROWS].std(ddof=1, dtype=np.float64) == pytest.approx(times * sigma, rel=1e-6)
+
+
+def test_the_word_xavier_changes_nothing_that_has_this_scale():
+    assert (draws(std=parse_std("xavier")).xavier == draws().xavier).all()
+    assert draws(std=parse_std("xavier")).target_std == draws().target_std
+
+
+@pytest.mark.parametrize("shuffle", [strategies.shuffled, strategies.shuffled_elements])
+@pytest.mark.parametrize("std", ["xavier", "0.25x", "0.3"])
+def test_shuffled_vectors_at_a_chosen_scale_are_those_of_equation_1_shuffled(shuffle, std):
+    def rescaled(source, draws):
+        return shuffle(source, draws, rescaled=True)
+
+    table = build(rescaled, source(), draws(std=parse_std(std)), PAD)
+    straight = build(strategies.pretrained_xavier, source(), draws(std=parse_std(std)), PAD)
+    raw = build(shuffle, source(), draws(), PAD)
+    assert sorted(table[ROWS].ravel()) == sorted(straight[ROWS].ravel())
+    assert (table[missing_rows()] == straight[missing_rows()]).all()
+    x_p, x_x = vectors().astype(np.float64), strategies.xavier(None, draws()).astype(np.float64)
+    sigma = {"xavier": 1, "0.25x": 0.25}.get(std, 0.3 / x_x.std(ddof=1)) * x_x.std(ddof=1)
+    # the same words get the same rows as without a scale: the permutations are one
+    expected = (raw[ROWS].astype(np.float64) - x_p.mean()) * sigma / x_p.std(ddof=1)
+    np.testing.assert_allclose(table[ROWS], expected, rtol=2e-7, atol=1e-12)
+    assert abs(table[ROWS].mean(dtype=np.float64)) < 1e-8
+    assert table[ROWS].std(ddof=1, dtype=np.float64) == pytest.approx(sigma, rel=1e-6)
 
 
 def test_xavier_pretrained_is_equation_4():

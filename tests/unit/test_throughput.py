@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embinit_fairseq.analysis.throughput import estimate, quartiles, relative, throughput, vendor_peak
+from embinit_fairseq.bench.report import estimate, quartiles, relative, throughput, vendor_peak
 
 POSITIVE = st.floats(1e-3, 1e6)
 

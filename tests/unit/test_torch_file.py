@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
+import functools
+import struct
+import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.vectors import torch_file
 
 ANOTHER = "give another file, such as an earlier checkpoint of the same folder, or copy or download it again"
 
@@ -57,6 +63,65 @@ def test_an_archive_that_is_whole_but_damaged(tmp_path):
     message = refusal(path)
     assert message.startswith("it is damaged, or it holds objects other than tensors")
     assert message.endswith("again, or save its state dict alone")
+
+
+def test_an_archive_on_several_disks(tmp_path):
+    """zipfile raises where it says no to others."""
+    path = saved(tmp_path / "c.pt")
+    content = path.read_bytes().replace(b"\x80\x02}", b"\x80\x02\xff", 1)
+    end = content.rindex(b"PK\x05\x06")
+    locator = b"PK\x06\x07" + struct.pack("<LQL", 0, 0, 2)
+    path.write_bytes(content[: end - len(locator)] + locator + content[end:])
+    assert refusal(path).endswith(ANOTHER)
+
+
+def test_an_archive_that_lies_about_its_sizes(tmp_path):
+    path = tmp_path / "c.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}.")
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"PK\x01\x02") + 24  # the unpacked size, in the table of contents
+    content[at : at + 4] = struct.pack("<L", 1000)
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"data\.pkl .*1,000 bytes when unpacked"):
+        load_checkpoint(path)
+
+
+def test_zip_archives_that_python_cannot_open(tmp_path, monkeypatch):
+    path = saved(tmp_path / "c.pt")
+    for error in (struct.error("unpack"), ValueError("negative seek"), RuntimeError("unknown")):
+        monkeypatch.setattr(zipfile, "ZipFile", Mock(side_effect=error))
+        with pytest.raises(CheckpointError, match=r"c\.pt: the zip archive is damaged"):
+            load_checkpoint(path)
+
+
+def test_tensors_may_be_larger_than_any_pickle(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_file, "LARGEST_PICKLE", 1000)
+    assert load_checkpoint(saved(tmp_path / "c.pt"))["model"]["w"].numel() == 400
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_tensors_stay_on_disk_where_they_can(tmp_path, monkeypatch, zipped):
+    path, given = saved(tmp_path / "c.pt", zipped), []
+
+    @functools.wraps(torch.load)
+    def load(*args, original=torch.load, **options):
+        given.append(options.get("mmap", False))
+        return original(*args, **options)
+
+    monkeypatch.setattr(torch, "load", load)
+    load_checkpoint(path)
+    assert given == [zipped]
+
+
+def test_a_tensor_without_its_numbers_is_found_anywhere(tmp_path):
+    spread = torch.ones(1).expand(1 << 20)
+    loop: list = [torch.ones(1)]
+    loop.append(loop)
+    load_checkpoint(saved(tmp_path / "c.pt", loop=loop))
+    for place in (argparse.Namespace(here=spread), [spread], (1, [spread]), {"here": spread}):
+        with pytest.raises(CheckpointError, match="does not hold so many numbers"):
+            load_checkpoint(saved(tmp_path / "c.pt", loop=loop, place=place))
 
 
 def test_other_files(tmp_path):

@@ -13,14 +13,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from toy import progress, report, score
 
 
-def test_hypotheses_come_back_in_the_order_of_the_text(tmp_path: Path) -> None:
-    log = tmp_path / "generate.log"
-    log.write_text("S-1\tx\nH-1\t-0.1\tthe dog sleeps .\nD-1\t-0.1\tno\nH-0\t-0.2\twhy ?\nH-0\t-0.9\tsecond\n")
-    assert score.read_hypotheses(log, 2) == ["why ?", "the dog sleeps ."]
-    with pytest.raises(ValueError, match=r"2 hypotheses for 3 references.*translate again"):
-        score.read_hypotheses(log, 3)
-
-
 def test_detokenise() -> None:
     assert score.detokenise("when he sings , I sleep .") == "When he sings, I sleep."
     assert score.detokenise("") == ""
@@ -91,6 +83,14 @@ def test_table_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "`sig|tok:13a`" in text
     assert "500 test sentences, seed 7" in text
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_ratio_is_that_of_rows_with_a_vector_where_there_are_any() -> None:
+    slots = {
+        "encoder": {"absorption_ratio": 0.5, "matched_absorption_ratio": 2.25},
+        "decoder": {"absorption_ratio": 0.5, "matched_absorption_ratio": None},
+    }
+    assert report.absorption({"init": {"slots": slots}}) == "2.25, 0.50"
 
 
 def test_table_names_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("fairseq", reason="batches are made for fairseq's models; in
 
 from fairseq.data import Dictionary
 
-from embinit_fairseq.cli.training_step import Sizes, random_batch, task_of
+from embinit_fairseq.bench.steps import Sizes, random_batch, task_of
 
 SIZES = Sizes(sentences=5, length=40, vocabulary=30, padding=0.5)
 BOS, PAD, EOS, MASK = 0, 1, 2, 29

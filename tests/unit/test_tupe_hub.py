@@ -10,9 +10,9 @@ from fairseq import checkpoint_utils
 from tupe_models import SMALL, configuration, save_checkpoint, small, task_with
 from tupe_reference import randomise
 
+from embinit_fairseq.architectures.hub import TupeHub
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.models.tupe import TupeModel
-from embinit_fairseq.models.tupe_hub import TupeHub
 
 TOKENS = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]])
 

@@ -13,7 +13,7 @@ from tupe_reference import assert_same_values_and_gradients, visible_dropout
 from tupe_transformer_reference import EOS, PAD, VARIANTS, batch_of, config, randomised, reference_logits
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.modules.padding import leading_padding, rotate_left
+from embinit_fairseq.modules.decoder_layer import leading_padding, rotate_left
 
 PREVIOUS = [[EOS, 6, 9, 4], [EOS, 5, 5, 8, 11, 4, 13, 6], [EOS]]
 each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)

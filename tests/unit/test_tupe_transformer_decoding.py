@@ -24,7 +24,7 @@ from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from tupe_transformer_reference import EOS, VARIANTS, batch_of, built, randomised
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.modules.decoder_cache import DecoderCache, distinct_rows
+from embinit_fairseq.modules.decoder_layer import DecoderCache, distinct_rows
 
 each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 

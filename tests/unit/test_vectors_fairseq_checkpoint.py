@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from expand_checkpoints import make
+from fairseq_compat.fixes import unreadable_checkpoints
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import CheckpointError, DimensionError, OptionError, VectorFileError
-from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
-from embinit_fairseq.vectors.fairseq_dict import read_rows
+from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint, read_rows
 from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
 
@@ -197,7 +197,7 @@ def test_dictionaries_are_read_as_fairseq_does(tmp_path, lines):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "word\n", "the 1\n\na 1\n", "the x\n", "the 1\nthe 2\n", "the 1 #fairseq:over\n", " 7\n"]
+    "content", ["", "word\n", "the 1\n\na 1\n", "the x\n", "the 1\nthe 2\n", "the 1 #fairseq:over\n"]
 )
 def test_malformed_dictionaries(tmp_path, content):
     path = save(tmp_path, {ENCODER: table(5)})
@@ -273,6 +273,19 @@ def test_a_checkpoint_that_was_cut_short_is_not_only_to_be_downloaded(tmp_path):
         open_vectors(path)
     with pytest.raises(CheckpointError, match=r"cut short or damaged .*an earlier checkpoint of the same folder"):
         open_vectors(path, format="fairseq")
+
+
+def test_an_archive_that_says_it_is_on_several_disks(tmp_path):
+    dictionary(tmp_path)
+    path = Path(save(tmp_path, {ENCODER: table(8)}))
+    content = path.read_bytes()
+    at = content.rindex(b"PK\x06\x07") + 16  # zip64's locator of the directory: the number of disks
+    path.write_bytes(content[:at] + b"\x02" + content[at + 1 :])
+    with pytest.raises(CheckpointError, match="damaged"):
+        FairseqCheckpoint(path)
+    with pytest.raises(Exception) as raised:
+        torch.load(path, weights_only=True)
+    assert "damaged" in unreadable_checkpoints.fault(str(path), raised.value)
 
 
 @FUZZ

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError
-from embinit_fairseq.vectors.fasttext_bin import FastTextBinary
-from embinit_fairseq.vectors.fasttext_ngrams import ngram_buckets
+from embinit_fairseq.vectors.fasttext_bin import FastTextBinary, ngram_buckets
 from embinit_fairseq.vectors.table import Wanted
 
 FUZZ = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError
-from embinit_fairseq.vectors import binary_scan, word2vec_bin
+from embinit_fairseq.vectors import binary as binary_scan
+from embinit_fairseq.vectors import word2vec_bin
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.word2vec_bin import Word2VecBinary
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.hooks.epoch_length import tell
+from embinit_fairseq.hooks.wraps import tell
 from embinit_fairseq.lr_schedulers.polynomial_decay_epochs import (
     Counted,
     PolynomialDecayEpochs,

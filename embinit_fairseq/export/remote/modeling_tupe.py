@@ -25,9 +25,9 @@ from transformers.utils import logging
 
 from embinit_fairseq.export.remote.attention import AttentionBias, additive_mask
 from embinit_fairseq.export.remote.configuration_tupe import TupeConfig
-from embinit_fairseq.modules.bert_init import init_bert_params
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, EncoderLayer, LayerConfig
 from embinit_fairseq.modules.heads import ClassificationHead
+from embinit_fairseq.modules.initialisation import init_bert_params
 from embinit_fairseq.modules.position_encoding import (
     AddedPositions,
     FourTermPositions,

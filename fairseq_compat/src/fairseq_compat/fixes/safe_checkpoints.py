@@ -4,46 +4,50 @@ Symptom: resuming and ``fairseq-generate`` raise ``UnpicklingError: Weights only
     ``argparse.Namespace`` (every legacy architecture) or ``numpy._core.multiarray._reconstruct`` (``--eval-bleu``).
 Versions: torch >= 2.6, where ``torch.load`` has ``weights_only=True`` as default; fairseq 0.12.2.
 Where: fairseq/checkpoint_utils.py:315 and :878.
-Remedy: the plain data types of a fairseq checkpoint join the allow-list. Loading stays safe: a pickle that names any
-    other global is refused, as torch does.
+Remedy: stand-ins for the plain data of a fairseq checkpoint join the allow-list (``fairseq_compat.plain_data``, with
+    the reason why numpy's own classes must not). Loading stays safe: a pickle that names any other global is refused,
+    as torch does, and one that calls these with anything but plain data is, too.
 Upstream: fairseq issue 5603 (open); pytorch pull request 137602 (the change of the default).
 Can go: with a fairseq that stores plain containers only; old checkpoints need it for ever.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
 from contextlib import contextmanager
+from pickle import UnpicklingError
 
 from fairseq_compat.versions import at_least
 
 REASON = "torch >= 2.6 refuses Namespace and numpy values in checkpoints"
-
-# dtype classes that numbers in a checkpoint can have: bool, integers, floats (half to long double)
-NUMBER_CODES = "?bBhHiIlLqQefdg"
 
 
 def needed() -> bool:
     return at_least("torch", 2, 6)
 
 
-def allowed_types() -> list:
-    """What a fairseq checkpoint holds beside tensors and built-in containers; harmless to construct."""
-    import numpy as np
-
-    try:
-        from numpy._core import multiarray
-    except ImportError:  # numpy 1
-        from numpy.core import multiarray
-    allowed = [argparse.Namespace, np.ndarray, np.dtype]
-    allowed += sorted({type(np.dtype(code)) for code in NUMBER_CODES}, key=lambda cls: cls.__name__)
-    for name in ("_reconstruct", "scalar"):
-        for package in ("numpy.core", "numpy._core"):  # as written by numpy 1 and by numpy 2
-            allowed.append((getattr(multiarray, name), f"{package}.multiarray.{name}"))
-    return allowed
-
-
 @contextmanager
 def patching(module):
+    from fairseq_compat.fixes.unreadable_checkpoints import fault, named
+    from fairseq_compat.plain_data import STAND_INS, plain, refused, swollen_tensor
+    from fairseq_compat.scanned_pickles import scanned
+    from fairseq_compat.shadow import shadow
+
     yield
-    module.torch.serialization.add_safe_globals(allowed_types())
+    torch = module.torch
+
+    def load(file, *args, **kwargs):
+        torch.serialization.add_safe_globals(STAND_INS)  # each time: others may have cleared the list since
+        with scanned():
+            loaded = torch.load(file, *args, **kwargs)
+        try:
+            loaded = plain(loaded)
+            swollen = swollen_tensor(loaded)
+            if swollen:  # the states of optimizers are copied whole
+                raise refused(f"{swollen[0]!r:.80}, a tensor of size {swollen[1]} with fewer numbers")
+        except UnpicklingError as error:  # the other fix, which names the file, is the inner one
+            path = os.fspath(getattr(file, "name", file))
+            raise named(path, fault(path, error)) from error
+        return loaded
+
+    module.torch = shadow(torch, load=load)

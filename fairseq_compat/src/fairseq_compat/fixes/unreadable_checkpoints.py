@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import zipfile
 from contextlib import contextmanager
 
+from fairseq_compat.plain_data import refused_in
 from fairseq_compat.shadow import shadow
 
 REASON = "errors about broken checkpoints do not name the file"
@@ -33,18 +33,34 @@ def needed() -> bool:
 
 def fault(path: str, error: Exception) -> str:
     """What is wrong with a file that torch did not load."""
-    named = re.search(r"GLOBAL ([\w.]+)", str(error))
-    if named:
-        return f"it holds {named[1]}, which is not plain data and could execute code; or the file is damaged"
+    refused = refused_in(error)
+    if refused:
+        return f"it holds {refused}, which is not plain data and could execute code; or the file is damaged"
     with open(path, "rb") as file:
         start = file.read(4)
     if not start:
         return "the file is empty"
-    if (start == ZIP and not zipfile.is_zipfile(path)) or start[:2] == PICKLE:
+    if (start == ZIP and not is_whole_zip(path)) or start[:2] == PICKLE:
         return "the file was cut short or damaged (a copy or download that did not end?)"
     if start == ZIP:
         return f"the file is damaged ({str(error).strip().splitlines()[0]})"
     return "this is another kind of file"
+
+
+def named(path: str, problem: str) -> pickle.UnpicklingError:
+    """The error, with its remedy."""
+    return pickle.UnpicklingError(
+        f"checkpoint {path} cannot be loaded: {problem}. Give another file, such as an earlier checkpoint of the same "
+        "folder, or write this one anew"
+    )
+
+
+def is_whole_zip(path: str) -> bool:
+    """Has it a directory at its end, and all of it?"""
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # raised for a directory that says it is on another disk
+        return False
 
 
 def lacking(state) -> str | None:
@@ -72,10 +88,7 @@ def patching(module):
         except Exception as error:  # a damaged pickle can raise anything
             problem, cause = fault(path, error), error
         if problem:
-            raise pickle.UnpicklingError(
-                f"checkpoint {path} cannot be loaded: {problem}. Give another file, such as an earlier checkpoint of "
-                "the same folder, or write this one anew"
-            ) from cause
+            raise named(path, problem) from cause
         return state
 
     module.torch = shadow(torch, load=load)

@@ -1,0 +1,1 @@
+"""What models share: encoders, decoders, options, hubs. Nothing here registers anything."""

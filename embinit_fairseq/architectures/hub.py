@@ -1,0 +1,172 @@
+"""A trained encoder for use from Python: `model.from_pretrained(FOLDER)` of the tupe_* and bert_* architectures."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from fairseq import hub_utils, utils
+from fairseq.data import encoders
+from torch import Tensor, nn
+
+from embinit_fairseq.errors import CheckpointError, DataError
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What every `from_pretrained` here does first: find the files, load the checkpoint, see that it fits the class.
+
+
+def load_trained(
+    model_class: type[nn.Module], model_name_or_path: str, checkpoint_file: str, data_name_or_path: str, **kwargs: Any
+) -> dict[str, Any]:
+    """fairseq's `args`, `task` and `models` of one checkpoint, or of several separated by `:`.
+
+    Raises CheckpointError where a checkpoint is missing or of another model, DataError where the data folder is.
+    """
+    _check_paths(model_name_or_path, checkpoint_file, data_name_or_path)
+    try:
+        loaded = hub_utils.from_pretrained(model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{error.filename}: not found; give from_pretrained as third argument the data folder that the model was "
+            f"trained with, for its dictionaries; here it is {data_name_or_path!r}"
+        ) from None
+    for model in loaded["models"]:
+        if not isinstance(model, model_class):
+            raise CheckpointError(
+                f"{os.path.join(model_name_or_path, checkpoint_file)}: holds a {type(model).__name__}, no "
+                f"{model_class.__name__}: load it with {type(model).__name__}.from_pretrained"
+            )
+    return loaded
+
+
+def _check_paths(folder: str, checkpoint_file: str, data: str) -> None:
+    """fairseq goes on with None where a folder does not exist. URLs and archives are its own business."""
+    if "://" not in folder and not os.path.exists(folder):
+        raise CheckpointError(f"{folder}: no such folder; give the one in which {checkpoint_file} lies")
+    if os.path.isdir(folder):
+        for name in checkpoint_file.split(os.pathsep):
+            if not os.path.isfile(os.path.join(folder, name)):
+                raise CheckpointError(f"{os.path.join(folder, name)}: no such checkpoint")
+    if not data.startswith(".") and "://" not in data and not os.path.exists(data):
+        raise DataError(f"{data}: no such folder; give the data folder that the model was trained with")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def load_hub(
+    model_class: type[nn.Module], model_name_or_path: str, checkpoint_file: str, data_name_or_path: str, **kwargs: Any
+) -> TupeHub:
+    """Load the checkpoint `model_name_or_path/checkpoint_file`; dictionaries lie in `data_name_or_path`.
+
+    kwargs override options of the checkpoint, such as bpe="subword_nmt", bpe_codes="bpe.codes", tokenizer="moses".
+    Those that decide what its weights mean are refused (`hooks/resume.py`).
+    """
+    loaded = load_trained(model_class, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
+    return TupeHub(loaded["args"], loaded["task"], loaded["models"][0])
+
+
+class TupeHub(nn.Module):
+    """Text in, features, predictions or fillings out. Without a BPE (`bpe=...`) text is taken as finished tokens.
+
+    Gradients are kept after `train()` only, with which dropout begins, too.
+    """
+
+    def __init__(self, cfg: Any, task: Any, model: nn.Module) -> None:
+        super().__init__()
+        self.cfg, self.task, self.model = cfg, task, model
+        self.eval()
+        self.tokenizer = encoders.build_tokenizer(cfg.tokenizer)
+        self.bpe = encoders.build_bpe(cfg.bpe)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters are."""
+        return next(self.model.parameters()).device
+
+    def encode(self, *sentences: str) -> Tensor:
+        """Token ids (src_len,): `<s> a </s>`, or for a pair `<s> a </s> </s> b </s>`."""
+        if not sentences:
+            raise DataError("encode() needs a sentence, or two of a pair")
+        text = "<s> " + " </s> </s> ".join(self._apply_bpe(sentence) for sentence in sentences) + " </s>"
+        return self._ids(text)
+
+    def decode(self, tokens: Tensor) -> str:
+        """Text of token ids (src_len,), without the special symbols at both ends."""
+        return self._remove_bpe(self.task.source_dictionary.string(tokens))
+
+    def extract_features(self, tokens: Tensor, return_all_hiddens: bool = False) -> Tensor | list[Tensor]:
+        """tokens (src_len,) or (batch, src_len) -> features (batch, src_len, C), or all hidden states.
+
+        Raises DataError for tokens that are not whole numbers of the dictionary, too many or none.
+        """
+        tokens = self._checked(tokens).to(self.device)
+        with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
+            features, extra = self.model(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
+        return extra["inner_states"] if return_all_hiddens else features
+
+    def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
+        """tokens (src_len,) or (batch, src_len) -> log-probabilities (or logits) (batch, num_classes).
+
+        A head of one column is a regression: its numbers (batch, 1). Raises OptionError for a head that is not there.
+        """
+        classify = self.model.classification_head(head)
+        features = self.extract_features(tokens)
+        with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
+            logits = classify(features)
+            return logits if return_logits or logits.shape[-1] == 1 else logits.log_softmax(-1)
+
+    @torch.no_grad()
+    def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple[str, float, str]]:
+        """Text with one `<mask>` -> the `topk` best (text, probability, token), best first."""
+        if masked_input.count("<mask>") != 1:
+            raise DataError(f"fill_mask needs one <mask>, as in 'a <mask> in the grass'; got: {masked_input!r}")
+        dictionary = self.task.source_dictionary
+        if not 1 <= topk <= len(dictionary):
+            raise DataError(f"topk={topk}: the dictionary has {len(dictionary)} symbols; ask for 1 to that many")
+        left, right = (self._apply_bpe(part.strip()) for part in masked_input.split("<mask>"))
+        tokens = self._checked(self._ids(f"<s> {left} <mask> {right} </s>"))
+        at = int((tokens[0] == dictionary.index("<mask>")).nonzero()[0])
+        with utils.model_eval(self.model):
+            logits, _ = self.model(tokens.to(self.device))
+        best, ids = logits[0, at].float().softmax(-1).topk(topk)
+        results = []
+        for probability, index in zip(best.tolist(), ids.tolist()):
+            text = self._remove_bpe(f"{left} {dictionary[index]} {right}".strip())
+            results.append((text, probability, dictionary[index]))
+        return results
+
+    def _checked(self, tokens: Tensor) -> Tensor:
+        """(batch, src_len); raises DataError."""
+        if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
+            raise DataError(
+                f"tokens are {tokens.dtype}, but must be whole numbers: those that encode() gives, or .long()"
+            )
+        if tokens.dim() not in (1, 2) or tokens.numel() == 0:
+            raise DataError(
+                f"tokens have the shape {tuple(tokens.shape)}, but must be one sentence (src_len,) or several "
+                "(batch, src_len), none of them empty: encode() gives one, torch.stack or padding several"
+            )
+        longest, symbols = self.model.max_positions(), len(self.task.source_dictionary)
+        if tokens.shape[-1] > longest:
+            raise DataError(f"an input has {tokens.shape[-1]} tokens, the model has {longest} positions: shorten it")
+        smallest, largest = int(tokens.min()), int(tokens.max())
+        if smallest < 0 or largest >= symbols:
+            raise DataError(
+                f"tokens from {smallest} to {largest}, the dictionary has 0 to {symbols - 1}: encode the text with the "
+                "dict.txt of this model"
+            )
+        return torch.atleast_2d(tokens.long())
+
+    def _apply_bpe(self, sentence: str) -> str:
+        sentence = self.tokenizer.encode(sentence) if self.tokenizer is not None else sentence
+        return self.bpe.encode(sentence) if self.bpe is not None else sentence
+
+    def _remove_bpe(self, text: str) -> str:
+        text = self.bpe.decode(text) if self.bpe is not None else text
+        return self.tokenizer.decode(text) if self.tokenizer is not None else text
+
+    def _ids(self, text: str) -> Tensor:
+        dictionary = self.task.source_dictionary
+        return dictionary.encode_line(text, append_eos=False, add_if_not_exist=False).long()

@@ -1,0 +1,189 @@
+"""`embinit average`: the mean of checkpoints of one training, parameter by parameter, as one checkpoint.
+
+Everything but the parameters is that of the newest checkpoint; the optimizer's state is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.errors import CheckpointError, OptionError, counted
+from embinit_fairseq.files import whole_file
+
+if TYPE_CHECKING:
+    import torch
+
+#: fairseq's names: checkpoint_1_500.pt after 500 updates, checkpoint3.pt at the end of epoch 3
+_NAMES = {
+    "updates": re.compile(r"checkpoint_\d+_(\d+)\.pt"),
+    "epochs": re.compile(r"checkpoint(\d+)\.pt"),
+}
+#: of --keep-best-checkpoints, with metric and value
+_BEST = re.compile(r"checkpoint\.best_.+\.pt")
+
+
+def checkpoints_in(run: Path) -> Path:
+    """The folder with a run's checkpoints: the run's own, or `checkpoints` in it."""
+    inner = run / "checkpoints"
+    return inner if inner.is_dir() else run
+
+
+def last_checkpoints(folder: Path, number: int, by: str | None = None) -> list[Path]:
+    """The newest of the numbered checkpoints, oldest first. CheckpointError if there are fewer.
+
+    by: "updates" or "epochs"; default: updates if there are any.
+    """
+    found = _numbered(folder, by)
+    if len(found) < number:
+        raise CheckpointError(
+            f"{folder}: {counted(len(found), 'numbered checkpoint')}{f' by {by}' if by else ''} (such as "
+            f"checkpoint_1_500.pt or checkpoint3.pt), {number} to be averaged; give a smaller --last, or train with "
+            "--save-interval-updates and a larger --keep-interval-updates, or without --no-epoch-checkpoints"
+        )
+    return found[-number:]
+
+
+def _numbered(folder: Path, by: str | None) -> list[Path]:
+    """Oldest first."""
+    for kind, pattern in _NAMES.items():
+        places = {path: int(match[1]) for path in folder.glob("*.pt") if (match := pattern.fullmatch(path.name))}
+        if by in (None, kind) and places:
+            return sorted(places, key=places.__getitem__)
+    return []
+
+
+def best_checkpoints(folder: Path, number: int) -> list[Path]:
+    """Those with the best validation values, the best first: of --keep-best-checkpoints, else of the numbered ones.
+
+    CheckpointError if there are fewer, or if one was saved without a validation.
+    """
+    kept = sorted(path for path in folder.glob("*.pt") if _BEST.fullmatch(path.name))
+    paths = kept or _numbered(folder, None)
+    if len(paths) < number:
+        raise CheckpointError(
+            f"{folder}: {counted(len(paths), 'checkpoint')} to choose from (such as checkpoint.best_loss_2.5120.pt or "
+            f"checkpoint3.pt), {number} to be averaged; give a smaller --best, or train with --keep-best-checkpoints "
+            f"{number}"
+        )
+    values: dict[Path, float] = {}
+    higher = False
+    for path in paths:
+        state = load_checkpoint(path)
+        value = (state.get("extra_state") or {}).get("val_loss")
+        if not isinstance(value, (int, float)):
+            raise CheckpointError(
+                f"{path}: saved without a validation value, so that nobody knows how good it is; give --last"
+            )
+        values[path], higher = float(value), _is_higher_better(state)
+    return sorted(values, key=lambda path: -values[path] if higher else values[path])[:number]
+
+
+def _is_higher_better(state: Mapping[str, Any]) -> bool:
+    options = (state.get("cfg") or {}).get("checkpoint") or state.get("args") or {}
+    values = options if isinstance(options, Mapping) else vars(options)
+    return bool(values.get("maximize_best_checkpoint_metric", False))
+
+
+def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
+    """Write the mean of checkpoints, complete or not at all; one of them is in memory at a time.
+
+    force: replace a file of that name. CheckpointError for what cannot be read, or is of different models; OptionError
+    or OutputError for a bad `output`.
+    """
+    import torch
+
+    _check_paths(paths, output, force)
+    newest: dict[str, Any] = {}
+
+    def models() -> Iterator[tuple[Path, dict[str, torch.Tensor]]]:
+        for path in paths:
+            state = load_checkpoint(path)
+            model = state.pop("model", None)
+            if not isinstance(model, dict):
+                raise CheckpointError(f"{path}: holds no model; give checkpoints of fairseq-train")
+            if not newest or _updates(state) >= _updates(newest):
+                newest.clear()
+                newest.update(state)
+            yield path, model
+
+    means = mean_of(models())
+    with whole_file(output, option="--output") as file:
+        torch.save({**newest, "model": means, "last_optimizer_state": None}, file)
+
+
+def _check_paths(paths: Sequence[Path], output: Path, force: bool) -> None:
+    real = [path.resolve() for path in paths]
+    for at, path in enumerate(real):
+        if path in real[:at]:
+            raise OptionError(f"{paths[at]}: given twice; name each checkpoint once")
+    if output.resolve() in real:
+        raise OptionError(f"--output {output}: one of the checkpoints that are averaged; choose another name")
+    if not output.parent.is_dir():
+        raise OptionError(f"--output {output}: there is no folder {output.parent}; make it first (mkdir -p)")
+    if output.is_file() and not force:
+        raise OptionError(
+            f"--output {output}: there is a file of this name; choose another name, or add --force to replace it"
+        )
+
+
+def _updates(state: Mapping[str, Any]) -> int:
+    history = state.get("optimizer_history") or [{}]
+    return history[-1].get("num_updates") or 0
+
+
+def mean_of(models: Iterable[tuple[Path, dict[str, torch.Tensor]]]) -> dict[str, torch.Tensor]:
+    """Mean of state dicts by name; CheckpointError, with the first name that differs, for those of different models.
+
+    As fairseq's scripts/average_checkpoints.py: half precision becomes single, whole numbers are divided without a
+    rest. Sums are in double precision. Truth values are those of the last state dict; parameters that share their
+    memory there do so in the mean.
+    """
+    import torch
+
+    sums: dict[str, torch.Tensor] = {}
+    first: tuple[Path, dict[str, torch.Tensor]] | None = None
+    last: dict[str, torch.Tensor] = {}
+    count = 0
+    for path, parameters in models:
+        first = first or (path, parameters)
+        _check_same(parameters, first[1], (first[0], path))
+        last, count = parameters, count + 1
+        for name, value in parameters.items():
+            if value.dtype != torch.bool:
+                precise = torch.float64 if value.is_floating_point() else torch.int64
+                sums[name] = sums[name].add_(value) if name in sums else value.to(precise, copy=True)
+    shared: dict[tuple, torch.Tensor] = {}
+    means = {}
+    for name, value in last.items():
+        place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+        if value.numel() == 0 or place not in shared:
+            shared[place] = _mean(sums.pop(name), count, value.dtype) if name in sums else value.clone()
+        means[name] = shared[place]
+    return means
+
+
+def _mean(total: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Tensor:
+    import torch
+
+    if not total.is_floating_point():
+        return (total // count).to(dtype)
+    return (total / count).to(torch.promote_types(dtype, torch.float32))
+
+
+def _check_same(parameters: dict[str, torch.Tensor], first: dict[str, torch.Tensor], paths: tuple[Path, Path]) -> None:
+    for name in dict.fromkeys((*first, *parameters)):
+        if name not in parameters or name not in first:
+            has, lacks = paths if name in first else reversed(paths)
+            what = f"{name} is in {has}, but not in {lacks}"
+        elif parameters[name].shape != first[name].shape:
+            shapes = " and ".join(str(tuple(model[name].shape)) for model in (first, parameters))
+            what = f"{name} has the shapes {shapes}"
+        else:
+            continue
+        raise CheckpointError(
+            f"{paths[0]} and {paths[1]} are of different models: {what}; average the checkpoints of one training"
+        )

@@ -1,0 +1,91 @@
+"""Score translations: BLEU, chrF and TER by sacrebleu, with signatures. DIR is a run with what fairseq-generate printed
+(DIR/test.generate.log, or DIR/generate-test.txt of --results-path); scores and texts are kept there, in result.json and
+beside it, for `embinit compare`. HYP is such an output, or plain text with a translation a line; nothing is written
+then."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.runs.metrics import SCORES, TEXT_SCORES
+
+HELP = "BLEU, chrF, TER of translations, with sacrebleu's signatures"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("place", metavar="DIR|HYP", help="a run's folder, output of fairseq-generate, or plain text")
+    add("--ref", required=True, metavar="FILE", help="reference, a sentence a line: plain text (see --tokenized)")
+    add("--src", metavar="FILE", help="source text; a copy is kept beside the translations")
+    add("--subset", default="test", metavar="NAME", help="of --gen-subset; default: %(default)s")
+    add(
+        "--metrics",
+        nargs="+",
+        choices=TEXT_SCORES,
+        default=["bleu", "chrf"],
+        help="; ".join(f"{name}: {SCORES[name].help}, {SCORES[name].direction}" for name in TEXT_SCORES)
+        + "; default: bleu chrf",
+    )
+    add(
+        "--detokenize",
+        nargs="+",
+        default=[],
+        metavar="STEP",
+        help="how tokens become text, one step behind the other: bpe (@@ of subword-nmt), sentencepiece[=MODEL], "
+        "huggingface=DIR, moses, spacy; such as `bpe moses`. Default: as fairseq-generate has left them",
+    )
+    add("--lang", metavar="L", help="language of the reference; default: what fairseq-generate was told")
+    add(
+        "--tokenized",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="also BLEU on tokens, against FILE, which has Moses tokens; without FILE: --ref has, and there is no "
+        "other score",
+    )
+    add("--lowercase", action="store_true", help="upper and lower case are the same")
+    add("--tokenize", metavar="NAME", help="tokeniser of sacrebleu for BLEU, such as 13a, intl, zh, ja-mecab")
+    add("--confidence", action="store_true", help="with 95 %% intervals, by bootstrap over the sentences")
+    add("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score, keep, print."""
+    from embinit_fairseq.cli.vector_options import print_json
+    from embinit_fairseq.runs.score import Request, score
+
+    if args.tokenized == "" and args.metrics != ["bleu", "chrf"]:
+        raise OptionError("--metrics: count on text, but --tokenized says that --ref has tokens; leave one of them out")
+    scored = score(
+        Request(
+            place=Path(args.place),
+            reference=Path(args.ref),
+            of_tokens=args.tokenized == "",
+            token_reference=Path(args.tokenized) if args.tokenized else None,
+            source=Path(args.src) if args.src else None,
+            subset=args.subset,
+            metrics=args.metrics,
+            steps=args.detokenize,
+            lang=args.lang,
+            lowercase=args.lowercase,
+            tokenize=args.tokenize,
+            confidence=args.confidence,
+        )
+    )
+    for note in scored.notes:
+        print(f"embinit score: {note}", file=sys.stderr)
+    if args.json:
+        print_json({**scored.scores, "files": [str(file) for file in scored.files]})
+        return 0
+    width = max(len(score.title) for score in SCORES.values())
+    for name, score_kind in SCORES.items():
+        if name in scored.scores:
+            found = scored.scores[name]
+            interval = f" ± {found['interval_95']:.2f}" if found.get("interval_95") is not None else ""
+            print(f"{score_kind.title:<{width}}  {found['score']:6.2f}{interval}  {found['signature']}")
+    print(", ".join(f"{key} {scored.scores[key]}" for key in ("sentences", "beam", "lenpen") if key in scored.scores))
+    return 0

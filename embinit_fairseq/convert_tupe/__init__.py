@@ -1,0 +1,1 @@
+"""Checkpoints of the TUPE authors' code as checkpoints of `tupe_*`."""

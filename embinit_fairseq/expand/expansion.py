@@ -1,0 +1,294 @@
+"""New words for a trained fairseq model: every table over its dictionary gets rows, everything else stays as it is.
+
+Hewitt 2021. The result is a folder with model.pt, dict.txt and expansion.json, complete or not there.
+torch and fairseq are imported when a checkpoint is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embinit_fairseq.checkpoints.reading import check_dictionary, load_checkpoint
+from embinit_fairseq.errors import CheckpointError, DataError
+from embinit_fairseq.expand.model import Builder, Texts, import_plugin, task_options, write_dictionaries
+from embinit_fairseq.expand.request import Request, check_options, cut_words, read_checkpoint, read_words, segmenter
+from embinit_fairseq.expand.state import (
+    Placement,
+    averaged_rows,
+    averages_in,
+    expand_optimizer,
+    expand_settings,
+    expand_weights,
+    new_dictionary,
+    place_words,
+)
+from embinit_fairseq.expand.tables import (
+    UNKNOWN_LANGUAGES,
+    DictionaryTable,
+    Fit,
+    check_averages,
+    find_tables,
+    fit_dictionary,
+    has_softmax,
+    languages_of,
+    tensors_of,
+)
+from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
+from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
+from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is known of an expansion before a file is written: the checkpoint, the words, their places, the recipe.
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """What was found out about a checkpoint and its new words.
+
+    state: the checkpoint. symbols: of its dictionary, those that the task appends included. texts, new_texts: the
+    dictionaries before and after. pieces: of every word (subword). softmax: are the words outputs, too?
+    """
+
+    request: Request
+    builder: Builder
+    state: dict[str, Any]
+    fit: Fit
+    symbols: list[str]
+    placement: Placement
+    recipe: Recipe
+    pieces: list[list[str]]
+    texts: Texts
+    new_texts: Texts
+    model: nn.Module
+    tables: list[DictionaryTable]
+    softmax: bool
+
+    @property
+    def bound(self) -> float | None:
+        """What KL(old || new) cannot exceed; None without a softmax over the words, or without a guarantee."""
+        return bound(self.recipe) if self.softmax else None
+
+    @property
+    def new_symbols(self) -> list[str]:
+        """As `symbols`, of the new dictionary."""
+        after = [""] * self.placement.new_size
+        for row, symbol in [*zip(self.placement.moved, self.symbols), *zip(self.placement.rows, self.placement.words)]:
+            after[row] = symbol
+        return after
+
+    def rows(self, recipe: Recipe, copies: Sequence[Mapping[str, Tensor]]) -> list[dict[str, np.ndarray]]:
+        """For every state dict (the model's, those of its averages): name of a table -> rows of the new words."""
+        found = new_rows(recipe, tensors_of(self.tables, copies))
+        drawn: list[dict[str, np.ndarray]] = [{} for _ in copies]
+        for table in self.tables:
+            holders = [number for number, copy in enumerate(copies) if table.keys_in(copy)]
+            for number, rows in zip(holders, found[table.name]):
+                drawn[number][table.name] = rows
+        return drawn
+
+
+# ---- What an expansion writes: dictionaries, the checkpoint (checked as fairseq loads it), the record ---------------
+
+#: names and patterns of what an expansion may write to its folder
+FILES = ("model.pt", "expansion.json", "verify.json", "verify.png")
+FILES += ("dict.txt", "dict.*.txt", "input0/dict.txt", "label/dict.txt")
+_PACKAGES = ("embinit-fairseq", "fairseq", "torch", "numpy")
+
+
+def write_dictionary_files(expansion: Expansion, folder: Path) -> list[str]:
+    """The new dictionary under the names that fairseq expects, and those beside it; returns the names."""
+    builder, fit = expansion.builder, expansion.fit
+    if builder.languages == UNKNOWN_LANGUAGES:  # then it keeps its own name
+        text = expansion.new_texts.source if "encoder" in fit.sides else expansion.new_texts.target
+        name = Path(expansion.request.dictionary).name
+        (folder / name).write_bytes(text.encode("utf-8"))
+        return [name]
+    files = write_dictionaries(folder, builder.options, expansion.new_texts, builder.languages)
+    made_up = [f"dict.{language}.txt" for language in builder.languages or ()]
+    made_up = [] if len(fit.sides) == 2 or fit.found is not None else [made_up["encoder" in fit.sides]]
+    if "label/dict.txt" in files and not _copy_labels(expansion.request.dictionary, folder):
+        made_up.append("label/dict.txt")
+    for name in made_up:
+        (folder / name).unlink()
+        if not any((folder / name).parent.iterdir()):
+            (folder / name).parent.rmdir()
+    return sorted(set(files) - set(made_up))
+
+
+def _copy_labels(dictionary: str, folder: Path) -> bool:
+    """`label/dict.txt` as it lies beside the old dictionary, or beside the input0 it lies in."""
+    given = Path(dictionary).resolve().parent
+    found = next((path for path in (given, given.parent) if (path / "label" / "dict.txt").is_file()), None)
+    if found is not None:
+        shutil.copyfile(found / "label" / "dict.txt", folder / "label" / "dict.txt")
+    return found is not None
+
+
+def write_checkpoint(content: dict[str, Any], path: Path) -> None:
+    """As fairseq does."""
+    import torch
+
+    with open(path, "wb") as file:
+        torch.save(content, file)
+
+
+def check_result(expansion: Expansion, file: Path) -> None:
+    """Load what was written as fairseq does; CheckpointError if the model, its averages or dictionary do not fit."""
+    state = load_checkpoint(file)
+    model, task = expansion.builder.load(expansion.new_texts, state["model"], str(file))
+    wrong = [] if list(expansion.fit.dictionary(task).symbols) == expansion.new_symbols else ["the dictionary"]
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    for name, weights in averages_in(state).items():
+        wrong += [f"{name} {key}" for key, value in weights.items() if shapes.get(key, value.shape) != value.shape]
+    if wrong:
+        raise CheckpointError(
+            f"{expansion.request.checkpoint}: {wrong[0]} would not fit the expanded model, which must not happen; "
+            "nothing is written, please report it"
+        )
+
+
+def record_of(expansion: Expansion, dictionaries: list[str], sha256: dict[str, str]) -> dict[str, Any]:
+    """What was done, as one JSON object. sha256: of what was read."""
+    request, placement, recipe = expansion.request, expansion.placement, expansion.recipe
+    appended = range(placement.described, placement.old_size)
+    return {
+        "expand_vocab": 1,
+        "request": asdict(request),
+        "method": recipe.method,
+        "noise_scale": recipe.c,
+        "seed": recipe.seed,
+        "sides": list(expansion.fit.sides) if expansion.builder.languages else None,
+        "n": len(recipe.averaged),
+        "k": recipe.count,
+        "softmax": expansion.softmax,
+        "bound": expansion.bound,
+        "rows_before": placement.old_size,
+        "rows_after": placement.new_size,
+        "reused_fillers": len(placement.reused),
+        "moved": {expansion.symbols[row]: int(placement.moved[row]) for row in appended if placement.added},
+        "tables": {table.name: list(table.names) for table in expansion.tables},
+        "averages": list(averages_in(expansion.state)),
+        "optimizer": not request.reset_optimizer and "last_optimizer_state" in expansion.state,
+        "files": ["model.pt", *dictionaries, "expansion.json"],
+        "words": _words(expansion),
+        "sha256": sha256,
+        "versions": _versions(),
+    }
+
+
+def _words(expansion: Expansion) -> list[dict[str, Any]]:
+    placement = expansion.placement
+    words = [{"word": word, "row": int(row)} for word, row in zip(placement.words, placement.rows)]
+    return [{**word, "pieces": pieces} for word, pieces in zip(words, expansion.pieces)] if expansion.pieces else words
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def expand_vocabulary(request: Request) -> dict[str, Any]:
+    """Write `request.output`; returns the record that is in its expansion.json.
+
+    Raises CheckpointError, DataError, OptionError or OutputError; then nothing is written.
+    """
+    with expanding(request) as (_, _, record):
+        return record
+
+
+@contextlib.contextmanager
+def expanding(request: Request) -> Iterator[tuple[Expansion, Path, dict[str, Any]]]:
+    """(what was done, the new folder, its record): complete, but under a temporary name until the block ends."""
+    inputs = check_inputs(request.inputs)
+    check_folder(request.output, request.force, FILES, inputs.values())
+    expansion = prepare(request)
+    content = expanded_checkpoint(expansion)
+    with whole_folder(request.output, request.force, FILES) as temporary:
+        dictionaries = write_dictionary_files(expansion, temporary)
+        write_checkpoint(content, temporary / "model.pt")
+        del content
+        check_result(expansion, temporary / "model.pt")
+        hashes = {name: sha256(path) for name, path in inputs.items()}
+        record = record_of(expansion, dictionaries, hashes)
+        write_json(temporary / "expansion.json", record)
+        yield expansion, temporary, record
+
+
+def prepare(request: Request) -> Expansion:
+    """Read and check everything; build the model as it is. Writes nothing."""
+    check_options(request)
+    vocabulary = read_dictionary(request.dictionary)
+    cut = segmenter(request.bpe_codes, request.sentencepiece_model)
+    import_plugin(request.user_dir)
+    state = read_checkpoint(request.checkpoint)
+    builder = Builder(request.checkpoint, state, languages_of(task_options(state), request.dictionary))
+    fit = fit_dictionary(builder, state["model"], request.dictionary, request.side)
+    text = Path(request.dictionary).read_bytes().decode("utf-8")
+    texts = fit.texts(text)
+    model, task = builder.load(texts, state["model"])
+    symbols = list(fit.dictionary(task).symbols)
+    if symbols[: len(vocabulary)] != list(vocabulary.symbols):
+        raise DataError(f"--dict {request.dictionary}: fairseq reads other symbols from it; remove unusual white space")
+    check_dictionary(state, request.checkpoint, f"--dict {request.dictionary}", dict.fromkeys(fit.sides, symbols))
+    words = read_words(request.words, set(symbols))
+    recipe, pieces = _recipe(request, vocabulary, fit, words, cut)
+    placement = place_words(vocabulary, fit.appended, [word.text for word in words])
+    grown = builder.build(fit.texts(f"{text.rstrip()}\nembinit_fairseq/one_symbol_more 1\n"))
+    tables = find_tables(request.checkpoint, model, grown, state["model"], placement.old_size)
+    shapes = {name: tuple(value.shape) for name, value in [*model.state_dict().items(), *state["model"].items()]}
+    check_averages(request.checkpoint, averages_in(state), tables, shapes)
+    new_texts = fit.texts(new_dictionary(request.dictionary, placement))
+    softmax = has_softmax(model, tables, fit.sides)
+    known = (request, builder, state, fit, symbols, placement, recipe, pieces, texts, new_texts, model, tables, softmax)
+    return Expansion(*known)
+
+
+def _recipe(
+    request: Request, vocabulary: Vocabulary, fit: Fit, words: Sequence[Any], cut: Any
+) -> tuple[Recipe, list[list[str]]]:
+    """How the rows are made, and the pieces of every word where they matter."""
+    row_of = {symbol: row for row, symbol in enumerate(vocabulary.symbols) if not vocabulary.filler[row]}
+    pieces = cut_words(request.words, words, cut, row_of) if METHODS[request.method].needs_pieces else []
+    averaged = averaged_rows(vocabulary, fit.appended, request.average_over)
+    rows = [np.array([row_of[piece] for piece in word]) for word in pieces]
+    return Recipe(request.method, len(words), averaged, request.noise_scale, request.seed, rows), pieces
+
+
+def expanded_checkpoint(expansion: Expansion) -> dict[str, Any]:
+    """The content of model.pt: the old checkpoint with longer tables, moments and averages."""
+    request, state, tables, placement = expansion.request, expansion.state, expansion.tables, expansion.placement
+    languages = expansion.builder.languages
+    named = None if languages == UNKNOWN_LANGUAGES else languages
+    content = expand_settings(state, placement, (expansion.symbols, expansion.new_symbols), named)
+    averages = averages_in(state)
+    drawn = expansion.rows(expansion.recipe, [state["model"], *averages.values()])
+    content["model"] = expand_weights(state["model"], tables, placement, drawn[0])
+    if averages:
+        longer = zip(averages.items(), drawn[1:])
+        longer = {name: expand_weights(weights, tables, placement, rows) for (name, weights), rows in longer}
+        content["extra_state"] = {**state["extra_state"], **longer}
+    moments = content.pop("last_optimizer_state", None)
+    if moments is not None and not request.reset_optimizer:
+        longer = expand_optimizer(request.checkpoint, moments, expansion.model, tables, placement)
+        content["last_optimizer_state"] = longer
+    return content

@@ -1,0 +1,210 @@
+"""The list of new words, one a line, and how they are cut into pieces that a dictionary has."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from embinit_fairseq.bounded import read_lines
+from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+from embinit_fairseq.expand.state import AVERAGES
+from embinit_fairseq.init.new_rows import METHODS
+from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+from embinit_fairseq.vocab.dictionary import is_filler
+
+# ---- The options of an expansion, and the checkpoint it begins with -------------------------------------------------
+
+#: what else than tensors stands in a checkpoint, and of which types it may be
+_KINDS = {
+    "cfg": (dict,),
+    "args": (Namespace, dict),
+    "extra_state": (dict,),
+    "last_optimizer_state": (dict,),
+    "optimizer_history": (list,),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of `embinit expand-vocab`."""
+
+    checkpoint: str
+    dictionary: str
+    words: str
+    method: str
+    output: str
+    side: str | None = None
+    seed: int = 1
+    noise_scale: float | None = None
+    average_over: str = "all"
+    bpe_codes: str | None = None
+    sentencepiece_model: str | None = None
+    user_dir: str | None = None
+    reset_optimizer: bool = False
+    force: bool = False
+
+    @property
+    def inputs(self) -> dict[str, str | None]:
+        """Option -> file that is read."""
+        names = ("checkpoint", "dictionary", "words", "bpe_codes", "sentencepiece_model")
+        return {name: getattr(self, name) for name in names}
+
+
+def check_options(request: Request) -> None:
+    """Raises OptionError for values that cannot be used."""
+    for flag, value, choices in (("method", request.method, METHODS), ("average-over", request.average_over, AVERAGES)):
+        if value not in choices:
+            raise OptionError(f"--{flag} {value}: choose from {', '.join(choices)}")
+    if not 0 <= request.seed < 2**64:
+        raise OptionError(f"--seed {request.seed}: a seed is a number from 0 to 2^64 - 1")
+    scale = request.noise_scale
+    if scale is not None and METHODS[request.method].scale is None:
+        raise OptionError(f"--noise-scale {scale}: --method {request.method} has no noise; leave it out")
+    if scale is not None and not 0 <= scale < 1e10:
+        raise OptionError(f"--noise-scale {scale}: a factor of the covariance, 0 to below 1e10 (1: as the old rows)")
+
+
+def read_checkpoint(path: str) -> dict[str, Any]:
+    """The checkpoint; CheckpointError unless it holds a whole model."""
+    import torch
+
+    state = load_checkpoint(path)
+    weights = state.get("model")
+    if not isinstance(weights, dict) or not weights or not all(isinstance(v, torch.Tensor) for v in weights.values()):
+        raise CheckpointError(f"{path}: not a fairseq checkpoint (no 'model' in it); name one that fairseq-train wrote")
+    if not state.get("cfg") and not state.get("args"):
+        raise CheckpointError(f"{path}: it does not say how its model was built (no 'cfg'); name one of fairseq-train")
+    for name, kinds in _KINDS.items():
+        if not isinstance(state.get(name), (*kinds, type(None))):
+            raise CheckpointError(
+                f"{path}: its {name!r} is of type {type(state[name]).__name__}, not what fairseq-train writes; it is "
+                "damaged, name another checkpoint"
+            )
+    if "fsdp_metadata" in state:
+        raise CheckpointError(f"{path}: a part of a model (--ddp-backend fully_sharded); consolidate the parts first")
+    return state
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+#: word -> its pieces
+Segmenter = Callable[[str], list[str]]
+_INITIAL, _CONTINUES = "▁", "@@"  # sentencepiece: here a word begins; subword-nmt: it goes on
+
+
+@dataclass(frozen=True)
+class NewWord:
+    """One line of the list. pieces: empty if the line has none."""
+
+    text: str
+    line: int
+    pieces: tuple[str, ...] = ()
+
+
+def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
+    """Read `word` or `word<TAB>piece piece ...` a line; empty lines are skipped.
+
+    symbols: of the dictionary, and those that the task appends. Raises DataError naming file and line for a word that
+    is there already, stands twice, or cannot be a symbol of a dictionary.
+    """
+    words: dict[str, NewWord] = {}
+    for number, line in read_lines(path, DataError, "--words", encoding="utf-8-sig"):
+        if not line.strip():
+            continue
+        word, _, pieces = line.partition("\t")
+        word = word.strip()
+        _check(path, number, word, symbols)
+        if word in words:
+            raise DataError(f"{path}:{number}: {word!r} stands in line {words[word].line} already; remove one of them")
+        words[word] = NewWord(word, number, tuple(pieces.split()))
+    if not words:
+        raise DataError(f"--words {path}: no word in it; write one new word a line")
+    return list(words.values())
+
+
+def _check(path: str, number: int, word: str, symbols: Collection[str]) -> None:
+    if word in symbols:
+        raise DataError(f"{path}:{number}: the dictionary has {word!r} already; remove the line")
+    if word.split() != [word]:
+        raise DataError(
+            f"{path}:{number}: {word!r} is not one word; write one a line, and behind a tab its pieces if you like"
+        )
+    if is_filler(word):
+        raise DataError(f"{path}:{number}: {word!r} is what fairseq calls rows without a meaning; choose another name")
+
+
+def segmenter(bpe_codes: str | None, sentencepiece_model: str | None) -> Segmenter | None:
+    """How words without pieces are cut; None if no file is given. OptionError for both, DataError for a bad one."""
+    if bpe_codes is not None and sentencepiece_model is not None:
+        raise OptionError("--bpe-codes and --sentencepiece-model: give the one that the dictionary was made with")
+    if bpe_codes is not None:
+        return _subword_nmt(bpe_codes)
+    return None if sentencepiece_model is None else _sentencepiece(sentencepiece_model)
+
+
+def read_codes(path: str, flag: str = "--bpe-codes") -> Any:
+    """The BPE of subword-nmt with these codes; DataError, naming the line, if it has other than two pieces.
+
+    flag: what names the file, for messages.
+    """
+    from subword_nmt.apply_bpe import BPE
+
+    _check_codes(path, flag)
+    try:
+        with open(path, encoding="utf-8") as codes:
+            return BPE(codes)
+    except (ValueError, SystemExit) as error:  # it leaves the program when a line has not two parts
+        raise DataError(f"{flag} {path}: not the codes of subword-nmt (learn-bpe); give those") from error
+
+
+def _check_codes(path: str, flag: str) -> None:
+    """Line by line, since subword-nmt reads the file whole."""
+    blank = None
+    for number, line in read_lines(path, DataError, flag):
+        pieces = line.strip("\r\n ").split(" ")
+        if blank or (len(pieces) != 2 and pieces != [""] and not (number == 1 and line.startswith("#version:"))):
+            where, found = (blank, "an empty line") if blank else (number, repr(line[:60]))
+            raise DataError(f"{flag} {path}:{where}: expected two pieces, found {found}; give the codes of subword-nmt")
+        blank = number if pieces == [""] else None
+
+
+def _subword_nmt(path: str) -> Segmenter:
+    bpe = read_codes(path)
+    # what ends with @@ is no whole word, and codes say nothing about it
+    return lambda word: [] if word.endswith(_CONTINUES) else bpe.segment_tokens([word])
+
+
+def _sentencepiece(path: str) -> Segmenter:
+    processor = load_sentencepiece(path, DataError, "--sentencepiece-model")
+
+    def pieces(word: str) -> list[str]:
+        found = processor.encode(word.removeprefix(_INITIAL), out_type=str)
+        if not word.startswith(_INITIAL) and found:  # inside a word: without the mark that encoding puts in front
+            found[0] = found[0].removeprefix(_INITIAL)
+        return [piece for piece in found if piece]
+
+    return pieces
+
+
+def cut_words(path: str, words: list[NewWord], cut: Segmenter | None, symbols: Collection[str]) -> list[list[str]]:
+    """The pieces of every word: those in its line, else by `cut`. DataError naming file, line, word and piece."""
+    return [_pieces(f"{path}:{word.line}", word, cut, symbols) for word in words]
+
+
+def _pieces(where: str, word: NewWord, cut: Segmenter | None, symbols: Collection[str]) -> list[str]:
+    pieces = list(word.pieces or (cut(word.text) if cut is not None else ()))
+    if not pieces:
+        raise DataError(
+            f"{where}: --method subword needs the pieces of {word.text!r}; write them behind a tab (word<TAB>piece "
+            "piece), or give --bpe-codes or --sentencepiece-model"
+        )
+    for piece in pieces:
+        if piece not in symbols:
+            raise DataError(
+                f"{where}: {piece!r}, a piece of {word.text!r}, is not in the dictionary; write other pieces behind a "
+                "tab, or give the codes or the model that the dictionary was made with"
+            )
+    return pieces

@@ -1,0 +1,89 @@
+"""Cross-entropy of logits over a dictionary, by blocks of rows, with label smoothing as in fairseq.
+
+    lse_n   = log sum_v exp x_nv
+    nll_n   = lse_n - x_nt                                t: the target of row n
+    loss_n  = (1 - eps - e) nll_n + e sum_v (lse_n - x_nv)           e = eps / (V - 1)
+    dloss_n / dx_nv = exp(x_nv - lse_n) - e - (1 - eps - e) [v = t]
+
+N rows, V symbols. `log_softmax` followed by `nll_loss` makes matrices of N x V in single precision, whatever the type
+of the logits: the log-probabilities, the gradient for them, and that for the logits. Here each block of rows is taken
+to single precision (double for double logits, as the sums) in a buffer that fits the processor's cache, and one matrix
+is made, in the type of the logits: the gradient, along with the loss, so that exponentials are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: numbers of a block: half a megabyte in a processor's second cache; on a GPU as many as keep it busy
+BLOCK_NUMBERS = {"cpu": 2**17, "cuda": 2**25}
+#: what a kept gradient is multiplied by: 6e-8 is the smallest number of float16, and probabilities are smaller
+KEPT_SCALE = {torch.float16: 2.0**14}
+
+
+def fused_cross_entropy(
+    logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float = 0.0, reduce: bool = True
+) -> tuple[Tensor, Tensor]:
+    """(loss, nll): logits (N, V), target (N) -> sums over the rows, or both (N) without `reduce`.
+
+    Rows whose target is `ignore_index` count nothing. nll has no gradient. Both are float32, float64 for such logits.
+    """
+    loss, nll = _FusedCrossEntropy.apply(logits, target, ignore_index, label_smoothing)
+    return (loss.sum(), nll.sum()) if reduce else (loss, nll)
+
+
+class _FusedCrossEntropy(torch.autograd.Function):
+    """Losses of rows, and their gradient for an upstream gradient of 1."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        precise, symbols = torch.promote_types(logits.dtype, torch.float32), logits.size(1)
+        at_target, lse, total = (torch.empty(len(logits), dtype=precise, device=logits.device) for _ in range(3))
+        gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
+        ignored = target.eq(ignore_index)
+        column = target.masked_fill(ignored, 0)[:, None]  # an ignored index may be no column
+        weight = ignored.logical_not().to(precise)[:, None] * KEPT_SCALE.get(logits.dtype, 1)
+        each = label_smoothing / max(1, symbols - 1)
+        for rows, block in _blocks(logits, precise):
+            at_target[rows] = block.gather(1, column[rows])[:, 0]
+            if label_smoothing:
+                torch.sum(block, dim=1, out=total[rows])
+            highest = block.amax(dim=1, keepdim=True)
+            sums = block.sub_(highest).exp_().sum(dim=1, keepdim=True)
+            lse[rows] = (highest + sums.log())[:, 0]
+            if gradient is not None:
+                block.mul_(weight[rows] / sums)
+                if label_smoothing:
+                    block.sub_(each * weight[rows])
+                block.scatter_add_(1, column[rows], (label_smoothing + each - 1) * weight[rows])
+                gradient[rows] = block
+        nll = (lse - at_target).masked_fill_(ignored, 0)
+        loss = (1 - label_smoothing - each) * nll
+        if label_smoothing:
+            loss += each * (symbols * lse - total).masked_fill_(ignored, 0)
+        ctx.save_for_backward(gradient)
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        factor = grad_loss / KEPT_SCALE.get(gradient.dtype, 1)
+        if factor.device.type == "cpu" and bool((factor == 1).all()):
+            return gradient, None, None, None
+        return torch.mul(gradient, factor[:, None]).to(gradient.dtype), None, None, None
+
+
+def _blocks(logits: Tensor, precise: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+    """(rows, these rows of the logits in `precise`): a copy in the same memory for every block."""
+    size = max(1, BLOCK_NUMBERS.get(logits.device.type, BLOCK_NUMBERS["cuda"]) // max(1, logits.size(1)))
+    buffer = torch.empty(min(size, len(logits)), logits.size(1), dtype=precise, device=logits.device)
+    for begin in range(0, len(logits), size):
+        end = min(begin + size, len(logits))
+        yield slice(begin, end), buffer[: end - begin].copy_(logits[begin:end])

@@ -1,0 +1,80 @@
+"""The scores of translations: one entry is all that a score needs to be computed, recorded, checked and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score of translations against references.
+
+    title: in tables. sacrebleu: class in `sacrebleu.metrics`. help: what it counts. higher: is a higher one better?
+    most: the largest possible value, None without one. cased: does it tell upper from lower case, unless asked not to?
+    language: does its tokeniser depend on the language? of_tokens: counted on words as they are, not on text. options:
+    of the class.
+    """
+
+    title: str
+    sacrebleu: str
+    help: str
+    higher: bool = True
+    most: float | None = 100.0
+    cased: bool = True
+    language: bool = False
+    of_tokens: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def metric(self, lowercase: bool = False, language: str = "", tokenize: str | None = None) -> Metric:
+        """sacrebleu's object that computes it. tokenize: sacrebleu's name of a tokeniser; default: by the language."""
+        import sacrebleu.metrics
+
+        options = dict(self.options)
+        if self.cased:
+            options["lowercase"] = lowercase
+        if self.language:
+            options |= {"tokenize": tokenize} if tokenize else {"trg_lang": language}
+        return getattr(sacrebleu.metrics, self.sacrebleu)(**options)
+
+    @property
+    def direction(self) -> str:
+        """For people."""
+        return "higher is better" if self.higher else "lower is better"
+
+    def in_range(self, value: float) -> bool:
+        """Can this score have the value? (A perfect BLEU is 100.00000000000004.)"""
+        return value >= 0 and (self.most is None or value < self.most + 0.01)
+
+    @property
+    def range(self) -> str:
+        """For messages."""
+        return "a number from 0" if self.most is None else f"a number from 0 to {self.most:g}"
+
+
+#: name in records and options -> score, in the order of tables
+SCORES: dict[str, Score] = {
+    "bleu": Score("BLEU", "BLEU", "words and phrases in common with the reference", language=True),
+    "bleu_tokenized": Score(
+        "tokenised BLEU",
+        "BLEU",
+        "BLEU on tokens as they are, without a tokeniser of sacrebleu",
+        of_tokens=True,
+        options={"tokenize": "none", "force": True},
+    ),
+    "chrf": Score("chrF", "CHRF", "character n-grams in common with the reference"),
+    "ter": Score(
+        "TER",
+        "TER",
+        "edits in percent of the reference's words, above 100 where there are more; never case-sensitive",
+        higher=False,
+        most=None,
+        cased=False,
+    ),
+}
+#: those that are counted on text
+TEXT_SCORES = tuple(name for name, score in SCORES.items() if not score.of_tokens)

@@ -1,0 +1,318 @@
+"""`embinit score`: translations against a reference, by sacrebleu, with signatures.
+
+In five steps: read the translations in the order of the text; put tokens back together; read the reference; count; keep
+scores and texts in the folder of the run, where `embinit compare` finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embinit_fairseq import bounded
+from embinit_fairseq.errors import DataError, OptionError, counted
+from embinit_fairseq.files import sha256, write_json, write_text
+from embinit_fairseq.runs.logs import CONFIGURATION, option_in, read_log
+from embinit_fairseq.runs.metrics import SCORES
+from embinit_fairseq.runs.record import LOG, RESULT, TRAINING, read_record, result_of, write_record
+from embinit_fairseq.runs.tokens import UNKNOWN, detokenizer, moses_tokenizer, pieces_left, unescape_moses, words_of
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
+
+#: what stands for an unknown word in text, as sentencepiece writes it: sacrebleu's tokeniser would take the three parts
+#: of <unk> for three words
+UNKNOWN_WORD = "\N{DOUBLE QUESTION MARK}"
+#: of fairseq-generate in the folder of a run: what one redirects, what --results-path writes, what our scripts write
+_LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
+_LINE = re.compile(r"([HD])-(\d+)\t\S+\t(.*)$")
+_SUMMARY = re.compile(r"Generate \S+ with beam=(\d+):")
+_BOOTSTRAP = 1000
+_OF_INTERVAL = re.compile(r"\|bs:\d+\|seed:\d+")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to score, and how.
+
+    place: a run's folder, output of fairseq-generate, or plain text. reference: plain text; tokens if `of_tokens`.
+    token_reference: the same in tokens, for a second BLEU. steps: see `tokens`. lang: of the reference. tokenize: of
+    sacrebleu. confidence: with 95 % intervals.
+    """
+
+    place: Path
+    reference: Path
+    of_tokens: bool = False
+    token_reference: Path | None = None
+    source: Path | None = None
+    subset: str = "test"
+    metrics: Sequence[str] = ("bleu", "chrf")
+    steps: Sequence[str] = ()
+    lang: str | None = None
+    lowercase: bool = False
+    tokenize: str | None = None
+    confidence: bool = False
+
+
+@dataclass(frozen=True)
+class Translations:
+    """tokens: as the model made them. decoded: what fairseq-generate has made of them, None for plain text.
+    configuration: of fairseq-generate, as printed."""
+
+    path: Path
+    tokens: list[str]
+    decoded: list[str] | None = None
+    configuration: str = ""
+
+    def option(self, name: str) -> str | None:
+        """Of fairseq-generate, as text."""
+        found = option_in(self.configuration, name)
+        return None if found == "None" else found
+
+    def settings(self) -> dict[str, Any]:
+        """What is recorded beside scores: {"beam": ..., "lenpen": ..., "checkpoint": ...}, as far as it is known."""
+        beam, penalty, checkpoint = self.option("beam"), self.option("lenpen"), self.option("path")
+        found = {
+            "beam": None if beam is None else int(beam),
+            "lenpen": None if penalty is None else float(penalty),
+            "checkpoint": checkpoint,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """scores: name -> {"score", "signature", "details"}, and what is recorded beside them. text, reference: what the
+    scores on text are about; without them None. notes: what a reader should know. files: that were written."""
+
+    scores: dict[str, Any]
+    tokens: list[str]
+    text: list[str]
+    reference: list[str] | None
+    notes: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+
+def score(request: Request) -> Scored:
+    """All of it. DataError, before anything is written, for files that are missing or do not belong together."""
+    _check(request)
+    is_run = request.place.is_dir()
+    found = read_translations(translations_in(request.place, request.subset) if is_run else request.place)
+    if is_run:
+        check_dictionaries(request.place, found)
+    lang = request.lang or found.option("target_lang")
+    expected = f"translations in {found.path}", len(found.tokens)
+    source = None if request.source is None else read_lines(request.source, *expected)
+    scored = _scored(request, found, lang, expected)
+    if not is_run:
+        return scored
+    return keep(request.place, request.subset, scored, source)
+
+
+def _check(request: Request) -> None:
+    for name in request.metrics:
+        if name not in SCORES or SCORES[name].of_tokens:
+            known = ", ".join(name for name, score in SCORES.items() if not score.of_tokens)
+            raise OptionError(f"--metrics {name}: not known; choose from {known}")
+    if not request.place.exists():
+        raise DataError(f"{request.place}: no such folder or file; name a run, or translations")
+
+
+def _scored(request: Request, found: Translations, lang: str | None, expected: tuple[str, int]) -> Scored:
+    scores: dict[str, Any] = {}
+    decode = detokenizer(request.steps, lang)
+    as_is = found.tokens if request.steps or found.decoded is None else found.decoded
+    text = [decode(line).replace(UNKNOWN, UNKNOWN_WORD) for line in as_is]
+    reference = None
+    if not request.of_tokens:
+        reference = read_lines(request.reference, *expected)
+        for name in request.metrics:
+            metric = _metric(name, request, lang)
+            scores[name] = counted_score(metric, text, reference, request.confidence)
+    token_file = request.reference if request.of_tokens else request.token_reference
+    if token_file is not None:
+        words = _words(request.steps, lang, found.tokens, text)
+        tokens = [unescape_moses(line) for line in read_lines(token_file, *expected)]
+        metric = SCORES["bleu_tokenized"].metric(lowercase=request.lowercase)
+        scores["bleu_tokenized"] = counted_score(metric, words, tokens, request.confidence)
+    scores.update(found.settings(), sentences=len(text))
+    return Scored(scores, found.tokens, text, reference, (*_unknown(found), *_doubts(text, request)))
+
+
+def _unknown(found: Translations) -> list[str]:
+    """What cannot be checked or recorded without the configuration of fairseq-generate."""
+    if found.decoded is None or found.option("data") is not None:
+        return []
+    return [
+        f"{found.path} does not say with which checkpoint and dictionaries it was made, so that they could not be "
+        "checked: fairseq-generate prints them to standard error; keep it, too (> LOG 2>&1)"
+    ]
+
+
+def _metric(name: str, request: Request, lang: str | None) -> Metric:
+    try:
+        return SCORES[name].metric(request.lowercase, lang or "", request.tokenize)
+    except (KeyError, RuntimeError, ImportError) as error:  # sacrebleu's, of a tokeniser that it has not
+        flag = f"--tokenize {request.tokenize}" if request.tokenize else f"--lang {lang}"
+        raise OptionError(f"{flag}: sacrebleu has no such tokeniser here ({error}); see sacrebleu --help") from error
+
+
+def counted_score(
+    metric: Metric, translations: Sequence[str], reference: Sequence[str], confidence: bool = False
+) -> dict[str, Any]:
+    """What is recorded of a score. interval_95: half of it, by bootstrap over sentences; None if sacrebleu has none."""
+    found = metric.corpus_score(translations, [reference], n_bootstrap=_BOOTSTRAP if confidence else 1)
+    signature = str(metric.get_signature())
+    plain = _OF_INTERVAL.sub("", signature)  # the score itself is the same without an interval
+    record = {"score": found.score, "signature": plain, "details": str(found)}
+    if confidence:
+        record["interval_95"] = json.loads(found.format(signature=signature, is_json=True)).get("confidence_var")
+    return record
+
+
+def _words(steps: Sequence[str], lang: str | None, tokens: Sequence[str], text: Sequence[str]) -> list[str]:
+    """The translations in Moses' words, which the tokens of a reference are."""
+    from_tokens = words_of(steps, lang)
+    if from_tokens is not None:
+        return list(map(from_tokens, tokens))
+    return list(map(moses_tokenizer(lang), text))
+
+
+def _doubts(text: Sequence[str], request: Request) -> list[str]:
+    pieces = pieces_left(text)
+    if pieces is None:
+        return []
+    number, step = pieces
+    return [f"{counted(number, 'translation')} of {len(text):,} still in pieces: add --detokenize {step}"]
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def translations_in(run: Path, subset: str) -> Path:
+    """What fairseq-generate has printed, in the folder of a run. DataError, with the command that makes it, if not."""
+    names = [name.format(subset=subset) for name in _LOGS]
+    for name in names:
+        if (run / name).is_file():
+            return run / name
+    raise DataError(
+        f"{run}: no translations in it (none of {', '.join(names)}); make them: fairseq-generate DATA --gen-subset "
+        f"{subset} --path {run}/checkpoints/checkpoint_best.pt ... > {run / names[0]}"
+    )
+
+
+def read_translations(path: Path) -> Translations:
+    """Output of fairseq-generate, or plain text, a translation a line.
+
+    fairseq-generate sorts by length: here they are in the order of the text. Of several for a sentence the first, which
+    is the best, counts.
+    """
+    lines = _lines(path)
+    best: dict[str, dict[int, str]] = {"H": {}, "D": {}}
+    configuration = summary = ""
+    for line in lines:
+        if match := _LINE.match(line):
+            best[match.group(1)].setdefault(int(match.group(2)), match.group(3))
+        elif not configuration and CONFIGURATION in line:
+            configuration = line[line.index(CONFIGURATION) :]
+        elif match := _SUMMARY.match(line):
+            summary = f"beam={match.group(1)},"
+    configuration = configuration or summary  # which goes to standard error, and may be lost
+    tokens, decoded = best["H"], best["D"]
+    if not tokens and not configuration:
+        return Translations(path, lines)
+    missing = [number for number in range(max(tokens, default=0) + 1) if number not in tokens]
+    if missing:
+        raise DataError(
+            f"{path}: not all translations are in it ({counted(len(missing), 'sentence')} missing, the first is "
+            f"number {missing[0]}); run fairseq-generate again"
+        )
+    order = range(len(tokens))
+    whole = len(decoded) == len(tokens)
+    return Translations(path, [tokens[n] for n in order], [decoded[n] for n in order] if whole else None, configuration)
+
+
+def read_lines(path: Path, what: str, expected: int) -> list[str]:
+    """A text with as many lines as something else has. DataError, with both numbers, if it has not."""
+    lines = _lines(path)
+    if len(lines) != expected:
+        raise DataError(
+            f"{path} has {counted(len(lines), 'line')}, but there are {expected:,} {what}; name the text that was "
+            "translated, or translate again"
+        )
+    return lines
+
+
+def _lines(path: Path) -> list[str]:
+    """Only a line feed ends a line: other separators (U+2028, a lone CR) must not add any."""
+    if not path.is_file():
+        raise DataError(
+            f"{path}: {'a folder' if path.is_dir() else 'no such file'}; name a file with a sentence a line"
+        )
+    lines = [line.removesuffix("\r") for _, line in bounded.read_lines(path, DataError)]
+    if not lines:
+        raise DataError(f"{path}: empty; write it again")
+    return lines
+
+
+def check_dictionaries(run: Path, found: Translations) -> None:
+    """DataError if fairseq-generate has read other dictionaries than the training, whose symbols mean other words.
+
+    A dictionary of the same length, but of other text, gives no error of fairseq's, only a wrong BLEU.
+    """
+    data, file = found.option("data"), run / TRAINING
+    if data is None or not file.is_file():
+        return
+    for name, value in (read_record(file).get("data") or {}).items():
+        path = Path(data) / name
+        if name.startswith("dict.") and path.is_file() and sha256(path) != value:
+            raise DataError(
+                f"{found.path}: translated with {path}, which is not the dictionary that {run} was trained with; "
+                "translate again with the data of the training"
+            )
+
+
+# ---- keeping --------------------------------------------------------------------------------------------------------
+
+
+def keep(run: Path, subset: str, scored: Scored, source: Sequence[str] | None) -> Scored:
+    """Write the texts and <subset>.scores.json beside the translations; scores of the test set to result.json, too."""
+    texts = {"hypothesis.tokens": scored.tokens, "hypothesis.text": scored.text, "reference.text": scored.reference}
+    files = []
+    for name, lines in {**texts, "source.text": source}.items():
+        file = run / f"{subset}.{name}"
+        if lines is not None:
+            write_text(file, "".join(f"{line}\n" for line in lines))
+            files.append(file)
+        else:
+            file.unlink(missing_ok=True)  # of other translations
+    write_json(run / f"{subset}.scores.json", scored.scores)
+    files.append(run / f"{subset}.scores.json")
+    notes = list(scored.notes)
+    if subset == "test":
+        record = _result(run)
+        if record is None:
+            notes.append(f"the training in {run} has not come to its end: its {RESULT} is still to be written")
+        else:
+            write_record(run / RESULT, {**record, "scores": _joined(record.get("scores") or {}, scored.scores)})
+            files.append(run / RESULT)
+    return Scored(scored.scores, scored.tokens, scored.text, scored.reference, tuple(notes), tuple(files))
+
+
+def _result(run: Path) -> dict[str, Any] | None:
+    """result.json, written now if the training has ended without; None if it has not, or if this is no run of ours."""
+    if (run / RESULT).is_file():
+        return read_record(run / RESULT)
+    if (run / TRAINING).is_file() and (run / LOG).is_file() and (log := read_log(run / LOG)).finished:
+        return result_of(read_record(run / TRAINING), run, log, {})
+    return None
+
+
+def _joined(before: Mapping[str, Any], scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Nothing of earlier translations stays; what is not about translations does."""
+    other = {name: value for name, value in before.items() if name in ("mismatched", "test_accuracy")}
+    return {**scores, **other}

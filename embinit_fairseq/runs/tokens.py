@@ -1,0 +1,194 @@
+"""Tokens back to text: the steps of `embinit score --detokenize`, in the order in which they are given.
+
+step                tokens                                           what it undoes
+bpe                 pieces of subword-nmt                            its cuts (`@@ `)
+sentencepiece       pieces with `▁`                                  its cuts, by the marks of the pieces
+sentencepiece=FILE  the same                                         the same, by the model
+huggingface=DIR     pieces of the tokenizer in a Hugging Face folder the same, by that tokenizer's decoder
+moses               Moses tokens                                     Moses' escapes (`&apos;`) and blanks
+spacy               tokens of spaCy                                  blanks, by Moses' rules: spaCy has none
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from embinit_fairseq.bounded import read_bytes, read_json
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+
+#: fairseq's symbol: also what a tokenizer's own unknown piece becomes
+UNKNOWN = "<unk>"
+STEPS = ("bpe", "sentencepiece", "huggingface", "moses", "spacy")
+#: steps that end in words with blanks around them
+_OF_WORDS = ("moses", "spacy")
+
+#: Bytes of a tokenizer's file; the largest, for 250,000 pieces, have 35 MB.
+_LARGEST, _REMEDY = 1 << 28, "download it again"
+
+#: escape-special-chars.perl
+_ESCAPE = re.compile("&(?:amp|lt|gt|apos|quot|#124|#91|#93);")
+
+Step = Callable[[str], str]
+
+
+def unescape_moses(line: str) -> str:
+    """Undo Moses' escapes, and nothing else that looks like one: `&apos;s` -> `'s`."""
+    return _ESCAPE.sub(lambda match: html.unescape(match.group()), line)
+
+
+def detokenizer(steps: Sequence[str], lang: str | None) -> Step:
+    """A function from a line of tokens to text. lang: of the text, for moses and spacy.
+
+    Raises OptionError for a step that is none, and for one that lacks its model or the language.
+    """
+    functions = [_step(step, lang) for step in steps]
+
+    def decode(line: str) -> str:
+        for function in functions:
+            line = function(line)
+        return line
+
+    return decode
+
+
+def words_of(steps: Sequence[str], lang: str | None) -> Callable[[str], str] | None:
+    """A function from a line of tokens to Moses' words, where the steps go through them; None where they do not.
+
+    Without steps the tokens are taken as words.
+    """
+    names = [step.partition("=")[0] for step in steps]
+    if not steps or names[-1] == "moses":
+        before = detokenizer(steps[:-1], lang)
+        return lambda line: unescape_moses(before(line))
+    return None
+
+
+def moses_tokenizer(lang: str | None) -> Step:
+    """Text -> Moses' words, without escapes."""
+    moses = _sacremoses("words of the translations", lang)
+    tokenizer = moses.MosesTokenizer(lang=lang)
+    return lambda line: tokenizer.tokenize(line, escape=False, return_str=True)
+
+
+def pieces_left(lines: Sequence[str]) -> tuple[int, str] | None:
+    """(number of lines, step) of lines that look as if they were still in pieces; None if there are none."""
+    marks = {"bpe": lambda line: "@@ " in line or line.endswith("@@"), "sentencepiece": lambda line: "▁" in line}
+    found = [(sum(map(holds, lines)), step) for step, holds in marks.items()]
+    return max((each for each in found if each[0]), default=None)
+
+
+def _step(text: str, lang: str | None) -> Step:
+    name, _, model = text.partition("=")
+    if name not in STEPS:
+        raise OptionError(f"--detokenize {text}: not known; choose from {', '.join(STEPS)}")
+    if model and name not in ("sentencepiece", "huggingface"):
+        raise OptionError(f"--detokenize {text}: {name} has no model; give --detokenize {name}")
+    if name == "bpe":
+        return join_bpe
+    if name in _OF_WORDS:
+        return _moses(f"--detokenize {name}", lang, escaped=name == "moses")
+    if name == "sentencepiece":
+        return _sentencepiece(model) if model else join_sentencepiece
+    if not model:
+        raise OptionError("--detokenize huggingface: give the tokenizer's folder: --detokenize huggingface=DIR")
+    decode = Tokenizer(model).decode
+    return lambda line: decode(line.split())
+
+
+def join_bpe(line: str) -> str:
+    """Undo subword-nmt's cuts, also at the end of a line that stopped inside a word."""
+    return (line + " ").replace("@@ ", "").strip()
+
+
+def join_sentencepiece(line: str) -> str:
+    """Undo sentencepiece's cuts without its model (not for models with byte pieces)."""
+    return line.replace(" ", "").replace("▁", " ").strip()
+
+
+def _sentencepiece(model: str) -> Step:
+    _check_is_file(model)
+    pieces = load_sentencepiece(model, DataError, "--detokenize sentencepiece:")
+    return lambda line: pieces.decode_pieces(line.split())
+
+
+def _check_is_file(model: str) -> None:
+    if not Path(model).is_file():
+        raise DataError(f"--detokenize sentencepiece={model}: no such file; give the model that cut the text")
+
+
+def _moses(flag: str, lang: str | None, escaped: bool) -> Step:
+    detokenizer = _sacremoses(flag, lang).MosesDetokenizer(lang=lang)
+    if escaped:
+        return lambda line: detokenizer.detokenize(unescape_moses(line).split(), unescape=False)
+    return lambda line: detokenizer.detokenize(line.split(), unescape=False)
+
+
+def _sacremoses(flag: str, lang: str | None):
+    if lang is None:
+        raise OptionError(f"{flag}: depends on the language; name it with --lang, such as --lang en")
+    try:
+        import sacremoses
+    except ModuleNotFoundError as error:
+        raise OptionError(f"{flag}: needs sacremoses, which is not installed: pip install sacremoses") from error
+    return sacremoses
+
+
+@contextlib.contextmanager
+def _damaged(file: Path) -> Iterator[None]:
+    """DataError for what the tokenizers package says of a file: it raises plain Exception, in Rust a panic."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"{file}: the tokenizers package cannot read it ({str(error)[:200]}); {_REMEDY}") from error
+
+
+class Tokenizer:
+    """A Hugging Face folder's tokenizer, without `transformers`: tokenizer.json, vocab.txt or spiece.model.
+
+    encode: text -> pieces, no special ones. decode: pieces -> text. unknown: its own unknown piece, None if it has
+    none. OptionError for a folder without any of these files, DataError for a damaged one.
+    """
+
+    def __init__(self, folder: str) -> None:
+        path = Path(folder)
+        self.unknown: str | None = None
+        if (path / "tokenizer.json").is_file() or (path / "vocab.txt").is_file():
+            self.encode, self.decode = self._fast(path)
+        elif (path / "spiece.model").is_file():
+            self.encode, self.decode = self._sentencepiece(path / "spiece.model")
+        else:
+            raise OptionError(f"{folder}: no tokenizer.json, vocab.txt or spiece.model; give a Hugging Face folder")
+
+    def _fast(self, path: Path) -> tuple[Callable, Callable]:
+        import tokenizers
+
+        if (path / "tokenizer.json").is_file():
+            content = read_bytes(path / "tokenizer.json", DataError, _LARGEST, _REMEDY)
+            with _damaged(path / "tokenizer.json"):
+                model = tokenizers.Tokenizer.from_buffer(content)
+            self.unknown = getattr(model.model, "unk_token", None)
+        else:
+            config, words = path / "tokenizer_config.json", path / "vocab.txt"
+            settings = read_json(config, DataError, remedy=_REMEDY) if config.is_file() else {}
+            lower = settings.get("do_lower_case", True) if isinstance(settings, dict) else True
+            read_bytes(words, DataError, _LARGEST, _REMEDY)  # else it is read whole
+            with _damaged(words):
+                model = tokenizers.BertWordPieceTokenizer(str(words), lowercase=lower is not False)
+            self.unknown = "[UNK]"
+        model.no_truncation()  # sentence-transformers' folders cut at 128 pieces and pad
+        model.no_padding()
+        join = model.decoder.decode if model.decoder is not None else " ".join
+        return lambda line: model.encode(line, add_special_tokens=False).tokens, join
+
+    def _sentencepiece(self, path: Path) -> tuple[Callable, Callable]:
+        model = load_sentencepiece(path, DataError)
+        self.unknown = model.id_to_piece(model.unk_id())
+        # The piece strings of rare characters are kept: the dictionary's minimum count decides about them.
+        return lambda line: model.encode(line, out_type=str), model.decode_pieces

@@ -1,0 +1,115 @@
+"""Loss against the scale of the embeddings, with positions added, absent and untied: the table and the picture of
+docs/results/scale.md, from the runs of `experiments.py scale`.
+
+    python scripts/multi30k/scale_figure.py runs/scale --epochs 6 --output scale.png
+
+Each training counts with its best validation loss up to that epoch (those that were trained for longer, too), so that
+all scales are compared after the same updates. The absorption ratio is sigma of the scaled embeddings over sigma of the
+positions (the encoder's, of the rows with a vector); where no positions are added, that of the runs that add them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
+
+from embinit_fairseq.errors import DataError, one_line
+from embinit_fairseq.files import whole_file
+from embinit_fairseq.runs.record import read_record
+
+PLACES = ("added", "absent", "untied")
+#: (initialisation, positions) -> factor of Xavier's sigma -> best losses in bits, one a seed
+Losses = dict[tuple[str, str], dict[float, list[float]]]
+
+
+def best_loss(record: dict[str, Any], epochs: int) -> float | None:
+    """Bits; None for a training that is not there yet."""
+    losses = [values.get("valid_loss") for epoch, values in record["epochs"].items() if int(epoch) <= epochs]
+    return min(losses) if len(losses) == epochs and None not in losses else None
+
+
+def read(folder: Path, epochs: int) -> tuple[Losses, dict[tuple[str, float], float]]:
+    """The losses, and (initialisation, factor) -> absorption ratio. DataError if no run is long enough."""
+    losses: Losses = defaultdict(lambda: defaultdict(list))
+    ratios = {}
+    for file in sorted(folder.glob("*/result.json")):
+        record = read_record(file)
+        labels = record["labels"]
+        factor, loss = float(labels["sigma"].removesuffix("x")), best_loss(record, epochs)
+        if loss is not None:
+            losses[labels["init"], labels["positions"]][factor].append(loss)
+        slot = record["init"]["slots"]["encoder"]
+        matched = slot.get("matched_absorption_ratio")
+        if (ratio := slot["absorption_ratio"] if matched is None else matched) is not None:
+            ratios[labels["init"], factor] = ratio
+    if not losses or not ratios:
+        raise DataError(f"{folder}: no result.json of {epochs} epochs; run experiments.py scale, or give --epochs")
+    return losses, ratios
+
+
+def table(losses: Losses, ratios: dict[tuple[str, float], float]) -> str:
+    """Markdown: a row a scale; mean and, of several seeds, sample standard deviation."""
+    columns = sorted(losses, key=lambda key: (key[0], PLACES.index(key[1])))
+    lines = ["| sigma, of Xavier's | absorption ratio | " + " | ".join(", ".join(key) for key in columns) + " |"]
+    lines += ["|---:|---:|" + "---:|" * len(columns)]
+    for factor in sorted({factor for column in losses.values() for factor in column}):
+        found = [ratio for (_, each), ratio in ratios.items() if each == factor]
+        cells = [f"{factor:g}", f"{mean(found):.2f}" if found else "-"]
+        lines.append("| " + " | ".join([*cells, *(_cell(losses[key].get(factor, [])) for key in columns)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(values: list[float]) -> str:
+    if not values:
+        return "-"
+    return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f} ({len(values)})" if len(values) > 1 else "")
+
+
+def draw(losses: Losses, ratios: dict[tuple[str, float], float], epochs: int, path: Path) -> None:
+    """A panel an initialisation, a curve a use of positions; bars: standard deviation over seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    inits = sorted({init for init, _ in losses})
+    figure, panels = pyplot.subplots(
+        1, len(inits), figsize=(5 * len(inits), 4.2), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axes, init in zip(panels[0], inits, strict=True):
+        for place in PLACES:
+            column = losses.get((init, place), {})
+            points = {ratios[init, factor]: column[factor] for factor in column if (init, factor) in ratios}
+            at = sorted(points)
+            bars = [stdev(points[ratio]) if len(points[ratio]) > 1 else 0 for ratio in at]
+            axes.errorbar(at, [mean(points[ratio]) for ratio in at], bars, marker="o", label=place, capsize=3)
+        axes.set(xscale="log", xlabel="absorption ratio (encoder)", title=init)
+        axes.grid(alpha=0.3)
+    panels[0][0].set_ylabel(f"best validation loss of {epochs} epochs (bits)")
+    panels[0][-1].legend(title="positions")
+    with whole_file(path, option="--output") as file:
+        figure.savefig(file, dpi=140, format="png")
+    pyplot.close(figure)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, help="what `experiments.py scale --output` made")
+    parser.add_argument("--epochs", type=int, default=6, help="default %(default)s")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE.png")
+    args = parser.parse_args(argv)
+    losses, ratios = read(args.runs, args.epochs)
+    draw(losses, ratios, args.epochs, args.output)
+    print(table(losses, ratios), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    with one_line():
+        sys.exit(main())

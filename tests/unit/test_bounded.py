@@ -1,0 +1,246 @@
+"""Lines, text and JSON of any file: what is within the limits comes back, what is beyond is one error in little memory.
+
+The limits are made small, so that the files are, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embinit_fairseq import bounded
+from embinit_fairseq.bounded import LineGuard, LongLine
+from embinit_fairseq.errors import DataError, exhausted
+
+LONGEST = 1 << 15
+STEP = 1 << 13  # bytes that Python reads at a time for a text
+
+
+@pytest.fixture(autouse=True)
+def small_limits(monkeypatch):
+    for name, value in {"LONGEST_LINE": LONGEST, "MOST_BLANK_LINES": 5, "LARGEST_JSON": 1000}.items():
+        monkeypatch.setattr(bounded, name, value)
+
+
+def write(path: Path, content: bytes | str) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def lines_of(path: Path, **options) -> list[str]:
+    """With numbers from 1."""
+    numbered = list(bounded.read_lines(path, DataError, "--text", **options))
+    assert [number for number, _ in numbered] == list(range(1, len(numbered) + 1))
+    return [line for _, line in numbered]
+
+
+# --- lines
+
+
+def test_lines_as_python_reads_them(tmp_path):
+    for content in ("", "a", "a\n", "a\n\nb", "a\r\nb\u2028c\x85\rd\n", " \n", "\ufeffa\n", "é" * 20 + "\n" + "ß\n"):
+        path = write(tmp_path / "text", content)
+        assert lines_of(path) == content.removesuffix("\n").split("\n") if content else lines_of(path) == []
+        with open(path, encoding="utf-8") as file:
+            assert lines_of(path, newline=None) == [line.removesuffix("\n") for line in file]
+    assert lines_of(write(tmp_path / "text", "\ufeffa\n"), encoding="utf-8-sig") == ["a"]
+    assert lines_of(write(tmp_path / "text", b"a\xff\n"), errors="replace") == ["a\ufffd"]
+
+
+@given(st.lists(st.integers(1, LONGEST + 4 * STEP), min_size=1, max_size=4), st.sampled_from([None, "\n"]))
+def test_long_lines_are_refused_within_a_step_or_two(tmp_path_factory, lengths, newline):
+    path = write(tmp_path_factory.getbasetemp() / "lengths", "\n".join("x" * length for length in lengths))
+    try:
+        assert list(map(len, lines_of(path, newline=newline))) == lengths
+        assert max(lengths) <= LONGEST + 2 * STEP
+    except DataError as error:
+        line = int(str(error).removeprefix(f"--text {path}:").split(":")[0])
+        # what had been read ahead does not come any more
+        assert max(lengths[line - 1 :]) > LONGEST
+        assert max(lengths[: line - 1], default=0) <= LONGEST + 2 * STEP
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\nmore\n"])
+def test_a_long_line_behind_good_ones(tmp_path, end):
+    path = write(tmp_path / "text", "good\n" * 100 + "x" * (LONGEST + 3 * STEP) + end)
+    with pytest.raises(DataError, match=rf"--text {path}:101: longer than 32,768 bytes.*break the line"):
+        lines_of(path)
+
+
+def test_progress_bars_are_lines_where_a_carriage_return_ends_them(tmp_path):
+    path = write(tmp_path / "log", "bar\r" * (LONGEST // 2))
+    assert lines_of(path, newline=None) == ["bar"] * (LONGEST // 2)
+    with pytest.raises(DataError, match="log:1: longer than"):
+        lines_of(path)
+
+
+def test_an_endless_line_takes_no_memory(tmp_path):
+    """Sparse: as 4 GB without a line break, which a small archive can hold."""
+    path = write(tmp_path / "text", "good\n")
+    with open(path, "r+b") as file:
+        file.truncate(1 << 30)
+    tracemalloc.start()
+    with pytest.raises(DataError, match="text:2: longer than"):
+        lines_of(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_the_guard_counts_from_the_chunk_with_the_last_line_break(monkeypatch):
+    monkeypatch.setattr(bounded, "LONGEST_LINE", 64)
+    assert io.BufferedReader(LineGuard(io.BytesIO(b"a\n" + b"x" * 78)), 16).readlines() == [b"a\n", b"x" * 78]
+    with pytest.raises(LongLine) as caught:
+        io.BufferedReader(LineGuard(io.BytesIO(b"a\n" + b"x" * 79)), 16).readlines()
+    assert caught.value.offset == 81
+
+
+def test_the_guard_looks_at_what_was_read_only(monkeypatch):
+    """Behind it the buffer may hold line breaks of an earlier read."""
+    monkeypatch.setattr(bounded, "LONGEST_LINE", 64)
+
+    class Slow(io.BytesIO):
+        def readinto(self, buffer):
+            return super().readinto(memoryview(buffer)[:20])
+
+    guard, buffer = LineGuard(Slow(b"x" * 1000)), bytearray(b"\n" * 50)
+    assert [guard.readinto(buffer) for _ in range(3)] == [20] * 3
+    with pytest.raises(LongLine, match="64"):
+        guard.readinto(buffer)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3, 5, 16, 17, 36, 1000])
+def test_the_line_of_a_byte(monkeypatch, offset):
+    monkeypatch.setattr(bounded, "CHUNK", 16)
+    text = b"a\nbc\n\n" * 6
+    assert bounded.line_number(io.BytesIO(text), offset) == text[:offset].count(b"\n") + 1
+
+
+@pytest.mark.parametrize("line", ["\n", " \n", "\t\r\n"])
+def test_more_blank_lines_than_others(tmp_path, line):
+    assert len(lines_of(write(tmp_path / "few", line * 5))) == 5
+    assert len(lines_of(write(tmp_path / "half", "a\n" * 6 + line * 6))) == 12
+    path = write(tmp_path / "many", "a\n" * 6 + line * 100)
+    with pytest.raises(DataError, match=rf"--text {path}:13: 7 of the lines .* blank: .*remove them"):
+        lines_of(path)
+
+
+def test_text_that_is_none(tmp_path):
+    path = write(tmp_path / "text", b"a\nb\n\xff\xfe\n")
+    with pytest.raises(DataError, match=rf"--text {path}:3: not UTF-8.*iconv"):
+        lines_of(path)
+    for name, reason in (("missing", "no such file"), ("", "cannot be read")):
+        with pytest.raises(DataError, match=rf"--text {tmp_path}/?{name}: {reason}.*check the path"):
+            lines_of(tmp_path / name)
+
+
+def test_a_disk_that_fails_while_it_is_read(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(LineGuard, "readinto", fail)
+    with pytest.raises(DataError, match=r"text: cannot be read \(Input/output error\); check the disk"):
+        lines_of(write(tmp_path / "text", "a\n"))
+
+
+# --- JSON
+
+
+def read_json(path: Path, content: bytes | str):
+    return bounded.read_json(write(path, content), DataError, remedy="mend it")
+
+
+def test_json_comes_back(tmp_path):
+    value = {"a": [1, 2.5, None, "é\u2028", 10**4000], "nested": [[[[[]]]]]}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(value))
+    assert bounded.read_json(path, DataError, largest=5000) == value
+    assert read_json(path, "1") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", r"not JSON \("),
+        ("{", r"not JSON \("),
+        ('{"a": 1} b', r"not JSON \("),
+        ("\ufeff1", r"not JSON \("),
+        (b"\xff", r"not JSON \(.*utf-8"),
+        ("\0" * 30, r"not JSON \("),
+        ('"' + "x" * 1000 + '"', "longer than 1,000 bytes"),
+    ],
+)
+def test_json_that_is_none(tmp_path, content, reason):
+    path = tmp_path / "a.json"
+    with pytest.raises(DataError, match=rf"{path}: {reason}.*; mend it$"):
+        read_json(path, content)
+
+
+@pytest.mark.parametrize("shape", ["{}", '{{"a": {}}}', "[1, {}]", "-{}"])
+def test_endless_numbers(shape):
+    for digits in (4301, 1_000_000):
+        with pytest.raises(DataError, match=r"here: .*a number with thousands of digits.*; mend it"):
+            bounded.parse_json(shape.format("7" * digits), "here", DataError, remedy="mend it")
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 200_000, "[" * 200_000 + "]" * 200_000])
+def test_endless_nesting(text):
+    for content in (text, text.encode()):
+        with pytest.raises(DataError, match=r"here: .*nested too deeply.*; mend it"):
+            bounded.parse_json(content, "here", DataError, remedy="mend it")
+
+
+def test_a_file_that_is_larger_than_it_may_be(tmp_path):
+    path = tmp_path / "sparse"
+    with open(path, "wb") as file:
+        file.truncate(1 << 32)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=rf"--it {path}: longer than 100 bytes.*; mend it$"):
+        bounded.read_bytes(path, DataError, 100, "mend it", "--it")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    assert bounded.read_bytes(write(path, "x" * 100), DataError, 100) == b"x" * 100
+    with pytest.raises(DataError, match=r"missing: cannot be read \(No such file.*check the path"):
+        bounded.read_bytes(tmp_path / "missing", DataError, 100)
+
+
+def test_what_has_no_size():
+    for size, refused in ((100, False), (101, True)):
+        reading, writing = os.pipe()
+        os.write(writing, b"x" * size)
+        os.close(writing)
+        with contextlib.nullcontext() if not refused else pytest.raises(DataError, match="longer than 100 bytes"):
+            assert bounded.read_bytes(f"/dev/fd/{reading}", DataError, 100) == b"x" * 100
+        os.close(reading)
+
+
+# --- memory
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "memory ran out (MemoryError)"),
+        (MemoryError("Unable to allocate 4 GiB\nfor an array"), "memory ran out (Unable to allocate 4 GiB)"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory ran out (DefaultCPUAllocator"),
+        (RuntimeError("CUDA out of memory. Tried"), "memory ran out (CUDA out of memory"),
+        (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
+    ],
+)
+def test_what_says_that_memory_ran_out(error, said):
+    message = exhausted(error)
+    assert said in message
+    assert "\n" not in message
+    assert "smaller files" in message or "again" in message
+
+
+def test_what_does_not():
+    assert exhausted(RuntimeError("shape mismatch")) is None
+    assert exhausted(ValueError("of anything")) is None

@@ -1,0 +1,487 @@
+"""embinit run without a training: what a command says, what a folder holds, what is refused, what is recorded.
+
+The training is replaced by a function that writes a log and a checkpoint; `integration/test_run.py` has real ones.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from run_folders import configuration, json_line, refused, stamped, write_log
+
+from embinit_fairseq import bounded, machine
+from embinit_fairseq.cli.main import main
+from embinit_fairseq.cli.run import _Screen as Screen
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.runs import launch
+from embinit_fairseq.runs.command import (
+    DATA,
+    data_hashes,
+    differences,
+    fixed_words,
+    labels_of,
+    parse_command,
+)
+from embinit_fairseq.runs.logs import LogReader, RunLog
+from embinit_fairseq.runs.record import read_record
+
+TRAIN = "fairseq-train bin --arch lstm --lr 0.1 --adam-betas (0.9,0.98) --fp16 --clip-norm -0.5 --max-epoch 2"
+
+
+def command(text: str):
+    return parse_command(text.split())
+
+
+# ---- commands -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "fairseq-train",
+        "/opt/venv/bin/fairseq-train",
+        "python -m fairseq_cli.train",
+        "python /src/fairseq_cli/train.py",
+        "torchrun --standalone --nproc-per-node 2 --no-python fairseq-train",
+        "srun --gpus-per-task 1 python3 -m fairseq_cli.train",
+        "env OMP_NUM_THREADS=2 nice -n 5 fairseq-train",
+    ],
+)
+def test_the_training_is_found_behind_any_launcher(start) -> None:
+    found = command(f"{start} bin --arch lstm")
+    assert found.launcher == tuple(start.split())
+    assert found.arguments == ("bin", "--arch", "lstm")
+    assert found.options == {DATA: ("bin",), "--arch": ("lstm",)}
+
+
+@pytest.mark.parametrize("text", ["", "bash train.sh", "python train.py bin", "fairseq-generate bin", "python -m x y"])
+def test_what_is_no_training_is_refused(text) -> None:
+    with pytest.raises(OptionError, match="fairseq-train DATA"):
+        command(text)
+
+
+def test_hydra_is_named() -> None:
+    with pytest.raises(OptionError, match=r"fairseq-hydra-train .*give the same options to fairseq-train"):
+        command("fairseq-hydra-train task.data=bin")
+
+
+def test_options_and_their_values() -> None:
+    found = command(
+        "fairseq-train bin --lr 0.1 -s de --adam-betas=(0.9) --fp16 --clip-norm -0.5 --max-sentences 8 --lr 1"
+    )
+    assert found.options == {
+        DATA: ("bin",),
+        "--lr": ("1",),  # the last counts, as for argparse
+        "--source-lang": ("de",),
+        "--adam-betas": ("(0.9)",),
+        "--fp16": (),
+        "--clip-norm": ("-0.5",),
+        "--batch-size": ("8",),
+    }
+
+
+def test_data_behind_an_option_are_found_where_there_are_any(tmp_path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/dict.txt").touch()
+    (tmp_path / "plugin").mkdir()
+    words = ["fairseq-train", "--user-dir", str(tmp_path / "plugin"), "--fp16", str(tmp_path / "bin")]
+    found = parse_command(words)
+    assert found.data() == [tmp_path / "bin"]
+    assert found.options["--fp16"] == ()
+    with pytest.raises(DataError, match="fairseq-train DATA"):
+        parse_command(words[:-1]).data()
+    with pytest.raises(DataError, match=r"DATA nowhere: no such folder.*fairseq-preprocess"):
+        command("fairseq-train nowhere --fp16").data()
+
+
+@given(st.lists(st.sampled_from(["--max-epoch", "--lr", "--fp16", "--log-interval", "3", "-1"]), max_size=8))
+def test_free_options_make_no_difference(words) -> None:
+    """Oracle: the options of the words that are not free, taken one by one."""
+    old, new = command("fairseq-train bin"), parse_command(["fairseq-train", "bin", *words])
+    expected = {flag for flag in ("--lr", "--fp16") if flag in words}
+    assert {text.split()[0] for text in differences(old, new) if text.startswith("--")} == expected
+    assert not {"--max-epoch", "--log-interval"} & set(fixed_words(words))
+
+
+def test_differences_name_flag_old_and_new_value() -> None:
+    old = command(TRAIN)
+    new = command("torchrun fairseq-train other --arch lstm --lr 0.2 --adam-betas (0.9,0.98) --clip-norm -0.5 --seed 3")
+    assert differences(old, new) == [
+        "--lr was 0.1, is 0.2",
+        "--fp16 was given, is not given",
+        "--seed was not given, is 3",
+    ]
+
+
+def test_words_that_must_stay_in_a_grid() -> None:
+    words = ["--save-every", "50", "--lr", "1e-3", "--", "--max-update", "9", "--label", "a b"]
+    assert shlex.join(fixed_words(words)) == "--lr 1e-3 -- --label 'a b'"
+
+
+def test_save_dir_is_added_and_another_one_refused(tmp_path) -> None:
+    assert command(TRAIN).saving_to(tmp_path).words[-2:] == ("--save-dir", str(tmp_path))
+    same = parse_command([*TRAIN.split(), "--save-dir", f"{tmp_path}/"])
+    assert same.saving_to(tmp_path) == same
+    with pytest.raises(OptionError, match="--save-dir elsewhere"):
+        command(f"{TRAIN} --save-dir elsewhere").saving_to(tmp_path)
+
+
+def test_labels() -> None:
+    assert labels_of(command(TRAIN), {}) == {"arch": "lstm", "init": "none", "seed": "1"}
+    given = command(f"{TRAIN} --embed-init xavier --seed 3")
+    assert labels_of(given, {"arch": "mine", "x": "y"}) == {"arch": "mine", "x": "y", "init": "xavier", "seed": "3"}
+
+
+# ---- hashes ---------------------------------------------------------------------------------------------------------
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_hashes_of_data(tmp_path) -> None:
+    files = {"dict.de.txt": "a 1\n", "input0/train.bin": "b", "label/dict.txt": "c", "preprocess.log": "d"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    expected = {name: sha(text) for name, text in files.items() if name != "preprocess.log"}
+    assert data_hashes([tmp_path]) == {"all": sha("".join(f"{n} {v}\n" for n, v in expected.items())), **expected}
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/train.de").write_text("x")
+    found = data_hashes([tmp_path / "raw", tmp_path / "label"])
+    assert list(found) == ["all", f"{tmp_path}/raw/train.de", f"{tmp_path}/label/dict.txt"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty: holds no files"):
+        data_hashes([tmp_path / "empty"])
+
+
+def test_hashes_of_vectors(tmp_path) -> None:
+    (tmp_path / "v.txt").write_text("a 1 2\n")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf/config.json").write_text("{}")
+    words = ["--embed-init-path", f"encoder={tmp_path}/v.txt", f"decoder={tmp_path}/hf", "encoder_p=nowhere"]
+    found = parse_command(["fairseq-train", "bin", *words]).vector_hashes()
+    assert found == {f"{tmp_path}/v.txt": sha("a 1 2\n"), f"{tmp_path}/hf": sha(f"config.json {sha('{}')}\n")}
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+
+class Training:
+    """In place of `launch._train`: epochs up to --max-epoch, 10 updates and a second of two processors each."""
+
+    def __init__(self) -> None:
+        self.calls, self.code, self.losses, self.saves = [], 0, {1: 4.0, 2: 3.0, 3: 3.5}, True
+
+    def __call__(self, folder, given, record, log_file, watch) -> int:
+        self.calls.append(str(given))
+        last = int(given.option("--max-epoch", "1"))
+        lines = write_log(folder / "one", self.messages(last), configuration()).read_text()
+        (folder / "one").unlink()
+        log_file.write((lines if not self.code else lines.replace("done training", "no")).encode())
+        log_file.flush()
+        if self.saves:
+            (folder / "checkpoints").mkdir(exist_ok=True)
+            (folder / "checkpoints/checkpoint_last.pt").touch()
+        record["sessions"] = [*record["sessions"], {"wall_s": 1.5, "cpu_s": 2.0, "exit": self.code}]
+        launch.write_record(folder / "training.json", record)
+        return self.code
+
+    def messages(self, last):
+        for epoch in range(1, last + 1):
+            yield "valid", json_line("valid", epoch, 10 * epoch, loss=self.losses[epoch])
+            yield "train", json_line("train", epoch, 10 * epoch, loss=5.0 - epoch)
+
+
+@pytest.fixture
+def training(monkeypatch) -> Training:
+    training = Training()
+    monkeypatch.setattr(launch, "_train", training)
+    monkeypatch.setattr(launch, "_check_program", lambda command: None)
+    monkeypatch.setattr(machine, "git_revision", lambda: "r")
+    monkeypatch.setattr(machine, "hardware", lambda: {"cpu": "c", "cores": 2, "threads": 1, "gpus": []})
+    return training
+
+
+@pytest.fixture
+def call(tmp_path, training):
+    """launch.run with the data tmp_path/bin."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/dict.txt").write_text("a 1\n")
+
+    def run(*options: str, **request: object) -> launch.Outcome:
+        words = ["fairseq-train", str(tmp_path / "bin"), "--arch", "lstm", *options]
+        return launch.run(launch.Request(tmp_path / "run", words, **request))
+
+    return run
+
+
+def result(tmp_path: Path) -> dict:
+    return read_record(tmp_path / "run/result.json")
+
+
+def test_a_run_leaves_its_record_and_its_result(tmp_path, call) -> None:
+    outcome = call("--max-epoch", "3", labels={"direction": "de-en"})
+    assert (outcome.code, outcome.started) == (0, True)
+    found = result(tmp_path)
+    assert found["labels"] == {"direction": "de-en", "arch": "lstm", "init": "none", "seed": "1"}
+    assert found["best"]["epoch"] == 2
+    assert found["epochs"]["3"]["train_loss"] == 2.0
+    assert found["time"]["cpu_s"] == 2.0
+    assert found["time"]["wall_s"] == 1.5
+    assert found["data"]["dict.txt"] == sha("a 1\n")
+    assert f"--save-dir {tmp_path}/run/checkpoints" in found["command"]
+
+
+def test_the_same_call_again_does_nothing_and_more_epochs_go_on(tmp_path, call, training) -> None:
+    call("--max-epoch", "2")
+    again = call("--max-epoch", "2")
+    assert (again.started, len(training.calls)) == (False, 1)
+    assert "finished before" in again.notes[0]
+    assert not call("--max-epoch", "1").started, "it has two"
+    assert not call("--max-epoch", "2", "--num-workers", "3").started, "no reason to train"
+    (tmp_path / "run/result.json").write_text(
+        json.dumps({**result(tmp_path), "scores": {"bleu": {"score": 1.0, "signature": "s"}}})
+    )
+    assert result(tmp_path)["scores"]
+    call("--max-epoch", "2")
+    assert result(tmp_path)["scores"], "nothing was trained since"
+    assert call("--max-epoch", "3").started
+    assert list(result(tmp_path)["epochs"]) == ["1", "2", "3"]
+    assert result(tmp_path)["time"]["cpu_s"] == 4.0
+    assert result(tmp_path)["scores"] == {}, "they were those of another model"
+
+
+def test_a_run_that_was_killed_before_its_result_gets_it(tmp_path, call, training) -> None:
+    call("--max-epoch", "2")
+    (tmp_path / "run/result.json").unlink()
+    assert not call("--max-epoch", "2").started
+    assert result(tmp_path)["best"]["epoch"] == 2
+
+
+def test_a_failed_training_has_no_result(tmp_path, call, training) -> None:
+    training.code = 3
+    outcome = call("--max-epoch", "2")
+    assert (outcome.code, (tmp_path / "run/result.json").exists()) == (3, False)
+    training.code = 0
+    assert call("--max-epoch", "2").started
+
+
+def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, training) -> None:
+    training.code, training.saves = 1, False
+    call("--lr", "0.1")
+    training.code = 0
+    assert call("--lr", "0.2").code == 0
+    assert (tmp_path / "run/train.log").read_text().count("num. shared model params") == 1, "the log begins anew"
+    assert result(tmp_path)["time"]["cpu_s"] == 2.0
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("change", ["options", "data", "vectors"])
+def test_another_run_is_refused(tmp_path, call, training, ended, change) -> None:
+    (tmp_path / "v.txt").write_text("a 1 2\n")
+    vectors = ["--embed-init-path", f"encoder={tmp_path}/v.txt"]
+    training.code = 0 if ended else 1
+    call("--max-epoch", "2", *vectors)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    if change == "data":
+        (tmp_path / "bin/dict.txt").write_text("b 1\n")
+    elif change == "vectors":
+        (tmp_path / "v.txt").write_text("a 1 3\n")
+    with pytest.raises((OptionError, DataError)) as error:
+        call("--max-epoch", "3", *vectors, *(["--lr", "0.2"] if change == "options" else []))
+    expected = {"options": "--lr was not given, is 0.2", "data": "dict.txt", "vectors": f"{tmp_path}/v.txt"}
+    assert expected[change] in str(error.value)
+    assert "choose another folder" in str(error.value)
+    assert {path: path.read_bytes() for path in before} == before
+    assert len(training.calls) == 1
+
+
+def test_labels_and_metric_stay_unless_they_are_given_again(tmp_path, call) -> None:
+    call(labels={"a": "1", "b": "2"}, metric="bleu", higher=True)
+    call(labels={"b": "3"})
+    found = result(tmp_path)
+    assert {key: found["labels"][key] for key in "ab"} == {"a": "1", "b": "3"}
+    assert (found["metric"], found["higher_is_better"]) == ("valid_bleu", True)
+    call(metric="valid_loss")
+    assert (result(tmp_path)["metric"], result(tmp_path)["best"]["valid_loss"]) == ("valid_loss", 4.0)
+
+
+def test_the_metric_of_the_command(tmp_path, call) -> None:
+    outcome = call("--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric")
+    assert (outcome.record["metric"], outcome.record["higher_is_better"]) == ("valid_bleu", True)
+    assert outcome.record["best"] == {}
+    assert "valid_bleu: not logged" in outcome.notes[0]
+    assert "valid_loss" in outcome.notes[0]
+
+
+def test_the_last_checkpoint_of_max_update_is_the_end(tmp_path, call, training) -> None:
+    """fairseq would do one update more if it were started again: it saves, and only then says that it is done."""
+    training.code = 137
+    call("--max-update", "10")
+    log = tmp_path / "run/train.log"
+    log.write_text(
+        log.read_text() + "... | Saved checkpoint x/checkpoint_last.pt (epoch 1 @ 10 updates, score 4.0) ...\n"
+    )
+    assert not call("--max-update", "10").started
+    assert result(tmp_path)["best"]["epoch"] == 1
+
+
+def test_folders_of_earlier_versions_go_on(tmp_path, call, training) -> None:
+    """training.json without sessions and times; a result whose log is gone."""
+    call("--max-epoch", "2")
+    old = {key: value for key, value in result(tmp_path).items() if key not in ("sessions", "times")}
+    for name in ("training.json", "result.json"):
+        (tmp_path / "run" / name).write_text(json.dumps(old))
+    (tmp_path / "run/train.log").unlink()
+    assert not call("--max-epoch", "2").started
+    assert list(result(tmp_path)["epochs"]) == ["1", "2"]
+    assert call("--max-epoch", "3").started
+    assert result(tmp_path)["sessions"][0]["cpu_s"] is None
+    assert "cpu_s" not in result(tmp_path)["time"], "the first session's is not known"
+
+
+def test_two_calls_in_one_folder(tmp_path, call, monkeypatch) -> None:
+    monkeypatch.setattr(launch, "_PATIENCE", 0.0)
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run/train.log").open("ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        with pytest.raises(OptionError, match="another call is training in this folder"):
+            call()
+    assert call().code == 0
+
+
+def test_damaged_records_are_named(tmp_path, call) -> None:
+    call()
+    (tmp_path / "run/training.json").write_text('{"labels"')
+    with pytest.raises(DataError, match=r"training\.json: not JSON"):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (["run", "{}/a"], ["no command", "fairseq-train DATA"]),
+        (["run", "{}/a", "--", "bash", "x.sh"], ["bash x.sh", "fairseq-train DATA"]),
+        (["run", "{}/a", "--", "fairseq-train", "{}/none"], ["DATA {}/none", "fairseq-preprocess"]),
+        (["run", "{}/a", "--label", "x", "--", "fairseq-train", "{}/bin"], ["--label x", "KEY=VALUE"]),
+        (["run", "{}/a", "--", "no-such", "fairseq-train", "{}/bin"], ["no-such: no such program"]),
+        (["run", "{}/file", "--", "fairseq-train", "{}/bin"], ["{}/file: cannot be written", "another folder"]),
+    ],
+)
+def test_wrong_calls_leave_nothing(tmp_path, capsys, arguments, messages) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/dict.txt").touch()
+    (tmp_path / "file").touch()
+    message = refused(capsys, *(text.format(tmp_path) for text in arguments))
+    assert all(text.format(tmp_path) in message for text in messages), message
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_the_command_prints(tmp_path, call, capsys) -> None:
+    words = ["--", "fairseq-train", str(tmp_path / "bin"), "--max-epoch", "2"]
+    assert main(["run", str(tmp_path / "run"), "--label", "x=y", *words]) == 0
+    assert "best valid_loss 3 bits at epoch 2 of 2" in capsys.readouterr().out
+    assert main(["run", str(tmp_path / "run"), "--json", *words]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["labels"]["x"] == "y"
+    assert "finished before" in captured.err
+
+
+# ---- times ----------------------------------------------------------------------------------------------------------
+
+
+def test_times_of_validations_are_those_of_all_sessions() -> None:
+    record = {"sessions": [{"wall_s": 10.0, "cpu_s": 7.0}, {"wall_s": 2.0, "cpu_s": 1.0}], "times": {"5": "earlier"}}
+    log, timed = RunLog(validations={10: {}}), set()
+    launch._note_validations(record, log, timed)
+    record["sessions"][-1]["wall_s"] = 3.0
+    log.validations[20] = {}
+    launch._note_validations(record, log, timed)
+    assert record["times"] == {
+        "5": "earlier",
+        "10": {"wall_s": 12.0, "cpu_s": 8.0},
+        "20": {"wall_s": 13.0, "cpu_s": 8.0},
+    }
+    record["sessions"][0]["cpu_s"] = None
+    launch._note_validations(record, RunLog(validations={30: {}}), timed)
+    assert record["times"]["30"] == {"wall_s": 13.0, "cpu_s": None}
+
+
+def test_processor_seconds_of_this_process_grow() -> None:
+    import os
+    import time
+
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("no /proc")
+    before = machine.processor_seconds(os.getpid())
+    deadline = time.process_time() + 0.2
+    while time.process_time() < deadline:
+        pass
+    after = machine.processor_seconds(os.getpid())
+    assert 0.1 <= after - before < 5
+
+
+# ---- what is shown --------------------------------------------------------------------------------------------------
+
+
+def shown(capsys, lines: list[str], verbose: bool = False, failed: bool = False) -> list[str]:
+    """What stands on standard error after these lines of a log."""
+    screen, reader = Screen(verbose), LogReader(Path("log"))
+    for line in lines:
+        reader.take(line)
+        screen.show(line, reader)
+    if failed:
+        screen.show_last()
+    return capsys.readouterr().err.splitlines()
+
+
+def test_validations_warnings_and_our_own_records_are_shown(capsys) -> None:
+    lines = [
+        stamped("fairseq_cli.train", configuration(), 1),
+        stamped("fairseq_cli.train", "LSTMModel(", 2),
+        "  (encoder): LSTMEncoder()",
+        stamped("embinit_fairseq.hooks", "encoder  64 x 8  xavier", 3),
+        "  coverage 100 %",
+        stamped("train_inner", json.dumps({"epoch": 1, "update": 0.9, "loss": "5.0", "num_updates": "8"}), 4),
+        stamped("fairseq.tasks", "no such word", 5).replace("INFO", "WARNING"),
+        stamped("valid", json_line("valid", 1, 1250, loss=4.0, ppl=16, best_loss=4.0, wps=9), 6),
+        stamped("train", json_line("train", 1, 1250, loss=5.0), 7),
+    ]
+    assert shown(capsys, lines) == [
+        lines[3],
+        lines[4],
+        lines[6],
+        "epoch 1, update 1,250: valid_loss 4, valid_ppl 16",
+    ]
+    assert shown(capsys, lines, verbose=True) == lines
+
+
+def test_why_a_training_has_failed(capsys) -> None:
+    record = stamped("fairseq_cli.train", "begin", 1)
+    usage = ["usage: fairseq-train [-h]", "fairseq-train: error: unrecognized arguments: --x"]
+    assert shown(capsys, [record, *usage], failed=True) == usage[1:]
+    traceback = ["Traceback (most recent call last):", "  File x", "ValueError: of something"]
+    assert shown(capsys, [record, *traceback], failed=True) == [record, *traceback]
+
+
+def test_an_endless_line_of_a_training_is_read_in_parts(tmp_path, monkeypatch):
+    """Not from its beginning at every look; a line that is only not at its end yet is."""
+    monkeypatch.setattr(bounded, "LONGEST_LINE", 10)
+    taken, stream = [], io.BytesIO(b"short\n" + b"x" * 25)
+
+    def look(to_end=False):
+        launch._read(stream, LogReader(tmp_path / "log"), lambda line, _: taken.append(line), to_end)
+        return taken
+
+    assert look() == ["short", "x" * 10, "x" * 10]
+    assert look() == ["short", "x" * 10, "x" * 10]
+    assert look(to_end=True)[3:] == ["x" * 5]
