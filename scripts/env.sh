@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Finds the environment of the recipes; to be sourced at their head:
+#   source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
+#
+# VENV names the virtual environment (default: the activated one if it has the plugin, else <repository>/.venv, which is
+# made by setup.sh if it is missing). Sets REPO, PLUGIN (for --user-dir) and CPU (--cpu where there is no GPU). With -h or
+# --help a recipe prints the comment at its head.
+set -euo pipefail
+
+case ${1:-} in
+  -h | --help)
+    awk 'NR > 1 { if (!/^#/) exit; if (/^# shellcheck/) next; sub(/^# ?/, ""); print }' "$0"
+    exit 0
+    ;;
+esac
+
+# die MESSAGE...: one line that says what is wrong and what to do.
+die() {
+  echo "$(basename "$0"): error: $* (see $(basename "$0") --help)" >&2
+  exit 2
+}
+
+REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PLUGIN=$REPO/embinit_fairseq
+[[ ! -x ${VIRTUAL_ENV:-}/bin/embinit || ! -x ${VIRTUAL_ENV:-}/bin/fairseq-train ]] || VENV=${VENV:-$VIRTUAL_ENV}
+VENV=${VENV:-$REPO/.venv}
+[[ -x $VENV/bin/fairseq-train && -x $VENV/bin/embinit ]] || bash "$REPO/scripts/setup.sh" "$VENV" >&2
+PATH=$VENV/bin:$PATH
+# shellcheck disable=SC2034 # the recipes use it
+CPU=(--cpu)
+if [[ -n ${CUDA_VISIBLE_DEVICES-0} ]] && compgen -G "/dev/nvidia[0-9]*" >/dev/null; then
+  # shellcheck disable=SC2034 # the recipes use it
+  CPU=()
+fi
+export REPO PLUGIN VENV PATH
+
+# settings FOLDER NAME=VALUE ...: what a folder is made with, in FOLDER/settings; others need another folder.
+settings() {
+  local folder=$1 now
+  now=$(printf '%s\n' "${@:2}")
+  if [[ -f $folder/settings && $(<"$folder/settings") != "$now" ]]; then
+    die "$folder was made with $(paste -sd ' ' "$folder/settings"), not with ${*:2}: name another folder, or remove it"
+  fi
+  mkdir -p "$folder" || die "$folder: cannot be made; name another folder"
+  printf '%s\n' "$now" >"$folder/settings"
+}
+
+# fetch URL SHA256 FILE: download, unless the file is there; never leaves a wrong or half file behind.
+fetch() {
+  [[ ! -f $3 ]] || return 0
+  mkdir -p "$(dirname "$3")"
+  curl --fail --silent --show-error --location --retry 3 --output "$3.part" "$1" ||
+    die "$1: cannot be downloaded; check the connection, or set DATA to a folder with a copy"
+  echo "$2  $3.part" | sha256sum --check --quiet || die "$1: not the file it was ($3.part); try again, or set DATA to a copy"
+  mv "$3.part" "$3"
+}
