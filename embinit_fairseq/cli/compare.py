@@ -14,6 +14,7 @@ from embinit_fairseq.cli import plot_curves
 from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.files import check_place, made_folder, write_json, write_text
+from embinit_fairseq.plots.curves import draw, try_to_draw
 from embinit_fairseq.runs.bootstrap import (
     SeedTest,
     Texts,
@@ -158,7 +159,7 @@ def _write(args: argparse.Namespace, tables: Sequence[Table], text: str, record:
     with made_folder(output):
         has_curves = any(table.curves() for table in tables)
         further = () if args.metric else ("valid_bleu",)
-        drawn = has_curves and plot_curves.try_to_draw(plot_curves.draw, tables, picture, args.unit, args.x, further)
+        drawn = has_curves and try_to_draw(draw, tables, picture, args.unit, args.x, further)
         files = [str(output / name) for name in ("results.md", "results.json")] + ([str(picture)] if drawn else [])
         if not drawn:
             picture.unlink(missing_ok=True)  # of an earlier comparison

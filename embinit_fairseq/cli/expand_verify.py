@@ -43,8 +43,8 @@ def verify(expansion: Expansion, folder: Path, paths: Sequence[str], quiet: bool
     `holds` is False if a method with a bound exceeds it by more than rounding, or if a logit of an old word changed.
     """
     from embinit_fairseq.checkpoints.reading import load_checkpoint
-    from embinit_fairseq.cli.expand_histogram import draw
     from embinit_fairseq.expand.evaluation import histogram, read_text
+    from embinit_fairseq.plots.histograms import draw_divergences
 
     text = read_text(expansion, expansion.builder.set_up(expansion.texts), paths)
     model, _ = expansion.builder.load(expansion.new_texts, load_checkpoint(folder / "model.pt")["model"])
@@ -64,7 +64,9 @@ def verify(expansion: Expansion, folder: Path, paths: Sequence[str], quiet: bool
     }
     histograms = {method: histogram(kl) for method, kl in kls.items()}
     write_json(folder / "verify.json", {**record, "histograms": histograms})
-    draw(expansion.request.checkpoint, expansion.recipe.count, methods, histograms, str(folder / "verify.png"))
+    draw_divergences(
+        expansion.request.checkpoint, expansion.recipe.count, methods, histograms, str(folder / "verify.png")
+    )
     return record
 
 

@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, VectorFileError
-from embinit_fairseq.plots import figure as plot_figure
+from embinit_fairseq.plots.maps import draw_correlations
+from embinit_fairseq.plots.style import add_picture_options, check_output, read_model
 from embinit_fairseq.vectors.compressed import open_bytes
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from embinit_fairseq.analysis.trained_model import TrainedModel
 
 HELP = "words and positions in the first attention of BERT-A"
-#: up to this length words are written beside a sentence's map
-_READABLE = 24
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Sentence:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    plot_figure.add_picture_options(parser)
+    add_picture_options(parser)
     add = parser.add_argument
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--sentence", metavar="WORDS", help="one sentence, tokenised as the training data")
@@ -59,11 +58,11 @@ def _head(text: str) -> int | None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, compute, draw, print."""
-    plot_figure.check_output(args.output)
+    check_output(args.output)
     _check_numbers(args)
     from embinit_fairseq.analysis.correlations import first_layer, mean_terms
 
-    model = plot_figure.read_model(args.checkpoint)
+    model = read_model(args.checkpoint)
     layer = first_layer(model)
     vocabulary = read_dictionary(args.dict)
     _check_dictionary(args, len(vocabulary), layer.embed_tokens.shape[0])
@@ -73,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     terms, count = mean_terms(layer, (sentence.tokens for sentence in bar), head)
     if not np.isfinite(terms).all():
         raise CheckpointError(f"{args.checkpoint}: embeddings hold NaN or infinity; take an earlier checkpoint")
-    draw(model, terms, sentences, args)
+    symbols = [sentence.symbols for sentence in sentences]
+    draw_correlations(model, terms, symbols, args.output, args.head, args.own_scale)
     record = _record(model, terms, count, sentences, args)
     if args.json:
         print_json(record)
@@ -183,31 +183,3 @@ def render(record: dict[str, Any]) -> str:
     for name, numbers in record["terms"].items():
         lines.append(f"{name:<22}{numbers['mean']:>10.3g}{numbers['std']:>10.3g}{numbers['std_over_keys']:>12.3g}")
     return "\n".join([*lines, "", f"picture: {record['picture']}"])
-
-
-def draw(model: TrainedModel, terms: np.ndarray, sentences: Sequence[Sentence], args: argparse.Namespace) -> None:
-    """Four panels in a row."""
-    from embinit_fairseq.analysis.correlations import TERMS
-
-    figure, panels = plot_figure.new_figure(4, 1)
-    shared = plot_figure.limits(terms[:4, 1:, 1:])
-    for axes, name, term in zip(panels, TERMS, terms):
-        low, high = plot_figure.limits(term[1:, 1:]) if args.own_scale else shared
-        image = plot_figure.draw_map(axes, term, name, cmap="viridis", vmin=low, vmax=high)
-        plot_figure.mark_cls(axes)
-        if args.own_scale:
-            plot_figure.colour_bar(figure, image, axes, "", term)
-    plot_figure.label_axes(panels, 4, "query", "key", *_ticks(terms.shape[-1], sentences))
-    if not args.own_scale:
-        plot_figure.colour_bar(figure, image, panels, "part of the logit", terms[:4])
-    of = "mean over the heads" if args.head is None else f"head {args.head}"
-    over = "one sentence" if len(sentences) == 1 else f"mean over {len(sentences)} sentences"
-    plot_figure.title(figure, model, f"{model.arch}, layer 1, {of}, {over}")
-    plot_figure.save(figure, args.output)
-
-
-def _ticks(length: int, sentences: Sequence[Sentence]) -> tuple[list[int], list[str]]:
-    """The words of a single short sentence, else positions."""
-    if len(sentences) == 1 and length <= _READABLE:
-        return list(range(length)), ["[CLS]", *sentences[0].symbols[1:]]
-    return plot_figure.position_ticks(length, has_cls=True)

@@ -13,12 +13,12 @@ import numpy as np
 from embinit_fairseq.analysis.histograms import ValueHistogram, embedding_tables, value_histograms
 from embinit_fairseq.analysis.transforms import FORMULAS, position_table
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.cli import plot_curves
 from embinit_fairseq.cli.vector_options import print_json, read_vectors
 from embinit_fairseq.errors import CheckpointError, OptionError
 from embinit_fairseq.init.alignment import align, plan
 from embinit_fairseq.init.report import describe
-from embinit_fairseq.plots import figure as plot_figure
+from embinit_fairseq.plots.histograms import draw_values, xavier_std
+from embinit_fairseq.plots.style import check_output
 from embinit_fairseq.vectors.open import FORMATS
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
@@ -53,11 +53,11 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"--bins {args.bins}: must be at least 2 and at most {_MOST_BINS:,}")
     if not 1 <= args.position_rows <= _MOST_ROWS:
         raise OptionError(f"--position-rows {args.position_rows}: must be at least 1 and at most {_MOST_ROWS:,}")
-    plot_figure.check_output(args.output)
+    check_output(args.output)
     tables = read_tables(args)
     edges, found = value_histograms(tables, args.bins, args.scaled)
     positions = {table.dim: position_std(args, table.dim) for table in found}
-    draw(edges, found, positions, args.scaled, args.output)
+    draw_values(edges, found, positions, args.scaled, args.output)
     record = _record(edges, found, positions, args)
     if args.json:
         print_json(record)
@@ -113,17 +113,13 @@ def _record(
             "dim": each.dim,
             **each.moments,
             "outside": each.outside,
-            "xavier_std": _xavier(each, args.scaled),
+            "xavier_std": xavier_std(each, args.scaled),
             "position_std": positions[each.dim],
             "density": each.density.tolist(),
         }
         for each in found
     ]
     return {"picture": args.output, "scaled": args.scaled, "edges": edges.tolist(), "tables": tables}
-
-
-def _xavier(table: ValueHistogram, scaled: bool) -> float:
-    return table.xavier_std * (math.sqrt(table.dim) if scaled else 1.0)
 
 
 def render(record: dict[str, Any]) -> str:
@@ -137,28 +133,3 @@ def render(record: dict[str, Any]) -> str:
         values = [table[key] for key in ("min", "max", "mean", "std", "xavier_std", "position_std")]
         lines.append(f"{table['name']:<{width}}{size:>12}" + "".join(f"{value:>12.4g}" for value in values))
     return "\n".join([*lines, "", f"picture: {record['picture']}"])
-
-
-def draw(edges: np.ndarray, found: list[ValueHistogram], positions: dict[int, float], scaled: bool, path: str) -> None:
-    """Densities as steps on a logarithmic scale; lines at + and - of each sigma, dashed Xavier's, dotted positions'."""
-    figure, (axes,) = plot_curves.new_panels(1, height=4.8)
-    for table in found:
-        label = f"{table.name}: sigma {table.moments['std']:.3g}"
-        steps = axes.stairs(table.density, edges, label=label, linewidth=1.3, baseline=None)
-        for sign in (-1, 1):
-            axes.axvline(sign * _xavier(table, scaled), color=steps.get_edgecolor(), linestyle="--", linewidth=0.9)
-    for std in sorted(set(positions.values())):
-        for sign in (-1, 1):
-            axes.axvline(sign * std, color="black", linestyle=":", linewidth=1)
-    axes.plot([], [], "--", color="0.4", label="Xavier's sigma for N x D")
-    axes.plot([], [], ":", color="black", label="positions' sigma" + ("" if scaled else " / sqrt(D)"))
-    axes.set_yscale("log")
-    reach = max(edges[-1], *(1.1 * std for std in positions.values()))
-    axes.set_xlim(-reach, reach)
-    axes.set_xlabel("value" + (" times sqrt(D)" if scaled else ""))
-    axes.set_ylabel("density")
-    axes.grid(alpha=0.3)
-    legend = figure.legend(loc="outside lower center", fontsize=8)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-    plot_figure.save(figure, path)

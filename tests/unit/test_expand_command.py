@@ -11,12 +11,12 @@ from expand_checkpoints import TEXT, argv, logits, make, text_of
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
-from embinit_fairseq.cli import expand_histogram, expand_verify
+from embinit_fairseq.cli import expand_verify
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.expand import evaluation as expand_run
 from embinit_fairseq.expand import expansion
 from embinit_fairseq.expand import expansion as expand_output
-from embinit_fairseq.plots import figure as plot_figure
+from embinit_fairseq.plots import histograms, style
 
 
 def lowered(model):
@@ -165,15 +165,15 @@ def test_every_place_is_masked_once_in_seven_sentences():
 
 def test_each_panel_shows_the_counts_of_its_method(monkeypatch):
     figures = []
-    monkeypatch.setattr(plot_figure, "save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(style, "save", lambda figure, path: figures.append(figure))
     methods = {"avg": {"mean": 0.1, "bound": 0.2}, "zeros": {"mean": 3.0, "bound": None}}
-    histograms = {"avg": {"edges": [0.0, 0.1, 0.2], "counts": [1, 2]}, "zeros": {"edges": [2.0, 4.0], "counts": [3]}}
-    expand_histogram.draw("run/c.pt", 3, methods, histograms, "a.png")
+    counts = {"avg": {"edges": [0.0, 0.1, 0.2], "counts": [1, 2]}, "zeros": {"edges": [2.0, 4.0], "counts": [3]}}
+    histograms.draw_divergences("run/c.pt", 3, methods, counts, "a.png")
     for axes, (method, title) in zip(figures[0].axes, {"avg": "avg: mean 0.1", "zeros": "zeros: mean 3"}.items()):
         (steps,) = axes.patches
         assert axes.get_title() == title
-        assert steps.get_data().values.tolist() == histograms[method]["counts"]
-        assert steps.get_data().edges.tolist() == histograms[method]["edges"]
+        assert steps.get_data().values.tolist() == counts[method]["counts"]
+        assert steps.get_data().edges.tolist() == counts[method]["edges"]
         assert [line.get_xdata()[0] for line in axes.get_lines()] == [0.2] * (method == "avg")
 
 

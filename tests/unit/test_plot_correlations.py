@@ -14,7 +14,7 @@ from embinit_fairseq.analysis.correlations import TERMS, first_layer, mean_terms
 from embinit_fairseq.analysis.trained_model import trained_model
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.plots import figure as plot_figure
+from embinit_fairseq.plots import style
 
 TOKENS = [0, 4, 6, 3, 5, 9, 2]
 D = made.C // made.HEADS
@@ -156,8 +156,8 @@ def argv(tmp_path):
 
 @pytest.fixture
 def figures(monkeypatch):
-    drawn, save = [], plot_figure.save
-    monkeypatch.setattr(plot_figure, "save", lambda figure, path: (drawn.append(figure), save(figure, path)))
+    drawn, save = [], style.save
+    monkeypatch.setattr(style, "save", lambda figure, path: (drawn.append(figure), save(figure, path)))
     return drawn
 
 

@@ -12,9 +12,8 @@ from run_folders import write_run
 
 from embinit_fairseq.analysis.histograms import value_histograms
 from embinit_fairseq.analysis.transforms import fairseq
-from embinit_fairseq.cli import plot_curves, plot_histogram
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.plots import figure as plot_figure
+from embinit_fairseq.plots import curves, histograms, style
 
 
 def printed(capsys, *arguments: object) -> dict:
@@ -37,8 +36,8 @@ def test_means_and_their_best_places(tmp_path, capsys) -> None:
 
 
 def test_a_line_with_a_band_and_a_ring(tmp_path) -> None:
-    _, (axes,) = plot_curves.new_panels(1)
-    plot_curves.draw_mean(axes, "name", {1: [2.0, 4.0], 2: [1.0, 2.0], 3: [3.0, 3.5]}, higher=False)
+    _, (axes,) = curves.new_panels(1)
+    curves.draw_mean(axes, "name", {1: [2.0, 4.0], 2: [1.0, 2.0], 3: [3.0, 3.5]}, higher=False)
     line, ring = axes.get_lines()
     assert line.get_xydata().tolist() == [[1, 3.0], [2, 1.5], [3, 3.25]]
     assert ring.get_xydata().tolist() == [[2, 1.5]]
@@ -48,9 +47,9 @@ def test_a_line_with_a_band_and_a_ring(tmp_path) -> None:
 
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_epochs_are_whole_numbers(epochs) -> None:
-    _, (axes,) = plot_curves.new_panels(1)
-    plot_curves.draw_mean(axes, "name", {epoch: [1.0] for epoch in range(1, epochs + 1)}, higher=False)
-    plot_curves.finish(axes, "title", "epoch", "loss")
+    _, (axes,) = curves.new_panels(1)
+    curves.draw_mean(axes, "name", {epoch: [1.0] for epoch in range(1, epochs + 1)}, higher=False)
+    curves.finish(axes, "title", "epoch", "loss")
     low, high = axes.get_xlim()
     assert [place for place in axes.get_xticks() if low <= place <= high] == list(range(1, epochs + 1))
 
@@ -59,7 +58,7 @@ def test_epochs_are_whole_numbers(epochs) -> None:
 def figures(monkeypatch):
     """Those that would have been written."""
     found = []
-    monkeypatch.setattr(plot_figure, "save", lambda figure, path: found.append(figure))
+    monkeypatch.setattr(style, "save", lambda figure, path: found.append(figure))
     return found
 
 
@@ -98,16 +97,16 @@ def test_compare_draws_validation_bleu_beside_what_chose_the_checkpoints(tmp_pat
 
 
 def test_units() -> None:
-    assert [convert(3.0) for convert in plot_curves.UNITS.values()] == pytest.approx([3.0, 3 * math.log(2), 8.0])
-    assert plot_curves.UNITS["perplexity"](5000.0) == math.inf
-    assert plot_curves.UNITS["perplexity"](1023.5) == pytest.approx(2.0**1023.5)
+    assert [convert(3.0) for convert in curves.UNITS.values()] == pytest.approx([3.0, 3 * math.log(2), 8.0])
+    assert curves.UNITS["perplexity"](5000.0) == math.inf
+    assert curves.UNITS["perplexity"](1023.5) == pytest.approx(2.0**1023.5)
 
 
 def test_a_ring_is_not_where_a_mean_is_no_number() -> None:
-    _, (axes,) = plot_curves.new_panels(1)
-    plot_curves.draw_mean(axes, "name", {1: [1.0], 2: [math.nan], 3: [2.0]}, higher=False)
+    _, (axes,) = curves.new_panels(1)
+    curves.draw_mean(axes, "name", {1: [1.0], 2: [math.nan], 3: [2.0]}, higher=False)
     assert axes.get_lines()[1].get_xydata().tolist() == [[1, 1.0]]
-    plot_curves.draw_mean(axes, "diverged", {1: [math.nan]}, higher=False)
+    curves.draw_mean(axes, "diverged", {1: [math.nan]}, higher=False)
     assert len(axes.get_lines()) == 3  # no ring
 
 
@@ -166,7 +165,7 @@ def test_scaling_changes_the_axis_only() -> None:
 @pytest.mark.parametrize("scaled", [False, True])
 def test_lines_at_the_sigmas(figures, scaled) -> None:
     table = {"a": np.random.default_rng(0).normal(size=(40, 9)).astype(np.float32)}
-    plot_histogram.draw(*value_histograms(table, 11, scaled), {9: 0.5}, scaled, "h.png")
+    histograms.draw_values(*value_histograms(table, 11, scaled), {9: 0.5}, scaled, "h.png")
     lines = [line for line in figures[0].axes[0].get_lines() if len(line.get_xdata())]
     found = {style: [line.get_xdata()[0] for line in lines if line.get_linestyle() == style] for style in ("--", ":")}
     xavier = math.sqrt(2 / (40 + 9)) * (3 if scaled else 1)

@@ -17,7 +17,7 @@ from embinit_fairseq.analysis.position_maps import position_map
 from embinit_fairseq.analysis.trained_model import trained_model
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.plots import figure as plot_figure
+from embinit_fairseq.plots import style
 
 ENCODINGS = {
     "TUPE-A": (lambda: made.untied(), {}),
@@ -153,8 +153,8 @@ def saved(tmp_path):
 @pytest.fixture
 def figures(monkeypatch):
     """The figures that are drawn, beside being saved."""
-    drawn, save = [], plot_figure.save
-    monkeypatch.setattr(plot_figure, "save", lambda figure, path: (drawn.append(figure), save(figure, path)))
+    drawn, save = [], style.save
+    monkeypatch.setattr(style, "save", lambda figure, path: (drawn.append(figure), save(figure, path)))
     return drawn
 
 
