@@ -25,6 +25,7 @@ from torch import Tensor
 
 from embinit_fairseq.analysis.trained_model import TrainedModel
 from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
 #: query-to-key, as the paper writes them; then everything with a layer norm's or a projection's bias in it
 TERMS = ("word-to-word", "word-to-position", "position-to-word", "position-to-position", "constants")
@@ -145,9 +146,7 @@ def _split_layer_norm(parts: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
 
 
 def _not_added(model: TrainedModel) -> str:
-    encoding = {"untied": "TUPE", "relative": "BERT-R", "four_terms": "BERT-A^d"}.get(
-        str(model.options.get("position_encoding"))
-    )
-    what = f"{model.path} is a checkpoint of {model.arch}" + (f" ({encoding})" if encoding else "")
-    hint = "; its positions alone: embinit plot positions" if encoding in ("TUPE", "BERT-R") else ""
+    known = POSITION_ENCODINGS.get(str(model.options.get("position_encoding")))
+    what = f"{model.path} is a checkpoint of {model.arch}" + (f" ({known.name})" if known else "")
+    hint = "; its positions alone: embinit plot positions" if known else ""
     return f"{what}: only bert_a_* add positions to words, so that there are four correlations to tell apart{hint}"

@@ -14,12 +14,21 @@ from torch import Tensor
 
 from embinit_fairseq.analysis.trained_model import TrainedModel
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.modules.position_encoding import PositionEncoding, RelativePositions, untied_positions
+from embinit_fairseq.modules.position_encoding import (
+    POSITION_ENCODINGS,
+    PositionEncoding,
+    PositionSizes,
+    published_name,
+)
 
 #: longest map that is drawn without being asked for
 LONGEST = 512
 RESETS = ("official", "paper")
 _ABSOLUTE, _RELATIVE = "absolute.embed_positions.weight", "relative.embed_buckets.weight"
+#: in the names of parameters
+_POSITIONS, _TOKENS = ".positions.", ".embed_tokens.weight"
+#: enough to build any encoding
+_SMALL = PositionSizes(4, 1, 4, num_buckets=4, max_distance=8)
 
 
 @dataclass(frozen=True)
@@ -48,31 +57,41 @@ def position_map(model: TrainedModel, part: str | None = None, length: int | Non
     part: encoder, decoder or ELECTRA's generator; default the encoder if it has positions of this kind. Raises
     CheckpointError for a model without such positions, OptionError for a part or a length that it does not have.
     """
-    prefix, part = _find(model, part)
+    kind = str(model.options.get("position_encoding", "untied"))  # tupe_transformer has no such option
+    prefix, part = _find(model, part, kind)
     state = model.parameters(prefix)
     for name in {_ABSOLUTE, _RELATIVE} & set(state):  # their shapes say how the positions are built
         model.table(prefix + name)
-    longest = _longest(model, part, state)
+    sizes = _sizes(model, part, state)
+    module = _built(model, kind, sizes, state)
+    longest = module.max_positions or sizes.max_positions
     length = min(longest, LONGEST) if length is None else length
-    encoding, module = _encoding(model, part, state)
     has_cls = module.untie_cls or ".sentence_encoder." in prefix
     shortest = 2 + has_cls  # so that there is something to choose from besides [CLS]
     if not shortest <= length <= longest:
         raise OptionError(f"--length {length}: the {part} of {model.path} has {shortest} to {longest} positions")
-    scores = _bias(model, module, state, length)
+    scores = _bias(model, module, length)
     if part == "decoder":
         scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
+    encoding = published_name(kind, sizes.num_buckets > 0, bool(model.options.get("tupe_tie_cls")))
     return PositionMap(encoding, part, scores, has_cls, module.untie_cls)
 
 
-def _find(model: TrainedModel, part: str | None) -> tuple[str, str]:
+def _find(model: TrainedModel, part: str | None, kind: str) -> tuple[str, str]:
     """(what the names of the positions' parameters begin with, part)."""
-    suffixes = (_ABSOLUTE, _RELATIVE)
-    prefixes = {key[: -len(end)] for key in model.state for end in suffixes if key.endswith("." + end)}
+    prefixes = {key[: key.index(_POSITIONS) + len(_POSITIONS)] for key in model.state if _POSITIONS in key}
+    if model.options.get("position_encoding"):  # an encoding may have no parameters
+        prefixes |= {
+            key[: -len(_TOKENS)] + _POSITIONS for key in model.state if key.endswith(f"sentence_encoder{_TOKENS}")
+        }
     found = {prefix.partition(".")[0]: prefix for prefix in sorted(prefixes, reverse=True)}
-    if not found:
-        raise CheckpointError(_no_positions(model))
+    if not found or kind not in POSITION_ENCODINGS:
+        raise CheckpointError(
+            f"{model.path} is a checkpoint of {model.arch}, which has no positional correlation of this plugin; "
+            "tupe_*, bert_r_* and tupe_transformer have"
+        )
     part = part or ("encoder" if "encoder" in found else next(iter(found)))
+    _check_has_map(model, kind)
     if part not in found:
         raise OptionError(
             f"--part {part}: {model.path} ({model.arch}) has positions of this kind in its "
@@ -81,22 +100,33 @@ def _find(model: TrainedModel, part: str | None) -> tuple[str, str]:
     return found[part], part
 
 
-def _no_positions(model: TrainedModel) -> str:
-    what = f"{model.path} is a checkpoint of {model.arch}"
-    kind = model.options.get("position_encoding")
-    if kind == "added":
-        return (
-            f"{what} (BERT-A), whose positions are added to the embeddings, so that it has no map without words: use "
-            "embinit plot correlations"
+def _check_has_map(model: TrainedModel, kind: str) -> None:
+    known = POSITION_ENCODINGS[kind]
+    if type(known.build(_SMALL)).bias is PositionEncoding.bias:
+        hint = ": use embinit plot correlations" if kind == "added" else ""
+        raise CheckpointError(
+            f"{model.path} is a checkpoint of {model.arch} ({known.name}: {known.help}), which has no map without "
+            f"words{hint}"
         )
-    if kind == "four_terms":
-        return f"{what} (BERT-A^d), whose four correlations all depend on positions: it has no map without words"
-    return f"{what}, which has no positional correlation of this plugin; tupe_*, bert_r_* and tupe_transformer have"
 
 
-def _longest(model: TrainedModel, part: str, state: dict[str, Tensor]) -> int:
-    if _ABSOLUTE in state:
-        return state[_ABSOLUTE].shape[0] - int(_reset(model) is not None)
+def _sizes(model: TrainedModel, part: str, state: dict[str, Tensor]) -> PositionSizes:
+    """From the shapes of the parameters where there are some, else from the options."""
+    reset = _reset(model)
+    num_buckets, num_heads = state[_RELATIVE].shape if _RELATIVE in state else (0, None)
+    max_positions, embed_dim = state[_ABSOLUTE].shape if _ABSOLUTE in state else (None, 0)
+    return PositionSizes(
+        embed_dim,
+        num_heads or model.whole_number(f"{part}_attention_heads"),
+        _longest(model, part) if max_positions is None else max_positions - int(reset is not None),
+        num_buckets=num_buckets - int(bool(num_buckets) and _ABSOLUTE in state and reset == "official"),
+        max_distance=model.whole_number("max_rel_pos") if num_buckets else 0,
+        reset=reset,
+        bidirectional=part != "decoder",
+    )
+
+
+def _longest(model: TrainedModel, part: str) -> int:
     names = ("max_positions", "max_target_positions" if part == "decoder" else "max_source_positions")
     given = next((name for name in names if model.options.get(name)), None)
     return LONGEST if given is None else model.whole_number(given, 2)
@@ -112,35 +142,26 @@ def _reset(model: TrainedModel) -> str | None:
     return reset
 
 
-def _encoding(model: TrainedModel, part: str, state: dict[str, Tensor]) -> tuple[str, PositionEncoding]:
-    """(name as in Ke et al. 2021, the module with the trained parameters)."""
-    reset, bidirectional = _reset(model), part != "decoder"
-    num_buckets, num_heads = state[_RELATIVE].shape if _RELATIVE in state else (0, None)
-    max_distance = model.whole_number("max_rel_pos") if num_buckets else 0
+def _built(model: TrainedModel, kind: str, sizes: PositionSizes, state: dict[str, Tensor]) -> PositionEncoding:
+    """The module with the trained parameters, in double precision."""
     try:
-        if _ABSOLUTE not in state:
-            return "BERT-R", RelativePositions(num_heads, num_buckets, max_distance)
-        module = untied_positions(
-            state[_ABSOLUTE].shape[1],
-            num_heads or model.whole_number(f"{part}_attention_heads"),
-            _longest(model, part, state),
-            reset=reset,
-            num_buckets=num_buckets - int(bool(num_buckets) and reset == "official"),
-            max_distance=max_distance,
-            bidirectional=bidirectional,
-        )
+        module = POSITION_ENCODINGS[kind].build(sizes).double()
+        module.load_state_dict(state)
     except OptionError as error:
         raise CheckpointError(f"{model.path}: the options in it cannot be ({error})") from error
-    tied = ", [CLS] tied" if model.options.get("tupe_tie_cls") else ""
-    return ("TUPE-R" if num_buckets else "TUPE-A") + tied, module
+    except RuntimeError as error:
+        raise CheckpointError(_do_not_fit(model, error)) from error
+    return module
 
 
-def _bias(model: TrainedModel, module: PositionEncoding, state: dict[str, Tensor], length: int) -> np.ndarray:
-    """(H, T, T) in double precision."""
+def _bias(model: TrainedModel, module: PositionEncoding, length: int) -> np.ndarray:
+    """(H, T, T)."""
     try:
-        module.double().load_state_dict(state)
         with torch.no_grad():
             return module.bias(length).numpy()
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(f"{model.path}: its positions do not fit its options ({reason})") from error
+        raise CheckpointError(_do_not_fit(model, error)) from error
+
+
+def _do_not_fit(model: TrainedModel, error: RuntimeError) -> str:
+    return f"{model.path}: its positions do not fit its options ({' '.join(str(error).split())})"

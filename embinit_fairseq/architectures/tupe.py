@@ -12,13 +12,7 @@ from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules.encoder_layer import LayerConfig
 from embinit_fairseq.modules.heads import MaskedLMHead
 from embinit_fairseq.modules.position_bias import check_buckets
-from embinit_fairseq.modules.position_encoding import (
-    AddedPositions,
-    FourTermPositions,
-    PositionEncoding,
-    RelativePositions,
-    untied_positions,
-)
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes
 from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEncoder
 
 #: options of positions -> what they need to have an effect
@@ -102,27 +96,23 @@ def build_sentence_encoder(cfg: Any, dictionary: Any, shared: SentenceEncoder | 
 
 
 def _build_positions(cfg: Any) -> PositionEncoding:
-    kind, dim, num_heads = str(cfg.position_encoding), cfg.encoder_embed_dim, cfg.encoder_attention_heads
-    if kind != "untied":
-        for name in ("rel_pos", "tupe_tie_cls"):
-            if getattr(cfg, name):
-                raise OptionError(f"{flag(name)} {_POSITION_OPTIONS[name]} (--position-encoding is {kind})")
-    if cfg.rel_pos or kind == "relative":
+    kind = str(cfg.position_encoding)
+    known = POSITION_ENCODINGS[kind]
+    for name, has_effect in (("rel_pos", known.relative == "optional"), ("tupe_tie_cls", known.resets)):
+        if getattr(cfg, name) and not has_effect:
+            raise OptionError(f"{flag(name)} {_POSITION_OPTIONS[name]} (--position-encoding is {kind})")
+    buckets = known.has_buckets(cfg.rel_pos)
+    if buckets:
         check_buckets(cfg.rel_pos_bins, cfg.max_rel_pos)
-    if kind == "added":
-        return AddedPositions(dim, cfg.max_positions)
-    if kind == "relative":
-        return RelativePositions(num_heads, cfg.rel_pos_bins, cfg.max_rel_pos)
-    if kind == "four_terms":
-        return FourTermPositions(dim, cfg.max_positions)
-    return untied_positions(
-        dim,
-        num_heads,
+    sizes = PositionSizes(
+        cfg.encoder_embed_dim,
+        cfg.encoder_attention_heads,
         cfg.max_positions,
-        reset=None if cfg.tupe_tie_cls else str(cfg.tupe_reset),
-        num_buckets=cfg.rel_pos_bins if cfg.rel_pos else 0,
+        num_buckets=cfg.rel_pos_bins if buckets else 0,
         max_distance=cfg.max_rel_pos,
+        reset=str(cfg.tupe_reset) if known.resets and not cfg.tupe_tie_cls else None,
     )
+    return known.build(sizes)
 
 
 def function_options(cfg: Any) -> dict[str, Any]:
@@ -132,14 +122,17 @@ def function_options(cfg: Any) -> dict[str, Any]:
     """
     names = ["embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before"]
     names = [*(f"encoder_{name}" for name in names), "embedding_normalize", "activation_fn", "position_encoding"]
-    kind = str(cfg.position_encoding)
-    if kind != "relative":
+    known = POSITION_ENCODINGS[str(cfg.position_encoding)]
+    buckets = known.has_buckets(cfg.rel_pos)
+    if known.limited:
         names.append("max_positions")
-    if kind == "untied":
-        names += ["rel_pos", "tupe_tie_cls"]
-        if cfg.rel_pos and not cfg.tupe_tie_cls:
+    if known.relative == "optional":
+        names.append("rel_pos")
+    if known.resets:
+        names.append("tupe_tie_cls")
+        if buckets and not cfg.tupe_tie_cls:
             names.append("tupe_reset")
-    if kind == "relative" or (kind == "untied" and cfg.rel_pos):
+    if buckets:
         names += ["rel_pos_bins", "max_rel_pos"]
     return {name: getattr(cfg, name) for name in names}
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.export.trained import Trained
 from embinit_fairseq.files import write_json, write_text
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 from embinit_fairseq.version import VERSION
 
 if TYPE_CHECKING:
@@ -194,8 +195,7 @@ def configuration(trained: Trained, dtype: str) -> dict[str, Any]:
     import transformers
 
     cfg, dictionary = trained.model.cfg, trained.model.encoder.dictionary
-    untied = str(cfg.position_encoding) == "untied"
-    relative = str(cfg.position_encoding) == "relative" or (untied and cfg.rel_pos)
+    known = POSITION_ENCODINGS[str(cfg.position_encoding)]
     found = {
         "architectures": [_AUTO_MAP[trained.auto_class].rpartition(".")[2]],
         "auto_map": _AUTO_MAP,
@@ -211,8 +211,8 @@ def configuration(trained: Trained, dtype: str) -> dict[str, Any]:
         "activation_dropout": cfg.activation_dropout,
         "max_position_embeddings": cfg.max_positions,
         "position_encoding": str(cfg.position_encoding),
-        "reset": str(cfg.tupe_reset) if untied and not cfg.tupe_tie_cls else None,
-        "num_buckets": cfg.rel_pos_bins if relative else 0,
+        "reset": str(cfg.tupe_reset) if known.resets and not cfg.tupe_tie_cls else None,
+        "num_buckets": cfg.rel_pos_bins if known.has_buckets(cfg.rel_pos) else 0,
         "max_distance": cfg.max_rel_pos,
         "normalize_before": cfg.encoder_normalize_before,
         "embedding_normalize": cfg.embedding_normalize,

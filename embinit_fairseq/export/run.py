@@ -16,25 +16,22 @@ from embinit_fairseq.export.tokenizer import TOKENIZER_FILES, Tokenizer, check_t
 from embinit_fairseq.export.trained import Trained, open_trained
 from embinit_fairseq.export.verify import verify
 from embinit_fairseq.files import check_folder, check_inputs, whole_folder
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, published_name
 
 # ---- README.md of an exported directory -----------------------------------------------------------------------------
-
-_NAMES = {
-    "untied": "TUPE-A",
-    "added": "BERT-A: positions added to the embeddings",
-    "relative": "BERT-R: relative positions only",
-    "four_terms": "BERT-A^d: all four correlations",
-}
 
 
 def describe(trained: Trained) -> str:
     """The kind of model in a few words."""
     cfg = trained.model.cfg
-    name = _NAMES[str(cfg.position_encoding)]
-    if name == "TUPE-A":
-        reset = "" if not cfg.rel_pos or cfg.tupe_tie_cls else f", reset as {cfg.tupe_reset}"
-        tied = ", <s> treated like any position" if cfg.tupe_tie_cls else reset
-        name = ("TUPE-R" if cfg.rel_pos else "TUPE-A") + tied
+    known = POSITION_ENCODINGS[str(cfg.position_encoding)]
+    name = published_name(str(cfg.position_encoding), cfg.rel_pos)
+    if name == known.name:
+        name += f": {known.help}"
+    if known.resets and cfg.tupe_tie_cls:
+        name += ", <s> treated like any position"
+    elif known.resets and cfg.rel_pos:
+        name += f", reset as {cfg.tupe_reset}"
     if "electra" in trained.arch:
         name += " (discriminator of an ELECTRA)"
     return name

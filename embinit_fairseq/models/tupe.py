@@ -26,6 +26,7 @@ from embinit_fairseq.modules.attention_kernels import KERNELS, check_trainable
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
 from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead
 from embinit_fairseq.modules.initialisation import init_bert_params
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 from embinit_fairseq.modules.sentence_encoder import SentenceEncoder
 
 logger = logging.getLogger(__name__)
@@ -35,11 +36,11 @@ logger = logging.getLogger(__name__)
 class TupeConfig(FairseqDataclass):
     """Options of the encoder; the defaults are those of BERT-base."""
 
-    position_encoding: ChoiceEnum(["untied", "added", "relative", "four_terms"]) = field(
+    position_encoding: ChoiceEnum(list(POSITION_ENCODINGS)) = field(
         default="untied",
         metadata={
-            "help": "untied: TUPE; added: to the embeddings (BERT-A); relative: BERT-R; four_terms: BERT-A^d; "
-            "the architectures set it"
+            "help": "the architectures set it; "
+            + "; ".join(f"{kind}: {known.name} ({known.help})" for kind, known in POSITION_ENCODINGS.items())
         },
     )
     rel_pos: bool = field(default=False, metadata={"help": "TUPE-R: relative positions beside the untied ones"})

@@ -1,4 +1,5 @@
-"""How positions enter an encoder: the comparison set of Ke et al. 2021, Table 1.
+"""How positions enter an encoder: the comparison set of Ke et al. 2021, Table 1, and `POSITION_ENCODINGS`, the table
+from which options, architectures, checks, exports and maps of positions are fed.
 
 Each encoding may act in three places: on the embeddings (`embed`), on queries and keys (`projections`) and on the
 attention's logits (`bias`). The logits are scaled by 1 / sqrt(num_terms * head_dim): `num_terms` correlation terms of
@@ -6,6 +7,9 @@ about equal size are summed.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
@@ -18,6 +22,8 @@ class PositionEncoding(nn.Module):
     num_terms = 1
     #: column 0 is treated as `<s>`, whatever stands there
     untie_cls = False
+    #: longest input in tokens; None: any
+    max_positions: int | None = None
 
     def embed(self, x: Tensor) -> Tensor:
         """x (batch, tgt_len, C): embeddings before layer norm and dropout."""
@@ -37,6 +43,7 @@ class AddedPositions(PositionEncoding):
 
     def __init__(self, embed_dim: int, max_positions: int) -> None:
         super().__init__()
+        self.max_positions = max_positions
         self.embed_positions = nn.Embedding(max_positions, embed_dim)
 
     def embed(self, x: Tensor) -> Tensor:
@@ -67,6 +74,7 @@ class FourTermPositions(PositionEncoding):
 
     def __init__(self, embed_dim: int, max_positions: int) -> None:
         super().__init__()
+        self.max_positions = max_positions
         self.embed_positions = nn.Embedding(max_positions, embed_dim)
         self.layer_norm = nn.LayerNorm(embed_dim)
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=False)
@@ -91,7 +99,7 @@ class UntiedPositions(PositionEncoding):
     def __init__(self, absolute: AbsoluteTerm, relative: RelativeTerm | None = None, reset: str | None = None) -> None:
         super().__init__()
         self.absolute, self.relative, self.reset = absolute, relative, reset
-        self.untie_cls = reset is not None
+        self.untie_cls, self.max_positions = reset is not None, absolute.max_positions
 
     def bias(self, tgt_len: int) -> Tensor:
         """Equation (10) or (11) without the token term, (num_heads, tgt_len, tgt_len)."""
@@ -120,3 +128,88 @@ def untied_positions(
     if num_buckets:
         relative = RelativeTerm(num_heads, num_buckets, max_distance, reset == "official", bidirectional)
     return UntiedPositions(absolute, relative, reset)
+
+
+@dataclass(frozen=True)
+class PositionSizes:
+    """What an encoding is built from.
+
+    num_buckets: of relative positions; 0: none. max_distance: from which on all share a bucket. reset: how `<s>` is
+    treated, see `UntiedPositions`. bidirectional: False for a decoder, whose queries never see later keys.
+    """
+
+    embed_dim: int
+    num_heads: int
+    max_positions: int
+    num_buckets: int = 0
+    max_distance: int = 128
+    reset: str | None = None
+    bidirectional: bool = True
+
+
+@dataclass(frozen=True)
+class KnownEncoding:
+    """An entry of `POSITION_ENCODINGS`.
+
+    name: in the paper. build: makes the module. relative: are there buckets of relative positions: "never", "always",
+    or where they are asked for ("optional", --rel-pos). resets: may `<s>` be treated apart from other positions?
+    limited: has it a vector for each of --max-positions positions?
+    """
+
+    name: str
+    help: str
+    build: Callable[[PositionSizes], PositionEncoding]
+    relative: str = "never"
+    resets: bool = False
+    limited: bool = False
+
+    def has_buckets(self, asked: bool) -> bool:
+        """asked: by --rel-pos."""
+        return self.relative == "always" or (self.relative == "optional" and asked)
+
+
+#: value of --position-encoding, and of a checkpoint's option -> what it is; to add an encoding is to add a line here
+POSITION_ENCODINGS = {
+    "untied": KnownEncoding(
+        "TUPE",
+        "TUPE-A, with --rel-pos TUPE-R",
+        lambda sizes: untied_positions(
+            sizes.embed_dim,
+            sizes.num_heads,
+            sizes.max_positions,
+            reset=sizes.reset,
+            num_buckets=sizes.num_buckets,
+            max_distance=sizes.max_distance,
+            bidirectional=sizes.bidirectional,
+        ),
+        relative="optional",
+        resets=True,
+        limited=True,
+    ),
+    "added": KnownEncoding(
+        "BERT-A",
+        "positions added to the embeddings",
+        lambda sizes: AddedPositions(sizes.embed_dim, sizes.max_positions),
+        limited=True,
+    ),
+    "relative": KnownEncoding(
+        "BERT-R",
+        "relative positions only",
+        lambda sizes: RelativePositions(sizes.num_heads, sizes.num_buckets, sizes.max_distance),
+        relative="always",
+    ),
+    "four_terms": KnownEncoding(
+        "BERT-A^d",
+        "all four correlations",
+        lambda sizes: FourTermPositions(sizes.embed_dim, sizes.max_positions),
+        limited=True,
+    ),
+}
+
+
+def published_name(encoding: str, relative: bool = False, tied: bool = False) -> str:
+    """The name in Ke et al. 2021 of an encoding with its options: `TUPE-R`, `TUPE-A, [CLS] tied`, `BERT-R`."""
+    known = POSITION_ENCODINGS[encoding]
+    if known.relative != "optional":
+        return known.name
+    return f"{known.name}-{'R' if relative else 'A'}" + (", [CLS] tied" if tied else "")

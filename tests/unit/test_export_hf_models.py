@@ -157,10 +157,10 @@ def test_relative_positions_have_no_longest_input(make):
 
 
 def test_configurations_that_cannot_be():
-    configurations, _ = exported_code()
+    configurations, models = exported_code()
     for wrong in ({"position_encoding": "rotary"}, {"reset": "none"}, {"tie_word_embeddings": False}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            configurations.TupeConfig(**wrong)
+            models.TupeModel(configurations.TupeConfig(**wrong))
 
 
 def test_more_words(make):

@@ -11,12 +11,16 @@ import numpy as np
 import plot_checkpoints as made
 import pytest
 import torch
+from fairseq.data import Dictionary
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from embinit_fairseq.analysis.position_maps import position_map
 from embinit_fairseq.analysis.trained_model import trained_model
+from embinit_fairseq.architectures.tupe import build_sentence_encoder, function_options
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.models.tupe import TupeConfig
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, KnownEncoding, PositionEncoding
 from embinit_fairseq.plots import style
 
 ENCODINGS = {
@@ -249,10 +253,10 @@ def test_errors_of_checkpoints(capsys, tmp_path, saved):
     error = failure(capsys, "positions", "--checkpoint", saved(stock), *output)
     assert "is a checkpoint of transformer_iwslt_de_en, which has no positional correlation" in error
     error = failure(capsys, "positions", "--checkpoint", saved(made.bert_a()[0]), *output)
-    assert "bert_a_tiny (BERT-A)" in error
+    assert "bert_a_tiny (BERT-A" in error
     assert "embinit plot correlations" in error
     four = {**made.bert_a()[0], "cfg": {"model": {"_name": "bert_ad_tiny", "position_encoding": "four_terms"}}}
-    assert "bert_ad_tiny (BERT-A^d)" in failure(capsys, "positions", "--checkpoint", saved(four), *output)
+    assert "bert_ad_tiny (BERT-A^d" in failure(capsys, "positions", "--checkpoint", saved(four), *output)
     assert not (tmp_path / "p.png").exists()
 
 
@@ -299,3 +303,34 @@ def test_without_matplotlib_the_error_says_so(capsys, tmp_path, saved, monkeypat
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     argv = ["positions", "--checkpoint", saved(made.tupe(made.untied())), "--output", str(tmp_path / "p.png")]
     assert "need matplotlib" in failure(capsys, *argv)
+
+
+class Slopes(PositionEncoding):
+    """ALiBi (Press et al. 2022): minus a head's slope times the distance, without a parameter."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+
+    def bias(self, tgt_len: int) -> torch.Tensor:
+        places = torch.arange(tgt_len, dtype=torch.float64)
+        slopes = 2.0 ** -torch.arange(1, self.num_heads + 1, dtype=torch.float64)
+        return -slopes[:, None, None] * (places - places[:, None]).abs()
+
+
+def test_an_encoding_is_added_by_one_line_and_has_a_map_without_parameters(monkeypatch, saved):
+    monkeypatch.setitem(
+        POSITION_ENCODINGS, "slopes", KnownEncoding("ALiBi", "slopes", lambda sizes: Slopes(sizes.num_heads))
+    )
+    cfg = TupeConfig(
+        position_encoding="slopes", encoder_layers=1, encoder_embed_dim=8, encoder_ffn_embed_dim=8,
+        encoder_attention_heads=2, max_positions=9,
+    )  # fmt: skip
+    encoder = build_sentence_encoder(cfg, Dictionary())
+    state = {f"encoder.sentence_encoder.{name}": value for name, value in encoder.state_dict().items()}
+    checkpoint = {"cfg": {"model": {**vars(cfg), "_name": "tupe"}}, "model": state}
+    found = position_map(trained_model(checkpoint, "c.pt"), length=5)
+    assert (found.encoding, found.part, found.has_cls, found.untied) == ("ALiBi", "encoder", True, False)
+    np.testing.assert_array_equal(found.scores[:, 0, 4], [-2.0, -1.0])
+    assert "max_positions" not in function_options(cfg)
+    assert torch.isfinite(encoder(torch.tensor([[0, 3, 3, 2]]))[0]).all()

@@ -28,28 +28,25 @@ from embinit_fairseq.export.remote.configuration_tupe import TupeConfig
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, EncoderLayer, LayerConfig
 from embinit_fairseq.modules.heads import ClassificationHead
 from embinit_fairseq.modules.initialisation import init_bert_params
-from embinit_fairseq.modules.position_encoding import (
-    AddedPositions,
-    FourTermPositions,
-    PositionEncoding,
-    RelativePositions,
-    untied_positions,
-)
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes
 
 logger = logging.get_logger(__name__)
 
 
 def build_positions(config: TupeConfig) -> PositionEncoding:
     """What `config.position_encoding` names."""
-    dim, num_heads, longest = config.hidden_size, config.num_attention_heads, config.max_position_embeddings
-    if config.position_encoding == "added":
-        return AddedPositions(dim, longest)
-    if config.position_encoding == "relative":
-        return RelativePositions(num_heads, config.num_buckets, config.max_distance)
-    if config.position_encoding == "four_terms":
-        return FourTermPositions(dim, longest)
-    buckets = {"num_buckets": config.num_buckets, "max_distance": config.max_distance}
-    return untied_positions(dim, num_heads, longest, reset=config.reset, **buckets)
+    if config.position_encoding not in POSITION_ENCODINGS:
+        names = ", ".join(POSITION_ENCODINGS)
+        raise ValueError(f"position_encoding={config.position_encoding!r}: choose from {names}")
+    sizes = PositionSizes(
+        config.hidden_size,
+        config.num_attention_heads,
+        config.max_position_embeddings,
+        num_buckets=config.num_buckets,
+        max_distance=config.max_distance,
+        reset=config.reset,
+    )
+    return POSITION_ENCODINGS[config.position_encoding].build(sizes)
 
 
 class TupePreTrainedModel(PreTrainedModel):
@@ -144,8 +141,8 @@ class TupeModel(TupePreTrainedModel):
         return output if return_dict or return_dict is None else output.to_tuple()
 
     def _embed(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        longest = self.config.max_position_embeddings
-        if x.shape[1] > longest and self.config.position_encoding != "relative":
+        longest = self.positions.max_positions
+        if longest is not None and x.shape[1] > longest:
             raise ValueError(
                 f"an input has {x.shape[1]} tokens, the model has {longest} positions: shorten it "
                 f"(tokenizer(..., truncation=True, max_length={longest}))"
