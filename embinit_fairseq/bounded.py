@@ -106,10 +106,11 @@ def read_lines(
     with raw:
         guard = LineGuard(raw, _LINE_FEED if newline == "\n" else _ANY_END)
         # bytes that are no UTF-8 become lone surrogates, since a decoder would not know their line
-        kind = {"encoding": encoding, "errors": "surrogateescape" if strict else errors, "newline": newline}
+        decoding = "surrogateescape" if strict else errors
         number = blank = 0
         try:
-            for number, line in enumerate(io.TextIOWrapper(io.BufferedReader(guard, CHUNK), **kind), 1):
+            text = io.TextIOWrapper(io.BufferedReader(guard, CHUNK), encoding, decoding, newline)
+            for number, line in enumerate(text, 1):
                 if strict and not line.isascii():
                     _check_utf8(line, f"{where}:{number}", error)
                 if line.isspace():

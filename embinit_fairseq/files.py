@@ -71,7 +71,7 @@ def whole_file(path: PathLike, mode: str = "wb", option: str = "") -> Iterator[I
         kind = "a folder" if place.is_dir() else "a device or pipe"
         raise OutputError(f"{_named(option, path)}: there is {kind} of this name; {_another(option)}")
     temporary = _temporary(place)
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     with _explained(place, _named(option, path), _another(option)):
         try:
             with open(temporary, mode, **text) as file:

@@ -38,7 +38,7 @@ class _AfterFairseq(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self.modules)
+            spec.loader = _Loader(spec.loader, self.modules)  # type: ignore[assignment]  # stands in for one
         return spec
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up the environment, checks style, runs all tests, says where the time went. Extra arguments go to pytest.
+# Sets up the environment, checks style and types, runs all tests, says where the time went. Extra arguments go to pytest.
 set -euo pipefail
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
@@ -23,6 +23,7 @@ cd "$repo"
 
 "$venv/bin/python" -m ruff check .
 "$venv/bin/python" -m ruff format --check .
+"$venv/bin/python" -m mypy --no-error-summary
 find .ci/run benchmarks examples fairseq_compat scripts tests -type f \( -name '*.sh' -o -name run \) -print0 |
     PATH="$venv/bin:$PATH" xargs -0 -P 2 -n 40 shellcheck --external-sources --source-path SCRIPTDIR
 # fairseq's commands are started by some tests, and small tests are slower with many threads

@@ -217,10 +217,10 @@ class _Search:
             q = question[part]
             target = self.exact[self.b[q]] - self.exact[self.a[q]] + self.exact[self.c[q]]
             score[part] = np.einsum("ij,ij->i", self._unit(row[part]), target)
-        asked, first, group = np.unique(question, return_index=True, return_inverse=True)
+        asked, begins, group = np.unique(question, return_index=True, return_inverse=True)
         if not len(asked):
             return
-        top = np.maximum.reduceat(score, first)
+        top = np.maximum.reduceat(score, begins)
         tied = np.flatnonzero(score >= top[group] - TIE)
         _, winner = np.unique(group[tied], return_index=True)
         better = top > self.score[asked] + TIE

@@ -81,4 +81,5 @@ def _histogram(name: str, table: np.ndarray, factor: float, edges: np.ndarray) -
     counts = np.histogram(table.ravel(), bins=edges / factor)[0]
     moments = {key: value * factor for key, value in describe(table).items()}
     density = counts / (table.size * np.diff(edges))
-    return ValueHistogram(name, *table.shape, moments, density, 1 - float(counts.sum()) / table.size)
+    rows, dim = table.shape
+    return ValueHistogram(name, rows, dim, moments, density, 1 - float(counts.sum()) / table.size)

@@ -113,7 +113,7 @@ def _check_has_map(model: TrainedModel, kind: str) -> None:
 def _sizes(model: TrainedModel, part: str, state: dict[str, Tensor]) -> PositionSizes:
     """From the shapes of the parameters where there are some, else from the options."""
     reset = _reset(model)
-    num_buckets, num_heads = state[_RELATIVE].shape if _RELATIVE in state else (0, None)
+    num_buckets, num_heads = state[_RELATIVE].shape if _RELATIVE in state else (0, 0)
     max_positions, embed_dim = state[_ABSOLUTE].shape if _ABSOLUTE in state else (None, 0)
     return PositionSizes(
         embed_dim,
@@ -158,7 +158,9 @@ def _bias(model: TrainedModel, module: PositionEncoding, length: int) -> np.ndar
     """(H, T, T)."""
     try:
         with torch.no_grad():
-            return module.bias(length).numpy()
+            bias = module.bias(length)
+        assert bias is not None  # checked by `_check_has_map`
+        return bias.numpy()
     except RuntimeError as error:
         raise CheckpointError(_do_not_fit(model, error)) from error
 

@@ -51,7 +51,7 @@ def _looks_like_dictionary(path: str) -> bool:
 
 def _dictionary_counts(path: str) -> dict[str, int]:
     vocabulary = read_dictionary(path)
-    regular = np.flatnonzero(vocabulary.regular)
+    regular = np.flatnonzero(vocabulary.regular).tolist()
     return {vocabulary.symbols[row]: int(vocabulary.counts[row]) for row in regular}
 
 
@@ -91,6 +91,7 @@ def table_statistics(
         record = {**_origin(found.origin.path, found.origin), "rows": rows, "found": rows, "rows_by_rule": {}}
         record.update(coverage_types=None, coverage_tokens=None, missing=[])
     else:
+        assert vocabulary is not None  # a Reading was read for one
         for part in found.parts:
             _check_coverage(part, len(vocabulary))
         rows, dim, given = len(vocabulary), found.source.vectors.shape[1], found.source.given

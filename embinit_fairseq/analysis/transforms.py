@@ -94,7 +94,8 @@ def scaled(matrix: np.ndarray, around: Surroundings) -> np.ndarray:
 
 def positions(matrix: np.ndarray, around: Surroundings) -> np.ndarray:
     """X + P, a randomly chosen position for every row."""
-    return matrix + random_positions(*matrix.shape, around)
+    rows, dim = matrix.shape
+    return matrix + random_positions(rows, dim, around)
 
 
 def xavier(matrix: np.ndarray, around: Surroundings) -> np.ndarray:
@@ -106,8 +107,9 @@ def xavier(matrix: np.ndarray, around: Surroundings) -> np.ndarray:
 
 def scaled_positions(matrix: np.ndarray, around: Surroundings) -> np.ndarray:
     """X + P * sigma_p / sigma_x: the table keeps its values, the positions are as large as beside a Xavier table."""
-    target = xavier_std(around.xavier_rows or matrix.shape[0], matrix.shape[1])
-    return matrix + random_positions(*matrix.shape, around) * np.float32(_spread(describe(matrix)) / target)
+    rows, dim = matrix.shape
+    target = xavier_std(around.xavier_rows or rows, dim)
+    return matrix + random_positions(rows, dim, around) * np.float32(_spread(describe(matrix)) / target)
 
 
 #: name -> step(X, surroundings) -> (N, D) float32; steps never change their argument

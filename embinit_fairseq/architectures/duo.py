@@ -6,8 +6,9 @@ n: streams, B: batch, T: tgt_len, S: src_len, C: width, V: symbols.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -115,6 +116,7 @@ class DuoEmbedding(nn.Module):
         return self.longest
 
     def _positions(self, tokens: Tensor, seen: int) -> Tensor:
+        assert self.embed_positions is not None
         if seen and tokens.shape[1] == seen + 1:  # fairseq's way for one more token: it need not look at the others
             return self.embed_positions(tokens, incremental_state={})
         return self.embed_positions(tokens)[:, seen:]
@@ -147,7 +149,7 @@ class DuoEncoder(FairseqEncoder):
 
     def __init__(self, cfg: DuoSideConfig, dictionary: Any, tables: list[nn.Embedding]) -> None:
         super().__init__(dictionary)
-        self.cfg, self.padding_idx = cfg, tables[0].padding_idx
+        self.cfg, self.padding_idx = cfg, cast(int, tables[0].padding_idx)
         self.embedding = DuoEmbedding(cfg, tables)
         self.layers = nn.ModuleList(DuoEncoderLayer(cfg.layer, cfg.streams) for _ in range(cfg.num_layers))
         self.layer_norm = nn.LayerNorm(cfg.layer.embed_dim) if cfg.layer.normalize_before else None
@@ -160,8 +162,8 @@ class DuoEncoder(FairseqEncoder):
         encoder_states, each of that shape, if return_all_hiddens. Raises DataError for a sentence that is too long.
         """
         check_length(src_tokens, self.cfg.max_positions, "source")
-        padding_mask = src_tokens.eq(self.padding_idx)
-        padding_mask = padding_mask if padding_mask.any() else None
+        is_padding = src_tokens.eq(self.padding_idx)
+        padding_mask = is_padding if is_padding.any() else None
         x = self.embedding(src_tokens)
         attn_bias = self.cfg.prepare(x, self.training, None, padding_mask)
         states = []
@@ -195,12 +197,13 @@ class DuoDecoder(FairseqIncrementalDecoder):
     ) -> None:
         super().__init__(dictionary)
         width, num_streams = cfg.layer.embed_dim, cfg.streams.num_streams
-        self.cfg, self.padding_idx = cfg, tables[0].padding_idx
+        self.cfg, self.padding_idx = cfg, cast(int, tables[0].padding_idx)
         self.embedding = DuoEmbedding(cfg, tables)
         self.layers = nn.ModuleList(DuoDecoderLayer(cfg.layer, cfg.streams, kdim) for _ in range(cfg.num_layers))
         self.layer_norm = nn.LayerNorm(width) if cfg.layer.normalize_before else None
         self.fusion = Fusion(num_streams, width) if cfg.fusion and num_streams > 1 else None
-        self.fused_tables = self.output_projection = None
+        self.fused_tables: FusedTables | None = None
+        self.output_projection: nn.Linear | None = None
         if not tied_output:
             self.output_projection = nn.Linear(width * (1 if self.fusion else num_streams), len(dictionary), bias=False)
         elif self.fusion:
@@ -241,12 +244,12 @@ class DuoDecoder(FairseqIncrementalDecoder):
         x = self._embed(prev_output_tokens, cache)
         stepping, src_padding = cache is not None, next(iter(encoder_out["encoder_padding_mask"]), None)
         self_bias = self.cfg.prepare(x, self.training, *self._masks(prev_output_tokens, x, cache), stepping)
-        if stepping and src_padding is not None:
+        if cache is not None and src_padding is not None:
             src_padding = src_padding[:: cache.beam]
         cross_bias = self.cfg.prepare(x, self.training, None, src_padding, stepping)
         aligned = len(self.layers) - 1 if alignment_layer is None else alignment_layer
         attn, states = None, [side_by_side(x)]
-        for at, layer in enumerate(self.layers):
+        for at, layer in enumerate(cast(Iterable[DuoDecoderLayer], self.layers)):
             if cache is None:
                 x, weights = layer(x, self_bias, memory, cross_bias, at == aligned)
             else:
@@ -292,6 +295,7 @@ class DuoDecoder(FairseqIncrementalDecoder):
 
     def _fused_table(self, tables: list[Tensor], incremental_state: dict[str, Any] | None) -> Tensor:
         """(V, d); in incremental decoding it is made once a batch, unless once for all."""
+        assert self.fused_tables is not None
         if incremental_state is None or self.fused_tables.kept is not None:
             return self.fused_tables(tables)
         table = self.get_incremental_state(incremental_state, "table")
@@ -316,7 +320,7 @@ class DuoDecoder(FairseqIncrementalDecoder):
             sentence = encoder_out["sentence"][0]
             rows, place = distinct_rows(sentence)
             distinct, beam = self._memory(encoder_out).index_select(1, rows), beam_of(place, len(rows))
-            memory = [layer.encoder_attn.memory(distinct) for layer in self.layers]
+            memory = [layer.encoder_attn.memory(distinct) for layer in cast(Iterable[DuoDecoderLayer], self.layers)]
             if beam == 1:
                 place = self._rows(place, len(rows))
                 memory = [(k.index_select(0, place), v.index_select(0, place)) for k, v in memory]

@@ -73,7 +73,7 @@ class TupeHub(nn.Module):
     Gradients are kept after `train()` only, with which dropout begins, too.
     """
 
-    def __init__(self, cfg: Any, task: Any, model: nn.Module) -> None:
+    def __init__(self, cfg: Any, task: Any, model: Any) -> None:
         super().__init__()
         self.cfg, self.task, self.model = cfg, task, model
         self.eval()

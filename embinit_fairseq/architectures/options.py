@@ -4,7 +4,7 @@
 from argparse import Namespace
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import ARCH_MODEL_REGISTRY, register_model_architecture
@@ -54,7 +54,7 @@ def check_ranges(cfg: Any) -> None:
     for side in ("encoder", "decoder", "generator"):
         heads, width = f"{side}_attention_heads", f"{side}_embed_dim"
         if options.get(heads) is not None:
-            inherited = options.get("encoder_embed_dim")  # tupe_transformer's decoder has the encoder's width
+            inherited: Any = options.get("encoder_embed_dim")  # tupe_transformer's decoder has the encoder's width
             check_heads(flag(heads), options[heads], flag(width), options.get(width) or inherited)
 
 
@@ -72,7 +72,9 @@ def flag(name: str) -> str:
 
 def as_dict(cfg: Any) -> dict[str, Any]:
     """Options by name: of a node of fairseq's configuration, a dataclass or a namespace."""
-    return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True) if OmegaConf.is_config(cfg) else dict(vars(cfg))
+    if not OmegaConf.is_config(cfg):
+        return dict(vars(cfg))
+    return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class TranslationModel(FairseqEncoderDecoderModel):
 
     def check_training(self, checkpoint: str | None, saved: Any) -> None:
         """Before a training: raises OptionError for options that are not those of the checkpoint."""
-        if saved is not None:
+        if checkpoint is not None and saved is not None:
             check_restored(self, checkpoint, saved)
 
     @classmethod

@@ -55,7 +55,7 @@ class TupeEncoder(FairseqEncoder):
             )
         x, hiddens = self.sentence_encoder(src_tokens, masked_tokens, return_all_hiddens)
         extra = {"inner_states": hiddens if return_all_hiddens else None}
-        return (x if features_only else self.lm_head(x, masked_tokens)), extra
+        return (x if features_only or self.lm_head is None else self.lm_head(x, masked_tokens)), extra
 
     def max_positions(self) -> int:
         """Longest input in tokens."""
@@ -68,7 +68,7 @@ def build_sentence_encoder(cfg: Any, dictionary: Any, shared: SentenceEncoder | 
     With `shared`, the embeddings (tokens, positions added to them, layer norm) are that encoder's.
     """
     added = shared is not None and str(cfg.position_encoding) == "added"
-    positions = shared.positions if added else _build_positions(cfg)
+    positions = shared.positions if shared is not None and added else _build_positions(cfg)
     layer = LayerConfig(
         embed_dim=cfg.encoder_embed_dim,
         ffn_embed_dim=cfg.encoder_ffn_embed_dim,

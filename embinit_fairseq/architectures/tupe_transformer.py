@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
@@ -77,7 +78,7 @@ class TupeTransformerEncoder(FairseqEncoder):
 
     def __init__(self, cfg: SideConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(dictionary)
-        self.cfg, self.embed_scale, self.padding_idx = cfg, cfg.embed_scale, embed_tokens.padding_idx
+        self.cfg, self.embed_scale, self.padding_idx = cfg, cfg.embed_scale, cast(int, embed_tokens.padding_idx)
         self.embed_tokens = embed_tokens
         self.positions = cfg.positions(bidirectional=True)
         self.dropout = nn.Dropout(cfg.layer.dropout)
@@ -95,7 +96,7 @@ class TupeTransformerEncoder(FairseqEncoder):
         """
         check_length(src_tokens, self.cfg.max_positions, "source")
         padding_mask, shift = self._padding(src_tokens)
-        if shift is None:
+        if shift is None or padding_mask is None:
             states = self._encode(src_tokens, padding_mask, return_all_hiddens)
         else:
             states = self._encode(rotate_left(src_tokens, shift), rotate_left(padding_mask, shift), return_all_hiddens)
@@ -140,7 +141,7 @@ class TupeTransformerDecoder(FairseqIncrementalDecoder):
         self, cfg: SideConfig, dictionary: Any, embed_tokens: nn.Embedding, kdim: int, share_input_output_embed: bool
     ) -> None:
         super().__init__(dictionary)
-        self.cfg, self.embed_scale, self.padding_idx = cfg, cfg.embed_scale, embed_tokens.padding_idx
+        self.cfg, self.embed_scale, self.padding_idx = cfg, cfg.embed_scale, cast(int, embed_tokens.padding_idx)
         self.embed_tokens = embed_tokens
         self.positions = cfg.positions(bidirectional=False)
         self.dropout = nn.Dropout(cfg.layer.dropout)
@@ -189,7 +190,7 @@ class TupeTransformerDecoder(FairseqIncrementalDecoder):
         cross_bias = prepare(kernel, None, next(iter(encoder_out["encoder_padding_mask"]), None))
         aligned = len(self.layers) - 1 if alignment_layer is None else alignment_layer
         attn, states = None, [x]
-        for at, layer in enumerate(self.layers):
+        for at, layer in enumerate(cast(Iterable[DecoderLayer], self.layers)):
             if cache is None:
                 x, weights = layer(x, self_bias, memory, cross_bias, at == aligned)
             else:
@@ -224,8 +225,8 @@ class TupeTransformerDecoder(FairseqIncrementalDecoder):
             sentence = encoder_out["sentence"][0]
             rows, place = distinct_rows(sentence)
             distinct = encoder_out["encoder_out"][0].transpose(0, 1).index_select(0, rows)
-            memory = (layer.encoder_attn.memory(distinct) for layer in self.layers)
-            cache = DecoderCache(sentence, [tuple(part.index_select(0, place) for part in parts) for parts in memory])
+            memory = (layer.encoder_attn.memory(distinct) for layer in cast(Iterable[DecoderLayer], self.layers))
+            cache = DecoderCache(sentence, [(k.index_select(0, place), v.index_select(0, place)) for k, v in memory])
             self.set_incremental_state(incremental_state, "cache", cache)
         return cache
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -157,7 +158,7 @@ def measure(request: Request, on_step: Callable[[], None]) -> dict[str, Any]:
         batches = [training_step.random_batch(setting.task, task, setting.sizes, seed) for seed in range(BATCHES)]
         prepare = _decoding if request.decode else _training
         job = prepare(request, setting, cfg, task, model)
-        steps = [lambda number=number: job.step(batches[number]) for number in range(BATCHES)]
+        steps: list[Callable[[], Any]] = [partial(job.step, batch) for batch in batches]
         times = _timed(request, setting, steps, job.ready, on_step)
         memory = _memory(setting.device, libraries)
         flops = None if request.decode else counted_flops(steps[0])

@@ -58,7 +58,10 @@ class _Parser(argparse.ArgumentParser):
     takes_further = False
     hint = ""  # behind the error of an unknown argument
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
+    # without typeshed's overloads for namespaces of other types, which nobody gives
+    def parse_known_args(  # type: ignore[override]
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
         found, further = super().parse_known_args(args, namespace)
         if further and not self.takes_further:
             self.error(f"unrecognized arguments: {' '.join(further)}{self.hint}")
@@ -68,7 +71,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> _Parser:
     """The parser with all sub-commands."""
     parser = _Parser(prog="embinit", description="Inspect vectors, embeddings and the installation of embinit_fairseq.")
     parser.add_argument("--version", action="version", version=f"embinit {VERSION}")

@@ -11,8 +11,9 @@ from embinit_fairseq.analysis.statistics import table_statistics
 from embinit_fairseq.analysis.transforms import FORMULAS
 from embinit_fairseq.cli.vector_options import add_vector_options, print_json, read_for, read_vectors, source_of
 from embinit_fairseq.errors import OptionError, counted
-from embinit_fairseq.init.alignment import RULES
-from embinit_fairseq.vocab.dictionary import read_dictionary
+from embinit_fairseq.init.alignment import RULES, Reading
+from embinit_fairseq.vectors.table import VectorTable
+from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 
 HELP = "coverage and distribution of vectors for a dictionary"
 
@@ -30,10 +31,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, match, print."""
+    vocabulary: Vocabulary | None = None
+    found: VectorTable | Reading
     if args.dict is None:
         if source_of(args).how is not None:
             raise OptionError(f"--vectors {args.vectors}: several files make a table for a dictionary only; add --dict")
-        vocabulary, found = None, read_vectors(args, None, args.dim)
+        found = read_vectors(args, None, args.dim)
     else:
         vocabulary = read_dictionary(args.dict)
         found = read_for(args, vocabulary, args.match, args.dim)

@@ -273,8 +273,8 @@ def _write(folder: Path, content: dict[str, Any], files: dict[str, str]) -> None
 
 
 def _model_report(layout: Layout, cfg: dict[str, Any]) -> dict[str, Any]:
-    names = ("rel_pos", "encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
-    names += ("embedding_normalize", "encoder_normalize_before", "max_positions")
+    sizes = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+    names = ("rel_pos", *sizes, "embedding_normalize", "encoder_normalize_before", "max_positions")
     return {
         "task": cfg["task"]["_name"],
         **{name: cfg["model"][name] for name in names},

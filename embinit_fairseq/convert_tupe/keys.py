@@ -113,7 +113,7 @@ def _entries(layout: Layout) -> list[Entry]:
     C = layout.embed_dim
     lm_head = [*_linear("dense", "dense", C, C), *_norm("layer_norm", "layer_norm", C)]
     lm_head += [Entry("weight", "weight", (layout.num_symbols, C)), Entry("bias", "bias", (layout.num_symbols,))]
-    heads = []
+    heads: list[Entry] = []
     for name, (inner_dim, num_classes) in layout.heads.items():
         for part, out, into in (("dense", inner_dim, C), ("out_proj", num_classes, inner_dim)):
             heads += _linear(f"{_HEADS}{name}.{part}", f"{_HEADS}{name}.{part}", out, into)

@@ -175,7 +175,7 @@ def _token(settings: Settings, layout: Layout, name: str, default: int | None) -
     """The row of a symbol that the task adds to sentences; None where it adds none."""
     if settings.get(name, default, int) is None:
         return None
-    return settings.number(name, 0, 0, layout.num_symbols - 1)
+    return int(settings.number(name, 0, 0, layout.num_symbols - 1))
 
 
 def flags(options: Mapping[str, Any]) -> str:

@@ -50,9 +50,10 @@ class ElectraCriterion(FairseqCriterion):
         self.rtd_weight, self.seed = cfg.rtd_weight, cfg.seed
         if not 0 <= cfg.rtd_weight < math.inf:
             raise OptionError(f"--rtd-weight {cfg.rtd_weight}: must be a number that is not negative (the paper's: 50)")
-        self.mask_prob = getattr(task.cfg, "mask_prob", None)
-        if self.mask_prob is None:
+        mask_prob = getattr(task.cfg, "mask_prob", None)
+        if mask_prob is None:
             raise OptionError("--criterion electra needs a task that masks tokens: give --task masked_lm")
+        self.mask_prob: float = mask_prob
         for flag in ("leave_unmasked_prob", "random_token_prob"):
             if getattr(task.cfg, flag, 0) > 0:
                 logger.warning("ELECTRA masks every chosen token: add --%s 0", flag.replace("_", "-"))

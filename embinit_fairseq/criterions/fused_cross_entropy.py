@@ -39,7 +39,7 @@ class FusedCrossEntropy(CrossEntropyCriterion):
 
     checked = None  # the model whose probabilities were compared with the softmax of its logits
 
-    def compute_loss(self, model: nn.Module, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
+    def compute_loss(self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
         """(loss, loss): a sum, or a loss for each token of the batch, without `reduce`."""
         check_logits(self, model, net_output)
         logits, target = net_output[0], model.get_targets(sample, net_output)
@@ -68,7 +68,7 @@ class FusedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         real = target.ne(self.padding_idx)
         return (logits.argmax(1).eq(target) & real).sum(), real.sum()
 
-    def get_logits_and_target(self, model: nn.Module, net_output: Any, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def get_logits_and_target(self, model: Any, net_output: Any, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Logits (N, V) and target (N), without the tokens of --ignore-prefix-size."""
         logits, target = net_output[0], model.get_targets(sample, net_output)
         logits, target = logits[:, self.ignore_prefix_size :], target[:, self.ignore_prefix_size :]
@@ -80,7 +80,7 @@ FusedCrossEntropy.__name__ = CrossEntropyCriterion.__name__
 FusedLabelSmoothedCrossEntropy.__name__ = LabelSmoothedCrossEntropyCriterion.__name__
 
 
-def check_logits(criterion: Any, model: nn.Module, net_output: Any) -> None:
+def check_logits(criterion: Any, model: Any, net_output: Any) -> None:
     """Raise OptionError if the model's probabilities are not the softmax of net_output[0]. Compares them for the first
     sentence of the first batch of a model."""
     if criterion.checked is model:

@@ -167,14 +167,15 @@ Row = tuple[dict[str, list[int]], dict[str, "str | None"], "list[bool] | None"]
 
 
 def _pairs(
-    model: nn.Module, columns: Sequence[list[np.ndarray]], paths: Sequence[str], dictionaries: Sequence[Any]
+    model: Any, columns: Sequence[list[np.ndarray]], paths: Sequence[str], dictionaries: Sequence[Any]
 ) -> tuple[list[Row], int]:
     if len(columns[0]) != len(columns[1]):
         raise DataError(
             f"--verify: {paths[0]} has {len(columns[0])} lines, {paths[1]} {len(columns[1])}; give a text and its "
             "translation, line by line"
         )
-    longest, rows, too_long = model.max_positions(), [], 0
+    rows: list[Row] = []
+    longest, too_long = model.max_positions(), 0
     for source, target in zip(*columns):
         if len(source) and len(target):
             src, prev = [*source, dictionaries[0].eos()], [dictionaries[1].eos(), *target]
@@ -191,7 +192,8 @@ def _left_to_right(sentences: list[np.ndarray], dictionary: Any) -> list[Row]:
 
 def _masked(sentences: list[np.ndarray], dictionary: Any, task: Any) -> list[Row]:
     """`<s> ... </s>` with every seventh word masked, beginning at another one in each sentence."""
-    mask, rows = dictionary.index("<mask>"), []
+    rows: list[Row] = []
+    mask = dictionary.index("<mask>")
     for number, ids in enumerate(sentences):
         chosen = (np.arange(len(ids)) + number) % min(_MASK_EVERY, len(ids)) == 0
         tokens = [dictionary.bos(), *np.where(chosen, mask, ids), dictionary.eos()]
@@ -199,7 +201,7 @@ def _masked(sentences: list[np.ndarray], dictionary: Any, task: Any) -> list[Row
     return rows
 
 
-def _longest(model: nn.Module) -> int:
+def _longest(model: Any) -> int:
     longest = model.max_positions()
     return int(longest[0] if isinstance(longest, (tuple, list)) else longest)
 

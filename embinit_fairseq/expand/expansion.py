@@ -19,7 +19,16 @@ import numpy as np
 from embinit_fairseq.checkpoints.reading import check_dictionary, load_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError
 from embinit_fairseq.expand.model import Builder, Texts, import_plugin, task_options, write_dictionaries
-from embinit_fairseq.expand.request import Request, check_options, cut_words, read_checkpoint, read_words, segmenter
+from embinit_fairseq.expand.request import (
+    NewWord,
+    Request,
+    Segmenter,
+    check_options,
+    cut_words,
+    read_checkpoint,
+    read_words,
+    segmenter,
+)
 from embinit_fairseq.expand.state import (
     Placement,
     averaged_rows,
@@ -102,8 +111,10 @@ class Expansion:
 # ---- What an expansion writes: dictionaries, the checkpoint (checked as fairseq loads it), the record ---------------
 
 #: names and patterns of what an expansion may write to its folder
-FILES = ("model.pt", "expansion.json", "verify.json", "verify.png")
-FILES += ("dict.txt", "dict.*.txt", "input0/dict.txt", "label/dict.txt")
+FILES = (
+    *("model.pt", "expansion.json", "verify.json", "verify.png"),
+    *("dict.txt", "dict.*.txt", "input0/dict.txt", "label/dict.txt"),
+)
 _PACKAGES = ("embinit-fairseq", "fairseq", "torch", "numpy")
 
 
@@ -264,7 +275,7 @@ def prepare(request: Request) -> Expansion:
 
 
 def _recipe(
-    request: Request, vocabulary: Vocabulary, fit: Fit, words: Sequence[Any], cut: Any
+    request: Request, vocabulary: Vocabulary, fit: Fit, words: list[NewWord], cut: Segmenter | None
 ) -> tuple[Recipe, list[list[str]]]:
     """How the rows are made, and the pieces of every word where they matter."""
     row_of = {symbol: row for row, symbol in enumerate(vocabulary.symbols) if not vocabulary.filler[row]}
@@ -284,8 +295,8 @@ def expanded_checkpoint(expansion: Expansion) -> dict[str, Any]:
     drawn = expansion.rows(expansion.recipe, [state["model"], *averages.values()])
     content["model"] = expand_weights(state["model"], tables, placement, drawn[0])
     if averages:
-        longer = zip(averages.items(), drawn[1:])
-        longer = {name: expand_weights(weights, tables, placement, rows) for (name, weights), rows in longer}
+        pairs = zip(averages.items(), drawn[1:])
+        longer = {name: expand_weights(weights, tables, placement, rows) for (name, weights), rows in pairs}
         content["extra_state"] = {**state["extra_state"], **longer}
     moments = content.pop("last_optimizer_state", None)
     if moments is not None and not request.reset_optimizer:

@@ -67,7 +67,7 @@ class Builder:
                 return task.build_model(cfg.model, from_checkpoint=True)
             return task.build_model(cfg.model)
 
-    def load(self, texts: Texts, weights: Mapping[str, Any], file: str | None = None) -> tuple[nn.Module, Any]:
+    def load(self, texts: Texts, weights: Mapping[str, Any], file: str | None = None) -> tuple[Any, Any]:
         """(model, task) as fairseq-generate has them: every tensor in `weights` fits, none is missing."""
         from fairseq import checkpoint_utils
 

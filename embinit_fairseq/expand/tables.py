@@ -279,7 +279,7 @@ def _check_shape(path: str, name: str, value: Tensor, longer: Tensor, size: int)
         )
 
 
-def _keys_of(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, list[str]]:
+def _keys_of(model: Any, weights: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """Name in the model -> keys of the checkpoint that hold it: fairseq renames parameters of older versions."""
     upgraded = dict(weights)
     model.upgrade_state_dict(upgraded)

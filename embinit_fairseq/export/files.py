@@ -107,6 +107,8 @@ def _sort_import(
 def source_of(module: str) -> str:
     """The text of a module, which is not run."""
     spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None  # a file of this package
     return Path(spec.origin).read_text(encoding="utf-8")
 
 
@@ -115,9 +117,10 @@ def _defined(node: ast.stmt) -> Iterator[str]:
         yield node.name
     elif isinstance(node, (ast.Assign, ast.AnnAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if not all(isinstance(target, ast.Name) for target in targets):
-            raise RuntimeError(f"line {node.lineno}: an assignment to several names cannot be followed by name")
-        yield from (target.id for target in targets)
+        for target in targets:
+            if not isinstance(target, ast.Name):
+                raise RuntimeError(f"line {node.lineno}: an assignment to several names cannot be followed by name")
+            yield target.id
     else:
         raise RuntimeError(f"line {node.lineno}: a {type(node).__name__} cannot be taken into one file")
 
@@ -232,7 +235,7 @@ def configuration(trained: Trained, dtype: str) -> dict[str, Any]:
 def _classes(trained: Trained) -> dict[str, Any]:
     if trained.head is None:
         return {}
-    head = trained.model.classification_heads[trained.head]
+    head = trained.model.classification_head(trained.head)
     names = trained.labels or [f"LABEL_{number}" for number in range(head.out_proj.out_features)]
     return {
         "classifier_size": head.dense.out_features,
@@ -250,8 +253,8 @@ def weights(trained: Trained) -> dict[str, Tensor]:
         head = model.classification_heads[trained.head]
         found.update({f"classifier.{name}": value for name, value in head.state_dict().items()})
     elif trained.lm_head is not None:
-        head = {name: value for name, value in trained.lm_head.state_dict().items() if name != "weight"}
-        found.update({f"lm_head.{'decoder.bias' if name == 'bias' else name}": head[name] for name in head})
+        lm_head = {name: value for name, value in trained.lm_head.state_dict().items() if name != "weight"}
+        found.update({f"lm_head.{'decoder.bias' if name == 'bias' else name}": lm_head[name] for name in lm_head})
     return {name: value.detach().contiguous() for name, value in found.items()}
 
 

@@ -93,8 +93,10 @@ batches, against fairseq's model:
 
 DTYPES = ("float32", "float16", "bfloat16")
 #: everything an export may write
-FILES = ("README.md", "config.json", "model.safetensors", "configuration_tupe.py", "modeling_tupe.py", "dict.txt")
-FILES += TOKENIZER_FILES
+FILES = (
+    *("README.md", "config.json", "model.safetensors", "configuration_tupe.py", "modeling_tupe.py", "dict.txt"),
+    *TOKENIZER_FILES,
+)
 
 
 @dataclass(frozen=True)

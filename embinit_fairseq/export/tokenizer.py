@@ -102,7 +102,9 @@ def bpe_json(layout: Layout, codes: str) -> tuple[dict[str, str], int]:
         if symbol not in whole:
             inside = symbol.endswith("@@") and symbol != "@@"
             vocabulary[symbol[:-2] if inside else symbol + _END] = row
-    merges = list(dict.fromkeys(tuple(line.strip("\r\n ").split(" ")) for line in codes.rstrip("\n").split("\n")[1:]))
+    merges: list[Any] = list(
+        dict.fromkeys(tuple(line.strip("\r\n ").split(" ")) for line in codes.rstrip("\n").split("\n")[1:])
+    )
     pieces = {piece for left, right in merges for piece in (left, right, left + right)}
     lacking = len(pieces - vocabulary.keys())
     if lacking or len(vocabulary) != len(layout.rows):
@@ -140,9 +142,11 @@ _FAST = "PreTrainedTokenizerFast"
 # ----------------------------------------------------------------------------------------------------------------------
 
 #: what a tokenizer may consist of
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-TOKENIZER_FILES += ("vocab.txt", "bpe.codes", "tokenization_tupe.py", "vocab.json", "merges.txt", "spiece.model")
-TOKENIZER_FILES += ("sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja")
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "bpe.codes", "tokenization_tupe.py", "vocab.json", "merges.txt", "spiece.model"),
+    *("sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
+)
 _PYTHON = f"{__name__.rpartition('.')[0]}.remote.tokenization_tupe"
 _WHOLE = re.compile(r"<\w+>$")  # <url> and the like are no text, and were kept whole when the data were made
 _LINES = 200
@@ -274,7 +278,9 @@ def _given(trained: Trained, layout: Layout, path: str, own: list[str]) -> Token
     roles = {role: opened.convert_tokens_to_ids(getattr(opened, role)) for role in special if getattr(opened, role)}
     symbols = trained.model.encoder.dictionary.indices
     vocabulary = opened.get_vocab()
-    wrong = [(role, row, special[role]) for role, row in roles.items() if row != special[role]]
+    wrong: list[tuple[str, Any, Any]] = [
+        (role, row, special[role]) for role, row in roles.items() if row != special[role]
+    ]
     wrong += [
         (symbol, vocabulary[symbol], row) for symbol, row in symbols.items() if vocabulary.get(symbol, row) != row
     ]

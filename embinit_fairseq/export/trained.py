@@ -154,7 +154,7 @@ def _labels(trained: Trained, given: str | None) -> list[str] | None:
         return None
     vocabulary = read_dictionary(path, "--label-dict")
     labels = [symbol for symbol, regular in zip(vocabulary.symbols, vocabulary.regular) if regular]
-    classes = trained.model.classification_heads[trained.head].out_proj.out_features
+    classes = trained.model.classification_head(trained.head).out_proj.out_features
     if len(labels) != classes:
         raise DataError(
             f"{path}: {len(labels)} labels, the head {trained.head!r} has {classes} classes: name the dictionary of "

@@ -56,9 +56,10 @@ def embed_init(model: nn.Module, task: Any, cfg: Any, request: Request) -> None:
     _check_options(request, paths, slots)
     _refuse_stock_paths(cfg, request)
     checkpoint = checkpoint_to_restore(request)
+    record: dict[str, Any] | None
+    held: set[str] = set()
     if checkpoint is None:
         record, known = _start(slots, paths, request)
-        held = set()
     else:
         record, known = _continue(slots, checkpoint, request)
         held = _in_optimizer(record, freezes, slots, checkpoint, request)
@@ -113,6 +114,7 @@ def _refuse_stock_paths(cfg: Any, request: Request) -> None:
 def _start(
     slots: dict[str, Slot], paths: dict[str, SourceSpec], request: Request
 ) -> tuple[dict[str, Any], dict[str, np.ndarray | None]]:
+    assert request.strategy is not None  # without one nothing is initialised
     formats = parse_formats(request.options.embed_init_format, slots, paths)
     strategy = EMBED_INIT_REGISTRY[request.strategy]()
     record: dict[str, Any] = {
@@ -126,7 +128,7 @@ def _start(
         logger.info("--embed-init %s draws all its numbers: the vectors are not read", request.strategy)
     for slot in slots.values():
         spec = paths.get(slot.name) if strategy.needs_source else None
-        read = spec and read_slot(slot, spec, formats.get(slot.name), request.options, strategy.fills)
+        read = read_slot(slot, spec, formats.get(slot.name), request.options, strategy.fills) if spec else None
         # a slot without a path gets xavier, whatever the strategy of the others
         name = "xavier" if strategy.needs_source and spec is None else request.strategy
         slot_strategy = strategy if name == request.strategy else EMBED_INIT_REGISTRY[name]()

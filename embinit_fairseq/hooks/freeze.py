@@ -95,7 +95,7 @@ class _HeldRows:
         mask = np.ones(size, dtype=bool) if rows is None else rows
         self.weight, self.mask, self.until = embedding.weight, torch.from_numpy(mask.copy()), until
         self.active = True
-        self.embedding = embedding
+        self.embedding: Any = embedding
 
     def attach(self, task: Any) -> None:
         """Hold the rows in every step of the task's training."""
@@ -129,7 +129,7 @@ class _HeldRows:
         return [(table, table[self.mask.to(table.device)].clone()) for table in tables]
 
 
-def _master_copies(optimizer: Any, weight: torch.nn.Parameter) -> list[torch.Tensor]:
+def _master_copies(optimizer: Any, weight: torch.Tensor) -> list[torch.Tensor]:
     """fairseq's FP16Optimizer steps a single-precision copy of the parameters, flattened into one vector or not."""
     masters, params = getattr(optimizer, "fp32_params", None), getattr(optimizer, "fp16_params", None)
     if masters is None or params is None:

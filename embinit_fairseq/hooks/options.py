@@ -6,7 +6,7 @@ in a section of the root, `embed_init_options`, as `ema` does.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
@@ -98,8 +98,11 @@ class EmbedInitOptions(FairseqDataclass):
     embed_init_record: Optional[str] = field(default=None, metadata={"help": None})
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the flags. argparse's defaults are given: these are options of a registry, not of a legacy model."""
+    def add_args(cls, parser: Any) -> None:
+        """Add the flags to a parser, or to a group of one.
+
+        argparse's defaults are given: these are options of a registry, not of a legacy model.
+        """
         for option in fields(cls):
             keywords = option.metadata.get("argparse")
             if keywords is not None:
@@ -141,7 +144,7 @@ def request_from(cfg: Any) -> Request:
     strategy = found("embed_init", None)
     if strategy is not None and not isinstance(strategy, str):
         raise OptionError(f"--embed-init: expected the name of a strategy, found {strategy!r}")
-    values = {}
+    values: dict[str, Any] = {}
     for option in fields(EmbedInitOptions):
         if not option.name.startswith("_"):
             value = found(option.name, option.default, section=SECTION)
@@ -170,7 +173,7 @@ def _lookup(cfg: Any):
     if isinstance(cfg, Namespace):
         return lambda name, default, section=None: getattr(cfg, name, default)
     # the model's node hangs in fairseq's configuration; a node that hangs nowhere carries no options
-    root = cfg._get_parent() if isinstance(cfg, DictConfig) else None
+    root: Any = cfg._get_parent() if isinstance(cfg, DictConfig) else None
     if root is None:
         return lambda name, default, section=None: default
 

@@ -56,6 +56,7 @@ def _register(name: str, strategy: Strategy) -> None:
     def table(self: EmbedInit, source: Source | None, draws: Draws, options: EmbedInitOptions) -> np.ndarray:
         if strategy.rule is not shuffled:
             return strategy.rule(source, draws)
+        assert source is not None  # both need one
         rule = shuffled_elements if options.embed_init_shuffle == "elements" else shuffled
         return rule(source, draws, rescaled=options.embed_init_std is not None)
 
@@ -74,7 +75,7 @@ def extend_config() -> None:
     so a subclass with the missing fields takes its place, for hydra and for the function that turns command-line
     arguments into overrides. Calling it again is harmless.
     """
-    known = fairseq.dataclass.utils.FairseqConfig
+    known: Any = fairseq.dataclass.utils.FairseqConfig
     have = known.__dataclass_fields__
     extra: list[Any] = [(name, Any, None) for name in REGISTRIES if name not in have]
     if SECTION not in have:

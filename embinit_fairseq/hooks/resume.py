@@ -38,7 +38,7 @@ def check_training(model: nn.Module, task: Any, request: Request) -> None:
     checkpoint = checkpoint_to_restore(request)
     state = {} if checkpoint is None else _read(checkpoint)
     check(checkpoint, _saved_options(state))
-    if isinstance(state.get("model"), dict):
+    if checkpoint is not None and isinstance(state.get("model"), dict):
         _check_dictionaries(model, task, checkpoint, state["model"])
 
 
@@ -57,7 +57,7 @@ def _check_dictionaries(model: nn.Module, task: Any, checkpoint: str, weights: d
             )
 
 
-def refuse_overrides(model: nn.Module, overrides: dict[str, Any]) -> None:
+def refuse_overrides(model: Any, overrides: dict[str, Any]) -> None:
     """Where a checkpoint is loaded to be used: raises OptionError for overrides that decide what its weights mean."""
     if not hasattr(model, "function_options"):
         return
@@ -174,7 +174,7 @@ def recall(cfg: Any, request: Request, slots: Callable[[], dict[str, Slot]]) -> 
         record = None if checkpoint is None else read_record(checkpoint)
     except CheckpointError:
         return  # fairseq will say so; without the flag this is none of our business
-    if record is None:
+    if checkpoint is None or record is None:
         return
     refuse_other_dictionary(record, slots, checkpoint)
     if restores_optimizer(checkpoint, request):

@@ -71,7 +71,7 @@ def find_slots(model: nn.Module, task: Any) -> dict[str, Slot]:
     return slots
 
 
-def _candidates(model: nn.Module, task: Any) -> Iterator[tuple[str, Any, Any, nn.Module]]:
+def _candidates(model: Any, task: Any) -> Iterator[tuple[str, Any, Any, nn.Module]]:
     if hasattr(model, "embedding_slots"):
         for name, (embedding, dictionary, owner) in model.embedding_slots().items():
             yield name, embedding, dictionary, owner
@@ -128,7 +128,7 @@ def vocabulary_of(dictionary: Any) -> Vocabulary:
     return Vocabulary(list(dictionary.symbols), dictionary.count, roles)
 
 
-def position_std(owner: nn.Module) -> float | None:
+def position_std(owner: Any) -> float | None:
     """Sample standard deviation of the position encoding that is added to a slot's embeddings; None without one."""
     positions = getattr(owner, "embed_positions", None)
     if positions is None:
@@ -241,7 +241,7 @@ def _judge_coverage(slot: Slot, path: str, part: Part) -> None:
             path,
             100 * numbers["coverage_tokens"],
             slot.name,
-            counted(numbers["found"], "word"),
+            counted(int(numbers["found"]), "word"),
         )
 
 

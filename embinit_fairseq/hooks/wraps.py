@@ -199,7 +199,7 @@ def extend_help() -> None:
     fairseq.options.add_model_args = add_model_args
 
 
-def describe(parser: ArgumentParser) -> None:
+def describe(parser: Any) -> None:
     """Say in the parser's help what `--embed-init` is, append its options, and say what they need."""
     for action in parser._actions:
         if action.dest == "embed_init":

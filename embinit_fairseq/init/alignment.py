@@ -80,7 +80,7 @@ def resolve_style(vocabulary: Vocabulary, markers: str = "auto") -> str:
     """The marker style of the dictionary: as told, or recognised from its symbols."""
     if markers != "auto":
         return markers
-    return detect_style(vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular))
+    return detect_style(vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular).tolist())
 
 
 def spellings(symbol: str, rules: Collection[str]) -> list[str]:
@@ -93,7 +93,7 @@ def plan(vocabulary: Vocabulary, rules: Collection[str] = RULES, markers: str = 
     """Every spelling under which a source, whatever its style, may hold a row of this dictionary."""
     style = resolve_style(vocabulary, markers)
     exact: set[str] = set()
-    for row in np.flatnonzero(vocabulary.regular):
+    for row in np.flatnonzero(vocabulary.regular).tolist():
         for form in spellings(vocabulary.symbols[row], rules):
             exact.add(form)
             if "marker" in rules:
@@ -122,7 +122,7 @@ def align(
     for row, role in vocabulary.roles.items():
         if role != "pad" and role in table.specials:
             rule[row] = "special"
-    for row in np.flatnonzero(vocabulary.regular):
+    for row in np.flatnonzero(vocabulary.regular).tolist():
         source_row[row], rule[row] = matcher.match(vocabulary.symbols[row])
     return Alignment(source_row, rule, style, source_style)
 
@@ -296,7 +296,7 @@ def _composed(
 
     A source cuts words, so only tokens that begin one are asked for: the inner piece `ing` is not the word "ing".
     """
-    missing = np.flatnonzero(vocabulary.regular & ~alignment.found)
+    missing = np.flatnonzero(vocabulary.regular & ~alignment.found).tolist()
     plain = [spellings(vocabulary.symbols[row], rules)[-1] for row in missing]
     tokens = [(row, parse(symbol, alignment.style)) for row, symbol in zip(missing, plain)]
     surfaces = {row: token.surface for row, token in tokens if token.initial is not False and token.surface}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -75,8 +76,8 @@ class Source:
         return complete
 
 
-#: (source, None for one that draws everything; draws) -> (N, D) float32
-Rule = Callable[["Source | None", Draws], np.ndarray]
+#: (`Source`, None for one that draws everything; draws) -> (N, D) float32
+Rule = Callable[[Any, Draws], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -112,17 +113,17 @@ def normal(source: Source | None, draws: Draws) -> np.ndarray:
     return draws.normal.copy()
 
 
-def pretrained(source: Source | None, draws: Draws) -> np.ndarray:
+def pretrained(source: Source, draws: Draws) -> np.ndarray:
     """The rows of the source as they are (Kim 3.2, 3.3)."""
     return _place(source, _values(source, draws), draws)
 
 
-def pretrained_xavier(source: Source | None, draws: Draws) -> np.ndarray:
+def pretrained_xavier(source: Source, draws: Draws) -> np.ndarray:
     """(x - mean(X_p)) * sigma_x / sigma_p (Kim eq. 1)."""
     return _place(source, _values(source, draws, rescaled=True), draws)
 
 
-def shuffled(source: Source | None, draws: Draws, rescaled: bool = False) -> np.ndarray:
+def shuffled(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
     """Rows and columns of X_p permuted at random; no word keeps its vector (Kim 3.4). rescaled: those of eq. 1."""
     placed = _values(source, draws, rescaled)
     columns = draws.generator("shuffle_columns").permutation(draws.dim)
@@ -130,14 +131,14 @@ def shuffled(source: Source | None, draws: Draws, rescaled: bool = False) -> np.
     return _place(source, placed[rows][:, columns], draws)
 
 
-def shuffled_elements(source: Source | None, draws: Draws, rescaled: bool = False) -> np.ndarray:
+def shuffled_elements(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
     """All elements of X_p permuted at random (`--embed-init-shuffle elements`). rescaled: those of eq. 1."""
     placed = _values(source, draws, rescaled).reshape(-1).copy()
     draws.generator("shuffle_elements").shuffle(placed)
     return _place(source, placed.reshape(-1, draws.dim), draws)
 
 
-def xavier_pretrained(source: Source | None, draws: Draws) -> np.ndarray:
+def xavier_pretrained(source: Source, draws: Draws) -> np.ndarray:
     """(x - mean(X_x)) * sigma_p / sigma_x + mean(X_p) for every row (Kim eq. 4)."""
     mean, std = _moments(source)
     drawn = describe(draws.xavier)

@@ -112,12 +112,13 @@ class PolynomialDecayEpochs(FairseqLRScheduler):
             return
         (batches, position), self._told = self._told, None
         update_freq, before = list(self.cfg.update_freq), self.counted
-        if before is None or (before.batches, before.update_freq) != (batches, update_freq):
-            self.counted = Counted(batches, update_freq, *position())
-        updates = self.counted.updates_in_training(
+        counted = before
+        if counted is None or (counted.batches, counted.update_freq) != (batches, update_freq):
+            counted = self.counted = Counted(batches, update_freq, *position())
+        updates = counted.updates_in_training(
             self.cfg.max_epoch, self.cfg.max_update, bool(self.cfg.skip_remainder_batch)
         )
-        if before not in (None, self.counted):
+        if before is not None and before != counted:
             logger.warning(
                 "the learning rates were planned for epochs of %d batches and --update-freq %s; now it is %d and %s: "
                 "the updates that are left were counted anew, the training ends after %d",

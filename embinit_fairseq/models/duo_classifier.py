@@ -9,7 +9,7 @@ transformer, behind each sub-layer: on [a^P, a^S] and on the sentence vector e.
 import logging
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -86,7 +86,7 @@ class DuoClassifier(BaseFairseqModel):
         **_: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """src_tokens (B, T) -> logits (B, K), or the sentence vectors (B, F) without a head."""
-        padding_mask = src_tokens.eq(self.embed_tokens.padding_idx)
+        padding_mask = src_tokens.eq(cast(int, self.embed_tokens.padding_idx))
         features = self.sentence_embedding(
             src_tokens, padding_mask, self.embed_tokens.weight, self.embed_tokens_p.weight
         )
@@ -117,7 +117,7 @@ class DuoClassifier(BaseFairseqModel):
     def check_training(self, checkpoint: Optional[str], saved: Any) -> None:
         """Before a training: raises OptionError for options that cannot work; warns of frozen random tables."""
         request = request_from(self.cfg)
-        if saved is not None:
+        if checkpoint is not None and saved is not None:
             check_restored(self, checkpoint, saved)
         if self.cfg.train_embeddings:
             return

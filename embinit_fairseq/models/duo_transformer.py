@@ -210,7 +210,7 @@ def _sizes(layers: int, width: int, ffn: int, heads: int) -> dict[str, int]:
 
 
 #: The text's 8 + 8 layers; big is the size that fits the 213M and 220M parameters of its Tables 4 and 5.
-_PRESETS = {
+_PRESETS: dict[str, dict[str, Any]] = {
     "duo_transformer_wmt_en_de": _sizes(8, 512, 2048, 8),
     "duo_transformer_wmt_en_fr": _sizes(8, 512, 2048, 8),
     "duo_transformer_big": {**_sizes(6, 1024, 4096, 16), "dropout": 0.3},

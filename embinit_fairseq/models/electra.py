@@ -91,6 +91,7 @@ class ElectraModel(TupeModel):
         masked_tokens (batch, src_len); the result is a `ReplacedTokens`.
         """
         if noise is not None:
+            assert masked_tokens is not None
             return self._replace_and_detect(src_tokens, masked_tokens, noise)
         if features_only or classification_head_name is not None:
             return super().forward(src_tokens, src_lengths, True, return_all_hiddens, classification_head_name)
@@ -163,7 +164,7 @@ def _generator_config(cfg: ElectraConfig) -> Any:
 
 
 #: of the generator: in base a third of the discriminator's width (Clark et al. 2020, Table 6), in tiny a quarter
-_GENERATORS = {
+_GENERATORS: dict[str, dict[str, int]] = {
     "base": {},
     "tiny": {
         "generator_layers": 4,
@@ -172,7 +173,7 @@ _GENERATORS = {
         "generator_attention_heads": 1,
     },
 }
-_FAMILIES = {
+_FAMILIES: dict[str, dict[str, Any]] = {
     "electra": {"position_encoding": "added"},
     "electra_tupe": {"position_encoding": "untied", "rel_pos": True},
 }

@@ -124,7 +124,7 @@ class EmbinitClassifier(FairseqEncoderModel):
         """Before a training: raises OptionError for options that have no effect or are not those of the checkpoint."""
         if self.cfg.no_token_positional_embeddings and self.cfg.encoder_learned_pos:
             raise OptionError("--encoder-learned-pos has no effect with --no-token-positional-embeddings: drop one")
-        if saved is not None:
+        if checkpoint is not None and saved is not None:
             check_restored(self, checkpoint, saved)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:

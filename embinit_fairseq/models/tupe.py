@@ -11,7 +11,7 @@ Sizes base, large and tiny. Pre-training: --task masked_lm; fine-tuning: --task 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoderModel, register_model
@@ -84,7 +84,7 @@ class TupeModel(FairseqEncoderModel):
     """A sentence encoder with any number of classification heads and, for tasks that mask, a language-model head."""
 
     #: names and description of what a model for a task that does not mask does without
-    pre_training_parts = ("encoder.lm_head.",), "language-model head"
+    pre_training_parts: tuple[tuple[str, ...], str] = ("encoder.lm_head.",), "language-model head"
 
     def __init__(self, cfg: TupeConfig, encoder: TupeEncoder) -> None:
         super().__init__(encoder)
@@ -137,15 +137,16 @@ class TupeModel(FairseqEncoderModel):
         cfg = self.cfg
         if name in self.classification_heads:
             logger.warning("the classification head %r is replaced", name)
+        assert num_classes is not None  # optional in fairseq's signature only
         inner_dim = inner_dim or cfg.encoder_embed_dim
         head = ClassificationHead(
             cfg.encoder_embed_dim, inner_dim, num_classes, str(cfg.pooler_activation_fn), cfg.pooler_dropout
         )
         self.classification_heads[name] = head.to(next(self.parameters()))  # its device and type
 
-    def classification_head(self, name: str) -> nn.Module:
+    def classification_head(self, name: str) -> ClassificationHead:
         """The head of this name; raises OptionError if there is none."""
-        return find_head(self.classification_heads, name)
+        return cast(ClassificationHead, find_head(self.classification_heads, name))
 
     def max_positions(self) -> int:
         """Longest input in tokens."""
@@ -170,7 +171,7 @@ class TupeModel(FairseqEncoderModel):
         check_effects(self.cfg, TupeConfig())
         for layer in (module.cfg.layer for module in self.modules() if isinstance(module, SentenceEncoder)):
             check_trainable(str(self.cfg.attention_kernel), layer.embed_dim // layer.num_heads, layer.attention_dropout)
-        if saved is not None:
+        if checkpoint is not None and saved is not None:
             check_restored(self, checkpoint, saved)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
@@ -205,7 +206,7 @@ def check_block_size(cfg: TupeConfig, task: Any) -> None:
 
 
 #: what differs from the defaults
-SIZES = {
+SIZES: dict[str, dict[str, int]] = {
     "base": {},
     "large": {
         "encoder_layers": 24,

@@ -181,7 +181,7 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: floa
             "--attention-kernel flex has no dropout of attention weights: choose auto (for a trained "
             "model: --model-overrides \"{'attention_kernel': 'auto'}\")"
         )
-    kernel = _compiled_flex() if q.is_cuda else flex_attention  # on a CPU it is for tests only
+    kernel: Any = _compiled_flex() if q.is_cuda else flex_attention  # on a CPU it is for tests only
     return kernel(q, k, v, score_mod=attn_bias.prepared, scale=scale)
 
 

@@ -116,12 +116,14 @@ class DecoderCache:
         turns with the spare storage: fresh memory in every step would cost more than the copy.
         """
         total = self.length + k.shape[2]
-        past = buffer = self._past[layer]
+        past = self._past[layer]
         if past is None or self._order is not None or past.shape[3] < total:
             storage, buffer = self._buffer(k, total)
             if past is not None:
                 self._copy(past, buffer)
             self._spare, self._storage[layer], self._past[layer] = self._storage[layer], storage, buffer
+        else:
+            buffer = past
         buffer[0, :, :, self.length : total] = k
         buffer[1, :, :, self.length : total] = v
         return buffer[0, :, :, :total], buffer[1, :, :, :total]

@@ -138,6 +138,7 @@ class DuoCrossAttention(nn.Module):
         self.num_heads, self.dropout, self.share_weights = num_heads, dropout, share_weights
         self.scale = (embed_dim // num_heads) ** -0.5
         self.q_proj = StreamLinear(num_streams, embed_dim, embed_dim)
+        self.kv_proj: nn.Module
         if share_weights == "pair":
             self.kv_proj = nn.Linear(kdim, 2 * embed_dim)
         else:

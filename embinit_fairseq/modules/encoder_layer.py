@@ -6,6 +6,7 @@ pre-LN:  x = x + drop(attn(LN_1 x));       x = x + drop(fc2(drop_act(act(fc1 LN_
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch.nn.functional as F
@@ -93,7 +94,7 @@ class SelfAttention(nn.Module):
 # ----------------------------------------------------------------------------------------------------------------------
 
 #: choices of --activation-fn; gelu is the exact one (erf)
-ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
 
 
 @dataclass(frozen=True)

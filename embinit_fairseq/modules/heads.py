@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
 
 #: choices of --pooler-activation-fn
-POOLER_ACTIVATIONS = {"tanh": torch.tanh, **ACTIVATIONS}
+POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, **ACTIVATIONS}
 
 
 class MaskedLMHead(nn.Module):

@@ -8,6 +8,7 @@ the rest          as it was made: nn.Linear (also the biases of Q, K, V), nn.Lay
 from __future__ import annotations
 
 import math
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -89,7 +90,8 @@ def init_duo_params(module: nn.Module) -> None:
     """For `Module.apply`: the projections of attention."""
     if isinstance(module, (DuoSelfAttention, DuoCrossAttention)):
         embed_dim = module.out_proj.in_features
-        projections = [linear.weight.detach() for linear in module.children() if linear is not module.out_proj]
+        linears = [linear for linear in module.children() if linear is not module.out_proj]
+        projections = [cast(Tensor, linear.weight).detach() for linear in linears]
         gain = _GAIN if all(weight.shape[-1] == embed_dim for weight in projections) else 1.0
         for weight in projections:
             for matrix in weight.flatten(end_dim=-2).split(embed_dim):  # Q, K and V of each stream are one each

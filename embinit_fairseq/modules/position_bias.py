@@ -60,6 +60,8 @@ class BiasTerm(NamedTuple):
 def reset_cls(term: BiasTerm) -> Tensor:
     """Equation (9): column 0 becomes `to_cls`, then row 0 (with the corner) `from_cls`; (heads, tgt_len, tgt_len)."""
     scores, from_cls, to_cls = term
+    assert from_cls is not None
+    assert to_cls is not None
     num_heads, length, _ = scores.shape
     column = to_cls.view(num_heads, 1, 1).expand(-1, length - 1, 1)
     row = from_cls.view(num_heads, 1, 1).expand(-1, 1, length)

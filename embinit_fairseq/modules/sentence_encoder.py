@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +40,7 @@ class SentenceEncoder(nn.Module):
     def __init__(self, cfg: EncoderConfig, embed_tokens: nn.Embedding, positions: PositionEncoding, bos: int) -> None:
         super().__init__()
         self.cfg, self.bos = cfg, bos
-        self.padding_idx = embed_tokens.padding_idx
+        self.padding_idx = cast(int, embed_tokens.padding_idx)
         self.embed_tokens = embed_tokens
         self.positions = positions
         input_dim, embed_dim = embed_tokens.embedding_dim, cfg.layer.embed_dim
@@ -76,7 +78,7 @@ class SentenceEncoder(nn.Module):
         attn_bias = prepare(kernel, self.positions.bias(tgt_len), padding_mask)
         projections = self.positions.projections(tgt_len)
         hiddens = [x] if return_all_hiddens else []
-        for layer in self.layers:
+        for layer in cast(Iterable[EncoderLayer], self.layers):
             x = self._run(layer, x, attn_bias, projections, packing)
             if return_all_hiddens:
                 hiddens.append(x)

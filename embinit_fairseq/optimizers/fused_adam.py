@@ -14,7 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, List, Optional  # noqa: UP035  fairseq recognises lists by the name of typing's
+from typing import Any, List, Optional, cast  # noqa: UP035  fairseq recognises lists by the name of typing's
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -86,7 +86,7 @@ class FusedAdam(Adam):
         beta1, beta2 = group["betas"]
         adamw(
             parameters,
-            [p.grad.contiguous() for p in parameters],
+            [cast(Tensor, p.grad).contiguous() for p in parameters],
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],

@@ -122,7 +122,7 @@ def colour_bar(figure: Figure, image: Any, axes: Sequence[Axes] | Axes, label: s
     below, above = bool((finite < low).any()), bool((finite > high).any())
     extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
     rows = figure.get_figheight() / _PANEL
-    shape = {"fraction": 0.05, "aspect": 25 * rows, "extendfrac": 0.03, "pad": 0.02}
+    shape: dict[str, Any] = {"fraction": 0.05, "aspect": 25 * rows, "extendfrac": 0.03, "pad": 0.02}
     bar = figure.colorbar(image, ax=axes, extend=extend[below, above], **shape)
     bar.set_label(label, fontsize=8)
     if isinstance(image.norm, LogNorm):

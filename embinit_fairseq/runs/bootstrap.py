@@ -176,7 +176,11 @@ def _tests_of_seed(
                 "translations of one test set only"
             )
     metrics = _metrics(run, _recorded([run, *(other for _, other in systems)]))
-    named = [(run.name, base.lines), *((other.name, texts[other.name].lines) for _, other in systems)]
+    named: list[tuple[str, Sequence[str]]] = [
+        (run.name, base.lines),
+        *((other.name, texts[other.name].lines) for _, other in systems),
+    ]
+    results: Any  # title -> a Result per system, of which all but the first have p and an interval
     try:
         with _sacrebleu_seed(seed):
             signatures, results = PairedTest(named, metrics, [base.reference], test_type="bs", n_samples=samples)()
@@ -208,6 +212,7 @@ def _p(baseline: Result, system: Result, samples: int) -> float:
     d - mean(d) > D, and p = (count + 1) / (samples + 1). With D = 0 a count of 0 means that all d are equal: those of
     translations with the same scores are all 0, and "as large as D", which is what p is about, holds for all of them.
     """
+    assert system.p_value is not None  # the baseline's is
     none_larger = system.p_value * (samples + 1) < 1.5
     return 1.0 if system.score == baseline.score and none_larger else system.p_value
 

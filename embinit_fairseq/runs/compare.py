@@ -135,7 +135,7 @@ class Row:
         if not runs:
             return {}
         places = sorted(set.intersection(*(set(curve) for _, curve in runs)))
-        found = {place: [curve[place] for _, curve in runs] for place in places}
+        found: Curve = {place: [curve[place] for _, curve in runs] for place in places}
         if axis.clock is None:
             return found
         clocks = [run.clock(axis.clock) for run, _ in runs]
@@ -248,10 +248,10 @@ def compare(runs: Sequence[Run], by: Sequence[str] = (), metric: str | None = No
         task = tuple(str(run.labels.get(label, "")) for label in _TASK)
         tables[(*task, chosen, run.higher_is_better(chosen))].append(run)
     found = []
-    for (*task, chosen, higher), members in sorted(tables.items()):
+    for (*names, chosen, higher), members in sorted(tables.items()):
         parts = _same_data(members)
         for data, part in parts:
-            title = ", ".join([name for name in task if name] + ([data] if len(parts) > 1 else []))
+            title = ", ".join([name for name in names if name] + ([data] if len(parts) > 1 else []))
             found.append(_table(title or "runs", chosen, higher, part, by))
     titles = [table.title for table in found]
     return [

@@ -107,7 +107,7 @@ def _validations(record: dict[str, Any], log: RunLog | None) -> tuple[Validation
     epochs = {int(epoch): values for epoch, values in record.get("epochs", {}).items()}
     kept = [_validation(epoch, values.get("valid_num_updates"), values) for epoch, values in sorted(epochs.items())]
     last = max((each.updates for each in kept if each.updates is not None), default=0)
-    logged = [] if log is None else [each for each in _logged(log) if each.updates <= last]
+    logged = [] if log is None else [each for each in _logged(log) if (each.updates or 0) <= last]
     chosen = logged if len(logged) > len(kept) else kept
     times = record.get("times", {})
     return tuple(_timed(each, times.get(str(each.updates), {}), log) for each in chosen)
@@ -127,7 +127,7 @@ def _logged(log: RunLog) -> list[Validation]:
 def _timed(validation: Validation, measured: dict[str, float], log: RunLog | None) -> Validation:
     """With the times of the record, else with that of the log."""
     wall_s = measured.get("wall_s")
-    if wall_s is None and log is not None:
+    if wall_s is None and log is not None and validation.updates is not None:
         wall_s = log.clock.get(validation.updates)
     return replace(validation, wall_s=wall_s, cpu_s=measured.get("cpu_s"))
 
@@ -190,7 +190,7 @@ def run_of_checkpoints(folder: Path) -> Run | None:
         "higher_is_better": bool(options.get("maximize_best_checkpoint_metric", False)),
         "scores": {},
     }
-    validations = tuple(by_updates[update] for update in sorted(by_updates))
+    validations = tuple(sorted(by_updates.values(), key=lambda each: each.updates or 0))
     configuration = options_of_sections(sections or {"args": last.get("args")})
     return Run(folder.as_posix(), folder, record, validations, configuration=configuration)
 
@@ -203,7 +203,8 @@ def _is_training(state: Any) -> bool:
     extra = state.get("extra_state") if isinstance(state, dict) else None
     iterator = extra.get("train_iterator") if isinstance(extra, dict) else None
     return (
-        isinstance(iterator, dict)
+        isinstance(extra, dict)
+        and isinstance(iterator, dict)
         and isinstance(iterator.get("epoch"), int)
         and isinstance(extra.get("val_loss"), (int, float))
     )
@@ -258,7 +259,7 @@ def _leaves(node: ast.expr, name: str = "") -> Iterator[tuple[str, str]]:
     """Dictionaries and Namespace(...), one in the other."""
     if isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values):
-            yield from _leaves(value, key.value if isinstance(key, ast.Constant) else name)
+            yield from _leaves(value, str(key.value) if isinstance(key, ast.Constant) else name)
     elif isinstance(node, ast.Call):
         for keyword in node.keywords:
             yield from _leaves(keyword.value, keyword.arg or name)

@@ -98,7 +98,7 @@ def run(request: Request, watch: Watch = lambda line, log: None) -> Outcome:
 
 def new_record(request: Request, command: Command, data: Mapping[str, str]) -> dict[str, Any]:
     """training.json of a run that is about to start; hardware and times are still missing. data: `data_hashes`."""
-    metric = request.metric or command.option("--best-checkpoint-metric", "loss")
+    metric = request.metric or command.option("--best-checkpoint-metric") or "loss"
     return {
         "labels": labels_of(command, request.labels),
         "command": str(command),
@@ -255,7 +255,8 @@ def _train(folder: Path, command: Command, record: dict[str, Any], log_file: IO[
         session["wall_s"] = round(time.monotonic() - start, 3)
         session["cpu_s"] = round(cpu_s, 3) if counted and cpu_s is not None else None
 
-    noted, timed = start, set()
+    noted = start
+    timed: set[int] = set()
     with (folder / LOG).open("rb") as lines, _signals_go_to(child):
         lines.seek(place)
         ended = False
@@ -281,6 +282,7 @@ def _train(folder: Path, command: Command, record: dict[str, Any], log_file: IO[
 def _start(command: Command, log_file: IO[bytes]) -> subprocess.Popen:
     """In a process group of its own, so that a signal of the terminal comes once: by `_signals_go_to`."""
     program = shutil.which(command.words[0], path=_search_path())
+    assert program is not None  # it was looked for before the record was written
     return subprocess.Popen(
         [program, *command.words[1:]],
         stdin=subprocess.DEVNULL,
@@ -338,8 +340,8 @@ def _note_validations(record: dict[str, Any], log: RunLog, timed: set[int]) -> N
 
 
 def _total(sessions: Sequence[Mapping[str, Any]], unit: str) -> float | None:
-    values = [session.get(unit) for session in sessions]
-    return None if None in values else round(sum(values), 3)
+    known = [value for session in sessions if (value := session.get(unit)) is not None]
+    return round(sum(known), 3) if len(known) == len(sessions) else None
 
 
 def _exit_code(status: int) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePath
+from typing import TypeVar
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError
@@ -93,12 +94,16 @@ def option_in(configuration: str, name: str) -> str | None:
     return match and next(group for group in match.groups() if group is not None)
 
 
-def best_place(values: Mapping[int, float], higher: bool) -> int | None:
+Place = TypeVar("Place", bound=float)  # an epoch, a number of updates or hours
+
+
+def best_place(values: Mapping[Place, float], higher: bool) -> Place | None:
     """Key of the value that checkpoint_best.pt is of, the last of equal ones; None without a number.
 
     NaN is never the best, and fairseq forgets at a NaN what was the best before: it takes the minimum of the two.
     """
-    best, best_at = math.nan, None
+    best = math.nan
+    best_at: Place | None = None
     for place, value in sorted(values.items()):
         if not (best > value if higher else best < value):  # true, too, where one of them is NaN
             best, best_at = value, best_at if math.isnan(value) else place
@@ -131,7 +136,8 @@ class LogReader:
         self.log = RunLog(str(path))
         self.level = self.logger = ""
         self.inner: dict[str, float] = {}
-        self.first = self.last = None
+        self.first: datetime | None = None
+        self.last: datetime | None = None
         self.subset = "valid"
 
     def take(self, line: str) -> None:
@@ -168,7 +174,7 @@ class LogReader:
         self.subset = (self.log.option("valid_subset") or "valid").split(",")[0]
 
     def _end_session(self) -> None:
-        if self.first is not None:
+        if self.first is not None and self.last is not None:
             self.log.wall_s += (self.last - self.first).total_seconds()
 
     def _take_values(self, message: str) -> None:
@@ -186,7 +192,7 @@ class LogReader:
         if tag == "valid":
             updates = int(values["num_updates"])
             self.log.validations[updates] = {"epoch": epoch, **named}
-            if self.first is not None:
+            if self.first is not None and self.last is not None:
                 self.log.clock[updates] = self.log.wall_s + (self.last - self.first).total_seconds()
 
     def end(self) -> RunLog:
@@ -208,8 +214,10 @@ class LogReader:
 def _json_values(message: str) -> tuple[str, int, dict[str, float]] | None:
     """(tag, epoch, values by their names without the tag); None for other records and lines that were cut off."""
     match = _JSON_TAG.search(message)
+    if match is None:
+        return None
     try:
-        record = json.loads(message) if match else {}
+        record = json.loads(message)
         tag = match.group(1) or "train_inner"
         epoch, prefix = int(record["epoch"]), f"{tag}_" if match.group(1) else ""
         values = {k[len(prefix) :]: float(v) for k, v in record.items() if k.startswith(prefix) and v is not None}

@@ -111,9 +111,9 @@ def _cell(column: Column, results: Sequence[Result]) -> str:
 
 
 def _tests(table: Table, tests: Sequence[SeedTest], baseline: str | None) -> list[str]:
-    if not tests:
+    base = baseline_row(table, baseline) if tests else None
+    if base is None:
         return []
-    base = baseline_row(table, baseline)
     names = [name for name in SCORES if any(score.metric == name for test in tests for score in test.scores)]
     titles = [f"{SCORES[name].title} {what}" for name in names for what in ("difference", "p")]
     lines = header([f"against {base.name}", "seed", *titles])

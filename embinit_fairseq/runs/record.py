@@ -19,7 +19,7 @@ from embinit_fairseq.bounded import read_json
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.files import write_json
 from embinit_fairseq.runs.logs import RunLog, nats
-from embinit_fairseq.runs.metrics import SCORES
+from embinit_fairseq.runs.metrics import SCORES, Score
 
 RESULT, TRAINING = "result.json", "training.json"
 #: inside a run's folder
@@ -53,6 +53,10 @@ def _is_command(value: Any) -> bool:
         return False
 
 
+def _kind_of(score: Score) -> Kind:
+    return Kind(lambda value: _is_number(value) and score.in_range(value), score.range)
+
+
 OBJECT = Kind(lambda value: isinstance(value, dict), "an object")
 OBJECTS = Kind(lambda value: isinstance(value, list) and all(map(OBJECT.test, value)), "a list of objects")
 TEXT = Kind(lambda value: isinstance(value, str), "text")
@@ -60,10 +64,7 @@ TEXTS = Kind(lambda value: isinstance(value, list) and all(map(TEXT.test, value)
 NUMBER = Kind(_is_number, "a number")
 WHOLE = Kind(_is_whole, "a whole number from 0")
 COMMAND = Kind(_is_command, "text that a shell can read (quotes in pairs)")
-SCORE_KINDS = {
-    name: Kind(lambda value, score=score: _is_number(value) and score.in_range(value), score.range)
-    for name, score in SCORES.items()
-}
+SCORE_KINDS = {name: _kind_of(score) for name, score in SCORES.items()}
 
 #: key, with "*" for any -> its kind
 KINDS = {
@@ -178,13 +179,13 @@ def result_of(record: Mapping[str, Any], folder: Path, log: RunLog, scores: Mapp
     return result
 
 
-def _measured(sessions: list[dict[str, Any]]) -> dict[str, float | None]:
+def _measured(sessions: list[dict[str, Any]]) -> dict[str, float]:
     """Seconds of all sessions; nothing for a unit that one of them does not know."""
     totals = {}
     for unit in ("wall_s", "cpu_s"):
-        values = [session.get(unit) for session in sessions]
-        if values and None not in values:
-            totals[unit] = round(sum(values), 3)
+        known = [value for session in sessions if (value := session.get(unit)) is not None]
+        if known and len(known) == len(sessions):
+            totals[unit] = round(sum(known), 3)
     return totals
 
 

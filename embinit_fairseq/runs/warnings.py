@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from embinit_fairseq.errors import counted
@@ -63,8 +65,12 @@ def _different_options(runs: Sequence[Run]) -> list[str]:
     """Of trainings that have left no command: options that all know, and which do not agree."""
     known = [run for run in runs if run.configuration]
     options = sorted(set.intersection(*(set(run.configuration) for run in known))) if known else []
-    values = {option: _names_by(known, lambda run, option=option: run.configuration[option]) for option in options}
+    values = {option: _names_by(known, partial(_configured, option)) for option in options}
     return [f"{option} {_listed(names)}" for option, names in values.items() if len(names) > 1]
+
+
+def _configured(option: str, run: Run) -> str:
+    return run.configuration[option]
 
 
 def _names_by(runs: Iterable[Run], value: Callable[[Run], Any]) -> dict[Any, list[str]]:
@@ -123,8 +129,10 @@ def _different_lengths(table: Table) -> list[str]:
         return []
 
     def length(run: Run) -> int | None:
-        last = run.validations[-1] if run.validations else None
-        return last and (last.updates if table.by_updates else last.epoch)
+        if not run.validations:
+            return None
+        last = run.validations[-1]
+        return last.updates if table.by_updates else last.epoch
 
     values, place = _names_by(table.runs, length), "updates" if table.by_updates else "epochs"
     return [f"runs of different length, in {place} ({_listed(values)})"] if len(values) > 1 else []
@@ -134,7 +142,7 @@ def _different_losses(table: Table) -> list[str]:
     """A label-smoothed loss is larger than a cross-entropy of the same model."""
     found = []
     for flag in ("--criterion", "--label-smoothing"):
-        values = _names_by(table.runs, lambda run, flag=flag: run.option(flag))
+        values = _names_by(table.runs, methodcaller("option", flag))
         if len(values) > 1:
             found.append(f"losses of different {flag} cannot be compared ({_listed(values)})")
     return found

@@ -78,7 +78,7 @@ def check_finite(path: str, names: Sequence[str], matrix: np.ndarray) -> None:
     broken = [row for row in suspects if not np.isfinite(matrix[row]).all()]
     if broken:
         raise VectorFileError(
-            f"{path}: the vector of {names[broken[0]][:60]!r} (one of {len(broken)}) holds NaN or infinity. "
+            f"{path}: the vector of {names[int(broken[0])][:60]!r} (one of {len(broken)}) holds NaN or infinity. "
             "Export the vectors again or take another file."
         )
 

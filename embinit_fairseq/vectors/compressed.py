@@ -13,7 +13,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from embinit_fairseq import bounded
 from embinit_fairseq.bounded import CHUNK, LineGuard, LongLine, line_number
@@ -87,7 +87,7 @@ class _Archive(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > LARGEST_CONTENTS:
             raise VectorFileError(
-                f"{self.raw.name}: the zip archive is damaged (its table of contents has {size:,} bytes). "
+                f"{self.name}: the zip archive is damaged (its table of contents has {size:,} bytes). "
                 "Download it again."
             )
         return super().read(size)
@@ -107,7 +107,7 @@ def open_zip(path: str) -> Iterator[zipfile.ZipFile]:
             yield archive
 
 
-def open_member(path: str, archive: zipfile.ZipFile, name: str) -> BinaryIO:
+def open_member(path: str, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
     """Open a file in an archive; close it. path: for messages."""
     try:
         if archive.getinfo(name).compress_type == zipfile.ZIP_LZMA:
@@ -142,7 +142,7 @@ def _only_member(path: str) -> str:
 
 
 @contextlib.contextmanager
-def open_bytes(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader]:
+def open_bytes(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader[Any]]:
     """Open a plain, gz, bz2 or xz file, the only member of a zip archive, or `archive.zip:member`, for reading bytes.
 
     The packing is recognised from content. Raises VectorFileError if there is no such file or member, if it cannot be
@@ -153,7 +153,7 @@ def open_bytes(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader]:
 
 
 @contextlib.contextmanager
-def open_lines(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader]:
+def open_lines(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader[Any]]:
     """As `open_bytes`, to be read by lines: VectorFileError, too, from a read that meets a line without end."""
     try:
         with _unpacked(path) as raw, io.BufferedReader(LineGuard(raw), chunk) as stream:
@@ -193,6 +193,7 @@ class _Xz(io.RawIOBase):
 
     def _more(self, size: int) -> bytes:
         """At most `size` bytes; none does not mean the end."""
+        assert self._unpacker is not None  # `readinto` has looked
         packed = self._unpacker.unused_data if self._unpacker.eof else b""
         if self._unpacker.eof:  # a file may be several streams, with zeros between them
             packed = packed.lstrip(b"\0")

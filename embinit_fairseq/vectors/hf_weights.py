@@ -41,7 +41,12 @@ EMBEDDING_NAMES = (
     "transformer.embeddings.weight",  # XLM
 )
 
-_FLOATS = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+_FLOATS: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
 _LARGEST = 1 << 62  # bytes of a file
 
 

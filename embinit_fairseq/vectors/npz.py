@@ -8,7 +8,7 @@ import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -97,10 +97,10 @@ class NpzVectors:
             raise self._refuse(f"`{name}` has {info.file_size} bytes instead of {expected}: damaged or cut short")
         return member
 
-    def _open(self, archive: zipfile.ZipFile, name: str) -> BinaryIO:
+    def _open(self, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
         return open_member(self.path, archive, f"{name}.npy")
 
-    def _read_header(self, stream: BinaryIO, name: str) -> _Member:
+    def _read_header(self, stream: IO[bytes], name: str) -> _Member:
         head = io.BytesIO(stream.read(_LONGEST_HEADER))
         try:
             version = np.lib.format.read_magic(head)

@@ -274,12 +274,14 @@ class RowCollector:
         text = line.strip(_BLANKS)
         starts = [match.start() for match in _FIELD.finditer(text)]
         if len(starts) <= self._dim:
-            return self._note(number, f"{counted(len(starts), 'field')} instead of {self._dim + 1}")
+            self._note(number, f"{counted(len(starts), 'field')} instead of {self._dim + 1}")
+            return None
         start = starts[-self._dim]
         for column, token in enumerate(fields(text[start:])):
             value = parse_number(token)
             if value is None:
-                return self._note(number, f"{token[:20]!r} is no number")
+                self._note(number, f"{token[:20]!r} is no number")
+                return None
             with np.errstate(over="ignore"):
                 out[column] = np.float32(value)
         return text[:start].rstrip(_BLANKS)

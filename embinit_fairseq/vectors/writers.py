@@ -6,7 +6,7 @@ import contextlib
 import gzip
 import os
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def write_text(path: str | os.PathLike[str], words: Sequence[str], matrix: np.nd
     rows = _checked(words, matrix)
     names = [_writable(word) for word in words]
     with whole_file(path) as file, contextlib.ExitStack() as stack:
-        out: BinaryIO = file
+        out: IO[bytes] | gzip.GzipFile = file
         if os.fspath(path).endswith(".gz"):
             out = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
         if header:

@@ -79,7 +79,7 @@ class FairseqFinder:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = FixingLoader(spec.loader, fixes)
+                    spec.loader = FixingLoader(spec.loader, fixes)  # type: ignore[assignment]  # stands in for one
                 return spec
         return None
 

@@ -130,7 +130,8 @@ class NDArray(np.ndarray):
         if math.prod(shape) * dtype.dtype.itemsize != len(content):
             raise refused(f"numpy.ndarray of shape {shape!r:.40} with {len(content)} bytes")
         self._filled = True
-        super().__setstate__((1, shape, dtype.dtype, bool(fortran), content))
+        state = (1, shape, dtype.dtype, bool(fortran), content)  # numpy's stubs want a numpy.bool
+        super().__setstate__(state)
 
     def __reduce__(self) -> Any:
         return self.view(np.ndarray).__reduce__()

@@ -43,6 +43,7 @@ def disabled() -> set[str]:
 def execute(module: ModuleType, loader, fixes: tuple[str, ...]) -> None:
     """Execute ``module`` with its real ``loader`` inside the fixes that are needed and not switched off."""
     off = disabled()
+    assert module.__spec__ is not None  # an import system made this module
     module.__loader__ = module.__spec__.loader = loader  # nothing of ours stays behind
     with ExitStack() as stack:
         for name in fixes:

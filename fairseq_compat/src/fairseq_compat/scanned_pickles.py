@@ -194,7 +194,7 @@ def scanned() -> Iterator[None]:
     if unpicklers is None or not hasattr(torch.serialization, "get_safe_globals"):
         yield
         return
-    original = unpicklers.Unpickler
+    original: Any = unpicklers.Unpickler
 
     class Unpickler(original):
         def __init__(self, file: BinaryIO, **options: Any) -> None:

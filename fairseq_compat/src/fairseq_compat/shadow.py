@@ -11,5 +11,5 @@ def shadow(real: ModuleType, **changes) -> ModuleType:
     vars(stand_in).update(vars(real))
     vars(stand_in).update(changes)
     # names that the real module makes when they are first asked for
-    stand_in.__getattr__ = lambda name: getattr(real, name)
+    vars(stand_in)["__getattr__"] = lambda name: getattr(real, name)
     return stand_in

@@ -13,6 +13,7 @@ Can go: with a fairseq that leaves the device ids out on the CPU.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from typing import Any
 
 REASON = "the default data-parallel back end names a GPU even with --cpu"
 
@@ -24,7 +25,7 @@ def needed() -> bool:
 @contextmanager
 def patching(module):
     yield
-    original = module.DistributedDataParallel
+    original: Any = module.DistributedDataParallel
 
     class DistributedDataParallel(original):
         def __init__(self, module, device_ids=None, output_device=None, **options):

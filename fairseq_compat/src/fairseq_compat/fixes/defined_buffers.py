@@ -14,6 +14,7 @@ Can go: with a fairseq that initialises the buffer or has none.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from typing import Any
 
 from fairseq_compat.versions import at_least
 
@@ -28,7 +29,7 @@ def needed() -> bool:
 OWNERS = ("SinusoidalPositionalEmbedding", "AdaptiveInput", "TiedHeadModule")
 
 
-def define_buffer(owner: type) -> None:
+def define_buffer(owner: Any) -> None:
     """Make ``_float_tensor`` of a module class zero after building and after loading."""
     original_init, original_load = owner.__init__, owner._load_from_state_dict
 

@@ -41,7 +41,7 @@ class FolderLock:
     def __init__(self, folder: str) -> None:
         import fcntl
 
-        self.descriptor = os.open(folder, os.O_RDONLY)
+        self.descriptor: int | None = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

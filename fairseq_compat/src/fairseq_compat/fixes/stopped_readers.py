@@ -17,6 +17,7 @@ import queue
 import time
 import weakref
 from contextlib import contextmanager
+from typing import Any
 
 REASON = "the thread that reads ahead is cut off at exit: abort, exit status 134"
 #: what one example may take to be read; after that the exit is as it was without the fix
@@ -43,7 +44,7 @@ class StoppableSource:
 @contextmanager
 def patching(module):
     yield
-    readers = weakref.WeakSet()
+    readers: weakref.WeakSet[Any] = weakref.WeakSet()
     original = module.BackgroundConsumer.__init__
 
     def __init__(self, queue, source, *args, **kwargs):

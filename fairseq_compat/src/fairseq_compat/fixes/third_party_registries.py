@@ -14,6 +14,7 @@ Can go: with hydra < 1.1, or with a fairseq whose configuration admits registere
 from __future__ import annotations
 
 from contextlib import contextmanager
+from typing import Any
 
 from fairseq_compat.versions import at_least
 
@@ -26,7 +27,8 @@ def needed() -> bool:
 
 def split_overrides(overrides: list[str], names: set[str]) -> tuple[list[str], dict[str, list[str]]]:
     """Separate hydra's overrides ``key=value`` of the registries ``names`` (values and sub-keys) from the others."""
-    others, ours = [], {name: [] for name in names}
+    others: list[str] = []
+    ours: dict[str, list[str]] = {name: [] for name in names}
     for override in overrides:
         name = override.partition("=")[0].partition(".")[0]
         (ours[name] if name in names else others).append(override)
@@ -39,7 +41,7 @@ def chosen_value(name: str, overrides: list[str], dataclasses: dict[str, type]):
     from omegaconf import OmegaConf
 
     values = {one.key_or_group: one.value() for one in OverridesParser.create().parse_overrides(overrides)}
-    choice = values.pop(name, None)
+    choice: Any = values.pop(name, None)
     if choice not in dataclasses:
         return choice
     node = OmegaConf.structured(dataclasses[choice]())
