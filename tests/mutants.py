@@ -3,7 +3,7 @@
     python -m pytest tests/unit --cov=embinit_fairseq --cov-context=test --cov-report=    # which test runs which line
     python tests/mutants.py make LIST.json --count 400 --seed 1               # draw mutants of covered lines
     python tests/mutants.py run LIST.json --tree CLONE                        # notes in LIST.json who was killed
-    python tests/mutants.py run LIST.json --tree CLONE --only-killed --name after     # the same ones, with another suite
+    python tests/mutants.py run LIST.json --tree CLONE --only-killed --name after     # the same, another suite
 
 A mutant is found again by its content (file, line, place in the line), so that two versions of the suite, or of the
 package, can be compared. For each the tests that cover its line are run, the most specific first, in a fork of a

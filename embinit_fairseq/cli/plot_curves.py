@@ -86,7 +86,7 @@ def curves_record(table: Table, x: str | None = None) -> dict[str, Any]:
                 "name": row.name,
                 "runs": len(row.runs),
                 "best": best,
-                "value": means.get(best),
+                "value": None if best is None else means[best],
                 "means": means,
                 "training": trained,
             }

@@ -17,6 +17,7 @@ from embinit_fairseq.runs.logs import best_place, nats
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.typing import ColorType
 
 
 def perplexity(bits: float) -> float:
@@ -85,7 +86,7 @@ def new_panels(columns: int, height: float = 4.2) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
-def draw_mean(axes: Axes, label: str, curve: Mapping[float, Sequence[float]], higher: bool | None = None) -> str:
+def draw_mean(axes: Axes, label: str, curve: Mapping[float, Sequence[float]], higher: bool | None = None) -> ColorType:
     """Mean over runs, a band from min to max; returns their colour. curve: place -> values of all runs. higher: with a
     ring at the best."""
     places, values = list(curve), list(curve.values())
@@ -103,7 +104,8 @@ def finish(axes: Axes, title: str, place: str, value: str, legend: str | None = 
     axes.set_title(title, parse_math=False)
     axes.set_xlabel(place)
     axes.set_ylabel(value)
-    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # also for a single epoch
+    locator: Any = axes.xaxis.get_major_locator()
+    locator.set_params(integer=True, min_n_ticks=1)  # also for a single epoch
     axes.grid(alpha=0.3)
     if legend is not None:
         for text in axes.legend(title=legend).get_texts():
