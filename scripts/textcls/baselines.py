@@ -4,12 +4,18 @@
     mlp         one hidden layer of 1,024 rectified linear units, dropout 0.5 behind it (Galke and Scherp 2022). Adam,
                 batch 128; a row of the first layer moves only in steps in which its word occurs (torch's SparseAdam)
 
+    python scripts/textcls/baselines.py data/mr --model mlp --seed 1 --save-dir runs/mlp.1
+
 Both learn from the same texts as all models: the validation texts are left out, and the words are those of dict.txt.
+--save-dir gets a record as that of `embinit run`, result.json; a run that is finished is left alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +27,16 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
+
+from embinit_fairseq import machine
+from embinit_fairseq.errors import DataError, one_line
+from embinit_fairseq.runs import launch
+from embinit_fairseq.runs.command import data_hashes, parse_command
+from embinit_fairseq.runs.record import RESULT, TRAINING, write_record
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
+SETS = ("train", "valid", "test")
 HIDDEN, DROPOUT, RATE, BATCH = 1024, 0.5, 1e-3, 128
 
 
@@ -62,9 +76,6 @@ def read_sets(text: Path, words: Path, labels: Path) -> Sets:
     return Sets(
         {name: vectorizer.transform(lines).astype(np.float32) for name, lines in texts.items()}, classes, len(names)
     )
-
-
-SETS = ("train", "valid", "test")
 
 
 def tfidf_lr(sets: Sets) -> Outcome:
@@ -137,3 +148,62 @@ def mlp(sets: Sets, seed: int, epochs: int, patience: int) -> Outcome:
     accuracies = {name: evaluate(model, sets.features[name], sets.labels[name])[1] for name in ("valid", "test")}
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Outcome(accuracies["test"], accuracies["valid"], parameters, best, best_epoch)
+
+
+def new_record(args: argparse.Namespace) -> dict:
+    """training.json. DataError for data that are not prepared."""
+    settings, data = args.data / "settings", args.data / "seeds" / str(args.seed) / "bin"
+    if not settings.is_file() or not data.is_dir():
+        raise DataError(
+            f"DATA {args.data}: no seeds/{args.seed}; run prepare.sh with OUT={args.data} SEEDS={args.seed}"
+        )
+    made_with = dict(line.split("=", 1) for line in settings.read_text(encoding="utf-8").splitlines())
+    labels = {name: value for name, value in made_with.items() if name != "data" and "sha256" not in name}
+    words = ["scripts/textcls/baselines.py", str(args.data), "--model", args.model, "--seed", str(args.seed)]
+    if args.model == "mlp":
+        words += ["--max-epoch", str(args.max_epoch), "--patience", str(args.patience)]
+    command = parse_command(words, any_program=True)
+    request = launch.Request(args.save_dir, words, {**labels, "model": args.model, "init": "none"}, "valid_loss")
+    return {**launch.new_record(request, command, data_hashes([data])), "hardware": machine.hardware()}
+
+
+def train(args: argparse.Namespace) -> Outcome:
+    """By the name of the model."""
+    text, dictionaries = args.data / "seeds" / str(args.seed) / "text", ("seeds/dict.txt", "corpus/labels.txt")
+    sets = read_sets(text, *(args.data / name for name in dictionaries))
+    return tfidf_lr(sets) if args.model == "tfidf_lr" else mlp(sets, args.seed, args.max_epoch, args.patience)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="what prepare.sh made")
+    parser.add_argument("--model", choices=("tfidf_lr", "mlp"), required=True)
+    parser.add_argument("--seed", type=int, default=1, help="of the validation texts and of the MLP; default: 1")
+    parser.add_argument("--save-dir", type=Path, required=True, metavar="RUN", help="folder of the run")
+    parser.add_argument("--max-epoch", type=int, default=200, help="mlp: at most; default: %(default)s")
+    parser.add_argument("--patience", type=int, default=10, help="mlp: epochs without a lower loss; default: 10")
+    args = parser.parse_args()
+    record, file = new_record(args), args.save_dir / RESULT
+    if file.is_file():
+        launch.check_same(args.save_dir, launch.record_before(args.save_dir), record)
+        print(f"{args.save_dir}: finished before")
+        return
+    args.save_dir.mkdir(parents=True, exist_ok=True)
+    write_record(args.save_dir / TRAINING, record)
+    began, outcome = time.monotonic(), train(args)
+    loss, accuracy = outcome.valid_loss, outcome.valid_accuracy
+    result = {
+        "parameters": {"all": outcome.parameters, "trained": outcome.parameters},
+        "epochs": {},
+        "best": {"epoch": outcome.epoch, "valid_accuracy": accuracy, "valid_loss_nats": loss},
+        "init": None,
+        "scores": {"test_accuracy": outcome.test_accuracy},
+        "time": {"wall_s": round(time.monotonic() - began, 3), "cpu_s": round(time.process_time(), 3)},
+    }
+    write_record(file, {**record, **result})
+    print(f"{args.save_dir}: test accuracy {outcome.test_accuracy:.2f} %")
+
+
+if __name__ == "__main__":
+    with one_line():
+        main()

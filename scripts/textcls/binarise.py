@@ -2,6 +2,7 @@
 
 CORPUS is what corpus.py made. For each seed 10 % of the training texts are drawn for validation. Writes
 OUTPUT/<seed>/text/{train,valid,test}.{input0,label}, OUTPUT/<seed>/bin/{input0,label}; seeds that are there are kept.
+All in one process: two starts of fairseq-preprocess per seed would take longer than all the rest.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import argparse
 import logging
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
+
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.files import whole_file, whole_folder
 
+PROTOCOLS = ("textgcn", "inductive")
 COLUMNS = ("input0", "label")
 SETS = ("train", "valid", "test")
 VALIDATION_SHARE = 0.1
@@ -72,8 +77,8 @@ def make_seed(corpus: Path, seed: int, words: Path, output: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--protocol", required=True)
-    parser.add_argument("--min-count", type=int, required=True)
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="textgcn", help="default: %(default)s")
+    parser.add_argument("--min-count", type=int, default=5, help="inductive: words of the dictionary; default: 5")
     parser.add_argument("--seeds", type=int, nargs="+", required=True)
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()

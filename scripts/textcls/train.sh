@@ -1,45 +1,37 @@
 #!/usr/bin/env bash
-# Train and test classifiers on data made by prepare.sh, with the settings of Li et al. 2020, section 4.1.
+# Train one classifier on data made by prepare.sh, with the settings of Li et al. 2020, section 4.1, and test it.
 #
-# Usage: [VENV=DIR] bash scripts/textcls/train.sh --data DIR --output RUNS [options] [-- FAIRSEQ-TRAIN OPTIONS]
-#   --data DIR              what prepare.sh made
-#   --output RUNS           folder of the runs; finished ones are kept, others begin anew
-#   --vectors NAME=FILE ... word vectors of any dimensions, in any format that --embed-init reads
-#   --models MODEL ...      couples (every pair of vectors and each with itself), NAME+NAME (one couple), tfidf_lr, mlp,
-#                           transformer (random table), transformer:NAME (from vectors); default: couples tfidf_lr mlp
-#                           transformer
-#   --attentions KIND ...   of Duo: softmax (default), linear
-#   --seeds N ...           default: those that were prepared
-#   --epochs N              at most, default 200
-#   --patience N            epochs without a lower validation loss after which a run stops, default 10
-#   --lr RATE               fixed learning rate, default 1e-3
-#   --batch N               texts in a batch, default 128
-#   --jobs N                runs at a time, default: one per core
-#   --keep-checkpoints      keep the checkpoints of finished runs (with both tables)
-# Everything after -- goes to fairseq-train, after the options above, so that it can replace them.
+#   DATA=data/mr RUN=runs/glove50+glove300.softmax.1 bash scripts/textcls/train.sh --arch duo_classifier \
+#     --encoder-dim-s 50 --encoder-dim-p 300 --embed-init pretrained \
+#     --embed-init-path encoder=glove.6B.50d.txt encoder_p=glove.6B.300d.txt
 #
-# Writes RUNS/<model>.<seed>/{train.log,test.log,training.json,result.json}. All runs are made on the CPU. Two calls in
-# one folder take turns, run by run.
-# shellcheck source=../common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+# DATA: what prepare.sh made. RUN: the folder of this run (embinit run). SEED: of the validation texts and of the training
+# (1). LABELS: further labels for tables, such as "model=glove50+glove300 attention=softmax". KEEP: not empty: keep the
+# checkpoint. What stands behind the script's name goes to fairseq-train, after the options below, so that it can replace
+# them. A finished run is left alone, one that was stopped begins anew. Writes RUN/train.log, test.log, result.json.
+# shellcheck source=../env.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
+: "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
+seed=${SEED:-1} best=$RUN/checkpoints/checkpoint_best.pt
+[[ -f $DATA/corpus/labels.txt && -d $DATA/seeds/$seed/bin ]] ||
+  die "DATA=$DATA: no seeds/$seed/bin in it; run prepare.sh with OUT=$DATA SEEDS=$seed first"
 
-data="" output="" vectors=() models=() attentions=() seeds=() epochs="" patience="" lr="" batch="" jobs=""
-keep_checkpoints="" extra=()
-read_options "data output vectors... models... attentions... seeds... epochs patience lr batch jobs keep-checkpoints? --" "$@"
+mapfile -t labels < <(grep -v -e ^data= -e sha256 "$DATA/settings")
+task=("$DATA/seeds/$seed/bin" --user-dir "$PLUGIN" --task sentence_prediction --criterion sentence_prediction_metrics
+  --num-classes "$(wc -l <"$DATA/corpus/labels.txt")" --batch-size 128 --num-workers 0 --log-format json "${CPU[@]}")
+longest=$(awk 'NF > n { n = NF } END { print n + 1 }' "$DATA"/corpus/*.input0) # with </s>
 
-[[ -n $data && -n $output ]] || die "--data and --output are needed; see $(basename "$0") --help"
-whole_numbers 0 seeds
-whole_numbers 1 epochs patience batch jobs
-[[ -z $lr ]] || number --lr "$lr" 'n > 0 && n < 1e38' "above 0 and below 1e38"
-for attention in ${attentions[@]+"${attentions[@]}"}; do one_of --attentions "$attention" softmax linear; done
-[[ ${#models[@]} -gt 0 ]] || models=(couples tfidf_lr mlp transformer)
-use_environment
-output_folder --output "$output"
+# Checkpoints do not hold how long fairseq's --patience has waited: continued trainings would end later than others.
+[[ -f $RUN/result.json ]] || rm -rf "$RUN/checkpoints" "$RUN/train.log"
+# shellcheck disable=SC2086 # LABELS is a list of words
+embinit run "$RUN" --label "${labels[@]}" ${LABELS:-} -- fairseq-train "${task[@]}" \
+  --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr 1e-3 --lr-scheduler fixed \
+  --max-positions "$longest" --required-batch-size-multiple 1 --max-epoch 200 --patience 10 --log-interval 1000000 \
+  --no-epoch-checkpoints --no-last-checkpoints --no-save-optimizer-state "$@" --seed "$seed"
 
-command=(python -m textcls.train --data "$data" --output "$output" --models "${models[@]}")
-[[ ${#vectors[@]} -eq 0 ]] || command+=(--vectors "${vectors[@]}")
-[[ ${#attentions[@]} -eq 0 ]] || command+=(--attentions "${attentions[@]}")
-[[ ${#seeds[@]} -eq 0 ]] || command+=(--seeds "${seeds[@]}")
-command+=(${epochs:+--epochs "$epochs"} ${patience:+--patience "$patience"} ${lr:+--lr "$lr"}
-  ${batch:+--batch "$batch"} ${jobs:+--jobs "$jobs"} ${keep_checkpoints:+--keep-checkpoints})
-PYTHONPATH=$REPO/scripts exec "${command[@]}" -- ${extra[@]+"${extra[@]}"}
+if [[ -f $best ]]; then # it is removed when it has been tested: both embedding matrices are in it
+  fairseq-validate "${task[@]}" --path "$best" --valid-subset test >"$RUN/test.log" 2>&1 ||
+    die "the test of $best failed; see $RUN/test.log"
+fi
+python "$REPO/scripts/textcls/scores.py" "$RUN"
+[[ -n ${KEEP:-} ]] || rm -f "$best"

@@ -1,0 +1,239 @@
+"""The trainings of a grid, as the lines that `embinit grid` takes: couples of embeddings, transformers, bags of words.
+
+    python scripts/textcls/grid.py --data data/mr --runs runs/mr --vectors a=a.txt b=b.txt | embinit grid - --logs logs
+
+--models:
+    couples            every pair of --vectors, and each with itself, by --arch duo_classifier (NAME+NAME: one of them)
+    transformer        --arch embinit_classifier with one layer and a random embedding matrix of dimension 100
+                       (transformer:NAME: from --vectors, with their dimension)
+    tfidf_lr, mlp      bags of words: baselines.py
+Seed by seed, so that a grid that was stopped has all models with equally many seeds. What follows -- goes to
+fairseq-train.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
+
+from embinit_fairseq.analysis.statistics import is_dictionary
+from embinit_fairseq.errors import DataError, EmbinitError, OptionError, one_line
+from embinit_fairseq.files import sha256
+from embinit_fairseq.init.alignment import plan
+from embinit_fairseq.runs.record import TRAINING, read_record
+from embinit_fairseq.vectors.open import open_vectors
+from embinit_fairseq.vocab.dictionary import read_dictionary
+
+HERE = Path(__file__).resolve().parent
+ATTENTIONS = ("softmax", "linear")
+BASELINES = ("tfidf_lr", "mlp")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A file of vectors, and its dimension."""
+
+    path: Path
+    dim: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model with one seed. model: NAME+NAME, transformer, transformer:NAME, or one of BASELINES."""
+
+    model: str
+    seed: int
+    attention: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return ".".join(filter(None, [self.model.replace(":", "="), self.attention, str(self.seed)]))
+
+    @property
+    def labels(self) -> str:
+        """For tables."""
+        return f"model={self.model}" + (f" attention={self.attention}" if self.attention else "")
+
+
+# ---- what there is to train -----------------------------------------------------------------------------------------
+
+
+def read_vectors(texts: Sequence[str], dictionary: Path) -> dict[str, Vectors]:
+    """`NAME=FILE` values -> name -> vectors.
+
+    The rows of the dictionary's words are read, as every training will: a file that is cut short is found before any
+    of them. OptionError names the value and what is wrong with it.
+    """
+    found: dict[str, Vectors] = {}
+    wanted = plan(read_dictionary(dictionary))
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            raise OptionError(f"--vectors {text}: give NAME=FILE, a name for tables of letters, digits and _ . -")
+        if name in found:
+            raise OptionError(f"--vectors {text}: the name {name} is given twice; choose another one")
+        try:
+            reader = open_vectors(path)
+            if is_dictionary(reader):
+                raise DataError("one whole number per word: looks like a fairseq dictionary; give vectors")
+            reader.read(wanted)
+        except EmbinitError as error:
+            raise OptionError(f"--vectors {text}: {error}") from error
+        found[name] = Vectors(Path(path).resolve(), reader.dim)
+    return found
+
+
+def vectors_of(model: str) -> list[str] | None:
+    """Names of the vectors that a model is made of; None if it is no model."""
+    kind, colon, name = model.partition(":")
+    if colon:
+        return [name] if kind == "transformer" else None
+    if model in (*BASELINES, "transformer"):
+        return []
+    parts = model.split("+")
+    return parts if len(parts) == 2 else None
+
+
+def list_models(texts: Sequence[str], vectors: Sequence[str]) -> list[str]:
+    """The models asked for, each once; `couples` becomes every pair of vectors and each with itself."""
+    models: list[str] = []
+    for text in texts:
+        if text == "couples":
+            if not vectors:
+                raise OptionError("--models couples: needs --vectors NAME=FILE ...; give them, or name other models")
+            models += ["+".join(couple) for couple in itertools.combinations_with_replacement(vectors, 2)]
+            continue
+        parts = vectors_of(text)
+        if parts is None:
+            known = f"couples, NAME+NAME, transformer, transformer:NAME, {', '.join(BASELINES)}"
+            raise OptionError(f"--models {text}: not known; choose from {known}")
+        for part in parts:
+            if part not in vectors:
+                raise OptionError(
+                    f"--models {text}: no --vectors {part}=FILE; there are: {', '.join(vectors) or 'none'}"
+                )
+        models.append(text)
+    return list(dict.fromkeys(models))
+
+
+def list_runs(models: Sequence[str], attentions: Sequence[str], seeds: Sequence[int]) -> list[Run]:
+    """Seed by seed."""
+    return [
+        Run(model, seed, attention)
+        for seed in seeds
+        for model in models
+        for attention in (attentions if "+" in model else [""])
+    ]
+
+
+# ---- what is there already ------------------------------------------------------------------------------------------
+
+
+def prepared_seeds(data: Path) -> list[int]:
+    """Those for which prepare.sh has made data; OptionError if there are none."""
+    seeds = sorted(int(path.parent.name) for path in data.glob("seeds/*/bin") if path.parent.name.isdigit())
+    if not seeds or not (data / "seeds" / "dict.txt").is_file():
+        raise OptionError(f"--data {data}: not prepared; run prepare.sh with OUT={data} first")
+    return seeds
+
+
+def check_vectors(runs: Path, vectors: dict[str, Vectors]) -> None:
+    """OptionError for a file that has changed since a run was made with it: one row of a table must not have both."""
+    names = {str(each.path): name for name, each in vectors.items()}
+    now = {path: sha256(path) for path in names if Path(path).is_file()}  # not of folders (Hugging Face)
+    for file in sorted(runs.glob(f"*/{TRAINING}")):
+        for path, before in (read_record(file).get("vector_files") or {}).items():
+            if now.get(path, before) != before:
+                raise OptionError(
+                    f"--vectors {names[path]}={path}: {file.parent} holds a run with these vectors, and the file has "
+                    "changed since; give it another name and place, choose other --runs, or remove that folder"
+                )
+
+
+# ---- how it is trained ----------------------------------------------------------------------------------------------
+
+
+def model_words(run: Run, vectors: dict[str, Vectors]) -> list[str]:
+    """Architecture and initialisation, for fairseq-train."""
+    if "+" in run.model:
+        s, p = (vectors[name] for name in run.model.split("+"))
+        words = ["--arch", "duo_classifier", "--duo-attention", run.attention]
+        words += ["--encoder-dim-s", str(s.dim), "--encoder-dim-p", str(p.dim)]
+        return [*words, "--embed-init", "pretrained", "--embed-init-path", f"encoder={s.path}", f"encoder_p={p.path}"]
+    name = run.model.partition(":")[2]
+    dim = vectors[name].dim if name else 100
+    heads = max(heads for heads in range(1, 11) if dim % heads == 0)
+    words = ["--arch", "embinit_classifier", "--encoder-layers", "1", "--encoder-embed-dim", str(dim)]
+    words += ["--encoder-attention-heads", str(heads)]
+    return (
+        [*words, "--embed-init", "pretrained", "--embed-init-path", f"encoder={vectors[name].path}"] if name else words
+    )
+
+
+def line_of(run: Run, args: argparse.Namespace, vectors: dict[str, Vectors], extra: Sequence[str]) -> str:
+    """A line for `embinit grid`."""
+    data, folder = args.data.resolve(), args.runs.resolve() / run.name
+    stopping = ["--patience", str(args.patience)]
+    if run.model in BASELINES:
+        words = ["python", str(HERE / "baselines.py"), str(data), "--model", run.model, "--seed", str(run.seed)]
+        words += ["--max-epoch", str(args.epochs), *stopping] if run.model == "mlp" else []
+        return f"{run.name}: {shlex.join([*words, '--save-dir', str(folder)])}"
+    values = {"DATA": data, "SEED": run.seed, "RUN": folder, "LABELS": run.labels}
+    words = [*model_words(run, vectors), "--max-epoch", str(args.epochs), *stopping, *extra]
+    variables = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in values.items())
+    return f"{run.name}: {variables} bash {shlex.join([str(HERE / 'train.sh'), *words])}"
+
+
+def lines(args: argparse.Namespace, extra: Sequence[str]) -> Iterator[str]:
+    """All lines; OptionError, before the first, for what cannot be trained."""
+    available = prepared_seeds(args.data)
+    for seed in args.seeds or ():
+        if seed not in available:
+            raise OptionError(f"--seeds {seed}: not prepared; run prepare.sh with OUT={args.data} SEEDS={seed}")
+    vectors = read_vectors(args.vectors, args.data / "seeds" / "dict.txt")
+    runs = list_runs(list_models(args.models, list(vectors)), args.attentions, args.seeds or available)
+    check_vectors(args.runs, vectors)
+    if any(run.model in BASELINES for run in runs):
+        check_sklearn()
+    return (line_of(run, args, vectors, extra) for run in runs)
+
+
+def check_sklearn() -> None:
+    """OptionError if the baselines cannot be trained."""
+    from importlib.util import find_spec
+
+    if find_spec("sklearn") is None:
+        names = " and ".join(BASELINES)
+        raise OptionError(f"--models: {names} need scikit-learn: pip install scikit-learn, or name other models")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add, models = parser.add_argument, ["couples", "tfidf_lr", "mlp", "transformer"]
+    add("--data", type=Path, required=True, help="what prepare.sh made")
+    add("--runs", type=Path, required=True, help="folder for the folders of the runs")
+    add("--vectors", nargs="+", action="extend", default=[], metavar="NAME=FILE", help="word vectors of any dimensions")
+    add("--models", nargs="+", default=models, metavar="MODEL", help=f"see above; default: {' '.join(models)}")
+    add("--attentions", nargs="+", default=["softmax"], choices=ATTENTIONS, help="of couples; default: softmax")
+    add("--seeds", type=int, nargs="+", help="default: those that were prepared")
+    add("--epochs", type=int, default=200, help="at most; default: %(default)s")
+    add("--patience", type=int, default=10, help="epochs without a lower validation loss; default: %(default)s")
+    words = sys.argv[1:]
+    split = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:split])
+    print(*lines(args, words[split + 1 :]), sep="\n")
+
+
+if __name__ == "__main__":
+    with one_line():
+        main()
