@@ -123,7 +123,7 @@ class DuoEmbedding(nn.Module):
 
 
 def _map(dim: int, width: int) -> nn.Linear:
-    """Xavier's law: what comes out has about the scale of a table of this width."""
+    """Xavier's distribution: what comes out has about the scale of a table of this width."""
     linear = nn.Linear(dim, width)
     nn.init.xavier_uniform_(linear.weight)
     nn.init.zeros_(linear.bias)

@@ -19,8 +19,6 @@ from embinit_fairseq.cli.vector_options import add_vector_options, print_json, r
 from embinit_fairseq.errors import CoverageError, OptionError
 from embinit_fairseq.init.alignment import align, plan
 
-HELP = "the word-analogy task, with Kim's Table 4"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from embinit_fairseq.errors import CheckpointError, OptionError, counted
 
-HELP = "mean of a run's checkpoints, as one checkpoint"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -21,7 +21,6 @@ from embinit_fairseq.bench.report import PRECISIONS, estimate, quartiles, relati
 from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.errors import OptionError
 
-HELP = "tokens/s, FLOP/s, memory of a training step, and hours of a training"
 #: main.py gives us what it does not know, in args.further
 TAKES_FURTHER_OPTIONS = True
 TASKS = ("masked_lm", "translation", "language_modeling", "sentence_prediction")

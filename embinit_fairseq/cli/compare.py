@@ -28,8 +28,6 @@ from embinit_fairseq.runs.compare import Table, baseline_row, check_baseline
 from embinit_fairseq.runs.markdown import markdown
 from embinit_fairseq.runs.warnings import warnings
 
-HELP = "runs side by side: seeds, scores, paired bootstrap, curves"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -11,8 +11,6 @@ from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.convert_tupe.convert import convert_tupe
 from embinit_fairseq.errors import OptionError
 
-HELP = "a checkpoint of the TUPE authors' code, for fairseq 0.12.2"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

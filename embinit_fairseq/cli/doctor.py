@@ -1,5 +1,5 @@
-"""Looks at versions, fixes, registration and one CPU training step per architecture, and says what to do about what
-is broken. Exit code 1 if something is."""
+"""Looks at versions, fixes, registration and a CPU training step of one architecture per model (--full: of all), and
+says what to do about what is broken. Exit code 1 if something is."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def registration() -> Finding:
     except Exception as error:
         return Finding("registration", "broken", _short(error), "give --user-dir the folder embinit_fairseq itself")
     architectures = ", ".join(data["architectures"]) or "none"
-    detail = f"--embed-init {{{','.join(data['embed_init'])}}}; architectures: {architectures}"
+    folder = os.path.dirname(embinit_fairseq.__file__)
+    detail = f"{folder}: --embed-init {{{','.join(data['embed_init'])}}}; architectures: {architectures}"
     return Finding("registration", "ok", detail, data=data)
 
 
@@ -124,6 +125,16 @@ def own_architectures() -> list[str]:
     return sorted(
         name for name, model in ARCH_MODEL_REGISTRY.items() if ours(model) or ours(ARCH_CONFIG_REGISTRY.get(name))
     )
+
+
+def one_per_model(architectures: Iterable[str]) -> list[str]:
+    """Of the presets of each model the tiny one, or the one with the shortest name."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    of_model: dict[Any, list[str]] = {}
+    for arch in architectures:
+        of_model.setdefault(ARCH_MODEL_REGISTRY[arch], []).append(arch)
+    return [min(names, key=lambda name: (not name.endswith("_tiny"), len(name), name)) for names in of_model.values()]
 
 
 def steps(architectures: Iterable[str]) -> Iterator[Finding]:
@@ -166,15 +177,16 @@ def _short(error: BaseException) -> str:
 
 # ----------------------------------------------------------------------------------------------------------------------
 
-HELP = "is this installation complete and working?"
 #: A stock architecture: the flag must work without any of ours.
 STOCK = "transformer"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--arch", nargs="+", metavar="ARCH", help="try these architectures; default: all of the plugin")
-    parser.add_argument("--no-steps", action="store_true", help="leave out the training steps")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--arch", nargs="+", metavar="ARCH", help="try these architectures; default: one per model")
+    which.add_argument("--full", action="store_true", help="try all architectures of the plugin (a minute)")
+    which.add_argument("--no-steps", action="store_true", help="leave out the training steps")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a list")
 
 
@@ -196,13 +208,13 @@ def _examine_quietly(args: argparse.Namespace) -> list[Finding]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            checked = examine(args.arch, not args.no_steps)
+            checked = examine(args.arch, not args.no_steps, args.full)
             return list(tqdm(checked, desc="embinit doctor", unit="check", leave=False, disable=None))
     finally:
         logging.disable(disabled)
 
 
-def examine(architectures: list[str] | None, with_steps: bool) -> Iterator[Finding]:
+def examine(architectures: list[str] | None, with_steps: bool, full: bool = False) -> Iterator[Finding]:
     """All checks, those that later ones rest on first."""
     yield from versions()
     imported = fairseq_import()
@@ -214,7 +226,8 @@ def examine(architectures: list[str] | None, with_steps: bool) -> Iterator[Findi
     registered = registration()
     yield registered
     if with_steps and registered.status == "ok":
-        yield from steps(architectures or [STOCK, *registered.data["architectures"]])
+        ours = registered.data["architectures"]
+        yield from steps(architectures or [STOCK, *(ours if full else one_per_model(ours))])
 
 
 def render(findings: list[Finding]) -> str:

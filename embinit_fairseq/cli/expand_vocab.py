@@ -16,7 +16,6 @@ from embinit_fairseq.expand.state import AVERAGES
 from embinit_fairseq.files import write_json
 from embinit_fairseq.init.new_rows import METHODS
 
-HELP = "new words for a trained model, with a bound on what they change"
 _SHOWN = 8
 
 

@@ -12,8 +12,6 @@ from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.export.run import DTYPES, Request, export
 from embinit_fairseq.export.verify import DifferentOutput
 
-HELP = "a trained TUPE model of fairseq, for Hugging Face transformers"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

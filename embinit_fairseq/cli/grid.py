@@ -12,8 +12,6 @@ from pathlib import Path
 
 from embinit_fairseq.errors import OptionError, counted
 
-HELP = "run a list of trainings, several at a time, and go on where a call was stopped"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -10,45 +10,33 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any, NoReturn
 
-from embinit_fairseq.cli import (
-    analogy,
-    average,
-    bench,
-    compare,
-    convert_tupe,
-    doctor,
-    expand_vocab,
-    export_hf,
-    grid,
-    plot,
-    run,
-    score,
-    stats,
-)
 from embinit_fairseq.errors import EmbinitError, exhausted
 from embinit_fairseq.files import says_full
 from embinit_fairseq.version import VERSION
 
+#: name -> what --help says of it; the file of that name is imported only when the command is the one that was asked for
 COMMANDS = {
-    "doctor": doctor,
-    "stats": stats,
-    "analogy": analogy,
-    "plot": plot,
-    "run": run,
-    "grid": grid,
-    "score": score,
-    "average": average,
-    "compare": compare,
-    "convert-tupe": convert_tupe,
-    "expand-vocab": expand_vocab,
-    "export-hf": export_hf,
-    "bench": bench,
+    "doctor": "is this installation complete and working?",
+    "stats": "coverage and distribution of vectors for a dictionary",
+    "analogy": "the word-analogy task, with Kim's Table 4",
+    "plot": "pictures of trained models, trainings and vectors",
+    "run": "start or continue a training, with a record of it: embinit run DIR -- fairseq-train DATA ...",
+    "grid": "run a list of trainings, several at a time, and go on where a call was stopped",
+    "score": "BLEU, chrF, TER of translations, with sacrebleu's signatures",
+    "average": "mean of a run's checkpoints, as one checkpoint",
+    "compare": "runs side by side: seeds, scores, paired bootstrap, curves",
+    "convert-tupe": "a checkpoint of the TUPE authors' code, for fairseq 0.12.2",
+    "expand-vocab": "new words for a trained model, with a bound on what they change",
+    "export-hf": "a trained TUPE model of fairseq, for Hugging Face transformers",
+    "bench": "tokens/s, FLOP/s, memory of a training step, and hours of a training",
 }
 
 
@@ -71,17 +59,23 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-def build_parser() -> _Parser:
-    """The parser with all sub-commands."""
+def build_parser(chosen: str | None = None) -> _Parser:
+    """The parser with all sub-commands; the options are those of the chosen one."""
     parser = _Parser(prog="embinit", description="Inspect vectors, embeddings and the installation of embinit_fairseq.")
     parser.add_argument("--version", action="version", version=f"embinit {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    for name, command in COMMANDS.items():
-        sub = commands.add_parser(name, help=command.HELP, description=command.__doc__)
-        sub.takes_further = getattr(command, "TAKES_FURTHER_OPTIONS", False)
-        sub.hint = getattr(command, "HINT", "")
-        command.configure(sub)
+    for name, text in COMMANDS.items():
+        sub = commands.add_parser(name, help=text, description=_module(name).__doc__ if name == chosen else text)
+        if name == chosen:
+            command = _module(name)
+            sub.takes_further = getattr(command, "TAKES_FURTHER_OPTIONS", False)
+            sub.hint = getattr(command, "HINT", "")
+            command.configure(sub)
     return parser
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"embinit_fairseq.cli.{name.replace('-', '_')}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(request.code or 0)
     with _signals_as_interrupts() as received:
         try:
-            code = COMMANDS[args.command].run(args)
+            code = _module(args.command).run(args)
             if sys.stdout is not None:  # closed by the caller
                 sys.stdout.flush()
             return code
@@ -133,12 +127,14 @@ def _signals_as_interrupts() -> Iterator[list[int]]:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """As `parse_args`; a command that says so gets the options that are not its own, in `further`."""
-    parser = build_parser()
+    argv = sys.argv[1:] if argv is None else list(argv)
+    chosen = next((word for word in argv if word in COMMANDS), None)
+    parser = build_parser(chosen)
     parser.takes_further = True  # those that the sub-command has let pass
-    argv, words = _split(sys.argv[1:] if argv is None else list(argv))
+    argv, words = _split(argv)
     args, further = parser.parse_known_args(argv)
     args.training = words
-    if getattr(COMMANDS[args.command], "TAKES_FURTHER_OPTIONS", False):
+    if getattr(_module(args.command), "TAKES_FURTHER_OPTIONS", False):
         args.further = further
     elif further:  # in front of the sub-command
         parser.error(f"unrecognized arguments: {' '.join(further)}")
@@ -147,7 +143,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
     """(our arguments, the command behind --) where the sub-command takes one."""
-    takes = bool(argv) and getattr(COMMANDS.get(argv[0]), "TAKES_COMMAND", False)
+    takes = bool(argv) and argv[0] in COMMANDS and getattr(_module(argv[0]), "TAKES_COMMAND", False)
     at = argv.index("--") if takes and "--" in argv else len(argv)
     return argv[:at], argv[at + 1 :]
 

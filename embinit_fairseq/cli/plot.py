@@ -6,7 +6,6 @@ import argparse
 
 from embinit_fairseq.cli import plot_correlations, plot_curves, plot_histogram, plot_positions
 
-HELP = "pictures of trained models, trainings and vectors"
 PICTURES = {
     "positions": plot_positions,
     "correlations": plot_correlations,

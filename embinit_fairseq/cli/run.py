@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from embinit_fairseq.runs.launch import Outcome
     from embinit_fairseq.runs.logs import LogReader
 
-HELP = "start or continue a training, with a record of it: embinit run DIR -- fairseq-train DATA ..."
 HINT = "; the command of the training stands behind --: embinit run DIR -- fairseq-train DATA ..."
 #: main() gives what stands behind -- in `training`
 TAKES_COMMAND = True

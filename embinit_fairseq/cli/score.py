@@ -12,8 +12,6 @@ from pathlib import Path
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.metrics import SCORES, TEXT_SCORES
 
-HELP = "BLEU, chrF, TER of translations, with sacrebleu's signatures"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

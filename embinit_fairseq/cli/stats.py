@@ -15,8 +15,6 @@ from embinit_fairseq.init.alignment import RULES, Reading
 from embinit_fairseq.vectors.table import VectorTable
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 
-HELP = "coverage and distribution of vectors for a dictionary"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

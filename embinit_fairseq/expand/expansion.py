@@ -268,10 +268,21 @@ def prepare(request: Request) -> Expansion:
     tables = find_tables(request.checkpoint, model, grown, state["model"], placement.old_size)
     shapes = {name: tuple(value.shape) for name, value in [*model.state_dict().items(), *state["model"].items()]}
     check_averages(request.checkpoint, averages_in(state), tables, shapes)
-    new_texts = fit.texts(new_dictionary(request.dictionary, placement))
-    softmax = has_softmax(model, tables, fit.sides)
-    known = (request, builder, state, fit, symbols, placement, recipe, pieces, texts, new_texts, model, tables, softmax)
-    return Expansion(*known)
+    return Expansion(
+        request=request,
+        builder=builder,
+        state=state,
+        fit=fit,
+        symbols=symbols,
+        placement=placement,
+        recipe=recipe,
+        pieces=pieces,
+        texts=texts,
+        new_texts=fit.texts(new_dictionary(request.dictionary, placement)),
+        model=model,
+        tables=tables,
+        softmax=has_softmax(model, tables, fit.sides),
+    )
 
 
 def _recipe(

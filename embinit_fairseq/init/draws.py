@@ -88,7 +88,7 @@ class Draws:
 
     @cached_property
     def normal(self) -> np.ndarray:
-        """(N, D) float32 from N(0, 1/D), fairseq's own law for token embeddings."""
+        """(N, D) float32 from N(0, 1/D), fairseq's own distribution for token embeddings."""
         values = self.generator("normal").standard_normal((self.rows, self.dim), dtype=np.float32)
         values *= np.float32(1.0 / math.sqrt(self.dim))
         return values
@@ -130,7 +130,7 @@ def fill_mean(rows: np.ndarray, draws: Draws, found: np.ndarray, columns: slice 
 def fill_gaussian(rows: np.ndarray, draws: Draws, found: np.ndarray, columns: slice = ALL) -> np.ndarray:
     """N(mu, Sigma) with the found rows' mean and (1/K) covariance, without forming Sigma.
 
-    mu + (E - mu)^T z / sqrt(K), z ~ N(0, I_K), has exactly that law (Hewitt 2021).
+    mu + (E - mu)^T z / sqrt(K), z ~ N(0, I_K), has exactly that distribution (Hewitt 2021).
     """
     mean = found.mean(axis=0, dtype=np.float64)
     centred = ((found - mean) / math.sqrt(len(found))).astype(np.float32)

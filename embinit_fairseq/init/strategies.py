@@ -109,7 +109,7 @@ def xavier(source: Source | None, draws: Draws) -> np.ndarray:
 
 
 def normal(source: Source | None, draws: Draws) -> np.ndarray:
-    """N(0, 1/D), fairseq's own law under a name of its own."""
+    """N(0, 1/D), fairseq's own distribution under a name of its own."""
     return draws.normal.copy()
 
 

@@ -67,7 +67,7 @@ class EmbinitClassifier(FairseqEncoderModel):
             raise OptionError("--pooling cls takes the first token's vector: add --init-token 0, or use --pooling mean")
         embed_tokens = Embedding(len(dictionary), cfg.encoder_embed_dim, dictionary.pad())
         encoder = TransformerEncoderBase(_encoder_config(cfg), dictionary, embed_tokens)
-        for layer in encoder.layers:  # Kim A.2: all non-embedding parameters start with Xavier's law
+        for layer in encoder.layers:  # Kim A.2: all non-embedding parameters start with Xavier's distribution
             for parameter in layer.parameters():
                 if parameter.dim() == 2:
                     nn.init.xavier_uniform_(parameter)

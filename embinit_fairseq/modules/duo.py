@@ -187,7 +187,7 @@ def beams_together(q: Tensor, beam: int) -> Tensor:
 
 
 def beams_apart(y: Tensor, beam: int) -> Tensor:
-    """The inverse."""
+    """(N / beam, num_heads, beam T, d) -> (N, num_heads, T, d): undoes `beams_together`."""
     return y if beam == 1 else y.unflatten(2, (beam, -1)).transpose(1, 2).flatten(0, 1)
 
 
@@ -197,13 +197,13 @@ def beams_apart(y: Tensor, beam: int) -> Tensor:
 #     duo_norm off    x^P <- LN(x^P + A^S),  x^S <- LN(x^S + A^P)      the residual of the stream that asked
 #     duo_norm on     x^S <- LN(x^S + A^S),  x^P <- LN(x^P + A^P)     equation (6): of the stream whose values these are
 #
-# A^S is what queries and keys of P found in the values of S (`duo_attention`). The same holds for cross-attention. pre-
+# A^S is what queries and keys of P found in the values of S. The same holds for cross-attention. pre-
 # LN normalises what enters a block instead. B: batch, T: tgt_len, C: width.
 
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """num_streams: 2, or 1 for an ordinary transformer; share_weights: which projections are one (`duo_attention`)."""
+    """num_streams: 2, or 1 for an ordinary transformer. share_weights: which projections are one matrix."""
 
     num_streams: int = 2
     share_weights: str = "stream"
@@ -317,7 +317,7 @@ class Fusion(nn.Module):
 class FusedTables(nn.Module):
     """O = [E_S, E_P] W_O for tables of dimensions `dims`.
 
-    With tables of the law N(0, 1/D_s) the rows of O have the law of a table of width d, N(0, 1/d).
+    With matrices from N(0, 1/D_s) the rows of O are distributed like those of a matrix of dimension d, N(0, 1/d).
     """
 
     def __init__(self, dims: list[int], embed_dim: int) -> None:

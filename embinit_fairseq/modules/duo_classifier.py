@@ -34,7 +34,7 @@ class DuoSentenceEmbedding(nn.Module):
         self.out_proj = nn.Linear(dim_s + dim_p, ffn_dim, bias=False)
         self.dropout = nn.Dropout(dropout)
         for query in (self.query_s, self.query_p):
-            bound = math.sqrt(6 / (len(query) + 1))  # Xavier's law for D x 1
+            bound = math.sqrt(6 / (len(query) + 1))  # Xavier's distribution for D x 1
             nn.init.uniform_(query, -bound, bound)
         nn.init.xavier_uniform_(self.out_proj.weight)
 

@@ -1,4 +1,5 @@
-"""Initialisation of the Duo transformer: the laws of fairseq's `transformer`, so that a comparison with it is fair.
+"""Initial values of BERT-type models and of translation models. Those of Duo have the distributions of fairseq's
+`transformer`, so that a comparison with it is fair:
 
 W_Q, W_K, W_V     U(-a, a), a^2 = 6 / (4 C): Xavier with gain 1/sqrt(2); with kdim != C a^2 = 6 / (fan_in + C)
 W_O               Xavier, bias zero
@@ -33,15 +34,15 @@ def init_bert_params(module: nn.Module) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Initialisation of translation models: the laws of fairseq's `transformer`, so that a comparison with it is fair.
+# Initial values of translation models: the distributions of fairseq's `transformer`, for a fair comparison.
 #
 #     W_Q, W_K, W_V     U(-a, a), a^2 = 6 / (4 C): Xavier with gain 1/sqrt(2); with kdim != C a^2 = 6 / (fan_in + C)
 #     W_O               Xavier, bias zero
 #     the rest          PyTorch's own: nn.Linear (also the biases of Q, K, V), nn.LayerNorm
 #     embeddings        N(0, 1/C), padding zero
 #
-# fairseq has no U_Q and U_K, no table of positions behind a layer norm and no buckets. U has the law of W and a bias of
-# zero: both terms of the logits start with the same variance (1/8 for inputs of unit variance). The tables have the law
+# fairseq has no U_Q and U_K, no positions behind a layer norm and no buckets. U has the distribution of W and a bias of
+# zero: both terms of the logits start with the same variance (1/8 for inputs of unit variance). The matrices have that
 # of embeddings, as fairseq's learned positions and T5's buckets do.
 
 _GAIN = 1 / math.sqrt(2)

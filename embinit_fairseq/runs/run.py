@@ -109,9 +109,9 @@ class Run:
     def best(self, metric: str) -> dict[str, Any]:
         """{"epoch", "update", metric: its best value, "valid_loss_bits", "valid_loss_nats", "train_loss_bits"}.
 
-        What is not known is absent; the last is the mean loss of that epoch's training. By fairseq's rule, the last of
-        equal values. What the
-        record says if there is no curve; {} if that does not, and for a training that has diverged.
+        What is not known is absent; the last is the mean loss of that epoch's training. Of equal values the last one,
+        as in fairseq. Without a curve it is what the record says; {} if that does not, and for a training that has
+        diverged.
         """
         curve = {at: v.values[metric] for at, v in enumerate(self.validations) if metric in v.values}
         if not curve:

@@ -158,7 +158,7 @@ class TextVectors:
         logger.warning("%s: %s ignored: %s %s", self.path, counted(count, "broken line"), lines, named)
 
     def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:
-        """Mean of the rows of a word's pieces, cut greedily: surface -> (D,) float32. See `text_pieces`.
+        """Mean of the rows of a word's pieces, cut greedily: surface -> (D,) float32.
 
         Raises OptionError unless the file's words are marked as pieces (`▁the`, `##ing`, `in@@`).
         """

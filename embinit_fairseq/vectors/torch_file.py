@@ -108,17 +108,10 @@ def _start(path: Path, error: type[EmbinitError]) -> bytes:
         raise error(f"{path}: cannot be read ({cause.strerror}); check the path and its permissions") from cause
 
 
-def _is_whole_zip(path: Path) -> bool:
-    try:
-        return zipfile.is_zipfile(path)
-    except zipfile.BadZipFile:  # raised for a directory that says it is on another disk
-        return False
-
-
 def _fault(path: Path, start: bytes, cause: Exception) -> str:
     """What is wrong with a file that torch refused, and what to do. torch's own text is not quoted: it recommends the
     unsafe way to load, which would execute what the file says."""
-    from fairseq_compat.plain_data import refused_in
+    from fairseq_compat.plain_data import is_whole_zip, refused_in
 
     another = "give another file, such as an earlier checkpoint of the same folder, or copy or download it again"
     refused = refused_in(cause)
@@ -129,7 +122,7 @@ def _fault(path: Path, start: bytes, cause: Exception) -> str:
         )
     if not start:
         return f"the file is empty; {another}"
-    if start == _ZIP and not _is_whole_zip(path):
+    if start == _ZIP and not is_whole_zip(path):
         return f"it was cut short or damaged (not a complete zip archive); {another}"
     if start == _ZIP:
         return (

@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 import sys
+import zipfile
 from collections.abc import Collection
 from pickle import UnpicklingError
 from typing import Any
@@ -44,6 +46,14 @@ def _named(thing: Any, module: str, name: str) -> Any:
 def refused(what: str) -> UnpicklingError:
     """To be raised; `refused_in` finds `what` in torch's error about it."""
     return UnpicklingError(f"REFUSED {what};")
+
+
+def is_whole_zip(path: str | os.PathLike[str]) -> bool:
+    """Has a file in torch's zip format its directory, at its end and all of it?"""
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # raised for a directory that says it is on another disk
+        return False
 
 
 def refused_in(error: BaseException) -> str | None:

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import zipfile
 from contextlib import contextmanager
 
-from fairseq_compat.plain_data import refused_in
+from fairseq_compat.plain_data import is_whole_zip, refused_in
 from fairseq_compat.shadow import shadow
 
 REASON = "errors about broken checkpoints do not name the file"
@@ -53,14 +52,6 @@ def named(path: str, problem: str) -> pickle.UnpicklingError:
         f"checkpoint {path} cannot be loaded: {problem}. Give another file, such as an earlier checkpoint of the same "
         "folder, or write this one anew"
     )
-
-
-def is_whole_zip(path: str) -> bool:
-    """Has it a directory at its end, and all of it?"""
-    try:
-        return zipfile.is_zipfile(path)
-    except zipfile.BadZipFile:  # raised for a directory that says it is on another disk
-        return False
 
 
 def lacking(state) -> str | None:
