@@ -3,9 +3,10 @@
 #
 #   DATA=mr.tsv OUT=data/mr MIN_COUNT=1 STOP_WORDS=none bash scripts/textcls/prepare.sh
 #
-# DATA: a file of lines split <tab> label <tab> text, with these three words as its first line; split is train or test. It
-# may be a .gz; a quotation mark is a character like others. scripts/textcls/from_textgcn.py makes it of a checkout of Text
-# GCN. OUT: folder for the data (OUT/corpus, OUT/seeds/N/bin). The same call goes on where it stopped, also with more SEEDS.
+# DATA: a file of lines split <tab> label <tab> text, with these three words as its first line; split is train or test.
+# It may be a .gz; a quotation mark is a character like others. scripts/textcls/from_textgcn.py makes it of a checkout of
+# Text GCN. OUT: folder for the data (OUT/corpus, OUT/seeds/N/bin). The same call goes on where it stopped, also with
+# more SEEDS.
 #
 # SEEDS: each draws its own tenth of the training texts for validation (1 2 ... 10)
 # PROTOCOL: textgcn: words are counted over train and test texts, as Yao et al. 2019 do (default); inductive: over the

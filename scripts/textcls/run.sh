@@ -6,9 +6,10 @@
 #
 # DATA: the TSV file. OUT: data, runs and results go here. SEEDS, MIN_COUNT, STOP_WORDS, CLEAN, NAME: see prepare.sh.
 # PROTOCOLS: textgcn (default), inductive, or both. OWN_VECTORS: NAME=DIMENSION ..., learned from the training texts by
-# scripts/train_vectors.py. JOBS: trainings at a time (one per GPU or core). What stands behind the script's name goes to
-# scripts/textcls/grid.py: --vectors, --models, --attentions, --epochs, --patience, and behind -- options of fairseq-train.
-# The same call goes on where it was stopped, also with more seeds, models or vectors. Results: OUT/results.md, results.json.
+# scripts/train_vectors.py. JOBS: trainings at a time (one per GPU or core). What stands behind the script's name goes
+# to scripts/textcls/grid.py: --vectors, --models, --attentions, --epochs, --patience, and behind -- options of
+# fairseq-train. The same call goes on where it was stopped, also with more seeds, models or vectors. Results:
+# OUT/results.md, OUT/results.json.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to a TSV file with the columns split, label, text}" "${OUT:?set it to the folder for everything}"

@@ -5,10 +5,10 @@
 #     --encoder-dim-s 50 --encoder-dim-p 300 --embed-init pretrained \
 #     --embed-init-path encoder=glove.6B.50d.txt encoder_p=glove.6B.300d.txt
 #
-# DATA: what prepare.sh made. RUN: the folder of this run (embinit run). SEED: of the validation texts and of the training
-# (1). LABELS: further labels for tables, such as "model=glove50+glove300 attention=softmax". KEEP: not empty: keep the
-# checkpoint. What stands behind the script's name goes to fairseq-train, after the options below, so that it can replace
-# them. A finished run is left alone, one that was stopped begins anew. Writes RUN/train.log, test.log, result.json.
+# DATA: what prepare.sh made. RUN: the folder of this run (embinit run). SEED: of the validation texts and of the
+# training (1). LABELS: labels for tables, model=glove50+glove300 attention=softmax. KEEP: not empty: keep the
+# checkpoint. What stands behind the script's name goes to fairseq-train, after the options below, so that it can
+# replace them. A finished run is left alone, one that was stopped begins anew. Writes RUN/train.log, test.log, result.json.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
@@ -21,8 +21,7 @@ task=("$DATA/seeds/$seed/bin" --user-dir "$PLUGIN" --task sentence_prediction --
   --num-classes "$(wc -l <"$DATA/corpus/labels.txt")" --batch-size 128 --num-workers 0 --log-format json "${CPU[@]}")
 longest=$(awk 'NF > n { n = NF } END { print n + 1 }' "$DATA"/corpus/*.input0) # with </s>
 
-# Checkpoints do not hold how long fairseq's --patience has waited: continued trainings would end later than others.
-[[ -f $RUN/result.json ]] || rm -rf "$RUN/checkpoints" "$RUN/train.log"
+# No last checkpoint: it would not hold how long --patience has waited, and what is continued would end later.
 # shellcheck disable=SC2086 # LABELS is a list of words
 embinit run "$RUN" --label "${labels[@]}" ${LABELS:-} -- fairseq-train "${task[@]}" \
   --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr 1e-3 --lr-scheduler fixed \

@@ -92,9 +92,11 @@ def test_the_same_call_repeats_only_what_was_stopped(grid):
     assert {path: path.stat().st_mtime_ns for path in times} == times
     (out / "runs/textgcn" / RUN / "result.json").unlink()
     (out / f"logs/textgcn/{RUN}.done").unlink()
-    (out / "runs/textgcn" / RUN / "checkpoints/checkpoint_last.pt").write_text("half a checkpoint")
+    log = out / "runs/textgcn" / RUN / "train.log"
+    log.write_text(log.read_text()[: log.read_text().index('{"epoch": 3')])  # as if it had been killed there
     assert f"{RUN}: done\n" in bash("run.sh", *arguments, **{**variables, "KEEP": ""})
-    assert (result(grid)["scores"], result(grid)["best"]) == (before["scores"], before["best"])
+    assert all(result(grid)[key] == before[key] for key in ("scores", "best", "init"))
+    assert log.read_text().count('"valid_loss"') == 8  # two before, then all six: it has begun anew
     assert not (out / "runs/textgcn" / RUN / "checkpoints/checkpoint_best.pt").exists()
     said = bash("run.sh", *arguments, "--dropout", "0.3", fails=True, **variables)
     assert f"failed: {RUN}" in said

@@ -389,22 +389,7 @@ def result(folder, model, seed, test, valid, attention="", protocol="textgcn", d
         (path / "result.json").write_text(json.dumps(record))
 
 
-@pytest.fixture
-def tables(tmp_path, monkeypatch):
-    """A function that makes the tables: their rows without the two lines of headings, the text, and the data."""
-
-    def make():
-        monkeypatch.setattr(sys, "argv", ["table", str(tmp_path / "runs"), f"--output={tmp_path}"])
-        table.main()
-        text, data = (tmp_path / "results.md").read_text(), json.loads((tmp_path / "results.json").read_text())
-        parts = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
-        rows = [[[c.strip() for c in line.split("|")[1:-1]] for line in part.splitlines()] for part in parts]
-        return rows, text, data
-
-    return make
-
-
-def test_table_of_models_and_of_couples(tmp_path, tables):
+def test_table_of_models_and_of_couples(tmp_path, monkeypatch):
     for seed, accuracy in ((1, 80.0), (2, 81.0), (3, 85.0)):
         result(tmp_path, "g+h", seed, accuracy, 70.0, "softmax")
     result(tmp_path, "g+g", 1, 70.0, 77.5, "softmax", dims=(50, 50))
@@ -413,7 +398,13 @@ def test_table_of_models_and_of_couples(tmp_path, tables):
     result(tmp_path, "transformer:h", 1, 65.0, 99.0, dims=(300,))
     result(tmp_path, "mlp", 1, 66.0, 70.0, protocol="inductive")
     result(tmp_path, "late", 1, None, 70.0, protocol="inductive")
-    (inductive, models, softmax, linear, vectors), text, data = tables()
+    monkeypatch.setattr(sys, "argv", ["table", str(tmp_path / "runs"), f"--output={tmp_path}"])
+    table.main()
+    text, data = (tmp_path / "results.md").read_text(), json.loads((tmp_path / "results.json").read_text())
+    parts = [part.splitlines() for part in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
+    inductive, models, softmax, linear, vectors = (
+        [[cell.strip() for cell in line.split("|")[1:-1]] for line in part] for part in parts
+    )
     assert inductive[2][1:5] == ["1", "1,234", "66.00", "70.00"]
     duo = ["Duo (softmax), g + h", "Duo (softmax), g + g", "Duo (linear), h + g"]
     assert [row[0] for row in models[2:]] == ["TF-IDF, MLP with 1,024 hidden units", "transformer, h", *duo]
