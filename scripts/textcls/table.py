@@ -51,6 +51,10 @@ def read_results(folder: Path) -> tuple[list[Result], list[str]]:
         if not is_finished(run) or TEST.value(result) is None:
             unfinished.append(run.path.relative_to(folder).as_posix())
             continue
+        missing = [name for name in ("task", "protocol", "model") if name not in result["labels"]]
+        if missing:
+            remedy = f"start it again with LABELS={missing[0]}=..., or move it to another folder"
+            raise DataError(f"{run.path}: no label {', '.join(missing)} in its record; {remedy}")
         best = result["best"]  # fairseq's validations are in `epochs`; bags of words have their accuracy in `best`
         results.append({**result, "best": {**result["epochs"].get(str(best["epoch"]), {}), **best}})
     if not results:

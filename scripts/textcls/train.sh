@@ -8,7 +8,8 @@
 # DATA: what prepare.sh made. RUN: the folder of this run (embinit run). SEED: of the validation texts and of the
 # training (1). LABELS: labels for tables, model=glove50+glove300 attention=softmax. KEEP: not empty: keep the
 # checkpoint. What stands behind the script's name goes to fairseq-train, after the options below, so that it can
-# replace them. A finished run is left alone, one that was stopped begins anew. Writes RUN/train.log, test.log, result.json.
+# replace them. A finished run is left alone, one that was stopped begins anew. Writes RUN/train.log, RUN/test.log,
+# RUN/result.json.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"

@@ -422,3 +422,7 @@ def test_table_of_models_and_of_couples(tmp_path, monkeypatch):
     assert (best["model"], best["test accuracy (%)"]["mean"], best["val. accuracy (%)"]["mean"]) == (duo[0], 80.0, 70.0)
     assert text.index(f"{duo[1]}; val. accuracy (%) 77.50") < text.index(f"{duo[0]}; val. accuracy (%) 70.00")
     assert data["MR, inductive"]["couples"] is None
+    path = tmp_path / "runs/inductive/mlp..1/result.json"
+    path.write_text(path.read_text().replace('"model"', '"other"'))
+    with pytest.raises(DataError, match=r"mlp\.\.1: .*LABELS=model="):
+        table.read_results(tmp_path / "runs")
