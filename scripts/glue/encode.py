@@ -7,9 +7,13 @@ others: the list of words that became <unk> belongs to the pre-training text. Fi
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from wikibooks.cleaning import Cleaner
 from wikibooks.encode import Encoder
 

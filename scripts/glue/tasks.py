@@ -1,7 +1,13 @@
 """GLUE's tasks: where their files have what, how they are scored and for how long the paper trains.
 
-`show` prints the facts about a task for the shell; `extract` turns its TSV files into one text file per column, a
-sentence a line, as fairseq's `sentence_prediction` wants them.
+`names` prints the tasks that a folder has. `extract` makes of a task's TSV files what fairseq's `sentence_prediction`
+wants, a sentence a line, and beside it what is to be known about the task:
+
+    train.input0 train.input1 train.label valid.input0 ...    the columns; of MNLI also valid1, the mismatched set
+    label.dict                                                the classes in GLUE's order; not of regression
+    options                                                   of fairseq-train: classes and validation sets
+    finetuning                                                of fairseq-train: metrics and epochs, as in Ke et al. 2021
+    constant                                                  JSON: what a constant answer scores on valid
 """
 
 from __future__ import annotations
@@ -13,9 +19,12 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from embinit_fairseq.errors import DataError, OptionError, one_line
+from embinit_fairseq.files import whole_folder
 
 LONGEST_LINE = 1 << 22  # bytes; a few megabytes of gzip may unpack to gigabytes
 
@@ -60,34 +69,30 @@ TASKS = {
 }
 
 
-class FileError(Exception):
-    """A file of the data set cannot be used; the message names it, the line and the remedy."""
-
-
 def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(line number, fields) of a TSV file without quoting, plain or .gz; a byte-order mark is dropped."""
     packed = path.with_name(path.name + ".gz")
     if not path.is_file() and not packed.is_file():
-        raise FileError(f"neither {path} nor {packed.name}: set DATA to the folder with GLUE's tasks (CoLA, RTE, ...)")
+        raise DataError(f"neither {path} nor {packed.name}: set DATA to a folder that has it")
     number = 0
     try:
         with open(path, "rb") if path.is_file() else gzip.open(packed, "rb") as stream:
             for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE), b""), start=1):  # "\n" ends it
                 if len(line) == LONGEST_LINE:
-                    raise FileError(f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes: get the file again")
+                    raise DataError(f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes: get the file again")
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n").split("\t")
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise FileError(f"{path}, after line {number}: damaged ({error}): get the file again") from error
+        raise DataError(f"{path}, after line {number}: damaged ({error}): get the file again") from error
 
 
 def read_examples(task: Task, path: Path) -> Iterator[tuple[list[str], str]]:
-    """(sentences, label) of each line; raises FileError for a line that is not in the task's layout."""
+    """(sentences, label) of each line; raises DataError for a line that is not in the task's layout."""
     rows, columns, wanted = read_rows(path), (*task.inputs, task.label), 1
     if isinstance(task.label, str):
         heading = next(rows, (1, []))[1]
         missing = [name for name in columns if name not in heading]
         if missing:
-            raise FileError(
+            raise DataError(
                 f"{path}: no column {', '.join(missing)} (found: {', '.join(heading)}): GLUE's layout is needed"
             )
         columns, wanted = [heading.index(name) for name in columns], len(heading)
@@ -105,11 +110,11 @@ def read_examples(task: Task, path: Path) -> Iterator[tuple[list[str], str]]:
         else:
             found = f"the label {label!r}" if sentences else f"{len(fields)} fields"
             labels = f"one of {', '.join(task.labels)}" if task.labels else "a number"
-            raise FileError(
+            raise DataError(
                 f"{path}, line {number}: {found}; expected {wanted} fields separated by tabs, label {labels}"
             )
     if number <= 1:
-        raise FileError(f"{path}: empty: get the file again")
+        raise DataError(f"{path}: empty: get the file again")
     if skipped:
         print(f"{path}: {skipped} lines without a usable label left out", file=sys.stderr)
 
@@ -124,67 +129,76 @@ def is_label(task: Task, text: str) -> bool:
         return False
 
 
-def extract(task: Task, source: Path, outputs: list[Path]) -> None:
-    """Write the sentences to the first files and the labels to the last one."""
-    if len(outputs) != len(task.inputs) + 1:
-        raise FileError(f"{len(task.inputs)} inputs and a label need {len(task.inputs) + 1} files, not {len(outputs)}")
-    columns: list[list[str]] = [[] for _ in outputs]
-    for sentences, label in read_examples(task, source):
-        label = label if task.labels else f"{float(label) * task.scale:.6g}"
-        for column, value in zip(columns, (*sentences, label)):
-            column.append(value)
-    for path, column in zip(outputs, columns):
-        path.write_text("\n".join(column) + "\n", encoding="utf-8")
+def extract(task: Task, source: Path, folder: Path) -> None:
+    """Write everything about a task into `folder`. source: the folder of its TSV files, which may raise DataError."""
+    for split, file in (("train", "train"), *task.dev):
+        columns: list[list[str]] = [[] for _ in range(len(task.inputs) + 1)]
+        for sentences, label in read_examples(task, source / f"{file}.tsv"):
+            label = label if task.labels else f"{float(label) * task.scale:.6g}"
+            for column, value in zip(columns, (*sentences, label)):
+                column.append(value)
+        for name, column in zip((*(f"input{at}" for at in range(len(task.inputs))), "label"), columns):
+            write_lines(folder / f"{split}.{name}", column)
+        if split == "valid":
+            write_lines(folder / "constant", [json.dumps(constant(task, columns[-1]))])
+    if task.labels:
+        write_lines(folder / "label.dict", [f"{label} 1" for label in task.labels])
+    write_lines(folder / "options", [task_options(task)])
+    write_lines(folder / "finetuning", [finetuning_options(task)])
 
 
-def facts(name: str) -> dict[str, object]:
-    """What the shell asks for, lists separated by blanks."""
-    task = TASKS[name]
-    return {
-        **{key: value for key, value in asdict(task).items() if key == "epochs"},
-        "inputs": len(task.inputs),
-        "labels": " ".join(task.labels),
-        "classes": len(task.labels) or 1,
-        "metrics": " ".join(task.metrics),
-        "metric": task.metrics[0],
-        "dev": " ".join(f"{name}:{file}" for name, file in task.dev),
-    }
+def write_lines(path: Path, lines: list[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def constant(task: Task, path: Path) -> dict[str, float]:
+def task_options(task: Task) -> str:
+    """What fairseq-train must be told about the data, whatever the model."""
+    return f"--num-classes {len(task.labels) or 1} --valid-subset {','.join(name for name, _ in task.dev)}"
+
+
+def finetuning_options(task: Task) -> str:
+    """How the task is scored, which metric chooses the checkpoint, and the paper's number of epochs."""
+    regression = "" if task.labels else "--regression-target "
+    return (
+        f"{regression}--glue-metrics {' '.join(task.metrics)} --best-checkpoint-metric {task.metrics[0]} "
+        f"--maximize-best-checkpoint-metric --max-epoch {task.epochs}"
+    )
+
+
+def constant(task: Task, labels: list[str]) -> dict[str, float]:
     """What constant answers score on these labels, in percent: the largest class; for F1 the positive one."""
-    counts = Counter(path.read_text(encoding="utf-8").split())
-    total, positive = sum(counts.values()), counts.get("1", 0)
+    counts = Counter(labels)
+    total, positive = len(labels), counts.get("1", 0)
     scores = {"accuracy": 100 * max(counts.values()) / total, "f1": 200 * positive / (positive + total)}
     return {metric: scores.get(metric, 0.0) for metric in task.metrics}  # correlations with a constant count as 0
+
+
+def names(folder: Path) -> list[str]:
+    """The tasks that have a folder there, in GLUE's order; OptionError if none has."""
+    found = [name for name in TASKS if (folder / name).is_dir()]
+    if not found:
+        raise OptionError(f"DATA={folder} has none of the folders {', '.join(TASKS)}: set DATA to GLUE's folder")
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("names", help="the tasks")
-    show = commands.add_parser("show", help="one fact about a task")
-    show.add_argument("fact")
-    columns = commands.add_parser("extract", help="a TSV file to one text file per column")
-    columns.add_argument("--source", type=Path, required=True, help="TSV file; may be there as .gz")
-    columns.add_argument("outputs", type=Path, nargs="+", help="files for the sentences and, last, for the label")
-    baseline = commands.add_parser("constant", help="what a constant answer would score, as JSON")
-    baseline.add_argument("labels", type=Path)
-    for command in (show, columns, baseline):
-        command.add_argument("--task", choices=list(TASKS), required=True)
+    commands.add_parser("names", help="the tasks that a folder has").add_argument("folder", type=Path)
+    columns = commands.add_parser("extract", help="the files of a task to one text file per column")
+    columns.add_argument("task", help=", ".join(TASKS))
+    columns.add_argument("source", type=Path, help="folder with train.tsv and dev.tsv, or .gz of them")
+    columns.add_argument("output", type=Path, help="a new folder")
     args = parser.parse_args()
     if args.command == "names":
-        print(*TASKS)
-    elif args.command == "show":
-        print(facts(args.task)[args.fact])
-    elif args.command == "constant":
-        print(json.dumps(constant(TASKS[args.task], args.labels)))
-    else:
-        try:
-            extract(TASKS[args.task], args.source, args.outputs)
-        except FileError as error:
-            sys.exit(f"error: {error}")
+        print(*names(args.folder))
+        return
+    if args.task not in TASKS:
+        raise OptionError(f"TASK={args.task}: not known; choose one of {', '.join(TASKS)}")
+    with whole_folder(args.output, option="OUTPUT") as folder:
+        extract(TASKS[args.task], args.source, folder)
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

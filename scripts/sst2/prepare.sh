@@ -2,95 +2,67 @@
 # Prepare SST-2 (GLUE: 67,349 training and 872 validation phrases, negative or positive) or MNLI (392,702 pairs of
 # sentences, 9,815 matched and 9,832 mismatched ones for validation: contradiction, neutral, entailment) for fairseq.
 #
-# Usage: DATA=DIR [VENV=DIR] bash scripts/sst2/prepare.sh [options], for MNLI scripts/mnli/prepare.sh
-#   --task NAME     SST-2 (default) or MNLI (default of scripts/mnli)
-#   --hf DIR        tokenise with the tokenizer of this Hugging Face folder; its embeddings can then start the model.
-#                   Without it the words of SST-2 are used as they are; those of MNLI are spaCy's, lower-cased.
-#   --min-count N   symbols that the training text has fewer times become <unk> (default 2)
-#   --output DIR    default: data/sst2 or data/mnli
+#   DATA=SST-2 OUTPUT=data/sst2 HF=MODEL_DIRECTORY bash scripts/sst2/prepare.sh
+#   DATA=MNLI OUTPUT=data/mnli TASK=MNLI bash scripts/sst2/prepare.sh
 #
-# DATA is the folder SST-2 or MNLI of GLUE with train.tsv and dev.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv),
-# each of which may be a .gz, to be had from gluebenchmark.com. The labels of the test sets are not public: as in Kim et
-# al. 2024 the accuracy on the validation sets is reported.
+# DATA: the folder SST-2 or MNLI of GLUE with train.tsv and dev.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv), each
+# of which may be a .gz, to be had from gluebenchmark.com. TASK: SST-2 (default) or MNLI. HF: tokenise with the tokenizer
+# of this Hugging Face folder, whose embeddings can then start the model; without it the words of SST-2 are used as they
+# are, and those of MNLI are spaCy's, lower-cased (WORDS=words or spacy). MIN_COUNT: symbols that the training text has
+# fewer times become <unk> (default 2). The labels of the test sets are not public: as in Kim et al. 2024 the accuracy
+# on the validation sets is reported.
 #
-# Makes DIR/bin/{input0,label}, for MNLI also input1 (one dictionary for both) and the second validation set, valid1.
+# Makes OUTPUT/bin/{input0,label}, for MNLI also input1 (one dictionary for both) and the second validation set, valid1.
 # Can be stopped and started again: finished steps are not repeated.
-# shellcheck source=../common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+# shellcheck source=../env.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
+TASK=${TASK:-SST-2} HF=${HF:-} MIN_COUNT=${MIN_COUNT:-2}
+: "${DATA:?set it to the folder $TASK of GLUE, with train.tsv}" "${OUTPUT:?set it to a folder for the data}"
+[[ -z $HF || -f $HF/config.json ]] || die "HF=$HF: no Hugging Face folder (it has no config.json)"
+words=spacy
+[[ $TASK != SST-2 ]] || words=words # it comes in words; MNLI is plain text
+kind=${HF:+huggingface} kind=${kind:-${WORDS:-$words}}
+[[ $kind != spacy ]] || python -c "import spacy" 2>/dev/null ||
+  die "the words of $TASK need spaCy: install it (pip install spacy), or take the tokenizer of a model (HF=DIR)"
 
-task=SST-2 hf="" min_count=2 output=""
-read_options "task hf min-count output" "$@"
-
-one_of --task "$task" SST-2 MNLI
-[[ -n ${DATA:-} ]] || die "DATA is not set: set it to GLUE's folder $task with train.tsv; see --help"
-hf=${hf:+$(absolute "$hf")}
-[[ -z $hf || -d $hf ]] || die "--hf $hf: no such folder"
-[[ -d $DATA ]] || die "DATA=$DATA: no such folder; set it to GLUE's folder $task"
-whole_numbers 1 min-count
-name=${task,,}
-output=$(absolute "${output:-data/${name/-/}}")
-use_environment
-output_folder --output "$output"
-
-# glue MODULE ARGUMENT...: one of the Python programs of scripts/glue, which know the layout of the files.
-glue() { PYTHONPATH=$REPO/scripts python -m "glue.$1" "${@:2}"; }
-inputs=$(glue tasks show --task "$task" inputs)
-read -ra labels <<<"$(glue tasks show --task "$task" labels)"
-read -ra sets <<<"train:train $(glue tasks show --task "$task" dev)" # fairseq's name : GLUE's file
-
-# extract FILE COLUMN... LABEL: sentences and labels of a file.
-extract() {
-  [[ -f $DATA/$1.tsv || -f $DATA/$1.tsv.gz ]] ||
-    die "DATA=$DATA has neither $1.tsv nor $1.tsv.gz: set DATA to GLUE's folder $task"
-  glue tasks extract --task "$task" --source "$DATA/$1.tsv" "${@:2}"
-}
-
-tokenise() {
-  local kind=words
-  [[ $task == SST-2 ]] || kind=spacy # plain text; SST-2 comes in words
-  [[ -z $hf ]] || kind=huggingface
-  [[ $kind != spacy ]] || python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("spacy") is None)' ||
-    die "the words of $task need spaCy: install it (pip install spacy), or take the tokenizer of a model (--hf DIR)"
-  python "$REPO/scripts/tokens.py" encode --kind "$kind" --model "$hf" --input "${columns[@]}" --output "$@"
-}
-
-# by_length FILE...: all labels and tokens, training examples the shortest first, equally long ones in the data set's
-# (random) order. fairseq's task forms batches of neighbours: shuffled, two thirds of a batch would be padding. train.sh
-# shuffles the batches, as for translation.
-by_length() {
-  local first=$((inputs + 1)) at
-  paste "${unsorted[@]:0:first}" |
-    awk -F '\t' -v OFS='\t' '{ print split($2, tokens, " ") + split($3, tokens, " "), $0 }' |
-    LC_ALL=C sort -s -n -k 1,1 |
-    awk -F '\t' 'BEGIN { for (at = 1; at < ARGC; at++) file[at] = ARGV[at]; end = ARGC; ARGC = 1 }
-      { for (at = 1; at < end; at++) print $(at + 1) > file[at] }' "${@:1:first}"
-  for ((at = first; at < $#; at++)); do cp "${unsorted[at]}" "${@:at+1:1}"; done
-}
-
-binarise() {
-  glue binarise --text "$output/by_length" --labels "$output/by_length" --sets "${sets[@]%:*}" --inputs "$inputs" \
-    --classes "${labels[@]}" --min-count "$min_count" "$1" >"$output/preprocess.log" 2>&1 ||
-    die "binarising failed; see $output/preprocess.log"
-}
-
+# The columns of the files, and the options of fairseq-train that belong to the task.
+[[ -e $OUTPUT/corpus ]] || python "$REPO/scripts/glue/tasks.py" extract "$TASK" "$DATA" "$OUTPUT/corpus"
 dim=300
-[[ ! -f $hf/config.json ]] || dim=$(hf_dim "$hf")
-settings=("hf=$hf" "dim=$dim" "min_count=$min_count")
-[[ $task == SST-2 ]] || settings+=("task=$task") # train.sh takes SST-2 for granted
-remember_settings "$output/settings" "${settings[@]}"
+[[ -z $HF ]] || dim=$(python -c 'import json, sys
+config = json.load(open(sys.argv[1])); print(config.get("hidden_size") or config["d_model"])' "$HF/config.json")
+settings "$OUTPUT" "task=$TASK" "tokens=$kind" "hf=$HF" "dim=$dim" "min_count=$MIN_COUNT"
 
-columns=() texts=() unsorted=() sorted=()
-for pair in "${sets[@]}"; do
-  split=${pair%:*} sentences=() tokens=()
-  for ((at = 0; at < inputs; at++)); do
-    sentences+=("$output/corpus/$split.input$at") tokens+=("$output/text/$split.input$at")
+# Tokens. Training examples come the shortest first: fairseq's task forms batches of neighbours, and without that two
+# thirds of a batch would be padding. train.sh shuffles the batches, as for translation.
+if [[ ! -e $OUTPUT/text ]]; then
+  rm -rf "$OUTPUT/text.part" && mkdir "$OUTPUT/text.part"
+  files=("$OUTPUT"/corpus/*.input?)
+  python "$REPO/scripts/tokens.py" encode --kind "$kind" --model "$HF" --input "${files[@]}" \
+    --output "${files[@]/#"$OUTPUT/corpus"/"$OUTPUT/text.part"}"
+  cp "$OUTPUT"/corpus/*.label "$OUTPUT/text.part"
+  paste "$OUTPUT/text.part"/train.{label,input?} |
+    awk -F '\t' -v OFS='\t' '{ print split($2, tokens, " ") + split($3, tokens, " "), $0 }' |
+    LC_ALL=C sort -s -n -k 1,1 >"$OUTPUT/text.part/sorted"
+  column=2
+  for file in "$OUTPUT/text.part"/train.{label,input?}; do
+    cut -f $column "$OUTPUT/text.part/sorted" >"$file" && column=$((column + 1))
   done
-  step "${pair#*:}" "${sentences[@]}" "$output/corpus/$split.label" -- extract "${pair#*:}"
-  columns+=("${sentences[@]}") texts+=("${tokens[@]}")
-  unsorted+=("$output/corpus/$split.label" "${tokens[@]}")
-  sorted+=("$output/by_length/$split.label" "${tokens[@]/#"$output/text"/"$output/by_length"}")
-done
-step "tokens" "${texts[@]}" -- tokenise
-step "sorting by length" "${sorted[@]}" -- by_length
-step "binarising" "$output/bin" -- binarise
-say "ready: $output/bin ($(wc -l <"$output/bin/input0/dict.txt") symbols, D = $dim)"
+  rm "$OUTPUT/text.part/sorted" && mv "$OUTPUT/text.part" "$OUTPUT/text"
+fi
+
+# Binary data: one dictionary for both sentences of a pair, and the classes in GLUE's order, however frequent they are.
+if [[ ! -e $OUTPUT/bin ]]; then
+  rm -rf "$OUTPUT/bin.part"
+  cat "$OUTPUT"/text/train.input? >"$OUTPUT/train.all"
+  fairseq-preprocess --only-source --dict-only --trainpref "$OUTPUT/train.all" --thresholdsrc "$MIN_COUNT" \
+    --destdir "$OUTPUT/bin.part"
+  for train in "$OUTPUT"/text/train.*; do
+    column=${train##*.} dict=$OUTPUT/bin.part/dict.txt valid=$OUTPUT/text/valid.${train##*.}
+    [[ ! -f $OUTPUT/text/valid1.$column ]] || valid+=,$OUTPUT/text/valid1.$column
+    [[ $column != label ]] || dict=$OUTPUT/corpus/label.dict
+    fairseq-preprocess --only-source --srcdict "$dict" --trainpref "$train" --validpref "$valid" --workers 1 \
+      --destdir "$OUTPUT/bin.part/$column"
+  done
+  rm "$OUTPUT/bin.part/dict.txt" && mv "$OUTPUT/bin.part" "$OUTPUT/bin"
+fi
+echo "ready: $OUTPUT/bin ($(wc -l <"$OUTPUT/bin/input0/dict.txt") symbols, D = $dim)"

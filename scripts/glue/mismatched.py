@@ -1,0 +1,46 @@
+"""The accuracy on MNLI's second validation set: from the log of a training into its RUN/result.json.
+
+The matched set decides which epoch is the best one: `accuracy` is that of the mismatched set at this epoch. Kim et al.
+2024 report the highest accuracy on each set, whatever the epoch of the other: `highest`, at `epoch`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from embinit_fairseq.errors import DataError, one_line
+from embinit_fairseq.runs.logs import best_place
+from embinit_fairseq.runs.record import LOG, RESULT, read_record, write_record
+
+_RECORD = re.compile(r"\| INFO \| valid1 \| (\{.*\})$", re.MULTILINE)
+
+
+def mismatched_accuracy(log: Path) -> dict[int, float]:
+    """Epoch -> accuracy on the second validation set; of an epoch that was repeated, the later."""
+    records = map(json.loads, _RECORD.findall(log.read_text(encoding="utf-8", errors="replace")))
+    return {int(record["epoch"]): float(record["valid1_accuracy"]) for record in records}
+
+
+def add_scores(run: Path) -> None:
+    """DataError if the mismatched set was not validated at the best epoch."""
+    result, accuracy = read_record(run / RESULT), mismatched_accuracy(run / LOG)
+    best = result["best"].get("epoch")
+    if best not in accuracy:
+        raise DataError(
+            f"{run / LOG}: no accuracy on the mismatched set at epoch {best}: train with --valid-subset valid,valid1"
+        )
+    highest = best_place(accuracy, higher=True)
+    scores = {"accuracy": accuracy[best], "highest": accuracy[highest], "epoch": highest}
+    if result["scores"].get("mismatched") != scores:
+        result["scores"]["mismatched"] = scores
+        write_record(run / RESULT, result)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a finished run")
+    with one_line():
+        add_scores(parser.parse_args().run)
