@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from programs import PYTHON, VENV
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "glue"
@@ -37,7 +38,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, generator = tmp_path_factory.mktemp("a copy of glue"), np.random.default_rng(0)
     columns = {"STS-B": "sentence1\tsentence2\tscore\n", "MNLI": "sentence1\tsentence2\tgold_label\n"}
     files = {"STS-B": ["train", "dev"], "MNLI": ["train", "dev_matched", "dev_mismatched"]}
-    for task, file in ((task, file) for task in files for file in files[task]):
+    for task, file in ((task, file) for task, each in files.items() for file in each):
         (folder / task).mkdir(exist_ok=True)
         with (folder / task / f"{file}.tsv").open("w") as text:
             text.write(columns[task])
@@ -65,57 +66,67 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_grid_makes_a_table_and_goes_on(glue: Path, pretrained: Path, tmp_path: Path) -> None:
-    """MNLI with a pre-trained and a random model; then a further task, without another run of what is finished."""
-    checkpoint, output = pretrained / "checkpoint_last.pt", tmp_path / "out put"
-    common = {"DATA": glue, "OUTPUT": output, "DICT": pretrained / "data/dict.txt", "RATES": "1e-3", "SEEDS": "1"}
-    models = [f"roberta={checkpoint}", f"random=scratch:{checkpoint}"]
-    bash("run.sh", *models, "--max-epoch", 1, TASKS="MNLI", JOBS=2, **common)
-    first = {path: path.stat().st_mtime_ns for path in (output / "runs").rglob("result.json")}
-    assert sorted(path.parent.name for path in first) == ["MNLI.random.1e-3.1", "MNLI.roberta.1e-3.1"]
-    result, random = (json.loads((output / f"runs/MNLI.{m}.1e-3.1/result.json").read_text()) for m in ("roberta", "random"))
+@pytest.fixture(scope="module")
+def grid(glue: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    """The folder of a finished grid, MNLI with the pre-trained model, and the variables of its call."""
+    output = tmp_path_factory.mktemp("a grid") / "out put"
+    variables = {"DATA": glue, "OUTPUT": output, "DICT": pretrained / "data/dict.txt", "JOBS": 1}
+    variables |= {"TASKS": "MNLI", "RATES": "1e-3", "SEEDS": "1"}
+    bash("run.sh", f"roberta={pretrained / 'checkpoint_last.pt'}", "--max-epoch", 1, **variables)
+    return output, variables
+
+
+def test_a_grid_goes_on_with_a_further_model(grid: tuple[Path, dict], pretrained: Path) -> None:
+    (output, variables), checkpoint = grid, pretrained / "checkpoint_last.pt"
+    first = output / "runs/MNLI.roberta.1e-3.1/result.json"
+    before = first.stat().st_mtime_ns
+    bash("run.sh", f"roberta={checkpoint}", f"random=scratch:{checkpoint}", "--max-epoch", 1, **variables)
+    assert first.stat().st_mtime_ns == before
+    result = json.loads(first.read_text())
+    random = json.loads((output / "runs/MNLI.random.1e-3.1/result.json").read_text())
     command = shlex.split(result["command"])
     assert command[command.index("--finetune-from-model") + 1] == str(checkpoint)
     assert {"--pooler-dropout=0.2", "--max-positions=24"} <= set(command)
     assert "--finetune-from-model" not in random["command"]
-    assert {key: result["labels"][key] for key in ("task", "model", "lr", "seed", "updates")} == {
-        "task": "MNLI", "model": "roberta", "lr": "1e-3", "seed": "1", "updates": "2"
-    }  # fmt: skip
+    assert [result["labels"][key] for key in ("task", "model", "lr", "updates")] == ["MNLI", "roberta", "1e-3", "2"]
     assert random["labels"]["updates"] == "0"
     assert not list(output.rglob("*.pt"))  # of finished runs
-
-    bash("run.sh", models[0], "--max-epoch", 1, JOBS=2, **common)
-    assert {path: path.stat().st_mtime_ns for path in first} == first
     lines = (output / "results.md").read_text().splitlines()
     rows = {row[1]: row[2:-1] for row in ([cell.strip() for cell in line.split("|")] for line in lines[:5])}
-    assert rows["model"] == ["STS-B (Pearson / Spearman)", "MNLI (accuracy / mismatched)", "mean"]
-    assert all(cell.endswith("(1e-3)") for cell in rows["roberta"][:2])
-    assert rows["random"][0] == rows["random"][2] == "-"
-    valid1 = (output / "runs/MNLI.roberta.1e-3.1/train.log").read_text().split("| valid1 | ")[1].splitlines()[0]
-    mnli = json.loads((output / "results.json").read_text())["MNLI"]["roberta"]["rates"]["1e-3"]["median"]
-    assert mnli["mismatched"] == float(json.loads(valid1)["valid1_accuracy"])
+    assert rows["model"] == ["MNLI (accuracy / mismatched)", "mean"]
+    valid1 = json.loads((first.parent / "train.log").read_text().split("| valid1 | ")[1].splitlines()[0])
+    accuracies = result["best"]["valid_accuracy"], float(valid1["valid1_accuracy"])
+    assert rows["roberta"][0] == f"{accuracies[0]:.1f} / {accuracies[1]:.1f} (1e-3)"
 
 
-def test_one_training_ends_with_its_score_and_is_not_mixed_with_others(glue: Path, pretrained: Path, tmp_path: Path) -> None:
-    data, checkpoint = tmp_path / "data", tmp_path / "c.pt"
-    prepare = {"DATA": glue, "TASK": "STS-B", "OUTPUT": data}
-    bash("prepare.sh", DICT=pretrained / "data/dict.txt", **prepare)
-    assert "name another folder" in bash("prepare.sh", check=False, **prepare).stderr
-    checkpoint.write_bytes((pretrained / "checkpoint_last.pt").read_bytes())
-    train = {"DATA": data, "RUN": tmp_path / "run", "CHECKPOINT": checkpoint}
-    done = bash("train.sh", "--max-epoch", 1, **train)
-    assert done.stdout.splitlines()[-1].startswith("best valid_pearson ")
-    assert (tmp_path / "run/checkpoints/checkpoint_best.pt").is_file()
-    again = bash("train.sh", "--max-epoch", 1, **train)
+def test_a_run_ends_with_its_score_and_is_not_mixed_with_another(
+    grid: tuple[Path, dict], pretrained: Path, tmp_path: Path
+) -> None:
+    output, checkpoint = grid[0], pretrained / "checkpoint_last.pt"
+    train = {"DATA": output / "data/MNLI", "RUN": output / "runs/MNLI.roberta.1e-3.1", "CHECKPOINT": checkpoint}
+    again = bash("train.sh", "--lr", "1e-3", "--max-epoch", 1, **train)
     assert "finished before" in again.stderr
-    assert "--lr" in bash("train.sh", "--max-epoch", 1, "--lr", "1e-4", check=False, **train).stderr
-    # another file under the same name
-    bash("run.sh", "--help")
-    own = tmp_path / "words"
-    bash("prepare.sh", MIN_COUNT=100, **{**prepare, "OUTPUT": own})
-    refused = bash("train.sh", check=False, **{**train, "DATA": own, "RUN": tmp_path / "other"})
+    assert again.stdout.splitlines()[-1].startswith("best valid_accuracy ")
+    other = bash("train.sh", "--lr", "1e-4", "--max-epoch", 1, check=False, **train)
+    assert "--lr was 1e-3, is 1e-4" in other.stderr
+    state = torch.load(checkpoint, weights_only=False)
+    state["optimizer_history"][-1]["num_updates"] = 3  # pre-trained for longer, under the same name
+    torch.save(state, tmp_path / "c.pt")
+    longer = bash("train.sh", check=False, **{**train, "CHECKPOINT": tmp_path / "c.pt"})
+    assert "updates=2" in longer.stderr
+    assert "another folder" in longer.stderr
+
+
+def test_a_dictionary_of_its_own_is_for_models_from_scratch(glue: Path, pretrained: Path, tmp_path: Path) -> None:
+    prepare = {"DATA": glue, "TASK": "STS-B", "OUTPUT": tmp_path / "data"}
+    bash("prepare.sh", MIN_COUNT=100, **prepare)
+    assert (tmp_path / "data/bin/label/valid.label").read_text().split()[:3] == ["0", "0.04", "0.08"]
+    assert "another folder" in bash("prepare.sh", check=False, **prepare).stderr  # MIN_COUNT
+    train = {"DATA": tmp_path / "data", "RUN": tmp_path / "run", "CHECKPOINT": pretrained / "checkpoint_last.pt"}
+    refused = bash("train.sh", check=False, **train)
+    assert refused.returncode != 0
     assert "prepare.sh" in refused.stderr.splitlines()[-1]
-    assert not (tmp_path / "other").exists()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
