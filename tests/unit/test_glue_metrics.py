@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,3 +112,11 @@ def test_what_is_undefined():
     for x in ([0.1, 0.1, 0.1], [1.0, math.nan, 2.0]):
         assert math.isnan(glue_metrics.spearman(x, [1.0, 2.0, 3.0]))
     assert math.isnan(glue_metrics.pearson([1.0], [2.0]))
+
+
+def test_examples_that_were_validated_twice_or_never():
+    """Predictions and targets are sums over the times an example was seen: twice, once, never, once."""
+    seen = torch.tensor([(2.0, 2.0, 0.0, 4.0), (0.0, 3.0, 0.0, 2.0), (2, 1, 0, 1)], dtype=torch.float64)
+    x, y = [1.0, 2.0, 4.0], [0.0, 3.0, 2.0]
+    for name, expected in (("pearson", plain_pearson(x, y)), ("spearman", 1 - 6 * 2 / (3 * 8))):
+        assert glue_metrics.percentage(name, {f"_{name}": SimpleNamespace(sum=seen)}) == round(100 * expected, 2)
