@@ -125,16 +125,16 @@ translate() {
 }
 
 classify() {
-  local folder=$output/$1 scripts=$REPO/scripts/${1%.*} own source
+  local task=SST-2 own dimension=()
+  [[ $1 != mnli.* ]] || task=MNLI
   own=$(hf_of "$1")
-  bash "$scripts/prepare.sh" ${own:+--hf "$own"} --output "$folder/data"
+  [[ -n $own ]] || dimension=(--encoder-embed-dim "$dim")
+  export TASK=$task HF=$own
+  OUTPUT=$output/$1/data bash "$REPO/scripts/sst2/prepare.sh"
   [[ -z $prepare_only ]] || return 0
-  source=(--hf "$own")
-  if [[ -z $own ]]; then
-    source=(--vectors "$(glove_of en)")
-    training=(--dim "$dim" "${training[@]}")
-  fi
-  bash "$scripts/run.sh" --output "$folder" "${source[@]}" "${grid[@]}" -- "${training[@]}"
+  OUTPUT=$output/$1 VECTORS=${own:-$(glove_of en)} INITS=${inits[*]} SEEDS=${own_seeds[*]} JOBS=$jobs LABELS="experiment=$1" \
+    bash "$REPO/scripts/sst2/run.sh" --batch-size "$(default "$1" batch)" --max-epoch "${epochs:-$(default "$1" epochs)}" \
+    "${dimension[@]}" "${extra[@]}"
 }
 
 chosen=()
