@@ -104,10 +104,10 @@ def test_a_run_ends_with_its_score_and_is_not_mixed_with_another(
 ) -> None:
     output, checkpoint = grid[0], pretrained / "checkpoint_last.pt"
     train = {"DATA": output / "data/MNLI", "RUN": output / "runs/MNLI.roberta.1e-3.1", "CHECKPOINT": checkpoint}
-    again = bash("train.sh", "--lr", "1e-3", "--max-epoch", 1, **train)
+    again = bash("train.sh", "--lr", "1e-3", "--seed", 1, "--max-epoch", 1, **train)
     assert "finished before" in again.stderr
     assert again.stdout.splitlines()[-1].startswith("best valid_accuracy ")
-    other = bash("train.sh", "--lr", "1e-4", "--max-epoch", 1, check=False, **train)
+    other = bash("train.sh", "--lr", "1e-4", "--seed", 1, "--max-epoch", 1, check=False, **train)
     assert "--lr was 1e-3, is 1e-4" in other.stderr
     state = torch.load(checkpoint, weights_only=False)
     state["optimizer_history"][-1]["num_updates"] = 3  # pre-trained for longer, under the same name
