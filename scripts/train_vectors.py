@@ -28,7 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from embinit_fairseq.errors import counted
+from embinit_fairseq.errors import DataError, OptionError, counted, one_line
 from embinit_fairseq.vectors.writers import write_text
 
 METHODS = ("ppmi_svd", "word2vec", "fasttext")
@@ -46,14 +46,14 @@ class Settings:
 
 
 def read_sentences(path: Path) -> list[list[str]]:
-    """Sentences as lists of words; raises SystemExit if there are none."""
+    """Sentences as lists of words; raises DataError if there are none."""
     if not path.is_file():
-        raise SystemExit(f"error: --text {path}: no such file")
+        raise DataError(f"--text {path}: no such file")
     # Only "\n" ends a line: other separators (U+2028) must not cut a sentence.
     sentences = [line.split() for line in path.read_text(encoding="utf-8").split("\n")]
     sentences = [sentence for sentence in sentences if sentence]
     if not sentences:
-        raise SystemExit(f"error: --text {path} is empty: give a text with one sentence a line")
+        raise DataError(f"--text {path} is empty: give a text with one sentence a line")
     return sentences
 
 
@@ -99,8 +99,8 @@ def ppmi_svd(sentences: list[list[str]], words: list[str], settings: Settings) -
     from scipy.sparse.linalg import svds
 
     if settings.dim >= len(words):
-        raise SystemExit(
-            f"error: --dim {settings.dim}: the text has {counted(len(words), 'word')} with --min-count "
+        raise OptionError(
+            f"--dim {settings.dim}: the text has {counted(len(words), 'word')} with --min-count "
             f"{settings.min_count}, and ppmi_svd gives fewer columns than words; take a lower --dim or more text"
         )
     matrix = positive_pmi(cooccurrences(sentences, words, settings.window))
@@ -134,13 +134,13 @@ def learn(method: str, sentences: list[list[str]], settings: Settings) -> tuple[
     """Words and their (V, D) float32 matrix."""
     words = vocabulary(sentences, settings.min_count)
     if not words:
-        raise SystemExit(f"error: no word occurs {settings.min_count} times: lower --min-count or give more text")
+        raise OptionError(f"no word occurs {settings.min_count} times: lower --min-count or give more text")
     try:
         if method == "ppmi_svd":
             return words, ppmi_svd(sentences, words, settings)
         return words, skip_gram(method, sentences, words, settings)
     except ModuleNotFoundError as error:
-        raise SystemExit(f"error: --method {method} needs {error.name}: pip install {error.name}") from error
+        raise OptionError(f"--method {method} needs {error.name}: pip install {error.name}") from error
 
 
 def main() -> None:
@@ -155,19 +155,19 @@ def main() -> None:
     args = parser.parse_args()
     for name in ("dim", "window", "min_count", "epochs"):
         if getattr(args, name) < 1:
-            raise SystemExit(f"error: --{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
+            raise OptionError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
     if args.std is not None and not args.std > 0:
-        raise SystemExit(f"error: --std {args.std}: must be greater than 0")
+        raise OptionError(f"--std {args.std}: must be greater than 0")
     settings = Settings(**{option.name: getattr(args, option.name) for option in fields(Settings)})
     words, matrix = learn(args.method, read_sentences(args.text), settings)
     if args.std is not None:
         matrix = (matrix * (args.std / matrix.std(ddof=1, dtype=np.float64))).astype(np.float32)
     write_text(args.output, words, matrix)
     mean, std = matrix.mean(dtype=np.float64), matrix.std(ddof=1, dtype=np.float64)
-    name = str(args.output).removesuffix(".part")  # common.sh's step gives it its real name afterwards
     size = f"{counted(len(words), 'word')} x {args.dim}"
-    print(f"{name}: {size}, mean {mean:.4f}, standard deviation {std:.4f}", file=sys.stderr)
+    print(f"{args.output}: {size}, mean {mean:.4f}, standard deviation {std:.4f}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

@@ -93,6 +93,10 @@ def main() -> None:
     parser.add_argument("--test", nargs="+", required=True, help="sets for the test, such as tst2010")
     parser.add_argument("output", type=Path)
     args = parser.parse_args()
+    sets = [*args.valid, *args.test]
+    if repeated := sorted({name for name in sets if sets.count(name) > 1}):
+        flags = f"--valid {' '.join(args.valid)} --test {' '.join(args.test)}"
+        parser.error(f"{flags}: {repeated[0]} more than once; choose different sets")
     splits = {
         TRAIN: training_pairs(args.data, args.pair),
         VALID: test_pairs(args.data, args.pair, args.valid),

@@ -1,22 +1,22 @@
-"""The grids behind docs/results, German to English on Multi30k: lists of plain commands, run one after the other.
+"""The grids behind docs/results on Multi30k: lists of plain commands, a line a training, for `embinit grid`.
 
-    DATA=FOLDER bash scripts/multi30k/prepare.sh --output data/de-en
+    OUT=data/de-en bash scripts/multi30k/prepare.sh
     python scripts/train_vectors.py --text data/de-en/text/train.de --dim 300 --output data/vectors.de.txt
     python scripts/multi30k/experiments.py scale --data data/de-en --vectors de=data/vectors.de.txt en=glove.txt \
-        --output runs/scale
-
-`--print` shows the commands instead: each can be copied out and works. Every training is one of `embinit run`, so a
-second call goes on with what is unfinished. Then the test set is translated with the best checkpoint and scored, and
-`embinit compare` makes the table.
-
-`--jobs 12` trains twelve models side by side, on one GPU or on as many cores; calls on several machines share the list
-(`--worker 1/2`, `--worker 2/2`). With `--minutes 9` the call ends after nine minutes, and what is running then with it:
-the same call goes on from the last finished epochs. All runs of one grid need the same `--precision`.
+        --output runs/scale | embinit grid - --logs runs/scale/logs --jobs 12
+    embinit compare runs/scale --output runs/scale
 
     scale    sigma of the embeddings at 1/8 to 8 times Xavier's, positions added, absent or untied: is it absorption?
              (table and picture: scale_figure.py)
     table1   Kim et al. 2024, Table 1: all initialisations, with fairseq's own and shuffled vectors at Xavier's scale
     duo      Li et al. 2020: two embeddings, tied, GloVe and learned, and the simpler uses of a second embedding
+    ladder   Li et al. 2020, Table 5: the parts of Duo one after the other, untied and random (needs no --vectors)
+
+A line is a name and a command that can be copied out and works: a training by `embinit run`, in a folder of that name,
+then, but for `scale`, the translation of the test set with its best checkpoint, and the scores. Several trainings share
+one GPU (`--jobs 12`); calls on several machines share the list (`--worker 1/2`, `--worker 2/2`); `--minutes 9` ends a
+call, and the same one goes on. All runs of one grid need the same --precision. What stands behind -- goes to
+fairseq-train.
 
 The model is Kim's: 3 + 3 layers, 10 heads, D 300, FFN 512, untied, batches of 64 sentences, Adam at a fixed 2e-4.
 """
@@ -24,17 +24,18 @@ The model is Kim's: 3 + 3 layers, 10 heads, D 300, FFN 512, untied, batches of 6
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import os
+import functools
 import shlex
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
+
+from embinit_fairseq.errors import OptionError, one_line
+from embinit_fairseq.init.strategies import STRATEGIES
 
 PLUGIN = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 KIM = """--task translation --encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 300 --decoder-embed-dim 300
@@ -43,13 +44,17 @@ KIM = """--task translation --encoder-layers 3 --decoder-layers 3 --encoder-embe
     --criterion fused_cross_entropy --no-epoch-checkpoints --num-workers 0
     --log-format json --log-interval 100""".split()
 FFN = ("--encoder-ffn-embed-dim", "--decoder-ffn-embed-dim")
+#: in place of the inner width with which a transformer has the parameters of Duo
+EQUAL = "EQUAL"
+#: of a training alone: they do not change the number of parameters
+ALONE = ("--seed", "--max-epoch", "--dropout")
 VALID_BLEU = [
     "--eval-bleu",
     "--eval-tokenized-bleu",
     "--eval-bleu-args",
     '{"beam": 1, "max_len_a": 1.2, "max_len_b": 10}',
 ]
-NEEDS_VECTORS = ("pretrained", "pretrained_xavier", "shuffled")
+Vectors = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -75,22 +80,27 @@ def training(labels: dict[str, str], seed: int, epochs: int, *options: str) -> T
     return Training(name, labels, (*given, *options, *ends))
 
 
-def initialised(strategy: str, vectors: dict[str, str], *more: str) -> tuple[str, ...]:
+def initialised(strategy: str, vectors: Vectors, *more: str) -> tuple[str, ...]:
     """--embed-init with the vectors of both languages where the strategy takes any."""
-    paths = ("--embed-init-path", f"encoder={vectors['de']}", f"decoder={vectors['en']}")
-    return ("--embed-init", strategy, *(paths if strategy in NEEDS_VECTORS else ()), *more)
+    paths: tuple[str, ...] = ()
+    if STRATEGIES[strategy].needs_source:
+        paths = ("--embed-init-path", f"encoder={vectors['de']}", f"decoder={vectors['en']}")
+    return ("--embed-init", strategy, *paths, *more)
 
 
-def scale(vectors: dict[str, str]) -> Iterator[Training]:
-    """All factors for six epochs of one seed, then the ends and the middle for twelve epochs of three seeds."""
+def scale(vectors: Vectors) -> Iterator[Training]:
+    """All factors for six epochs of one seed, but the ends and the middle for twelve, and for three seeds.
+
+    With a fixed learning rate the first six epochs are the same however many follow.
+    """
     positions = {
         "added": ("--arch", "transformer"),
         "absent": ("--arch", "transformer", "--no-token-positional-embeddings"),
         "untied": ("--arch", "tupe_transformer"),
     }
     factors = ("1", "0.125", "8", "0.25", "4", "0.5", "2")
-    seeds = [(factor, 1, 6) for factor in factors]
-    seeds += [(factor, seed, 12) for seed in (1, 2, 3) for factor in factors[:3]]
+    seeds = [(factor, 1, 12 if factor in factors[:3] else 6) for factor in factors]
+    seeds += [(factor, seed, 12) for seed in (2, 3) for factor in factors[:3]]
     for factor, seed, epochs in seeds:
         for place, options in positions.items():
             for strategy in ("xavier", "pretrained_xavier"):
@@ -99,7 +109,7 @@ def scale(vectors: dict[str, str]) -> Iterator[Training]:
                 yield training(labels, seed, epochs, *options, *filled)
 
 
-def table1(vectors: dict[str, str]) -> Iterator[Training]:
+def table1(vectors: Vectors) -> Iterator[Training]:
     """Up to twenty epochs; those without a better validation loss for four end earlier."""
     strategies: dict[str, tuple[str, ...]] = {"none": ()}
     for strategy in ("xavier", "pretrained", "pretrained_xavier", "shuffled"):
@@ -110,14 +120,19 @@ def table1(vectors: dict[str, str]) -> Iterator[Training]:
             yield training({"init": name}, seed, 20, "--patience", "4", *options, *VALID_BLEU)
 
 
-def duo(vectors: dict[str, str]) -> Iterator[Training]:
+def wider() -> tuple[str, ...]:
+    """The options of a transformer with as many parameters as Duo."""
+    return ("--arch", "transformer", *(word for flag in FFN for word in (flag, EQUAL)))
+
+
+def duo(vectors: Vectors) -> Iterator[Training]:
     """Tied as the paper's model is, with one pre-trained and one learned embedding matrix a side; beside it what one
     stream makes of two sets: their mean, or both side by side (de2, en2: second sets of the same dimension; de_a, de_b,
     en_a, en_b: two sets of dimensions that add up to the model's)."""
     filled, both = initialised("pretrained_xavier", vectors), initialised("pretrained_xavier", vectors)
     models: dict[str, tuple[str, ...]] = {
         "transformer": ("--arch", "transformer", *filled),
-        "transformer_equal": ("--arch", "transformer", *(word for flag in FFN for word in (flag, "EQUAL")), *filled),
+        "transformer_equal": (*wider(), *filled),
     }
     for share in ("stream", "pair"):
         for norm in ("decoder", "encoder"):
@@ -138,9 +153,31 @@ def duo(vectors: dict[str, str]) -> Iterator[Training]:
                 yield training({"model": name, "dropout": dropout}, seed, 10, *tied, *options)
 
 
-GRIDS: dict[str, Callable[[dict[str, str]], Iterator[Training]]] = {"scale": scale, "table1": table1, "duo": duo}
-#: those whose question is answered by BLEU, too
-TRANSLATED = ("table1", "duo")
+def ladder(vectors: Vectors) -> Iterator[Training]:
+    """Table 5 from "+ Meta Embeddings" to "+ Fusion Layer", beside transformers of the same dimension and of the same
+    number of parameters; greedy BLEU of the validation text after every epoch, as in Tables 6 and 7."""
+    off = {"share-weights": ("--duo-share-weights", "off"), "norm": ("--duo-norm", "off")}
+    fusion = ("--duo-fusion", "off")
+    models = {
+        "transformer": ("--arch", "transformer"),
+        "transformer_equal": wider(),
+        "duo_meta": ("--arch", "duo_transformer", *off["share-weights"], *off["norm"], *fusion),
+        "duo_shared": ("--arch", "duo_transformer", *off["norm"], *fusion),
+        "duo_norm": ("--arch", "duo_transformer", *fusion),
+        "duo": ("--arch", "duo_transformer"),
+    }
+    for name, options in models.items():
+        yield training({"model": name}, 1, 5, *options, *initialised("xavier", vectors), *VALID_BLEU)
+
+
+GRIDS: dict[str, Callable[[Vectors], Iterator[Training]]] = {
+    "scale": scale,
+    "table1": table1,
+    "duo": duo,
+    "ladder": ladder,
+}
+#: the one whose question is answered by the loss alone
+UNTRANSLATED = "scale"
 
 
 def machine_options(device: str, precision: str) -> list[str]:
@@ -154,123 +191,79 @@ def machine_options(device: str, precision: str) -> list[str]:
     return ["--bf16"] if precision == "bf16" else []
 
 
-def commands(each: Training, args: argparse.Namespace) -> list[str]:
+def command(each: Training, args: argparse.Namespace) -> str:
     """Train, and for grids with BLEU translate and score, as a person would type it."""
-    run, data = args.output / each.name, args.data
+    run, data, target = args.output / each.name, args.data, args.target
     labels = [f"{key}={value}" for key, value in each.labels.items()]
     train = ["fairseq-train", data / "bin", "--user-dir", PLUGIN, *KIM, *each.options]
-    train += [*machine_options(args.device, args.precision), *args.extra]
-    lines = [shlex.join(map(str, ["embinit", "run", run, "--label", *labels, "--", *train]))]
-    if args.grid in TRANSLATED:
+    train = with_equal_ffn([*map(str, train), *machine_options(args.device, args.precision), *args.extra])
+    lines = [shlex.join([*map(str, ["embinit", "run", run, "--label", *labels, "--"]), *train])]
+    if args.grid != UNTRANSLATED:
         best = run / "checkpoints" / "checkpoint_best.pt"
         generate = ["fairseq-generate", data / "bin", "--user-dir", PLUGIN, "--path", best, "--beam", 5]
         generate += ["--batch-size", 128, "--num-workers", 0, *(["--cpu"] if args.device == "cpu" else [])]
-        score = ["embinit", "score", run, "--ref", data / "corpus/raw/test.en", "--lowercase", "--detokenize", "moses"]
-        score += ["--lang", "en", "--tokenized", data / "corpus/tok/test.en"]
+        score = ["embinit", "score", run, "--ref", data / f"corpus/raw/test.{target}", "--lowercase"]
+        score += ["--detokenize", "moses", "--lang", target, "--tokenized", data / f"corpus/tok/test.{target}"]
         lines.append(f"{shlex.join(map(str, generate))} > {shlex.quote(str(run / 'test.generate.log'))} 2>&1")
         lines.append(shlex.join(map(str, score)))
-    return lines
+    return " && ".join(lines)
 
 
-def with_equal_ffn(line: str) -> str:
+# ---- as many parameters as Duo --------------------------------------------------------------------------------------
+
+
+def with_equal_ffn(words: Sequence[str]) -> list[str]:
     """EQUAL: the inner width at which the transformer has the parameters of Duo."""
-    if "EQUAL" not in line:
-        return line
-    words = shlex.split(line)
-    start = words.index("fairseq-train")
-    plain = [word for word in words[start:] if word != "EQUAL"]
-    for flag in FFN:
-        plain.insert(plain.index(flag) + 1, "512")
-    plain = plain[: plain.index("--embed-init")] + plain[plain.index("--seed") :]
-    program = [sys.executable, str(Path(__file__).with_name("equal_ffn.py")), "--", *plain]
-    width = subprocess.run(program, check=True, capture_output=True, text=True).stdout.strip()
-    return line.replace("EQUAL", width)
+    if EQUAL not in words:
+        return list(words)
+    plain, skip = [], False
+    for word in ("512" if word == EQUAL else word for word in words):
+        skip = word in (*ALONE, "--embed-init", "--embed-init-path") or (skip and not word.startswith("--"))
+        plain += [] if skip else [word]
+    width = str(equal_width(tuple(plain)))
+    return [width if word == EQUAL else word for word in words]
 
 
-def is_finished(run: Path, each: Training, translated: bool) -> bool:
-    """Trained as far as this grid says, and scored."""
-    path = run / "result.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    wanted = int(each.options[each.options.index("--max-epoch") + 1])
-    trained = len(record.get("epochs", {})) >= wanted or ("--patience" in each.options and bool(record))
-    return trained and (bool(record.get("scores")) or not translated)
+@functools.cache
+def equal_width(command: tuple[str, ...], duo_options: tuple[str, ...] = ()) -> int:
+    """The inner width of the feed-forward layers with which `transformer` has as many parameters as `duo_transformer`.
 
-
-# ---- side by side ---------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Job:
-    """A training under way: its commands one after the other, each in a process group of its own.
-
-    log: gets what they print; None: the screen does.
+    command: trains a `transformer`, without --embed-init; everything but that width is taken from it, also which
+    matrices are tied. duo_options: what only the `duo_transformer` is told. The number of parameters is linear in the
+    width: two models say by how much a step of one changes it (layers x (2 D + 1)), so the two differ by at most half
+    of that. Raises OptionError where no width is small enough.
     """
-
-    each: Training
-    lines: list[str]
-    log: Path | None
-    process: subprocess.Popen | None = None
-
-    def step(self) -> int | None:
-        """Start the next command where none is running. None: not at the end yet; else the exit status of the last."""
-        code = self.process.poll() if self.process else 0
-        if code is None or code or not self.lines:
-            return code
-        line = with_equal_ffn(self.lines.pop(0))
-        with self.log.open("a") if self.log else contextlib.nullcontext() as log:
-            print(line, file=log, flush=True)
-            output = {"stdout": log, "stderr": subprocess.STDOUT} if log else {}
-            command = ["bash", "-euo", "pipefail", "-c", line]
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **output)
-        return None
-
-    def end(self) -> None:
-        """SIGTERM, which `embinit run` gives on to the training; its record and its last checkpoint stay."""
-        self.lines.clear()
-        if self.process and self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGTERM)
+    last = {name: len(command) - 1 - command[::-1].index(name) for name in FFN}
+    width = int(command[last[FFN[0]] + 1])
+    more = list(command)
+    for place in last.values():
+        more[place + 1] = str(width + 1)
+    duo = [*command, *duo_options]
+    duo[duo.index("--arch") + 1] = "duo_transformer"
+    stock = parameters(command)
+    equal = width + round((parameters(duo) - stock) / (parameters(more) - stock))
+    if equal < 1:
+        raise OptionError(f"{' '.join(duo_options)}: a transformer has more parameters with any inner width")
+    return equal
 
 
-def start(each: Training, args: argparse.Namespace) -> Job:
-    """A training alone has the screen; several have a log each."""
-    print(f"{each.name}: started", flush=True)
-    log = args.output / each.name / "commands.log" if args.jobs > 1 else None
-    if log:
-        log.parent.mkdir(parents=True, exist_ok=True)
-    return Job(each, commands(each, args), log)
+def parameters(command: Sequence[str]) -> int:
+    """Of the model that this command of fairseq-train builds; shared ones count once."""
+    from fairseq import options, tasks
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.utils import import_user_module
+
+    words = command[1:]
+    if "--user-dir" in words:
+        import_user_module(argparse.Namespace(user_dir=words[words.index("--user-dir") + 1]))
+    with tempfile.TemporaryDirectory() as empty:  # a checkpoint of the run would be held against the other model
+        args = options.parse_args_and_arch(options.get_training_parser(), input_args=[*words, "--save-dir", empty])
+        cfg = convert_namespace_to_omegaconf(args)
+        model = tasks.setup_task(cfg.task).build_model(cfg.model)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
-def side_by_side(trainings: list[Training], args: argparse.Namespace) -> list[str]:
-    """`args.jobs` at a time until all are done or the time is up; the names of those that failed."""
-    waiting, running, failed = list(trainings), [], []
-    until = time.monotonic() + 60 * args.minutes
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # several trainings share the cores best with one thread each
-    try:
-        while (waiting or running) and time.monotonic() < until:
-            for job in list(running):
-                if (code := job.step()) is not None:
-                    running.remove(job)
-                    failed += [job.each.name] if code else []
-                    where = f", see {job.log}" if job.log else ""
-                    print(f"{job.each.name}: {f'failed{where}' if code else 'done'}", flush=True)
-            # A longer training of a model goes on in the folder of the shorter one: not both at a time.
-            busy = {job.each.name for job in running}
-            for each in [each for each in waiting if each.name not in busy][: args.jobs - len(running)]:
-                if each.name not in busy:
-                    busy.add(each.name)
-                    waiting.remove(each)
-                    running.append(start(each, args))
-            time.sleep(0.2)
-    finally:  # also after Ctrl-C and SIGTERM
-        for job in running:
-            job.end()
-        for job in running:
-            if job.process:
-                job.process.wait()
-    if waiting or running:
-        left = len({each.name for each in waiting} | {job.each.name for job in running})
-        print(f"the time is up, {left} trainings are not finished: the same call goes on with them", flush=True)
-    return failed
+# ---- the list -------------------------------------------------------------------------------------------------------
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -279,23 +272,20 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.usage = "%(prog)s GRID --data DIR --vectors de=PATH en=PATH --output DIR [options] [-- OPTION ...]"
     add = parser.add_argument
     add("grid", choices=GRIDS)
-    add("--data", type=Path, required=True, help="what prepare.sh made")
+    add("--data", type=Path, required=True, help="what prepare.sh made; `ladder` takes both directions")
     add("--vectors", nargs="+", default=[], metavar="NAME=PATH", help="de=PATH en=PATH, and see `duo`")
     add("--output", type=Path, required=True, help="a folder for each training goes here")
     add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="auto: a GPU where torch finds one")
     add("--precision", choices=("fp32", "bf16"), default="fp32", help="of the trainings; default: %(default)s")
-    add("--jobs", type=int, default=1, metavar="N", help="trainings at a time, default %(default)s")
-    add("--minutes", type=float, default=float("inf"), metavar="M", help="end after M minutes; the same call goes on")
-    add("--worker", default="1/1", metavar="K/N", help="every N-th training, from the K-th")
-    add("--print", action="store_true", help="show the commands, run nothing")
     split = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:split])
     args.extra = words[split + 1 :]
     args.vectors = dict(entry.split("=", 1) for entry in args.vectors if "=" in entry)
-    if not {"de", "en"} <= set(args.vectors):
+    if args.grid != "ladder" and not {"de", "en"} <= set(args.vectors):
         parser.error("--vectors: give de=PATH and en=PATH")
-    if args.jobs < 1 or not args.minutes > 0:
-        parser.error(f"--jobs {args.jobs}, --minutes {args.minutes:g}: give numbers above 0")
+    args.target = target_language(args.data)
+    if args.grid != "ladder" and args.target != "en":
+        parser.error(f"--data {args.data}: from English; this grid needs German to English (DIRECTION=de-en)")
     if args.device == "auto":
         import torch
 
@@ -303,21 +293,20 @@ def parse(words: list[str]) -> argparse.Namespace:
     return args
 
 
-def main() -> int:
-    args = parse(sys.argv[1:])
-    worker, workers = map(int, args.worker.split("/"))
-    trainings = list(GRIDS[args.grid](args.vectors))[worker - 1 :: workers]
-    if args.print:
-        for each in trainings:
-            print(*commands(each, args), sep="\n")
-        return 0
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    translated = args.grid in TRANSLATED
-    failed = side_by_side([t for t in trainings if not is_finished(args.output / t.name, t, translated)], args)
-    if failed:
-        print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+def target_language(data: Path) -> str:
+    """Of what prepare.sh made. OptionError for another folder."""
+    for pair in ("de-en", "en-de"):
+        if (data / "bin" / f"train.{pair}.en.bin").is_file():
+            return pair[-2:]
+    raise OptionError(f"--data {data}: no folder bin with binarised data in it; name what prepare.sh made")
+
+
+def main(words: list[str]) -> None:
+    args = parse(words)
+    for each in GRIDS[args.grid](args.vectors):
+        print(f"{each.name}: {command(each, args)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with one_line():
+        main(sys.argv[1:])

@@ -3,9 +3,10 @@ docs/results/scale.md, from the runs of `experiments.py scale`.
 
     python scripts/multi30k/scale_figure.py runs/scale --epochs 6 --output scale.png
 
-Each training counts with its best validation loss up to that epoch (those that were trained for longer, too), so that
-all scales are compared after the same updates. The absorption ratio is sigma of the scaled embeddings over sigma of the
-positions (the encoder's, of the rows with a vector); where no positions are added, that of the runs that add them.
+Each training counts with its best validation loss up to that epoch. Those of twelve epochs are read at epoch 6, too:
+the learning rate is fixed, so these are the losses of a training of six, and all scales are compared after the same
+updates. The absorption ratio is sigma of the scaled embeddings over sigma of the positions (the encoder's, of the rows
+with a vector); where no positions are added, that of the runs that add them.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ for each in "$@"; do
     *.gz | *.xz | *.npz) file=$name.${path##*.} && cp "$path" "$kit/data/$file" ;;
     *) file=$name.xz && { [[ -f $kit/data/$file ]] || xz -9 -T1 -c "$path" >"$kit/data/$file"; } ;;
   esac
-  echo "$name=$file" >>"$kit/vectors"
+  echo "$name=data/$file" >>"$kit/vectors"
 done
 cp "$here/setup.sh" "$here/grid.sh" "$kit/"
 git -C "$here" rev-parse HEAD >"$kit/REVISION"
