@@ -7,21 +7,21 @@
 #   SEED=2 INITS="normal xavier" OUTPUT=runs/toy_seed2 bash scripts/quickstart.sh --max-epoch 10
 #
 # OUTPUT   default: runs/quickstart. Gets results.md, curves.png, and runs/<strategy> with record, log and checkpoints
-# INITS    what to compare, default: "normal xavier pretrained pretrained_xavier shuffled shuffled_xavier" (the last one:
-#          shuffled vectors at the scale of xavier; the others are strategies of --embed-init)
+# INITS    what to compare, default: "normal xavier pretrained pretrained_xavier shuffled shuffled_xavier" (the last
+#          one: shuffled vectors at the scale of xavier; the others are strategies of --embed-init)
 # SEED     of the data and of the trainings, default 1: the same seed gives the same numbers
 # DIM      of the embeddings, default 96. TRAIN, TEST, MONOLINGUAL: sentences, see scripts/toy/prepare.sh
 # JOBS     trainings at a time, one thread each, default 2
 #
-# What stands behind the script's name goes to fairseq-train. Makes the environment by scripts/setup.sh if there is none;
-# that takes the longest, once. Then about three to eight minutes on two CPU cores; no GPU is used. Can be stopped and
-# started again: what is finished is not repeated.
+# What stands behind the script's name goes to fairseq-train. Makes the environment by scripts/setup.sh if there is
+# none; that takes the longest, once. Then about three to eight minutes on two CPU cores; no GPU is used. Can be stopped
+# and started again: what is finished is not repeated.
 # shellcheck source=env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 OUTPUT=${OUTPUT:-runs/quickstart} SEED=${SEED:-1} DIM=${DIM:-96}
 INITS=${INITS:-normal xavier pretrained pretrained_xavier shuffled shuffled_xavier}
 
-OUT=$OUTPUT SEED=$SEED bash "$REPO/scripts/toy/prepare.sh"
+OUTPUT=$OUTPUT SEED=$SEED bash "$REPO/scripts/toy/prepare.sh"
 # Standard deviation 0.4 is the order of published GloVe tables; the method alone would give an arbitrary scale.
 for lang in de en; do
   [[ -e $OUTPUT/vectors.$DIM.$lang.txt ]] || python "$REPO/scripts/train_vectors.py" --text "$OUTPUT/text/mono.$lang" \
@@ -33,8 +33,8 @@ for init in $INITS; do
   strategy=$init
   # The control for "what vectors know": no word has its own, and nothing else differs from pretrained_xavier.
   [[ $init != shuffled_xavier ]] || strategy="shuffled --embed-init-std xavier"
-  echo "$init: DATA=$out RUN=$out/runs/$init LABELS=init=$init bash $here/toy/train.sh --seed $SEED --encoder-embed-dim $DIM" \
-    "--decoder-embed-dim $DIM --embed-init $strategy" \
+  echo "$init: DATA=$out RUN=$out/runs/$init LABELS=init=$init bash $here/toy/train.sh --seed $SEED" \
+    "--encoder-embed-dim $DIM --decoder-embed-dim $DIM --embed-init $strategy" \
     "--embed-init-path encoder=$out/vectors.$DIM.de.txt decoder=$out/vectors.$DIM.en.txt ${*@Q}"
 done | embinit grid - --logs "$OUTPUT/logs" --jobs "${JOBS:-2}"
 embinit compare "$OUTPUT/runs" --output "$OUTPUT"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Translate the test sets of IWSLT 2017 with the checkpoint of the lowest validation loss, and score them on lower-cased text,
-# as Multi30k's.
+# Translate the test sets of IWSLT 2017 with the checkpoint of the lowest validation loss, and score them on lower-cased
+# text, as Multi30k's.
 #
 #   DATA=data/iwslt17 RUN=runs/glove bash scripts/iwslt17/generate.sh
 #

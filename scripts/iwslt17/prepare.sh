@@ -1,29 +1,29 @@
 #!/usr/bin/env bash
 # Prepare IWSLT 2017 (TED talks, German and English, 206,000 training sentences) for fairseq, as Kim et al. 2024 use it.
 #
-#   DATA=iwslt17 OUT=data/iwslt17 bash scripts/iwslt17/prepare.sh
-#   DATA=iwslt17 OUT=data/en-de DIRECTION=en-de TEST="tst2010 tst2011" bash scripts/iwslt17/prepare.sh
+#   DATA=iwslt17 OUTPUT=data/iwslt17 bash scripts/iwslt17/prepare.sh
+#   DATA=iwslt17 OUTPUT=data/en-de DIRECTION=en-de TEST="tst2010 tst2011" bash scripts/iwslt17/prepare.sh
 #
 # DATA       where de-en.tgz of the evaluation campaign was unpacked: train.tags.de-en.de, train.tags.de-en.en,
 #            IWSLT17.TED.dev2010.de-en.de.xml and so on; or the folder de-en with them is in it; files of en-de will do.
 #            Nothing is downloaded: the campaign publishes no checksums
-# OUT        gets OUT/bin, OUT/text and OUT/corpus, and OUT/source, the talks in the layout of Multi30k
+# OUTPUT     gets OUTPUT/bin, OUTPUT/text and OUTPUT/corpus, and OUTPUT/source, the talks in the layout of Multi30k
 # VALID      sets for validation, default dev2010
 # TEST       sets for BLEU, default tst2010; several are put one behind the other
 # MIN_COUNT  symbols that the training text has fewer times become <unk>, default 5
 # DIRECTION, TOKENS, HF, BPE_SIZE, SPM_TYPE: as for scripts/multi30k/prepare.sh, which does all but reading these files
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to the folder with the files of IWSLT 2017}" "${OUT:?set it to the folder to make}"
+: "${DATA:?set it to the folder with the files of IWSLT 2017}" "${OUTPUT:?set it to the folder to make}"
 [[ -d $DATA ]] || die "DATA=$DATA: no such folder; name the one with the files of IWSLT 2017"
 VALID=${VALID:-dev2010} TEST=${TEST:-tst2010}
 
-if [[ ! -e $OUT/source ]]; then
-  rm -rf "$OUT/source.part"
+if [[ ! -e $OUTPUT/source ]]; then
+  rm -rf "$OUTPUT/source.part"
   # shellcheck disable=SC2086 # lists of words
   PYTHONPATH=$REPO/scripts python -m iwslt17.corpus --valid $VALID --test $TEST --pair "${DIRECTION:-de-en}" \
-    --data "$DATA" "$OUT/source.part"
-  mv "$OUT/source.part" "$OUT/source"
+    --data "$DATA" "$OUTPUT/source.part"
+  mv "$OUTPUT/source.part" "$OUTPUT/source"
 fi
-settings "$OUT/source" VALID="$VALID" TEST="$TEST" DATA="$DATA"
-DATA=$OUT/source MIN_COUNT=${MIN_COUNT:-5} bash "$REPO/scripts/multi30k/prepare.sh"
+settings "$OUTPUT/source" VALID="$VALID" TEST="$TEST" DATA="$DATA"
+DATA=$OUTPUT/source MIN_COUNT=${MIN_COUNT:-5} bash "$REPO/scripts/multi30k/prepare.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Train a translation model on prepared IWSLT 2017 data with the settings of Kim et al. 2024: those of Multi30k in batches of
-# 128 sentences (112 with mT5: --batch-size 112).
+# Train a translation model on prepared IWSLT 2017 data with the settings of Kim et al. 2024: those of Multi30k in
+# batches of 128 sentences (112 with mT5: --batch-size 112).
 #
 #   DATA=data/iwslt17 RUN=runs/glove bash scripts/iwslt17/train.sh --embed-init pretrained_xavier \
 #     --embed-init-path encoder=german.300d.txt decoder=glove.840B.300d.txt --seed 1

@@ -1,6 +1,6 @@
 """The grids behind docs/results on Multi30k: lists of plain commands, a line a training, for `embinit grid`.
 
-    OUT=data/de-en bash scripts/multi30k/prepare.sh
+    OUTPUT=data/de-en bash scripts/multi30k/prepare.sh
     python scripts/train_vectors.py --text data/de-en/text/train.de --dim 300 --output data/vectors.de.txt
     python scripts/multi30k/experiments.py scale --data data/de-en --vectors de=data/vectors.de.txt en=glove.txt \
         --output runs/scale | embinit grid - --logs runs/scale/logs --jobs 12

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Prepare Multi30k (task 1, German and English, 29,000 training sentences) for fairseq.
 #
-#   OUT=data/de-en bash scripts/multi30k/prepare.sh
-#   DATA=multi30k OUT=data/en-de.bpe DIRECTION=en-de TOKENS=subword_nmt bash scripts/multi30k/prepare.sh
+#   OUTPUT=data/de-en bash scripts/multi30k/prepare.sh
+#   DATA=multi30k OUTPUT=data/en-de.bpe DIRECTION=en-de TOKENS=subword_nmt bash scripts/multi30k/prepare.sh
 #
-# OUT        gets OUT/bin (for fairseq), OUT/text (tokens), OUT/corpus (plain text; its test set is the reference for BLEU)
+# OUTPUT     gets OUTPUT/bin (for fairseq), OUTPUT/text (tokens), OUTPUT/corpus (plain text; its test set is the
+#            reference for BLEU)
 # DATA       a copy with raw/<split>.<lang>.gz and tok/<split>.lc.norm.tok.<lang>[.gz] (splits train, val,
 #            test_2016_flickr); without it the files are downloaded (MULTI30K_URL: a mirror) and checked by SHA-256
 # DIRECTION  de-en (default) or en-de
@@ -15,70 +16,72 @@
 # BPE_SIZE   merges of subword_nmt, vocabulary of sentencepiece, default 10000; SPM_TYPE: unigram (default) or bpe
 # MIN_COUNT  symbols that the training text has fewer times become <unk>, default 2
 #
-# The same call goes on with what is missing; other values need another OUT.
+# The same call goes on with what is missing; other values need another OUTPUT.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${OUT:?set it to the folder to make}"
-DATA=${DATA:-} DIRECTION=${DIRECTION:-de-en} TOKENS=${TOKENS:-moses} BPE_SIZE=${BPE_SIZE:-10000} SPM_TYPE=${SPM_TYPE:-unigram}
-URL=${MULTI30K_URL:-https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d/data/task1}
-source=${DIRECTION%-*} target=${DIRECTION#*-} MIN_COUNT=${MIN_COUNT:-2} model=""
+: "${OUTPUT:?set it to the folder to make}"
+DATA=${DATA:-} DIRECTION=${DIRECTION:-de-en} TOKENS=${TOKENS:-moses} MIN_COUNT=${MIN_COUNT:-2}
+BPE_SIZE=${BPE_SIZE:-10000} SPM_TYPE=${SPM_TYPE:-unigram}
+sums=$REPO/scripts/multi30k/sha256.txt
+url=${MULTI30K_URL:-https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d/data/task1}
+source=${DIRECTION%-*} target=${DIRECTION#*-} out=$OUTPUT model=""
 [[ $DIRECTION == de-en || $DIRECTION == en-de ]] || die "DIRECTION=$DIRECTION: choose de-en or en-de"
 [[ -z $DATA || -d $DATA ]] || die "DATA=$DATA: no such folder; name a copy of the data set, or leave it away"
 case $TOKENS in
   moses) text=tok ;;
-  subword_nmt) text=tok model=$OUT/bpe.codes ;;
+  subword_nmt) text=tok model=$out/bpe.codes ;;
   spacy) text=raw ;;
-  sentencepiece) text=raw model=$OUT/spm.model ;;
+  sentencepiece) text=raw model=$out/spm.model ;;
   huggingface) text=raw model=${HF:?set it to the folder with the tokenizer (TOKENS=huggingface)} ;;
   *) die "TOKENS=$TOKENS: choose moses, spacy, subword_nmt, sentencepiece or huggingface" ;;
 esac
 [[ -z ${HF:-} || -d $HF ]] || die "HF=$HF: no such folder"
 tokens() { python "$REPO/scripts/tokens.py" "$@"; }
 
-if [[ ! -e $OUT/corpus ]]; then
-  rm -rf "$OUT/corpus.part"
-  mkdir -p "$OUT/corpus.part/raw" "$OUT/corpus.part/tok" || die "OUT=$OUT: cannot be made; choose another folder"
+if [[ ! -e $out/corpus ]]; then
+  rm -rf "$out/corpus.part"
+  mkdir -p "$out/corpus.part/raw" "$out/corpus.part/tok" || die "OUTPUT=$OUTPUT: cannot be made; choose another folder"
   for split in train:train val:valid test_2016_flickr:test; do
     for name in "raw/${split%:*}".{de,en}.gz "tok/${split%:*}.lc.norm.tok".{de,en}; do
-      file=${DATA:-$OUT/download}/$name lang=${name%.gz} lang=${lang##*.}
+      file=${DATA:-$out/download}/$name lang=${name%.gz} lang=${lang##*.}
       [[ -n $DATA ]] ||
-        fetch "$URL/$name" "$(awk -v name="$name" '$2 == name { print $1 }' "$REPO/scripts/multi30k/sha256.txt")" "$file"
+        fetch "$url/$name" "$(awk -v name="$name" '$2 == name { print $1 }' "$sums")" "$file"
       [[ -f $file ]] || file=$file.gz
       [[ -f $file ]] || die "DATA=$DATA has no $name: it needs raw/ and tok/ with all splits"
-      gzip -dcf "$file" >"$OUT/corpus.part/${name%%/*}/${split#*:}.$lang" ||
+      gzip -dcf "$file" >"$out/corpus.part/${name%%/*}/${split#*:}.$lang" ||
         die "$file cannot be unpacked for the reason above: get it again, or free some space"
     done
-    lines=$(for file in "$OUT/corpus.part"/{raw,tok}/"${split#*:}".{de,en}; do awk 'END { print NR }' "$file"; done | uniq)
+    lines=$(for file in "$out/corpus.part"/*/"${split#*:}".*; do awk 'END { print NR }' "$file"; done | uniq)
     [[ $lines != *$'\n'* ]] || die "${DATA:+DATA=$DATA: }${split%:*} has" "$(paste -sd ' ' <<<"$lines")" \
       "lines in raw and tok: they do not belong together; get them again"
   done
-  mv "$OUT/corpus.part" "$OUT/corpus"
+  mv "$out/corpus.part" "$out/corpus"
 fi
-settings "$OUT" DIRECTION="$DIRECTION" TOKENS="$TOKENS" HF="${HF:-}" BPE_SIZE="$BPE_SIZE" SPM_TYPE="$SPM_TYPE" \
-  MIN_COUNT="$MIN_COUNT" DATA="${DATA#"$OUT/"}"
+settings "$out" DIRECTION="$DIRECTION" TOKENS="$TOKENS" HF="${HF:-}" BPE_SIZE="$BPE_SIZE" SPM_TYPE="$SPM_TYPE" \
+  MIN_COUNT="$MIN_COUNT" DATA="${DATA#"$out/"}"
 
 if [[ $TOKENS == subword_nmt && ! -e $model ]]; then
-  cat "$OUT/corpus/tok/train.$source" "$OUT/corpus/tok/train.$target" | tokens encode --kind moses |
+  cat "$out/corpus/tok/train.$source" "$out/corpus/tok/train.$target" | tokens encode --kind moses |
     subword-nmt learn-bpe --symbols "$BPE_SIZE" >"$model.part"
   mv "$model.part" "$model"
 elif [[ $TOKENS == sentencepiece && ! -e $model ]]; then
-  cat "$OUT/corpus/raw/train.$source" "$OUT/corpus/raw/train.$target" |
+  cat "$out/corpus/raw/train.$source" "$out/corpus/raw/train.$target" |
     tokens train-sentencepiece --size "$BPE_SIZE" --type "$SPM_TYPE" --output "$model.part"
   mv "$model.part" "$model"
 fi
-if [[ ! -e $OUT/text ]]; then
-  mkdir -p "$OUT/text.part"
+if [[ ! -e $out/text ]]; then
+  mkdir -p "$out/text.part"
   for lang in de en; do
     tokens encode --kind "$TOKENS" --lang "$lang" --model "$model" \
-      --input "$OUT/corpus/$text"/{train,valid,test}."$lang" --output "$OUT/text.part"/{train,valid,test}."$lang"
+      --input "$out/corpus/$text"/{train,valid,test}."$lang" --output "$out/text.part"/{train,valid,test}."$lang"
   done
-  mv "$OUT/text.part" "$OUT/text"
+  mv "$out/text.part" "$out/text"
 fi
-if [[ ! -e $OUT/bin ]]; then
-  rm -rf "$OUT/bin.part"
-  fairseq-preprocess --source-lang "$source" --target-lang "$target" --destdir "$OUT/bin.part" --workers 1 \
-    --trainpref "$OUT/text/train" --validpref "$OUT/text/valid" --testpref "$OUT/text/test" \
-    --thresholdsrc "$MIN_COUNT" --thresholdtgt "$MIN_COUNT" >"$OUT/preprocess.log" 2>&1 ||
-    die "fairseq-preprocess failed; see $OUT/preprocess.log"
-  mv "$OUT/bin.part" "$OUT/bin"
+if [[ ! -e $out/bin ]]; then
+  rm -rf "$out/bin.part"
+  fairseq-preprocess --source-lang "$source" --target-lang "$target" --destdir "$out/bin.part" --workers 1 \
+    --trainpref "$out/text/train" --validpref "$out/text/valid" --testpref "$out/text/test" \
+    --thresholdsrc "$MIN_COUNT" --thresholdtgt "$MIN_COUNT" >"$out/preprocess.log" 2>&1 ||
+    die "fairseq-preprocess failed; see $out/preprocess.log"
+  mv "$out/bin.part" "$out/bin"
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The grid of Kim et al. 2024 on Multi30k: directions x architectures x initialisations x seeds, then a table and curves.
+# Kim's grid (2024) on Multi30k: directions x architectures x initialisations x seeds, then a table and curves.
 #
 #   OUTPUT=runs/multi30k VECTORS_EN=glove.6B.300d.txt bash scripts/multi30k/run.sh
 #   OUTPUT=runs/untied ARCHS="transformer tupe_transformer" SEEDS="1 2 3" bash scripts/multi30k/run.sh --max-epoch 8
@@ -10,13 +10,13 @@
 # INITS       strategies of --embed-init, default: "xavier pretrained pretrained_xavier shuffled"
 # SEEDS       default: "1 2"
 # VECTORS_DE, VECTORS_EN
-#             vectors of a language; without them: HF, else vectors learned from the training text (scripts/train_vectors.py)
+#             vectors of a language; without them: HF, else learned from the training text (scripts/train_vectors.py)
 # JOBS        trainings at a time, default: one per GPU, else one per core; on a cluster see embinit grid --help
 # CORPUS      multi30k (default) or another folder of scripts/ that is called in the same way: iwslt17
 # DATA, TOKENS, HF and the like: as for prepare.sh. DIM, HEADS: as for train.sh
 #
-# What stands behind the script's name goes to fairseq-train. The same call goes on with what is missing, and with a higher
-# --max-epoch all trainings go on. The table so far, while the grid is running: embinit compare OUTPUT/runs
+# What stands behind the script's name goes to fairseq-train. The same call goes on with what is missing, and with a
+# higher --max-epoch all trainings go on. The table so far, while the grid is running: embinit compare OUTPUT/runs
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder for data, runs and results}"
@@ -24,7 +24,7 @@ steps=$REPO/scripts/${CORPUS:-multi30k} DIM=${DIM:-300}
 [[ -f $steps/prepare.sh ]] || die "CORPUS=$CORPUS: no folder of scripts/ with prepare.sh"
 DIRECTIONS=${DIRECTIONS:-de-en en-de} INITS=${INITS:-xavier pretrained pretrained_xavier shuffled}
 
-for direction in $DIRECTIONS; do OUT=$OUTPUT/data/$direction DIRECTION=$direction bash "$steps/prepare.sh"; done
+for direction in $DIRECTIONS; do OUTPUT=$OUTPUT/data/$direction DIRECTION=$direction bash "$steps/prepare.sh"; done
 vectors() { # LANG: the file
   local given=VECTORS_${1^^}
   echo "${!given:-${HF:-$OUTPUT/vectors.$1.$DIM.txt}}"
@@ -44,8 +44,9 @@ for seed in ${SEEDS:-1 2}; do
         run=$OUTPUT/runs/$direction.$arch.$init.seed$seed
         places="DATA=${OUTPUT@Q}/data/$direction RUN=${run@Q}"
         paths=("encoder=$(vectors "${direction%-*}")" "decoder=$(vectors "${direction#*-}")")
-        echo "$direction.$arch.$init.seed$seed: $places DIM=$DIM${HEADS:+ HEADS=$HEADS} bash ${steps@Q}/train.sh --arch $arch --seed $seed" \
-          "--embed-init $init --embed-init-path ${paths[*]@Q} ${*@Q} && $places bash ${steps@Q}/generate.sh"
+        echo "$direction.$arch.$init.seed$seed: $places DIM=$DIM${HEADS:+ HEADS=$HEADS} bash ${steps@Q}/train.sh" \
+          "--arch $arch --seed $seed --embed-init $init --embed-init-path ${paths[*]@Q} ${*@Q}" \
+          "&& $places bash ${steps@Q}/generate.sh"
       done
     done
   done

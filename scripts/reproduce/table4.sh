@@ -2,41 +2,23 @@
 # Table 4 of Kim et al. 2024: word analogies on English vectors for the words of Multi30k, after each of the paper's
 # transformations (scaled, positions added, Xavier's sigma). Nothing is trained.
 #
-# Usage: [MULTI30K=DIR] [VENV=DIR] bash scripts/reproduce/table4.sh --output DIR --glove PATH --questions FILE [options]
-#   --output DIR      data and results go here; needed
-#   --glove PATH      English vectors, any format of embinit analogy; needed
-#   --questions FILE  questions-words.txt of word2vec; needed
-#   --seeds N ...     of the positions that are drawn: the first one and how many; default: 1 2 3
-#   --reduced         another default: seed 1
+#   OUTPUT=reproduced4 VECTORS_EN=glove.840B.300d.txt QUESTIONS=questions-words.txt bash scripts/reproduce/table4.sh
 #
-# MULTI30K: a copy of the data set, see scripts/multi30k/prepare.sh; without it the files are downloaded.
+# OUTPUT      data and results (table4.txt, table4.json) go here
+# VECTORS_EN  English vectors, any format of embinit analogy. QUESTIONS: questions-words.txt of word2vec
+# MULTI30K    a copy of the data set, see scripts/multi30k/prepare.sh; without it the files are downloaded
 #
-# Writes DIR/table4.txt and DIR/table4.json, by embinit analogy.
-# shellcheck source=../common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+# What stands behind the script's name goes to embinit analogy: --repeats 1, --seed 4 for other draws of positions.
+# shellcheck source=../env.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
+: "${OUTPUT:?set it to the folder for data and results}" "${VECTORS_EN:?set it to English vectors}"
+: "${QUESTIONS:?set it to questions-words.txt of word2vec}"
 
-output="" glove="" questions="" seeds=() reduced=""
-read_options "output glove questions seeds... reduced?" "$@"
-
-[[ -n $output && -n $glove && -n $questions ]] ||
-  die "--output, --glove and --questions are needed; see $(basename "$0") --help"
-whole_numbers 0 seeds
-[[ -e $glove ]] || die "--glove $glove: no such file"
-[[ -f $questions ]] || die "--questions $questions: no such file"
-[[ ${#seeds[@]} -gt 0 ]] || read -ra seeds <<<"$([[ -n $reduced ]] && echo 1 || echo 1 2 3)"
-for ((at = 1; at < ${#seeds[@]}; at++)); do
-  [[ ${seeds[at]} -eq $((seeds[0] + at)) ]] || die "--seeds ${seeds[*]}: must follow each other, such as 1 2 3"
-done
-output=$(absolute "$output")
-use_environment
-output_folder --output "$output"
-
-DATA=${MULTI30K:-} bash "$REPO/scripts/multi30k/prepare.sh" --output "$output/data"
+DATA=${MULTI30K:-} OUTPUT=$OUTPUT/data bash "$REPO/scripts/multi30k/prepare.sh"
 # 5,893: the paper's number of words
-command=(embinit analogy --vectors "$glove" --questions "$questions" --vocabulary "$output/data/text/train.en" --top 5893
-  --xavier-rows 5893 --table4 --seed "${seeds[0]}" --repeats "${#seeds[@]}")
-trap 'rm -f "$output/table4.json.part" "$output/table4.txt.part"' EXIT # what was not finished
-"${command[@]}" --json >"$output/table4.json.part"
-mv "$output/table4.json.part" "$output/table4.json"
-"${command[@]}" | tee "$output/table4.txt.part"
-mv "$output/table4.txt.part" "$output/table4.txt"
+command=(embinit analogy --vectors "$VECTORS_EN" --questions "$QUESTIONS" --vocabulary "$OUTPUT/data/text/train.en"
+  --top 5893 --xavier-rows 5893 --table4 --seed 1 --repeats 3 "$@")
+json=$("${command[@]}" --json)
+text=$("${command[@]}")
+echo "$json" >"$OUTPUT/table4.json"
+echo "$text" | tee "$OUTPUT/table4.txt"
