@@ -15,6 +15,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 [[ -f $DATA/settings ]] || die "DATA=$DATA: not made by prepare.sh"
 [[ -f $RUN/checkpoints/checkpoint_best.pt ]] || die "RUN=$RUN: no checkpoints/checkpoint_best.pt; run train.sh first"
 SUBSET=${SUBSET:-test}
+log=$RUN/$SUBSET.generate.log
 setting() { sed -n "s/^$1=//p" "$DATA/settings"; }
 target=$(setting DIRECTION) target=${target#*-}
 case $(setting TOKENS) in
@@ -26,6 +27,6 @@ esac
 
 fairseq-generate "$DATA/bin" --user-dir "$PLUGIN" --task translation --gen-subset "$SUBSET" \
   --path "$RUN/checkpoints/checkpoint_best.pt" --beam 5 --batch-size 128 --num-workers 0 "${CPU[@]}" "$@" \
-  >"$RUN/$SUBSET.generate.log" 2>&1 || die "fairseq-generate failed; see $RUN/$SUBSET.generate.log"
+  >"$log" 2>&1 || die "fairseq-generate failed; the end of $log: $(tail -n 1 "$log")"
 embinit score "$RUN" --subset "$SUBSET" --ref "$DATA/corpus/raw/$SUBSET.$target" \
   --tokenized "$DATA/corpus/tok/$SUBSET.$target" --lowercase --lang "$target" --detokenize "${steps[@]}"

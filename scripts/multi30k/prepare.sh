@@ -51,7 +51,7 @@ if [[ ! -e $out/corpus ]]; then
       gzip -dcf "$file" >"$out/corpus.part/${name%%/*}/${split#*:}.$lang" ||
         die "$file cannot be unpacked for the reason above: get it again, or free some space"
     done
-    lines=$(for file in "$out/corpus.part"/*/"${split#*:}".*; do awk 'END { print NR }' "$file"; done | uniq)
+    lines=$(for file in "$out/corpus.part"/*/"${split#*:}".*; do awk 'END { print NR }' "$file"; done | sort -u)
     [[ $lines != *$'\n'* ]] || die "${DATA:+DATA=$DATA: }${split%:*} has" "$(paste -sd ' ' <<<"$lines")" \
       "lines in raw and tok: they do not belong together; get them again"
   done

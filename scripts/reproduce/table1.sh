@@ -48,4 +48,4 @@ config = json.load(open(sys.argv[1])); print(config.get("hidden_size") or config
     bash "$REPO/scripts/$scripts/run.sh" "${options[@]}"
   folders+=("$OUTPUT/$name")
 done 3< <(grep -v '^#' "$list")
-embinit compare "${folders[@]}" --baseline xavier --output "$OUTPUT"
+embinit compare "${folders[@]}" --output "$OUTPUT"

@@ -5,7 +5,8 @@
 #   OUTPUT=reproduced SST2=GLUE/SST-2 VECTORS_DE=german.vec VECTORS_EN=glove.840B.300d.txt BERT=DIR \
 #     bash scripts/reproduce/table2.sh
 #
-# OUTPUT: that of table1.sh, whose data and learned vectors are then taken over. The other variables: as for table1.sh.
+# OUTPUT: that of table1.sh, whose data and learned vectors are then taken over. SST2, MNLI, MULTI30K, IWSLT17, BERT, T5,
+# MBERT, MT5, VECTORS_DE, VECTORS_EN, EXPERIMENTS, TOKENS, DIM: as for table1.sh.
 #
 # Writes OUTPUT/table2.md and, for each experiment, OUTPUT/<experiment>/stats.json, by embinit stats.
 # shellcheck source=../env.sh

@@ -4,8 +4,8 @@
 #   DATA=runs/toy RUN=runs/toy/runs/xavier bash scripts/toy/train.sh --embed-init xavier --seed 1
 #
 # DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it. LABELS: further labels for
-# embinit compare, such as "init=mine". What stands behind the script's name goes to fairseq-train, after the options below, so
-# that it can replace them. No GPU is used, and the toy's text is its tokens: nothing is to be put together again.
+# embinit compare, such as "init=mine". What stands behind the script's name goes to fairseq-train, after the options
+# below, so that it can replace them. No GPU is used, and the toy's text is its tokens: nothing is to be put together.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
@@ -23,5 +23,5 @@ embinit run "$RUN" --label direction=de-en ${LABELS:-} -- \
   --log-format json --log-interval 100 "$@"
 fairseq-generate "$DATA/bin" --user-dir "$PLUGIN" --path "$RUN/checkpoints/checkpoint_best.pt" --beam 5 \
   --max-tokens 4000 --num-workers 0 --cpu >"$RUN/test.generate.log" 2>&1 ||
-  die "fairseq-generate failed; see $RUN/test.generate.log"
+  die "fairseq-generate failed; the end of $RUN/test.generate.log: $(tail -n 1 "$RUN/test.generate.log")"
 embinit score "$RUN" --ref "$DATA/text/test.en" --confidence
