@@ -23,6 +23,7 @@ from wikibooks.split import read_records, text_of
 
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.files import whole_file
+from embinit_fairseq.machine import cores
 
 UNITS = ("lines", "documents", "none")
 BUCKET = 2_000_000
@@ -108,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder with raw/; gets digests/ and duplicates/")
     parser.add_argument("--unit", choices=UNITS, default="lines", help="what is compared (default %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=cores(), help="processes (default: one per core)")
     args = parser.parse_args()
     raw, digest_folder, output = (args.work / name for name in ("raw", "digests", "duplicates"))
     for folder in (digest_folder, output):

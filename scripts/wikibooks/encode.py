@@ -1,26 +1,36 @@
 """Shards of tokenised text -> sub-words: rare words become <unk>, short sentences are joined, BPE is applied.
 
 work/clean/00000/train.txt -> work/encoded/00000/{train.txt,valid.txt,symbols.txt,stats.json}
+
+Short sentences of a document are joined to their neighbours: "concatenate the short sequences" (Ke et al., appendix B).
+The rule is ours: one pass, linear time. A sentence of fewer than SHORT words goes to the neighbour with which it makes
+the shorter whole, to the following one if both are alike; where the first of the two ends in a full stop or the like,
+the whole counts as five words longer. None is made that has more than LONGEST words.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from wikibooks.cleaning import SYMBOLS, UNKNOWN
-from wikibooks.joining import join_short
 from wikibooks.pool import finished_shards, run_tasks
 from wikibooks.words import WordSet, write_counts
 
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.expand.request import read_codes
 from embinit_fairseq.files import whole_folder
+from embinit_fairseq.machine import cores
 
 REMEMBERED = 200_000  # words: about 100 MB
+SHORT = 5
+LONGEST = 250
+_AFTER_END = 5
+_ENDS = (".", "!", "?", '"')
 _KEPT = {symbol: symbol for symbol in (*SYMBOLS, UNKNOWN)}
 
 
@@ -34,6 +44,30 @@ def read_sentences(path: Path) -> Iterator[list[list[str]]]:
             elif document:
                 yield document
                 document = []
+
+
+def _cost(first: list[str], second: list[str]) -> float:
+    length = len(first) + len(second)
+    return math.inf if length > LONGEST else length + _AFTER_END * (first[-1] in _ENDS)
+
+
+def join_short(sentences: list[list[str]]) -> list[list[str]]:
+    """The same words in the same order; sentences are not empty."""
+    joined: list[list[str]] = []
+    waiting = list(reversed(sentences))
+    while waiting:
+        sentence = waiting.pop()
+        before = after = math.inf
+        if len(sentence) < SHORT:
+            before = _cost(joined[-1], sentence) if joined else math.inf
+            after = _cost(sentence, waiting[-1]) if waiting else math.inf
+        if before == after == math.inf:
+            joined.append(sentence)
+        elif after <= before:
+            waiting[-1] = sentence + waiting[-1]
+        else:
+            joined[-1] = joined[-1] + sentence
+    return joined
 
 
 class Encoder:
@@ -92,11 +126,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder with clean/ and words/; gets encoded/")
     parser.add_argument("--codes", type=Path, required=True, help="merges of subword-nmt")
-    parser.add_argument("--all-words", action="store_true", help="rare words do not become <unk>")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=cores(), help="processes (default: one per core)")
     args = parser.parse_args()
     output = args.work / "encoded"
-    frequent = None if args.all_words else args.work / "words" / "frequent.npy"
+    words = json.loads((args.work / "words" / "stats.json").read_text())
+    # where all types are kept, those that only the validation text has are kept, too
+    frequent = args.work / "words" / "frequent.npy" if words["frequent_types"] < words["word_types"] else None
     tasks = [
         (text_bytes(shard), (shard, output, args.codes, frequent))
         for shard in finished_shards(args.work / "clean")

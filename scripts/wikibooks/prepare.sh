@@ -1,74 +1,44 @@
 #!/usr/bin/env bash
 # Clean text and cut it into sub-words for masked-language-model pre-training, as Ke et al. 2021 (TUPE), appendix B, do
-# with Wikipedia and BookCorpus: de-duplicate, replace addresses and file names by <url>, <email>, <file>, normalise
-# punctuation, split into sentences (spaCy), lower-case, Moses tokens, rare words to <unk>, short sentences joined, BPE.
+# with Wikipedia and BookCorpus (docs/wikibooks.md says what each step does).
 #
-# Usage: [VENV=DIR] bash scripts/wikibooks/prepare.sh --input FILE ... --output DIR [options]
-#   --input FILE ...       text, plain or gz, bz2, xz: a paragraph or a sentence a line, a blank line behind each document
-#   --output DIR           data go here
-#   --jobs N               processes (default: one per core), each below about half a gigabyte
-#   --duplicates UNIT      what occurs only once: lines (default, as in the authors' code), documents, none
-#   --frequent-types S     share of the word types, the most frequent ones, that do not become <unk> (default 0.21; 1: all)
-#   --bpe-merges N         default 32640
-#   --bpe-words N          learn BPE from so many most frequent words with their counts (default 300000)
-#   --vocabulary N         symbols in the dictionary, with fairseq's own four (default 32768)
-#   --valid-every N        every N-th passage is for validation (default 200); a passage is a document, or 100 lines of a
-#                          longer one
-#   --shard-mb N           text that one process handles at a time (default 32)
+#   OUTPUT=data/wikibooks bash scripts/wikibooks/prepare.sh wiki.txt.bz2 books/*.txt
 #
-# Makes DIR/bin for fairseq-train (--task masked_lm), DIR/bpe.codes and DIR/report.json; DIR/work, about four times the
-# size of the text, may be removed then. Memory does not grow with the text. Can be stopped and started again: finished
-# shards are kept.
-# shellcheck source=../common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
-# shellcheck source=../grid.sh
-source "$REPO/scripts/grid.sh"
-
-input=() output="" jobs="" duplicates=lines frequent_types=0.21 bpe_merges=32640 bpe_words=300000 vocabulary=32768
-valid_every=200 shard_mb=32
-read_options "input... output jobs duplicates frequent-types bpe-merges bpe-words vocabulary valid-every shard-mb" "$@"
-
-one_of --duplicates "$duplicates" lines documents none
-whole_numbers 1 jobs bpe-merges bpe-words
-whole_numbers 8 vocabulary
-whole_numbers 2 valid-every
-number --shard-mb "$shard_mb" 'n > 0' "above 0"
-number --frequent-types "$frequent_types" 'n > 0 && n <= 1' "above 0, at most 1"
-[[ ${#input[@]} -gt 0 && -n $output ]] || die "--input and --output are needed; see $(basename "$0") --help"
-settings=()
-for index in "${!input[@]}"; do
-  [[ -f ${input[$index]} ]] || die "--input ${input[$index]}: no such file"
-  input[index]=$(absolute "${input[$index]}")
-  settings+=("input=${input[$index]} $(wc -c <"${input[$index]}" | tr -d ' ') bytes")
+# The files are text, plain or gz, bz2, xz: a paragraph or a sentence a line, a blank line behind each document. Further
+# variables, with their defaults:
+#   DUPLICATES=lines      what occurs only once: lines (as in the authors' code), documents, or none
+#   FREQUENT_TYPES=0.21   share of the word types, the most frequent ones, that do not become <unk>; 1: all
+#   BPE_MERGES=32640 BPE_WORDS=300000   merges, learned from so many most frequent words with their counts
+#   VOCABULARY=32768      symbols in the dictionary, with fairseq's own four
+#   VALID_EVERY=200       every N-th passage is for validation: a document, or 100 lines of a longer one
+#   SHARD_MB=32 JOBS=     text that one process handles at a time, processes (one per core), each below half a gigabyte
+#
+# Makes OUTPUT/bin for train.sh, OUTPUT/bpe.codes and OUTPUT/report.json; OUTPUT/work, about four times the size of the
+# text, may be removed then. Memory does not grow with the text. The same call goes on where it was stopped.
+# shellcheck source=../env.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
+: "${OUTPUT:?set it to the folder for the data}" "${DUPLICATES:=lines}" "${FREQUENT_TYPES:=0.21}" "${BPE_MERGES:=32640}"
+: "${BPE_WORDS:=300000}" "${VOCABULARY:=32768}" "${VALID_EVERY:=200}" "${SHARD_MB:=32}"
+[[ $# -gt 0 ]] || die "no text: name its files"
+for name in BPE_MERGES BPE_WORDS VOCABULARY VALID_EVERY SHARD_MB JOBS; do # found wrong now, not after hours
+  [[ ${!name:-1} =~ ^[1-9][0-9]*$ ]] || die "$name=${!name}: set it to a whole number from 1"
 done
-output=$(absolute "$output")
-use_environment
-output_folder --output "$output"
-jobs=${jobs:-$(cores)}
-work=$output/work
-export OMP_NUM_THREADS=1
+awk -v n="$FREQUENT_TYPES" 'BEGIN { exit !(n + 0 > 0 && n + 0 <= 1) }' ||
+  die "FREQUENT_TYPES=$FREQUENT_TYPES: set it to a share above 0, at most 1"
+for file in "$@"; do [[ -f $file ]] || die "$file: no such file"; done
+settings "$OUTPUT" "files=$(wc -c "$@" | sed 's/^ *//' | paste -sd ' ')" "duplicates=$DUPLICATES" "frequent=$FREQUENT_TYPES" \
+  "merges=$BPE_MERGES" "bpe_words=$BPE_WORDS" "vocabulary=$VOCABULARY" "valid_every=$VALID_EVERY" "shard_mb=$SHARD_MB"
+[[ ! -f $OUTPUT/report.json ]] || { echo "ready before: $OUTPUT/bin" >&2 && exit 0; }
 
-wikibooks() { PYTHONPATH=$REPO/scripts:$REPO python -m "wikibooks.$1" "${@:2}"; }
-
-learn_bpe() { subword-nmt learn-bpe --dict-input --symbols "$bpe_merges" --input "$work/words/bpe.txt" --output "$1"; }
-
-binarise() { wikibooks binarise --work "$work" --vocabulary "$vocabulary" --jobs "$jobs" "$1"; }
-
-remember_settings "$output/settings" "${settings[@]}" "duplicates=$duplicates" "frequent=$frequent_types" "merges=$bpe_merges" \
-  "bpe_words=$bpe_words" "vocabulary=$vocabulary" "valid_every=$valid_every" "shard_mb=$shard_mb"
-
-if [[ -f $output/report.json && -d $output/bin ]]; then
-  say "ready already: $output/bin"
-  exit 0
+work=$OUTPUT/work
+export PYTHONPATH=$REPO/scripts:$REPO OMP_NUM_THREADS=1
+python -m wikibooks.split --input "$@" --output "$work/raw" --shard-mb "$SHARD_MB" --valid-every "$VALID_EVERY"
+python -m wikibooks.duplicates --work "$work" --unit "$DUPLICATES" ${JOBS:+--jobs "$JOBS"}
+python -m wikibooks.cleaning --work "$work" --unit "$DUPLICATES" --valid-every "$VALID_EVERY" ${JOBS:+--jobs "$JOBS"}
+python -m wikibooks.words --work "$work" --frequent "$FREQUENT_TYPES" --bpe-words "$BPE_WORDS"
+if [[ ! -e $OUTPUT/bpe.codes ]]; then
+  subword-nmt learn-bpe --dict-input --symbols "$BPE_MERGES" --input "$work/words/bpe.txt" --output "$work/bpe.codes"
+  mv "$work/bpe.codes" "$OUTPUT/bpe.codes"
 fi
-wikibooks split --input "${input[@]}" --output "$work/raw" --shard-mb "$shard_mb" --valid-every "$valid_every"
-wikibooks duplicates --work "$work" --unit "$duplicates" --jobs "$jobs"
-wikibooks clean --work "$work" --unit "$duplicates" --valid-every "$valid_every" --jobs "$jobs"
-wikibooks words --work "$work" --frequent "$frequent_types" --bpe-words "$bpe_words"
-step "learning BPE" "$output/bpe.codes" -- learn_bpe
-all_words=()
-[[ $(awk -v n="$frequent_types" 'BEGIN { print n + 0 }') != 1 ]] || all_words=(--all-words)
-wikibooks encode --work "$work" --codes "$output/bpe.codes" --jobs "$jobs" ${all_words[@]+"${all_words[@]}"}
-step "binarising" "$output/bin" -- binarise
-wikibooks report --work "$work" --dictionary "$output/bin/dict.txt" --output "$output/report.json"
-say "ready: $output/bin"
+python -m wikibooks.encode --work "$work" --codes "$OUTPUT/bpe.codes" ${JOBS:+--jobs "$JOBS"}
+python -m wikibooks.binarise --work "$work" --vocabulary "$VOCABULARY" ${JOBS:+--jobs "$JOBS"} "$OUTPUT"
