@@ -2,92 +2,60 @@
 # Prepare text for Hewitt's experiment of adaptation: sub-words, the frequent words that they split, and the text with
 # and without these words as symbols of their own.
 #
-# Usage: DATA=DIR [VENV=DIR] bash scripts/expansion/prepare.sh [options]
-#   --bpe-size N     merges of BPE (subword-nmt), default 3000
-#   --words N        how many new words, default 100: the most frequent ones of the training text among those that BPE
-#                    splits and that the validation lines have
-#   --valid-lines N  the first so many non-empty lines of the validation text are used, default 300
-#   --output DIR     default: data/expansion
+#   DATA=wikitext-2 OUTPUT=data/expansion bash scripts/expansion/prepare.sh
 #
-# DATA is a folder with train.txt and valid.txt, or wiki.train.tokens and wiki.valid.tokens as WikiText-2 names them;
-# either may be a .gz. One paragraph or sentence a line, words separated by blanks, <unk> where the text has no word.
-# Empty lines are left out.
+# DATA: a folder with train.txt and valid.txt, or wiki.train.tokens and wiki.valid.tokens as WikiText-2 names them; either
+# may be a .gz. A paragraph or sentence a line, words separated by blanks, <unk> where the text has no word. Variables:
+#   BPE_SIZE=3000 WORDS=100   merges, and how many new words: the most frequent ones of the training text among those that
+#                             BPE splits and that the validation lines have
+#   VALID_LINES=300           of the validation text, the first that are not empty
 #
-# Makes DIR/corpus (words), DIR/bpe.codes, DIR/words.tsv (new words, pieces, counts), DIR/words.txt (the same for
-# `embinit expand-vocab --words`), DIR/text/{old,new} (pieces) and DIR/bin (old pieces, for fairseq). Can be stopped and
-# started again: finished steps are not repeated.
-# shellcheck source=../common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
-
-bpe_size=3000 words=100 valid_lines=300 output=data/expansion
-read_options "bpe-size words valid-lines output" "$@"
-
-whole_numbers 1 bpe-size words valid-lines
-[[ -n ${DATA:-} ]] || die "DATA is not set: set it to a folder with train.txt and valid.txt; see --help"
-[[ -d $DATA ]] || die "DATA=$DATA: no such folder; set it to one with train.txt and valid.txt"
-output=$(absolute "$output")
-use_environment
-output_folder --output "$output"
-
-# source_of SPLIT: the file of DATA with this split.
-source_of() {
-  local file
-  for file in "$DATA/$1.txt"{,.gz} "$DATA/wiki.$1.tokens"{,.gz}; do
-    [[ ! -f $file ]] || {
-      echo "$file"
-      return
-    }
-  done
-  die "DATA=$DATA has neither $1.txt nor wiki.$1.tokens (or .gz): set DATA to a folder with the text"
-}
-
-# corpus SPLIT LINES TEXT: non-empty lines, at most so many (0: all), words separated by one blank.
-corpus() {
-  local file command=(cat)
-  file=$(source_of "$1")
-  [[ $file != *.gz ]] || command=(gzip -dc)
-  "${command[@]}" "$file" | awk -v limit="$2" 'NF && (!limit || n++ < limit) { $1 = $1; print }' >"$3" ||
-    die "$file cannot be read: get it again"
-  [[ -s $3 ]] || die "$file: no words in it; set DATA to a folder with text"
-}
-
-learn_bpe() { subword-nmt learn-bpe --symbols "$bpe_size" <"$output/corpus/train" >"$1" 2>"$output/learn_bpe.log"; }
-
-# expansion MODULE ARGUMENT...: one of the Python programs beside this script.
-expansion() { PYTHONPATH=$REPO/scripts python -m "expansion.$1" "${@:2}"; }
-
-choose_words() {
-  expansion words --codes "$output/bpe.codes" --train "$output/corpus/train" --valid "$output/corpus/valid" \
-    --count "$words" --output "$@"
-}
-
-# segment KIND TRAIN VALID: old: all words are cut; new: the new ones are not.
-segment() {
-  local kind=$1 options=()
-  shift
-  [[ $kind != new ]] || options=(--words "$output/words.txt")
-  expansion segment --codes "$output/bpe.codes" ${options[@]+"${options[@]}"} \
-    --input "$output/corpus/train" "$output/corpus/valid" --output "$@"
-  # in training fairseq leaves longer lines out; in validation all words must be there
-  awk 'NF > 1023 { print "line " NR " with " NF " pieces"; exit 1 }' "$2" ||
-    die "$valid: a line has more than 1023 pieces (see above; empty lines do not count): break it"
-}
-
-binarise() {
-  fairseq-preprocess --only-source --trainpref "$output/text/old/train" --validpref "$output/text/old/valid" \
-    --destdir "$1" --workers 1 >"$output/preprocess.log" 2>&1 ||
-    die "fairseq-preprocess failed; see $output/preprocess.log"
-}
-
-train=$(source_of train) valid=$(source_of valid)
-remember_settings "$output/settings" "train=$(sha256_of "$train")" "valid=$(sha256_of "$valid")" "bpe_size=$bpe_size" \
-  "words=$words" "valid_lines=$valid_lines"
-step "training text" "$output/corpus/train" -- corpus train 0
-step "validation text" "$output/corpus/valid" -- corpus valid "$valid_lines"
-step "learning BPE" "$output/bpe.codes" -- learn_bpe
-step "choosing new words" "$output/words.tsv" "$output/words.txt" -- choose_words
-for kind in old new; do
-  step "pieces, $kind" "$output/text/$kind/train" "$output/text/$kind/valid" -- segment "$kind"
+# Makes OUTPUT/corpus (words), bpe.codes, words.tsv (new words, pieces, counts), words.txt (the same for expand-vocab),
+# text/{old,new} (pieces) and bin (old pieces, for fairseq). The same call goes on where it was stopped.
+# shellcheck source=../env.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
+: "${DATA:?set it to a folder with train.txt and valid.txt}" "${OUTPUT:?set it to the folder for the data}"
+: "${BPE_SIZE:=3000}" "${WORDS:=100}" "${VALID_LINES:=300}"
+for name in BPE_SIZE WORDS VALID_LINES; do
+  [[ ${!name} =~ ^[1-9][0-9]*$ ]] || die "$name=${!name}: set it to a whole number from 1"
 done
-step "binarising" "$output/bin" -- binarise
-say "ready: $output/bin ($(wc -l <"$output/bin/dict.txt") symbols), $(wc -l <"$output/words.txt") new words in words.tsv"
+[[ -d $DATA ]] || die "DATA=$DATA: no such folder; set it to one with train.txt and valid.txt"
+DATA=$(cd "$DATA" && pwd)
+train="" valid=""
+for file in "$DATA"/{train.txt,wiki.train.tokens}{,.gz}; do [[ ! -f $file ]] || train=$file; done
+for file in "$DATA"/{valid.txt,wiki.valid.tokens}{,.gz}; do [[ ! -f $file ]] || valid=$file; done
+[[ $train && $valid ]] || die "DATA=$DATA: neither train.txt and valid.txt nor wiki.{train,valid}.tokens (or .gz) in it"
+settings "$OUTPUT" "train=$(sha256sum <"$train")" "valid=$(sha256sum <"$valid")" "bpe_size=$BPE_SIZE" "words=$WORDS" \
+  "valid_lines=$VALID_LINES"
+export PYTHONPATH=$REPO/scripts:$REPO
+cd "$OUTPUT"
+
+# whole FILE COMMAND...: what the command prints, whole or not there.
+whole() {
+  [[ ! -f $1 ]] || return 0
+  mkdir -p "$(dirname "$1")"
+  "${@:2}" >"$1.part" && mv "$1.part" "$1"
+}
+# lines FILE LIMIT: non-empty lines, at most so many (0: all), words separated by one blank.
+lines() {
+  gzip -dcf "$1" | awk -v limit="$2" 'NF && (!limit || n++ < limit) { $1 = $1; print; some = 1 } END { exit !some }' ||
+    die "$1: damaged, or no words in it; get it again"
+}
+whole corpus/train lines "$train" 0
+whole corpus/valid lines "$valid" "$VALID_LINES"
+whole bpe.codes subword-nmt learn-bpe --symbols "$BPE_SIZE" --input corpus/train
+whole words.tsv python -m expansion.words choose --codes bpe.codes --train corpus/train --valid corpus/valid --count "$WORDS"
+# shellcheck disable=SC2016 # awk's
+whole words.txt awk -F '\t' 'NR > 1 { print $1 "\t" $2 }' words.tsv
+for split in train valid; do
+  whole "text/old/$split" python -m expansion.words cut --codes bpe.codes "corpus/$split"
+  whole "text/new/$split" python -m expansion.words cut --codes bpe.codes --words words.txt "corpus/$split"
+done
+# in training fairseq leaves longer lines out; in validation all words must be there
+awk 'NF > 1023 { exit 1 }' text/old/valid || die "$valid: a line has more than 1023 pieces; break it"
+if [[ ! -d bin ]]; then
+  rm -rf bin.part
+  fairseq-preprocess --only-source --trainpref text/old/train --validpref text/old/valid --destdir bin.part >preprocess.log
+  mv bin.part bin
+fi
+echo "ready: $OUTPUT/bin ($(wc -l <bin/dict.txt) symbols), $(wc -l <words.txt) new words in words.tsv" >&2

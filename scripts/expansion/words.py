@@ -1,7 +1,10 @@
-"""Chooses new words: the most frequent words of the training text that BPE splits, if the validation text has them.
+"""New words and pieces: chooses the words, and cuts text by BPE as subword-nmt learned it, with the new words whole.
 
-Writes two files: a table (word, pieces, how often in the training and in the validation text) and a list of `word <tab>
-pieces` for `embinit expand-vocab --words`.
+    python -m expansion.words choose --codes CODES --train TEXT --valid TEXT --count N   a table: word, pieces, counts
+    python -m expansion.words cut --codes CODES [--words LIST] TEXT                      the text in pieces
+
+New are the most frequent words of the training text that BPE splits, if the validation text has them. Both print to
+standard output.
 """
 
 from __future__ import annotations
@@ -9,11 +12,41 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from expansion.pieces import CONTINUES, Cutter
+CONTINUES = "@@"  # subword-nmt: behind a piece that does not end its word
+UNKNOWN = "<unk>"  # fairseq's symbol, which WikiText has in place of rare words
+
+
+class Cutter:
+    """word -> its pieces, remembered: a text has far fewer types than running words."""
+
+    def __init__(self, codes: Path, whole: Collection[str] = ()):
+        """codes: file of `subword-nmt learn-bpe`. whole: words that are not cut."""
+        from subword_nmt.apply_bpe import BPE
+
+        with open(codes, encoding="utf-8") as file:
+            self._bpe = BPE(file)
+        self._known = {word: [word] for word in (UNKNOWN, *whole)}
+
+    def __call__(self, word: str) -> list[str]:
+        pieces = self._known.get(word)
+        if pieces is None:
+            pieces = self._known[word] = self._bpe.segment_tokens([word])
+        return pieces
+
+
+def read_words(path: Path) -> list[str]:
+    """The first column of a list of new words, as `embinit expand-vocab --words` takes it."""
+    with open(path, encoding="utf-8") as lines:
+        return [line.split("\t")[0].strip() for line in lines if line.strip()]
+
+
+def cut_line(line: str, cut: Callable[[str], list[str]]) -> str:
+    """A line of words -> the same line of pieces."""
+    return " ".join(piece for word in line.split() for piece in cut(word))
 
 
 @dataclass(frozen=True)
@@ -51,24 +84,42 @@ def choose(train: Counter[str], valid: Counter[str], cut: Callable[[str], list[s
     return chosen
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--codes", type=Path, required=True, help="BPE codes of subword-nmt")
-    parser.add_argument("--train", type=Path, required=True, help="training text, in words")
-    parser.add_argument("--valid", type=Path, required=True, help="validation text, in words")
-    parser.add_argument("--count", type=int, required=True, help="how many words")
-    parser.add_argument("--output", type=Path, nargs=2, required=True, metavar=("TABLE", "LIST"), help="to be written")
-    args = parser.parse_args()
+def print_table(args: argparse.Namespace) -> None:
+    """SystemExit, before anything is printed, if there are too few such words."""
     chosen = choose(count_words(args.train), count_words(args.valid), Cutter(args.codes), args.count)
     if len(chosen) < args.count:
-        sys.exit(
+        raise SystemExit(
             f"error: only {len(chosen)} words of the training text are split and occur in the validation text, "
-            f"{args.count} are wanted: choose fewer --words, more --valid-lines or a smaller --bpe-size"
+            f"{args.count} are wanted: set WORDS to fewer, VALID_LINES to more, or BPE_SIZE to less"
         )
-    table, words = args.output
-    rows = [f"{word.text}\t{' '.join(word.pieces)}\t{word.train}\t{word.valid}" for word in chosen]
-    table.write_text("\n".join(["word\tpieces\ttrain\tvalid", *rows]) + "\n", encoding="utf-8")
-    words.write_text("".join(f"{word.text}\t{' '.join(word.pieces)}\n" for word in chosen), encoding="utf-8")
+    print("word\tpieces\ttrain\tvalid")
+    for word in chosen:
+        print(f"{word.text}\t{' '.join(word.pieces)}\t{word.train}\t{word.valid}")
+
+
+def print_pieces(args: argparse.Namespace) -> None:
+    cut = Cutter(args.codes, read_words(args.words) if args.words else ())
+    with open(args.text, encoding="utf-8") as lines:
+        sys.stdout.writelines(f"{cut_line(line, cut)}\n" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    codes = argparse.ArgumentParser(add_help=False)
+    codes.add_argument("--codes", type=Path, required=True, help="BPE codes of subword-nmt")
+    commands = parser.add_subparsers(required=True)
+    choosing = commands.add_parser("choose", parents=[codes])
+    choosing.add_argument("--train", type=Path, required=True, help="training text, in words")
+    choosing.add_argument("--valid", type=Path, required=True, help="validation text, in words")
+    choosing.add_argument("--count", type=int, required=True, help="how many words")
+    choosing.set_defaults(run=print_table)
+    cutting = commands.add_parser("cut", parents=[codes])
+    cutting.add_argument("--words", type=Path, help="words that are not cut, one a line; behind a tab anything")
+    cutting.add_argument("text", type=Path, help="text in words")
+    cutting.set_defaults(run=print_pieces)
+    args = parser.parse_args()
+    sys.stdout.reconfigure(encoding="utf-8")
+    args.run(args)
 
 
 if __name__ == "__main__":

@@ -82,6 +82,14 @@ PAIRS = {
     },
 }
 
+#: the corpora of WMT 2014 itself are all but this one, which fairseq's recipe takes instead of news-v9
+_LATER = "news-v12"
+
+
+def default_corpora(pair: str) -> list[str]:
+    return [name for name in PAIRS[pair] if name != _LATER]
+
+
 #: newstest2014 as it was released after the evaluation: 3,003 sentences, sacrebleu's wmt14/full
 TEST_ARCHIVE = "test-full.tgz"
 

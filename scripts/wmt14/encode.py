@@ -17,6 +17,7 @@ from wmt14.clean import SPLITS, TOKENS
 
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.files import whole_folder
+from embinit_fairseq.machine import cores
 
 
 def piece_encoder(tokens: str, model: Path) -> Callable[[str], list[str]]:
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="merges or sentencepiece model")
     parser.add_argument("--max-length", type=int, required=True, help="pieces of a line")
     parser.add_argument("--max-ratio", type=float, required=True, help="pieces of one side for each of the other")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=cores(), help="processes (default: one per core)")
     args = parser.parse_args()
     output = args.work / "encoded"
     tasks = [

@@ -19,6 +19,7 @@ from wmt14.clean import TOKENS
 
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.files import whole_folder
+from embinit_fairseq.machine import cores
 
 
 def count_words(clean: Path, words: Path, wanted: int) -> None:
@@ -83,7 +84,7 @@ def main() -> None:
     parser.add_argument("--bpe-words", type=int, required=True, help="words to learn BPE from, the most frequent ones")
     parser.add_argument("--spm-type", choices=("unigram", "bpe"), default="unigram", help="kind of sentencepiece model")
     parser.add_argument("--spm-lines", type=int, required=True, help="lines to learn sentencepiece from")
-    parser.add_argument("--jobs", type=int, default=1, help="threads (sentencepiece)")
+    parser.add_argument("--jobs", type=int, default=cores(), help="threads (sentencepiece)")
     parser.add_argument("output", type=Path, help="file to write")
     args = parser.parse_args()
     clean, words = args.work / "clean", args.work / "words"

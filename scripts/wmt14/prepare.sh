@@ -2,119 +2,74 @@
 # Make WMT 2014's training text and newstest2014 ready for fairseq, as fairseq's own recipe does: normalised punctuation,
 # Moses tokens, joined BPE, no pairs with an empty side, more than 250 pieces or more than 1.5 times as many on one side.
 #
-# Usage: [DATA=DIR] [VENV=DIR] bash scripts/wmt14_en_de/prepare.sh [options]
-#        [DATA=DIR] [VENV=DIR] bash scripts/wmt14_en_fr/prepare.sh [options]
-#   --output DIR          default: data/wmt14_en_de, data/wmt14_en_fr
-#   --corpora NAME ...    default: europarl commoncrawl news-v9, with en-fr europarl commoncrawl un news-v9 giga; news-v12
-#                         (en-de) is what fairseq's recipe takes instead of WMT 2014's own news-v9
-#   --limit N             only the first N pairs of each corpus, to try things out
-#   --tokens KIND         subword_nmt (default): BPE on Moses tokens; or sentencepiece on the text itself
-#   --bpe-size N          merges of BPE, pieces of sentencepiece (default 32000, with en-fr 40000)
-#   --bpe-words N         learn BPE from so many most frequent words with their counts (default 300000)
-#   --spm-type TYPE       unigram (default) or bpe (--tokens sentencepiece)
-#   --spm-lines N         learn sentencepiece from so many lines, evenly spaced (default 1000000)
-#   --valid-every N       every N-th pair is for validation (default 100, with en-fr 1333)
-#   --max-length N        pieces of a side (default 250)
-#   --max-ratio R         pieces of one side for each piece of the other (default 1.5)
-#   --test-from ORIGIN    where newstest2014 comes from: data (default if DATA is set), or sacrebleu (default otherwise),
-#                         which downloads its own copy, wmt14/full
-#   --jobs N              processes (default: one per core)
-#   --shard-pairs N       pairs that one process handles at a time (default 50000)
-#   --pair PAIR           en-de or en-fr: set by scripts/wmt14_en_de and wmt14_en_fr, needed in scripts/wmt14
+#   OUTPUT=data/wmt14_en_de bash scripts/wmt14_en_de/prepare.sh
+#   DATA=wmt14 OUTPUT=data/wmt14_en_fr bash scripts/wmt14_en_fr/prepare.sh
 #
-# DATA is a folder with WMT's files, unpacked (training/europarl-v7.de-en.en, also without the folder, also .gz) or in
-# WMT's archives (training-parallel-europarl-v7.tgz, ..., test-full.tgz); newstest2014.en and newstest2014.de as plain
-# text will do. Without DATA the archives are downloaded and checked (SHA-256): 1.7 GB, with en-fr 6.6 GB.
+# DATA: a folder with WMT's files, unpacked (training/europarl-v7.de-en.en, also without the folder, also .gz) or in WMT's
+# archives (training-parallel-europarl-v7.tgz, ..., test-full.tgz); newstest2014.en and newstest2014.de as plain text will
+# do. Without DATA the archives are downloaded and checked (SHA-256): 1.7 GB, en-fr 6.6 GB. Further variables:
+#   CORPORA="..." LIMIT=          default: WMT 2014's; only the first so many pairs of each, to try things out
+#   TOKENS=subword_nmt            BPE on Moses tokens; or sentencepiece, on the text itself
+#   BPE_SIZE=32000                merges of BPE, pieces of sentencepiece (en-fr 40000)
+#   BPE_WORDS=300000              learn BPE from so many most frequent words with their counts
+#   SPM_TYPE=unigram SPM_LINES=1000000    or bpe; learn sentencepiece from so many lines, evenly spaced
+#   VALID_EVERY=100               every N-th pair is for validation (en-fr 1333)
+#   MAX_LENGTH=250 MAX_RATIO=1.5  pieces of a side, and of one side for each piece of the other
+#   TEST_FROM=data                newstest2014; or sacrebleu (default without DATA), which downloads its own copy, wmt14/full
+#   SHARD_PAIRS=50000 JOBS=       pairs that one process handles at a time, processes (one per core)
 #
-# Makes DIR/bin for fairseq, DIR/bpe.codes or spm.model, DIR/test.* (raw; the reference of BLEU), DIR/report.json; DIR/text
-# and DIR/work may be removed then. Memory does not grow with the text before fairseq-preprocess, the last step. Can be
-# stopped and started again: finished shards and steps are kept, a download goes on. DATA may be left out then, but not be
-# another one. Two scripts that prepare one folder take turns.
-# shellcheck source=../common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
-# shellcheck source=../grid.sh
-source "$REPO/scripts/grid.sh"
-
-pair="" output="" corpora=() limit="" tokens=subword_nmt bpe_size="" bpe_words=300000 spm_type=unigram
-spm_lines=1000000 valid_every="" max_length=250 max_ratio=1.5 test_from="" jobs="" shard_pairs=50000
-read_options "pair output corpora... limit tokens bpe-size bpe-words spm-type spm-lines valid-every max-length max-ratio \
-test-from jobs shard-pairs" "$@"
-
-[[ -n $pair ]] || die "--pair is needed: en-de or en-fr"
-one_of --pair "$pair" en-de en-fr
-one_of --tokens "$tokens" subword_nmt sentencepiece
-one_of --spm-type "$spm_type" unigram bpe
-whole_numbers 1 limit bpe-size bpe-words spm-lines max-length jobs shard-pairs
-whole_numbers 2 valid-every
-number --max-ratio "$max_ratio" 'n >= 1' "from 1"
-available=(europarl commoncrawl news-v9)
-case $pair in
-  en-de) known=("${available[@]}" news-v12) bpe_size=${bpe_size:-32000} valid_every=${valid_every:-100} ;;
-  en-fr) available=(europarl commoncrawl un news-v9 giga) known=("${available[@]}") bpe_size=${bpe_size:-40000} valid_every=${valid_every:-1333} ;;
+# Makes OUTPUT/bin for fairseq, bpe.codes or spm.model, test.* (raw; the reference of BLEU) and report.json; OUTPUT/text and
+# OUTPUT/work may be removed then. Memory does not grow with the text before fairseq-preprocess, the last step. The same
+# call goes on where it was stopped.
+# shellcheck source=../env.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
+PAIR=${PAIR:-$(basename "$(dirname "$0")" | sed 's/^wmt14_//; s/_/-/')} # by the folder that the script is called in
+case $PAIR in
+  en-de) : "${BPE_SIZE:=32000}" "${VALID_EVERY:=100}" ;;
+  en-fr) : "${BPE_SIZE:=40000}" "${VALID_EVERY:=1333}" ;;
+  *) die "PAIR=$PAIR: set it to en-de or en-fr, or call scripts/wmt14_en_de/prepare.sh" ;;
 esac
-[[ ${#corpora[@]} -gt 0 ]] || corpora=("${available[@]}")
-for corpus in "${corpora[@]}"; do one_of --corpora "$corpus" "${known[@]}"; done
-[[ -z ${DATA:-} || -d $DATA ]] || die "DATA=$DATA: no such folder; see $(basename "$0") --help"
-source=${pair%-*} target=${pair#*-}
-output=$(absolute "${output:-data/wmt14_${source}_$target}")
-work=$output/work text=$output/text
-# What was begun without the option goes on as it began.
-if [[ -z $test_from && -f $output/settings ]]; then test_from=$(setting "$output" test); fi
-[[ -n $test_from ]] || test_from=$([[ -n ${DATA:-} ]] && echo data || echo sacrebleu)
-one_of --test-from "$test_from" data sacrebleu
-[[ $test_from != data || -n ${DATA:-} || -f $work/files.json || -f $output/report.json ]] ||
-  die "--test-from data needs DATA, a folder with newstest2014"
-use_environment
-output_folder --output "$output"
-lock_folder "$output" "preparing"
-jobs=${jobs:-$(cores)}
-model=$output/bpe.codes
-[[ $tokens != sentencepiece ]] || model=$output/spm.model
-export OMP_NUM_THREADS=1
-
-wmt14() { PYTHONPATH=$REPO/scripts:$REPO python -m "wmt14.$1" "${@:2}"; }
-
-learn() {
-  wmt14 learn --work "$work" --langs "$source" "$target" --tokens "$tokens" --size "$bpe_size" \
-    --bpe-words "$bpe_words" --spm-type "$spm_type" --spm-lines "$spm_lines" --jobs "$jobs" "$1"
-}
-
-test_set() { wmt14 testset --work "$work" --pair "$pair" --tokens "$tokens" --model "$model" "$@"; }
-
-# join_shards NAME FILE
-join_shards() {
-  cat "$work"/encoded/[0-9][0-9][0-9][0-9][0-9]/"$1" >"$2"
-  [[ -s $2 ]] || die "nothing is left for ${1%.*}: give more text, or another --valid-every than $valid_every"
-}
-
-binarise() {
-  fairseq-preprocess --source-lang "$source" --target-lang "$target" --joined-dictionary --destdir "$1" \
-    --trainpref "$text/train" --validpref "$text/valid" --testpref "$text/test" --workers "$jobs" \
-    >"$output/preprocess.log" 2>&1 || die "fairseq-preprocess failed; see $output/preprocess.log"
-}
-
-mapfile -t data_line < <(data_setting "$output/settings")
-remember_settings "$output/settings" "pair=$pair" "source=$source" "target=$target" "corpora=${corpora[*]}" \
-  "limit=$limit" "tokens=$tokens" "size=$bpe_size" "bpe_words=$bpe_words" "spm=$spm_type $spm_lines" \
-  "valid_every=$valid_every" "max_length=$max_length" "max_ratio=$max_ratio" "test=$test_from" "shard_pairs=$shard_pairs" \
-  ${data_line[@]+"${data_line[@]}"}
-
-if [[ -f $output/report.json && -d $output/bin ]]; then
-  say "ready already: $output/bin"
-  exit 0
-fi
-wmt14 collect --pair "$pair" --corpora "${corpora[@]}" ${DATA:+--data "$DATA"} --test-from "$test_from" --work "$work"
-wmt14 shards --work "$work" --langs "$source" "$target" --pairs "$shard_pairs" ${limit:+--limit "$limit"}
-wmt14 clean --work "$work" --langs "$source" "$target" --tokens "$tokens" --valid-every "$valid_every" --jobs "$jobs"
-step "learning the pieces" "$model" -- learn
-wmt14 encode --work "$work" --langs "$source" "$target" --tokens "$tokens" --model "$model" \
-  --max-length "$max_length" --max-ratio "$max_ratio" --jobs "$jobs"
-step "newstest2014" "$output/test.$source" "$output/test.$target" "$text/test.$source" "$text/test.$target" -- test_set
-for split in train valid; do
-  for lang in "$source" "$target"; do
-    step "$split.$lang" "$text/$split.$lang" -- join_shards "$split.$lang"
-  done
+: "${OUTPUT:?set it to the folder for the data}" "${TOKENS:=subword_nmt}" "${BPE_WORDS:=300000}" "${SHARD_PAIRS:=50000}"
+: "${SPM_TYPE:=unigram}" "${SPM_LINES:=1000000}" "${MAX_LENGTH:=250}" "${MAX_RATIO:=1.5}"
+for name in LIMIT BPE_SIZE BPE_WORDS SPM_LINES VALID_EVERY MAX_LENGTH SHARD_PAIRS JOBS; do # now, not after hours
+  [[ ${!name:-1} =~ ^[1-9][0-9]*$ ]] || die "$name=${!name}: set it to a whole number from 1"
 done
-step "binarising" "$output/bin" -- binarise
-wmt14 report --work "$work" --dictionary "$output/bin/dict.$source.txt" --output "$output/report.json"
-say "ready: $output/bin"
+awk -v n="$MAX_RATIO" 'BEGIN { exit !(n + 0 >= 1) }' || die "MAX_RATIO=$MAX_RATIO: set it to a number from 1"
+case $TOKENS in
+  subword_nmt) model=$OUTPUT/bpe.codes ;;
+  sentencepiece) model=$OUTPUT/spm.model ;;
+  *) die "TOKENS=$TOKENS: set it to subword_nmt or sentencepiece" ;;
+esac
+[[ -z ${DATA:-} || -d $DATA ]] || die "DATA=$DATA: no such folder"
+TEST_FROM=${TEST_FROM:-$([[ -n ${DATA:-} ]] && echo data || echo sacrebleu)}
+settings "$OUTPUT" "pair=$PAIR" "data=${DATA:+$(cd "$DATA" && pwd)}" "corpora=${CORPORA:-}" "limit=${LIMIT:-}" \
+  "tokens=$TOKENS" "size=$BPE_SIZE" "bpe_words=$BPE_WORDS" "spm=$SPM_TYPE $SPM_LINES" "valid_every=$VALID_EVERY" \
+  "max_length=$MAX_LENGTH" "max_ratio=$MAX_RATIO" "test=$TEST_FROM" "shard_pairs=$SHARD_PAIRS"
+[[ ! -f $OUTPUT/report.json ]] || { echo "ready before: $OUTPUT/bin" >&2 && exit 0; }
+
+source=${PAIR%-*} target=${PAIR#*-} work=$OUTPUT/work text=$OUTPUT/text
+how=(--work "$work" --langs "$source" "$target" --tokens "$TOKENS" ${JOBS:+--jobs "$JOBS"})
+export PYTHONPATH=$REPO/scripts:$REPO OMP_NUM_THREADS=1
+# shellcheck disable=SC2086 # CORPORA is a list of words
+python -m wmt14.collect --pair "$PAIR" ${CORPORA:+--corpora $CORPORA} ${DATA:+--data "$DATA"} --test-from "$TEST_FROM" \
+  --work "$work"
+python -m wmt14.clean "${how[@]}" --valid-every "$VALID_EVERY" --pairs "$SHARD_PAIRS" ${LIMIT:+--limit "$LIMIT"}
+if [[ ! -f $model ]]; then
+  python -m wmt14.learn "${how[@]}" --size "$BPE_SIZE" --bpe-words "$BPE_WORDS" --spm-type "$SPM_TYPE" \
+    --spm-lines "$SPM_LINES" "$model.part"
+  mv "$model.part" "$model"
+fi
+python -m wmt14.encode "${how[@]}" --model "$model" --max-length "$MAX_LENGTH" --max-ratio "$MAX_RATIO"
+[[ -f $text/test.$target ]] || python -m wmt14.testset --work "$work" --pair "$PAIR" --tokens "$TOKENS" --model "$model" \
+  "$OUTPUT/test.$source" "$OUTPUT/test.$target" "$text/test.$source" "$text/test.$target"
+if [[ ! -d $OUTPUT/bin ]]; then
+  for name in {train,valid}.{"$source","$target"}; do
+    cat "$work"/encoded/[0-9]*/"$name" >"$text/$name"
+    [[ -s $text/$name ]] || die "nothing is left for $name: give more text, or another VALID_EVERY than $VALID_EVERY"
+  done
+  rm -rf "$OUTPUT/bin.part"
+  fairseq-preprocess --source-lang "$source" --target-lang "$target" --joined-dictionary --destdir "$OUTPUT/bin.part" \
+    --trainpref "$text/train" --validpref "$text/valid" --testpref "$text/test" --workers "${JOBS:-$(getconf _NPROCESSORS_ONLN)}"
+  mv "$OUTPUT/bin.part" "$OUTPUT/bin"
+fi
+python -m wmt14.report --work "$work" --dictionary "$OUTPUT/bin/dict.$source.txt" --output "$OUTPUT/report.json"

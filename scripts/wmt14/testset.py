@@ -15,6 +15,8 @@ from wmt14.clean import TOKENS, cleaner
 from wmt14.encode import piece_encoder
 from wmt14.sgm import read_pair, same_length, utf8_lines
 
+from embinit_fairseq.files import write_text
+
 ORIGINS = ("data", "sacrebleu")
 SENTENCES = 3003  # of newstest2014 after the evaluation, in both pairs
 
@@ -69,9 +71,10 @@ def main() -> None:
     encode = piece_encoder(args.tokens, args.model)
     for lang, lines, raw, pieces in zip(args.pair.split("-"), texts, args.output[:2], args.output[2:]):
         clean = cleaner(lang, args.tokens)
-        raw.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_text(raw, "".join(f"{line}\n" for line in lines))
         cut = (" ".join(encode(clean(unescaped(line)))) for line in lines)
-        pieces.write_text("".join(f"{line}\n" for line in cut), encoding="utf-8")
+        pieces.parent.mkdir(parents=True, exist_ok=True)
+        write_text(pieces, "".join(f"{line}\n" for line in cut))
 
 
 if __name__ == "__main__":

@@ -1,3 +1,0 @@
-#!/usr/bin/env bash
-# Trains on WMT 2014 English-German: see scripts/wmt14/train.sh, whose options these are (--help).
-exec bash "$(dirname "${BASH_SOURCE[0]}")/../wmt14/train.sh" --pair en-de "$@"

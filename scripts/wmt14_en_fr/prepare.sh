@@ -1,3 +1,0 @@
-#!/usr/bin/env bash
-# Prepares WMT 2014 English-French: see scripts/wmt14/prepare.sh, whose options these are (--help).
-exec bash "$(dirname "${BASH_SOURCE[0]}")/../wmt14/prepare.sh" --pair en-fr "$@"
