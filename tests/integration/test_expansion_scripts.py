@@ -6,17 +6,20 @@ import gzip
 import json
 import os
 import random
-import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from programs import VENV
 
-REPO = Path(__file__).resolve().parents[2]
-SCRIPTS = REPO / "scripts" / "expansion"
-SMALL = "--bpe-size 60 --words 5 --valid-lines 20".split()
-TINY = "--lm-updates 20 --layers 1 --dim 8 --heads 2 --ffn 8 --updates 4 --every 2".split()
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from expansion.table import read_curve
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "expansion"
+SMALL = {"BPE_SIZE": 60, "WORDS": 5, "VALID_LINES": 20}
+TINY = {"LM_UPDATES": 20, "LAYERS": 1, "DIM": 8, "HEADS": 2, "FFN": 8, "UPDATES": 4, "EVERY": 2, "JOBS": 1}
 
 pytestmark = [
     pytest.mark.end_to_end,
@@ -24,12 +27,10 @@ pytestmark = [
 ]
 
 
-def bash(script: str, *arguments: object, check: bool = True, **environment: object) -> subprocess.CompletedProcess:
-    variables = {**os.environ, "VENV": str(VENV), "OMP_NUM_THREADS": "1", "DATA": "", **environment}
+def bash(script: str, *arguments: object, check: bool = True, **variables: object) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "VENV": str(VENV), "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in variables.items()}}
     command = ["bash", str(SCRIPTS / script), *map(str, arguments)]
-    result = subprocess.run(
-        command, env={key: str(value) for key, value in variables.items()}, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if check and result.returncode != 0:
         pytest.fail(f"{script} {arguments}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}")
     return result
@@ -52,18 +53,13 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def experiment(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("an experiment's folder")
-    arguments = ["--output", output, "--methods", "none", "avg", "--seeds", 1, "--jobs", 1, *SMALL, *TINY]
-    bash("run.sh", *arguments, "--", "--batch-tokens", 200, DATA=text)
+    bash("run.sh", "--max-tokens", 200, DATA=text, OUTPUT=output, METHODS="avg", **SMALL, **TINY)
     return output
 
 
-def curve(run: Path) -> dict[str, dict[str, float]]:
-    return json.loads((run / "result.json").read_text())["scores"]["curve"]
-
-
-def adapt(experiment: Path, output: Path, method: str, *arguments: object, **how: bool) -> subprocess.CompletedProcess:
-    folders = ["--data", experiment / "data", "--models", experiment / "models", "--output", output]
-    return bash("adapt.sh", *folders, "--method", method, "--every", 2, "--batch-tokens", 200, *arguments, **how)
+def curves(experiment: Path) -> dict[str, dict[str, dict[str, float]]]:
+    record = json.loads((experiment / "results.json").read_text())
+    return {method: found["curves"][f"{method}.seed1"] for method, found in record.items()}
 
 
 def test_prepared_text(experiment: Path, text: Path) -> None:
@@ -75,91 +71,66 @@ def test_prepared_text(experiment: Path, text: Path) -> None:
         cut = [f"{line} ".replace("@@ ", "").split() for line in (data / f"text/{kind}/valid").read_text().splitlines()]
         assert cut == words
     table = [line.split("\t") for line in (data / "words.tsv").read_text().splitlines()[1:]]
-    running = (data / "corpus/train").read_text().split()
-    assert [int(train) for _, _, train, _ in table] == [running.count(word) for word, *_ in table]
     assert len(table) == 5
-    old, new = ((data / f"text/{kind}/train").read_text().split() for kind in ("old", "new"))
+    running, old, new = (
+        (data / name).read_text().split() for name in ("corpus/train", "text/old/train", "text/new/train")
+    )
     for word, pieces, train, _ in table:
         assert pieces.replace("@@ ", "") == word
+        assert int(train) == running.count(word) == new.count(word)
         assert word not in old
-        assert new.count(word) == int(train)
 
 
 def test_perplexities_are_of_the_same_words(experiment: Path) -> None:
-    none, avg = curve(experiment / "runs/none.seed1"), curve(experiment / "runs/avg.seed1")
+    found = curves(experiment)
+    assert list(found) == ["none", "avg"]
     words = (experiment / "data/corpus/valid").read_text()
     new = [line.split("\t")[0] for line in (experiment / "data/words.txt").read_text().splitlines()]
     counts = (len(words.split()) + 20, sum(words.split().count(word) for word in new))
-    for points in (none, avg):
+    for points in found.values():
         assert list(points) == ["0", "2", "4"]
         assert {(point["words"], point["new"]) for point in points.values()} == {counts}
-    logged = [
-        json.loads(line.split(" | valid | ")[1]) for line in (experiment / "lm/train.log").open() if "valid |" in line
-    ]
+    log = (experiment / "lm/train.log").read_text().splitlines()
+    logged = [json.loads(line.split(" | valid | ")[1]) for line in log if "valid |" in line]
     # before adaptation "none" is the language model as it was trained
-    assert none["0"]["word_nll"] == pytest.approx(float(logged[-1]["valid_word_nll"]), abs=1e-5)
-    assert avg["0"]["new_nll"] < none["0"]["new_nll"]  # one symbol instead of several of a model that learned nothing
-    assert avg["4"]["word_nll"] < avg["0"]["word_nll"]
-    result = json.loads((experiment / "runs/avg.seed1/result.json").read_text())["scores"]["kl"]
-    assert 0 < result["max"] <= result["bound"]
+    assert found["none"]["0"]["word_nll"] == pytest.approx(float(logged[-1]["valid_word_nll"]), abs=1e-5)
+    # one symbol instead of several of a model that learned nothing
+    assert found["avg"]["0"]["new_nll"] < found["none"]["0"]["new_nll"]
+    assert found["avg"]["4"]["word_nll"] < found["avg"]["0"]["word_nll"]
+    kl = json.loads((experiment / "results.json").read_text())["avg"]["kl"]["avg.seed1"]
+    assert 0 < kl["max"] <= kl["bound"]
 
 
-def test_results_are_written_and_nothing_is_done_twice(experiment: Path, text: Path) -> None:
-    table = (experiment / "results.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")]
+def test_the_tables_are_written_and_a_run_goes_on_where_it_was(experiment: Path) -> None:
+    lines = (experiment / "results.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
     assert rows == ["method", "---", "none", "avg"] * 3 + ["method", "---", "avg"]
     assert (experiment / "curves.png").read_bytes().startswith(b"\x89PNG")
-    logs = {path: path.stat().st_mtime_ns for path in experiment.rglob("*.log") if "logs" not in path.parts}
-    arguments = ["--output", experiment, "--methods", "none", "avg", "--seeds", 1, "--jobs", 1, *SMALL, *TINY]
-    bash("run.sh", *arguments, "--", "--batch-tokens", 200, DATA=text)
-    assert {path: path.stat().st_mtime_ns for path in logs} == logs
+    run = experiment / "runs" / "avg.seed1"
+    before = read_curve(run)
+    adapt = {"DATA": experiment / "data", "MODEL": experiment / "models" / "avg.seed1", "RUN": run, "EVERY": 2}
+    other = bash("adapt.sh", "--seed", 1, "--max-tokens", 200, "--lr", 0.1, check=False, UPDATES=6, **adapt)
+    assert other.returncode != 0
+    assert "--lr" in other.stderr
+    bash("adapt.sh", "--seed", 1, "--max-tokens", 200, UPDATES=6, **adapt)
+    after = read_curve(run)
+    assert {place: after[place] for place in before} == before
+    assert list(after) == ["0", "2", "4", "6"]
 
 
-def test_a_continued_run_is_the_same_as_one_without_a_pause(experiment: Path, tmp_path: Path) -> None:
-    run = experiment / "runs/avg.seed1"
-    before = curve(run)
-    adapt(experiment, run, "avg", "--updates", 6)
-    continued = curve(run)
-    assert {place: continued[place] for place in before} == before
-    assert json.loads((run / "result.json").read_text())["time"]["sessions"] == 2
-    adapt(experiment, tmp_path / "run", "avg", "--updates", 6)
-    assert curve(tmp_path / "run") == continued
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["zeros"], "has no bin or no zeros"), (["none"], "other options"), (["avg", "--lr", "0.1"], "other options")],
-)
-def test_other_options_are_refused(experiment: Path, arguments: list[str], message: str) -> None:
-    run = experiment / "runs/avg.seed1"
-    before = (run / "result.json").read_bytes()
-    refused = adapt(experiment, run, *arguments, check=False)
-    assert refused.returncode != 0
-    assert message in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert (run / "result.json").read_bytes() == before
-
-
-def test_other_words_need_another_folder(experiment: Path, text: Path, tmp_path: Path) -> None:
-    refused = bash("prepare.sh", "--output", experiment / "data", *SMALL[2:], DATA=text, check=False)
-    assert refused.returncode != 0
-    assert "made with other options" in refused.stderr
-    few = bash("prepare.sh", "--output", tmp_path, "--bpe-size", 60, "--words", 99, DATA=text, check=False)
-    assert few.returncode != 0
-    assert re.search(r"error: only \d\d words of the training text are split", few.stderr)
-    assert not (tmp_path / "words.tsv").exists()
-
-
-def test_mistakes_are_named(text: Path, tmp_path: Path) -> None:
-    for arguments, data, message in (
-        ([], "", "DATA is not set"),
-        ([], tmp_path / "nothing", "no such folder"),
-        ([], tmp_path, "has neither train.txt nor wiki.train.tokens"),
+def test_mistakes_are_named(experiment: Path, text: Path, tmp_path: Path) -> None:
+    prepare, models = {"OUTPUT": tmp_path / "out"}, {"OUTPUT": tmp_path / "models"}
+    data = experiment / "data"
+    for script, variables, words in (
+        ("prepare.sh", {**prepare, "DATA": tmp_path / "nothing"}, ["no such folder", "train.txt"]),
+        ("prepare.sh", {**prepare, "DATA": tmp_path}, ["neither train.txt", "wiki.{train,valid}.tokens"]),
+        ("prepare.sh", {**SMALL, "DATA": text, "OUTPUT": data, "WORDS": 4}, ["words=5", "name another folder"]),
+        ("prepare.sh", {**prepare, **SMALL, "DATA": text, "WORDS": 99}, ["words of the training text", "BPE_SIZE"]),
+        ("expand.sh", {**prepare, "DATA": tmp_path, "LM": tmp_path}, ["OUTPUT of prepare.sh"]),
+        ("expand.sh", {**models, "DATA": data, "LM": experiment / "lm", "METHODS": "best"}, ["--method", "best"]),
+        ("adapt.sh", {"DATA": data, "MODEL": tmp_path, "RUN": tmp_path / "run"}, ["MODEL=", "run expand.sh"]),
     ):
-        refused = bash("prepare.sh", "--output", tmp_path / "out", *arguments, DATA=data, check=False)
-        assert refused.returncode == 1
-        assert message in refused.stderr
-    refused = bash("run.sh", "--output", tmp_path / "out", "--methods", "none", DATA=text, check=False)
-    assert "there is nothing to compare" in refused.stderr
-    refused = bash("expand.sh", "--data", tmp_path, "--lm", tmp_path, "--output", tmp_path / "out", check=False)
-    assert "run prepare.sh" in refused.stderr
+        refused = bash(script, check=False, **variables)
+        assert refused.returncode != 0
+        assert all(word in refused.stderr for word in words), refused.stderr
+    assert not (tmp_path / "out" / "words.tsv").exists()

@@ -23,10 +23,24 @@ from wikibooks.split import PASSAGE_LINES
 
 SCRIPTS = Path(synthetic.__file__).resolve().parent
 EVERY = 7
-PREPARE = ["--bpe-merges", 150, "--vocabulary", 160, "--frequent-types", 0.5, "--valid-every", EVERY]
-MODEL = ["--encoder-layers", "1", "--encoder-embed-dim", "8", "--encoder-ffn-embed-dim", "8"]
-MODEL += ["--encoder-attention-heads", "2"]
-TRAIN = ["--batch", "8", "--device-batch", "4", "--tokens", "32", "--lr", "0.01", "--save-every", "2"]
+PREPARE = {
+    "BPE_MERGES": 150,
+    "VOCABULARY": 160,
+    "FREQUENT_TYPES": 0.5,
+    "VALID_EVERY": EVERY,
+    "SHARD_MB": 0.03,
+    "JOBS": 2,
+}
+TRAIN = {
+    "MODELS": "tupe_r",
+    "SIZE": "tiny",
+    "UPDATES": 4,
+    "SAVE_EVERY": 2,
+    "BATCH": 8,
+    "DEVICE_BATCH": 4,
+    "JOBS": 2,
+}
+MODEL = "--tokens-per-sample 32 --lr 0.01 --encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8"
 
 pytestmark = [
     pytest.mark.end_to_end,
@@ -34,28 +48,29 @@ pytestmark = [
 ]
 
 
-def command(script: str, *arguments: object) -> list[str]:
-    return ["bash", str(SCRIPTS / script), *map(str, arguments)]
+def environment(venv: Path = VENV, **variables: object) -> dict[str, str]:
+    return {**os.environ, "VENV": str(venv), "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in variables.items()}}
 
 
-ENVIRONMENT = {**os.environ, "VENV": str(VENV), "OMP_NUM_THREADS": "1"}
+def bash(script: str, *arguments: object, **variables: object) -> subprocess.CompletedProcess:
+    command = ["bash", str(SCRIPTS / script), *map(str, arguments)]
+    return subprocess.run(command, env=environment(**variables), capture_output=True, text=True)
 
 
-def bash(script: str, *arguments: object, check: bool = True) -> subprocess.CompletedProcess:
-    result = subprocess.run(command(script, *arguments), env=ENVIRONMENT, capture_output=True, text=True)
-    if check and result.returncode != 0:
-        pytest.fail(f"{script} {arguments}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}")
-    return result
+def succeed(script: str, *arguments: object, **variables: object) -> str:
+    done = bash(script, *arguments, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """About 130 kB with repeated lines, addresses, and one document of several passages."""
+    """About 100 kB with repeated lines, addresses, and one document of several passages."""
     lines, size = [], 0
     for line in synthetic.lines(seed=1):
         lines.append(line)
         size += len(line)
-        if size > 130_000:
+        if size > 100_000:
             break
     lines[:0] = ["See http://www.example.org/a?b=1, or write to joe@example.org.", "Read notes.txt and www.x.org!", ""]
     middle = len(lines) // 2
@@ -67,8 +82,25 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared with one interruption, by kill -9."""
     folder = tmp_path_factory.mktemp("pre pared") / "data"
-    bash("prepare.sh", "--input", corpus, "--output", folder, "--jobs", 2, "--shard-mb", 0.03, *PREPARE)
+    process = subprocess.Popen(
+        ["bash", str(SCRIPTS / "prepare.sh"), str(corpus)],
+        env=environment(Path(sys.prefix), OUTPUT=folder, **PREPARE),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    end = time.monotonic() + 300
+    while not list(folder.glob("work/clean/0000[0-9]")) and time.monotonic() < end:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = list(folder.glob("work/clean/0*"))
+    assert finished
+    assert all((path / "stats.json").read_text().endswith("}\n") for path in finished)
+    stamp = (finished[0] / "train.txt").stat().st_mtime_ns
+    succeed("prepare.sh", corpus, OUTPUT=folder, **{**PREPARE, "JOBS": 1})
+    assert (finished[0] / "train.txt").stat().st_mtime_ns == stamp
     return folder
 
 
@@ -104,170 +136,76 @@ def test_the_text_is_that_of_a_plain_loop(corpus: Path, prepared: Path) -> None:
 
 
 def test_data_are_what_fairseq_preprocess_makes_of_the_whole_text(prepared: Path, tmp_path: Path) -> None:
+    assert len(list((prepared / "work" / "encoded").glob("0*"))) > 1  # shards
     for split in ("train", "valid"):
-        text = joined(prepared / "work" / "encoded", f"{split}.txt")
-        assert "@@" in text
-        assert "<url>" in text or split == "valid"
-        (tmp_path / split).write_text(text, encoding="utf-8")
-    preprocess = [VENV / "bin" / "fairseq-preprocess", "--only-source", "--trainpref", tmp_path / "train"]
-
-    def run(*options: object) -> None:
-        subprocess.run([*map(str, [*preprocess, *options])], check=True, capture_output=True, env=ENVIRONMENT)
-
+        (tmp_path / split).write_text(joined(prepared / "work" / "encoded", f"{split}.txt"), encoding="utf-8")
     dictionary = prepared / "bin" / "dict.txt"
-    run("--validpref", tmp_path / "valid", "--srcdict", dictionary, "--destdir", tmp_path / "bin")
+    command = [VENV / "bin" / "fairseq-preprocess", "--only-source", "--srcdict", dictionary]
+    command += ["--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid", "--destdir", tmp_path / "bin"]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True, env=environment())
     for name in ("train.bin", "train.idx", "valid.bin", "valid.idx"):
         assert (prepared / "bin" / name).read_bytes() == (tmp_path / "bin" / name).read_bytes()
-    run("--dict-only", "--nwordssrc", 160, "--destdir", tmp_path / "own")
-    own = [line for line in (tmp_path / "own" / "dict.txt").read_text().splitlines() if line[0] != "<"]
     lines = dictionary.read_text().splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["<file>", "<email>", "<url>"]
-    assert lines[3:] == own[: 160 - 7]
     assert len(lines) + 4 == 160
 
 
-def test_a_killed_preparation_goes_on_and_ends_in_the_same_data(corpus: Path, prepared: Path, tmp_path: Path) -> None:
-    output = tmp_path / "data"
-    arguments = ["--input", corpus, "--output", output, "--jobs", 2, "--shard-mb", 0.02, *PREPARE]
-    for stage in ("clean", "encoded"):
-        process = subprocess.Popen(
-            command("prepare.sh", *arguments),
-            env={**ENVIRONMENT, "VENV": sys.prefix},
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        end = time.monotonic() + 300
-        while not list(output.glob(f"work/{stage}/0000[0-9]")) and time.monotonic() < end:
-            time.sleep(0.02)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        finished = list(output.glob(f"work/{stage}/0*"))
-        assert finished
-        assert all((path / "stats.json").read_text().endswith("}\n") for path in finished)
-        assert not (output / "bin").exists()
-    stamp = (output / "work" / "clean" / finished[0].name / "train.txt").stat().st_mtime_ns
-    bash("prepare.sh", *arguments)
-    assert (output / "work" / "clean" / finished[0].name / "train.txt").stat().st_mtime_ns == stamp
-    # other shards, another order of the processes, two interruptions: the same bytes
-    for name in ("dict.txt", "train.bin", "train.idx", "valid.bin", "valid.idx"):
-        assert (output / "bin" / name).read_bytes() == (prepared / "bin" / name).read_bytes()
-
-
 def test_a_finished_preparation_is_not_repeated_and_its_options_are_kept(corpus: Path, prepared: Path) -> None:
-    again = ["--input", corpus, "--output", prepared, "--shard-mb", 0.03]
-    assert "ready already" in bash("prepare.sh", *again, *PREPARE).stderr
-    refused = bash("prepare.sh", *again, *PREPARE[:-1], 8, check=False)
-    assert refused.returncode != 0
-    assert "choose another --output" in refused.stderr
+    assert "ready before" in succeed("prepare.sh", corpus, OUTPUT=prepared, **PREPARE)
+    refused = bash("prepare.sh", corpus, OUTPUT=prepared, **{**PREPARE, "VALID_EVERY": 8})
+    assert refused.returncode == 2
+    assert "valid_every=7" in refused.stderr
+    assert "name another folder" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--output", "x"], "--input and --output are needed"),
-        (["--input", "/nowhere/text", "--output", "x"], "/nowhere/text: no such file"),
-        (["--duplicates", "words"], "lines documents none"),
-        (["--frequent-types", "0"], "above 0"),
-        (["--input", str(SCRIPTS / "prepare.sh"), "--output", "x", "--frequent-types", "21"], "at most 1"),
-        (["--valid-every", "1"], "from 2"),
-        (["--jobs", "0"], "from 1"),
-        (["--colour", "1"], "--colour: no such option"),
-        (["--bpe-merges"], "needs a value"),
-    ],
-)
-def test_wrong_options_of_prepare(arguments: list[str], message: str) -> None:
-    result = bash("prepare.sh", *arguments, check=False)
-    assert result.returncode != 0
-    assert message in result.stderr
-
-
-def test_training_continues_keeps_checkpoints_and_is_not_repeated(prepared: Path, tmp_path: Path) -> None:
-    run = tmp_path / "a run"
-    arguments = ["--data", prepared, "--output", run, "--arch", "roberta_base", "--updates", 24, *TRAIN, "--", *MODEL]
-    bash("train.sh", *arguments, "--max-update", "11")  # as if it had been stopped there
-    bash("train.sh", *arguments)
-    names = sorted(path.name for path in (run / "checkpoints").glob("*.pt"))
-    assert names == ["checkpoint_1_20.pt", "checkpoint_1_24.pt", "checkpoint_best.pt", "checkpoint_last.pt"]
+def test_the_grid_ends_in_a_table_and_is_not_repeated(prepared: Path, tmp_path: Path) -> None:
+    grid = {"DATA": prepared, "OUTPUT": tmp_path / "a grid", **TRAIN}
+    succeed("run.sh", *MODEL.split(), "--encoder-attention-heads", 2, **grid)
+    text = (tmp_path / "a grid" / "results.md").read_text()
+    assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")][2:] == [
+        "bert_a",
+        "tupe_r",
+    ]
+    assert (tmp_path / "a grid" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    run = tmp_path / "a grid" / "runs" / "tupe_r.seed1"
     result = json.loads((run / "result.json").read_text())
-    assert result["labels"]["model"] == "roberta_base"
-    assert result["time"]["sessions"] == 2
     words = result["command"].split()
-    for option, value in {"--adam-eps": "1e-6", "--update-freq": "2", "--warmup-updates": "0"}.items():
+    assert (result["labels"]["model"], result["labels"]["arch"]) == ("tupe_r", "tupe_tiny")
+    assert {"--rel-pos", "--embedding-normalize"} <= set(words)
+    for option, value in {"--adam-eps": "1e-6", "--update-freq": "2", "--max-update": "4"}.items():
         assert words[words.index(option) + 1] == value
-    log = (run / "train.log").read_text()
-    bash("train.sh", *arguments)
-    assert (run / "train.log").read_text() == log
-    refused = bash("train.sh", *arguments[:4], "--seed", 2, *arguments[4:], check=False)
-    assert refused.returncode != 0
-    assert "other options" in refused.stderr
+    log = (run / "train.log").read_bytes()
+    assert "done before" in succeed("run.sh", *MODEL.split(), "--encoder-attention-heads", 2, **grid)
+    assert (run / "train.log").read_bytes() == log
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("script", "variables", "arguments", "messages"),
     [
-        (["--arch", "roberta_base"], "--data, --output and --arch"),
-        (["--data", "/nowhere", "--output", "x", "--arch", "roberta_base"], "run prepare.sh"),
-        (["--precision", "fp8"], "fp16 bf16 fp32"),
-        (["--updates", "many"], "whole number"),
+        ("prepare.sh", {"OUTPUT": "x"}, [], ["no text"]),
+        ("prepare.sh", {"OUTPUT": "x"}, ["/nowhere/text"], ["/nowhere/text: no such file"]),
+        ("prepare.sh", {"OUTPUT": "x", "FREQUENT_TYPES": 21}, ["-"], ["FREQUENT_TYPES=21", "at most 1"]),
+        ("prepare.sh", {"OUTPUT": "x", "VOCABULARY": "many"}, ["-"], ["VOCABULARY=many", "whole number"]),
+        ("train.sh", {"RUN": "x", "DATA": "/nowhere"}, [], ["DATA=/nowhere", "OUTPUT of prepare.sh"]),
+        ("train.sh", {"RUN": "x", "BATCH": 10, "DEVICE_BATCH": 4}, [], ["BATCH=10", "multiple of DEVICE_BATCH"]),
+        ("train.sh", {"RUN": "x", "UPDATES": "1e6"}, [], ["UPDATES=1e6", "whole number"]),
+        ("train.sh", {"RUN": "x", "WORKER": 1}, [], ["LAUNCH"]),
+        ("run.sh", {"OUTPUT": "x", "MODELS": "gpt"}, [], ["MODELS: gpt", "tupe_r"]),
     ],
 )
-def test_wrong_options_of_train(arguments: list[str], message: str) -> None:
-    result = bash("train.sh", *arguments, check=False)
-    assert result.returncode != 0
-    assert message in result.stderr
+def test_mistakes_are_named(script, variables, arguments, messages, prepared: Path, tmp_path: Path) -> None:
+    done = bash(script, *arguments, **{"DATA": prepared, **variables})
+    assert done.returncode != 0
+    assert all(message in done.stderr for message in messages), done.stderr
 
 
-def test_batches_must_fit_the_devices(prepared: Path, tmp_path: Path) -> None:
-    arguments = ["--data", prepared, "--output", tmp_path / "run", "--arch", "roberta_base", "--batch", 10]
-    result = bash("train.sh", *arguments, "--device-batch", 4, check=False)
-    assert result.returncode != 0
-    assert "--batch 10: must be a multiple of --device-batch 4" in result.stderr
-    result = bash("train.sh", *arguments, "--devices", 3, check=False)  # a share is less than the default of 16
-    assert (
-        "--batch 10: must be a multiple of --device-batch 3 times the number of devices (together 9)" in result.stderr
+def test_a_killed_process_of_a_step_is_reported() -> None:
+    program = "import os, signal\nfrom wikibooks.pool import run_tasks\n"
+    program += "if __name__ == '__main__':\n    run_tasks('tasks', os.getpgid, [(1, (0,))], 1)\n"
+    program += "    run_tasks('tasks', os.abort, [(1, ()), (1, ())], 2)\n"
+    paths = os.pathsep.join(map(str, [SCRIPTS.parent, SCRIPTS.parents[1]]))
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(PYTHONPATH=paths), capture_output=True, text=True
     )
-
-
-def test_the_folder_inside_the_data_folder_is_recognised(prepared: Path, tmp_path: Path) -> None:
-    arguments = ["--data", prepared / "bin", "--output", tmp_path / "run", "--arch", "roberta_base"]
-    result = bash("train.sh", *arguments, check=False)
-    assert result.returncode != 0
-    assert f"this is the folder bin itself; give the one around it, {prepared}" in result.stderr
-
-
-def others_are_refused(grid: list, settings: Path) -> None:
-    """At once, naming what the folder was made with; of a folder without this file every run says it."""
-    runs = settings.parent
-    for changed in ([*grid, "--updates", 6, "--", *TRAIN], [*grid, "--", *TRAIN, "--lr", "0.02"]):
-        refused = bash("run.sh", *changed, check=False)
-        assert refused.returncode != 0
-        assert f"{runs} was made with other options (data=" in refused.stderr
-        assert "updates=4 options=--batch 8 --device-batch 4 --tokens 32 --lr 0.01): choose another" in refused.stderr
-        assert "FAILED" not in refused.stderr
-    kept = settings.read_text()
-    settings.unlink()
-    refused = bash("run.sh", *grid, "--updates", 6, "--", *TRAIN, check=False)
-    assert "FAILED: 1.wide" in refused.stderr
-    assert not settings.exists()
-    settings.write_text(kept)
-
-
-def test_grid_makes_a_table_and_curves(prepared: Path, tmp_path: Path) -> None:
-    options = " ".join(MODEL)
-    models = [f"wide=roberta_base {options} --encoder-ffn-embed-dim 16", f"narrow=roberta_base {options}"]
-    grid = ["--data", prepared, "--output", tmp_path, "--models", *models, "--seeds", 1, "--updates", 4, "--jobs", 2]
-    settings = tmp_path / "runs" / "settings"
-    settings.parent.mkdir()
-    settings.write_text("updates=5\n")  # of a grid that failed before it saved anything
-    bash("run.sh", *grid, "--", *TRAIN)
-    rows = [line.split("|") for line in (tmp_path / "results.md").read_text().splitlines() if line.startswith("|")]
-    assert [row[1].strip() for row in rows] == ["model", "---", "narrow", "wide"]
-    parameters = [int(row[2].replace(",", "")) for row in rows[2:]]
-    assert parameters[1] - parameters[0] == 8 * (8 + 8 + 1)  # eight more inner units: two matrices and a bias
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    record = json.loads((tmp_path / "results.json").read_text())
-    assert set(record["wide"]["losses"]["wide.seed1"]) == {"2", "4"}
-    others_are_refused(grid, settings)
-    twice = bash("run.sh", *grid[:4], "--models", "a=b", "a=c", check=False)
-    assert twice.returncode != 0
-    assert "occurs twice" in twice.stderr
+    assert done.returncode == 1
+    assert "fewer --jobs" in done.stderr

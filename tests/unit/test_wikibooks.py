@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 import sys
 import time
 from collections import Counter
@@ -409,3 +410,35 @@ def test_a_shard_is_encoded_document_by_document(codes: Path, tmp_path: Path) ->
     stats = json.loads((output / "stats.json").read_text())
     assert (stats["train_documents"], stats["train_sentences"], stats["train_tokens"]) == (2, 2, len(tokens))
     assert stats["train_unknown"] == 4
+
+
+# ---- models ---------------------------------------------------------------------------------------------------------
+
+#: name -> (how positions enter, with relative ones, [CLS] like any position), by Ke et al. 2021
+MODELS = {
+    "bert_a": ("added", False, False),
+    "bert_r": ("relative", False, False),
+    "bert_ad": ("four_terms", False, False),
+    "tupe_a_tie_cls": ("untied", False, True),
+    "tupe_a": ("untied", False, False),
+    "tupe_r": ("untied", True, False),
+}
+
+
+def test_the_default_models_of_the_grid_are_those_of_the_paper() -> None:
+    pytest.importorskip("fairseq")
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    import embinit_fairseq.models.tupe  # noqa: F401  (registers)
+
+    text = (Path(split.__file__).parent / "run.sh").read_text()
+    found = dict(re.findall(r'^  \[(\w+)\]="(--arch \w+\$SIZE\b[^"]*)"', text, re.MULTILINE))
+    assert list(found) == list(MODELS)
+    for name, flags in found.items():
+        words = ["data", "--task", "masked_lm", *flags.replace("$SIZE", "tiny").split()]
+        args = options.parse_args_and_arch(options.get_training_parser("masked_lm"), words)
+        cfg = convert_namespace_to_omegaconf(args).model
+        assert (str(cfg.position_encoding), cfg.rel_pos, cfg.tupe_tie_cls) == MODELS[name]
+        assert {flags.split()[1].replace("$SIZE", size) for size in ("base", "large")} <= set(ARCH_MODEL_REGISTRY)
