@@ -14,18 +14,12 @@ from programs import VENV
 
 REPO = Path(__file__).resolve().parents[2]
 #: no recipes: they make the environment, run the tests, or are copied to a machine without a checkout's environment
-OTHERS = {"env.sh", "setup.sh", "test.sh", "docs.sh", "common.sh", "grid.sh"}
+OTHERS = {"env.sh", "setup.sh", "test.sh", "docs.sh"}
 PATHS = [path for folder in ("scripts", "examples") for path in sorted((REPO / folder).rglob("*.sh"))]
 PATHS = [path for path in PATHS if path.name not in OTHERS and path.parent.name != "offline"]
-OLD = {path for path in PATHS if re.search(r"common\.sh|\A(.*\n){2}exec bash .*\n\Z", path.read_text())}
-RECIPES = [
-    pytest.param(
-        path,
-        id=path.relative_to(REPO).as_posix(),
-        marks=[pytest.mark.skip(reason="it still stands on scripts/common.sh")] if path in OLD else [],
-    )
-    for path in PATHS
-]
+#: one recipe for two pairs of languages: it takes the pair from the folder that it is called in, a link to its own
+PATHS = [path.parent.with_name("wmt14_en_de") / path.name if path.parent.name == "wmt14" else path for path in PATHS]
+RECIPES = [pytest.param(path, id=path.relative_to(REPO).as_posix()) for path in PATHS]
 #: what env.sh sets, and what the shell and machines have
 GIVEN = {
     "VENV",
@@ -37,6 +31,7 @@ GIVEN = {
     "CUDA_VISIBLE_DEVICES",
     "BASH_SOURCE",
     "OMP_NUM_THREADS",
+    "PAIR",
 }
 
 
