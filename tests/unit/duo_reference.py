@@ -1,4 +1,4 @@
-"""The Duo transformer stated plainly: sentence by sentence, head by head, no padding, no cache; and tiny models.
+"""The Duo transformer stated plainly: sentence by sentence, head by head, no padding, no cache.
 
 Streams are two variables, s and p, not an axis. Everything is read from the model's named parameters, so that gradients
 can be compared as well. Dropout is the visible one of tupe_reference: a factor of 1 + p.
@@ -10,96 +10,18 @@ import math
 
 import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
-from tupe_reference import gelu, linear, normed, randomise
-from tupe_transformer_reference import task_of
-
-from embinit_fairseq.models.duo_transformer import DuoTransformerConfig, DuoTransformerModel
+from tupe_reference import gelu, linear, normed
 
 S, P = 0, 1
-SIZES = {
-    "encoder_embed_dim": 8,
-    "encoder_ffn_embed_dim": 6,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_layers": 2,
-    "decoder_attention_heads": 2,
-    "max_source_positions": 48,
-    "max_target_positions": 48,
-}
-PRE_LN = {"encoder_normalize_before": True, "decoder_normalize_before": True}
-LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
-#: tables of other dimensions than the width
-MAPPED = {"encoder_dim_s": 5, "encoder_dim_p": 7, "decoder_dim_s": 3, "decoder_dim_p": 8}
-TIED = {"share_all_embeddings": True}
-OFF = {"duo_share_weights": "off", "duo_norm": "off", "duo_fusion": "off"}
-WIDER_DECODER = {"decoder_embed_dim": 12, "decoder_ffn_embed_dim": 10, "decoder_attention_heads": 3}
-#: every option that changes what is computed, at least once
-VARIANTS = {
-    "default": {},
-    "one table, mapped": {"share_all_embeddings": True, "encoder_dim_s": 5, "encoder_dim_p": 7},
-    "tied output, mapped": {"share_decoder_input_output_embed": True, **MAPPED},
-    "all off": OFF,
-    "all off, tied, mapped, pre-LN": {**OFF, **PRE_LN, "share_decoder_input_output_embed": True, **MAPPED},
-    "pair, norm in the encoder": {"duo_share_weights": "pair", "duo_norm": "encoder"},
-    "pair, norm all, tied output, mapped, pre-LN": {
-        "duo_share_weights": "pair",
-        "duo_norm": "all",
-        "share_decoder_input_output_embed": True,
-        **MAPPED,
-        **PRE_LN,
-    },
-    "pair, other widths, one table": {"duo_share_weights": "pair", "share_all_embeddings": True, **WIDER_DECODER},
-    "norm all, pre-LN, gelu, learned": {"duo_norm": "all", **PRE_LN, **LEARNED, "activation_fn": "gelu"},
-    "sdpa, unscaled, without positions": {
-        "attention_kernel": "sdpa",
-        "no_scale_embedding": True,
-        "no_token_positional_embeddings": True,
-    },
-    "eager, other widths, one table, pre-LN decoder": {
-        "attention_kernel": "eager",
-        "share_all_embeddings": True,
-        **WIDER_DECODER,
-        "decoder_layers": 1,
-        "decoder_normalize_before": True,
-    },
-    "one stream": {"duo_streams": 1},
-    "one stream, mapped, pre-LN, one table": {
-        "duo_streams": 1,
-        "encoder_dim_s": 5,
-        "share_all_embeddings": True,
-        **PRE_LN,
-    },
-}
 
 
-def config(**options):
-    return DuoTransformerConfig(**{**SIZES, **options})
-
-
-def built(task=None, **options):
-    torch.manual_seed(0)
-    return DuoTransformerModel.build_model(config(**options), task or task_of())
-
-
-def randomised(**options):
-    """A tiny model in double precision, all of whose parameters differ from their first values; evaluation mode."""
-    return randomise(built(**options)).eval()
-
-
-def ways_to_the_output(model, monkeypatch, way):
-    """The logits of fusion with tied tables are computed in one of three ways, whatever the full forward does."""
-    if way == "prepared":
-        model.make_generation_fast_()
-    else:
-        monkeypatch.setattr("embinit_fairseq.architectures.duo._STEPS", 0 if way == "factored" else 1000)
-
-
-def reference(model, source, previous):
-    """source (S,) and previous (T,), lists of ids without padding -> logits (T, V), attention of the last layer."""
+def reference(model, source, previous, layers=None):
+    """source (S,) and previous (T,), lists of ids without padding -> logits (T, V), attention (heads, T, S) of the last
+    layer, or of the last of so many: the mean of both streams."""
     w = Weights(model)
-    memory = encoder(w, source)
+    memory = encoder(model, source)
     x, attention = embedded(w, "decoder", previous), None
-    for number in range(w.cfg.decoder_layers):
+    for number in range(layers or w.cfg.decoder_layers):
         layer = w.below("decoder", number)
         x = attended(layer, "self_attn", "decoder", x, lambda x, w=layer: self_attention(w, x, causal=True))
         x, attention = attended(layer, "encoder_attn", "decoder", x, lambda x, w=layer: cross_attention(w, x, memory))
@@ -109,8 +31,9 @@ def reference(model, source, previous):
     return logits(w, x), torch.stack(attention).mean(0)
 
 
-def encoder(w, source):
+def encoder(model, source):
     """The streams of the encoder's output, (S, C) each."""
+    w = Weights(model)
     x = embedded(w, "encoder", source)
     for number in range(w.cfg.encoder_layers):
         layer = w.below("encoder", number)
@@ -210,7 +133,7 @@ def keys_and_values(w, name, x, width):
 
 
 def crossed(w, heads, name, q, k, v, causal):
-    """-> results [A^S, A^P] (or one) behind the output projection; the probabilities (T, S) of each, mean of heads."""
+    """-> results [A^S, A^P] (or one) behind the output projection; the probabilities (heads, T, S) of each."""
     pairs = [(S, S)] if len(q) == 1 else [(P, S), (S, P)]  # who asks, whose values
     found = [multi_head(w, heads, q[asks], k[asks], v[values], causal) for asks, values in pairs]
     return [linear(w, f"{name}.out_proj", y) for y, _ in found], [weights for _, weights in found]
@@ -228,7 +151,7 @@ def multi_head(w, heads, q, k, v, causal):
             rows.append(torch.cat([exponentials / exponentials.sum(), rest]))
         probabilities.append(torch.stack(rows))
         outputs.append(w.drop(probabilities[-1], "attention_dropout") @ v_h)
-    return torch.cat(outputs, dim=1), torch.stack(probabilities).mean(0)
+    return torch.cat(outputs, dim=1), torch.stack(probabilities)
 
 
 def feed_forward(w, side, x):

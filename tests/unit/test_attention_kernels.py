@@ -1,14 +1,25 @@
-"""Attention with a bias: naive loops, and every kernel against the plain one, forward and all gradients."""
+"""Attention with a bias: naive loops, and every kernel against the plain one, forward and all gradients; which
+kernel is taken where, what is refused, and with which remedy."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
 import torch
 
+from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules import attention_kernels
-from embinit_fairseq.modules.attention_kernels import attend, attention_weights, prepare
+from embinit_fairseq.modules.attention_kernels import (
+    Situation,
+    attend,
+    attention_weights,
+    check_trainable,
+    choose_kernel,
+    prepare,
+    situation,
+)
 
 B, H, T, S, HEAD_DIM = 3, 2, 5, 5, 4
 SCALE = 0.3
@@ -72,22 +83,13 @@ def flex_backward(monkeypatch):
     monkeypatch.setattr(flex, "_validate_device", lambda *_: None, raising=False)
 
 
-def assert_kernel_equals_the_loops(kernel, with_bias, with_padding):
+@each_case
+@pytest.mark.parametrize("kernel", ["eager", "sdpa", "flex"])
+def test_every_kernel_equals_the_loops(flex_backward, kernel, with_bias, with_padding):
     ours = outputs_and_gradients(kernel, with_bias, with_padding)
     expected = outputs_and_gradients(loops, with_bias, with_padding)
     for name, one, other in zip(("output", "dq", "dk", "dv", "dbias"), ours, expected):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
-
-
-@each_case
-@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
-def test_every_kernel_equals_the_loops(kernel, with_bias, with_padding):
-    assert_kernel_equals_the_loops(kernel, with_bias, with_padding)
-
-
-@each_case
-def test_flex_equals_the_loops(flex_backward, with_bias, with_padding):
-    assert_kernel_equals_the_loops("flex", with_bias, with_padding)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -199,7 +201,7 @@ def test_batches_of_all_kinds_do_not_wear_out_the_compiled_kernel(flex_backward,
     torch._dynamo.utils.counters.clear()
     kernel, generator = attention_kernels._compiled_flex(), torch.Generator().manual_seed(0)
     try:
-        for step in range(24):
+        for step in range(8):
             (batch, length), heads = torch.randint(2, 30, (2,), generator=generator).tolist(), 2 + 2 * (step % 2)
             training = step % 6 < 4
             q = torch.randn(batch, heads, length, 8 * heads, requires_grad=training)
@@ -216,3 +218,99 @@ def test_batches_of_all_kinds_do_not_wear_out_the_compiled_kernel(flex_backward,
     finally:
         attention_kernels._compiled_flex.cache_clear()
         torch._dynamo.reset()
+
+
+# ---- The choice of a kernel -----------------------------------------------------------------------------------------
+
+NOW, TRITON = (2, 8), True
+
+
+def at(device, needs_grad=True, dropout=0.0, version=NOW, dtype=torch.float32, head_dim=64, triton=TRITON):
+    return Situation(device, dtype, head_dim, needs_grad, dropout, version, triton)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("triton", [True, False])
+@pytest.mark.parametrize(
+    ("device", "needs_grad", "version", "expected"),
+    [
+        ("cpu", True, NOW, "eager"),
+        ("cpu", True, (2, 0), "eager"),
+        ("cpu", False, NOW, "sdpa"),
+        ("cpu", False, (2, 1), "sdpa"),
+        ("cpu", False, (2, 0), "eager"),
+        ("cuda", True, NOW, "sdpa"),
+        ("cuda", False, NOW, "sdpa"),
+        ("cuda", True, (2, 0), "eager"),
+        ("mps", True, NOW, "sdpa"),
+    ],
+)
+@pytest.mark.parametrize("head_dim", [8, 64])
+def test_auto_never_takes_what_was_not_measured(device, needs_grad, version, expected, dropout, triton, head_dim):
+    """flex is not among the results, whatever is there."""
+    here = at(device, needs_grad, dropout, version, head_dim=head_dim, triton=triton)
+    kernel, why = choose_kernel("auto", here)
+    assert kernel == expected
+    assert "asked for" not in why
+
+
+@pytest.mark.parametrize(
+    ("requested", "here"),
+    [
+        ("eager", at("cuda", dropout=0.1)),
+        ("sdpa", at("cpu", dropout=0.1)),
+        ("flex", at("cuda")),
+        ("flex", at("cuda", needs_grad=False, dtype=torch.bfloat16)),
+        ("flex", at("cuda", version=(2, 6))),
+        ("flex", at("cuda", version=(2, 7), head_dim=96)),
+        ("flex", at("cpu", needs_grad=False, head_dim=4, dtype=torch.float64, triton=False)),
+    ],
+)
+def test_a_kernel_that_is_asked_for_is_taken(requested, here):
+    assert choose_kernel(requested, here) == (requested, "asked for by --attention-kernel")
+
+
+@pytest.mark.parametrize(
+    ("requested", "here", "message"),
+    [
+        ("flex", at("cuda", dropout=0.1), "no dropout of attention weights: add --attention-dropout 0"),
+        ("flex", at("cpu"), "no gradients on a CPU"),
+        ("flex", at("cuda", triton=False), "compiled by Triton, which is not installed"),
+        ("flex", at("cuda", version=(2, 5)), r"needs PyTorch 2\.6 or later for a bias that learns; this is 2\.5"),
+        ("flex", at("cuda", version=(2, 6), head_dim=96), "needs a power of two as width in PyTorch 2.6"),
+        ("flex", at("cuda", head_dim=15), "needs heads of width 16 or more, these have 15"),
+        ("flex", at("cuda", dtype=torch.float64), "the model has double precision"),
+        ("flex", at("mps"), "runs on CUDA, not on mps"),
+        ("sdpa", at("cpu", version=(2, 0)), "needs PyTorch 2.1 or later: update it"),
+    ],
+)
+def test_a_kernel_that_cannot_do_it_is_refused(requested, here, message):
+    with pytest.raises(OptionError, match=f"--attention-kernel {requested} .*{message}.*choose auto"):
+        choose_kernel(requested, here)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "head_dim", "dropout", "message"),
+    [
+        (True, 64, 0.1, "add --attention-dropout 0"),
+        (True, 8, 0.0, "these have 8"),
+        (True, 64, 0.0, None),
+        (False, 64, 0.0, "no gradients on a CPU"),
+    ],
+)
+def test_what_is_known_before_a_training(gpu, head_dim, dropout, message, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(attention_kernels, "_installed", lambda: (NOW, TRITON))
+    check_trainable("auto", head_dim, dropout)
+    with pytest.raises(OptionError, match=message) if message else contextlib.nullcontext():
+        check_trainable("flex", head_dim, dropout)
+
+
+def test_the_situation_is_that_of_the_tensor():
+    x = torch.zeros(2, dtype=torch.bfloat16)
+    with torch.no_grad():
+        here = situation(x, 32, 0.25)
+    assert (here.device, here.dtype, here.head_dim, here.dropout) == ("cpu", torch.bfloat16, 32, 0.25)
+    assert not here.needs_grad
+    assert situation(x, 32, 0.25).needs_grad
+    assert torch.__version__.startswith("{}.{}.".format(*here.torch_version))

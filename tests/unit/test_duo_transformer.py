@@ -1,7 +1,9 @@
-"""The Duo transformer against a plain statement, for all switches; and what must not matter."""
+"""The Duo transformer: fairseq's own `transformer` in one stream or in two that are equal; streams in a circle; the
+ways to the logits; parameters of the paper's ablation; presets."""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 
@@ -9,156 +11,210 @@ import pytest
 import torch
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
-from decoding import SOURCES, assert_the_future_has_no_influence
-from duo_reference import LEARNED, PRE_LN, VARIANTS, built, encoder, randomised, reference
-from duo_reference import Weights as ReferenceWeights
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tupe_reference import assert_same_values_and_gradients, randomise, visible_dropout
-from tupe_transformer_reference import EOS, PAD, batch_of
+from duo_reference import reference
+from fairseq import utils
+from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+from fairseq.models.transformer import TransformerModel, base_architecture
+from small_models import (
+    ARCHITECTURES,
+    EOS,
+    LEARNED,
+    PAD,
+    PRE_LN,
+    TIED,
+    TIED_OUTPUT,
+    WIDER_DECODER,
+    batch_of,
+    preset,
+    task_of,
+)
+from torch.utils.flop_counter import FlopCounterMode
+from tupe_reference import randomise
 
-from embinit_fairseq.errors import DataError
 from embinit_fairseq.modules.attention_kernels import prepare
 from embinit_fairseq.modules.duo import DuoSelfAttention, back_to_values, values_for_queries
 
+DUO = ARCHITECTURES["duo_transformer"]
+SOURCES = [[4, 5, 6, 7, 8, 9, EOS], [10, 4, EOS], [7, 7, 12, 5, EOS]]
 PREVIOUS = [[EOS, 6, 9, 4], [EOS, 5, 5, 8, 11, 4, 13, 6], [EOS]]
-TIES = {"untied": {}, "tied": {"share_decoder_input_output_embed": True}, "all": {"share_all_embeddings": True}}
-SWITCHES = [
-    ("off", "stream", "pair"),
-    ("off", "encoder", "decoder", "all"),
-    ("on", "off"),
-    TIES,
-    ("post-LN", "pre-LN"),
-]
-each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-each_side = pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+TARGETS = [[6, 9, 4, EOS], [5, 5, 8, 11, 4, 13, 6, EOS], [EOS]]
+TIES = {"untied": {}, "tied": TIED_OUTPUT, "all": TIED}
 
 
-def logits_of(model, sources, previous, left_source=False, left_target=False, width=0):
-    """The logits of each sentence, computed in one batch; padding cut off."""
-    logits, _ = model(batch_of(sources, left_source, width), None, batch_of(previous, left_target))
-    if left_target:
-        return torch.cat([row[-len(prefix) :] for row, prefix in zip(logits, previous)])
-    return torch.cat([row[: len(prefix)] for row, prefix in zip(logits, previous)])
+@pytest.fixture
+def double_precision(monkeypatch):
+    """fairseq's softmax works in single precision whatever it is given; here in that of its input."""
+    monkeypatch.setattr(utils, "softmax", lambda x, dim, onnx_trace=False: x.softmax(dim))
+    monkeypatch.setattr(utils, "log_softmax", lambda x, dim, onnx_trace=False: x.log_softmax(dim))
 
 
-def expected_logits(model, sources=SOURCES, previous=PREVIOUS):
-    return torch.cat([reference(model, s, p)[0] for s, p in zip(sources, previous)])
+def number_of(model):
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
-@each_variant
-@each_side
-def test_logits_and_gradients_equal_the_equations_whatever_the_padding(options, left):
-    model = randomised(**options)
-    assert_same_values_and_gradients(model, logits_of(model, SOURCES, PREVIOUS, left, left), expected_logits(model))
+def stock(words=11, **options):
+    """fairseq's model of the same sizes; what it does not know (the options of two streams) is left out."""
+    given = {k: v for k, v in {**DUO.sizes, **options}.items() if not k.startswith("duo_") and v is not None}
+    args = argparse.Namespace(**given)
+    base_architecture(args)
+    return TransformerModel.build_model(args, task_of(words))
 
 
-@pytest.mark.parametrize("switches", [*itertools.product(*SWITCHES)], ids="-".join)
-def test_every_combination_of_the_switches(switches):
-    share, norm, fusion, ties, order = switches
-    options = {"duo_share_weights": share, "duo_norm": norm, "duo_fusion": fusion, **TIES[ties]}
-    model = randomised(**options, **(PRE_LN if order == "pre-LN" else {}))
-    sources, previous = SOURCES[1:], PREVIOUS[::2]
-    ours = logits_of(model, sources, previous, left_source=True)
-    assert_same_values_and_gradients(model, ours, expected_logits(model, sources, previous))
+def stock_names(name, value):
+    """A parameter of one stream -> fairseq's names and parts of it."""
+    name = name.replace(".embedding.", ".")
+    stem, _, kind = name.rpartition(".")
+    if stem.endswith("in_proj"):
+        letters = "qkv"
+    elif stem.endswith("kv_proj"):
+        letters = "kv"
+    elif stem.endswith("q_proj"):
+        letters = "q"
+    else:
+        return {name: value}
+    return {
+        f"{stem.rpartition('.')[0]}.{letter}_proj.{kind}": part
+        for letter, part in zip(letters, value.chunk(len(letters)))
+    }
 
 
-@each_variant
-def test_dropout_acts_where_the_transformer_has_it(options, monkeypatch):
-    visible_dropout(monkeypatch)
-    rates = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
-    if options.get("attention_kernel") == "sdpa":
-        del rates["attention_dropout"]  # inside the fused kernel, where it cannot be seen
-    model = randomised(**options, **rates).train()
-    torch.testing.assert_close(logits_of(model, SOURCES, PREVIOUS), expected_logits(model), rtol=1e-11, atol=1e-12)
-    model.eval()  # and nowhere when the model is used
-    torch.testing.assert_close(logits_of(model, SOURCES, PREVIOUS), expected_logits(model), rtol=1e-11, atol=1e-12)
+def copied_into(model, other):
+    """fairseq's model with the parameters of a model of one stream."""
+    own = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        own |= stock_names(name, parameter.detach()[0] if has_streams(name, parameter) else parameter.detach())
+    theirs = dict(other.named_parameters(remove_duplicate=False))
+    missing = set(theirs) - set(own)
+    assert all(name == "decoder.output_projection.weight" for name in missing)  # there it is a table of the input
+    assert set(own) <= set(theirs)
+    with torch.no_grad():
+        for name, value in own.items():
+            theirs[name].copy_(value)
+    return other
 
 
-word = st.integers(3, 14)
-sentence = st.lists(word, min_size=0, max_size=9).map(lambda words: [*words, EOS])
+def is_projection(name):
+    return name.rpartition(".")[0].endswith(("in_proj", "q_proj", "kv_proj"))
 
 
-@settings(deadline=None, max_examples=25)
-@given(
-    pairs=st.lists(st.tuples(sentence, st.lists(word, max_size=8)), min_size=1, max_size=4),
-    left_source=st.booleans(),
-    left_target=st.booleans(),
-    extra=st.integers(0, 3),
-    learned=st.booleans(),
+def has_streams(name, parameter):
+    """Whether it holds a matrix (or a bias) for each stream."""
+    return is_projection(name) and parameter.ndim == (3 if name.endswith("weight") else 2)
+
+
+def loss_of(model):
+    logits, _ = model(batch_of(SOURCES, left=True), None, batch_of(PREVIOUS))
+    log_probabilities = model.get_normalized_probs((logits, None), log_probs=True)
+    loss, _ = label_smoothed_nll_loss(
+        log_probabilities.view(-1, log_probabilities.shape[-1]), batch_of(TARGETS).view(-1, 1), 0.1, ignore_index=PAD
+    )
+    loss.backward()
+    real = batch_of(PREVIOUS).ne(PAD)
+    return logits[real], loss
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize(
+    ("ties", "more"),
+    [
+        *itertools.product(TIES, [{}, PRE_LN, LEARNED]),
+        *itertools.product(["untied", "tied"], [WIDER_DECODER]),  # fairseq's has no map from a table to another width
+    ],
+    ids=str,
 )
-def test_a_sentence_does_not_see_its_batch(pairs, left_source, left_target, extra, learned):
-    model = randomised(**(LEARNED if learned else {}))
-    sources, previous = [pair[0] for pair in pairs], [[EOS, *pair[1]] for pair in pairs]
-    width = max(map(len, sources)) + extra
+def test_one_stream_is_fairseqs_transformer(ties, more):
+    options = {**TIES[ties], **more}
+    model = DUO.randomised(duo_streams=1, **options)
+    other = copied_into(model, stock(**options).double()).eval()
+    assert number_of(model) == number_of(other)
+    for ours, theirs in zip(loss_of(model), loss_of(other)):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+    compared, theirs = 0, dict(other.named_parameters(remove_duplicate=False))
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad[0] if has_streams(name, parameter) else parameter.grad
+        for their_name, part in stock_names(name, gradient).items():
+            torch.testing.assert_close(part, theirs[their_name].grad, rtol=1e-10, atol=1e-12, msg=name)
+            compared += 1
+    assert compared == len(list(other.parameters()))
+
+
+#: share, norm, fusion, ties, pre-LN: every pair of values meets at least once
+SWITCHES = [
+    (share, norm, ("on", "off")[(i + j) % 2], list(TIES)[(i + j) % 3], ({}, PRE_LN)[(i + j // 2) % 2])
+    for i, share in enumerate(("off", "stream", "pair"))
+    for j, norm in enumerate(("off", "encoder", "decoder", "all"))
+]
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize(("share", "norm", "fusion", "ties", "more"), SWITCHES, ids=str)
+def test_equal_streams_are_fairseqs_transformer_with_another_output_matrix(share, norm, fusion, ties, more):
+    """P = S: each stream is the stock model (W_K = W_V if a stream has one for both), and the logits are y M^T with
+
+    M = O (W_F^S + W_F^P), O = E (W_O^S + W_O^P) if tied; without fusion O^S + O^P, or 2 E if tied.
+    """
+    options = {"duo_share_weights": share, "duo_norm": norm, "duo_fusion": fusion, **TIES[ties], **more}
+    model = DUO.randomised(**options)
     with torch.no_grad():
-        together = logits_of(model, sources, previous, left_source, left_target, width)
-        alone = torch.cat([logits_of(model, [s], [p]) for s, p in zip(sources, previous)])
-    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-10)
-
-
-@each_side
-@pytest.mark.parametrize("options", [{}, PRE_LN], ids=["post-LN", "pre-LN"])
-def test_the_encoders_streams_stand_side_by_side(options, left):
-    model = randomised(**options)
-    out = model.encoder(batch_of(SOURCES, left), None, return_all_hiddens=True)
-    for row, source in enumerate(SOURCES):
-        columns = slice(-len(source), None) if left else slice(len(source))
-        ours = out["encoder_out"][0][columns, row]
-        expected = torch.cat(encoder(ReferenceWeights(model), source), dim=1)
-        torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
-    assert torch.equal(out["encoder_padding_mask"][0], batch_of(SOURCES, left).eq(PAD))
-    assert out["src_lengths"][0].tolist() == [[7], [3], [5]]
-    assert [state.shape for state in out["encoder_states"]] == [(7, 3, 16)] * 3
-    assert torch.equal(out["encoder_states"][-1], out["encoder_out"][0])
-    alone = model.encoder(batch_of(SOURCES[:1]))
-    assert alone["encoder_padding_mask"] == alone["encoder_states"] == []
-
-
-@each_variant
-def test_the_future_has_no_influence(options):
-    assert_the_future_has_no_influence(randomised(**options))
-
-
-@each_variant
-@each_side
-def test_attention_is_the_mean_of_streams_and_heads_in_the_columns_of_the_source(options, left):
-    model = randomised(**options)
+        for name, parameter in model.named_parameters():
+            if has_streams(name, parameter):
+                parameter[1] = parameter[0]
+            elif name.endswith("embed_tokens_p.weight"):
+                parameter.copy_(model.get_parameter(name.replace("_p.weight", ".weight")))
+    other = stock(**more).double().eval()  # with an output matrix of its own
+    theirs = dict(other.named_parameters(remove_duplicate=False))
     with torch.no_grad():
-        _, extra = model(batch_of(SOURCES, left), None, batch_of(PREVIOUS))
-    attn = extra["attn"][0]
-    assert attn.shape == (3, 8, 7)
-    assert not attn.masked_select(batch_of(SOURCES, left).eq(PAD).unsqueeze(1)).any()
-    for row, (source, previous) in enumerate(zip(SOURCES, PREVIOUS)):
-        columns = slice(-len(source), None) if left else slice(len(source))
-        _, expected = reference(model, source, previous)
-        torch.testing.assert_close(attn[row, : len(previous), columns], expected.detach(), rtol=1e-11, atol=1e-12)
+        for names, value, _ in common_parameters(model, share):
+            for name in names:
+                theirs[name].copy_(value)
+        theirs["decoder.output_projection.weight"].copy_(output_matrix(model))
+    for ours, expected in zip(loss_of(model), loss_of(other)):
+        torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-11)
+    gradients = {}
+    for names, _, gradient in common_parameters(model, share):
+        gradients[names] = gradients.get(names, 0) + gradient
+    assert {name for names in gradients for name in names} == set(theirs) - {"decoder.output_projection.weight"}
+    for names, gradient in gradients.items():
+        if ties == "untied" or "embed_tokens" not in names[0]:  # tied ones are in the output matrix, too
+            expected = sum(theirs[name].grad for name in names)
+            torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-10, msg=str(names))
 
 
-def test_attention_of_a_chosen_layer_and_of_the_first_heads():
-    model, source, previous = randomised(), batch_of(SOURCES[:1]), batch_of(PREVIOUS[:1])
-    encoder_out, first = model.encoder(source), model.decoder.layers[0]
-    with torch.no_grad():
-        _, extra = model.decoder(previous, encoder_out, alignment_layer=0, alignment_heads=1)
-        states = extra["inner_states"]
-        assert [state.shape for state in states] == [(4, 1, 16)] * 3
-        seen = {}
-        first.encoder_attn.register_forward_hook(lambda module, given, result: seen.update(weights=result[1]))
-        _, both = model.decoder(previous, encoder_out, alignment_layer=0)
-        _, last = model.decoder(previous, encoder_out, alignment_layer=1)
-        _, default = model.decoder(previous, encoder_out)
-    assert seen["weights"] is None  # of the last call, in which the second layer was asked
-    assert torch.equal(last["attn"][0], default["attn"][0])
-    model.decoder.layers = model.decoder.layers[:1]
-    model.cfg.decoder_layers = 1
-    _, expected = reference(model, SOURCES[0], PREVIOUS[0])
-    torch.testing.assert_close(both["attn"][0][0], expected.detach(), rtol=1e-11, atol=1e-12)
-    assert not torch.allclose(both["attn"][0], extra["attn"][0])
-    with torch.no_grad():
-        first.encoder_attn.q_proj.weight[:, 4:] = 0  # the second head looks everywhere alike
-        first.encoder_attn.q_proj.bias[:, 4:] = 0
-        _, both = model.decoder(previous, encoder_out)
-    torch.testing.assert_close(both["attn"][0], (extra["attn"][0] + 1 / 7) / 2)
+def common_parameters(model, share):
+    """fairseq's names for one of our matrices, the matrix (of the first stream), its gradient (of both, if any)."""
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        stem, _, kind = name.replace(".embedding.", ".").rpartition(".")
+        attention, _, part = stem.rpartition(".")
+        if any(own in name for own in ("fusion", "fused_tables", "output_projection")):
+            continue
+        value, gradient = parameter.detach(), parameter.detach() if parameter.grad is None else parameter.grad
+        if not is_projection(name):
+            yield (f"{stem.removesuffix('_p')}.{kind}",), value, gradient
+            continue
+        if has_streams(name, parameter):
+            value, gradient = value[0], gradient.sum(0)
+        keys_values = ["kv"] if share == "stream" else ["k", "v"]
+        groups = {"in_proj": ["q", *keys_values], "q_proj": ["q"], "kv_proj": keys_values}[part]
+        for group, *parts in zip(groups, value.chunk(len(groups)), gradient.chunk(len(groups))):
+            yield tuple(f"{attention}.{letter}_proj.{kind}" for letter in group), *parts
+
+
+def output_matrix(model):
+    """(V, C): what each of two equal streams meets, as one matrix."""
+    decoder = model.decoder
+    table, width = decoder.embedding.embed_tokens.weight, decoder.cfg.layer.embed_dim
+    if decoder.output_projection is not None:
+        matrix = decoder.output_projection.weight
+    elif decoder.fused_tables is not None:
+        matrix = table @ sum(decoder.fused_tables.proj.weight.split(table.shape[1], 1)).T
+    else:
+        return 2 * table
+    if decoder.fusion is not None:
+        return matrix @ sum(decoder.fusion.proj.weight.split(width, 1))
+    return sum(matrix.split(width, 1))
+
+
+# ---- Streams and the ways to the logits ------------------------------------------------------------------------------
 
 
 def test_three_streams_hand_on_their_values_in_a_circle():
@@ -182,7 +238,7 @@ def test_three_streams_hand_on_their_values_in_a_circle():
 
 def test_sinusoids_are_those_of_vaswani_in_fairseqs_order():
     """sin in the first half of the columns, cos in the second; the wavelengths go from 2 pi to 10,000 times that."""
-    model = built(encoder_embed_dim=8, no_scale_embedding=True).eval()
+    model = DUO.build(encoder_embed_dim=8, no_scale_embedding=True).eval()
     with torch.no_grad():
         for table in model.encoder.embedding.tables():
             table.weight.zero_()
@@ -194,23 +250,148 @@ def test_sinusoids_are_those_of_vaswani_in_fairseqs_order():
             torch.testing.assert_close(stream[row, column], expected, rtol=0, atol=1e-6)
 
 
-def test_kernels():
-    """One query at a time is faster without fusing on a CPU; flex would compile for the shape of every batch."""
-    x = torch.zeros(1)
-    side = randomised().decoder.cfg
-    with torch.no_grad():
-        assert side.prepare(x, False, None, None).kernel == "sdpa"
-        assert side.prepare(x, False, None, None, step=True).kernel == "eager"
-        asked = randomised(attention_kernel="sdpa").decoder.cfg
-        assert asked.prepare(x, False, None, None, step=True).kernel == "sdpa"
-    assert side.prepare(x, True, None, None).kernel == "eager"
+@pytest.mark.parametrize("way", ["factored", "fused", "prepared"])
+@pytest.mark.parametrize("options", [TIED, {**TIED_OUTPUT, "decoder_dim_p": 3}], ids=str)
+@torch.no_grad()
+def test_all_ways_to_the_output_give_the_same_logits(options, way, monkeypatch):
+    """Step by step; the full forward may take another way."""
+    model, state = DUO.randomised(**options), {}
+    expected, _ = reference(model, SOURCES[0], [EOS, 4, 5])
+    if way == "prepared":
+        model.make_generation_fast_()
+    else:
+        monkeypatch.setattr("embinit_fairseq.architectures.duo._STEPS", 0 if way == "factored" else 1000)
+    encoder_out = model.encoder(batch_of(SOURCES[:1]))
+    steps = [model.decoder(torch.tensor([[EOS, 4, 5][:length]]), encoder_out, state)[0] for length in (1, 2, 3)]
+    torch.testing.assert_close(torch.cat(steps, dim=1)[0], expected, rtol=1e-11, atol=1e-12)
 
 
-def test_sentences_that_are_too_long_are_refused_by_the_name_of_the_flag():
-    model = randomised(max_source_positions=6, max_target_positions=4)
-    assert model.max_positions() == (6, 4)
-    with pytest.raises(DataError, match=r"source sentence has 7 tokens, the model 6 positions.*--max-source-positions"):
-        model(batch_of(SOURCES), None, batch_of([[EOS]] * 3))
-    with pytest.raises(DataError, match=r"target sentence has 8 tokens, the model 4 positions.*--max-target-positions"):
-        model(batch_of([[EOS]] * 3), None, batch_of(PREVIOUS))
-    model(batch_of([SOURCES[0][:6]]), None, batch_of([PREVIOUS[0]]))  # 6 and 4 are not
+@torch.no_grad()
+def test_the_fused_table_is_made_once_a_batch_and_once_for_all_when_weights_are_final(monkeypatch):
+    model, made = DUO.randomised(**TIED), []
+    tables = model.decoder.fused_tables
+    original = type(tables).forward
+    monkeypatch.setattr(type(tables), "forward", lambda self, given: made.append(self.kept) or original(self, given))
+    monkeypatch.setattr("embinit_fairseq.architectures.duo._STEPS", 1000)
+    for _ in range(2):
+        encoder_out, state = model.encoder(batch_of(SOURCES)), {}
+        for length in (1, 2, 3):
+            model.decoder(torch.full((3, length), EOS), encoder_out, state)
+    assert made == [None, None]
+    keys = list(model.state_dict())
+    model.make_generation_fast_()
+    assert list(model.state_dict()) == keys, "what is derived does not belong into a checkpoint"
+    assert tables.kept.shape == (15, 8)
+    half = model.half().decoder.fused_tables.kept
+    assert half.dtype == torch.float16, "fairseq's --fp16 may come after it (from_pretrained)"
+
+
+@pytest.mark.parametrize(
+    "dims", [{}, {"decoder_dim_s": 40, "decoder_dim_p": 3}, {"decoder_dim_s": 1, "decoder_dim_p": 2}]
+)
+@torch.no_grad()
+def test_few_rows_are_multiplied_with_one_table_after_the_other(dims):
+    """Whichever takes fewer multiplications, counted by PyTorch, also when the fused table is there already."""
+    model = DUO.randomised(**TIED_OUTPUT, **dims)
+    fused, tables = model.decoder.fused_tables, [table.weight for table in model.decoder.embedding.tables()]
+
+    def operations(job):
+        with FlopCounterMode(display=False) as counter:
+            job()
+        return counter.get_total_flops()
+
+    for kept in (False, True):
+        if kept:
+            fused.keep_(tables)
+        chosen = set()
+        for rows in (1, 2, 5, 7, 8, 9, 20, 100):
+            f = torch.zeros(rows, 8, dtype=torch.float64)
+            whole = operations(lambda f=f: f @ fused(tables).T)
+            factored = operations(lambda f=f: fused.factored(f, tables))
+            assert fused.is_cheaper_factored(rows, tables) == (factored < whole), rows
+            chosen.add(factored < whole)
+        if kept or sum(fused.dims) < 8:  # making the table is free, or never pays
+            assert len(chosen) == 1
+        else:
+            assert chosen == {True, False}
+
+
+# ---- Parameters of the ablation, the paper's Table 5: docs/duo.md prints them ----------------------------------------
+
+
+def count(layers, d, ffn, words, *, streams=2, shared=False, fusion=False, tables="one", dims=None):
+    """Parameters by hand. `tables` one: of encoder, decoder and output; two: of the encoder, and of decoder and output;
+    three: each its own. dims: of the tables.
+    """
+    projection, norm = d * d + d, 2 * d
+    # Q, K, V of each stream. Shared: Q of each, and one for its K and V, or W_K and W_V of both: as many either way
+    inputs = streams * ((2 if shared else 3) * projection)
+    block = inputs + projection + norm
+    feed_forward = d * ffn + ffn + ffn * d + d + norm
+    total = layers * (block + feed_forward) + layers * (2 * block + feed_forward)
+    dims = dims or [d] * streams
+    total += words * sum(dims) * (1 if tables == "one" else 2)
+    total += 2 * sum(dim * d + d for dim in dims if dim != d)  # encoder and decoder have maps of their own
+    if fusion:
+        total += 2 * d * d
+    if tables == "three":
+        total += words * d * (1 if fusion else streams)
+    elif fusion:
+        total += sum(dims) * d
+    return total
+
+
+SIZES_OF_THE_PAPER = {"duo_transformer_wmt_en_de": (8, 512, 2048), "duo_transformer_big": (6, 1024, 4096)}
+#: row of Table 5 -> options, what `count` is told
+TABLE_5 = {
+    "Transformer": ({"duo_streams": 1}, {"streams": 1}),
+    "+ Meta Embeddings": ({"duo_share_weights": "off", "duo_norm": "off", "duo_fusion": "off"}, {}),
+    "+ Weight Sharing": ({"duo_norm": "off", "duo_fusion": "off"}, {"shared": True}),
+    "+ Weight Sharing, pair": ({"duo_share_weights": "pair", "duo_norm": "off", "duo_fusion": "off"}, {"shared": True}),
+    "+ Duo Normalization": ({"duo_fusion": "off"}, {"shared": True}),
+    "+ Fusion Layer": ({}, {"shared": True, "fusion": True}),
+    "+ Fusion Layer, pair": ({"duo_share_weights": "pair", "duo_norm": "encoder"}, {"shared": True, "fusion": True}),
+}
+#: in millions, one joined dictionary of 32,768 symbols: docs/duo.md prints these
+IN_MILLIONS = {
+    ("duo_transformer_wmt_en_de", "one"): [75.6, 111.3, 98.7, 98.7, 98.7, 99.8, 99.8],
+    ("duo_transformer_big", "one"): [209.9, 300.1, 262.4, 262.4, 262.4, 266.6, 266.6],
+    ("duo_transformer_big", "300"): [186.8, 253.9, 216.1, 216.1, 216.1, 218.9, 218.9],
+    ("duo_transformer_big", "three"): [277.0, 434.4, 396.6, 396.6, 396.6, 365.1, 365.1],
+}
+
+
+@pytest.mark.parametrize(("row", "options", "told"), [(row, *TABLE_5[row]) for row in TABLE_5])
+@pytest.mark.parametrize(("arch", "tables"), IN_MILLIONS)
+def test_parameters_of_the_ablation(arch, tables, row, options, told):
+    """Of a small model with these switches, and by the same equation those of the paper's size."""
+
+    def expected(layers, d, ffn, words, dim):
+        dims = [dim] * told.get("streams", 2) if tables == "300" else None
+        return count(layers, d, ffn, words, tables="three" if tables == "three" else "one", dims=dims, **told)
+
+    more = {} if tables == "three" else dict(TIED)
+    more |= {f"encoder_dim_{stream}": 5 for stream in "sp"[: options.get("duo_streams", 2)]} if tables == "300" else {}
+    model = DUO.build(**options, **more)
+    assert number_of(model) == expected(2, 8, 6, 15, 5)
+    millions = expected(*SIZES_OF_THE_PAPER[arch], 32_768, 300) / 1e6
+    assert round(millions, 1) == IN_MILLIONS[arch, tables][list(TABLE_5).index(row)]
+
+
+def test_presets():
+    """Sizes of both sides; weights shared within a stream, norms in the decoder, until something else is measured."""
+    for name, sizes in {
+        **{"": (6, 512, 2048, 8), "_wmt_en_de": (8, 512, 2048, 8), "_wmt_en_fr": (8, 512, 2048, 8)},
+        **{"_big": (6, 1024, 4096, 16), "_iwslt_de_en": (6, 512, 1024, 4), "_tiny": (2, 64, 64, 2)},
+    }.items():
+        arch = f"duo_transformer{name}"
+        cfg = preset(arch, max_source_positions=9, max_target_positions=9)
+        with torch.device("meta"):
+            model = DUO.model.build_model(cfg, task_of())
+        for side in (model.encoder, model.decoder):
+            layer = side.cfg.layer
+            assert (len(side.layers), layer.embed_dim, layer.ffn_embed_dim, layer.num_heads) == sizes
+        assert cfg.dropout == (0.3 if name == "_big" else 0.1)
+        assert (str(cfg.duo_share_weights), str(cfg.duo_norm), str(cfg.duo_fusion)) == ("stream", "decoder", "on")
+    cfg = preset("duo_transformer_tiny", encoder_ffn_embed_dim=6, decoder_layers=3)
+    assert (cfg.encoder_ffn_embed_dim, cfg.decoder_ffn_embed_dim, cfg.decoder_layers) == (6, 64, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
@@ -10,18 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("fairseq", reason="these are criterions of fairseq; install it with scripts/setup.sh")
-from built_models import options_of
-from fairseq import criterions
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
-from fairseq.models import ARCH_MODEL_REGISTRY
-from tupe_transformer_reference import EOS, PAD, batch_of, task_of
+from fairseq.models.transformer import TransformerModel, base_architecture
+from small_models import ARCHITECTURES, EOS, PAD, batch_of, task_of
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules import fused_cross_entropy as module
 from embinit_fairseq.modules.fused_cross_entropy import fused_cross_entropy
 
-SMALL = """--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-ffn-embed-dim 8
-    --decoder-ffn-embed-dim 8 --encoder-attention-heads 2 --decoder-attention-heads 2 --dropout 0""".split()
 WORDS = 12
 
 
@@ -49,7 +46,7 @@ def drawn(rows, symbols, dtype=torch.float64, seed=1, size=3.0):
     return logits.requires_grad_(), torch.randint(symbols, (rows,), generator=generator)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     rows=st.integers(0, 9),
     symbols=st.integers(2, 11),
@@ -132,10 +129,16 @@ def criterion_of(name, **options):
     return CRITERION_REGISTRY[name].build_criterion(cfg, task)
 
 
-def model_of(arch="transformer", *flags):
+def model_of(name="transformer", **options):
+    """fairseq's transformer or one of ours, without dropout."""
     torch.manual_seed(1)
-    small = [] if arch.endswith("tiny") else SMALL
-    return ARCH_MODEL_REGISTRY[arch].build_model(options_of(arch, *small, *flags), task_of(WORDS)).train()
+    if name != "transformer":
+        return ARCHITECTURES[name].build(task_of(WORDS), **options, dropout=0.0).train()
+    sizes = {f"{side}_{key}": 8 for side in ("encoder", "decoder") for key in ("embed_dim", "ffn_embed_dim")}
+    sizes |= {f"{side}_{key}": 1 for side in ("encoder", "decoder") for key in ("layers", "attention_heads")}
+    args = Namespace(**sizes, **options, dropout=0.0, max_source_positions=20, max_target_positions=20)
+    base_architecture(args)
+    return TransformerModel.build_model(args, task_of(WORDS)).train()
 
 
 def sample_of():
@@ -165,12 +168,12 @@ CASES = {
 
 @pytest.mark.parametrize("reduce", [True, False], ids=["sum", "each"])
 @pytest.mark.parametrize(("name", "options"), CASES.values(), ids=CASES)
-@pytest.mark.parametrize("arch", ["transformer", "duo_transformer_tiny", "tupe_transformer"])
-def test_criterions_are_those_of_fairseq(arch, name, options, reduce):
-    flags = ["--dropout", "0"]
-    if arch.startswith("duo"):
-        flags = ["--dropout", "0", "--share-all-embeddings"]
-    model, sample = model_of(arch, *flags), sample_of()
+@pytest.mark.parametrize(
+    ("arch", "ties"),
+    [("transformer", {}), ("duo_transformer", {"share_all_embeddings": True}), ("tupe_transformer", {})],
+)
+def test_criterions_are_those_of_fairseq(arch, ties, name, options, reduce):
+    model, sample = model_of(arch, **ties), sample_of()
     expected = outcome(criterion_of(name, **options), model, sample, reduce)
     criterion = criterion_of(f"fused_{name}", **options)
     found = outcome(criterion, model, sample, reduce)
@@ -208,7 +211,7 @@ def test_under_autocast_only_the_matrix_of_logits_is_in_half_precision():
 
 @pytest.mark.parametrize("name", ["cross_entropy", "label_smoothed_cross_entropy"])
 def test_a_model_without_logits_is_refused(name):
-    model = model_of("transformer", "--adaptive-softmax-cutoff", "6,8")
+    model = model_of(adaptive_softmax_cutoff="6,8", adaptive_softmax_dropout=0.0)
     with pytest.raises(OptionError) as error:
         criterion_of(f"fused_{name}")(model, sample_of())
     assert "--adaptive-softmax-cutoff" in str(error.value)
@@ -223,7 +226,3 @@ def test_a_model_with_probabilities_of_its_own_is_refused():
         criterion_of("fused_cross_entropy")(model, sample_of())
     assert "TransformerModel" in str(error.value)
     assert "--criterion cross_entropy" in str(error.value)
-
-
-def test_both_are_choices_of_fairseq():
-    assert {"fused_cross_entropy", "fused_label_smoothed_cross_entropy"} <= set(criterions.CRITERION_REGISTRY)

@@ -1,13 +1,22 @@
-"""Positional terms against four loops (head, i, j, c) over equations (7) to (11) of Ke et al. 2021, with gradients."""
+"""Positional terms against four loops (head, i, j, c) over equations (7) to (11) of Ke et al. 2021, with gradients;
+T5's buckets in whole numbers."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tupe_reference import assert_same_values_and_gradients, bucket, randomise, relative_bias, untied_bias
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.modules.position_bias import AbsoluteTerm, BiasTerm, RelativeTerm, reset_cls
+from embinit_fairseq.modules.position_bias import (
+    AbsoluteTerm,
+    BiasTerm,
+    RelativeTerm,
+    relative_position_buckets,
+    reset_cls,
+)
 from embinit_fairseq.modules.position_encoding import (
     AddedPositions,
     FourTermPositions,
@@ -162,13 +171,6 @@ def test_resets_of_the_paper_and_of_the_code_differ_by_the_relative_constants():
 
 
 @each_variant
-def test_a_shorter_input_has_the_upper_left_part(options):
-    module = encoding(**options)
-    torch.testing.assert_close(module.bias(5), module.bias(LONGEST)[:, :5, :5], rtol=1e-13, atol=1e-13)
-    assert module.bias(LONGEST).shape == (HEADS, LONGEST, LONGEST)
-
-
-@each_variant
 @pytest.mark.parametrize("length", [LONGEST + 1, 2 * LONGEST + 1, 4 * LONGEST + 3])
 def test_longer_than_the_table_is_refused(options, length):
     """The authors' code reshapes 2 (L + 1) rows without an error: see point 16 of its description."""
@@ -186,10 +188,6 @@ def test_longer_than_the_table_is_refused_by_the_comparison_set(module):
         use(5)
 
 
-def test_relative_positions_alone_have_no_longest_input():
-    assert RelativePositions(HEADS, 32, 128).bias(600).shape == (HEADS, 600, 600)
-
-
 def test_the_absolute_term_is_scaled_with_two_terms():
     """The queries' biases are scaled like everything else."""
     module = randomise(AbsoluteTerm(8, 2, 5, untie_cls=False))
@@ -198,3 +196,43 @@ def test_the_absolute_term_is_scaled_with_two_terms():
             projection.weight.zero_()
             projection.bias.fill_(1.0)
     torch.testing.assert_close(module(5).scores, torch.full((2, 5, 5), 4 / 8**0.5, dtype=torch.float64))
+
+
+# ---- Buckets of relative positions ----------------------------------------------------------------------------------
+
+
+def buckets(numbers, **options):
+    return relative_position_buckets(torch.tensor(numbers), **options).tolist()
+
+
+def test_buckets_by_hand():
+    """32 buckets, 128: 8 near distances each way, 8 far buckets that grow by 16^(1/8) = 1.414, the last from 91 on."""
+    assert buckets([0, -1, -2, -3, -4, -5, -6, -7]) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert buckets([1, 2, 3, 4, 5, 6, 7]) == [17, 18, 19, 20, 21, 22, 23]
+    assert buckets([-8, -11, -12, -15, -16, -22, -23, -31, -32]) == [8, 8, 9, 9, 10, 10, 11, 11, 12]
+    assert buckets([-45, -46, -63, -64, -90, -91, -127, -128, -1000]) == [12, 13, 13, 14, 14, 15, 15, 15, 15]
+    assert buckets([8, 11, 12, 64, 90, 91, 127, 128, 1000]) == [24, 24, 25, 30, 30, 31, 31, 31, 31]
+
+
+def test_every_distance_of_a_long_input_in_whole_numbers():
+    """For one direction 16 near distances, then 16 buckets up to 128. No distance has the bucket of theta_1, 16."""
+    distances = range(-1023, 1024)
+    assert buckets(distances) == [bucket(r) for r in distances]
+    assert set(buckets(distances)) == set(range(32)) - {16}
+    found = buckets(distances, bidirectional=False)
+    assert found == [bucket(r, bidirectional=False) for r in distances]
+    assert [found[1023 - d] for d in (-5, 0, 1, 15, 16, 18, 19, 128, 1000)] == [0, 0, 1, 15, 16, 16, 17, 31, 31]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 40), st.integers(2, 500), st.booleans())
+def test_any_sizes_stay_in_range_grow_with_distance_and_are_alike_on_both_sides(half, further, bidirectional):
+    sizes = {"num_buckets": 2 * half, "max_distance": half + further, "bidirectional": bidirectional}
+    past = buckets(range(0, -700, -1), **sizes)
+    assert past == sorted(past)
+    assert min(past) == 0
+    assert max(past) == (half if bidirectional else 2 * half) - 1
+    exact = half // 2 if bidirectional else half
+    assert past[: exact + 1] == list(range(exact + 1))
+    future = buckets(range(1, 700), **sizes)
+    assert future == [half + b for b in past[1:]] if bidirectional else set(future) == {0}

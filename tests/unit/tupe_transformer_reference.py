@@ -1,4 +1,4 @@
-"""`tupe_transformer` stated plainly: one sentence at a time, one head at a time, no padding, no cache; and tiny models.
+"""`tupe_transformer` stated plainly: one sentence at a time, one head at a time, no padding, no cache.
 
 Everything is read from the model's named parameters, so that gradients can be compared as well. Dropout is the visible
 one of tupe_reference: a factor of 1 + p.
@@ -7,109 +7,42 @@ one of tupe_reference: a factor of 1 + p.
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import torch
-from fairseq.data import Dictionary
 from torch.nn import functional
-from tupe_reference import bucket, randomise
-
-from embinit_fairseq.models.tupe_transformer import TupeTransformerConfig, TupeTransformerModel
-
-PAD, EOS = 1, 2
-SIZES = {
-    "encoder_embed_dim": 8,
-    "encoder_ffn_embed_dim": 6,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_layers": 2,
-    "decoder_attention_heads": 2,
-    "max_source_positions": 48,
-    "max_target_positions": 48,
-    "rel_pos_bins": 8,
-    "max_rel_pos": 12,
-}
-#: every option that changes what is computed, at least once
-VARIANTS = {
-    "post-LN": {},
-    "pre-LN, relative, gelu": {
-        "encoder_normalize_before": True,
-        "decoder_normalize_before": True,
-        "rel_pos": True,
-        "activation_fn": "gelu",
-    },
-    "relative, eager": {"rel_pos": True, "attention_kernel": "eager"},
-    "sdpa": {"attention_kernel": "sdpa"},
-    "unscaled, one table": {"no_scale_embedding": True, "share_all_embeddings": True},
-    "other widths, pre-LN decoder, tied output": {
-        "decoder_embed_dim": 12,
-        "decoder_ffn_embed_dim": 10,
-        "decoder_attention_heads": 3,
-        "decoder_layers": 1,
-        "decoder_normalize_before": True,
-        "share_decoder_input_output_embed": True,
-    },
-}
+from tupe_reference import bucket
 
 
-def dictionary(words=11):
-    symbols = Dictionary()
-    for number in range(words):
-        symbols.add_symbol(f"w{number}")
-    return symbols
-
-
-def task_of(words=11, target_words=None):
-    return SimpleNamespace(source_dictionary=dictionary(words), target_dictionary=dictionary(target_words or words))
-
-
-def config(**options):
-    return TupeTransformerConfig(**{**SIZES, **options})
-
-
-def built(task=None, **options):
-    torch.manual_seed(0)
-    return TupeTransformerModel.build_model(config(**options), task or task_of())
-
-
-def randomised(**options):
-    """A tiny model in double precision, all of whose parameters differ from their first values; evaluation mode."""
-    return randomise(built(**options)).eval()
-
-
-def batch_of(sentences, left=False, width=0):
-    """Lists of ids -> (batch, len), padded on the right or on the left."""
-    length = max(width, *map(len, sentences))
-    rows = [[PAD] * (length - len(s)) + s if left else s + [PAD] * (length - len(s)) for s in sentences]
-    return torch.tensor(rows)
-
-
-def reference_logits(model, cfg, source, previous):
-    """source (S,) and previous (T,), lists of ids without padding -> logits (T, V)."""
+def reference(model, source, previous, layers=None):
+    """source (S,) and previous (T,), lists of ids without padding -> logits (T, V), attention (heads, T, S) of the last
+    layer, or of the last of so many."""
+    cfg, weights = model.cfg, []
     w = _Part(dict(model.named_parameters(remove_duplicate=False)), "", cfg, model.training)
-    memory = _encoder(w, source)
+    memory = encoder(model, source)[0]
     x = _embedded(w, "decoder", previous)
     bias = _positions(w, "decoder", len(previous))
     future = torch.full((len(previous), len(previous)), -math.inf, dtype=x.dtype).triu(1)
     before = cfg.decoder_normalize_before
-    for number in range(cfg.decoder_layers):
+    for number in range(layers or cfg.decoder_layers):
         layer = w.below(f"decoder.layers.{number}.")
         x = _sublayer(layer, "self_attn_layer_norm", before, x, lambda y, w=layer: _self(w, y, bias + future))
-        x = _sublayer(layer, "encoder_attn_layer_norm", before, x, lambda y, w=layer: _cross(w, y, memory))
+        x = _sublayer(layer, "encoder_attn_layer_norm", before, x, lambda y, w=layer: _cross(w, y, memory, weights))
         x = _sublayer(layer, "final_layer_norm", before, x, lambda y, w=layer: _ffn(w, y))
     if before:
         x = w.norm("decoder.layer_norm", x)
-    return x @ w["decoder.output_projection.weight"].T
+    return x @ w["decoder.output_projection.weight"].T, torch.stack(weights[-cfg.decoder_attention_heads :])
 
 
-def _encoder(w, source):
+def encoder(model, source):
+    """The encoder's output (S, C), as the only stream of a list."""
+    w = _Part(dict(model.named_parameters(remove_duplicate=False)), "", model.cfg, model.training)
     x, bias = _embedded(w, "encoder", source), _positions(w, "encoder", len(source))
     before = w.cfg.encoder_normalize_before
     for number in range(w.cfg.encoder_layers):
         layer = w.below(f"encoder.layers.{number}.")
         x = _sublayer(layer, "self_attn_layer_norm", before, x, lambda y, w=layer: _self(w, y, bias))
         x = _sublayer(layer, "final_layer_norm", before, x, lambda y, w=layer: _ffn(w, y))
-    return w.norm("encoder.layer_norm", x) if before else x
+    return [w.norm("encoder.layer_norm", x) if before else x]
 
 
 class _Part:
@@ -169,14 +102,14 @@ def _self(w, x, bias):
     return w.linear("self_attn.out_proj", torch.cat(outputs, dim=1))
 
 
-def _cross(w, x, memory):
+def _cross(w, x, memory, weights):
     heads = w.cfg.decoder_attention_heads
     q = w.linear("encoder_attn.q_proj", x).chunk(heads, dim=1)
     k, v = (part.chunk(heads, dim=1) for part in w.linear("encoder_attn.kv_proj", memory).chunk(2, dim=1))
     outputs = []
     for h in range(heads):
-        scores = q[h] @ k[h].T / math.sqrt(q[h].shape[1])
-        outputs.append(w.drop(scores.softmax(dim=1), "attention_dropout") @ v[h])
+        weights.append((q[h] @ k[h].T / math.sqrt(q[h].shape[1])).softmax(dim=1))
+        outputs.append(w.drop(weights[-1], "attention_dropout") @ v[h])
     return w.linear("encoder_attn.out_proj", torch.cat(outputs, dim=1))
 
 

@@ -109,7 +109,7 @@ class Numbers(torch.utils.data.Dataset):
         return index
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     batches=st.integers(2, 30),
     epochs=st.integers(1, 3),
@@ -131,7 +131,7 @@ def test_as_many_updates_as_fairseq_makes(batches, epochs, update_freq, workers,
     assert Counted(length, update_freq).updates_in_training(epochs, 0, skip) == max(made, 1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     batches=st.integers(2, 20),
     workers=st.integers(1, 2),

@@ -1,0 +1,390 @@
+"""The tupe_* and bert_* architectures: sizes of the papers, initial values, presets, options of positions, weights that
+do not fit, and a trained model in Python."""
+
+from __future__ import annotations
+
+import logging
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("fairseq", reason="these are architectures of fairseq; install it with scripts/setup.sh")
+from fairseq import checkpoint_utils
+from small_models import ARCHITECTURES, preset, save_checkpoint, task_of
+from tupe_reference import randomise
+
+from embinit_fairseq.architectures.hub import TupeHub
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.models.tupe import TupeConfig, TupeModel
+from embinit_fairseq.modules import attention_kernels
+
+TUPE, ELECTRA = ARCHITECTURES["tupe"], ARCHITECTURES["electra"]
+TOKENS = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]])
+ADDED, RELATIVE, FOUR = ({"position_encoding": kind} for kind in ("added", "relative", "four_terms"))
+
+
+def size_of(**options):
+    """Parameters of a model with 32768 symbols, without allocating them."""
+    with torch.device("meta"):
+        model = TupeModel.build_model(TupeConfig(**options), task_of(32768 - 5, masking=True))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_sizes_of_the_authors_code_and_of_the_comparison_set():
+    """Base geometry, 32768 symbols, 512 positions, --embedding-normalize; TUPE-R: 33 constants for 12 heads.
+
+    By hand, from those of TUPE-A: 513 x 768 positions, their layer norm and two matrices with biases.
+    """
+    tupe_a, same = 112_423_424, {"embedding_normalize": True}
+    without = tupe_a - 513 * 768 - 2 * 768 - 2 * (768 * 768 + 768)
+    assert size_of(**same) == tupe_a
+    assert size_of(**same, rel_pos=True) == tupe_a + 33 * 12
+    assert size_of(**same, tupe_tie_cls=True, rel_pos=True) == tupe_a - 768 + 32 * 12
+    assert size_of(**same, tupe_reset="paper", rel_pos=True) == tupe_a + 32 * 12
+    assert size_of(**same, **ADDED) == without + 512 * 768
+    assert size_of(**same, **RELATIVE) == without + 32 * 12
+    assert size_of(**same, **FOUR) == without + 512 * 768 + 2 * 768 + 2 * 768 * 768
+
+
+def test_size_of_bert_large_by_hand():
+    """24 layers of 12 C^2 + 13 C, embeddings, head C^2 + 3 C + V; TUPE-A adds 513 C + 2 C + 2 (C^2 + C)."""
+    c, v = 1024, 32768
+    layers = 24 * (4 * (c * c + c) + 2 * 4 * c * c + 5 * c + 4 * c)
+    expected = layers + v * c + (c * c + c + 2 * c + v) + 513 * c + 2 * c + 2 * (c * c + c)
+    assert size_of(**{key: value for key, value in vars(preset("tupe_large")).items() if key != "_name"}) == expected
+
+
+@pytest.mark.parametrize("options", TUPE.variants.values(), ids=TUPE.variants)
+def test_initial_values(options):
+    """N(0, 0.02) for every matrix, zero for the row of <pad> and for biases, 1 and 0 for layer norms."""
+    model = TUPE.build(task_of(195, masking=True), **options, encoder_embed_dim=64, encoder_ffn_embed_dim=128)
+    for name, parameter in model.named_parameters():
+        values = parameter.detach().double()
+        if "layer_norm" in name:
+            assert bool((values == (1 if name.endswith("weight") else 0)).all()), name
+        elif name.endswith("bias"):
+            assert not values.any(), name
+        else:
+            if name.endswith("embed_tokens.weight"):
+                assert not values[1].any()
+                values = torch.cat([values[:1], values[2:]])
+            assert_normal(values, name)
+
+
+def assert_normal(values, name):
+    """Mean 0, standard deviation 0.02, a normal distribution's fourth moment, each within five standard errors."""
+    z, count = values.flatten() / 0.02, values.numel()
+    assert abs(float(z.mean())) < 5 / math.sqrt(count), name
+    assert abs(float((z**2).mean()) - 1) < 5 * math.sqrt(2 / count), name
+    assert abs(float((z**4).mean()) - 3) < 5 * math.sqrt(96 / count), name
+    assert bool((values.abs().amax(-1) > 0).all()), f"{name}: no row is zero"
+
+
+def test_a_head_starts_as_pytorch_starts_linear_layers():
+    model = TUPE.build(encoder_embed_dim=64)
+    model.register_classification_head("h", num_classes=40)
+    for layer in (model.classification_heads["h"].dense, model.classification_heads["h"].out_proj):
+        bound = 1 / math.sqrt(layer.in_features)
+        assert 0.95 * bound < float(layer.weight.detach().abs().max()) <= bound
+        assert float(layer.bias.detach().abs().max()) > 0
+
+
+PRESETS = {"base": (12, 768, 3072, 12, 512), "large": (24, 1024, 4096, 16, 512), "tiny": (4, 256, 1024, 4, 128)}
+POSITIONS = {"tupe": "untied", "bert_a": "added", "bert_r": "relative", "bert_ad": "four_terms"}
+
+
+@pytest.mark.parametrize("size", PRESETS)
+@pytest.mark.parametrize("family", POSITIONS)
+def test_presets(family, size):
+    cfg = preset(f"{family}_{size}")
+    sizes = [getattr(cfg, f"encoder_{key}") for key in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")]
+    assert (*sizes, cfg.max_positions) == PRESETS[size]
+    assert str(cfg.position_encoding) == POSITIONS[family]
+    assert (cfg.dropout, cfg.attention_dropout, cfg.activation_dropout, cfg.pooler_dropout) == (0.1, 0.1, 0.0, 0.1)
+    assert {cfg.rel_pos, cfg.tupe_tie_cls, cfg.encoder_normalize_before, cfg.embedding_normalize} == {False}
+    assert (str(cfg.tupe_reset), cfg.rel_pos_bins, cfg.max_rel_pos) == ("official", 32, 128)
+    assert preset(f"{family}_{size}", encoder_layers=7).encoder_layers == 7
+
+
+def test_every_option_arrives_where_it_acts():
+    rates = {"dropout": 0.11, "attention_dropout": 0.12, "activation_dropout": 0.13, "pooler_dropout": 0.14}
+    buckets = {"rel_pos_bins": 8, "max_rel_pos": 20}
+    model = TUPE.build(
+        **{**rates, **buckets, "rel_pos": True, "pooler_activation_fn": "relu", "activation_fn": "relu"},
+        **{"attention_kernel": "sdpa", "checkpoint_activations": True},
+    )
+    encoder, head = model.encoder.sentence_encoder, model.encoder.lm_head
+    layer = encoder.layers[0]
+    assert [encoder.dropout.p, layer.dropout.p, layer.self_attn.dropout] == [0.11, 0.11, 0.12]
+    assert [layer.activation_dropout.p, encoder.cfg.layer.attention_dropout] == [0.13, 0.12]
+    assert layer.activation is head.activation is torch.nn.functional.relu
+    assert (encoder.cfg.attention_kernel, encoder.cfg.checkpoint_activations) == ("sdpa", True)
+    assert model.max_positions() == 10
+    for positions in (encoder.positions, TUPE.build(**RELATIVE, **buckets).encoder.sentence_encoder.positions):
+        assert (positions.relative.num_buckets, positions.relative.max_distance) == (8, 20)
+    model.register_classification_head("h", num_classes=2, inner_dim=5)
+    classifier = model.classification_heads["h"]
+    assert (classifier.dropout.p, classifier.activation) == (0.14, torch.nn.functional.relu)
+    assert classifier.dense.weight.shape == (5, 8)
+
+
+def test_inner_states_features_and_probabilities():
+    model = TUPE.build().eval()
+    tokens, tied = torch.tensor([[0, 5, 6, 2]]), model.encoder.lm_head.weight
+    assert tied is model.encoder.sentence_encoder.embed_tokens.weight
+    features, extra = model(tokens, features_only=True, return_all_hiddens=True)
+    assert [tuple(state.shape) for state in extra["inner_states"]] == [(1, 4, 8)] * 3
+    logits, extra = model(tokens, src_lengths=torch.tensor([4]), prev_output_tokens=None)
+    assert torch.equal(logits, model.encoder.lm_head(features))
+    assert extra["inner_states"] is None
+    model.register_classification_head("h", num_classes=3)
+    model.eval()
+    assert torch.equal(model(tokens, classification_head_name="h")[0], model.classification_heads["h"](features))
+    probabilities = model.get_normalized_probs((logits.half(), {}), log_probs=False)
+    assert probabilities.dtype == torch.float32
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(1, 4))
+    torch.testing.assert_close(model.get_normalized_probs((logits.half(), {}), log_probs=True).exp(), probabilities)
+
+
+# ---- Options of positions, kernels and blocks -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({**ADDED, "rel_pos": True}, "--rel-pos belongs to the tupe_"),
+        ({**RELATIVE, "rel_pos": True}, "--rel-pos belongs to the tupe_"),
+        ({**FOUR, "tupe_tie_cls": True}, "--tupe-tie-cls belongs to the tupe_"),
+        ({"rel_pos": True, "rel_pos_bins": 0}, "--rel-pos-bins 0 .* must be an even number"),
+        ({"rel_pos": True, "rel_pos_bins": 2}, "--rel-pos-bins 2 .* at least 4"),
+        ({"rel_pos": True, "rel_pos_bins": 7}, "--rel-pos-bins 7 .* must be an even number"),
+        ({**RELATIVE, "rel_pos_bins": 64, "max_rel_pos": 16}, "the distance more than 16"),
+        ({**ADDED, "tupe_reset": "paper"}, "--tupe-reset paper has no effect here: it has nothing to reset"),
+        ({"tupe_reset": "paper"}, "--tupe-reset paper has no effect here: .* goes with tupe_. --rel-pos"),
+        ({"rel_pos": True, "tupe_reset": "paper", "tupe_tie_cls": True}, "--tupe-reset paper has no effect here"),
+        ({"rel_pos_bins": 16}, "--rel-pos-bins 16 has no effect here: it needs relative positions"),
+        ({**FOUR, "max_rel_pos": 64}, "--max-rel-pos 64 has no effect here: it needs relative positions"),
+        ({"rel_pos": True, "rel_pos_bins": 16, "max_rel_pos": 64, "tupe_reset": "paper"}, None),
+        ({"rel_pos": True, "rel_pos_bins": 4, "tupe_tie_cls": True}, None),
+        ({**RELATIVE, "rel_pos_bins": 16, "max_rel_pos": 64}, None),
+        ({**ADDED, "rel_pos_bins": 32, "max_rel_pos": 128, "tupe_reset": "official"}, None),
+    ],
+    ids=str,
+)
+def test_options_of_positions_that_have_no_effect_or_cannot_be(options, message):
+    def start():
+        TUPE.build(**options).check_training(None, None)
+
+    if message is None:
+        return start()
+    with pytest.raises(OptionError, match=message):
+        start()
+
+
+def test_a_checkpoint_whose_options_have_no_effect_goes_on_being_loaded(tmp_path):
+    """They were accepted once."""
+    options = {"rel_pos_bins": 16, "tupe_reset": "paper"}
+    weights, task = TUPE.build(**options).state_dict(), {"_name": "masked_lm", "data": str(tmp_path)}
+    (tmp_path / "dict.txt").write_text("".join(f"w{number} 1\n" for number in range(11)))
+    path = save_checkpoint(tmp_path / "old.pt", TUPE.config(**options), weights, **task, tokens_per_sample=10)
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([path])
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options", "message"),
+    [
+        (TUPE, {"encoder_embed_dim": 32}, "flex has no dropout of attention weights: add --attention-dropout 0"),
+        (ELECTRA, {"attention_dropout": 0.0, "encoder_embed_dim": 32}, "width 16 or more, these have 2"),
+    ],
+)
+def test_a_kernel_that_cannot_train_is_refused_before_a_training(architecture, options, message, monkeypatch):
+    """Of each network."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(attention_kernels, "_installed", lambda: ((2, 8), True))
+    with pytest.raises(OptionError, match=message):
+        architecture.build(attention_kernel="flex", **options).check_training(None, None)
+    TUPE.build(attention_kernel="flex", encoder_embed_dim=32, attention_dropout=0.0).check_training(None, None)
+
+
+@pytest.mark.parametrize("architecture", [TUPE, ELECTRA])
+def test_blocks_longer_than_the_model_are_refused_before_they_are_dropped(architecture):
+    architecture.build(task_of(masking=True, tokens_per_sample=10))
+    with pytest.raises(OptionError, match=r"--tokens-per-sample 11 is more than --max-positions 10.*dropped"):
+        architecture.build(task_of(masking=True, tokens_per_sample=11))
+
+
+# ---- Weights that come alone ----------------------------------------------------------------------------------------
+
+
+def trained_state(**options):
+    return {name: value + 1 for name, value in TUPE.build(**options).state_dict().items()}
+
+
+def test_a_model_for_a_task_that_does_not_mask_leaves_the_language_model_head_out(caplog):
+    model, state = TUPE.build(task_of(12)), trained_state()
+    assert model.encoder.lm_head is None
+    with caplog.at_level(logging.INFO):
+        model.load_state_dict(dict(state))
+    assert "6 tensors of the pre-training are left out: language-model head" in caplog.text
+    own = model.state_dict()
+    assert set(state) - set(own) == {name for name in state if name.startswith("encoder.lm_head.")}
+    assert all(torch.equal(value, state[name]) for name, value in own.items())
+    caplog.clear()
+    TUPE.build(task_of(12)).load_state_dict(own)  # as a fine-tuned checkpoint has them
+    assert "left out" not in caplog.text
+    with pytest.raises(OptionError, match=r"no language-model head, which a fine-tuned one leaves behind.*masked_lm"):
+        model(torch.tensor([[0, 5, 2]]))
+    with pytest.raises(OptionError, match="has no language-model head, which fine-tuning leaves behind: continue pre-"):
+        TUPE.build().load_state_dict(own)
+
+
+REL = {"rel_pos": True}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "message"),
+    [
+        ({}, {"max_positions": 12}, "has 10 positions, the model 12: give --max-positions 10$"),
+        ({}, {"max_positions": 9}, "give --max-positions 10, or --tupe-tie-cls as at its training"),
+        ({}, {"tupe_tie_cls": True}, "--tupe-tie-cls as at its training"),
+        (REL, {}, "the checkpoint has relative positions: add --rel-pos"),
+        ({}, REL, "the checkpoint has no relative positions: drop --rel-pos"),
+        (REL, {**REL, "tupe_reset": "paper"}, "has 33 rows, the model's 32: give --rel-pos-bins, --tupe-reset"),
+        (REL, {**REL, "rel_pos_bins": 16}, "has 33 rows, the model's 17: give --rel-pos-bins, --tupe-reset"),
+        (REL, {**REL, "encoder_attention_heads": 4}, "2 attention heads, the model 4: give --encoder-att"),
+        ({"embedding_normalize": True}, {}, "layer norm on the embeddings: add --embedding-normalize"),
+        ({}, {"embedding_normalize": True}, "no layer norm on the embeddings: drop --embedding-normalize"),
+        ({"encoder_normalize_before": True}, {}, "behind the last layer: add --encoder-normalize-before"),
+        ({}, {"encoder_normalize_before": True}, "behind the last layer: drop --encoder-normalize-before"),
+        (
+            {"encoder_layers": 3},
+            {},
+            r"has encoder.sentence_encoder.layers.2.* \(and 11 more\): give --arch, the num",
+        ),
+        ({"encoder_ffn_embed_dim": 4}, {}, "fc1.weight is 4 x 8, the model's 6 x 8: give --arch and its sizes"),
+        (
+            {"encoder_embed_dim": 16},
+            {},
+            "embed_tokens.weight is 16 x 16, the model's 16 x 8: give --arch",
+        ),
+        (ADDED, {}, "has other positions than the model .*: give --arch or --position-encoding"),
+        (RELATIVE, ADDED, "has other positions than the model"),
+        (REL, RELATIVE, "has other positions than the model"),
+    ],
+    ids=str,
+)
+def test_weights_of_a_model_with_other_options_are_refused_with_the_flag_to_give(theirs, ours, message):
+    with pytest.raises(OptionError, match=message):
+        TUPE.build(**ours).load_state_dict(trained_state(**theirs))
+
+
+def test_weights_for_another_dictionary_and_of_a_generator_with_other_heads_are_refused():
+    with pytest.raises(OptionError, match=r"checkpoint has 16 symbols, the dictionary 17: use the dict.txt of"):
+        TUPE.build(task_of(12, masking=True)).load_state_dict(trained_state())
+    options = {"position_encoding": "untied", "rel_pos": True}
+    with pytest.raises(OptionError, match="has 3 attention heads, the model 2: give --generator-attention-heads 3"):
+        ELECTRA.build(**options, generator_attention_heads=2).load_state_dict(ELECTRA.build(**options).state_dict())
+
+
+# ---- A trained model in Python --------------------------------------------------------------------------------------
+
+
+def hub_with(masking=True, **heads):
+    """A hub around a tiny model with dropout; heads: name -> number of columns."""
+    task = task_of(7, masking=True)
+    model = TUPE.build(task if masking else task_of(8), dropout=0.5)
+    for name, columns in heads.items():
+        model.register_classification_head(name, num_classes=columns)
+    return TupeHub(SimpleNamespace(tokenizer=None, bpe=None), task, randomise(model))
+
+
+def test_no_graph_is_built_outside_of_training():
+    hub = hub_with(h=3)
+    assert not hub.training
+    assert not hub.model.training
+    results = [hub.extract_features(TOKENS), hub.predict("h", TOKENS), hub.predict("h", TOKENS, return_logits=True)]
+    results += hub.extract_features(TOKENS, return_all_hiddens=True)
+    assert not any(result.requires_grad for result in results)
+    assert torch.equal(results[0], hub.extract_features(TOKENS)), "no dropout"
+
+
+def test_training_through_the_hub_is_possible():
+    hub = hub_with(h=3).train()
+    hub.predict("h", TOKENS)[:, 1].sum().backward()
+    heads = hub.model.classification_heads["h"]
+    for part in (heads.dense, hub.model.encoder.sentence_encoder.layers[0].fc1):
+        assert part.weight.grad.abs().sum() > 0
+    assert not torch.equal(hub.extract_features(TOKENS), hub.extract_features(TOKENS)), "dropout"
+    with torch.no_grad():
+        assert not hub.predict("h", TOKENS).requires_grad
+    assert not hub.eval().predict("h", TOKENS).requires_grad
+
+
+def test_a_regression_gives_its_number():
+    """log_softmax of one column would be 0 for every sentence."""
+    hub = hub_with(score=1, label=3)
+    head = hub.model.classification_heads["score"]
+    numbers = hub.predict("score", TOKENS)
+    x = hub.extract_features(TOKENS)[:, 0]
+    expected = torch.tanh(x @ head.dense.weight.T + head.dense.bias) @ head.out_proj.weight.T + head.out_proj.bias
+    torch.testing.assert_close(numbers, expected)
+    assert numbers.shape == (2, 1)
+    assert numbers[0] != numbers[1]
+    assert torch.equal(numbers, hub.predict("score", TOKENS, return_logits=True))
+    torch.testing.assert_close(hub.predict("label", TOKENS).exp().sum(1), torch.ones(2, dtype=torch.float64))
+
+
+def test_an_unknown_head_is_answered_with_those_there_are():
+    with pytest.raises(OptionError, match="no classification head 'mood'; there are: sentiment, topic"):
+        hub_with(sentiment=2, topic=3).predict("mood", TOKENS)
+    with pytest.raises(OptionError, match=r"no classification head 'mood'; it has none \(fine-tune it"):
+        hub_with().predict("mood", TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.tensor([], dtype=torch.long), r"the shape \(0,\), but must be one sentence"),
+        (torch.zeros(0, 4, dtype=torch.long), r"the shape \(0, 4\), but must be"),
+        (torch.zeros(2, 0, dtype=torch.long), r"the shape \(2, 0\), but must be"),
+        (torch.tensor(5), r"the shape \(\), but must be"),
+        (TOKENS[None], r"the shape \(1, 2, 4\), but must be"),
+        (TOKENS.float(), "tokens are torch.float32, but must be whole numbers"),
+        (TOKENS.bool(), "tokens are torch.bool, but must be whole numbers"),
+        (TOKENS + 6, "tokens from 6 to 13, the dictionary has 0 to 11: encode the text with the dict.txt"),
+        (TOKENS - 1, "tokens from -1 to 6, the dictionary has 0 to 11"),
+        (torch.zeros(11, dtype=torch.long), "an input has 11 tokens, the model has 10 positions: shorten it"),
+    ],
+)
+def test_inputs_that_cannot_be(tokens, message):
+    hub = hub_with(h=2)
+    for call in (hub.extract_features, lambda x: hub.predict("h", x)):
+        with pytest.raises(DataError, match=message):
+            call(tokens)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_every_kind_of_whole_number_will_do(dtype):
+    hub = hub_with()
+    assert torch.equal(hub.extract_features(TOKENS.to(dtype)), hub.extract_features(TOKENS))
+    assert torch.equal(hub.extract_features(TOKENS[0].to(dtype)), hub.extract_features(TOKENS[:1]))
+
+
+def test_text_that_cannot_be():
+    hub = hub_with()
+    with pytest.raises(DataError, match="needs a sentence, or two of a pair"):
+        hub.encode()
+    for topk in (0, 13):
+        with pytest.raises(DataError, match=rf"topk={topk}: the dictionary has 12 symbols"):
+            hub.fill_mask("w1 <mask>", topk=topk)
+    assert len(hub.fill_mask("w1 <mask>", topk=12)) == 12
+    with pytest.raises(DataError, match="an input has 12 tokens, the model has 10 positions"):
+        hub.fill_mask("<mask> " + "w1 " * 9)
+
+
+def test_a_fine_tuned_model_fills_no_masks():
+    with pytest.raises(OptionError, match=r"no language-model head.*the checkpoint of the pre-training"):
+        hub_with(masking=False).fill_mask("w1 <mask>")
