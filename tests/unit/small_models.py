@@ -82,6 +82,17 @@ TIED_OUTPUT = {"share_decoder_input_output_embed": True}
 OFF = {"duo_share_weights": "off", "duo_norm": "off", "duo_fusion": "off"}
 WIDER_DECODER = {"decoder_embed_dim": 12, "decoder_ffn_embed_dim": 10, "decoder_attention_heads": 3}
 
+#: of the Duo transformer: any two values of two switches meet at least once
+DUO_SWITCHES = [
+    {
+        **{"duo_share_weights": share, "duo_norm": norm, "duo_fusion": ("on", "off")[(i + j) % 2]},
+        **({}, TIED_OUTPUT, TIED)[(i + j) % 3],
+        **({}, PRE_LN)[(i + j // 2) % 2],
+    }
+    for i, share in enumerate(("off", "stream", "pair"))
+    for j, norm in enumerate(("off", "encoder", "decoder", "all"))
+]
+
 _ENCODER = {"encoder_embed_dim": 8, "encoder_ffn_embed_dim": 6, "encoder_layers": 2, "encoder_attention_heads": 2}
 _BERT = {**_ENCODER, "max_positions": 10}
 _GENERATOR = {"layers": 1, "embed_dim": 6, "ffn_embed_dim": 4, "attention_heads": 3}
@@ -94,7 +105,7 @@ class Architecture:
     """arch: its smallest preset. sizes: options of a tiny model. task: in fairseq. variants: every option that changes
     names, shapes or what is computed, at least once; the first is the model as its preset has it.
     matters: option -> another value with which weights of a checkpoint are another function, and what both must have
-    besides. The other options may differ from a checkpoint's.
+    besides. The other options may differ from a checkpoint's. golden: variants in the golden file (default: all).
     """
 
     arch: str
@@ -102,6 +113,7 @@ class Architecture:
     sizes: dict
     variants: dict
     matters: dict
+    golden: tuple = ()
 
     @property
     def model(self):
@@ -233,6 +245,10 @@ ARCHITECTURES = {
             **{"duo_streams": (1, {}), "duo_share_weights": ("pair", {}), "duo_fusion": ("off", {})},
             **{"no_token_positional_embeddings": (True, {}), **{name: (6, {}) for name in MAPPED}},
         },
+        (
+            *("default", "tied output, mapped", "all off, tied, mapped, pre-LN", "pair, norm in the encoder"),
+            *("norm all, pre-LN, gelu, learned", "eager, other widths, one table, pre-LN decoder", "one stream"),
+        ),
     ),
     "embinit_classifier": Architecture(
         "embinit_classifier",

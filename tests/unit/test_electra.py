@@ -164,22 +164,6 @@ def test_loss_and_all_gradients_equal_the_equations(options):
         assert (one - other).abs().max() <= 1e-10 * (1 + other.abs().max()), name
 
 
-def test_the_discriminators_loss_does_not_reach_the_generator():
-    model, batch = model_for(), batch_of(SENTENCES, MASKED)
-    masked = batch["target"].ne(PAD)
-    noise = uniform_noise(1, 0, [0, 1, 2], masked.shape[1])
-    output = model(**batch["net_input"], masked_tokens=masked, noise=noise)
-    output.logits.sum().backward()
-    own = {id(parameter) for parameter in model.encoder.parameters()}
-    assert all(parameter.grad is None for parameter in model.generator.parameters() if id(parameter) not in own)
-    table = model.encoder.sentence_encoder.embed_tokens.weight
-    through_both = table.grad.clone()
-    model.zero_grad()
-    features, _ = model.encoder(output.corrupted_tokens, masked_tokens=masked)
-    model.encoder.rtd_head(features).sum().backward()
-    assert torch.equal(table.grad, through_both)
-
-
 def test_a_draw_of_the_original_token_counts_as_original():
     model = model_for()
     with torch.no_grad():
@@ -390,21 +374,6 @@ def test_evenly_spaced_noise_gives_every_token_its_share():
     assert shares[NEVER] == 0
 
 
-@pytest.mark.parametrize("axis", ["updates", "sentences", "columns"])
-def test_draws_follow_the_softmax_along_every_axis(axis):
-    """Chi-square with 4 degrees of freedom: over 23.5 with probability 1e-4."""
-    size = 20_000
-    if axis == "updates":
-        noise = torch.cat([uniform_noise(1, update, [7], 1)[:, 0] for update in range(size)])
-    elif axis == "sentences":
-        noise = uniform_noise(1, 7, list(range(size)), 1)[:, 0]
-    else:
-        noise = uniform_noise(1, 7, [7], size)[0]
-    counts, expected = torch.bincount(draws(noise), minlength=6).numpy(), probabilities_of(LOGITS) * size
-    possible = expected > 0
-    assert (((counts - expected) ** 2)[possible] / expected[possible]).sum() < 23.5
-
-
 @given(st.lists(st.floats(-30, 30), min_size=3, max_size=9), st.sampled_from([0.0, 1e-7, 0.25, 0.5, LAST]))
 def test_what_has_no_probability_is_not_drawn(logits, noise):
     logits = torch.tensor(logits)
@@ -493,12 +462,6 @@ def test_generator_and_discriminator_share_their_embeddings(options):
     assert sum(p.numel() for p in model.parameters()) == sum(parts) - sum(p.numel() for p in sharing)
 
 
-def test_own_positions_have_the_generators_dimension_and_heads():
-    positions = model_for(rel_pos=True).generator.sentence_encoder.positions
-    assert positions.absolute.embed_positions.weight.shape == (13, 6)
-    assert positions.relative.embed_buckets.weight.shape == (33, 3)
-
-
 def test_options_of_positions_reach_both_networks():
     model = model_for(tupe_tie_cls=True, rel_pos=True)
     for part in (model.encoder, model.generator):
@@ -508,10 +471,6 @@ def test_options_of_positions_reach_both_networks():
         assert part.sentence_encoder.positions.reset == "paper"
     with pytest.raises(OptionError, match="--rel-pos belongs to"):
         model_for(position_encoding="added", rel_pos=True)
-
-
-def test_a_generator_of_the_same_dimension_needs_no_projection():
-    assert model_for(generator_embed_dim=8, generator_attention_heads=2).generator.sentence_encoder.embed_proj is None
 
 
 def tupe_with(network, **options):

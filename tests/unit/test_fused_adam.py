@@ -114,15 +114,6 @@ def test_what_the_kernel_does_not_take_is_left_to_fairseq(case):
         assert torch.equal(made(FusedAdam), made(Adam))
 
 
-def test_gradients_that_are_views_are_taken_as_they_are():
-    ours, theirs = parameters(torch.float32)[:1], parameters(torch.float32)[:1]
-    for params in (ours, theirs):
-        params[0].grad = torch.arange(35.0).view(5, 7).t()
-    FusedAdam(ours, **OPTIONS).step()
-    Adam(theirs, **OPTIONS).step()
-    torch.testing.assert_close(ours[0], theirs[0], rtol=1e-6, atol=1e-7)
-
-
 # ----- as an optimizer of fairseq
 
 

@@ -14,10 +14,9 @@ import tupe_transformer_reference
 
 pytest.importorskip("fairseq", reason="these are architectures of fairseq; install it with scripts/setup.sh")
 from fairseq.models.transformer import TransformerModel, base_architecture, transformer_iwslt_de_en
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from small_models import (
     ARCHITECTURES,
+    DUO_SWITCHES,
     EOS,
     MAPPED,
     OFF,
@@ -41,7 +40,6 @@ STATEMENTS = {"tupe_transformer": tupe_transformer_reference, "duo_transformer":
 TUPE, DUO = (ARCHITECTURES[name] for name in STATEMENTS)
 SOURCES = [[4, 5, 6, 7, 8, 9, EOS], [10, 4, EOS], [7, 7, 12, 5, EOS]]
 PREVIOUS = [[EOS, 6, 9, 4], [EOS, 5, 5, 8, 11, 4, 13, 6], [EOS]]
-TIES = {"untied": {}, "tied": TIED_OUTPUT, "all": TIED}
 RATES = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
 CASES = {variant: case for variant, case in VARIANTS.items() if case[0] in STATEMENTS}
 each_variant = pytest.mark.parametrize(("name", "options"), CASES.values(), ids=CASES)
@@ -74,18 +72,9 @@ def test_logits_and_gradients_equal_the_equations_whatever_the_padding(name, opt
     assert_same_values_and_gradients(model, ours, expected_logits(name, model))
 
 
-#: every pair of values of two switches meets at least once
-SWITCHES = [
-    (share, norm, ("on", "off")[(i + j) % 2], list(TIES)[(i + j) % 3], ({}, PRE_LN)[(i + j // 2) % 2])
-    for i, share in enumerate(("off", "stream", "pair"))
-    for j, norm in enumerate(("off", "encoder", "decoder", "all"))
-]
-
-
-@pytest.mark.parametrize(("share", "norm", "fusion", "ties", "order"), SWITCHES, ids=str)
-def test_combinations_of_the_switches_of_the_duo_transformer(share, norm, fusion, ties, order):
-    switches = {"duo_share_weights": share, "duo_norm": norm, "duo_fusion": fusion}
-    model = DUO.randomised(**switches, **TIES[ties], **order)
+@pytest.mark.parametrize("switches", DUO_SWITCHES, ids=str)
+def test_combinations_of_the_switches_of_the_duo_transformer(switches):
+    model = DUO.randomised(**switches)
     sources, previous = SOURCES[1:], PREVIOUS[::2]
     expected = expected_logits("duo_transformer", model, sources, previous)
     assert_same_values_and_gradients(model, logits_of(model, sources, previous, left_source=True), expected)
@@ -101,27 +90,6 @@ def test_dropout_acts_where_the_transformer_has_it(name, options, monkeypatch):
     for training in (True, False):
         ours = logits_of(model.train(training))
         torch.testing.assert_close(ours, expected_logits(name, model), rtol=1e-11, atol=1e-12)
-
-
-word = st.integers(3, 14)
-sentence = st.lists(word, min_size=0, max_size=9).map(lambda words: [*words, EOS])
-
-
-@each_model
-@settings(deadline=None, max_examples=25)
-@given(
-    pairs=st.lists(st.tuples(sentence, st.lists(word, max_size=8)), min_size=1, max_size=4),
-    left_source=st.booleans(),
-    left_target=st.booleans(),
-    extra=st.integers(0, 3),
-)
-def test_any_sentence_is_computed_alike_in_any_batch(name, pairs, left_source, left_target, extra):
-    model = ARCHITECTURES[name].randomised()
-    sources, previous = [pair[0] for pair in pairs], [[EOS, *pair[1]] for pair in pairs]
-    with torch.no_grad():
-        together = logits_of(model, sources, previous, left_source, left_target, max(map(len, sources)) + extra)
-        alone = torch.cat([logits_of(model, [s], [p]) for s, p in zip(sources, previous)])
-    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-10)
 
 
 @each_variant
@@ -253,35 +221,7 @@ def test_sentences_that_are_too_long_are_refused_by_the_name_of_the_flag(name):
 # ---- What options make of it ----------------------------------------------------------------------------------------
 
 
-@each_model
-def test_every_option_arrives(name):
-    given = {"encoder_embed_dim": 8, "encoder_ffn_embed_dim": 6, "encoder_layers": 1, "encoder_attention_heads": 4}
-    given |= {"decoder_embed_dim": 12, "decoder_ffn_embed_dim": 10, "decoder_layers": 3, "decoder_attention_heads": 3}
-    given |= {**PRE_LN, **TIED_OUTPUT, "no_scale_embedding": True, "activation_fn": "gelu", "attention_kernel": "eager"}
-    given |= {**RATES, "max_source_positions": 30, "max_target_positions": 40}
-    given |= {"rel_pos": True, "rel_pos_bins": 16, "max_rel_pos": 20} if name == "tupe_transformer" else MAPPED | OFF
-    model = ARCHITECTURES[name].build(task_of(6, 9), **given)
-    for side, sizes in ((model.encoder, (8, 6, 4, 1)), (model.decoder, (12, 10, 3, 3))):
-        layer = side.cfg.layer
-        assert (layer.embed_dim, layer.ffn_embed_dim, layer.num_heads, len(side.layers)) == sizes
-        assert (layer.dropout, layer.attention_dropout, layer.activation_dropout) == (0.1, 0.2, 0.3)
-        assert (layer.activation, layer.normalize_before, side.cfg.attention_kernel) == ("gelu", True, "eager")
-        assert side.cfg.embed_scale == 1.0 if name == "duo_transformer" else side.embed_scale == 1.0
-    assert model.decoder.layers[0].encoder_attn.kv_proj.weight.shape[-2:] == (24, 8)
-    assert model.max_positions() == (30, 40)
-    if name == "tupe_transformer":
-        for side, both_ways in ((model.encoder, True), (model.decoder, False)):
-            relative = side.positions.relative
-            assert (relative.num_buckets, relative.max_distance, relative.bidirectional) == (16, 20, both_ways)
-        assert model.decoder.output_projection.weight is model.decoder.embed_tokens.weight
-
-
-def test_where_the_duo_transformer_norms_and_what_it_shares():
-    for norm, expected in (("off", (0, 0)), ("encoder", (1, 0)), ("decoder", (0, 1)), ("all", (1, 1))):
-        model = DUO.build(duo_norm=norm)
-        assert (model.encoder.cfg.streams.duo_norm, model.decoder.cfg.streams.duo_norm) == expected
-    for share in ("stream", "pair", "off"):
-        assert DUO.build(duo_share_weights=share).encoder.cfg.streams.share_weights == share
+def test_names_of_sharing_and_tables_of_the_duo_transformer():
     parameters = [dict(DUO.build(duo_share_weights=share).named_parameters()) for share in ("on", "stream")]
     assert all(torch.equal(value, parameters[1][key]) for key, value in parameters[0].items())
     model = DUO.build(no_token_positional_embeddings=True)
@@ -432,13 +372,6 @@ def test_sizes_are_fairseqs_plus_positions(size, fairseqs):
         theirs = stock(fairseqs)
     ours, expected = (sum(p.numel() for p in each.parameters()) for each in (model, theirs))
     assert ours == expected + 2 * (1024 * 512 + 2 * 512 + 2 * (512 * 512 + 512))
-
-
-def test_the_decoder_follows_the_encoder():
-    cfg = preset("tupe_transformer_iwslt_de_en", encoder_ffn_embed_dim=6)
-    assert (cfg.encoder_ffn_embed_dim, cfg.decoder_ffn_embed_dim, cfg.decoder_attention_heads) == (6, 1024, 4)
-    assert TUPE.build().decoder.layers[0].fc1.weight.shape == (6, 8)
-    assert DUO.build().decoder.layers[0].fc1.weight.shape == (6, 8)
 
 
 def same_distribution(ours, theirs):
