@@ -134,6 +134,13 @@ def make(folder: Path, family: str, words=WORDS, fillers=0, other=None, flags=""
     return checkpoint
 
 
+def lowered(model) -> None:
+    """A tweak: all output biases -20."""
+    for name, parameter in model.named_parameters():
+        if name.endswith(("lm_head.bias", "fc_out.bias")):
+            parameter.fill_(-20.0)
+
+
 def moments(model) -> dict:
     """Of Adam after a step with random gradients."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
@@ -166,12 +173,13 @@ def ids(symbols, dictionary):
     return [dictionary.index(symbol) for symbol in symbols]
 
 
-def before_and_after(checkpoint, source="w3 w1 w8 </s>", target="w0 w5 w2 w2 w7"):
-    """Logits of the old model for the same symbols, of the new one in the same order, and those of the new words."""
-    target = (
-        target if target.startswith("[") else f"{'</s>' if hasattr(checkpoint.model, 'decoder') else '<s>'} {target}"
-    )
-    model, task = as_fairseq(checkpoint)
+def before_and_after(checkpoint, source="w3 w1 w8 </s>", target="w0 w5 w2 w2 w7", loaded=None):
+    """Logits of the old model for the same symbols, of the new one in the same order, and those of the new words.
+
+    loaded: what `as_fairseq` has returned."""
+    if not target.startswith("["):
+        target = f"{'</s>' if hasattr(checkpoint.model, 'decoder') else '<s>'} {target}"
+    model, task = loaded or as_fairseq(checkpoint)
     found = []
     for made, known in ((checkpoint.model, checkpoint.task), (model, task)):
         dictionaries = known.source_dictionary, known.target_dictionary or known.source_dictionary
@@ -192,17 +200,10 @@ def divergence(old, new):
 
 
 def argv(checkpoint, *more, words=NEW):
-    (checkpoint.folder / "new.txt").write_text("".join(f"{word}\n" for word in words))
-    files = ["--checkpoint", checkpoint.path, "--dict", checkpoint.dictionary]
-    return [
-        "expand-vocab",
-        *files,
-        "--words",
-        str(checkpoint.folder / "new.txt"),
-        "--output",
-        str(checkpoint.output),
-        *more,
-    ]
+    new = checkpoint.folder / "new.txt"
+    new.write_text("".join(f"{word}\n" for word in words))
+    files = {"checkpoint": checkpoint.path, "dict": checkpoint.dictionary, "words": new, "output": checkpoint.output}
+    return ["expand-vocab", *(str(part) for flag, path in files.items() for part in (f"--{flag}", path)), *more]
 
 
 def text_of(checkpoint, text=TEXT, name="text"):

@@ -1,8 +1,9 @@
-"""Where new words go, and the files they come from. Oracle: fairseq's own Dictionary, which reads what we write."""
+"""Words, pieces and options of an expansion, and where new words go. Oracle: fairseq's own Dictionary."""
 
 from __future__ import annotations
 
 import bz2
+import math
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.expand.request import cut_words, read_words, segmenter
+from embinit_fairseq.expand.request import Request, check_options, cut_words, read_words, segmenter
 from embinit_fairseq.expand.state import averaged_rows, new_dictionary, place_words
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 APPENDED = ["<mask>", "[de]", "[en]", "[cs]"]
 TAKEN = {*Dictionary().symbols, *APPENDED, "madeupword0000"}
 LETTERS = st.characters(min_codepoint=33, max_codepoint=0x24F, exclude_characters="\x7f\x85\xa0\xad")
@@ -82,9 +83,6 @@ def test_what_is_averaged(tmp_path):
         averaged_rows(read_dictionary(path), 1, "words")
 
 
-# --- the list of words
-
-
 def write(path, text):
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
     return str(path)
@@ -101,31 +99,27 @@ def test_words_and_pieces(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "parts"),
     [
-        ("sam\nbilbo\n", r"new\.txt:2: the dictionary has 'bilbo' already; remove the line"),
-        ("<mask>\n", r"new\.txt:1: the dictionary has '<mask>' already"),
-        ("sam\nfrodo\nsam\n", r"new\.txt:3: 'sam' stands in line 1 already"),
-        ("sam frodo\n", r"new\.txt:1: 'sam frodo' is not one word; write one a line"),
-        ("a\u2009b\n", r"new\.txt:1: .* is not one word"),
-        ("\tpiece\n", r"new\.txt:1: '' is not one word"),
-        ("madeupword0012\n", r"new\.txt:1: .* rows without a meaning"),
-        ("\n \n", "no word in it; write one new word a line"),
-        ("", "no word in it"),
-        (b"sam\n\xff\n", r"new\.txt:2: not UTF-8"),
+        ("sam\nbilbo\n", ["new.txt:2: ", "'bilbo'", "remove"]),
+        ("<mask>\n", ["new.txt:1: ", "'<mask>'"]),
+        ("sam\nfrodo\nsam\n", ["new.txt:3: ", "'sam'", "line 1"]),
+        ("sam frodo\n", ["new.txt:1: ", "'sam frodo'", "one a line"]),
+        ("a\u2009b\n", ["new.txt:1: ", "not one word"]),
+        ("\tpiece\n", ["new.txt:1: ''"]),
+        ("madeupword0012\n", ["new.txt:1: ", "another name"]),
+        ("\n \n", ["--words", "one new word a line"]),
+        ("", ["--words", "no word"]),
+        (b"sam\n\xff\n", ["new.txt:2: not UTF-8"]),
+        (None, ["--words", "new.txt: no such file"]),
     ],
 )
-def test_mistakes_in_the_list_name_the_line(tmp_path, text, expected):
-    with pytest.raises(DataError, match=expected):
-        read_words(write(tmp_path / "new.txt", text), {"bilbo", "<mask>"})
-
-
-def test_a_list_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match=r"--words .*nowhere: no such file"):
-        read_words(str(tmp_path / "nowhere"), set())
-
-
-# --- pieces
+def test_mistakes_in_the_list_name_the_line(tmp_path, text, parts):
+    if text is not None:
+        write(tmp_path / "new.txt", text)
+    with pytest.raises(DataError) as error:
+        read_words(str(tmp_path / "new.txt"), {"bilbo", "<mask>"})
+    assert all(part in str(error.value) for part in parts), error.value
 
 
 def test_pieces_of_subword_nmt(tmp_path):
@@ -173,3 +167,35 @@ def test_files_that_cut_nothing(tmp_path):
     with pytest.raises(OptionError, match="give the one"):
         segmenter(broken, broken)
     assert segmenter(None, None) is None
+
+
+# --- options
+
+
+def request(**options):
+    return Request("c.pt", "dict.txt", "new.txt", **{"method": "gaussian", "output": "out", **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "avg", "noise_scale": 0.1},
+        {"noise_scale": -1e-9},
+        {"noise_scale": 1e10},
+        {"noise_scale": math.nan},
+        {"seed": -1},
+        {"seed": 2**64},
+        {"average_over": "none"},
+        {"method": "mean"},
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be_used(options):
+    flag, value = list(options.items())[-1]
+    with pytest.raises(OptionError, match=f"--{flag.replace('_', '-')} {value}".replace("+", r"\+")):
+        check_options(request(**options))
+
+
+def test_options_at_their_limits():
+    for options in ({"noise_scale": 0.0}, {"noise_scale": 9.9e9}, {"seed": 0}, {"seed": 2**64 - 1}):
+        check_options(request(**options))
