@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from embinit_fairseq.cli.main import main
 from embinit_fairseq.modules.encoder_layer import LayerConfig
 from embinit_fairseq.modules.position_encoding import AddedPositions, RelativePositions, untied_positions
 from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEncoder
@@ -70,3 +71,11 @@ def write_dictionary(folder: Path, words: list[str] = WORDS) -> str:
     """dict.txt of WORDS."""
     (folder / "dict.txt").write_text("".join(f"{word} 5\n" for word in words))
     return str(folder / "dict.txt")
+
+
+def failure(capsys, *argv: str) -> str:
+    """The one line of an `embinit plot` that fails."""
+    assert main(["plot", *argv]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1), captured.err
+    return captured.err

@@ -1,8 +1,10 @@
-"""`embinit convert-tupe`: what is renamed and inferred. Outputs of the models: tests/integration."""
+"""`embinit convert-tupe`: what is renamed and inferred, the dictionary, the folder. Outputs: tests/integration."""
 
 from __future__ import annotations
 
-import random
+import io
+import json
+import os
 from collections import OrderedDict
 from pathlib import Path
 
@@ -11,8 +13,13 @@ import pytest
 import torch
 from authors_tupe import ENCODER
 from convert_tupe_files import SYMBOLS, Files, left_in
+from fairseq.data import Dictionary
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.cli.main import main
+from embinit_fairseq.convert_tupe.convert import convert_dictionary
+from embinit_fairseq.errors import OptionError
 
 
 @pytest.fixture
@@ -55,34 +62,26 @@ def test_a_checkpoint_that_was_written_on_a_gpu(files, monkeypatch):
     files.convert(checkpoint)
 
 
-@pytest.mark.parametrize("rel_pos", [False, True])
-@pytest.mark.parametrize("emb_norm", [False, True])
-@pytest.mark.parametrize("pre_ln", [False, True])
+@pytest.mark.parametrize(
+    ("rel_pos", "emb_norm", "pre_ln"), [(True, True, False), (True, False, True), (False, True, True)]
+)
 def test_options_come_from_names_and_shapes(files, rel_pos, emb_norm, pre_ln):
     weights = authors.make_weights(SYMBOLS, 8, 10, 3, 9, rel_pos, emb_norm, pre_ln)
-    wrong = authors.make_args(weights, rel_pos=not rel_pos, embedding_normalize=not emb_norm, encoder_layers=12)
-    files.convert(files.save(weights, wrong))
+    wrong = {"rel_pos": not rel_pos, "embedding_normalize": not emb_norm, "encoder_layers": 12, "max_rel_pos": 77}
+    record = files.convert(files.save(weights, authors.make_args(weights, **wrong)))
     cfg = files.written()["cfg"]
     assert cfg["task"]["tokens_per_sample"] == 9  # 12 in its args: the model takes no more than it has positions
     model = cfg["model"]
     expected = {"rel_pos": rel_pos, "embedding_normalize": emb_norm, "encoder_normalize_before": pre_ln}
     expected |= {"encoder_layers": 3, "encoder_embed_dim": 8, "encoder_ffn_embed_dim": 10, "max_positions": 9}
     expected |= {"encoder_attention_heads": 2, "dropout": 0.2, "attention_dropout": 0.15, "pooler_dropout": 0.05}
-    expected |= {"rel_pos_bins": 32, "max_rel_pos": 128, "activation_fn": "gelu", "tupe_reset": "official"}
+    expected |= {"rel_pos_bins": 32, "activation_fn": "gelu", "tupe_reset": "official"}
+    expected["max_rel_pos"] = 77 if rel_pos else 128  # TUPE-A has no use for a distance
     assert {name: model[name] for name in expected} == expected
-
-
-def test_tupe_a_has_no_use_for_a_distance(files):
-    weights = authors.make_weights(SYMBOLS, rel_pos=False)
-    record = files.convert(files.save(weights, authors.make_args(weights, max_rel_pos=7)))
-    assert "--max-rel-pos" not in record["train_with"]
-    assert files.written()["cfg"]["model"]["max_rel_pos"] == 128
-
-
-def test_the_flags_build_the_model(files):
-    record = files.convert(files.save(authors.make_weights(SYMBOLS, emb_norm=False)))
-    assert record["train_with"].startswith("--arch tupe_base --rel-pos --encoder-layers 2 --encoder-embed-dim 8 ")
-    assert "--embedding-normalize" not in record["train_with"]
+    flags = record["train_with"]
+    assert flags.startswith("--arch tupe_base --rel-pos --max-rel-pos 77 --encoder-layers 3 ") == rel_pos
+    given = ("--max-rel-pos" in flags, "--embedding-normalize" in flags, "--encoder-normalize-before" in flags)
+    assert given == (rel_pos, emb_norm, pre_ln)
 
 
 @pytest.mark.parametrize(
@@ -154,35 +153,133 @@ def test_fine_tuned(files, regression):
 def test_labels_of_a_fine_tuned_model(files):
     weights = authors.make_weights(SYMBOLS, classes=3)
     checkpoint = files.save(weights, authors.make_args(weights, **authors.fine_tuned()))
-    labels = authors.write_dictionary(
-        files.folder / "labels.txt", [("1", 9), ("0", 8), ("2", 5), ("madeupword0000", 0)]
-    )
+    entries = [("1", 9), ("0", 8), ("2", 5), ("madeupword0000", 0)]
+    labels = authors.write_dictionary(files.folder / "labels.txt", entries)
     files.convert(checkpoint, label_dictionary=labels)
     assert (Path(files.output) / "label/dict.txt").read_text() == Path(labels).read_text()
-    short = authors.write_dictionary(files.folder / "short.txt", [("1", 9), ("0", 8)])
-    with pytest.raises(DataError, match=r"short\.txt: 2 labels.*3 classes.*--label-dict"):
-        files.convert(checkpoint, label_dictionary=short, force=True)
-    long = authors.write_dictionary(files.folder / "long.txt", [(str(label), 1) for label in range(4)])
-    with pytest.raises(DataError, match=r"long\.txt: 4 labels.*3 classes.*--label-dict"):
-        files.convert(checkpoint, label_dictionary=long, force=True)
 
 
-@pytest.mark.parametrize("regression", [None, True])
-def test_labels_for_a_model_without_classes(files, regression):
-    weights = authors.make_weights(SYMBOLS, classes=1 if regression else 0)
-    changes = authors.fine_tuned(regression_target=True) if regression else {}
-    checkpoint = files.save(weights, authors.make_args(weights, **changes))
-    with pytest.raises(OptionError, match=r"--label-dict .*theirs\.txt: this model predicts no classes"):
-        files.convert(checkpoint, label_dictionary=files.dictionary)
+# --- the dictionary: the same symbol at the same id
 
 
-def test_reading_the_file_does_not_disturb_global_random_states(files):
-    torch.manual_seed(5)
-    random.seed(5)
-    expected = (torch.rand(1), random.random())
-    torch.manual_seed(5)
-    random.seed(5)
-    checkpoint = str(files.folder / "ref.pt")
-    authors.save(checkpoint, authors.make_weights(SYMBOLS), None)
-    files.convert(checkpoint)
-    assert (torch.rand(1), random.random()) == expected
+FUZZ = settings(
+    max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<file>", "<email>", "<url>"]
+SYMBOL = st.text(st.characters(blacklist_categories=("Cs", "Zs", "Zl", "Zp", "Cc")), min_size=1, max_size=4)
+
+
+def their_ids(entries) -> dict[str, int]:
+    """Their Dictionary: seven specials, the lines (of a symbol that stands twice the last counts), `<mask>`."""
+    symbols = [*SPECIALS, *(symbol for symbol, _ in entries)]
+    if "<mask>" not in symbols:
+        symbols.append("<mask>")
+    return {symbol: number for number, symbol in enumerate(symbols)}, len(symbols)
+
+
+def fairseq_ids(text) -> tuple[dict[str, int], int]:
+    dictionary = Dictionary()
+    dictionary.add_from_file(io.StringIO(text))
+    dictionary.add_symbol("<mask>")  # as masked_lm and sentence_prediction do
+    return dictionary.indices, len(dictionary)
+
+
+@FUZZ
+@given(
+    st.lists(
+        st.tuples(SYMBOL | st.sampled_from([*SPECIALS, "<mask>", "a", "madeupword0000"]), st.integers(0, 10**9)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_ids_agree(tmp_path, entries):
+    ids, size = their_ids(entries)
+    path = authors.write_dictionary(tmp_path / "theirs.txt", entries)
+    converted = convert_dictionary(path, size)
+    assert converted.added == 3
+    assert fairseq_ids(converted.text) == (ids, size)
+
+
+def test_the_usual_file_gets_three_lines(tmp_path):
+    entries = authors.words_of_dictionary(24)
+    path = authors.write_dictionary(tmp_path / "theirs.txt", entries)
+    converted = convert_dictionary(path, 25)
+    lines = converted.text.splitlines()
+    assert lines[:4] == ["<file> 1", "<email> 1", "<url> 1", "w0 100"]
+    assert lines[-2:] == ["madeupword0000 0", "madeupword0001 0"]
+    assert (len(lines), converted.added) == (len(entries) + 3, 3)
+
+
+def test_a_converted_file_is_not_shifted_again(tmp_path):
+    entries = [*((symbol, 1) for symbol in SPECIALS[4:]), *authors.words_of_dictionary(24)]
+    path = authors.write_dictionary(tmp_path / "dict.txt", entries)
+    converted = convert_dictionary(path, 25)
+    assert converted.added == 0
+    assert converted.text == (tmp_path / "dict.txt").read_text()
+    assert fairseq_ids(converted.text)[0]["w0"] == 7
+
+
+def test_the_number_of_rows_decides_what_a_file_is(tmp_path):
+    """Words that are spelled like the specials: with three rows more, the file is theirs as it stands."""
+    entries = [*((symbol, 1) for symbol in SPECIALS[4:]), *authors.words_of_dictionary(24)]
+    path = authors.write_dictionary(tmp_path / "dict.txt", entries)
+    converted = convert_dictionary(path, 28)
+    assert converted.added == 3
+    assert converted.text.splitlines()[3] == "<file> 1 #fairseq:overwrite"
+    assert fairseq_ids(converted.text) == their_ids(entries)
+    # and what comes out is recognised
+    (tmp_path / "again.txt").write_text(converted.text)
+    assert convert_dictionary(str(tmp_path / "again.txt"), 28).text == converted.text
+
+
+def test_windows_and_no_last_newline(tmp_path):
+    (tmp_path / "dict.txt").write_bytes(b"a 1\r\nb 1")
+    assert convert_dictionary(str(tmp_path / "dict.txt"), 10).text.endswith("\na 1\nb 1\n")
+
+
+# --- the command
+
+
+def command(files, checkpoint, *more) -> int:
+    return main(
+        ["convert-tupe", "--checkpoint", checkpoint, "--dict", files.dictionary, "--output", files.output, *more]
+    )
+
+
+def test_json_into_a_folder_that_is_a_link(files, capsys):
+    (files.folder / "real").mkdir()
+    os.symlink(files.folder / "real", files.folder / "out")
+    assert command(files, files.save(fp16=True), "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    expected = {"task": "masked_lm", "rel_pos": True, "num_symbols": SYMBOLS, "specials_added": 3, "num_updates": 7}
+    assert {name: record[name] for name in expected} == expected
+    assert Path(files.output).is_symlink()
+    assert left_in(files.folder / "real") == ["dict.txt", "model.pt"]
+
+
+def test_for_people(files, capsys):
+    weights = authors.make_weights(SYMBOLS, rel_pos=False, classes=3)
+    checkpoint = files.save(weights, authors.make_args(weights, **authors.fine_tuned()), fp16=True)
+    assert command(files, checkpoint) == 0
+    text = capsys.readouterr().out
+    for part in (
+        *("TUPE-A, 7 updates (2 layers, width 8", "float16, written as float32", "3 classes", "<url> added"),
+        *("--label-dict gives the real ones", "the optimiser's state", "label/dict.txt", "--arch tupe_base"),
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        (["--heads", "0"], "--heads must be at least 1"),
+        (["--heads", "4"], "differ"),
+        (["--label-dict", "x"], "--label"),
+    ],
+)
+def test_errors_are_one_line(files, capsys, extra, expected):
+    assert command(files, files.save(), *extra) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert captured.err.startswith("embinit convert-tupe: error: ")
+    assert expected in captured.err

@@ -14,8 +14,8 @@ from convert_tupe_files import SYMBOLS, Files, left_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.convert_tupe.convert import convert_tupe
-from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError
+from embinit_fairseq.convert_tupe.convert import convert_dictionary
+from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
 
 FUZZ = settings(
     max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -54,13 +54,6 @@ def test_meters_are_empty_classes_and_only_they_are_added(files):
         files.convert(str(files.folder / "other.pt"))
 
 
-def test_a_pytorch_that_cannot_read_it_safely(files, monkeypatch):
-    checkpoint = files.save()
-    monkeypatch.delattr(torch.serialization, "add_safe_globals")
-    with pytest.raises(CheckpointError, match=r"PyTorch 2\.4"):
-        files.convert(checkpoint)
-
-
 def test_the_allow_list_is_left_as_it_was(files):
     before = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
@@ -79,6 +72,10 @@ def without(name):
 
 def reshaped(name, *shape):
     return lambda weights: weights.update({name: torch.zeros(shape)})
+
+
+def nan_in(name, value):
+    return lambda weights: weights[ENCODER + name].view(-1)[3:4].fill_(value)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +98,8 @@ def reshaped(name, *shape):
         (lambda weights: weights.update({ENCODER + "pos_ln.bias": [1.0]}), "pos_ln.bias is a list"),
         (lambda weights: weights.update({ENCODER + "pos_ln.bias": torch.arange(8)}), "torch.int64"),
         (lambda weights: weights.clear(), r"pos\.weight.*holds nothing"),
+        (nan_in("embed_tokens.weight", float("nan")), "embed_tokens.weight holds NaN or infinity; .*earlier"),
+        (nan_in("pos_ln.bias", float("-inf")), "pos_ln.bias holds NaN or infinity"),
     ],
 )
 def test_state_dicts_that_are_not_theirs(files, change, expected):
@@ -145,12 +144,6 @@ def test_files_of_something_else(files, content, expected):
         files.convert(str(files.folder / "ref.pt"))
 
 
-def test_ours_is_not_converted_twice(files):
-    files.convert()
-    with pytest.raises(CheckpointError, match="nothing to convert"):
-        convert_tupe(f"{files.output}/model.pt", f"{files.output}/dict.txt", str(files.folder / "again"))
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -166,30 +159,34 @@ def test_ours_is_not_converted_twice(files):
         ({"tokens_per_sample": 0}, "tokens_per_sample is 0, not at least 1"),
         ({"sample_break_mode": "never"}, "sample_break_mode is 'never'"),
         ({"task": "sentence_prediction"}, "without a classification head"),
+        ({"init_token": SYMBOLS}, "_token is .*, not from 0 to 16"),
+        ({"separator_token": -1}, "_token is .*, not from 0 to 16"),
     ],
 )
 def test_options_that_cannot_be(files, changes, expected):
-    weights = authors.make_weights(SYMBOLS)
+    classes = any(name.endswith("_token") for name in changes)
+    weights = authors.make_weights(SYMBOLS, classes=3 if classes else 0)
+    args = authors.make_args(weights, **(authors.fine_tuned(**changes) if classes else changes))
     with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{expected}"):
-        files.convert(files.save(weights, authors.make_args(weights, **changes)))
+        files.convert(files.save(weights, args))
     assert left_in(files.folder) == ["ref.pt", "theirs.txt"]
 
 
-@pytest.mark.parametrize("changes", [{"init_token": SYMBOLS}, {"separator_token": -1}])
-def test_symbols_that_the_dictionary_does_not_have(files, changes):
-    weights = authors.make_weights(SYMBOLS, classes=3)
-    with pytest.raises(CheckpointError, match=r"_token is .*, not from 0 to 16"):
-        files.convert(files.save(weights, authors.make_args(weights, **authors.fine_tuned(**changes))))
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("name", ["embed_tokens.weight", "pos_ln.bias", "layers.1.self_attn.in_proj_weight"])
-def test_weights_that_are_not_finite(files, name, value):
-    weights = authors.make_weights(SYMBOLS)
-    weights[ENCODER + name].view(-1)[3] = value
-    with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{name} holds NaN or infinity; .*earlier"):
-        files.convert(files.save(weights))
-    assert left_in(files.folder) == ["ref.pt", "theirs.txt"]
+@pytest.mark.parametrize(
+    ("classes", "regression", "labels", "expected"),
+    [
+        (3, False, 2, r"labels\.txt: 2 labels.*3 classes.*--label-dict"),
+        (3, False, 4, r"labels\.txt: 4 labels.*3 classes.*--label-dict"),
+        (1, True, 1, r"--label-dict .*labels\.txt: this model predicts no classes"),
+        (0, None, 1, r"--label-dict .*labels\.txt: this model predicts no classes"),
+    ],
+)
+def test_labels_that_do_not_fit(files, classes, regression, labels, expected):
+    weights = authors.make_weights(SYMBOLS, classes=classes)
+    changes = {} if regression is None else authors.fine_tuned(regression_target=regression)
+    file = authors.write_dictionary(files.folder / "labels.txt", [(str(label), 1) for label in range(labels)])
+    with pytest.raises((DataError, OptionError), match=expected):
+        files.convert(files.save(weights, authors.make_args(weights, **changes)), label_dictionary=file)
 
 
 def test_missing_files(files):
@@ -217,3 +214,31 @@ def test_damaged_files(tmp_path, data):
     except EmbinitError:
         return
     assert len(files.written()["model"]) == len(authors.make_weights(SYMBOLS))
+
+
+# --- dictionaries
+
+
+@pytest.mark.parametrize("change", [-4, -3, -1, 1, 3])
+def test_a_dictionary_of_another_model(tmp_path, change):
+    path = authors.write_dictionary(tmp_path / "theirs.txt", authors.words_of_dictionary(24))
+    with pytest.raises(DataError, match=r"theirs\.txt: 17 lines make 25 symbols.*has \d+ rows; give --dict"):
+        convert_dictionary(path, 25 + change)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        *((text, 1) for text in (b"word\n", b"the x\n", b"the 1.5\n", "the \u00b2\n".encode(), b"\xff 1\n")),
+        (b"the 1\n\na 1\n", 2),
+        (b"", None),
+        (None, None),
+    ],
+)
+def test_files_that_are_no_dictionary(tmp_path, content, line):
+    if content is None:
+        (tmp_path / "dict.txt").mkdir()
+    else:
+        (tmp_path / "dict.txt").write_bytes(content)
+    with pytest.raises(DataError, match=rf"dict\.txt:{line}: " if line else r"dict\.txt"):
+        convert_dictionary(str(tmp_path / "dict.txt"), 9)

@@ -17,43 +17,46 @@ def close(ours, expected, tolerance=1e-12):
     torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.fixture
-def make(tmp_path):
-    return lambda *arguments, **options: trained(tmp_path, *arguments, fillers=2, **options)
+@pytest.fixture(scope="module")
+def make(tmp_path_factory):
+    """Trained models in double precision, each built once; a test may read them only."""
+    made = {}
+
+    def call(*arguments, **options):
+        key = str((arguments, options))
+        if key not in made:
+            made[key] = trained(tmp_path_factory.mktemp("c"), *arguments, fillers=2, **options)
+        made[key].model.eval().zero_grad()
+        return made[key]
+
+    return call
 
 
-@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_equals_fairseq(make, variant, kernel):
-    """Logits, hidden states and gradients of a padded batch."""
-    found = make(*VARIANTS[variant][:2])
-    model = exported(found, kernel)
+def test_every_variant_equals_fairseq_and_the_equations(make, variant):
+    """Logits, hidden states and gradients of a padded batch; the plain statement sees a sentence at a time."""
+    *options, equations = VARIANTS[variant]
+    found = make(*options)
     logits, extra = found.model(IDS, return_all_hiddens=True)
-    output = model(IDS, attention_mask=REAL.long(), output_hidden_states=True)
-    close(output.logits[REAL], logits[REAL])
-    assert len(output.hidden_states) == len(extra["inner_states"]) == 3
-    for ours, theirs in zip(output.hidden_states, extra["inner_states"]):
-        close(ours[REAL], theirs[REAL])
     labels = torch.where(REAL & (IDS != 0), IDS, -100)
-    output = model(IDS, attention_mask=REAL, labels=labels)
     loss = torch.nn.functional.cross_entropy(logits[labels != -100], labels[labels != -100])
-    close(output.loss.double(), loss, 1e-6)  # in single precision, as transformers does
-    output.loss.backward()
     loss.backward()
     theirs = dict(found.model.encoder.sentence_encoder.named_parameters())
-    for name, parameter in model.tupe.named_parameters():
-        expected = theirs[name].grad
-        assert expected is not None, name
-        assert (parameter.grad - expected).abs().max() <= 1e-6 * (1 + expected.abs().max()), name
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_is_the_equations(make, variant):
-    """Against the plain statement, a sentence at a time; the model sees them padded."""
-    *options, equations = VARIANTS[variant]
-    model = exported(make(*options))
-    w = dict(model.tupe.state_dict())
-    features = model.tupe(IDS, attention_mask=REAL.long()).last_hidden_state
+    for kernel in ("sdpa", "eager"):
+        model = exported(found, kernel)
+        output = model(IDS, attention_mask=REAL.long(), output_hidden_states=True)
+        close(output.logits[REAL], logits[REAL])
+        assert len(output.hidden_states) == len(extra["inner_states"]) == 3
+        for one, other in zip(output.hidden_states, extra["inner_states"]):
+            close(one[REAL], other[REAL])
+        output = model(IDS, attention_mask=REAL, labels=labels)
+        close(output.loss.double(), loss, 1e-6)  # in single precision, as transformers does
+        output.loss.backward()
+        for name, parameter in model.tupe.named_parameters():
+            expected = theirs[name].grad
+            assert expected is not None, name
+            assert (parameter.grad - expected).abs().max() <= 1e-6 * (1 + expected.abs().max()), name
+    w, features = dict(model.tupe.state_dict()), model.tupe(IDS, attention_mask=REAL.long()).last_hidden_state
     for row, length in enumerate(REAL.sum(1).tolist()):
         expected = tupe_reference.encode(w, IDS[row, :length], 2, **equations)[-1]
         close(features[row, :length], expected, 1e-10)
@@ -124,15 +127,12 @@ def test_regression(make):
     assert (model.config.problem_type, model.config.num_labels) == ("regression", 1)
 
 
-@pytest.mark.parametrize("arch", ["electra_tiny", "electra_tupe_tiny"])
-def test_the_discriminator_is_exported_as_a_backbone(make, arch):
-    found = make(arch, "", task=f"{MLM} {GENERATOR}")
-    assert (found.auto_class, found.left_out) == ("AutoModel", ["generator", "replaced-token head"])
-    features, _ = found.model(IDS, features_only=True)
-    close(exported(found)(IDS).last_hidden_state[REAL], features[REAL])
-
-
-def test_a_fine_tuned_discriminator(make):
+def test_a_discriminator_is_a_backbone_and_is_fine_tuned(make):
+    for arch in ("electra_tiny", "electra_tupe_tiny"):
+        found = make(arch, "", task=f"{MLM} {GENERATOR}")
+        assert (found.auto_class, found.left_out) == ("AutoModel", ["generator", "replaced-token head"])
+        features, _ = found.model(IDS, features_only=True)
+        close(exported(found)(IDS).last_hidden_state[REAL], features[REAL])
     found = make("electra_tiny", "", task=f"{CLASSES} --num-classes 3 {GENERATOR}")
     expected, _ = found.model(IDS, classification_head_name="sentence_classification_head")
     close(exported(found)(IDS).logits, expected)

@@ -9,6 +9,7 @@ import numpy as np
 import plot_checkpoints as made
 import pytest
 import torch
+from plot_checkpoints import failure as failure_of
 
 from embinit_fairseq.analysis.correlations import TERMS, first_layer, mean_terms, term_statistics
 from embinit_fairseq.analysis.trained_model import trained_model
@@ -32,17 +33,6 @@ def model_logits(encoder, tokens) -> torch.Tensor:
     return attention.scale * q @ k.transpose(1, 2)
 
 
-@pytest.mark.parametrize("normalize_before", [False, True])
-@pytest.mark.parametrize("embedding_normalize", [False, True])
-def test_terms_and_constants_are_the_models_logits(embedding_normalize, normalize_before):
-    checkpoint, encoder = made.bert_a(embedding_normalize, normalize_before)
-    layer = first_layer(trained_model(checkpoint, "c.pt"))
-    expected = model_logits(encoder, TOKENS)
-    for head in range(made.HEADS):
-        torch.testing.assert_close(layer.terms(TOKENS, head).sum(0), expected[head], rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(layer.terms(TOKENS).sum(0), expected.mean(0), rtol=1e-11, atol=1e-11)
-
-
 def split_norms(word, position, norms):
     """The parts of word, position and neither after layer norms with (gain, bias), for one token (C,)."""
     parts = [word, position, np.zeros_like(word)]
@@ -55,15 +45,19 @@ def split_norms(word, position, norms):
 
 @pytest.mark.parametrize("normalize_before", [False, True])
 @pytest.mark.parametrize("embedding_normalize", [False, True])
-def test_each_term_against_a_plain_statement(embedding_normalize, normalize_before):
-    checkpoint, _ = made.bert_a(embedding_normalize, normalize_before)
+def test_each_term_against_a_plain_statement_and_their_sum_against_the_model(embedding_normalize, normalize_before):
+    checkpoint, encoder = made.bert_a(embedding_normalize, normalize_before)
+    layer, logits = first_layer(trained_model(checkpoint, "c.pt")), model_logits(encoder, TOKENS)
+    for head in range(made.HEADS):
+        torch.testing.assert_close(layer.terms(TOKENS, head).sum(0), logits[head], rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(layer.terms(TOKENS).sum(0), logits.mean(0), rtol=1e-11, atol=1e-11)
     w = {key.removeprefix("encoder.sentence_encoder."): value.numpy() for key, value in checkpoint["model"].items()}
     names = ["emb_layer_norm"] * embedding_normalize + ["layers.0.self_attn_layer_norm"] * normalize_before
     norms = [(w[f"{name}.weight"], w[f"{name}.bias"]) for name in names]
     weight, bias = (w[f"layers.0.self_attn.qkv_proj.{name}"] for name in ("weight", "bias"))
     head = slice(D, 2 * D)  # the second
     query, key = weight[: made.C][head], weight[made.C : 2 * made.C][head]
-    found = first_layer(trained_model(checkpoint, "c.pt")).terms(TOKENS, 1).numpy()
+    found = layer.terms(TOKENS, 1).numpy()
     words = w["embed_tokens.weight"][TOKENS]
     parts = [split_norms(word, p, norms) for word, p in zip(words, w["positions.embed_positions.weight"])]
     for i, (word_i, position_i, constant_i) in enumerate(parts):
@@ -104,14 +98,6 @@ def test_statistics_of_known_terms():
         assert statistics[name] == pytest.approx({"mean": mean, "std": std, "std_over_keys": over_keys})
 
 
-@pytest.mark.parametrize("name", ["embed_tokens.weight", "layers.0.self_attn.qkv_proj.bias"])
-def test_an_incomplete_checkpoint(name):
-    checkpoint, _ = made.bert_a()
-    del checkpoint["model"][f"encoder.sentence_encoder.{name}"]
-    with pytest.raises(CheckpointError, match="first layer is incomplete"):
-        first_layer(trained_model(checkpoint, "c.pt"))
-
-
 def put(name, *shape):
     return lambda checkpoint: checkpoint["model"].update({f"encoder.sentence_encoder.{name}": torch.ones(shape)})
 
@@ -119,6 +105,8 @@ def put(name, *shape):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
+        (lambda c: c["model"].pop("encoder.sentence_encoder.embed_tokens.weight"), "first layer is incomplete"),
+        (lambda c: c["model"].pop("encoder.sentence_encoder.layers.0.self_attn.qkv_proj.bias"), "is incomplete"),
         (lambda c: c["cfg"]["model"].update(encoder_attention_heads=3), "do not fit each other"),
         (lambda c: c["cfg"]["model"].update(encoder_attention_heads=0), "encoder_attention_heads is 0"),
         (put("embed_tokens.weight", 8), "embed_tokens.weight is not a matrix"),
@@ -135,15 +123,6 @@ def test_damaged_checkpoints(change, expected):
         first_layer(trained_model(checkpoint, "c.pt"))
 
 
-def test_embeddings_that_are_not_finite(capsys, tmp_path, argv):
-    checkpoint, _ = made.bert_a()
-    checkpoint["model"]["encoder.sentence_encoder.embed_tokens.weight"][4 + made.WORDS.index("sat")] = np.inf
-    torch.save(checkpoint, tmp_path / "c.pt")
-    assert "c.pt: embeddings hold NaN or infinity" in failure(capsys, argv, "--sentence", "the cat sat")
-    assert not (tmp_path / "p.png").exists()
-    assert main([*argv, "--sentence", "the cat"]) == 0
-
-
 @pytest.fixture
 def argv(tmp_path):
     """The command for a saved bert_a, its dictionary and a picture; a text beside them."""
@@ -151,40 +130,35 @@ def argv(tmp_path):
     (tmp_path / "text").write_text("the cat sat\n\nthe dog sat on a mat\na mat\n")
     dictionary = made.write_dictionary(tmp_path)
     files = ["--checkpoint", str(tmp_path / "c.pt"), "--dict", dictionary, "--output", str(tmp_path / "p.png")]
-    return ["plot", "correlations", *files]
+    return ["correlations", *files]
 
 
 @pytest.fixture
 def figures(monkeypatch):
-    drawn, save = [], style.save
-    monkeypatch.setattr(style, "save", lambda figure, path: (drawn.append(figure), save(figure, path)))
+    drawn = []
+    monkeypatch.setattr(style, "save", lambda figure, path: drawn.append(figure))
     return drawn
 
 
 def run_json(capsys, argv: list[str], *more: str) -> dict:
-    assert main([*argv, *more, "--json"]) == 0
+    assert main(["plot", *argv, *more, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def failure(capsys, argv: list[str], *more: str) -> str:
-    """The one line of an error."""
-    assert main([*argv, *more]) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1), captured.err
-    return captured.err
+def panels_of(figure) -> list:
+    return [axes for axes in figure.axes if axes.get_title()]
 
 
-def test_a_sentence_has_its_words_beside_four_panels(capsys, tmp_path, argv, figures):
+def test_a_sentence_has_its_words_beside_four_panels(capsys, argv, figures):
     record = run_json(capsys, argv, "--sentence", "the $cat$ sat", "--head", "2")
     expected = first_layer(trained_model(made.bert_a()[0], "c.pt")).terms([0, 4, 3, 6, 2], 1).numpy()
-    panels = [axes for axes in figures[0].axes if axes.get_title()]
+    panels = panels_of(figures[0])
     assert [axes.get_title() for axes in panels] == list(TERMS[:4])
     for axes, term in zip(panels, expected):
         np.testing.assert_allclose(axes.images[0].get_array(), term)
     assert len({axes.images[0].get_clim() for axes in panels}) == 1
     words = [label.get_text() for label in panels[0].get_yticklabels()]
     assert words == ["[CLS]", "the", "<unk>", "sat", "</s>"]
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     for name, term in zip(TERMS, expected):
         assert record["terms"][name]["mean"] == pytest.approx(term.mean())
         assert record["terms"][name]["std"] == pytest.approx(term.std())
@@ -195,75 +169,76 @@ def test_a_sentence_has_its_words_beside_four_panels(capsys, tmp_path, argv, fig
 def test_words_may_look_like_formulas(capsys, tmp_path, argv):
     """Matplotlib would take what stands between dollars for TeX, and fail on this."""
     made.write_dictionary(tmp_path, [r"$\frac$", "$", "b", "c", "d", "e"])
-    assert run_json(capsys, argv, "--sentence", r"$\frac$ $ $")["unknown_words"] == 0
+    assert main(["plot", *argv, "--sentence", r"$\frac$ $ $"]) == 0
+    out = capsys.readouterr().out
+    assert all(part in out for part in ("bert_a_tiny, layer 1, the mean over the heads", *TERMS))
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_text_is_averaged(capsys, tmp_path, argv, figures):
-    record = run_json(capsys, argv, "--text", str(tmp_path / "text"), "--own-scale")
+    text = str(tmp_path / "text")
+    record = run_json(capsys, argv, "--text", text, "--own-scale")
     sentences = [[0, 4, 5, 6, 2], [0, 4, 3, 6, 7, 8, 9, 2], [0, 8, 9, 2]]
     terms, _ = mean_terms(first_layer(trained_model(made.bert_a()[0], "c.pt")), sentences)
-    for axes, term in zip([axes for axes in figures[0].axes if axes.get_title()], terms):
+    for axes, term in zip(panels_of(figures[0]), terms):
         np.testing.assert_allclose(axes.images[0].get_array(), term)
     assert len(figures[0].axes) == 8  # a colour bar each
     assert record["terms"] == {name: pytest.approx(value) for name, value in term_statistics(terms).items()}
     assert (record["head"], record["sentences"], record["sentences_of_full_length"]) == ("mean", 3, 1)
-    shorter = run_json(capsys, argv, "--text", str(tmp_path / "text"), "--sentences", "2", "--length", "4")
+    shorter = run_json(capsys, argv, "--text", text, "--sentences", "2", "--length", "4")
     assert (shorter["sentences"], shorter["length"], shorter["sentences_of_full_length"]) == (2, 4, 2)
     with gzip.open(tmp_path / "text.gz", "wb") as file:
         file.write((tmp_path / "text").read_bytes())
-    assert run_json(capsys, argv, "--text", str(tmp_path / "text.gz"))["terms"] == record["terms"]
+    assert run_json(capsys, argv, "--text", f"{text}.gz")["terms"] == record["terms"]
 
 
-def test_the_table_for_people(capsys, tmp_path, argv):
-    assert main([*argv, "--text", str(tmp_path / "text")]) == 0
-    out = capsys.readouterr().out
-    for expected in ("bert_a_tiny, layer 1, the mean over the heads", "3 sentences of up to 8 tokens", *TERMS):
-        assert expected in out
-
-
-def test_errors_of_text(capsys, tmp_path, argv):
+def test_errors_of_text(capsys, tmp_path, argv, figures):
     text = tmp_path / "text"
-    assert "--sentence: none of its words is in --dict" in failure(capsys, argv, "--sentence", "Le chat")
-    assert "--sentence: no words in it" in failure(capsys, argv, "--sentence", "  ")
-    text.write_text("the cat\n" + "the " * 11 + "\n")
-    error = failure(capsys, argv, "--text", str(text))
-    assert f"{text}, line 2: 13 tokens with <s> and </s>, but the model has 12 positions" in error
-    assert "--length 12" in error
-    assert main([*argv, "--text", str(text), "--length", "12"]) == 0
-    capsys.readouterr()
-    text.write_text("\n\n")
-    assert f"{text}: no words in it" in failure(capsys, argv, "--text", str(text))
-    text.write_bytes(b"the cat\n\xff\xfe\n")
-    assert f"{text}, line 2: not UTF-8" in failure(capsys, argv, "--text", str(text))
-    error = failure(capsys, argv, "--text", str(tmp_path / "tex"))
-    assert "no such file (did you mean text" in error
-    assert "--text" in error
-    assert "not allowed with" in failure(capsys, argv, "--text", str(text), "--sentence", "a")
-    assert "is required" in failure(capsys, argv)
+    for content, flags, *parts in (
+        (None, ["--sentence", "Le chat"], "--sentence: none of its words is in --dict"),
+        (None, ["--sentence", "  "], "--sentence: no words in it"),
+        (None, ["--text", str(tmp_path / "tex")], "--text", "no such file (did you mean text"),
+        (None, ["--text", str(text), "--sentence", "a"], "not allowed with"),
+        (None, [], "is required"),
+        (b"\n\n", ["--text", str(text)], f"{text}: no words in it"),
+        (b"the cat\n\xff\xfe\n", ["--text", str(text)], f"{text}, line 2: not UTF-8"),
+        (
+            b"the cat\n" + 11 * b"the ",
+            ["--text", str(text)],
+            f"{text}, line 2: 13 tokens",
+            "12 positions",
+            "--length 12",
+        ),
+    ):
+        if content is not None:
+            text.write_bytes(content)
+        error = failure_of(capsys, *argv, *flags)
+        assert all(part in error for part in parts), error
+    assert main(["plot", *argv, "--text", str(text), "--length", "12"]) == 0
 
 
-def test_errors_of_dictionary_and_options(capsys, tmp_path, argv):
-    sentence = ["--sentence", "the cat"]
-    assert "--layer 2: the four correlations exist in layer 1 only" in failure(capsys, argv, *sentence, "--layer", "2")
-    assert "--head 3: the model has heads 1 to 2" in failure(capsys, argv, *sentence, "--head", "3")
-    for head in ("0", "first"):
-        assert "neither a head's number (from 1) nor mean" in failure(capsys, argv, *sentence, "--head", head)
-    assert "--length must be at least 2" in failure(capsys, argv, *sentence, "--length", "1")
-    assert "--sentences must be at least 1" in failure(capsys, argv, *sentence, "--sentences", "0")
-    made.write_dictionary(tmp_path, made.WORDS[:4])
-    error = failure(capsys, argv, *sentence)
-    assert "describes 8 rows" in error
-    assert "c.pt has 11" in error
-    (tmp_path / "dict.txt").unlink()
-    assert "dict.txt: no such file; check the path" in failure(capsys, argv, *sentence)
-
-
-def test_other_models_are_named(capsys, tmp_path, argv):
-    sentence = ["--sentence", "the cat"]
-    torch.save(made.tupe(made.untied()), tmp_path / "c.pt")
-    error = failure(capsys, argv, *sentence)
-    assert "is a checkpoint of tupe_tiny (TUPE): only bert_a_*" in error
-    assert "embinit plot positions" in error
+def test_errors_of_dictionary_options_and_models(capsys, tmp_path, argv):
     stock = {"cfg": {"model": {"_name": "roberta_base"}}, "model": {}}
-    torch.save(stock, tmp_path / "c.pt")
-    assert "is a checkpoint of roberta_base: only bert_a_*" in failure(capsys, argv, *sentence)
+    endless, _ = made.bert_a()
+    endless["model"]["encoder.sentence_encoder.embed_tokens.weight"][4 + made.WORDS.index("cat")] = np.inf
+    for flags, words, checkpoint, *parts in (
+        (["--layer", "2"], None, None, "--layer 2: "),
+        (["--head", "3"], None, None, "--head 3: the model has heads 1 to 2"),
+        (["--head", "0"], None, None, "neither a head's number (from 1) nor mean"),
+        (["--head", "first"], None, None, "neither a head's number"),
+        (["--length", "1"], None, None, "--length must be at least 2"),
+        (["--sentences", "0"], None, None, "--sentences must be at least 1"),
+        ([], None, endless, "c.pt: embeddings hold NaN or infinity"),
+        ([], None, made.tupe(made.untied()), "is a checkpoint of tupe_tiny (TUPE)", "embinit plot positions"),
+        ([], None, stock, "is a checkpoint of roberta_base: only bert_a_*"),
+        ([], made.WORDS[:4], made.bert_a()[0], "describes 8 rows", "c.pt has 11"),
+    ):
+        if checkpoint is not None:
+            torch.save(checkpoint, tmp_path / "c.pt")
+        if words is not None:
+            made.write_dictionary(tmp_path, words)
+        error = failure_of(capsys, *argv, "--sentence", "the cat", *flags)
+        assert all(part in error for part in parts), error
+    (tmp_path / "dict.txt").unlink()
+    assert "dict.txt: no such file" in failure_of(capsys, *argv, "--sentence", "the cat")
+    assert not (tmp_path / "p.png").exists()

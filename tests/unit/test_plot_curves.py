@@ -26,6 +26,14 @@ def failure(capsys, *arguments: object) -> str:
     return capsys.readouterr().err
 
 
+@pytest.fixture
+def figures(monkeypatch):
+    """Those that would have been written."""
+    found = []
+    monkeypatch.setattr(style, "save", lambda figure, path: found.append(figure))
+    return found
+
+
 def test_means_and_their_best_places(tmp_path, capsys) -> None:
     for seed, losses in ((1, [3.0, 1.0, 2.0]), (2, [5.0, 4.0, 2.0, 1.0])):  # one was trained for longer
         write_run(tmp_path / str(seed), {"init": "none", "seed": str(seed)}, losses)
@@ -52,14 +60,6 @@ def test_epochs_are_whole_numbers(epochs) -> None:
     curves.finish(axes, "title", "epoch", "loss")
     low, high = axes.get_xlim()
     assert [place for place in axes.get_xticks() if low <= place <= high] == list(range(1, epochs + 1))
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """Those that would have been written."""
-    found = []
-    monkeypatch.setattr(style, "save", lambda figure, path: found.append(figure))
-    return found
 
 
 @pytest.mark.parametrize(("metric", "best"), [("valid_loss", [[2, 2.0]]), ("valid_bleu", [[1, 3.0]])])
@@ -124,17 +124,9 @@ def tables(tmp_path):
 
 def test_histograms_are_densities_of_all_values(tables, capsys) -> None:
     folder, vectors, state = tables
-    options = [
-        "--vectors",
-        folder / "v.txt",
-        "--checkpoint",
-        folder / "c.pt",
-        "--output",
-        folder / "h.png",
-        "--bins",
-        "21",
-    ]
-    record = printed(capsys, "plot", "histogram", *options)
+    files = ["--vectors", folder / "v.txt", "--checkpoint", folder / "c.pt"]
+    options = ["--output", folder / "h.png", "--bins", "21"]
+    record = printed(capsys, "plot", "histogram", *files, *options)
     edges, found = np.array(record["edges"]), record["tables"]
     assert len(edges) == 22
     assert [table["name"].split(", ")[-1] for table in found] == ["v.txt", "encoder", "decoder_p"]
@@ -148,10 +140,9 @@ def test_histograms_are_densities_of_all_values(tables, capsys) -> None:
         positions = fairseq(1024, matrix.shape[1]).std(ddof=1)
         assert table["position_std"] == pytest.approx(positions / math.sqrt(matrix.shape[1]))
     assert (folder / "h.png").read_bytes().startswith(b"\x89PNG")
-    (only,) = printed(capsys, "plot", "histogram", *options[2:], "--slot", "encoder", "--scaled")["tables"]
-    assert only["std"] == pytest.approx(found[1]["std"] * math.sqrt(8))
-    assert only["position_std"] == pytest.approx(found[1]["position_std"] * math.sqrt(8))
-    assert only["xavier_std"] == pytest.approx(found[1]["xavier_std"] * math.sqrt(8))
+    (only,) = printed(capsys, "plot", "histogram", *files[2:], *options, "--slot", "encoder", "--scaled")["tables"]
+    for name in ("std", "position_std", "xavier_std"):
+        assert only[name] == pytest.approx(found[1][name] * math.sqrt(8))
 
 
 def test_scaling_changes_the_axis_only() -> None:
@@ -184,22 +175,19 @@ def test_only_rows_of_a_dictionary(tables, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output", "h.png"], "give --vectors PATH or --checkpoint FILE.pt"),
-        (["--vectors", "v.txt", "--slot", "encoder", "--output", "h.png"], "--slot encoder"),
-        (["--checkpoint", "c.pt", "--slot", "nowhere", "--output", "h.png"], "there are: encoder, decoder_p"),
-        (["--vectors", "v.txt", "--bins", "1", "--output", "h.png"], "--bins 1: must be at least 2"),
-        (
-            ["--vectors", "v.txt", "--bins", "100000000", "--output", "h.png"],
-            "--bins 100000000: must be at least 2 and",
-        ),
-        (["--vectors", "v.txt", "--position-rows", "0", "--output", "h.png"], "--position-rows 0: must be at least 1"),
-        (["--vectors", "v.txt", "--position-rows", "99999999999", "--output", "h.png"], "at most 65,536"),
+        ([], "give --vectors PATH or --checkpoint FILE.pt"),
+        (["--vectors", "v.txt", "--slot", "encoder"], "--slot encoder"),
+        (["--checkpoint", "c.pt", "--slot", "nowhere"], "encoder, decoder_p"),
+        (["--vectors", "v.txt", "--bins", "1"], "--bins 1: must be at least 2"),
+        (["--vectors", "v.txt", "--bins", "100000000"], "--bins 100000000: must be at least 2 and"),
+        (["--vectors", "v.txt", "--position-rows", "0"], "--position-rows 0: must be at least 1"),
+        (["--vectors", "v.txt", "--position-rows", "99999999999"], "at most 65,536"),
         (["--vectors", "v.txt", "--output", "h.jpg"], "ends in .png"),
     ],
 )
 def test_wrong_options_of_histogram(tables, capsys, monkeypatch, arguments, message) -> None:
     monkeypatch.chdir(tables[0])
-    assert message in failure(capsys, "plot", "histogram", *arguments)
+    assert message in failure(capsys, "plot", "histogram", "--output", "h.png", *arguments)
     assert not (tables[0] / "h.png").exists()
 
 
