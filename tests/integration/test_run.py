@@ -15,7 +15,7 @@ from trainings import SAVE_OFTEN, TRAIN, losses, model_of, same
 
 from embinit_fairseq.cli.main import main
 
-EPOCHS = ["--max-epoch", "30", "--validate-interval-updates", "8", *SAVE_OFTEN]
+EPOCHS = ["--max-epoch", "16", "--validate-interval-updates", "8", *SAVE_OFTEN]
 
 pytestmark = pytest.mark.end_to_end
 
@@ -91,8 +91,8 @@ def test_killed_and_continued_is_as_if_nothing_had_been(toy_translation, whole, 
     assert "finished before" in again.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_reach_the_training(toy_translation, tmp_path, number) -> None:
+def test_signals_reach_the_training(toy_translation, tmp_path) -> None:
+    number = signal.SIGTERM
     process = start(toy_translation, tmp_path / "run", at_update=3)
     process.send_signal(number)
     assert process.wait(30) == 128 + number

@@ -363,8 +363,3 @@ def test_a_process_that_dies_is_one_line(tmp_path, code, text, parts):
         (tmp_path / "output").write_text(text)
     found = process._death(request("roberta", name="x"), code, tmp_path / "output")
     assert all(part in found for part in parts), found
-
-
-def test_other_commands_refuse_what_they_do_not_know(capsys):
-    assert main(["stats", "--vectors", "x", "--rel-pos"]) == 2
-    assert "unrecognized arguments: --rel-pos" in capsys.readouterr().err

@@ -26,7 +26,6 @@ from subword_nmt.apply_bpe import BPE
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.export import files, verify
 from embinit_fairseq.export import tokenizer as tokenizers
-from embinit_fairseq.export.files import bundle
 from embinit_fairseq.export.remote.tokenization_tupe import TupeTokenizer
 from embinit_fairseq.export.tokenizer import choose_tokenizer
 
@@ -260,23 +259,6 @@ def test_exported_code_is_that_of_the_modules():
     assert "embinit_fairseq" not in text
     imported = {line.split()[1].split(".")[0] for line in text.splitlines() if line.startswith(("import ", "from "))}
     assert imported <= {"__future__", "collections", "math", "dataclasses", "typing", "torch", "transformers", ""}
-
-
-def test_sources_that_do_not_fit_into_one_file(tmp_path, monkeypatch):
-    for name, text in {
-        "one": '"""One."""\n\nX = 1\n',
-        "other": '"""Other."""\n\nX = 2\n',
-        "clash": '"""C."""\n\nfrom embinit_fairseq.one import X\nfrom embinit_fairseq.other import X\n',
-        "renamed": '"""R."""\n\nfrom embinit_fairseq.one import X as Y\n',
-        "loop": '"""L."""\n\nfor x in "ab":\n    print(x)\n',
-    }.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    monkeypatch.setattr(
-        "embinit_fairseq.export.files.source_of", lambda module: (tmp_path / f"{module.split('.')[-1]}.py").read_text()
-    )
-    for name, message in (("clash", "X is defined in"), ("renamed", "another name"), ("loop", "a For cannot be taken")):
-        with pytest.raises(RuntimeError, match=message):
-            bundle(f"embinit_fairseq.{name}", {}, {})
 
 
 # --- tokenizers against fairseq's own pipeline: dictionary, subword-nmt, inputs of the tasks

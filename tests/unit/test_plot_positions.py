@@ -216,14 +216,6 @@ def test_any_number_of_heads_fits(tmp_path, saved, figures, num_heads, flags):
     assert not any(a.overlaps(b) for at, a in enumerate(titles) for b in titles[:at])
 
 
-def test_the_table_for_people(capsys, tmp_path, saved):
-    path = saved(made.tupe(made.relative(), _name="bert_r_tiny", position_encoding="relative"))
-    assert main(["plot", "positions", "--checkpoint", path, "--output", str(tmp_path / "p.png")]) == 0
-    out = capsys.readouterr().out
-    assert "bert_r_tiny (BERT-R), encoder, 12 positions, 2 heads" in out
-    assert f"picture: {tmp_path}/p.png" in out
-
-
 def test_errors_of_checkpoints(capsys, tmp_path, saved):
     (tmp_path / "text.pt").write_text("hello")
     stock = {"cfg": {"model": Namespace(arch="transformer_iwslt_de_en")}, "model": {"encoder.version": torch.ones(1)}}

@@ -340,21 +340,6 @@ def test_a_recorded_score_that_the_translations_do_not_have(two_runs, compare, r
     assert "xavier: " not in text
 
 
-def test_references_and_tokenisers_that_are_of_no_use(two_runs, tmp_path, refused) -> None:
-    (tmp_path / "reference").write_bytes(b"\xff\x00")
-    reference = ("--reference", tmp_path / "reference")
-    runs = two_runs(WRONG, TWELVE, signature=BLEU.replace("13a", "martian"))
-    message = refused(runs)
-    assert "runs/none: its BLEU has the signature" in message
-    assert "tok:martian" in message
-    assert f"--reference {tmp_path / 'reference'}: not used" in refused(runs, *reference)
-    for name in ("none", "xavier"):
-        (runs / name / "test.reference.text").unlink()
-    assert f"{tmp_path / 'reference'}:1: not UTF-8 text" in refused(runs, *reference)
-    write_run(tmp_path / "b", {"init": "none"}, [1.0])
-    assert "no run here has translations" in refused(tmp_path / "b", *reference)
-
-
 def test_ter_is_better_if_it_is_lower(tmp_path, compare, capsys) -> None:
     for name, value, lines in (("none", 130.0, WORSE), ("xavier", 20.0, BETTER)):
         scores = {**score(1.0), "ter": {"score": value, "signature": "nrefs:1|case:lc|tok:tercom"}}

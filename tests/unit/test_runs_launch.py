@@ -5,9 +5,7 @@ The training is replaced by a function that writes a log and a checkpoint; `inte
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import io
 import json
 import shlex
 from pathlib import Path
@@ -17,19 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import configuration, json_line, refused, stamped, write_log
 
-from embinit_fairseq import bounded, machine
+from embinit_fairseq import machine
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.cli.run import _Screen as Screen
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.runs import launch
-from embinit_fairseq.runs.command import (
-    DATA,
-    data_hashes,
-    differences,
-    fixed_words,
-    labels_of,
-    parse_command,
-)
+from embinit_fairseq.runs.command import DATA, data_hashes, differences, fixed_words, labels_of, parse_command
 from embinit_fairseq.runs.logs import LogReader, RunLog
 from embinit_fairseq.runs.record import read_record
 
@@ -46,13 +37,10 @@ def command(text: str):
 @pytest.mark.parametrize(
     "start",
     [
-        "fairseq-train",
         "/opt/venv/bin/fairseq-train",
-        "python -m fairseq_cli.train",
         "python /src/fairseq_cli/train.py",
         "torchrun --standalone --nproc-per-node 2 --no-python fairseq-train",
-        "srun --gpus-per-task 1 python3 -m fairseq_cli.train",
-        "env OMP_NUM_THREADS=2 nice -n 5 fairseq-train",
+        "env OMP_NUM_THREADS=2 srun --gpus-per-task 1 python3 -m fairseq_cli.train",
     ],
 )
 def test_the_training_is_found_behind_any_launcher(start) -> None:
@@ -62,15 +50,19 @@ def test_the_training_is_found_behind_any_launcher(start) -> None:
     assert found.options == {DATA: ("bin",), "--arch": ("lstm",)}
 
 
-@pytest.mark.parametrize("text", ["", "bash train.sh", "python train.py bin", "fairseq-generate bin", "python -m x y"])
-def test_what_is_no_training_is_refused(text) -> None:
-    with pytest.raises(OptionError, match="fairseq-train DATA"):
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        *(
+            (text, "fairseq-train DATA")
+            for text in ("", "python train.py bin", "fairseq-generate bin", "python -m x y")
+        ),
+        ("fairseq-hydra-train task.data=bin", "fairseq-hydra-train .*give the same options to fairseq-train"),
+    ],
+)
+def test_what_is_no_training_is_refused(text, remedy) -> None:
+    with pytest.raises(OptionError, match=remedy):
         command(text)
-
-
-def test_hydra_is_named() -> None:
-    with pytest.raises(OptionError, match=r"fairseq-hydra-train .*give the same options to fairseq-train"):
-        command("fairseq-hydra-train task.data=bin")
 
 
 def test_options_and_their_values() -> None:
@@ -138,9 +130,6 @@ def test_labels() -> None:
     assert labels_of(command(TRAIN), {}) == {"arch": "lstm", "init": "none", "seed": "1"}
     given = command(f"{TRAIN} --embed-init xavier --seed 3")
     assert labels_of(given, {"arch": "mine", "x": "y"}) == {"arch": "mine", "x": "y", "init": "xavier", "seed": "3"}
-
-
-# ---- hashes ---------------------------------------------------------------------------------------------------------
 
 
 def sha(text: str) -> str:
@@ -228,17 +217,23 @@ def result(tmp_path: Path) -> dict:
     return read_record(tmp_path / "run/result.json")
 
 
-def test_a_run_leaves_its_record_and_its_result(tmp_path, call) -> None:
+def test_a_run_leaves_its_record_and_its_result(tmp_path, call, training) -> None:
+    training.code = 3
+    outcome = call("--max-epoch", "3")
+    assert (outcome.code, (tmp_path / "run/result.json").exists()) == (3, False)
+    training.code = 0
     outcome = call("--max-epoch", "3", labels={"direction": "de-en"})
     assert (outcome.code, outcome.started) == (0, True)
     found = result(tmp_path)
     assert found["labels"] == {"direction": "de-en", "arch": "lstm", "init": "none", "seed": "1"}
     assert found["best"]["epoch"] == 2
     assert found["epochs"]["3"]["train_loss"] == 2.0
-    assert found["time"]["cpu_s"] == 2.0
-    assert found["time"]["wall_s"] == 1.5
+    assert (found["time"]["cpu_s"], found["time"]["wall_s"]) == (4.0, 3.0)  # of both
     assert found["data"]["dict.txt"] == sha("a 1\n")
     assert f"--save-dir {tmp_path}/run/checkpoints" in found["command"]
+    (tmp_path / "run/training.json").write_text('{"labels"')
+    with pytest.raises(DataError, match=r"training\.json: not JSON"):
+        call("--max-epoch", "3")
 
 
 def test_the_same_call_again_does_nothing_and_more_epochs_go_on(tmp_path, call, training) -> None:
@@ -248,31 +243,18 @@ def test_the_same_call_again_does_nothing_and_more_epochs_go_on(tmp_path, call, 
     assert "finished before" in again.notes[0]
     assert not call("--max-epoch", "1").started, "it has two"
     assert not call("--max-epoch", "2", "--num-workers", "3").started, "no reason to train"
-    (tmp_path / "run/result.json").write_text(
-        json.dumps({**result(tmp_path), "scores": {"bleu": {"score": 1.0, "signature": "s"}}})
-    )
-    assert result(tmp_path)["scores"]
+    scored = {**result(tmp_path), "scores": {"bleu": {"score": 1.0, "signature": "s"}}}
+    (tmp_path / "run/result.json").write_text(json.dumps(scored))
     call("--max-epoch", "2")
     assert result(tmp_path)["scores"], "nothing was trained since"
+    (tmp_path / "run/result.json").unlink()  # killed before it was written
+    assert not call("--max-epoch", "2").started
+    assert result(tmp_path)["best"]["epoch"] == 2
+    (tmp_path / "run/result.json").write_text(json.dumps(scored))
     assert call("--max-epoch", "3").started
     assert list(result(tmp_path)["epochs"]) == ["1", "2", "3"]
     assert result(tmp_path)["time"]["cpu_s"] == 4.0
     assert result(tmp_path)["scores"] == {}, "they were those of another model"
-
-
-def test_a_run_that_was_killed_before_its_result_gets_it(tmp_path, call, training) -> None:
-    call("--max-epoch", "2")
-    (tmp_path / "run/result.json").unlink()
-    assert not call("--max-epoch", "2").started
-    assert result(tmp_path)["best"]["epoch"] == 2
-
-
-def test_a_failed_training_has_no_result(tmp_path, call, training) -> None:
-    training.code = 3
-    outcome = call("--max-epoch", "2")
-    assert (outcome.code, (tmp_path / "run/result.json").exists()) == (3, False)
-    training.code = 0
-    assert call("--max-epoch", "2").started
 
 
 def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, training) -> None:
@@ -284,18 +266,18 @@ def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, traini
     assert result(tmp_path)["time"]["cpu_s"] == 2.0
 
 
-@pytest.mark.parametrize("ended", [False, True])
-@pytest.mark.parametrize("change", ["options", "data", "vectors"])
+@pytest.mark.parametrize(
+    ("change", "ended"), [("options", False), ("options", True), ("data", True), ("vectors", False)]
+)
 def test_another_run_is_refused(tmp_path, call, training, ended, change) -> None:
     (tmp_path / "v.txt").write_text("a 1 2\n")
     vectors = ["--embed-init-path", f"encoder={tmp_path}/v.txt"]
     training.code = 0 if ended else 1
     call("--max-epoch", "2", *vectors)
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    if change == "data":
-        (tmp_path / "bin/dict.txt").write_text("b 1\n")
-    elif change == "vectors":
-        (tmp_path / "v.txt").write_text("a 1 3\n")
+    if change != "options":
+        changed = {"data": tmp_path / "bin/dict.txt", "vectors": tmp_path / "v.txt"}[change]
+        changed.write_text("b 1\n")
     with pytest.raises((OptionError, DataError)) as error:
         call("--max-epoch", "3", *vectors, *(["--lr", "0.2"] if change == "options" else []))
     expected = {"options": "--lr was not given, is 0.2", "data": "dict.txt", "vectors": f"{tmp_path}/v.txt"}
@@ -349,23 +331,6 @@ def test_folders_of_earlier_versions_go_on(tmp_path, call, training) -> None:
     assert "cpu_s" not in result(tmp_path)["time"], "the first session's is not known"
 
 
-def test_two_calls_in_one_folder(tmp_path, call, monkeypatch) -> None:
-    monkeypatch.setattr(launch, "_PATIENCE", 0.0)
-    (tmp_path / "run").mkdir()
-    with (tmp_path / "run/train.log").open("ab") as log:
-        fcntl.flock(log, fcntl.LOCK_EX)
-        with pytest.raises(OptionError, match="another call is training in this folder"):
-            call()
-    assert call().code == 0
-
-
-def test_damaged_records_are_named(tmp_path, call) -> None:
-    call()
-    (tmp_path / "run/training.json").write_text('{"labels"')
-    with pytest.raises(DataError, match=r"training\.json: not JSON"):
-        call()
-
-
 @pytest.mark.parametrize(
     ("arguments", "messages"),
     [
@@ -396,7 +361,7 @@ def test_what_the_command_prints(tmp_path, call, capsys) -> None:
     assert "finished before" in captured.err
 
 
-# ---- times ----------------------------------------------------------------------------------------------------------
+# ---- times, and what is shown ---------------------------------------------------------------------------------------
 
 
 def test_times_of_validations_are_those_of_all_sessions() -> None:
@@ -414,23 +379,6 @@ def test_times_of_validations_are_those_of_all_sessions() -> None:
     record["sessions"][0]["cpu_s"] = None
     launch._note_validations(record, RunLog(validations={30: {}}), timed)
     assert record["times"]["30"] == {"wall_s": 13.0, "cpu_s": None}
-
-
-def test_processor_seconds_of_this_process_grow() -> None:
-    import os
-    import time
-
-    if not Path("/proc/self/stat").exists():
-        pytest.skip("no /proc")
-    before = machine.processor_seconds(os.getpid())
-    deadline = time.process_time() + 0.2
-    while time.process_time() < deadline:
-        pass
-    after = machine.processor_seconds(os.getpid())
-    assert 0.1 <= after - before < 5
-
-
-# ---- what is shown --------------------------------------------------------------------------------------------------
 
 
 def shown(capsys, lines: list[str], verbose: bool = False, failed: bool = False) -> list[str]:
@@ -471,17 +419,3 @@ def test_why_a_training_has_failed(capsys) -> None:
     assert shown(capsys, [record, *usage], failed=True) == usage[1:]
     traceback = ["Traceback (most recent call last):", "  File x", "ValueError: of something"]
     assert shown(capsys, [record, *traceback], failed=True) == [record, *traceback]
-
-
-def test_an_endless_line_of_a_training_is_read_in_parts(tmp_path, monkeypatch):
-    """Not from its beginning at every look; a line that is only not at its end yet is."""
-    monkeypatch.setattr(bounded, "LONGEST_LINE", 10)
-    taken, stream = [], io.BytesIO(b"short\n" + b"x" * 25)
-
-    def look(to_end=False):
-        launch._read(stream, LogReader(tmp_path / "log"), lambda line, _: taken.append(line), to_end)
-        return taken
-
-    assert look() == ["short", "x" * 10, "x" * 10]
-    assert look() == ["short", "x" * 10, "x" * 10]
-    assert look(to_end=True)[3:] == ["x" * 5]

@@ -1,24 +1,32 @@
-"""Logs of fairseq-train in all formats, and what is made of them."""
+"""What trainings leave: logs of fairseq-train in all formats, save directories, records; also of diverged ones."""
 
 from __future__ import annotations
 
-import json
-import time
+import math
 from argparse import Namespace
 from enum import Enum
 from pathlib import Path
 
 import pytest
 import torch
-from run_folders import CONFIGURATION, configuration, json_line, json_messages, piped_messages, stamped, write_log
+from run_folders import (
+    CONFIGURATION,
+    compare,
+    configuration,
+    json_line,
+    json_messages,
+    piped_messages,
+    refused,
+    stamped,
+    write_log,
+    write_run,
+)
 
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.runs.compare import compare
 from embinit_fairseq.runs.folders import find_runs, is_finished, options_of_sections, options_of_text
-from embinit_fairseq.runs.logs import LogReader, read_log
-from embinit_fairseq.runs.run import Run, Validation
-from embinit_fairseq.runs.warnings import SHOWN, warnings
+from embinit_fairseq.runs.logs import best_place, read_log
+from embinit_fairseq.runs.record import KINDS, check_record, so_far, summary
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -82,18 +90,16 @@ def test_a_log_is_a_run(tmp_path: Path) -> None:
 
 
 def test_validations_within_epochs_are_places_of_their_own(tmp_path: Path) -> None:
-    (run,) = find_runs(str(write_log(tmp_path / "a.log", json_messages())))
+    path = write_log(tmp_path / "a.log", json_messages())
+    (run,) = find_runs(str(path))
     assert run.by_updates
     assert run.curve("valid_loss") == {5: 4.5, 10: 4.0, 20: 4.25}
     assert run.curve("valid_loss", by_updates=False) == {1: 4.0, 2: 4.25}
-    assert run.best("valid_loss") == {
-        "epoch": 1,
-        "update": 10,
-        "valid_loss": 4.0,
-        "valid_loss_bits": 4.0,
-        "valid_loss_nats": pytest.approx(2.772588722),
-        "train_loss_bits": 5.0,
-    }
+    best = {"epoch": 1, "update": 10, "valid_loss": 4.0, "valid_loss_bits": 4.0, "train_loss_bits": 5.0}
+    assert run.best("valid_loss") == {**best, "valid_loss_nats": pytest.approx(4 * math.log(2))}
+    path.write_text(path.read_text().replace("done training", "still training"))
+    (run,) = find_runs(str(path))
+    assert not is_finished(run)
 
 
 def test_folders_and_files_without_runs_are_named(tmp_path: Path) -> None:
@@ -113,17 +119,23 @@ def test_a_checkpoint_given_as_a_run(tmp_path: Path) -> None:
     saved = tmp_path / "run" / "checkpoints"
     saved.mkdir(parents=True)
     for file, record, expected in (
-        (saved / "model.pt", None, "a run folder, a log or a save directory"),
-        (saved / "checkpoint_best.pt", None, f"the folder of its run, {saved}"),
-        (saved / "checkpoint_best.pt", tmp_path / "run" / "result.json", f"the folder of its run, {tmp_path / 'run'}"),
-        (saved / "checkpoint_best.pt", saved / "train.log", f"the folder of its run, {saved}"),
+        ("model.pt", None, "a run folder, a log or a save directory"),
+        ("checkpoint_best.pt", None, f"the folder of its run, {saved}"),
+        ("checkpoint_best.pt", tmp_path / "run" / "result.json", f"the folder of its run, {tmp_path / 'run'}"),
+        ("checkpoint_best.pt", saved / "train.log", f"the folder of its run, {saved}"),
     ):
-        file.touch()
-        if record is not None:
-            record.touch()
+        for path in (saved / file, record):
+            if path is not None:
+                path.touch()
         with pytest.raises(DataError) as error:
-            find_runs(f"mine={file}")
-        assert str(error.value) == f"{file}: a checkpoint; give {expected}"
+            find_runs(f"mine={saved / file}")
+        assert str(error.value) == f"{saved / file}: a checkpoint; give {expected}"
+
+
+def saved_state(epoch: int, iterations: int, updates: int, value: float, cfg: dict) -> dict:
+    """What fairseq writes, as far as it is read here."""
+    extra = {"train_iterator": {"epoch": epoch, "iterations_in_epoch": iterations}, "val_loss": value}
+    return {"model": {}, "cfg": cfg, "extra_state": extra, "optimizer_history": [{"num_updates": updates}]}
 
 
 def test_a_save_directory_without_a_log(tmp_path: Path) -> None:
@@ -134,18 +146,12 @@ def test_a_save_directory_without_a_log(tmp_path: Path) -> None:
         "model": {"arch": "transformer", "task": "translation", "embed_init": None},
     }
     places = {"1": (2, 0, 10, 7.0), "_2_15": (2, 5, 15, 9.0), "2": (3, 0, 20, 8.0), "_last": (3, 0, 20, 8.0)}
-    for name, (epoch, iterations, updates, bleu) in places.items():
-        iterator = {"epoch": epoch, "iterations_in_epoch": iterations}
-        extra = {"train_iterator": iterator, "val_loss": bleu}
-        state = {"model": {}, "cfg": cfg, "extra_state": extra, "optimizer_history": [{"num_updates": updates}]}
-        torch.save(state, tmp_path / f"checkpoint{name}.pt")
+    for name, place in places.items():
+        torch.save(saved_state(*place, cfg), tmp_path / f"checkpoint{name}.pt")
     (run,) = find_runs(str(tmp_path))
     assert run.labels == {"task": "translation", "arch": "transformer", "seed": "2"}
-    assert [(v.epoch, v.updates, v.values) for v in run.validations] == [
-        (1, 10, {"valid_bleu": 7.0}),
-        (2, 15, {"valid_bleu": 9.0}),
-        (2, 20, {"valid_bleu": 8.0}),
-    ]
+    found = [(v.epoch, v.updates, v.values["valid_bleu"]) for v in run.validations]
+    assert found == [(1, 10, 7.0), (2, 15, 9.0), (2, 20, 8.0)]
     assert run.best("valid_bleu")["update"] == 15
     assert run.configuration["maximize_best_checkpoint_metric"] == "True"
     assert "seed" not in run.configuration
@@ -159,26 +165,12 @@ def test_architectures_with_a_dataclass_are_a_section_of_the_configuration(tmp_p
     section = section.replace("METRIC", "loss").replace("HIGHER", "False").replace("SUBSET", "valid")
     (run,) = find_runs(str(write_log(tmp_path / "a.log", json_messages(), section)))
     assert run.labels == {"task": "masked_lm", "arch": "tupe_tiny", "seed": "3"}
-    cfg = {
-        "common": {"seed": 2},
-        "model": {"_name": "tupe_tiny", "rel_pos": True},
-        "task": {"_name": "masked_lm", "data": "d"},
-        "embed_init": "pretrained",
-        "optimizer": {"_name": "adam"},
-    }
-    extra = {"train_iterator": {"epoch": 2, "iterations_in_epoch": 0}, "val_loss": 3.0}
-    state = {"model": {}, "cfg": cfg, "extra_state": extra, "optimizer_history": [{"num_updates": 7}]}
+    cfg = {"common": {"seed": 2}, "embed_init": "pretrained", "optimizer": {"_name": "adam"}}
+    cfg |= {"model": {"_name": "tupe_tiny", "rel_pos": True}, "task": {"_name": "masked_lm", "data": "d"}}
     (tmp_path / "saved").mkdir()
-    torch.save(state, tmp_path / "saved" / "checkpoint_last.pt")
+    torch.save(saved_state(2, 0, 7, 3.0, cfg), tmp_path / "saved" / "checkpoint_last.pt")
     (run,) = find_runs(str(tmp_path / "saved"))
     assert run.labels == {"task": "masked_lm", "arch": "tupe_tiny", "init": "pretrained", "seed": "2"}
-
-
-def test_a_log_without_its_end_is_of_an_unfinished_run(tmp_path: Path) -> None:
-    path = write_log(tmp_path / "a.log", json_messages())
-    path.write_text(path.read_text().replace("done training", "still training"))
-    (run,) = find_runs(str(path))
-    assert not is_finished(run)
 
 
 @pytest.mark.parametrize("metric", ["ppl", "nll_loss", "perplexity"])
@@ -191,52 +183,150 @@ def test_losses_and_perplexities_are_best_when_they_are_lowest(tmp_path: Path, m
     assert run.best(f"valid_{metric}")["epoch"] == 2
 
 
-# ---- options of trainings that left no command -----------------------------------------------------------------------
+# ---- trainings that have diverged ------------------------------------------------------------------------------------
+
+NAN, INF = math.nan, math.inf
 
 
-def printed(**options: object) -> str:
-    """As fairseq prints it: sections, some with a namespace of all options in them."""
-    seed, lr, path = (options.get(name) for name in ("seed", "lr", "embed_init_path"))
-    model = Namespace(arch="lstm", seed=seed, lr=lr, save_dir=f"runs/{seed}", no_progress_bar=False)
-    sections = {
-        "_name": None,
-        "common": {"_name": None, "seed": seed, "log_interval": 10 * seed},
-        "checkpoint": {"_name": None, "save_dir": f"runs/{seed}"},
-        "model": model,
-        "optimizer": {"_name": "adam", "lr": lr, "betas": "(0.9, 0.98)", "eps": float("inf")},
-        "embed_init": {"_name": "pretrained", "embed_init_path": path},
-    }
-    return str(sections)
-
-
-def write_small_log(path, **options: object) -> None:
-    messages = [
-        f"fairseq_cli.train | {printed(**options)}",
-        'valid | {"epoch": 1, "valid_loss": "2.5", "valid_num_updates": "10"}',
-        "fairseq_cli.train | done training in 1 s",
-    ]
-    path.write_text("".join(f"2024-01-01 10:00:00 | INFO | {message}\n" for message in messages), encoding="utf-8")
+def log_of(path: Path, *losses: float) -> Path:
+    messages = [("valid", json_line("valid", at, 10 * at, loss=loss)) for at, loss in enumerate(losses, 1)]
+    return write_log(path, messages)
 
 
 @pytest.mark.parametrize(
-    ("second", "named"),
+    ("losses", "best"),
     [
-        ({"seed": 2}, []),
-        ({"seed": 2, "lr": [0.002]}, ["lr [0.001]: A; [0.002]: B"]),
-        ({"seed": 2, "embed_init_path": ["b.txt"]}, ["embed_init_path ['a.txt']: A; ['b.txt']: B"]),
+        ([NAN, 3.0, 2.0], 3),
+        ([3.0, 2.0, NAN], 2),
+        ([2.0, NAN, 4.0, 3.0], 4),  # checkpoint_best.pt is of epoch 4: see below
+        ([INF, 3.0], 2),
+        ([INF, INF], 2),
+        ([NAN, NAN], None),
+        ([], None),
     ],
 )
-def test_logs_of_one_row_that_do_not_agree(tmp_path, capsys, second, named) -> None:
-    first = {"seed": 1, "lr": [0.001], "embed_init_path": ["a.txt"]}
-    write_small_log(tmp_path / "A.log", **first)
-    write_small_log(tmp_path / "B.log", **{**first, **second})
-    assert main(["compare", str(tmp_path), "--json"]) == 0
-    (table,) = json.loads(capsys.readouterr().out)["tables"]
-    assert len(table["rows"]) == 1
-    said = [text.replace(f"{tmp_path}/", "").replace(".log", "") for text in table["warnings"]]
-    assert [text for text in said if "different options" in text] == [
-        f"{table['rows'][0]['name']}: runs with different options are averaged ({text})" for text in named
-    ]
+def test_the_best_is_the_one_that_fairseq_saves(losses, best) -> None:
+    """The oracle is what fairseq's save_checkpoint does with `best`, in its words."""
+    saved = {}
+    for epoch, loss in enumerate(losses, 1):
+        previous = saved.get("best", loss)
+        first = "best" not in saved and not math.isnan(loss)
+        saved["best"] = min(loss, previous)
+        if first or loss <= saved["best"]:
+            saved["epoch"] = epoch
+    assert saved.get("epoch") == best
+    assert best_place(dict(enumerate(losses, 1)), higher=False) == best
+    assert best_place({at: -loss for at, loss in enumerate(losses, 1)}, higher=True) == best
+
+
+@pytest.mark.parametrize(("losses", "best"), [([NAN, 3.0, 2.0], 2.0), ([NAN, NAN], None), ([INF, INF], None)])
+def test_a_diverged_training_is_shown_and_said(tmp_path, capsys, losses, best) -> None:
+    log = log_of(tmp_path / "a.log", *losses)
+    (table,) = compare(capsys, log)["tables"]
+    found = table["rows"][0]["summary"].get("val. loss (bits)")
+    assert (found and found["mean"]) == best
+    broken = sum(not math.isfinite(loss) for loss in losses)
+    expected = f"valid_loss is NaN or infinite ({log}: {broken} of {len(losses)})"
+    assert any(expected in text for text in table["warnings"])
+    assert main(["compare", str(log)]) == 0
+    assert "Attention: validations whose valid_loss is NaN" in capsys.readouterr().out
+    picture = tmp_path / "a.png"
+    if best is None:
+        message = refused(capsys, "plot", "curves", log, "--output", picture)
+        assert "no curve to draw" in message
+        assert "--metric" in message
+    else:
+        assert main(["plot", "curves", str(log), "--output", str(picture)]) == 0
+        assert f"{best:.3f} at epoch 3" in capsys.readouterr().out
+    assert picture.exists() == (best is not None)
+
+
+@pytest.mark.parametrize(("worse", "shown"), [(INF, "inf ± -"), (NAN, "2.000 ± - (of 1)"), (1e308, "± ")])
+def test_a_row_with_a_diverged_run(tmp_path, capsys, worse, shown) -> None:
+    for name, loss in (("a", 2.0), ("b", worse)):
+        log_of(tmp_path / f"{name}.log", loss, loss)
+    out = tmp_path / "out"
+    assert main(["compare", str(tmp_path), "--output", str(out), "--unit", "perplexity"]) == 0
+    assert shown in (out / "results.md").read_text()
+
+
+def test_a_run_whose_training_diverged_has_no_best_epoch(tmp_path) -> None:
+    run = write_run(tmp_path / "a", {"init": "none", "seed": "1"}, [], finished=False)
+    log = read_log(log_of(run / "train.log", NAN, NAN))
+    with pytest.raises(DataError, match=r"train\.log: valid_loss is NaN after every epoch.*lower --lr"):
+        summary(log, "valid_loss", higher=False)
+    assert so_far(log, "valid_loss", higher=False)["best"] == {}
+    (found,) = find_runs(str(run))
+    assert found.best("valid_loss") == {}
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+WRONG = [
+    ("epochs.1.valid_loss", {"epochs": {"1": {"valid_loss": "3.2"}}}, '"3.2", not a number'),
+    ("epochs.1.huge", {"epochs": {"1": {"huge": 10**400}}}, "..., not a number"),
+    ("epochs.1.valid_num_updates", {"epochs": {"1": {"valid_num_updates": NAN}}}, "NaN, not a whole number from 0"),
+    ("best.valid_loss", {"best": {"valid_loss": "1"}}, '"1", not a number or null'),
+    ("scores.bleu.score", {"scores": {"bleu": {"score": 999}}}, "999, not a number from 0 to 100"),
+    ("scores.chrf.score", {"scores": {"chrf": {"score": NAN}}}, "NaN, not a number from 0 to 100"),
+    ("scores.test_accuracy", {"scores": {"test_accuracy": "1"}}, '"1", not a number'),
+    ("higher_is_better", {"higher_is_better": "false"}, '"false", not true or false'),
+    ("command", {"command": "fairseq-train 'data"}, "quotes in pairs"),
+    ("labels.init", {"labels": {"init": ["x"]}}, '["x"], not text or a number'),
+    ("hardware.cores", {"hardware": {"cores": "2"}}, '"2", not a whole number'),
+]
+
+
+@pytest.mark.parametrize(("key", "changes", "expected"), WRONG, ids=[case[0] for case in WRONG])
+def test_a_value_of_another_kind_is_named_with_what_is_expected(tmp_path, capsys, key, changes, expected) -> None:
+    labels = changes.get("labels", {"init": "none"})
+    run = write_run(tmp_path / "a", labels, [1.0], **{name: v for name, v in changes.items() if name != "labels"})
+    message = refused(capsys, "compare", run)
+    assert f"{run / 'result.json'}: {key} is " in message
+    assert expected in message
+    assert "start the run again" in message
+
+
+@pytest.mark.parametrize("epoch", ["abc", "-3", "03", "1" * 40])
+def test_epochs_are_whole_numbers_and_occur_once(tmp_path, capsys, epoch) -> None:
+    run = write_run(tmp_path / "a", {"init": "none"}, [1.0], epochs={"3": {}, epoch: {"valid_loss": 1.0}})
+    assert f'{run / "result.json"}: epochs has the key "{epoch}", not that of' in refused(capsys, "compare", run)
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"tokens_per_s": 3}', "[" * 200_000])
+def test_broken_records_are_named(tmp_path, capsys, content) -> None:
+    run = write_run(tmp_path / "a", {"init": "none", "seed": "1"}, [1.0])
+    (run / "result.json").write_text(content)
+    message = refused(capsys, "compare", run)
+    assert str(run / "result.json") in message
+    assert "start the run again" in message
+
+
+def test_the_remaining_kinds(tmp_path) -> None:
+    """Each key of the table refuses a value of another kind: nothing is of all kinds."""
+    for key in KINDS:
+        record: dict = {"labels": {}}
+        *names, last = key.replace("*", "1").split("/")
+        node = record
+        for name in names:
+            node = node.setdefault(name, {})
+        node[last] = [["nothing holds this"]]
+        with pytest.raises(DataError, match=r"result\.json"):
+            check_record(record, tmp_path / "result.json")
+
+
+def test_records_may_be_sparse_and_numbers_are_labels(tmp_path, capsys) -> None:
+    nothing = dict.fromkeys(("init", "data", "hardware", "versions", "parameters", "time", "command"))
+    write_run(tmp_path / "a", {"init": "none", "seed": 2}, [1.0], **nothing)
+    write_run(tmp_path / "b", {"init": "none", "seed": "2"}, [1.0], **{**nothing, "hardware": {"cpu": "one"}})
+    (table,) = compare(capsys, tmp_path)["tables"]
+    assert [run["seed"] for run in table["rows"][0]["runs"]] == ["2", "2"]
+    assert table["labels"] == {"init": "none", "seed": "2"}
+    assert main(["compare", str(tmp_path)]) == 0
+    assert "* hardware: `one`" in capsys.readouterr().out
+
+
+# ---- options of trainings that left no command -----------------------------------------------------------------------
 
 
 def test_a_log_and_a_checkpoint_agree() -> None:
@@ -258,26 +348,3 @@ def test_an_option_that_sections_say_differently_has_both_values() -> None:
 @pytest.mark.parametrize("text", ["", "{'_name': None, 'common': {'lr'", "{'lr': <Kind.A: 1>}", "{" * 5000])
 def test_what_cannot_be_read_says_nothing(text) -> None:
     assert options_of_text(text) == {}
-
-
-def test_many_differences_are_counted() -> None:
-    def run(name, value):
-        record = {"labels": {"seed": name}, "scores": {}}
-        options = {f"o{number}": value for number in range(SHOWN + 3)}
-        return Run(name, None, record, (Validation(1, 1, {"valid_loss": 1.0}),), configuration=options)
-
-    (table,) = compare([run("1", "x"), run("2", "y")])
-    (text,) = warnings(table)
-    assert text.count("x: 1; y: 2") == SHOWN
-    assert text.endswith("; and 3 more)")
-
-
-def test_a_line_of_many_beginnings_takes_no_minutes(tmp_path):
-    """Patterns that are tried at each of many places take quadratic time; here a fraction of a second."""
-    reader, started = LogReader(tmp_path / "log"), time.process_time()
-    for text in ("Saved checkpoint ", "epoch 001 | ", "loaded ", "2026-01-01 00:00:00 | ", '{"a_num_updates": '):
-        for end in (" @ ", "num_updates ", ""):
-            reader.take("2026-01-01 00:00:00 | INFO | x | " + text * ((1 << 20) // len(text)) + end)
-    assert time.process_time() - started < 20
-    reader.take("x | Saved checkpoint Saved checkpoint /c.pt (epoch 1 @ 12 updates, score 3.0) (writing took 1 s)")
-    assert reader.end().saved_updates == 12

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_folders import configuration, json_line, refused, write_log, write_run
 from sacrebleu.metrics import BLEU, CHRF, TER
@@ -139,6 +139,7 @@ def test_every_score_of_the_registry_can_be_asked_for() -> None:
 # ---- tokens ---------------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=50)
 @given(st.lists(st.text("ab@▁", min_size=1, max_size=5), min_size=1, max_size=6), st.data())
 def test_bpe_is_undone(words, data) -> None:
     """Words cut anywhere come back, but for those that hold the mark themselves."""
@@ -149,29 +150,16 @@ def test_bpe_is_undone(words, data) -> None:
         parts = [word[a:b] for a, b in zip([0, *cuts], [*cuts, len(word)])]
         pieces += [f"{part}@@" for part in parts[:-1]] + parts[-1:]
     assert join_bpe(" ".join(pieces)) == " ".join(words)
+    assert join_bpe(" ".join([*pieces, "g@@"])) == " ".join([*words, "g"])  # stopped inside a word
 
 
-def test_a_sentence_that_stopped_inside_a_word() -> None:
-    assert join_bpe("the do@@ g@@") == "the dog"
-
-
-def test_sentencepiece_without_its_model() -> None:
-    assert join_sentencepiece("▁The ▁do g ▁s leeps .") == "The dog sleeps."
-
-
-def test_moses_escapes_and_nothing_else() -> None:
-    assert unescape_moses("a &apos;s &quot; &amp;lt; &#91; R&amp;D &copy; &not") == "a 's \" &lt; [ R&D &copy; &not"
-
-
-def test_steps_in_their_order() -> None:
+def test_steps_in_their_order(tmp_path) -> None:
     pytest.importorskip("sacremoses")
+    assert join_sentencepiece("▁The ▁do g ▁s leeps .") == "The dog sleeps."
+    assert unescape_moses("a &apos;s &quot; &amp;lt; &#91; R&amp;D &copy; &not") == "a 's \" &lt; [ R&D &copy; &not"
     assert detokenizer(["bpe", "moses"], "en")("it &apos;s a do@@ g .") == "it's a dog."
     assert detokenizer(["spacy"], "en")("R &amp;D is gr@@ een .") == "R &amp;D is gr@@ een."
     assert detokenizer([], None)("as it is .") == "as it is ."
-
-
-def test_pieces_of_wordpiece(tmp_path) -> None:
-    pytest.importorskip("tokenizers")
     write_lines(tmp_path / "vocab.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "dog", "##s", "the", "."])
     assert detokenizer([f"huggingface={tmp_path}"], None)("the dog ##s .") == "the dogs."
 
@@ -182,9 +170,6 @@ def test_left_over_pieces_are_said(run, capsys) -> None:
     captured = capsys.readouterr()
     assert "1 translation of 3 still in pieces: add --detokenize bpe" in captured.err
     assert "BLEU" in captured.out
-
-
-# ---- translations ---------------------------------------------------------------------------------------------------
 
 
 def test_text_that_fairseq_has_decoded_is_taken_as_it_is(run, capsys) -> None:
@@ -207,16 +192,16 @@ def test_lines_end_at_line_feeds_only(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("H-0\t-0.5\ta\nH-2\t-0.5\tb\n", "1 sentence missing, the first is number 1"),
-        ("2024 | {'_name': None, 'common': {}}\n", "1 sentence missing, the first is number 0"),
-        ("", "empty"),
+        (b"H-0\t-0.5\ta\nH-2\t-0.5\tb\n", "1 sentence missing, the first is number 1"),
+        (b"2024 | {'_name': None, 'common': {}}\n", "1 sentence missing, the first is number 0"),
+        (b"", "empty"),
         (None, "no such file"),
         (b"\xff\xfe", "not UTF-8"),
     ],
 )
 def test_translations_that_are_missing_or_damaged(tmp_path, content, reason) -> None:
     if content is not None:
-        (tmp_path / "hyp").write_bytes(content if isinstance(content, bytes) else content.encode())
+        (tmp_path / "hyp").write_bytes(content)
     with pytest.raises(DataError, match=reason) as error:
         read_translations(tmp_path / "hyp")
     assert str(tmp_path / "hyp") in str(error.value)
@@ -225,27 +210,23 @@ def test_translations_that_are_missing_or_damaged(tmp_path, content, reason) -> 
 # ---- the folder of a run --------------------------------------------------------------------------------------------
 
 
-def test_scores_of_the_test_set_go_to_the_result(scored, run) -> None:
+def test_scores_of_the_test_set_go_to_the_result(scored, run, capsys) -> None:
     run.rmdir()
     write_run(run, {"seed": "1"}, [2.0], scores={"ter": {"score": 5.0}, "mismatched": {"accuracy": 1.0}, "beam": 2})
+    before = (run / "result.json").read_bytes()
+    generate_log(run / "valid.generate.log", RAW)
+    assert main(["score", "run", "--ref", "raw", "--subset", "valid"]) == 0
+    assert (run / "result.json").read_bytes() == before
+    assert (run / "valid.hypothesis.text").exists()
+    capsys.readouterr()
     assert scored(RAW)["bleu"]["score"] == pytest.approx(100.0)
     record = json.loads((run / "result.json").read_text())
-    assert record["scores"]["beam"] == 5
-    assert record["scores"]["mismatched"] == {"accuracy": 1.0}
+    assert (record["scores"]["beam"], record["scores"]["mismatched"]) == (5, {"accuracy": 1.0})
     assert "ter" not in record["scores"], "of earlier translations"
     assert record["epochs"]
 
 
-def test_a_training_that_has_ended_gets_its_result(scored, run, capsys) -> None:
-    run.rmdir()
-    write_run(run, {"seed": "1"}, [], finished=False)
-    write_log(run / "train.log", [("valid", json_line("valid", 1, 10, loss=4.0))], configuration())
-    scored(RAW)
-    record = json.loads((run / "result.json").read_text())
-    assert (record["best"]["epoch"], record["scores"]["sentences"]) == (1, 3)
-
-
-def test_a_training_that_goes_on_has_no_result(run, capsys) -> None:
+def test_a_training_that_has_ended_gets_its_result_and_one_that_goes_on_has_none(scored, run, capsys) -> None:
     run.rmdir()
     write_run(run, {"seed": "1"}, [], finished=False)
     generate_log(run / "test.generate.log", RAW)
@@ -253,16 +234,10 @@ def test_a_training_that_goes_on_has_no_result(run, capsys) -> None:
     assert "has not come to its end" in capsys.readouterr().err
     assert not (run / "result.json").exists()
     assert json.loads((run / "test.scores.json").read_text())["sentences"] == 3
-
-
-def test_other_subsets_do_not_touch_the_result(run, capsys) -> None:
-    run.rmdir()
-    write_run(run, {"seed": "1"}, [2.0])
-    before = (run / "result.json").read_bytes()
-    generate_log(run / "valid.generate.log", RAW)
-    assert main(["score", "run", "--ref", "raw", "--subset", "valid"]) == 0
-    assert (run / "result.json").read_bytes() == before
-    assert (run / "valid.hypothesis.text").exists()
+    write_log(run / "train.log", [("valid", json_line("valid", 1, 10, loss=4.0))], configuration())
+    scored(RAW)
+    record = json.loads((run / "result.json").read_text())
+    assert (record["best"]["epoch"], record["scores"]["sentences"]) == (1, 3)
 
 
 def test_dictionaries_must_be_those_of_the_training(run, capsys) -> None:
@@ -277,9 +252,6 @@ def test_dictionaries_must_be_those_of_the_training(run, capsys) -> None:
     message = refused(capsys, "score", "run", "--ref", "raw")
     assert f"{data}/dict.en.txt" in message
     assert "translate again" in message
-
-
-# ---- what is refused ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
