@@ -20,7 +20,6 @@ from embinit_fairseq.bench.steps import SMALL, model_options
 from embinit_fairseq.cli import bench
 from embinit_fairseq.cli.main import _parse, main
 from embinit_fairseq.errors import EmbinitError, OptionError
-from embinit_fairseq.machine import peak_mb
 from embinit_fairseq.machine import state as machine
 
 
@@ -63,9 +62,9 @@ def test_the_kernel_is_named():
 
 
 def test_seconds_of_the_clock_and_of_the_processor():
-    wall, cpu = train.timed(lambda: time.sleep(0.2), "cpu")
-    assert wall >= 0.2
-    assert cpu < 0.1
+    wall, cpu = train.timed(lambda: time.sleep(0.05), "cpu")
+    assert wall >= 0.05
+    assert cpu < 0.04
 
 
 def test_the_peak_is_that_of_a_product_of_its_size(monkeypatch):
@@ -74,13 +73,6 @@ def test_the_peak_is_that_of_a_product_of_its_size(monkeypatch):
     monkeypatch.setitem(train.PEAK_SIZE, "cpu", 32)
     monkeypatch.setattr(train, "clock", lambda device, threads: float(next(ticks)))
     assert train.matrix_peak("cpu", torch.float32) == 2 * 32**3
-
-
-def test_memory_at_its_peak_grows_with_what_is_held():
-    before = peak_mb()
-    held = torch.ones(64 * 2**20 // 4 + int(before * 2**20) // 4)
-    assert peak_mb() > before + 32
-    assert held.numel()
 
 
 def test_the_machine_names_what_is_missing():

@@ -200,16 +200,6 @@ def test_ids_agree(tmp_path, entries):
     assert fairseq_ids(converted.text) == (ids, size)
 
 
-def test_the_usual_file_gets_three_lines(tmp_path):
-    entries = authors.words_of_dictionary(24)
-    path = authors.write_dictionary(tmp_path / "theirs.txt", entries)
-    converted = convert_dictionary(path, 25)
-    lines = converted.text.splitlines()
-    assert lines[:4] == ["<file> 1", "<email> 1", "<url> 1", "w0 100"]
-    assert lines[-2:] == ["madeupword0000 0", "madeupword0001 0"]
-    assert (len(lines), converted.added) == (len(entries) + 3, 3)
-
-
 def test_a_converted_file_is_not_shifted_again(tmp_path):
     entries = [*((symbol, 1) for symbol in SPECIALS[4:]), *authors.words_of_dictionary(24)]
     path = authors.write_dictionary(tmp_path / "dict.txt", entries)

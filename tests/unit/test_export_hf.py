@@ -147,19 +147,6 @@ def test_files_that_lack_something_are_not_written(tmp_path, capsys, monkeypatch
 # --- what is refused
 
 
-class Evil:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
-
-
-def evil(checkpoint):
-    checkpoint.state["cfg"]["model"]["extra"] = Evil(checkpoint.folder / "was_here")
-    checkpoint.save()
-
-
 def bad_weights(checkpoint):
     checkpoint.state["model"]["encoder.lm_head.bias"][3] = float("nan")
     checkpoint.save()
@@ -179,7 +166,6 @@ def without_dictionary(checkpoint):
     ("prepare", "flags", "message"),
     [
         (cut_short, (), "c.pt: not a fairseq checkpoint that can be read safely"),
-        (evil, ("--dict", "data/dict.txt"), "c.pt: not a fairseq checkpoint that can be read safely"),
         (bad_weights, (), "encoder.lm_head.bias holds NaN or infinity"),
         (without_dictionary, (), "--dict"),
         (None, ("--dict", "short.txt"), "the checkpoint has 14 symbols, the dictionary 6"),
@@ -210,7 +196,6 @@ def test_mistakes(tmp_path, capsys, monkeypatch, prepare, flags, message):
     assert message in error
     assert error.startswith("embinit export-hf: error: ")
     assert_nothing_written(checkpoint)
-    assert not (checkpoint.folder / "was_here").exists()
 
 
 @pytest.mark.parametrize("family", ["roberta", "tupe_transformer"])
@@ -337,18 +322,6 @@ def test_sub_words_as_tokenizer_json_where_every_merge_is_a_symbol(tmp_path):
     for text, cut in (("low  loer xlow", "low lo@@ er x@@ low"), ("<url> q low", "<url> q low"), ("el", "e@@ l")):
         assert opened(text)["input_ids"] == [0, *plain_ids(found, cut), 2]
     assert opened.decode(opened("low loer").input_ids, skip_special_tokens=True).strip() == "low loer"
-
-
-@pytest.mark.parametrize("version", ["", "#version: 0.1\n"])
-def test_old_codes_are_cut_in_python(tmp_path, version):
-    """Before 0.2 the end of a word was a symbol of its own."""
-    words = ["low", "lo@@", "l@@", "o@@", "w", "low@@", "e@@", "r"]
-    found, codes = sub_words(tmp_path, f"{version}l o\nlo w\nlow </w>\n", words)
-    tokenizer = write(found, tmp_path / "out", codes, None, None)
-    assert "in Python" in tokenizer.why
-    opened = load(tmp_path / "out")
-    assert [opened(line)["input_ids"] for line in tokenizer.lines] == tokenizer.expected
-    assert opened.tokenize("low lower") == ["low", "low@@", "e@@", "r"]
 
 
 def test_sub_words_in_python_where_a_merge_is_no_symbol(tmp_path):

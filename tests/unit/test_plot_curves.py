@@ -53,15 +53,6 @@ def test_a_line_with_a_band_and_a_ring(tmp_path) -> None:
     assert {(1, 2.0), (1, 4.0), (2, 1.0), (2, 2.0), (3, 3.0), (3, 3.5)} <= band
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_epochs_are_whole_numbers(epochs) -> None:
-    _, (axes,) = curves.new_panels(1)
-    curves.draw_mean(axes, "name", {epoch: [1.0] for epoch in range(1, epochs + 1)}, higher=False)
-    curves.finish(axes, "title", "epoch", "loss")
-    low, high = axes.get_xlim()
-    assert [place for place in axes.get_xticks() if low <= place <= high] == list(range(1, epochs + 1))
-
-
 @pytest.mark.parametrize(("metric", "best"), [("valid_loss", [[2, 2.0]]), ("valid_bleu", [[1, 3.0]])])
 def test_losses_are_drawn_in_the_unit_and_the_ring_where_they_are_best(tmp_path, capsys, figures, metric, best) -> None:
     epochs = {epoch: {"valid_loss": bits, "valid_bleu": bits} for epoch, bits in (("1", 3.0), ("2", 1.0))}

@@ -12,10 +12,9 @@ import pytest
 from run_folders import BLEU, configuration, json_messages, write_log, write_run, write_texts
 from run_folders import refused as refusal
 from sacrebleu.metrics import BLEU as Bleu
-from sacrebleu.metrics import CHRF, TER
+from sacrebleu.metrics import CHRF
 
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.runs.folders import find_runs
 
 REFERENCE = [
     f"the {a} sees the {b} in the {c}" for a in ("dog", "cat", "man") for b in ("tree", "house") for c in "xyz"
@@ -338,19 +337,6 @@ def test_a_recorded_score_that_the_translations_do_not_have(two_runs, compare, r
     assert ("the recorded BLEU is not that of the translations" in text) == warned
     assert (f"none: {recorded:.1f} recorded, {RIGHT:.1f} counted" in text) == warned
     assert "xavier: " not in text
-
-
-def test_ter_is_better_if_it_is_lower(tmp_path, compare, capsys) -> None:
-    for name, value, lines in (("none", 130.0, WORSE), ("xavier", 20.0, BETTER)):
-        scores = {**score(1.0), "ter": {"score": value, "signature": "nrefs:1|case:lc|tok:tercom"}}
-        write_texts(write_run(tmp_path / name, {"init": name, "seed": "1"}, [1.0], scores=scores), lines, REFERENCE)
-    (table,) = compare(tmp_path, "--samples", "10")["tables"]
-    assert table["rows"][0]["summary"]["TER (lower is better)"]["mean"] == 130.0
-    expected = [TER().corpus_score(lines, [REFERENCE]).score for lines in (WORSE, BETTER)]
-    found = table["bootstrap"][0]["ter"]
-    assert [found["baseline"], found["system"]] == pytest.approx(expected)
-    (run,) = find_runs(str(tmp_path / "none"))
-    assert [run.higher_is_better(name) for name in ("valid_ter", "valid_bleu", "valid_ppl")] == [False, True, False]
 
 
 # ---- what is written and refused -------------------------------------------------------------------------------------

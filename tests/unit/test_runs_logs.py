@@ -114,24 +114,6 @@ def test_folders_and_files_without_runs_are_named(tmp_path: Path) -> None:
         assert str(path) in str(error.value)
 
 
-def test_a_checkpoint_given_as_a_run(tmp_path: Path) -> None:
-    """The folder of its run is named, which may be the one above its own."""
-    saved = tmp_path / "run" / "checkpoints"
-    saved.mkdir(parents=True)
-    for file, record, expected in (
-        ("model.pt", None, "a run folder, a log or a save directory"),
-        ("checkpoint_best.pt", None, f"the folder of its run, {saved}"),
-        ("checkpoint_best.pt", tmp_path / "run" / "result.json", f"the folder of its run, {tmp_path / 'run'}"),
-        ("checkpoint_best.pt", saved / "train.log", f"the folder of its run, {saved}"),
-    ):
-        for path in (saved / file, record):
-            if path is not None:
-                path.touch()
-        with pytest.raises(DataError) as error:
-            find_runs(f"mine={saved / file}")
-        assert str(error.value) == f"{saved / file}: a checkpoint; give {expected}"
-
-
 def saved_state(epoch: int, iterations: int, updates: int, value: float, cfg: dict) -> dict:
     """What fairseq writes, as far as it is read here."""
     extra = {"train_iterator": {"epoch": epoch, "iterations_in_epoch": iterations}, "val_loss": value}
@@ -239,15 +221,6 @@ def test_a_diverged_training_is_shown_and_said(tmp_path, capsys, losses, best) -
         assert main(["plot", "curves", str(log), "--output", str(picture)]) == 0
         assert f"{best:.3f} at epoch 3" in capsys.readouterr().out
     assert picture.exists() == (best is not None)
-
-
-@pytest.mark.parametrize(("worse", "shown"), [(INF, "inf ± -"), (NAN, "2.000 ± - (of 1)"), (1e308, "± ")])
-def test_a_row_with_a_diverged_run(tmp_path, capsys, worse, shown) -> None:
-    for name, loss in (("a", 2.0), ("b", worse)):
-        log_of(tmp_path / f"{name}.log", loss, loss)
-    out = tmp_path / "out"
-    assert main(["compare", str(tmp_path), "--output", str(out), "--unit", "perplexity"]) == 0
-    assert shown in (out / "results.md").read_text()
 
 
 def test_a_run_whose_training_diverged_has_no_best_epoch(tmp_path) -> None:

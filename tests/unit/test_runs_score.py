@@ -164,14 +164,6 @@ def test_steps_in_their_order(tmp_path) -> None:
     assert detokenizer([f"huggingface={tmp_path}"], None)("the dog ##s .") == "the dogs."
 
 
-def test_left_over_pieces_are_said(run, capsys) -> None:
-    write_lines(run.parent / "hyp", ["a do@@ g", "b", "c"])
-    assert main(["score", "hyp", "--ref", "raw"]) == 0
-    captured = capsys.readouterr()
-    assert "1 translation of 3 still in pieces: add --detokenize bpe" in captured.err
-    assert "BLEU" in captured.out
-
-
 def test_text_that_fairseq_has_decoded_is_taken_as_it_is(run, capsys) -> None:
     generate_log(run / "generate-test.txt", ["a@@ b", "c", "d"], decoded=RAW)  # --results-path
     assert main(["score", "run", "--ref", "raw", "--json"]) == 0
