@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 import torch
 from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer_lm import TransformerLanguageModel
-from programs import PYTHON
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
@@ -182,26 +180,3 @@ def test_resuming_goes_on_as_if_nothing_had_happened(train, toy_translation, tmp
         for name in ("exp_avg", "exp_avg_sq"):
             found = resumed["last_optimizer_state"]["state"][number][name]
             assert torch.equal(found[: len(held[name])], held[name])
-
-
-def test_the_commands(train, monolingual, tmp_path):
-    """Expansion and resuming by the commands themselves, from another folder."""
-    shutil.copytree(monolingual, tmp_path / "bin")
-    train("lm", tmp_path / "bin", tmp_path / "run", "--max-update", "1")
-    (tmp_path / "new.txt").write_text("x\ny\n")
-    expansion = """embinit_fairseq.cli.main expand-vocab --checkpoint run/checkpoint_last.pt --dict bin/dict.txt
-        --words new.txt --method avg --output out --json"""
-    log = in_a_process(expansion.split(), tmp_path)
-    assert json.loads(log)["rows_after"] == 66
-    shutil.copyfile(tmp_path / "out" / "dict.txt", tmp_path / "bin" / "dict.txt")
-    flags = ["--restore-file", "out/model.pt", "--save-dir", "on", "--max-update", "2"]
-    in_a_process(["fairseq_cli.train", "bin", *FAMILIES["lm"], *COMMON, *flags], tmp_path)
-    on = load_checkpoint(tmp_path / "on" / "checkpoint_last.pt")
-    assert on["optimizer_history"][-1]["num_updates"] == 2
-    assert on["model"]["decoder.embed_tokens.weight"].shape[0] == 66
-
-
-def in_a_process(command, folder):
-    done = subprocess.run([PYTHON, "-m", *command], capture_output=True, text=True, cwd=folder)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
