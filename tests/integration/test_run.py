@@ -15,7 +15,7 @@ from trainings import SAVE_OFTEN, TRAIN, losses, model_of, same
 
 from embinit_fairseq.cli.main import main
 
-EPOCHS = ["--max-epoch", "16", "--validate-interval-updates", "8", *SAVE_OFTEN]
+EPOCHS = ["--max-epoch", "30", "--validate-interval-updates", "8", *SAVE_OFTEN]
 
 pytestmark = pytest.mark.end_to_end
 
