@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from embinit_fairseq.errors import EmbinitError, OptionError, exhausted
 from embinit_fairseq.files import temporary_folder
@@ -41,14 +41,49 @@ class Request:
     user_dir: str | None
 
 
+class Attention(TypedDict):
+    """How attention was computed: kernels in words, the operations they are read from, the log's words on the choice."""
+
+    kernels: list[str]
+    operations: list[str]
+    choice: list[str]
+
+
+class Measurement(TypedDict):
+    """What was measured of one architecture, as `--json` prints it.
+
+    batch: `bench.steps.Sizes`. tokens: those that a step is counted as. seconds, cpu_seconds: of every step. flops: of
+    a step, None if they could not be counted; flops_repeated: a layer is computed again in the backward pass.
+    matrix_peak: FLOP/s of a large matrix product. memory: MB, by what they are.
+    """
+
+    task: str
+    criterion: str | None
+    batch: dict[str, Any]
+    device: str
+    device_name: str | None
+    threads: int
+    precision: str
+    parameters: int
+    sentences: int
+    tokens: int
+    seconds: list[float]
+    cpu_seconds: list[float]
+    flops: int | None
+    flops_repeated: bool
+    matrix_peak: float
+    attention: Attention
+    memory: dict[str, Any]
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 
 _PATIENCE = 10  # seconds for a process that has nothing left to do
 _LAST_LINES = 3  # of what a process said before it died
 
 
-def measured(request: Request, on_step: Callable[[], None]) -> dict[str, Any]:
-    """What `bench_train.measure` returns; on_step is called after each step. Raises EmbinitError for whatever fails."""
+def measured(request: Request, on_step: Callable[[], None]) -> Measurement:
+    """What `bench.train.measure` returns; on_step is called after each step. Raises EmbinitError for whatever fails."""
     context = multiprocessing.get_context("spawn")
     with temporary_folder() as folder:
         output = folder / "output"
@@ -90,7 +125,7 @@ def _child(request: Request, connection: Connection, output: str) -> None:
         connection.send(_answer(request, connection))
 
 
-def _answer(request: Request, connection: Connection) -> dict[str, Any] | EmbinitError:
+def _answer(request: Request, connection: Connection) -> Measurement | EmbinitError:
     try:
         from embinit_fairseq.bench.train import measure
 

@@ -20,8 +20,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY, FairseqEncoderDecoderModel
 from fairseq.trainer import Trainer
 from omegaconf import open_dict
 
-from embinit_fairseq.bench import steps as training_step
-from embinit_fairseq.bench.process import Request
+from embinit_fairseq.bench.process import Measurement, Request
+from embinit_fairseq.bench.steps import MASKED, Sizes, configuration, random_batch, task_of
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.files import temporary_folder
 from embinit_fairseq.machine import peak_mb
@@ -135,7 +135,7 @@ class Setting:
     task: str
     device: str
     precision: str
-    sizes: training_step.Sizes
+    sizes: Sizes
 
     def dtype(self) -> torch.dtype:
         """Of the products of matrices."""
@@ -144,7 +144,7 @@ class Setting:
         return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[self.precision]
 
 
-def measure(request: Request, on_step: Callable[[], None]) -> dict[str, Any]:
+def measure(request: Request, on_step: Callable[[], None]) -> Measurement:
     """Seconds, FLOPs, memory, kernels. Raises OptionError for what the user can mend, and what fairseq raises."""
     if request.user_dir is not None:
         utils.import_user_module(argparse.Namespace(user_dir=request.user_dir))
@@ -155,7 +155,7 @@ def measure(request: Request, on_step: Callable[[], None]) -> dict[str, Any]:
         task = tasks.setup_task(cfg.task)
         torch.manual_seed(1)
         model = task.build_model(cfg.model)
-        batches = [training_step.random_batch(setting.task, task, setting.sizes, seed) for seed in range(BATCHES)]
+        batches = [random_batch(setting.task, task, setting.sizes, seed) for seed in range(BATCHES)]
         prepare = _decoding if request.decode else _training
         job = prepare(request, setting, cfg, task, model)
         steps: list[Callable[[], Any]] = [partial(job.step, batch) for batch in batches]
@@ -202,7 +202,7 @@ def _setting(request: Request) -> Setting:
         near = difflib.get_close_matches(request.arch, ARCH_MODEL_REGISTRY, n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "fairseq-train --help lists them"
         raise OptionError(f"--arch {request.arch}: no such architecture; {hint}")
-    task = request.task or training_step.task_of(request.arch)
+    task = request.task or task_of(request.arch)
     if request.decode and not issubclass(ARCH_MODEL_REGISTRY[request.arch], FairseqEncoderDecoderModel):
         raise OptionError(f"--decode: {request.arch} does not translate; leave --decode out")
     there = torch.cuda.is_available()
@@ -219,15 +219,15 @@ def _setting(request: Request) -> Setting:
         raise OptionError(f"--decode --precision {precision}: fairseq-generate has fp32 and, on a GPU, fp16")
     length = request.length or LENGTHS.get(task, LENGTH)
     batch = request.batch or max(1, TOKENS // length)
-    sizes = training_step.Sizes(batch, length, request.vocabulary, request.padding)
+    sizes = Sizes(batch, length, request.vocabulary, request.padding)
     _check_memory(request, task, device, sizes)
     return Setting(task, device, precision, sizes)
 
 
-def _check_memory(request: Request, task: str, device: str, sizes: training_step.Sizes) -> None:
+def _check_memory(request: Request, task: str, device: str, sizes: Sizes) -> None:
     """Refuses what certainly does not fit, before the machine is brought to its knees: the logits alone, in 16 bits."""
     tokens = sizes.sentences * sizes.length
-    predicted = {"masked_lm": training_step.MASKED, "sentence_prediction": 0.0}.get(task, 1.0) * tokens
+    predicted = {"masked_lm": MASKED, "sentence_prediction": 0.0}.get(task, 1.0) * tokens
     needed = 2 * predicted * sizes.vocabulary + 8 * tokens
     if device == "cuda":
         there = torch.cuda.get_device_properties(0).total_memory
@@ -263,7 +263,7 @@ def _configuration(request: Request, setting: Setting, folder: str) -> Any:
 
     def parse(flags: list[str]) -> Any:
         extra = [*training, f"--save-dir={folder}", "--no-save", *flags, *request.options]
-        return training_step.configuration(folder, request.arch, setting.task, setting.sizes, extra, refuse)
+        return configuration(folder, request.arch, setting.task, setting.sizes, extra, refuse)
 
     cfg = parse([])
     too_few = [name for name in _POSITIONS if (getattr(cfg.model, name, None) or sys.maxsize) < setting.sizes.length]

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from embinit_fairseq import machine
 from embinit_fairseq.bench import report as bench_report
-from embinit_fairseq.bench.process import Request, measured
+from embinit_fairseq.bench.process import Measurement, Request, measured
 from embinit_fairseq.bench.report import PRECISIONS, estimate, quartiles, relative, throughput, vendor_peak
 from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.errors import OptionError
@@ -125,7 +125,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     """The record: machine, settings, a result for each architecture, their ratios, estimates."""
     requests = _requests(args)
     turns = args.turns or (2 if args.compare else 1)
-    runs: dict[str, list[dict[str, Any]]] = {request.name: [] for request in requests}
+    runs: dict[str, list[Measurement]] = {request.name: [] for request in requests}
     total = turns * len(requests) * (args.steps + args.warmup)
     with tqdm(total=total, desc="embinit bench", unit="step", leave=False, disable=None) as bar:
         for _ in range(turns):
@@ -175,9 +175,9 @@ def _split(name: str) -> Sequence[str]:
     return parts
 
 
-def result(turns: list[dict[str, Any]], peak: float) -> dict[str, Any]:
+def result(turns: list[Measurement], peak: float) -> dict[str, Any]:
     """Measurements of one architecture, of all its turns together, and what follows from them. peak: FLOP/s."""
-    merged = dict(turns[0])
+    merged: dict[str, Any] = dict(turns[0])
     seconds = [value for turn in turns for value in turn["seconds"]]
     cpu_seconds = [value for turn in turns for value in turn["cpu_seconds"]]
     merged["all_seconds"] = seconds
