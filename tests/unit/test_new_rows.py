@@ -68,7 +68,7 @@ def test_subword_is_the_mean_of_the_pieces(tables):
 
 
 @pytest.mark.parametrize("noise", ["_noise_without_sigma", "_noise_with_sigma"])
-def test_the_gaussian_has_the_joint_law(tables, noise, monkeypatch):
+def test_the_gaussian_has_the_joint_distribution(tables, noise, monkeypatch):
     """Mean, and covariance within and between the tables, of 40,000 draws; 5 standard errors."""
     monkeypatch.setattr(module, "_NORMAL", 0 if noise == "_noise_without_sigma" else 10**12)
     monkeypatch.setattr(module, "_EIGH", 10**12 if noise == "_noise_without_sigma" else 0)
@@ -149,8 +149,8 @@ def test_tensors_of_any_precision(dtype):
 
 
 def test_the_mean_of_many_rows_is_exact_to_single_precision():
-    """Summed in float32, 3 million numbers near 1 would be off by more than this."""
-    table = np.full((3_000_000, 1), np.float32(1.1))
+    """Summed in float32, a million numbers near 1 would be off by more than this."""
+    table = np.full((1_000_000, 1), np.float32(1.1))
     assert float(mean_row(table, np.arange(len(table)))[0]) == pytest.approx(float(np.float32(1.1)), rel=1e-9)
 
 
@@ -161,7 +161,7 @@ LOGITS = st.lists(st.floats(-60, 60), min_size=2, max_size=8)
 
 
 @given(LOGITS, st.integers(1, 5), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_means_of_logits_keep_the_bound(logits, count, data):
     """Rows enter logits linearly, so a mean of rows has the mean of their logits, whatever the prefix is."""
     old = np.array(logits)

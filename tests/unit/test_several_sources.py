@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError
+from embinit_fairseq.errors import OptionError
 from embinit_fairseq.init import strategies
 from embinit_fairseq.init.alignment import read_sources
 from embinit_fairseq.init.draws import Draws
 from embinit_fairseq.init.strategies import build
 from embinit_fairseq.vectors.open import open_sources, parse_source
+from embinit_fairseq.vectors.table import Origin, VectorTable
 from embinit_fairseq.vectors.writers import write_npz, write_text
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
 
@@ -117,8 +118,8 @@ def test_gaps_follow_the_rule_for_missing_rows(files):
     np.testing.assert_allclose(table["w0"][3:], known, rtol=1e-4, atol=1e-8)
 
 
-def test_gaussian_gaps_have_the_law_of_their_own_source(tmp_path):
-    words = [f"x{at}" for at in range(20_000)]
+def test_gaussian_gaps_have_the_distribution_of_their_own_source(tmp_path):
+    words = [f"x{at}" for at in range(8_000)]
     a, b = numbers(words, 1, 3.0, 4), numbers(words[:300], 2, 0.1, 5) @ np.float32([[1, 0.8], [0, 0.6]])
     write_npz(tmp_path / "a.npz", words, a)
     write_npz(tmp_path / "b.npz", words[:300], b)
@@ -126,19 +127,19 @@ def test_gaussian_gaps_have_the_law_of_their_own_source(tmp_path):
     table = filled(reading, dim=3, words=words)
     drawn = np.stack([table[word] for word in words[300:]])
     assert (drawn[:, :1] == a[300:]).all()
-    np.testing.assert_allclose(drawn[:, 1:].mean(axis=0), b.mean(axis=0), atol=0.005)
-    np.testing.assert_allclose(np.cov(drawn[:, 1:].T), np.cov(b.T, ddof=0), rtol=0.05)
+    np.testing.assert_allclose(drawn[:, 1:].mean(axis=0), b.mean(axis=0), atol=0.008)
+    np.testing.assert_allclose(np.cov(drawn[:, 1:].T), np.cov(b.T, ddof=0), rtol=0.08)
 
 
 def test_gaps_of_two_sources_are_drawn_independently(tmp_path):
-    left, right, both = ([f"{side}{at}" for at in range(3000)] for side in "lrb")
+    left, right, both = ([f"{side}{at}" for at in range(1500)] for side in "lrb")
     for name, words in (("a.npz", left + both), ("b.npz", right + both)):
         write_npz(tmp_path / name, words, numbers(words, 1, 1.0, 4))  # the same numbers: one stream would show
     words = left + right + both
     reading = read(f"concat:{tmp_path / 'a.npz'},{tmp_path / 'b.npz'}", words=words, oov="gaussian")
     table = filled(reading, dim=2, words=words)
     drawn = [table[word][1] for word in left], [table[word][0] for word in right]
-    assert abs(np.corrcoef(*drawn)[0, 1]) < 0.06
+    assert abs(np.corrcoef(*drawn)[0, 1]) < 0.1
 
 
 def test_shuffled_keeps_every_number_of_the_joint_table(files):
@@ -244,83 +245,6 @@ def test_no_source_has_subwords(files):
         read(f"concat:{files['a']},{files['c']}", oov="subword", compose=True)
 
 
-# -- what may be written
-
-
-@pytest.mark.parametrize(
-    ("text", "how", "unit", "files"),
-    [
-        ("v.txt", None, False, [("v.txt", None)]),
-        ("a,b.txt", None, False, [("a,b.txt", None)]),  # one file: a comma is a comma
-        ("concat:a,b", "concat", False, [("a", None), ("b", None)]),
-        ("avg:a,b,c", "avg", False, [("a", None), ("b", None), ("c", None)]),
-        ("avg-l2:a,b", "avg", True, [("a", None), ("b", None)]),
-        ("concat-l2:x.zip:m.txt,b", "concat", True, [("x.zip:m.txt", None), ("b", None)]),
-        ("concat:a,,1.txt,b,,,c", "concat", False, [("a,1.txt", None), ("b,", None), ("c", None)]),
-        ("concat:glove=a,npz=b", "concat", False, [("a", "glove"), ("b", "npz")]),
-        ("concat:x=a,b", "concat", False, [("x=a", None), ("b", None)]),
-        ("./concat:a,b", None, False, [("./concat:a,b", None)]),
-    ],
-)
-def test_what_a_source_may_be(text, how, unit, files):
-    spec = parse_source(text)
-    assert (spec.how, spec.unit, list(spec.files)) == (how, unit, files)
-
-
-def test_a_format_for_all_is_for_the_files_that_name_none():
-    assert parse_source("concat:a,npz=b", "glove").files == (("a", "glove"), ("b", "npz"))
-    assert parse_source("npz=b", "glove").files == (("npz=b", "glove"),)
-
-
-#: one that begins with a comma is written `./,`
-NAMES = st.text("ab,=/.:", min_size=1, max_size=6).filter(lambda name: name[0] != ",")
-
-
-@given(st.lists(NAMES, min_size=2, max_size=4), st.sampled_from(["concat", "avg-l2"]))
-def test_names_with_commas_are_written_with_two(names, method):
-    text = f"{method}:{','.join(name.replace(',', ',,') for name in names)}"
-    spec = parse_source(text)
-    assert spec.paths == names
-    assert parse_source(spec.named(lambda path: path)) == spec
-
-
-@pytest.mark.parametrize("text", ["concat:a", "concat:", "avg:a,", "concat-l2:,a", "avg:a,,b"])
-def test_one_file_is_not_several(text):
-    with pytest.raises(OptionError, match=f"--embed-init-path {text}: .*at least two"):
-        parse_source(text)
-
-
-def test_home_directories(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    assert parse_source("concat:~/a,npz=~/b").paths == ["/home/me/a", "/home/me/b"]
-
-
-def test_formats_of_their_own(files, tmp_path):
-    (tmp_path / "1").write_text("2 2\nw1 3\n", encoding="utf-8")  # words 2 and w1, or a header of two rows
-    assert open_sources(parse_source(f"concat:glove={tmp_path / '1'},{files['b']}"))[0].dim == 1
-    with pytest.raises(VectorFileError, match="1:1: the header announces"):
-        open_sources(parse_source(f"concat:word2vec={tmp_path / '1'},{files['b']}"))
-    with pytest.raises(VectorFileError, match=r"b\.txt"):
-        open_sources(parse_source(f"concat:{files['a']},npz={files['b']}"))
-
-
-def test_dimensions_that_do_not_add_up(files):
-    with pytest.raises(DimensionError) as caught:
-        open_sources(parse_source(f"concat:{files['a']},{files['b']}"), 300)
-    for part in ("a.npz has 3 dim", "b.txt has 2 dim", "together 5", "expected 300", "--encoder-embed-dim 5"):
-        assert part in str(caught.value)
-    with pytest.raises(DimensionError) as caught:
-        open_sources(parse_source(f"avg:{files['a']},{files['c']}"), 300)
-    for part in ("a.npz has 3 dim", "c.npz has 3 dim", "expected 300", "--encoder-embed-dim 3"):
-        assert part in str(caught.value)
-
-
-@pytest.mark.parametrize("dim", [None, 2, 3, 5])
-def test_the_mean_of_different_dimensions(files, dim):
-    with pytest.raises(OptionError, match=r"a\.npz has 3 dimensions, .*b\.txt has 2 dimensions.*concat:"):
-        open_sources(parse_source(f"avg:{files['a']},{files['b']}"), dim)
-
-
 SOURCES = st.lists(st.dictionaries(st.sampled_from(WORDS), st.integers(1, 99), min_size=1), min_size=2, max_size=3)
 
 
@@ -331,14 +255,12 @@ class Given:
         self.rows, self.dim, self.path, self.format = rows, dim, "given", "npz"
 
     def read(self, wanted):
-        from embinit_fairseq.vectors.table import Origin, VectorTable
-
         matrix = np.array([[number] * self.dim for number in self.rows.values()], dtype=np.float32)
         return VectorTable(list(self.rows), matrix, Origin("given", "npz", len(self.rows), self.dim, "none"))
 
 
 @given(SOURCES, st.sampled_from(["xavier", "zeros"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_against_the_definition_word_by_word(sources, oov):
     readers = [Given(rows, dim) for rows, dim in zip(sources, (2, 1, 3))]
     dim = sum(reader.dim for reader in readers)

@@ -1,78 +1,70 @@
-"""fairseq checkpoints as a source of vectors. Oracles: fairseq's own Dictionary, the state dict that was saved."""
+"""fairseq checkpoints as a source of vectors, and what is said of files that torch's safe loader refuses.
+
+Oracles: fairseq's own Dictionary, the state dict that was saved.
+"""
 
 from __future__ import annotations
 
+import argparse
+import collections
+import functools
 import os
 import shutil
+import struct
+import zipfile
 from argparse import Namespace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from expand_checkpoints import make
 from fairseq_compat.fixes import unreadable_checkpoints
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from source_files import numbers, save_checkpoint, write_dictionary
+from test_readers import MB, refused
+from test_vectors_huggingface import Malicious
 
-from embinit_fairseq.errors import CheckpointError, DimensionError, OptionError, VectorFileError
-from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint, read_rows
-from embinit_fairseq.vectors.open import open_vectors
+from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.errors import CheckpointError, OptionError, VectorFileError
+from embinit_fairseq.vectors import torch_file
+from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
+from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
+from embinit_fairseq.vectors.open import open_vectors, recognise
 from embinit_fairseq.vectors.table import Wanted
 
 SYMBOLS = ["the", "haus@@", "über", "a"]
 ENCODER, DECODER = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SIDES = ["encoder", "encoder_p", "decoder", "decoder_p"]
 
 
-def table(rows: int, seed: int = 0, dim: int = 3) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, dim)).astype(np.float32))
+def table(rows: int, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(numbers(rows, seed=seed))
 
 
-def dictionary(directory: Path, symbols: list[str] = SYMBOLS, name: str = "dict.txt") -> None:
-    (directory / name).write_text("".join(f"{symbol} 7\n" for symbol in symbols), encoding="utf-8")
-
-
-def save(directory: Path, state: dict, task: object = None, zipped: bool = True, **others: object) -> str:
-    """A checkpoint with the plain data that fairseq puts beside the model."""
-    cfg = {"task": task if task is not None else {"_name": "translation"}, "model": Namespace(arch="transformer")}
-    extra = {"best": np.float64(1.5), "metrics": {"bleu": np.array([1, 2])}, "epoch": np.int64(3)}
-    file = directory / "checkpoint.pt"
-    content = {"args": None, "cfg": cfg, "model": state, "extra_state": extra, **others}
-    torch.save(content, file, _use_new_zipfile_serialization=zipped)
-    return str(file)
-
-
-def test_rows_and_specials(tmp_path):
-    dictionary(tmp_path, [*SYMBOLS, "madeupword0000"])
-    matrix = table(9)
-    read = FairseqCheckpoint(save(tmp_path, {ENCODER: matrix, "x": torch.ones(2)}), dim=3).read()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_rows_and_specials(tmp_path, zipped, dtype):
+    write_dictionary(tmp_path, [*SYMBOLS, "madeupword0000"])
+    matrix = table(9).to(dtype)
+    source = FairseqCheckpoint(save_checkpoint(tmp_path, {ENCODER: matrix, "x": torch.ones(2)}, zipped=zipped), dim=3)
+    read, matrix = source.read(), matrix.float().numpy()
     assert read.words == SYMBOLS
     np.testing.assert_array_equal(read.matrix, matrix[4:8])
-    roles = ["bos", "pad", "eos", "unk"]
-    assert list(read.specials) == roles
-    for row, role in enumerate(roles):
-        np.testing.assert_array_equal(read.specials[role], matrix[row])
+    assert list(read.specials) == ["bos", "pad", "eos", "unk"]
+    np.testing.assert_array_equal(list(read.specials.values()), matrix[:4])
     assert (read.origin.rows, read.origin.dim) == (9, 3)
-    assert read.matrix.flags.c_contiguous
-
-
-def test_only_wanted_rows(tmp_path):
-    dictionary(tmp_path)
-    matrix = table(8).half()
-    source = FairseqCheckpoint(save(tmp_path, {ENCODER: matrix}))
     read = source.read(Wanted(frozenset({"a", "<s>", "nothing"}), frozenset({"the"})))
     assert read.words == ["the", "a"]
-    np.testing.assert_array_equal(read.matrix, matrix[[4, 7]].float())
-    with pytest.raises(OptionError, match="--embed-init-oov"):
-        source.compose(["ab"])
+    np.testing.assert_array_equal(read.matrix, matrix[[4, 7]])
 
 
 def test_each_side_has_its_language(tmp_path):
-    dictionary(tmp_path, name="dict.de.txt")
-    dictionary(tmp_path, ["house"], name="dict.en.txt")
+    write_dictionary(tmp_path, SYMBOLS, "dict.de.txt")
+    write_dictionary(tmp_path, ["house"], "dict.en.txt")
+    state = {ENCODER: table(8), DECODER: table(5, 1)}
     task = {"_name": "translation", "source_lang": "de", "target_lang": "en", "data": "data-bin/x"}
-    path = save(tmp_path, {ENCODER: table(8), DECODER: table(5, 1)}, task)
+    path = save_checkpoint(tmp_path, state, task)
     for side in (None, "encoder"):
         assert FairseqCheckpoint(path, side=side).read().words == SYMBOLS
     read = FairseqCheckpoint(path, side="decoder").read()
@@ -81,226 +73,264 @@ def test_each_side_has_its_language(tmp_path):
     (tmp_path / "dict.en.txt").unlink()
     with pytest.raises(CheckpointError, match=r"dict\.en\.txt and dict\.txt.*data-bin/x"):
         FairseqCheckpoint(path, side="decoder")
-    with pytest.raises(OptionError, match=r"t\.pt: .* table of encoder, encoder_p, decoder, decoder_p can be taken"):
+    with pytest.raises(OptionError, match=r"t\.pt: .*encoder, encoder_p, decoder, decoder_p .*'left'"):
         FairseqCheckpoint(path, side="left")
+    path = save_checkpoint(tmp_path, state, {"_name": "translation", "source_lang": "../de"})
+    with pytest.raises(CheckpointError, match=r"looked for dict\.txt\)"):  # no way out of the folder
+        FairseqCheckpoint(path)
 
 
 def test_without_languages_the_size_decides(tmp_path):
-    dictionary(tmp_path, name="dict.de.txt")
-    dictionary(tmp_path, ["house"], name="dict.en.txt")
-    path = save(tmp_path, {ENCODER: table(8), DECODER: table(5)}, {"_name": "translation", "source_lang": None})
+    write_dictionary(tmp_path, SYMBOLS, "dict.de.txt")
+    write_dictionary(tmp_path, ["house"], "dict.en.txt")
+    state = {ENCODER: table(8), DECODER: table(5)}
+    path = save_checkpoint(tmp_path, state, {"_name": "translation", "source_lang": None})
     assert FairseqCheckpoint(path, side="encoder").read().words == SYMBOLS
     assert FairseqCheckpoint(path, side="decoder").read().words == ["house"]
-    dictionary(tmp_path, ["katze"], name="dict.fr.txt")
+    write_dictionary(tmp_path, ["katze"], "dict.fr.txt")
     with pytest.raises(CheckpointError, match=r"more than one fits.*dict\.txt"):
         FairseqCheckpoint(path, side="decoder")
-    dictionary(tmp_path, ["house"], name="dict.fr.txt")  # joined dictionaries are equal
+    write_dictionary(tmp_path, ["house"], "dict.fr.txt")  # joined dictionaries are equal
     assert FairseqCheckpoint(path, side="decoder").read().words == ["house"]
     (tmp_path / "dict.de.txt").write_text("nonsense")
-    with pytest.raises(CheckpointError, match="none fits"):
+    with pytest.raises(CheckpointError, match=r"none fits.*dict\.txt"):
         FairseqCheckpoint(path, side="encoder")
 
 
-@pytest.mark.parametrize("side", [None, "encoder", "decoder"])
-@pytest.mark.parametrize(
-    "name", [ENCODER, DECODER, *(f"{s}.sentence_encoder.embed_tokens.weight" for s in ("encoder", "decoder"))]
-)
-def test_a_model_with_one_table_has_it_on_both_sides(tmp_path, name, side):
-    dictionary(tmp_path)
-    assert FairseqCheckpoint(save(tmp_path, {name: table(8)}), side=side).table == name
+@pytest.mark.parametrize("side", [None, *SIDES])
+def test_a_model_with_fewer_tables_has_them_on_both_sides(tmp_path, side):
+    write_dictionary(tmp_path, SYMBOLS)
+    names = [f"{half}.{inner}embed_tokens.weight" for half in SIDES[::2] for inner in ("", "sentence_encoder.")]
+    for name in (*names[:2], names[3], DECODER, "embed_tokens.weight", "encoder.embedding.embed_tokens.weight"):
+        assert FairseqCheckpoint(save_checkpoint(tmp_path, {name: table(8)}), side=side).table == name
+    path = save_checkpoint(tmp_path, {ENCODER: table(8), DECODER: table(8, 1)})
+    expected = DECODER if side and side.startswith("decoder") else ENCODER
+    assert FairseqCheckpoint(path, side=side).table == expected
 
 
-@pytest.mark.parametrize("side", ["encoder", "encoder_p", "decoder", "decoder_p"])
-def test_a_second_stream_has_the_table_of_the_first_where_there_is_one(tmp_path, side):
-    dictionary(tmp_path)
-    path = save(tmp_path, {ENCODER: table(8), DECODER: table(8, 1)})
-    assert FairseqCheckpoint(path, side=side).table == (DECODER if side.startswith("decoder") else ENCODER)
-
-
-@pytest.mark.parametrize("side", ["encoder", "encoder_p", "decoder", "decoder_p"])
-def test_both_tables_of_duo_are_found(tmp_path, side):
-    duo = make(tmp_path, "duo_untied")
+@pytest.fixture(scope="module")
+def duo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("duo")
+    made = make(folder, "duo_untied")
     for name in ("dict.de.txt", "dict.en.txt"):
-        shutil.copy(tmp_path / "data" / name, tmp_path)
-    read = FairseqCheckpoint(duo.save(), side=side).read(["w1", "w4"])
-    table_of_slot, words, _ = duo.model.embedding_slots()[side]
-    expected = table_of_slot.weight.detach()[[words.index(word) for word in read.words]]
+        shutil.copy(folder / "data" / name, folder)
+    return made, made.save()
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_both_tables_of_duo_are_found(duo, side):
+    made, path = duo
+    read = FairseqCheckpoint(path, side=side).read(["w1", "w4"])
+    table_of_slot, words, _ = made.model.embedding_slots()[side]
     assert set(read.words) == {"w1", "w4"}
+    expected = table_of_slot.weight.detach()[[words.index(word) for word in read.words]]
     np.testing.assert_array_equal(read.matrix, expected)
 
 
 @pytest.mark.parametrize("old", [False, True])
 def test_the_mask_of_masked_lm(tmp_path, old):
-    dictionary(tmp_path)
+    write_dictionary(tmp_path, SYMBOLS)
     matrix = table(9)
-    state = {"encoder.sentence_encoder.embed_tokens.weight": matrix}
-    task = {"_name": "masked_lm"}
-    path = save(tmp_path, state, {}, args=Namespace(task="masked_lm")) if old else save(tmp_path, state, task)
-    read = FairseqCheckpoint(path).read()
-    np.testing.assert_array_equal(read.specials["mask"], matrix[8])
-    assert read.words == SYMBOLS
-    dictionary(tmp_path, [*SYMBOLS, "<mask>"])  # already in the dictionary: nothing is appended
-    read = FairseqCheckpoint(path).read()
-    np.testing.assert_array_equal(read.specials["mask"], matrix[8])
-    assert read.words == SYMBOLS
+    told = {"task": {}, "args": Namespace(task="masked_lm")} if old else {"task": {"_name": "masked_lm"}}
+    path = save_checkpoint(tmp_path, {"encoder.sentence_encoder.embed_tokens.weight": matrix}, **told)
+    for symbols in (SYMBOLS, [*SYMBOLS, "<mask>"]):  # where it is in the dictionary, nothing is appended
+        write_dictionary(tmp_path, symbols)
+        read = FairseqCheckpoint(path).read()
+        np.testing.assert_array_equal(read.specials["mask"], matrix[8])
+        assert read.words == SYMBOLS
 
 
 @pytest.mark.parametrize(
-    ("rows", "task", "fits"),
-    [
-        (8, "translation", True),
-        (9, "translation", False),
-        (7, "translation", False),
-        (10, "masked_lm", False),
-        (7, "masked_lm", False),
-        (8, "masked_lm", True),
-        (11, "translation_multi_simple_epoch", True),
-        (7, "translation_multi_simple_epoch", False),
-    ],
+    ("task", "fitting"),
+    [("translation", {8}), ("masked_lm", {8, 9}), ("translation_multi_simple_epoch", {8, 9, 11}), ("", {8})],
 )
-def test_table_and_dictionary_must_fit(tmp_path, rows, task, fits):
-    dictionary(tmp_path)
-    source = FairseqCheckpoint(save(tmp_path, {ENCODER: table(rows)}, Namespace(task=task)))
-    if fits:
-        assert source.read().words == SYMBOLS
-    else:
-        with pytest.raises(CheckpointError, match=rf"{rows} rows.*describes 8.*{task}"):
-            source.read()
-
-
-SYMBOL = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=4)
-
-
-@FUZZ
-@given(
-    st.lists(st.tuples(SYMBOL | st.sampled_from(["<s>", "a", "b", "<mask>"]), st.booleans()), min_size=1, max_size=8)
-)
-def test_dictionaries_are_read_as_fairseq_does(tmp_path, lines):
-    fairseq = pytest.importorskip("fairseq.data")
-    file = tmp_path / "dict.txt"
-    text = "".join(f"{symbol} 3{' #fairseq:overwrite' if overwrite else ''}\n" for symbol, overwrite in lines)
-    file.write_text(text, encoding="utf-8", newline="")
-    try:
-        reference = fairseq.Dictionary.load(str(file))
-    except RuntimeError:  # a duplicate
-        with pytest.raises(CheckpointError, match="twice"):
-            read_rows(file)
-        return
-    rows = read_rows(file)
-    assert rows.size == len(reference)
-    names = {symbol for symbol, _ in lines} - {"<s>", "<pad>", "</s>", "<unk>", "<mask>"}
-    assert rows.words == {symbol: reference.indices[symbol] for symbol in names}
-    expected = {"bos": reference.bos(), "pad": reference.pad(), "eos": reference.eos(), "unk": reference.unk()}
-    if "<mask>" in reference:
-        expected["mask"] = reference.index("<mask>")
-    assert rows.specials == expected
+def test_table_and_dictionary_must_fit(tmp_path, task, fitting):
+    write_dictionary(tmp_path, SYMBOLS)
+    for rows in (7, 8, 9, 11):
+        source = FairseqCheckpoint(save_checkpoint(tmp_path, {ENCODER: table(rows)}, Namespace(task=task)))
+        if rows in fitting or (rows == 10 and len(fitting) > 2):
+            assert source.read().words == SYMBOLS
+        else:
+            with pytest.raises(CheckpointError, match=rf"{rows} rows.*describes 8.*{task or 'unknown'}.*put the dict"):
+                source.read()
 
 
 @pytest.mark.parametrize(
-    "content", ["", "word\n", "the 1\n\na 1\n", "the x\n", "the 1\nthe 2\n", "the 1 #fairseq:over\n"]
+    "content", [b"", b"word\n", b"the 1\n\na 1\n", b"the x\n", b"the 1\nthe 2\n", b"the 1 #fairseq:over\n", b"\xff 1\n"]
 )
 def test_malformed_dictionaries(tmp_path, content):
-    path = save(tmp_path, {ENCODER: table(5)})
-    (tmp_path / "dict.txt").write_text(content)
+    path = save_checkpoint(tmp_path, {ENCODER: table(5)})
+    (tmp_path / "dict.txt").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"dict\.txt"):
         FairseqCheckpoint(path).read()
-    (tmp_path / "dict.txt").write_bytes(b"\xff 1\n")
-    with pytest.raises(CheckpointError, match="not UTF-8"):
-        FairseqCheckpoint(path).read()
-
-
-class Malicious:
-    """Its pickle makes a directory when it is executed."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.trace),)
-
-
-def test_a_malicious_checkpoint_is_refused(tmp_path):
-    dictionary(tmp_path)
-    trace = tmp_path / "executed"
-    path = save(tmp_path, {ENCODER: table(8)}, task=Malicious(trace))
-    with pytest.raises(CheckpointError, match=r"checkpoint\.pt.*not executed"):
-        FairseqCheckpoint(path)
-    assert not trace.exists()
 
 
 def test_the_allow_list_is_left_as_it_was(tmp_path):
-    dictionary(tmp_path)
+    write_dictionary(tmp_path, SYMBOLS)
     before = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()  # others may have allowed the same types
     try:
         torch.serialization.add_safe_globals([Namespace])
-        FairseqCheckpoint(save(tmp_path, {ENCODER: table(8)})).read()
+        FairseqCheckpoint(save_checkpoint(tmp_path, {ENCODER: table(8)})).read()
+        assert torch.serialization.get_safe_globals() == [Namespace]
+        with pytest.raises(CheckpointError, match=r"checkpoint\.pt.*not executed"):
+            FairseqCheckpoint(save_checkpoint(tmp_path, {ENCODER: table(8)}, Malicious(tmp_path / "executed")))
         assert torch.serialization.get_safe_globals() == [Namespace]
     finally:
         torch.serialization.clear_safe_globals()
         torch.serialization.add_safe_globals(before)
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize(
-    "content", [[1], {"state": 1}, {"model": [1]}, {"model": {}}, {"model": {"w": torch.ones(3, 3)}}]
+    ("content", "message"),
+    [
+        *(([1], "fairseq-train"), ({"state": 1}, "fairseq-train"), ({"model": [1]}, "fairseq-train")),
+        ({"model": {}}, r"matrices: none; .*\.npz"),
+        ({"model": {"w": torch.ones(3, 3), "n": torch.ones(9, 2, dtype=int), "v": torch.ones(3)}}, r"matrices: w;"),
+        ({"model": {"w": torch.ones(3, 3), "x": torch.ones(4, 3)}}, r"matrices: x, w;"),
+    ],
 )
-def test_what_is_no_checkpoint(tmp_path, content):
-    dictionary(tmp_path)
+def test_what_is_no_checkpoint(tmp_path, content, message):
+    write_dictionary(tmp_path, SYMBOLS)
     torch.save(content, tmp_path / "checkpoint.pt")
-    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: (not a fairseq checkpoint|no embedding table)"):
+    with pytest.raises(CheckpointError, match=rf"checkpoint\.pt: .*{message}"):
         FairseqCheckpoint(str(tmp_path / "checkpoint.pt"))
 
 
-def test_other_errors(tmp_path):
-    dictionary(tmp_path)
-    with pytest.raises(VectorFileError, match="no such file"):
-        FairseqCheckpoint(str(tmp_path / "missing.pt"))
-    matrix = table(8)
-    matrix[5, 1] = np.nan
-    path = save(tmp_path, {ENCODER: matrix})
-    with pytest.raises(DimensionError, match="--encoder-embed-dim"):
-        FairseqCheckpoint(path, dim=4)
-    with pytest.raises(VectorFileError, match=r"'haus@@'.*NaN"):
-        FairseqCheckpoint(path).read()
-    assert FairseqCheckpoint(path).read(Wanted.words(["a"])).words == ["a"]
+# ---- files that torch refuses
+
+ANOTHER = "give another file, such as an earlier checkpoint of the same folder, or copy or download it again"
 
 
-def test_a_checkpoint_that_was_cut_short_is_not_only_to_be_downloaded(tmp_path):
-    """Before it is known to be a checkpoint, and when --embed-init-format says so."""
-    path = Path(save(tmp_path, {ENCODER: table(8)}))
-    path.write_bytes(path.read_bytes()[:600])
-    with pytest.raises(VectorFileError, match=r"damaged or incomplete .*Copy or download it again"):
-        open_vectors(path)
-    with pytest.raises(CheckpointError, match=r"cut short or damaged .*an earlier checkpoint of the same folder"):
-        open_vectors(path, format="fairseq")
+def saved(path: Path, zipped: bool = True, **more) -> Path:
+    torch.save({"model": {"w": torch.arange(400.0)}, **more}, path, _use_new_zipfile_serialization=zipped)
+    return path
 
 
-def test_an_archive_that_says_it_is_on_several_disks(tmp_path):
-    dictionary(tmp_path)
-    path = Path(save(tmp_path, {ENCODER: table(8)}))
+def refusal(path: Path) -> str:
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(path)
+    assert str(error.value).startswith(f"{path}: not a fairseq checkpoint that can be read safely: ")
+    return str(error.value).split("safely: ")[1]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_that_was_cut_short(tmp_path, zipped):
+    """Its own user's remedy is an earlier checkpoint: there is no state dict to be saved alone."""
+    path = saved(tmp_path / "c.pt", zipped)
     content = path.read_bytes()
-    at = content.rindex(b"PK\x06\x07") + 16  # zip64's locator of the directory: the number of disks
-    path.write_bytes(content[:at] + b"\x02" + content[at + 1 :])
-    with pytest.raises(CheckpointError, match="damaged"):
-        FairseqCheckpoint(path)
+    for share in (0.02, 0.5, 0.9):
+        path.write_bytes(content[: int(share * len(content))])
+        message = refusal(path)
+        assert message.startswith("it was cut short or damaged (")
+        assert message.endswith(ANOTHER)
+        assert "not a complete zip archive" in message or not zipped
+    if zipped:  # before it is known to be a checkpoint it may be any archive
+        with pytest.raises(VectorFileError, match=r"damaged .*download it again"):
+            recognise(str(path)) and open_vectors(path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_objects_that_are_not_on_the_list(tmp_path, zipped):
+    """A whole file: another copy of it would not help."""
+    message = refusal(saved(tmp_path / "c.pt", zipped, extra_state=collections.ChainMap()))
+    assert "it names collections.ChainMap" in message
+    assert message.endswith("; save its state dict alone")
+
+
+def test_archives_that_are_damaged(tmp_path, monkeypatch):
+    path = saved(tmp_path / "c.pt")
+    content = path.read_bytes().replace(b"\x80\x02}", b"\x80\x02\xff", 1)
+    path.write_bytes(content)
+    assert refusal(path).endswith("again, or save its state dict alone")
+    end = content.rindex(b"PK\x05\x06")
+    locator = b"PK\x06\x07" + struct.pack(
+        "<LQL", 0, 0, 2
+    )  # on several disks: zipfile raises where it says no to others
+    path.write_bytes(content[: end - len(locator)] + locator + content[end:])
+    assert refusal(path).endswith(ANOTHER)
     with pytest.raises(Exception) as raised:
         torch.load(path, weights_only=True)
     assert "damaged" in unreadable_checkpoints.fault(str(path), raised.value)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}.")
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"PK\x01\x02") + 24  # the unpacked size, in the table of contents
+    content[at : at + 4] = struct.pack("<L", 1000)
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"data\.pkl .*1,000 bytes when unpacked"):
+        load_checkpoint(path)
+    for error in (struct.error("unpack"), ValueError("negative seek"), RuntimeError("unknown")):
+        monkeypatch.setattr(zipfile, "ZipFile", Mock(side_effect=error))
+        with pytest.raises(CheckpointError, match=r"c\.pt: .*damaged.*again"):
+            load_checkpoint(path)
 
 
-@FUZZ
-@given(data=st.data())
-def test_damaged_checkpoints(tmp_path, data):
-    dictionary(tmp_path)
-    path = save(tmp_path, {ENCODER: table(8)}, {"_name": "masked_lm"}, zipped=data.draw(st.booleans()))
-    content = Path(path).read_bytes()
-    place = data.draw(st.integers(0, 300) | st.integers(0, 10**6)) % len(content)
-    new = data.draw(st.binary(max_size=8))
-    cut = data.draw(st.booleans())
-    Path(path).write_bytes(content[:place] if cut else content[:place] + new + content[place + len(new) :])
-    try:
-        read = FairseqCheckpoint(path).read()
-    except (CheckpointError, VectorFileError):
-        return
-    assert read.matrix.shape == (len(read.words), 3)
-    assert np.isfinite(read.matrix).all()
+def test_other_files(tmp_path, monkeypatch):
+    path = tmp_path / "c.pt"
+    path.write_bytes(b"")
+    assert refusal(path) == f"the file is empty; {ANOTHER}"
+    path.write_text("house 0.1 0.2\n")
+    assert refusal(path).endswith("check the path")
+
+    def refuse(file, *_):
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(CheckpointError, match=r"c\.pt: .*Permission denied.*check the path and its permissions"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_tensors_stay_on_disk_where_they_can(tmp_path, monkeypatch, zipped):
+    monkeypatch.setattr(torch_file, "LARGEST_PICKLE", 1000)  # tensors may be larger
+    path, given = saved(tmp_path / "c.pt", zipped), []
+
+    @functools.wraps(torch.load)
+    def load(*args, original=torch.load, **options):
+        given.append(options.get("mmap", False))
+        return original(*args, **options)
+
+    monkeypatch.setattr(torch, "load", load)
+    assert load_checkpoint(path)["model"]["w"].numel() == 400
+    assert given == [zipped]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_tensor_of_more_numbers_than_the_file_has(tmp_path, zipped):
+    """A row that stands for a thousand million, wherever it is, and a tensor that is only a size."""
+    write_dictionary(tmp_path, ["a", "b"])
+    path = save_checkpoint(tmp_path, {ENCODER: torch.ones(1, 3).expand(6, 3)}, zipped=zipped)
+    assert open_vectors(path).read().matrix.tolist() == [[1.0] * 3] * 2  # small ones are usual
+    bombs = [torch.ones(1, 1).expand(6, 10**9), torch.ones(6, 3, device="meta")]
+    for tensor, said in zip(bombs if zipped else bombs[:1], ("weight' says that it is a tensor of size 6x", "_meta_")):
+        path = save_checkpoint(tmp_path, {ENCODER: tensor}, zipped=zipped)
+        for read in (lambda path=path: open_vectors(path), lambda path=path: load_checkpoint(path)):
+            assert said in refused(read, path)
+    spread, loop = torch.ones(1).expand(1 << 20), [torch.ones(1)]
+    loop.append(loop)
+    load_checkpoint(saved(tmp_path / "c.pt", zipped, loop=loop))
+    for place in (argparse.Namespace(here=spread), [spread], (1, [{"b": (spread,)}]), {"here": spread}):
+        with pytest.raises(CheckpointError, match=r"does not hold so many numbers.*earlier checkpoint"):
+            load_checkpoint(saved(tmp_path / "c.pt", zipped, loop=loop, place=place))
+
+
+def test_pickles_that_are_packed_or_too_large(tmp_path, monkeypatch):
+    """torch never packs them, but would read them whole."""
+    write_dictionary(tmp_path, ["a", "b"])
+    path = save_checkpoint(tmp_path, {ENCODER: torch.ones(6, 3)})
+    with zipfile.ZipFile(path) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+        size = next(each.file_size for each in archive.infolist() if each.filename.endswith("data.pkl"))
+    monkeypatch.setattr(torch_file, "LARGEST_PICKLE", size)
+    assert open_vectors(path).dim == 3
+    monkeypatch.setattr(torch_file, "LARGEST_PICKLE", size - 1)
+    assert f"has {size} bytes" in refused(lambda: open_vectors(path), path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members:
+            archive.writestr(name, content + bytes(30 * MB) * name.endswith("data.pkl"))
+    for read in (lambda: open_vectors(path), lambda: load_checkpoint(path)):
+        assert "is compressed (31," in refused(read, path)
+    os.rename(path, tmp_path / "pytorch_model.bin")
+    refused(lambda: HuggingFaceDirectory(str(tmp_path)), tmp_path / "pytorch_model.bin")

@@ -1,58 +1,77 @@
-"""The weights of Hugging Face directories. Oracles: the libraries that write them."""
+"""Hugging Face directories: weights, vocabularies, specials, segmentation. Oracles: the libraries that write them."""
 
 from __future__ import annotations
 
 import json
 import os
 import pickle
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hf_models import BERT, BERT_EMBEDDING, bert, save_weights, table
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from source_files import BERT, BERT_EMBEDDING, TEXT, bert, numbers, save_weights
+from test_readers import MB, refused, sparse, use
 
-from embinit_fairseq.errors import DimensionError, VectorFileError
+from embinit_fairseq.errors import OptionError, VectorFileError
+from embinit_fairseq.vectors.hf_vocab import decode_bytelevel
 from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
 from embinit_fairseq.vectors.table import Wanted
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 safetensors_torch = pytest.importorskip("safetensors.torch")
+tokenizers = pytest.importorskip("tokenizers")
 
 
-def test_only_wanted_rows_in_the_source_order(tmp_path):
-    matrix = bert(tmp_path)
-    read = HuggingFaceDirectory(str(tmp_path)).read(Wanted(frozenset({"##able", "the", "[CLS]"}), frozenset({"house"})))
-    assert read.words == ["the", "house", "##able"]
-    np.testing.assert_array_equal(read.matrix, matrix[[6, 7, 10]])
+def table(rows: int, seed: int = 0) -> np.ndarray:
+    return numbers(rows, 4, seed)
 
 
-@pytest.mark.parametrize("kind", ["F64", "F32", "F16", "BF16"])
-def test_every_float_type_becomes_float32(tmp_path, kind):
+def opened(folder: Path) -> HuggingFaceDirectory:
+    return HuggingFaceDirectory(str(folder))
+
+
+def rows_of(read) -> dict[str, tuple]:
+    return dict(zip(read.words, map(tuple, read.matrix)))
+
+
+# ---- weights
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=lambda dtype: str(dtype)[6:]
+)
+@pytest.mark.parametrize("kind", ["safetensors", "zip", "legacy"])
+def test_every_float_type_becomes_float32(tmp_path, kind, dtype):
     bert(tmp_path)
-    kinds = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-    tensor = torch.from_numpy(table(len(BERT))).to(kinds[kind])
-    safetensors_torch.save_file({BERT_EMBEDDING: tensor}, tmp_path / "model.safetensors")
-    read = HuggingFaceDirectory(str(tmp_path)).read(Wanted.words(["house"]))
-    np.testing.assert_array_equal(read.matrix[0], tensor[7].float().numpy())
+    tensor = torch.from_numpy(table(len(BERT))).to(dtype)
+    if kind == "safetensors":
+        safetensors_torch.save_file({BERT_EMBEDDING: tensor, "x": torch.ones(2)}, tmp_path / "model.safetensors")
+    else:
+        (tmp_path / "model.safetensors").unlink()
+        state = {BERT_EMBEDDING: tensor, "x": torch.ones(2)}
+        torch.save(state, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=kind == "zip")
+    read = opened(tmp_path).read(Wanted(frozenset({"##able", "the", "[CLS]"}), frozenset({"house"})))
+    assert read.words == ["the", "house", "##able"]
+    np.testing.assert_array_equal(read.matrix, tensor[[6, 7, 10]].float().numpy())
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "embeddings.word_embeddings.weight",
-        "roberta.embeddings.word_embeddings.weight",
-        "distilbert.embeddings.word_embeddings.weight",
-        "electra.embeddings.word_embeddings.weight",
-        "albert.embeddings.word_embeddings.weight",
-        "shared.weight",
-        "model.shared.weight",
-        "encoder.embed_tokens.weight",
-        "wte.weight",
-        "transformer.wte.weight",
-        "model.embed_tokens.weight",
-        "transformer.word_embeddings.weight",
-        "gpt_neox.embed_in.weight",
+        *(f"{model}embeddings.word_embeddings.weight" for model in ("", "roberta.", "distilbert.", "electra.")),
+        *(
+            "shared.weight",
+            "model.shared.weight",
+            "encoder.embed_tokens.weight",
+            "wte.weight",
+            "transformer.wte.weight",
+        ),
+        *("model.embed_tokens.weight", "transformer.word_embeddings.weight", "gpt_neox.embed_in.weight"),
+        *("transformer.word_embedding.weight", "transformer.embeddings.weight"),
     ],
 )
 def test_known_embedding_names(tmp_path, name):
@@ -60,35 +79,22 @@ def test_known_embedding_names(tmp_path, name):
     matrix = table(len(BERT), seed=3)
     decoys = {"lm_head.weight": table(len(BERT), seed=4), "decoder." + name: table(len(BERT), seed=5)}
     safetensors_numpy.save_file({name: matrix, **decoys, "bias": matrix[0]}, tmp_path / "model.safetensors")
-    source = HuggingFaceDirectory(str(tmp_path))
+    source = opened(tmp_path)
     assert source.tensor == name
     np.testing.assert_array_equal(source.read(Wanted.words(["the"])).matrix, matrix[[6]])
+    safetensors_numpy.save_file({"decoder." + name: matrix}, tmp_path / "model.safetensors")
+    assert opened(tmp_path).tensor == "decoder." + name
 
 
-def test_unknown_names_list_the_candidates(tmp_path):
+def test_names_that_are_not_known_or_not_one(tmp_path):
     bert(tmp_path)
-    save_weights(tmp_path, "mystery.weight", table(9), **{"small": table(2), "vector": table(9)[0]})
-    with pytest.raises(VectorFileError, match=r"mystery\.weight 9x4, small 2x4") as caught:
-        HuggingFaceDirectory(str(tmp_path))
-    assert "vector" not in str(caught.value)
-
-
-def test_two_equally_named_embeddings_are_not_guessed(tmp_path):
-    bert(tmp_path)
+    save_weights(tmp_path, "mystery.weight", table(9), small=table(2), vector=table(9)[0])
+    with pytest.raises(VectorFileError, match=r"mystery\.weight 9x4, small 2x4;.*\.npz"):
+        opened(tmp_path)
     name = "embeddings.word_embeddings.weight"
     safetensors_numpy.save_file({"a." + name: table(13), "b." + name: table(13)}, tmp_path / "model.safetensors")
-    with pytest.raises(VectorFileError, match="several tensors"):
-        HuggingFaceDirectory(str(tmp_path))
-
-
-def shard(directory: Path, write, names: tuple[str, str], index: str) -> np.ndarray:
-    matrix = bert(directory)
-    (directory / "model.safetensors").unlink()
-    write({"encoder.weight": table(5)}, directory / names[0])
-    write({BERT_EMBEDDING: matrix}, directory / names[1])
-    weight_map = {"encoder.weight": names[0], BERT_EMBEDDING: names[1]}
-    (directory / index).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    return matrix
+    with pytest.raises(VectorFileError, match=r"a\.embed.*, b\.embed.*\.npz"):
+        opened(tmp_path)
 
 
 def save_torch(state: dict, file: Path) -> None:
@@ -96,40 +102,35 @@ def save_torch(state: dict, file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "pattern", "index"),
+    ("save", "pattern", "index"),
     [
         (safetensors_numpy.save_file, "model-0000{}-of-00002.safetensors", "model.safetensors.index.json"),
         (save_torch, "pytorch_model-0000{}-of-00002.bin", "pytorch_model.bin.index.json"),
     ],
 )
-def test_shards(tmp_path, write, pattern, index):
+def test_shards(tmp_path, save, pattern, index):
     names = (pattern.format(1), pattern.format(2))
-    matrix = shard(tmp_path, write, names, index)
-    np.testing.assert_array_equal(HuggingFaceDirectory(str(tmp_path)).read(Wanted.words(["!"])).matrix, matrix[[11]])
-    (tmp_path / names[1]).unlink()
-    with pytest.raises(VectorFileError, match=names[1]):
-        HuggingFaceDirectory(str(tmp_path))
-
-
-def test_an_index_cannot_point_outside_the_directory(tmp_path):
-    outside = tmp_path / "outside.safetensors"
-    safetensors_numpy.save_file({BERT_EMBEDDING: table(13)}, outside)
-    bert(tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").unlink()
-    index = {"weight_map": {BERT_EMBEDDING: "../outside.safetensors"}}
-    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(VectorFileError, match="outside"):
-        HuggingFaceDirectory(str(tmp_path / "model"))
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-def test_pytorch_weights(tmp_path, zipped):
     matrix = bert(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    state = {BERT_EMBEDDING: torch.from_numpy(matrix).half(), "x": torch.ones(2)}
-    torch.save(state, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
-    read = HuggingFaceDirectory(str(tmp_path)).read(Wanted.words(["house"]))
-    np.testing.assert_array_equal(read.matrix[0], matrix[7].astype(np.float16).astype(np.float32))
+    save({"encoder.weight": table(5)}, tmp_path / names[0])
+    save({BERT_EMBEDDING: matrix}, tmp_path / names[1])
+    weight_map = {"encoder.weight": names[0], BERT_EMBEDDING: names[1]}
+    (tmp_path / index).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    np.testing.assert_array_equal(opened(tmp_path).read(Wanted.words(["!"])).matrix, matrix[[11]])
+    outside = tmp_path.parent / f"{tmp_path.name}.{names[1].rpartition('.')[2]}"
+    os.rename(tmp_path / names[1], outside)
+    with pytest.raises(VectorFileError, match=rf"{names[1]}.*again"):
+        opened(tmp_path)
+    save({"encoder.weight": table(5)}, tmp_path / names[1])
+    with pytest.raises(VectorFileError, match=rf"{BERT_EMBEDDING}.*again"):
+        opened(tmp_path)
+    for wrong in ({BERT_EMBEDDING: f"../{outside.name}"}, {BERT_EMBEDDING: 3}, {}, []):
+        (tmp_path / index).write_text(json.dumps({"weight_map": wrong}))
+        with pytest.raises(VectorFileError, match=rf"{index}.*again"):
+            opened(tmp_path)
+    (tmp_path / index).write_text(json.dumps({"weight_map": {"encoder.weight": names[0]}}))
+    with pytest.raises(VectorFileError, match=r"encoder\.weight 5x4"):  # of all shards
+        opened(tmp_path)
 
 
 class Malicious:
@@ -142,54 +143,331 @@ class Malicious:
         return os.mkdir, (str(self.trace),)
 
 
-def test_a_malicious_pickle_is_refused(tmp_path):
+def test_pickles_that_are_no_state_dict(tmp_path):
     bert(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    trace = tmp_path / "executed"
-    torch.save({BERT_EMBEDDING: Malicious(trace)}, tmp_path / "pytorch_model.bin")
+    file, trace = tmp_path / "pytorch_model.bin", tmp_path / "executed"
+    for content in ([1, 2], {"a": 1}, torch.ones(3, 4), {"state": {"x": torch.ones(2, 2)}}, {"x": torch.ones(2)}):
+        torch.save(content, file)
+        with pytest.raises(VectorFileError, match=r"pytorch_model.bin.*save_pretrained"):
+            opened(tmp_path)
+    torch.save({BERT_EMBEDDING: Malicious(trace)}, file)
     with pytest.raises(VectorFileError, match=r"pytorch_model.bin.*not executed"):
-        HuggingFaceDirectory(str(tmp_path))
-    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Malicious(trace)))
+        opened(tmp_path)
+    file.write_bytes(pickle.dumps(Malicious(trace)))
     with pytest.raises(VectorFileError, match=r"pytorch_model.bin"):
-        HuggingFaceDirectory(str(tmp_path))
+        opened(tmp_path)
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("content", [[1, 2], {"a": 1}, torch.ones(3, 4), {"state": {"x": torch.ones(2, 2)}}])
-def test_a_pickle_that_is_no_state_dict(tmp_path, content):
-    bert(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(content, tmp_path / "pytorch_model.bin")
-    with pytest.raises(VectorFileError, match=r"pytorch_model.bin: not a state dict.*save_pretrained"):
-        HuggingFaceDirectory(str(tmp_path))
-
-
-@pytest.mark.parametrize(("row", "name"), [(7, "house"), (3, "bos")])
-def test_not_a_number_is_refused_where_it_is_wanted(tmp_path, row, name):
-    matrix = table(len(BERT))
-    matrix[row, 2] = np.nan
-    matrix[12, 0] = np.inf
-    bert(tmp_path, matrix=matrix)
-    with pytest.raises(VectorFileError, match=rf"'{name}'.*NaN"):
-        HuggingFaceDirectory(str(tmp_path)).read(Wanted.words(["house", "the"]))
-
-
-def test_large_finite_values_are_kept(tmp_path):
-    matrix = np.full((len(BERT), 4), 3e38, dtype=np.float32)
-    bert(tmp_path, matrix=matrix)
-    np.testing.assert_array_equal(HuggingFaceDirectory(str(tmp_path)).read(Wanted.words(["house"])).matrix, matrix[:1])
-
-
 def test_errors_name_what_was_looked_for(tmp_path):
-    with pytest.raises(VectorFileError, match="no such directory"):
-        HuggingFaceDirectory(str(tmp_path / "missing"))
     with pytest.raises(VectorFileError, match=r"model\.safetensors.*pytorch_model\.bin"):
-        HuggingFaceDirectory(str(tmp_path))
+        opened(tmp_path)
     save_weights(tmp_path, "shared.weight", table(4))
     with pytest.raises(VectorFileError, match=r"tokenizer\.json, vocab\.txt.*save_pretrained"):
-        HuggingFaceDirectory(str(tmp_path)).read()
-    with pytest.raises(DimensionError, match="--encoder-embed-dim"):
-        HuggingFaceDirectory(str(tmp_path), dim=5)
+        opened(tmp_path).read()
     (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
     with pytest.raises(VectorFileError, match="git lfs pull"):
-        HuggingFaceDirectory(str(tmp_path))
+        opened(tmp_path)
+
+
+def safetensors(folder: Path, entry: object, size: int = 32, **files: bytes | str) -> Path:
+    """`entry` as the only tensor; files by their names, with `__` for the point."""
+    folder.mkdir(exist_ok=True)
+    head = json.dumps({"__metadata__": {"a": "b"}, "shared.weight": entry}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + bytes(size))
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def entry(shape: object = (4, 2), dtype: str = "F32", offsets: object = (0, 32)) -> dict:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        entry(offsets=[0, 31]), entry(offsets=[1, 33]), entry(offsets=[-4, 28]), entry(offsets=[32, 0]),
+        entry(offsets=[0]), entry(offsets=["0", 32]), entry(offsets=None), entry([4, 1 << 61], offsets=[0, 1 << 65]),
+        entry([4, -2]), entry([4, 0], offsets=[0, 0]), entry([8]), entry([4, 2.0]), entry([4, True]),
+        entry(dtype="I32"), entry(dtype=[]), [], None, entry(dtype="F16"),
+    ],
+    ids=range(18),
+)  # fmt: skip
+def test_headers_of_safetensors(tmp_path, wrong):
+    assert opened(safetensors(tmp_path, entry())).dim == 2
+    refused(lambda: opened(safetensors(tmp_path, wrong)), tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("length", [0, 1, 1 << 25, 1 << 40, 2**64 - 1])
+def test_absurd_heads_of_safetensors(tmp_path, length):
+    sparse(tmp_path / "model.safetensors", struct.pack("<Q", length) + b"{", 1 << 33)
+    refused(lambda: opened(tmp_path), tmp_path / "model.safetensors", most=80 * MB)
+
+
+# ---- vocabularies
+
+
+def test_bert_rows_and_specials(tmp_path):
+    matrix = bert(tmp_path, vocabulary=[*BERT, "the"])
+    read = opened(tmp_path).read()
+    assert rows_of(read) == {word: tuple(matrix[row]) for row, word in enumerate(BERT) if row not in (0, 2, 3, 4, 5)}
+    roles = {"pad": "[PAD]", "unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]", "mask": "[MASK]"}
+    assert {role: tuple(row) for role, row in read.specials.items()} == {
+        role: tuple(matrix[BERT.index(token)]) for role, token in roles.items()
+    }
+    assert (read.origin.rows, read.origin.markers, read.origin.duplicates) == (len(BERT) + 1, "wordpiece", 1)
+    matrix[3, 2] = np.nan
+    bert(tmp_path, matrix[:13])
+    with pytest.raises(VectorFileError, match=r"'bos'.*NaN"):
+        opened(tmp_path).read(Wanted.words(["the"]))
+    (tmp_path / "special_tokens_map.json").write_text('{"unk_token": {"content": "[UNK]"}, "cls_token": 3}')
+    assert set(opened(tmp_path).read(Wanted.words(["the"])).specials) == {"unk"}  # what is declared counts
+    bert(tmp_path, matrix=table(len(BERT) - 1))
+    with pytest.raises(VectorFileError, match=r"vocab.txt:13: .* rows \(12\).*save_pretrained"):
+        opened(tmp_path).read()
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    """folder, matrix, tokenizer."""
+    folder, trained = tmp_path_factory.mktemp("gpt2"), tokenizers.ByteLevelBPETokenizer()
+    trained.train_from_iterator(TEXT, vocab_size=300, special_tokens=["<|endoftext|>"], show_progress=False)
+    trained.save_model(str(folder))
+    special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+    (folder / "special_tokens_map.json").write_text(json.dumps(special))
+    matrix = table(trained.get_vocab_size())
+    save_weights(folder, "transformer.wte.weight", matrix)
+    return folder, matrix, trained
+
+
+def test_gpt2_vocabulary_is_decoded_to_text(gpt2):
+    folder, matrix, trained = gpt2
+    read = opened(folder).read()
+    assert read.origin.markers == "bytelevel"
+    rows = {tuple(row): number for number, row in enumerate(matrix)}
+    assert {"Ġthe", "Ġhouse"} <= set(read.words)
+    assert any("ä" in word for word in read.words)
+    for word, row in zip(read.words, read.matrix):
+        assert trained.decode([rows[tuple(row)]]) == word.replace("Ġ", " ")
+    assert set(read.specials) == {"bos", "eos"}
+    assert "<|endoftext|>" not in read.words
+
+
+def test_gpt2_words_are_cut_as_after_a_blank(gpt2, tmp_path, monkeypatch):
+    folder, matrix, trained = gpt2
+    expected = matrix[trained.encode(" Häuserhund").ids].mean(axis=0)
+    save_weights(tmp_path, "wte.weight", matrix)
+    trained.save(str(tmp_path / "tokenizer.json"))
+    for source in (opened(folder), opened(tmp_path)):
+        composed = source.compose(["Häuserhund", "\udc80"])
+        assert set(composed) == {"Häuserhund"}
+        np.testing.assert_allclose(composed["Häuserhund"], expected, rtol=1e-6)
+    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    source = opened(folder)
+    assert source.read().words
+    with pytest.raises(VectorFileError, match="pip install tokenizers"):
+        source.compose(["x"])
+
+
+@example("Ġgantija")
+@given(st.text(max_size=8))
+@settings(max_examples=40, deadline=None)
+def test_bytelevel_decoding_inverts_the_alphabet(text):
+    pre = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    token = "".join(piece for piece, _ in pre.pre_tokenize_str(text))
+    if text.startswith("Ġ"):
+        assert decode_bytelevel(token) is None
+    else:
+        assert decode_bytelevel(token) == ("Ġ" + text[1:] if text.startswith(" ") else text)
+    assert (decode_bytelevel("Ã"), decode_bytelevel("Ã¤"), decode_bytelevel("▁a")) == (None, "ä", "▁a")
+
+
+def sentencepiece_model(file: Path, **options):
+    import sentencepiece
+
+    options |= {"vocab_size": 45, "hard_vocab_limit": False, "minloglevel": 2}
+    with open(file, "wb") as stream:
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXT), model_writer=stream, **options)
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.load(str(file))
+    return processor
+
+
+def test_t5_with_padded_rows_and_extra_ids(tmp_path):
+    trained = sentencepiece_model(tmp_path / "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    size = trained.get_piece_size()
+    matrix = table(size + 20)
+    save_weights(tmp_path, "shared.weight", matrix)
+    special = {"eos_token": {"content": "</s>"}, "unk_token": "<unk>", "pad_token": "<pad>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<extra_id_0>": size + 1}))
+    decoder = {str(size + 2): {"content": "<extra_id_1>"}, "x": {"content": "no"}, "3": {"content": "taken"}, "9": []}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+    source = opened(tmp_path)
+    read = source.read()
+    assert read.origin.markers == "sentencepiece"
+    expected = {trained.id_to_piece(row): tuple(matrix[row]) for row in range(3, size)}
+    expected |= {"<extra_id_0>": tuple(matrix[size + 1]), "<extra_id_1>": tuple(matrix[size + 2])}
+    assert rows_of(read) == expected
+    specials = {role: tuple(row) for role, row in read.specials.items()}
+    assert specials == {"pad": tuple(matrix[0]), "eos": tuple(matrix[1]), "unk": tuple(matrix[2])}
+    rows = trained.encode("Häuserhund")
+    assert 2 not in rows
+    composed = source.compose(["Häuserhund", "🦑x", "\udc80"])
+    np.testing.assert_allclose(composed["Häuserhund"], matrix[rows].mean(axis=0), rtol=1e-5)
+    known = [row for row in trained.encode("🦑x") if row != 2]
+    np.testing.assert_allclose(composed["🦑x"], matrix[known].mean(axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["xlm-roberta", "mbart"])
+def test_rows_of_models_that_were_fairseqs(tmp_path, model_type):
+    trained = sentencepiece_model(tmp_path / "sentencepiece.bpe.model")
+    size = trained.get_piece_size()
+    matrix = table(size + 2)
+    save_weights(tmp_path, "roberta.embeddings.word_embeddings.weight", matrix)
+    with pytest.raises(VectorFileError, match=r"tokenizer\.json"):
+        opened(tmp_path).read()
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    read = opened(tmp_path).read()
+    # transformers: <s> 0, <pad> 1, </s> 2, <unk> 3, piece n of the model (from 3 on) in row n + 1, <mask> last
+    pieces = {trained.id_to_piece(piece): tuple(matrix[piece + 1]) for piece in range(3, size)}
+    assert rows_of(read) == pieces
+    np.testing.assert_array_equal(read.specials["pad"], matrix[1])
+    assert ("mask" in read.specials) == (model_type == "xlm-roberta")
+    if model_type == "xlm-roberta":
+        np.testing.assert_array_equal(read.specials["mask"], matrix[size + 1])
+
+
+def test_unigram_tokenizer_json(tmp_path):
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁the", -1.0), ("▁", -2.0), ("house", -3.0), ("s", -4.0)]
+    trained = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=2))
+    trained.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    trained.add_special_tokens(["<pad>", "</s>", "<unk>", "<extra_id_0>"])
+    trained.enable_padding(length=32, pad_id=0, pad_token="<pad>")  # must not leak into the mean
+    trained.enable_truncation(1)
+    trained.save(str(tmp_path / "tokenizer.json"))
+    matrix = table(10)
+    save_weights(tmp_path, "shared.weight", matrix)
+    source = opened(tmp_path)
+    read = source.read()
+    assert (read.words, read.origin.markers) == (["▁the", "▁", "house", "s", "<extra_id_0>"], "sentencepiece")
+    np.testing.assert_array_equal(read.matrix, matrix[3:8])
+    assert set(read.specials) == {"pad", "eos", "unk"}
+    for word, rows in (("houses", [4, 5, 6]), ("thes", [3, 6]), ("xyz", [4])):  # of the last one only "▁" is known
+        np.testing.assert_allclose(source.compose([word])[word], matrix[rows].mean(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "markers"),
+    [
+        ({"model": {"type": "WordLevel", "vocab": {"a": 0, "▁b": 1}}}, "none"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0, "▁b": 1}}}, "sentencepiece"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}}}, "auto"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0}}, "decoder": {"x": [{"type": "Metaspace"}]}}, "sentencepiece"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0}}, "pre_tokenizer": {"type": "ByteLevel"}}, "bytelevel"),
+        ({"model": {"type": "WordPiece", "vocab": {"a": 0}}}, "wordpiece"),
+        ({"model": {"type": "WordPiece", "vocab": {"a": 0}, "continuing_subword_prefix": "@"}}, "auto"),
+    ],
+)
+def test_how_a_tokenizer_spells_pieces(tmp_path, tokenizer, markers):
+    save_weights(tmp_path, "shared.weight", table(4))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert opened(tmp_path).read().origin.markers == markers
+
+
+@pytest.mark.parametrize(
+    "word", ["unbelievable", "UNBELIEVABLE!", "houses", "Ünbelievable", "the house", "qqq", "housex", "", "s"]
+)
+def test_wordpiece_cuts_as_the_library_does(tmp_path, word):
+    matrix = bert(tmp_path)
+    reference = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
+    rows = [row for row in reference.encode(word, add_special_tokens=False).ids if row != BERT.index("[UNK]")]
+    composed = opened(tmp_path).compose([word])
+    assert set(composed) == ({word} if rows else set())
+    if rows:
+        np.testing.assert_allclose(composed[word], matrix[rows].mean(axis=0), rtol=1e-6)
+
+
+def test_a_cased_vocabulary_is_not_lower_cased(tmp_path):
+    bert(tmp_path, vocabulary=[*BERT, "Haus"])
+    assert opened(tmp_path).compose(["The", "Hauss"]).keys() == {"Hauss"}
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert opened(tmp_path).compose(["The"]).keys() == {"The"}
+
+
+def test_pieces_without_a_tokenizer_cannot_compose(tmp_path):
+    save_weights(tmp_path, "model.shared.weight", table(4))
+    (tmp_path / "vocab.json").write_text('{"<pad>": 0, "▁the": 1, "s": 2, "</s>": 3}')
+    assert opened(tmp_path).read().origin.markers == "sentencepiece"
+    with pytest.raises(OptionError, match=r"tokenizer\.json"):
+        opened(tmp_path).compose(["thes"])
+    save_weights(tmp_path, "shared.weight", table(3))
+    with pytest.raises(VectorFileError, match=r"vocab\.json.*save_pretrained"):
+        opened(tmp_path).read()
+
+
+# ---- damaged, and bombs
+
+TOKENIZER = '{"model": {"type": "WordLevel", "vocab": {"a": 0, "b": %s}}}'
+ENTRIES = st.recursive(
+    st.none() | st.integers(-2, 9) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["vocab", "type", "id", "content", "a"]), inner, max_size=4)
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(["model", "added_tokens", "decoder"]), ENTRIES), st.data())
+def test_strange_tokenizers_are_read_or_refused(tmp_path, content, data):
+    save_weights(tmp_path, "shared.weight", table(5))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    use(str(tmp_path), None)
+    vocabulary = {"<unk>": 0, "▁house": 1, "s": 2}
+    trained = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    trained.add_special_tokens(["<unk>", "<mask>"])
+    text = trained.to_str()
+    at = data.draw(st.integers(0, len(text)))
+    (tmp_path / "tokenizer.json").write_text(text[:at] + data.draw(st.text(max_size=4)) + text[at + 3 :])
+    use(str(tmp_path), None)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [("7" * 100_000, "a number with thousands"), ("[" * 100_000, "nested too deeply"), ("1e999", "has the row inf")],
+)
+def test_numbers_and_nesting_without_end(tmp_path, number, reason):
+    path = safetensors(tmp_path / "model", entry(), tokenizer__json=TOKENIZER % number)
+    assert reason in refused(opened(path).read, path / "tokenizer.json")
+    for name in ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        path = safetensors(tmp_path / name, entry(), tokenizer__json=TOKENIZER % 1)
+        (path / name).write_text(TOKENIZER % number)
+        if reason != "has the row inf":
+            assert reason in refused(opened(path).read, path / name)
+    path = safetensors(tmp_path / "index", entry())
+    (path / "model.safetensors").unlink()
+    (path / "model.safetensors.index.json").write_text(TOKENIZER % number)
+    refused(lambda: opened(path), path / "model.safetensors.index.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [
+        *((name, ()) for name in ("tokenizer.json", "vocab.json", "spiece.model", "vocab.txt")),
+        *(("config.json", ("vocab__txt",)), ("merges.txt", ("vocab__json",))),
+    ],
+)
+def test_files_that_are_larger_than_they_may_be(tmp_path, name, beside):
+    """Sparse ones: a tokenizer belongs to a matrix, whose rows say how much there can be."""
+    files = {"vocab__txt": "a\nb\n", "vocab__json": '{"a": 0, "\\u0120b": 1}'}
+    path = safetensors(tmp_path, entry(), **{key: files[key] for key in beside})
+    sparse(path / name, b"", 1 << 33)
+    refused(lambda: (opened(path).read(), opened(path).compose(["ab"])), path / name, most=64 * MB)
+
+
+def test_more_tokens_than_rows(tmp_path):
+    path = safetensors(tmp_path, entry(), vocab__txt="token\n" * 100_000)
+    assert ":5: more lines than" in refused(opened(path).read, path / "vocab.txt")

@@ -1,86 +1,22 @@
-"""Opening vectors: packed files, recognising the format, errors about the file itself."""
+"""What a user may write where vectors are meant, and what is recognised there: FILE, `concat:A,B`, `avg:A,B`."""
 
 from __future__ import annotations
 
-import bz2
 import gzip
-import lzma
 import os
-import zipfile
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from source_files import numbers, write
 
-from embinit_fairseq.errors import OptionError, VectorFileError
-from embinit_fairseq.vectors.open import FORMATS, open_vectors, recognise
-from embinit_fairseq.vectors.text import TextVectors
-
-CHUNKS = (5, 16, 1024)
-
-
-def write(path, data: bytes | str) -> str:
-    path.write_bytes(data if isinstance(data, bytes) else data.encode("utf-8"))
-    return str(path)
-
-
-# ---- packing
-
-TEXT = b"".join(b"w%d 0.%d -0.%d\n" % (i, i, i + 1) for i in range(500))
-
-
-def assert_is_text(table) -> None:
-    assert table.words == [f"w{i}" for i in range(500)]
-    rows = [[f"0.{i}", f"-0.{i + 1}"] for i in range(500)]
-    np.testing.assert_array_equal(table.matrix, np.array(rows, np.float64).astype(np.float32))
-
-
-PACKERS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "plain": bytes}
-
-
-@pytest.mark.parametrize("kind", PACKERS)
-@pytest.mark.parametrize("chunk", CHUNKS)
-def test_packed_files_are_recognised_by_content(tmp_path, kind, chunk):
-    path = write(tmp_path / "vectors.txt", PACKERS[kind](TEXT))
-    assert recognise(path) == "glove"
-    assert_is_text(TextVectors(path, chunk=chunk).read())
-
-
-@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
-def test_truncated_packed_files_are_refused(tmp_path, kind):
-    packed = PACKERS[kind](TEXT)
-    path = write(tmp_path / "v", packed[: len(packed) * 2 // 3])
-    with pytest.raises(VectorFileError, match=r"damaged or incomplete"):
-        TextVectors(path).read()
-
-
-def test_a_flipped_bit_in_gz_is_noticed(tmp_path):
-    packed = bytearray(gzip.compress(TEXT))
-    packed[-6] ^= 1  # in the checksum
-    with pytest.raises(VectorFileError, match=r"damaged"):
-        TextVectors(write(tmp_path / "v.gz", bytes(packed))).read()
-
-
-def make_zip(path, **members: bytes) -> str:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return str(path)
-
-
-def test_zip_members(tmp_path):
-    one = make_zip(tmp_path / "one.zip", **{"deep/v.txt": TEXT, "__MACOSX/._v.txt": b"x"})
-    assert_is_text(open_vectors(one).read())
-    two = make_zip(tmp_path / "two.zip", **{"50d.txt": TEXT, "100d.txt": b"a 1 2 3\n"})
-    with pytest.raises(VectorFileError, match=r"holds 2 files \(50d.txt, 100d.txt\). Name one: .*two.zip:50d.txt"):
-        open_vectors(two)
-    assert open_vectors(f"{two}:100d.txt").dim == 3
-    with pytest.raises(VectorFileError, match=r"no such member"):
-        open_vectors(f"{two}:200d.txt")
-    with pytest.raises(VectorFileError, match=r"archive is empty"):
-        open_vectors(make_zip(tmp_path / "none.zip"))
-
-
-# ---- recognising
+from embinit_fairseq import bounded
+from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError
+from embinit_fairseq.vectors import compressed, torch_file
+from embinit_fairseq.vectors.open import FORMATS, open_sources, open_vectors, parse_source, recognise
+from embinit_fairseq.vectors.table import WIDEST
+from embinit_fairseq.vectors.writers import write_npz, write_text
 
 
 @pytest.mark.parametrize(
@@ -94,71 +30,118 @@ def test_zip_members(tmp_path):
         (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02", "fairseq"),
     ],
 )
-def test_formats_are_recognised_by_content(tmp_path, head, format):
+def test_formats_are_recognised_by_their_heads(tmp_path, head, format):
     assert recognise(write(tmp_path / "v.any", head)) == format
     assert recognise(write(tmp_path / "v.gz", gzip.compress(head))) == format
 
 
-def test_archives_and_folders_are_recognised(tmp_path):
-    assert recognise(str(tmp_path)) == "huggingface"
-    assert recognise(make_zip(tmp_path / "c.pt", **{"archive/data.pkl": b"x", "archive/version": b"3"})) == "fairseq"
-    np.savez(tmp_path / "v.npz", words=np.array(["a"]), matrix=np.ones((1, 2)))
-    assert recognise(str(tmp_path / "v.npz")) == "npz"
-
-
-def test_unknown_content_is_refused_with_the_flag(tmp_path):
-    with pytest.raises(VectorFileError, match=r"not recognised.*--embed-init-format"):
-        open_vectors(write(tmp_path / "v", "this is a sentence\nand another one\n"))
-
-
-def test_unknown_format_lists_the_known_ones(tmp_path):
-    with pytest.raises(OptionError, match=f"--embed-init-format glvoe.*{', '.join(FORMATS)}"):
-        open_vectors(write(tmp_path / "v", "a 1 2\n"), format="glvoe")
-
-
-# ---- errors
-
-
-def test_pipes_are_refused(tmp_path):
-    """They cannot be read twice, and would silently lose their beginning."""
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(VectorFileError, match="a pipe or device, not a file"):
+def test_what_is_missing_or_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # it cannot be read twice, and would silently lose its beginning
+    with pytest.raises(VectorFileError, match=r"pipe.*--embed-init-path"):
         open_vectors(str(tmp_path / "pipe"))
-
-
-def test_missing_file_names_flag_and_look_alikes(tmp_path):
-    write(tmp_path / "glove.6B.300d.txt", "a 1 2\n")
-    with pytest.raises(VectorFileError, match=r"no such file \(did you mean glove.6B.300d.txt.*--embed-init-path"):
+    path = write(tmp_path / "glove.6B.300d.txt", "a 1 2\n")
+    with pytest.raises(VectorFileError, match=r"did you mean glove.6B.300d.txt.*--embed-init-path"):
         open_vectors(str(tmp_path / "glove.6b.300d.txt"))
     with pytest.raises(VectorFileError, match=r"folder .*nowhere does not exist"):
         open_vectors(str(tmp_path / "nowhere" / "v.txt"))
+    with pytest.raises(OptionError, match=f"--embed-init-format glvoe.*{', '.join(FORMATS)}"):
+        open_vectors(path, format="glvoe")
 
 
-def test_a_directory_or_locked_file_as_text(tmp_path):
-    with pytest.raises(VectorFileError, match=r"cannot be read"):
-        open_vectors(str(tmp_path), "glove")
+def test_the_limits_are_those_of_the_docs():
+    """Tests make them small; docs/vectors.md says what they are."""
+    assert (bounded.LONGEST_LINE, bounded.MOST_BLANK_LINES, WIDEST) == (1 << 20, 1_000_000, 65_536)
+    assert (bounded.LARGEST_JSON, torch_file.LARGEST_PICKLE, compressed.UNPACKING) == (1 << 25, 1 << 25, 1 << 28)
+    assert compressed.LARGEST_CONTENTS <= 1 << 24
 
 
-# ---- sub-words
-
-
-def test_no_sub_words(tmp_path):
-    with pytest.raises(OptionError, match=r"has no sub-words.*--embed-init-oov"):
-        open_vectors(write(tmp_path / "v.txt", "a 1 2\n")).compose(["a"])
+# ---- several files
 
 
 @pytest.mark.parametrize(
-    ("lines", "surface", "rows"),
+    ("text", "how", "unit", "files"),
     [
-        (["▁un 1 0", "believ 2 0", "able 3 0", "▁ 9 9", "▁a 4 4", "b 5 5"], "unbelievable", [1, 2, 3]),
-        (["un 1 0", "##believ 2 0", "##able 3 0", "able 9 9", "believ 9 9"], "unbelievable", [1, 2, 3]),
-        (["un@@ 1 0", "believ@@ 2 0", "able 3 0", "able@@ 9 9", "un 9 9"], "unbelievable", [1, 2, 3]),
-        (["▁a 1 0", "▁ab 3 0", "c 5 0", "bc 9 9"], "ab?c", [3, 5]),
+        ("v.txt", None, False, [("v.txt", None)]),
+        ("a,b.txt", None, False, [("a,b.txt", None)]),  # one file: a comma is a comma
+        ("concat:a,b", "concat", False, [("a", None), ("b", None)]),
+        ("avg:a,b,c", "avg", False, [("a", None), ("b", None), ("c", None)]),
+        ("avg-l2:a,b", "avg", True, [("a", None), ("b", None)]),
+        ("concat-l2:x.zip:m.txt,b", "concat", True, [("x.zip:m.txt", None), ("b", None)]),
+        ("concat:a,,1.txt,b,,,c", "concat", False, [("a,1.txt", None), ("b,", None), ("c", None)]),
+        ("concat:glove=a,npz=b", "concat", False, [("a", "glove"), ("b", "npz")]),
+        ("concat:x=a,b", "concat", False, [("x=a", None), ("b", None)]),
+        ("./concat:a,b", None, False, [("./concat:a,b", None)]),
+        ("concat:~/a,npz=~/b", "concat", False, [("/home/me/a", None), ("/home/me/b", "npz")]),
+        ("~/a", None, False, [("/home/me/a", None)]),
     ],
 )
-def test_pieces_are_cut_longest_first_and_averaged(tmp_path, lines, surface, rows):
-    reader = open_vectors(write(tmp_path / "v.txt", "\n".join(lines) + "\n"))
-    composed = reader.compose([surface, "ω"])
-    assert list(composed) == [surface]
-    assert composed[surface].dtype == np.float32
-    np.testing.assert_allclose(composed[surface], [np.mean(rows), 0], rtol=1e-6)
+def test_what_a_source_may_be(monkeypatch, text, how, unit, files):
+    monkeypatch.setenv("HOME", "/home/me")
+    spec = parse_source(text)
+    assert (spec.how, spec.unit, list(spec.files), spec.paths) == (how, unit, files, [path for path, _ in files])
+    assert spec.method == (how and text.split(":")[0])
+    formats = [format or "glove" for _, format in files]  # a format for all is for the files that name none
+    assert [format for _, format in parse_source(text, "glove").files] == formats
+
+
+#: one that begins with a comma is written `./,`
+NAMES = st.text("ab,=/.:", min_size=1, max_size=6).filter(lambda name: name[0] != ",")
+
+
+@given(st.lists(NAMES, min_size=2, max_size=4), st.sampled_from(["concat", "avg-l2"]))
+@settings(max_examples=40)
+def test_names_with_commas_are_written_with_two(names, method):
+    text = f"{method}:{','.join(name.replace(',', ',,') for name in names)}"
+    spec = parse_source(text)
+    assert spec.paths == names
+    assert parse_source(spec.named(lambda path: path)) == spec
+
+
+@pytest.mark.parametrize("text", ["concat:a", "concat:", "avg:a,", "concat-l2:,a", "avg:a,,b"])
+def test_one_file_is_not_several(text):
+    with pytest.raises(OptionError, match=f"--embed-init-path {text}: .*at least two"):
+        parse_source(text)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """a.npz: 3 dimensions; b.txt: 2; c.npz: 3."""
+    folder = tmp_path_factory.mktemp("files")
+    write_npz(folder / "a.npz", ["w"], numbers(1, 3))
+    write_text(folder / "b.txt", ["w"], numbers(1, 2))
+    write_npz(folder / "c.npz", ["w"], numbers(1, 3))
+    return {name: str(folder / file) for name, file in (("a", "a.npz"), ("b", "b.txt"), ("c", "c.npz"))}
+
+
+def test_formats_of_their_own(files, tmp_path):
+    path = write(tmp_path / "1", "2 2\nw1 3\n")  # words 2 and w1, or a header of two rows
+    assert open_sources(parse_source(f"concat:glove={path},{files['b']}"))[0].dim == 1
+    with pytest.raises(VectorFileError, match="1:1: "):
+        open_sources(parse_source(f"concat:word2vec={path},{files['b']}"))
+    with pytest.raises(VectorFileError, match=r"b\.txt"):
+        open_sources(parse_source(f"concat:{files['a']},npz={files['b']}"))
+
+
+@pytest.mark.parametrize(
+    ("how", "names", "dim", "error", "parts"),
+    [
+        ("concat", "ab", 300, DimensionError, ("has 3 dim", "has 2 dim", "together 5", "--encoder-embed-dim 5")),
+        ("avg", "ac", 300, DimensionError, ("has 3 dim", "expected 300", "--encoder-embed-dim 3")),
+        *(("avg", "ab", dim, OptionError, ("has 3 dim", "has 2 dim", "concat:")) for dim in (None, 2, 3, 5)),
+        ("concat", "ab", 5, None, ()),
+        ("concat", "ac", 6, None, ()),
+        ("avg", "ac", 3, None, ()),
+    ],
+)
+def test_dimensions_of_several_files(files, how, names, dim, error, parts):
+    spec = parse_source(f"{how}:{','.join(files[name] for name in names)}")
+    if error is None:
+        for given in (dim, None):
+            assert [reader.path for reader in open_sources(spec, given)] == spec.paths
+        return
+    with pytest.raises(error) as caught:
+        open_sources(spec, dim)
+    for part in (*spec.paths, *parts):
+        assert part in str(caught.value)
+    if how == "avg" and error is DimensionError:
+        assert "together" not in str(caught.value)

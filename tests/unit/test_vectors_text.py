@@ -1,27 +1,27 @@
-"""Text vectors against a naive reader, line by line and token by token."""
+"""Vectors as text: words with blanks, numbers of any spelling, headers, broken lines, pieces; a naive reader tells."""
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import re
+from decimal import Decimal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from source_files import write
 
-from embinit_fairseq.errors import EmbinitError
-from embinit_fairseq.vectors.open import open_vectors, recognise
+from embinit_fairseq import bounded
+from embinit_fairseq.errors import OptionError, VectorFileError
+from embinit_fairseq.vectors import text_lines
+from embinit_fairseq.vectors.open import open_vectors
+from embinit_fairseq.vectors.parse import RowParser, parse_number
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.text import TextVectors
 
-CHUNKS = (5, 16, 1024)
-
-
-def write(path, data: bytes | str) -> str:
-    path.write_bytes(data if isinstance(data, bytes) else data.encode("utf-8"))
-    return str(path)
+#: Enough good lines for one broken line to be tolerated.
+PADDING = "".join(f"padding{n} 0 0\n" for n in range(30))
 
 
 def naive(data: bytes, dim: int) -> dict[str, np.ndarray]:
@@ -38,22 +38,21 @@ def naive(data: bytes, dim: int) -> dict[str, np.ndarray]:
 
 def assert_table(table, rows: dict[str, np.ndarray]) -> None:
     assert table.words == list(rows)
-    assert table.matrix.dtype == np.float32
-    assert table.matrix.flags.c_contiguous
     wanted = np.array(list(rows.values()), np.float32).reshape(len(rows), table.origin.dim)
-    np.testing.assert_array_equal(table.matrix.view(np.uint32), wanted.view(np.uint32))
+    assert_bits_equal(table.matrix, wanted)
+
+
+def assert_bits_equal(found: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_array_equal(np.ravel(found).view(np.uint32), np.ravel(wanted).view(np.uint32))
 
 
 # ---- against the naive reader, every record split somewhere
 
 LETTERS = st.characters(exclude_categories=("Cs",), exclude_characters=" \t\r\n\ufeff")
-WORDS = st.one_of(
-    st.text(LETTERS, min_size=1, max_size=6), st.sampled_from(["a", "A", "b", "\u00a0", "x\u0085y", "\u2028", "ß", "."])
+WORDS = st.text(LETTERS, min_size=1, max_size=6) | st.sampled_from(["a", "A", "b", "\u00a0", "x\u0085y", "\u2028", "."])
+NUMBERS = st.floats(-9, 9, width=32).map(lambda x: f"{x:.5f}") | st.floats(-(2.0**90), 2.0**90, width=32).map(
+    lambda x: str(np.float32(x))
 )
-NUMBERS = st.one_of(
-    st.floats(-9, 9, width=32).map(lambda x: f"{x:.5f}"),
-    st.floats(-(2.0**90), 2.0**90, width=32).map(lambda x: str(np.float32(x))),
-)  # fmt: skip
 
 
 @st.composite
@@ -61,18 +60,18 @@ def vector_files(draw):
     dim = draw(st.integers(1, 5))
     row = st.tuples(WORDS, st.lists(NUMBERS, min_size=dim, max_size=dim))
     rows = draw(st.lists(row, min_size=1, max_size=20))
-    separator = draw(st.sampled_from([" ", "\t"]))
-    end = draw(st.sampled_from(["\n", "\r\n", " \n"]))
+    separator, end = draw(st.sampled_from([" ", "\t"])), draw(st.sampled_from(["\n", "\r\n", " \n"]))
     data = "".join(separator.join([word, *numbers]) + end for word, numbers in rows).encode()
     return dim, len(rows), data[: -len(end)] if draw(st.booleans()) else data
 
 
-@settings(max_examples=100, deadline=None)
-@given(vector_files(), st.booleans(), st.sampled_from(CHUNKS), st.booleans(), st.data())
+@settings(max_examples=50, deadline=None)
+@given(vector_files(), st.booleans(), st.sampled_from([5, 16, 1024]), st.booleans(), st.data())
 def test_equals_the_naive_reader(tmp_path_factory, made, header, chunk, strict, data):
-    dim, count, text = made
-    path = write(tmp_path_factory.getbasetemp() / "fuzzed.txt", (b"%d %d\n" % (count, dim) if header else b"") + text)
-    rows = naive(text, dim)
+    dim, count, content = made
+    head = b"%d %d\n" % (count, dim) if header else b""
+    path = write(tmp_path_factory.getbasetemp() / "drawn.txt", head + content)
+    rows = naive(content, dim)
     reader = TextVectors(path, dim, strict, header=header, chunk=chunk)
     assert (reader.dim, reader.format) == (dim, "word2vec" if header else "glove")
     assert_table(reader.read(), rows)
@@ -81,112 +80,310 @@ def test_equals_the_naive_reader(tmp_path_factory, made, header, chunk, strict, 
     assert_table(found, {word: row for word, row in rows.items() if word in some})
     assert found.origin.rows == count
     folded = frozenset(word.casefold() for word in some)
-    found = reader.read(Wanted(folded=folded))
-    assert_table(found, {word: row for word, row in rows.items() if word.casefold() in folded})
+    assert_table(reader.read(Wanted(folded=folded)), {w: row for w, row in rows.items() if w.casefold() in folded})
 
 
-@settings(max_examples=200, deadline=None)
-@given(vector_files(), st.sampled_from(CHUNKS), st.data())
-def test_damaged_files_are_read_or_refused_but_never_crash(tmp_path_factory, made, chunk, data):
-    _, _, text = made
-    damaged = bytearray(text)
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(damaged)))
-        damaged[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    path = write(tmp_path_factory.getbasetemp() / "fuzzed.txt", bytes(damaged))
-    try:
-        table = TextVectors(path, chunk=chunk).read()
-    except EmbinitError:
-        return
-    assert table.matrix.shape == (len(table.words), table.origin.dim)
-    assert np.isfinite(table.matrix).all()
+@pytest.mark.parametrize(
+    ("content", "wanted", "expected", "counted"),
+    [
+        # words with blanks, as in glove.840B
+        ("the 0.1 0.2 0.3\n. . . 0.4 0.5 0.6\nat name@domain.com 1 2 3\n. 7 8 9\n", ["the", "at", ". . .", "."],
+         {"the": [0.1, 0.2, 0.3], ". . .": [0.4, 0.5, 0.6], ".": [7, 8, 9]}, (4, 0, 0)),
+        # words that are numbers
+        ("1 0.5 0.25\n1 000 0.1 0.2\nnan 1 2\n3 4 5\n", None,
+         {"1": [0.5, 0.25], "1 000": [0.1, 0.2], "nan": [1, 2], "3": [4, 5]}, (4, 0, 0)),
+        ("a 1 2\nb 3 4\na 5 6\na 7 8\nc 1 1\nc 2 2\n", "ab", {"a": [1, 2], "b": [3, 4]}, (6, 2, 0)),
+        # a broken first row gives way to a later one
+        ("x 0 0\na 1 oops\ny 0 0\na 5 6\n" + PADDING, "a", {"a": [5, 6]}, (33, 0, 1)),
+        # byte-order mark, blank lines, mixed separators
+        ("\ufeffa 1 2\n\n  b\t3 4\nc  5   6 \t\r\n\n\n", "abc", {"a": [1, 2], "b": [3, 4], "c": [5, 6]}, (3, 0, 0)),
+        ("a 1 2\nx 1\nb 3 4\n" + PADDING, "ab", {"a": [1, 2], "b": [3, 4]}, (32, 0, 1)),  # short and not wanted
+        ("a 1 2\n 3 4\nb 5 6\n" + PADDING, "ab", {"a": [1, 2], "b": [5, 6]}, (32, 0, 1)),  # no word
+    ],
+    ids=["blanks", "numbers", "duplicates", "broken first", "separators", "short", "no word"],
+)  # fmt: skip
+def test_lines_by_hand(tmp_path, content, wanted, expected, counted):
+    table = open_vectors(write(tmp_path / "v.txt", content)).read(wanted and Wanted.words(wanted))
+    assert_table(table, {word: np.float32(row) for word, row in expected.items()})
+    assert (table.origin.rows, table.origin.duplicates, table.origin.broken_lines) == counted
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=200), st.sampled_from([None, "glove", "word2vec", "npz"]))
-def test_random_bytes_are_refused_or_read_but_never_crash(tmp_path_factory, content, format):
-    path = write(tmp_path_factory.getbasetemp() / "fuzzed.txt", content)
-    with contextlib.suppress(EmbinitError):
-        format = format or recognise(path)
-        if format in ("glove", "word2vec", "npz"):
-            open_vectors(path, format).read()
-
-
-def test_words_with_blanks_as_in_glove_840b(tmp_path):
-    text = "the 0.1 0.2 0.3\n. . . 0.4 0.5 0.6\nat name@domain.com 1.5 2.5 -3.5\n. 7.0 8.0 9.0\n"
-    reader = open_vectors(write(tmp_path / "v.txt", text))
-    assert reader.dim == 3
-    table = reader.read(Wanted.words([".", ". . .", "the", "at"]))
-    assert table.words == ["the", ". . .", "."]
-    np.testing.assert_array_equal(table.matrix[1], np.float32([0.4, 0.5, 0.6]))
-    assert reader.read().words == ["the", ". . .", "at name@domain.com", "."]
-
-
-def test_words_that_are_numbers(tmp_path):
-    reader = open_vectors(write(tmp_path / "v.txt", "1 0.5 0.25\n1 000 0.1 0.2\nnan 1 2\n3 4 5\n"))
-    assert reader.dim == 2
-    assert reader.read().words == ["1", "1 000", "nan", "3"]
-
-
-def test_first_of_duplicates_wins_and_is_counted(tmp_path):
-    reader = open_vectors(write(tmp_path / "v.txt", "a 1 2\nb 3 4\na 5 6\na 7 8\nc 1 1\nc 2 2\n"))
-    table = reader.read(Wanted.words("ab"))
-    assert table.words == ["a", "b"]
-    np.testing.assert_array_equal(table.matrix, [[1, 2], [3, 4]])
-    assert (table.origin.duplicates, table.origin.rows) == (2, 6)
-
-
-#: Enough good lines for one broken line to be tolerated.
-PADDING = "".join(f"padding{n} 0 0\n" for n in range(30))
-
-
-def test_a_broken_first_row_gives_way_to_a_later_one(tmp_path):
-    reader = open_vectors(write(tmp_path / "v.txt", "x 0 0\na 1 oops\ny 0 0\na 5 6\n" + PADDING))
-    table = reader.read(Wanted.words("a"))
-    np.testing.assert_array_equal(table.matrix, [[5, 6]])
-    assert (table.origin.broken_lines, table.origin.duplicates) == (1, 0)
-
-
-def test_byte_order_mark_blank_lines_and_mixed_separators(tmp_path):
-    data = b"\xef\xbb\xbfa 1 2\n\n  b\t3 4\nc  5   6 \t\r\n\n\n"
-    table = open_vectors(write(tmp_path / "v.txt", data)).read(Wanted.words("abc"))
-    assert table.words == ["a", "b", "c"]
-    np.testing.assert_array_equal(table.matrix, [[1, 2], [3, 4], [5, 6]])
-    assert (table.origin.rows, table.origin.broken_lines) == (3, 0)
-
-
-def test_case_folding_goes_beyond_ascii(tmp_path):
-    text = "Straße 1 2\nSTRASSE 3 4\nK 5 6\nk 7 8\nother 0 0\n"
-    table = open_vectors(write(tmp_path / "v.txt", text)).read(Wanted(frozenset(), frozenset({"strasse", "k"})))
-    assert table.words == ["Straße", "STRASSE", "K", "k"]
-
-
-def test_nothing_wanted_is_an_empty_table(tmp_path):
-    table = open_vectors(write(tmp_path / "v.txt", "a 1 2\nb 3 4\n")).read(Wanted.words(["zzz", "\ud800"]))
-    assert (table.words, table.matrix.shape) == ([], (0, 2))
-
-
-def test_reading_twice_gives_the_same(tmp_path):
-    reader = open_vectors(write(tmp_path / "v.txt", "a 1 2\nb 3 4\n"))
-    assert reader.read().words == reader.read().words
-
-
-# ---- genuine files
-
-GENUINE = {
-    "glove.6B.50d.subset.txt.gz": 50,
-    "glove.6B.300d.subset.txt.gz": 300,
-    "glove.840B.300d.subset.txt.gz": 300,
-    "word2vec.googlenews.300d.top1000.txt.gz": 300,
-}
+def test_dimension_resolves_doubt(tmp_path):
+    """All words end in a number: only the expected width tells it from the vector."""
+    path = write(tmp_path / "v.txt", "page 1 0.5 0.5\npage 2 0.25 0.5\na 1 2\n")
+    assert open_vectors(path).dim == 3
+    assert open_vectors(path, dim=2).read().words == ["page 1", "page 2", "a"]
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", GENUINE)
-def test_genuine_vectors_equal_the_naive_reader(data_dir, name):
-    path = data_dir / "vectors" / name
+@pytest.mark.parametrize(
+    ("name", "dim"),
+    [("glove.6B.50d.subset", 50), ("glove.840B.300d.subset", 300), ("word2vec.googlenews.300d.top1000", 300)],
+)
+def test_genuine_vectors_equal_the_naive_reader(data_dir, name, dim):
+    """Their first lines: what follows is the same again."""
+    path = data_dir / "vectors" / f"{name}.txt.gz"
     reader = open_vectors(path)
-    assert (reader.format, reader.dim) == ("glove", GENUINE[name])
-    table = reader.read()
-    assert_table(table, naive(gzip.decompress(path.read_bytes()), GENUINE[name]))
-    assert (table.origin.broken_lines, table.origin.duplicates) == (0, 0)
+    assert (reader.format, reader.dim) == ("glove", dim)
+    lines = gzip.decompress(path.read_bytes()).split(b"\n")[:1500]
+    expected = naive(b"\n".join(lines), dim)
+    assert_table(reader.read(Wanted.words(expected)), expected)
+
+
+# ---- what is wrong with it
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"  \n", gzip.compress(b"", mtime=0)])
+@pytest.mark.parametrize("format", [None, "glove", "word2vec"])
+def test_empty_file(tmp_path, content, format):
+    with pytest.raises(VectorFileError, match=r"v.txt: the file is empty"):
+        open_vectors(write(tmp_path / "v.txt", content), format)
+
+
+@pytest.mark.parametrize("tail", ["z 1 2", "z 1 2\n", "z", "z 1 2 -", "z 1 2 1e-", "z 1 2\n\n"])
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("wanted", [None, Wanted.words("a")], ids=["all", "some"])
+def test_truncated_last_line(tmp_path, tail, strict, wanted):
+    path = write(tmp_path / "v.txt", "a 1 2 3\n" * 20 + tail)
+    with pytest.raises(VectorFileError, match=r"v.txt:21: .*Download it again"):
+        open_vectors(path, strict=strict).read(wanted)
+
+
+@pytest.mark.parametrize(
+    ("content", "format", "message"),
+    [
+        ("3 2\na 1 2\nb 3 4\n", None, r"3 rows, .* 2.*download it again"),
+        ("2 3\na 1 2\nb 3 4\n", None, r"v.txt:1: .* 3 numbers a line, .* 2.*correct its header"),
+        ("a 1 2\nb 3 4\n", "word2vec", r"v.txt:1: .*--embed-init-format glove"),
+        ("5 2\n", None, "--embed-init-format"),
+        ("this is a sentence\nand another one\n", None, r"not recognised.*--embed-init-format"),
+        ("this is a sentence\nand another one\n", "glove", "--embed-init-format"),
+        ("x 1 y\n" * 3 + "a 1 2\n", None, r"3 of 4 lines .*--embed-init-format"),
+    ],
+)
+def test_headers_and_rows_that_disagree(tmp_path, content, format, message):
+    with pytest.raises(VectorFileError, match=message):
+        open_vectors(write(tmp_path / "v.txt", content), format).read()
+
+
+def test_more_rows_than_announced_are_read(tmp_path, caplog):
+    assert open_vectors(write(tmp_path / "v.txt", "1 2\na 1 2\nb 3 4\n")).read().words == ["a", "b"]
+    assert "announces 1 row, read 2" in caplog.text
+
+
+GOOD = [f"w{i} {i}.5 0.25 -1.0" for i in range(1200)]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("w3 1 2", "3 fields instead of 4"),
+        ("w3 1 x 2", "is no number"),
+        ("w3 1.5 2.5 ", "3 fields instead of 4"),
+    ],
+)
+def test_a_few_broken_lines_are_counted_or_refused(tmp_path, line, reason, caplog):
+    path = write(tmp_path / "v.txt", "\n".join([*GOOD[:3], line, *GOOD[4:]]) + "\n")
+    for wanted, count in ((None, 1199), (Wanted.words(["w3", "w4"]), 1)):
+        caplog.clear()
+        table = open_vectors(path).read(wanted)
+        assert (len(table.words), table.origin.broken_lines, table.origin.rows) == (count, 1, 1199)
+        assert "1 broken line ignored: line 4 (" in caplog.text
+        assert reason in caplog.text
+    with pytest.raises(VectorFileError, match=rf"v.txt:4: .*{reason}.*--embed-init-strict"):
+        open_vectors(path, strict=True).read(Wanted.words(["w1"]))
+
+
+@pytest.mark.parametrize(
+    ("good", "broken", "tolerated"), [(4, 1, False), (19, 1, True), (300, 10, True), (300, 11, False), (2000, 20, True)]
+)
+def test_how_many_broken_lines_are_a_few(tmp_path, good, broken, tolerated):
+    content = "".join(f"w{n} 1 2\n" for n in range(good - 1)) + "short 1\n" * broken + "last 1 2\n"
+    reader = open_vectors(write(tmp_path / "v.txt", content))
+    if tolerated:
+        assert reader.read().origin.broken_lines == broken
+    else:
+        named = ", ".join(f"{good + at} \\(" + ".*" for at in range(min(broken, 5)))
+        with pytest.raises(VectorFileError, match=rf"v.txt:{good}: {broken} of {good + broken} lines? .*{named}"):
+            reader.read()
+
+
+def test_a_file_that_is_mostly_broken_is_not_read_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_lines, "_HOPELESS", 100)
+    path = write(tmp_path / "v.txt", "a 1 2\n" * 100 + "a 1 x\n" * 1000)
+    with pytest.raises(VectorFileError, match=r"v.txt:20\d: 101 of the lines so far.*--embed-init-format"):
+        open_vectors(path).read()
+
+
+@pytest.mark.parametrize("number", ["nan", "NaN", "inf", "-Infinity", "1e39"])
+@pytest.mark.parametrize("gap", [" ", "  "])
+def test_nan_and_infinity_are_named_with_their_line(tmp_path, number, gap):
+    path = write(tmp_path / "v.txt", f"a 1 2\nbad 1{gap}{number}\nb 3 4\n")
+    for strict, wanted in ((False, ["bad"]), (True, ["a"])):  # strict: of rows that are not wanted, too
+        with pytest.raises(VectorFileError, match=r"v.txt:2: .*'bad'.*Delete the line"):
+            open_vectors(path, strict=strict).read(Wanted.words(wanted))
+
+
+def test_wide_rows_for_many_words(tmp_path):
+    """Which rows are wanted is known before which of them are there: the table must not begin as large as all."""
+    path = write(tmp_path / "v.txt", (b"w0" + 60_000 * b" 1" + b"\n") * 2)
+    wanted = Wanted.words(f"w{number}" for number in range(50_000))
+    reader = open_vectors(path)
+    assert reader._capacity(wanted) * 60_000 * 4 <= 64 << 20
+    assert reader._capacity(None) == 1
+    assert reader.read(wanted).matrix.shape == (1, 60_000)
+
+
+@pytest.mark.parametrize("blank", [b"\n", b" \n", b"\t \r\n"])
+def test_blank_lines(tmp_path, monkeypatch, blank):
+    monkeypatch.setattr(bounded, "MOST_BLANK_LINES", 100)
+    good = "".join(f"w{number} 1 2 3\n" for number in range(30)).encode()
+    for wanted, count in ((None, 30), (Wanted.words(["w1"]), 1)):
+        path = write(tmp_path / "v.txt", good + blank * 100 + good)
+        assert len(open_vectors(path).read(wanted).words) == count
+        path = write(tmp_path / "v.txt", good + blank * 10_000 + good)
+        with pytest.raises(VectorFileError, match=r"v.txt:131: 101 of the lines .*remove them"):
+            open_vectors(path).read(wanted)
+
+
+# ---- sub-words
+
+
+@pytest.mark.parametrize(
+    ("lines", "surface", "rows"),
+    [
+        (["▁un 1 0", "believ 2 0", "able 3 0", "▁ 9 9", "▁a 4 4", "b 5 5"], "unbelievable", [1, 2, 3]),
+        (["un 1 0", "##believ 2 0", "##able 3 0", "able 9 9", "believ 9 9"], "unbelievable", [1, 2, 3]),
+        (["un@@ 1 0", "believ@@ 2 0", "able 3 0", "able@@ 9 9", "un 9 9"], "unbelievable", [1, 2, 3]),
+        (["▁a 1 0", "▁ab 3 0", "c 5 0", "bc 9 9"], "ab?c", [3, 5]),
+    ],
+)
+def test_pieces_are_cut_longest_first_and_averaged(tmp_path, lines, surface, rows):
+    for head in ("", f"{len(lines)} 2\n"):
+        reader = open_vectors(write(tmp_path / "v.txt", head + "\n".join(lines) + "\n"))
+        composed = reader.compose([surface, "ω"])
+        assert list(composed) == [surface]
+        assert composed[surface].dtype == np.float32
+        np.testing.assert_allclose(composed[surface], [np.mean(rows), 0], rtol=1e-6)
+
+
+def test_long_pieces_and_words_that_are_no_text(tmp_path):
+    """Of long words only those count that a word can be cut into."""
+    long = "x" * 200
+    content = f"▁{long} 1 0\n▁a 2 0\n".encode() + b"\xff\xfe 3 0\n" + ("y" * 900 + " 5 0\n" + PADDING).encode()
+    reader = open_vectors(write(tmp_path / "v.txt", content.replace(b"padding", b"\xe2\x96\x81p")))
+    assert reader.compose([long])[long].tolist() == [1, 0]
+    with pytest.raises(OptionError, match="--embed-init-oov"):
+        open_vectors(write(tmp_path / "v.txt", PADDING)).compose(["padding"])
+
+
+# ---- numbers, bit-equal to numpy.float32(float(token))
+
+DIGITS = st.text("0123456789", min_size=1, max_size=22)
+FRACTION = st.text("0123456789", min_size=1, max_size=16)
+SIGN = st.sampled_from(["", "-", "+"])
+EXPONENT = st.builds("{}{}{}".format, st.sampled_from("eE"), SIGN, st.integers(0, 60))
+DECIMAL = st.builds("{}{}.{}".format, SIGN, DIGITS, DIGITS)
+TOKENS = st.one_of(
+    st.builds("{}{}.{}".format, st.sampled_from(["", "-"]), st.sampled_from("0123"), FRACTION),
+    DECIMAL,
+    st.builds("{}{}".format, DECIMAL, EXPONENT),
+    st.builds("{}{}".format, SIGN, DIGITS),
+    st.builds("{}.{}".format, SIGN, DIGITS),
+    st.builds("{}{}.".format, SIGN, DIGITS),
+    st.floats(width=32, allow_nan=False, allow_infinity=False).map(lambda x: str(np.float32(x))),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.sampled_from(["-0", "-0.0", "-0.000000", "0.", ".5", "1e-45", "1.4e-45", "7.0e-46", "3.4028236e38", "1e39"]),
+)
+
+
+def floats(tokens: list[str]) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.array([np.float32(float(token)) for token in tokens], np.float32)
+
+
+@settings(max_examples=70, deadline=None)
+@given(st.lists(TOKENS, min_size=1, max_size=25), st.sampled_from([1, 1, 70, 200]))
+def test_any_spelling_equals_float(tokens, copies):
+    """Above a number of unusual tokens the array path for long fractions is taken."""
+    values, regular = RowParser(len(tokens)).parse([" ".join(tokens).encode()] * copies)
+    assert regular.all()
+    assert_bits_equal(values, np.tile(floats(tokens), copies))
+
+
+@pytest.mark.parametrize("digits", range(1, 18))
+def test_every_fraction_length_equals_float(digits):
+    drawn = np.random.default_rng(digits).integers(0, 10**digits, 1000)
+    tokens = [f"{'-' * (i % 2)}{i % 10}.{number:0{digits}d}" for i, number in enumerate(drawn.tolist())]
+    values, regular = RowParser(1000).parse([" ".join(tokens).encode()])
+    assert regular.all()
+    assert_bits_equal(values, floats(tokens))
+
+
+def test_numbers_near_the_middle_of_two_float32_equal_float():
+    """Rounding the decimal at once would differ; 17 digits are more than float64 holds."""
+    low = np.random.default_rng(1).uniform(4, 8, 500).astype(np.float32)
+    middle = [(Decimal(float(a)) + Decimal(float(b))) / 2 for a, b in zip(low, np.nextafter(low, np.float32(9)))]
+    tokens = [f"{number:.16f}" for number in middle]
+    one = (1 + float(np.nextafter(np.float32(1), np.float32(2)))) / 2
+    tokens += [repr(one), f"{one:.20f}", f"{one:.15f}", f"{one:.17f}1"]
+    values, regular = RowParser(len(tokens)).parse([" ".join(tokens).encode()])
+    assert regular.all()
+    assert_bits_equal(values, floats(tokens))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *(b"0.1", b"0.1 0.2 0.3", b"0.1  0.2", b"0.1 ", b" 0.1 0.2", b"0.1\t0.2", b"0.1\x0b0.2", b"0.1 0.2\r", b""),
+        *(b"0.1 0.x2", b"0.1 0..2", b"0.1 --0.2", b"0.1 0.2-", b"0.1 1_0", b"0.1 0x1p3", b"0.1 1e", b"0.1 -", b"0.1 ."),
+        *(b"0.1 0.2\x00", b"0.1 0.1\xb2", b"0.1 0.\xd9\xa1", b"0.1 0.1234567\xb0", b"0.1 :.5", b"0.1 /.5"),
+        *(b"0.1 0.12345678:", b"0.1 0.1234/678901", b"0.1 0.1234567/8901"),
+    ],
+)
+def test_irregular_rows_are_told_apart_from_their_neighbours(row):
+    values, regular = RowParser(2).parse([b"0.5 -0.25", row, b"1.5 2.5"] * 70)
+    assert regular.tolist() == [True, False, True] * 70
+    assert_bits_equal(values[regular], np.tile(np.float32([0.5, -0.25, 1.5, 2.5]), 70))
+
+
+def test_rows_that_make_up_for_each_other_are_irregular():
+    assert not RowParser(2).parse([b"0.5", b"0.1 0.2 0.3"])[1].any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=30).filter(lambda row: b"\n" not in row))
+def test_random_bytes_are_numbers_or_irregular(row):
+    values, regular = RowParser(2).parse([row])
+    tokens = row.split(b" ")
+    found = [parse_number(token) for token in tokens]
+    assert regular[0] == (len(tokens) == 2 and None not in found)
+    if regular[0]:
+        assert_bits_equal(values, floats([token.decode() for token in tokens]))
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=8) | st.sampled_from([b"1_0", b" 1", b"1 ", b"\x1c1", b"nan", b"-inf", b"Infinity", b"1e5"]))
+def test_a_number_is_what_float_takes_without_underscores_and_white_space(token):
+    plain = token.isascii() and b"_" not in token and token == token.strip(b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85")
+    try:
+        number = float(token) if plain else None
+    except ValueError:
+        number = None
+    assert repr(parse_number(token)) == repr(number)
+
+
+def test_the_scratch_space_follows_the_batch():
+    parser = RowParser(3)
+    for count in (1, 50, 2, 400, 7):
+        rows = [b"%d.5 0.25 -%d.125" % (i % 10, i % 7) for i in range(count)]
+        values, regular = parser.parse(rows)
+        assert regular.all()
+        assert values.shape == (count, 3)
+        assert_bits_equal(values, floats([token for row in rows for token in row.decode().split()]))
+
+
+@pytest.mark.parametrize("columns", [99, 101, 100_000])
+def test_numbers_of_a_line_are_counted_to_a_limit(monkeypatch, columns):
+    monkeypatch.setattr(text_lines, "WIDEST", 100)
+    assert text_lines.numeric_tail(b"w" + columns * b" 1") == min(columns, 101)
