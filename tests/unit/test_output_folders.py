@@ -1,12 +1,11 @@
-"""What every command does that writes a folder: complete or not there, and errors that say what is wrong.
+"""What every command does that writes a folder or a file: complete or not there, and errors that say what is wrong.
 
-A command joins by a line in COMMANDS. What the functions below them do is in test_files.py.
+A command joins by a line in FOLDERS or FILES. What the functions below them do is in test_files.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import time
@@ -17,9 +16,11 @@ import authors_tupe as authors
 import expand_checkpoints
 import hf_exports
 import pytest
+import torch
 from convert_tupe_files import SYMBOLS, Files
 from run_folders import write_run
-from test_files import can_exchange, content, largest_file
+from source_files import numbers, text
+from test_files import content, largest_file
 
 from embinit_fairseq import files
 from embinit_fairseq.cli.main import main
@@ -28,11 +29,16 @@ from embinit_fairseq.export import run, verify
 
 @dataclass
 class Command:
-    """first, second: arguments without --output that write different things. inputs: the folder of what is read."""
+    """first, second: arguments without --output that write different things. inputs: the folder of what is read.
+
+    name: of a file it writes inside --output; "" where --output is that file. force: has it --force?
+    """
 
     first: list[str]
     second: list[str]
     inputs: Path
+    name: str = ""
+    force: bool = True
 
     def run(self, output: Path, *more: str, second: bool = False) -> int:
         return main([*(self.second if second else self.first), "--output", str(output), *more])
@@ -43,7 +49,7 @@ def expand_vocab(folder: Path) -> Command:
     argv = expand_checkpoints.argv(checkpoint)
     at = argv.index("--output")
     first = argv[:at] + argv[at + 2 :]
-    return Command(first, [*first, "--method", "zeros"], folder)
+    return Command(first, [*first, "--method", "zeros"], folder, "model.pt")
 
 
 def convert_tupe(folder: Path) -> Command:
@@ -54,20 +60,40 @@ def convert_tupe(folder: Path) -> Command:
     first, second = (
         ["convert-tupe", "--checkpoint", str(path), "--dict", given.dictionary] for path in (folder / "old.pt", new)
     )
-    return Command(first, second, folder)
+    return Command(first, second, folder, "model.pt")
 
 
 def export_hf(folder: Path) -> Command:
     first = ["export-hf", "--checkpoint", hf_exports.checkpoint_of(folder).path]
-    return Command(first, [*first, "--dtype", "bfloat16"], folder)
+    return Command(first, [*first, "--dtype", "bfloat16"], folder, "model.safetensors")
 
 
-COMMANDS = {make.__name__.replace("_", "-"): make for make in (expand_vocab, convert_tupe, export_hf)}
+def average(folder: Path) -> Command:
+    state = {"args": None, "cfg": {}, "extra_state": {}, "optimizer_history": [{"num_updates": 1}]}
+    for number in (1, 2, 3):
+        torch.save({**state, "model": {"w": torch.full((9999,), float(number))}}, folder / f"{number}.pt")
+    first, second = (["average", *(str(folder / f"{n}.pt") for n in pair)] for pair in ((1, 2), (1, 3)))
+    return Command(first, second, folder)
 
 
-@pytest.fixture(scope="module", params=COMMANDS)
+def plot_histogram(folder: Path) -> Command:
+    (folder / "v.txt").write_bytes(text([f"w{row}" for row in range(9)], numbers(9)))
+    first = ["plot", "histogram", "--vectors", str(folder / "v.txt")]
+    return Command(first, [*first, "--bins", "7"], folder, force=False)
+
+
+def plot_curves(folder: Path) -> Command:
+    runs = [write_run(folder / name, {"init": name, "seed": "1"}, [2.0, 1.0]) for name in ("xavier", "normal")]
+    return Command(["plot", "curves", str(runs[0])], ["plot", "curves", *map(str, runs)], folder, force=False)
+
+
+FOLDERS = {make.__name__.replace("_", "-"): make for make in (expand_vocab, convert_tupe, export_hf)}
+FILES = {make.__name__.replace("_", "-"): make for make in (average, plot_histogram, plot_curves)}
+
+
+@pytest.fixture(scope="module", params=[*FOLDERS, *FILES])
 def made(request, tmp_path_factory) -> Command:
-    return COMMANDS[request.param](tmp_path_factory.mktemp(request.param))
+    return (FOLDERS | FILES)[request.param](tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture
@@ -76,6 +102,11 @@ def command(made, monkeypatch) -> Command:
     monkeypatch.setattr(run, "verify", lambda *_: {"ids": [], "differences": {}, "batches": 0, "tokens": 0})
     monkeypatch.setattr(run, "check_text", lambda *_: None)
     return made
+
+
+@pytest.fixture
+def folder_command(command) -> Command:
+    return command if command.name else pytest.skip("writes a file")
 
 
 def snapshot(path: Path):
@@ -96,60 +127,63 @@ def refused(capsys, code: int, *parts: str) -> None:
         assert part in said[0]
 
 
-def test_a_folder_is_written_once_and_replaced_with_force(command, tmp_path, capsys):
-    output = tmp_path / "new" / "out"
+def replaced(command: Command) -> list[str]:
+    return ["--force"] if command.force else []
+
+
+def test_it_is_written_once_and_replaced_when_asked(command, tmp_path, capsys):
+    place = tmp_path / "new" if command.name else tmp_path
+    if command.name:
+        (place / "out").mkdir(parents=True)  # an empty folder will do
+    output = place / ("out" if command.name else "out.png" if not command.force else "out.pt")
     assert command.run(output) == 0
     old = snapshot(tmp_path)
     capsys.readouterr()
-    refused(capsys, command.run(output, second=True), f"--output {output}", "--force")
-    assert snapshot(tmp_path) == old
-    assert command.run(output, "--force", second=True) == 0
-    assert os.listdir(tmp_path / "new") == ["out"]
-    model = next(output.glob("model.*"))
-    assert model.read_bytes() != old[f"new/out/{model.name}"][2]
-
-
-def test_an_empty_folder_will_do(command, tmp_path):
-    (tmp_path / "out").mkdir()
-    assert command.run(tmp_path / "out") == 0
-    assert os.listdir(tmp_path) == ["out"]
-
-
-def test_force_deletes_nothing_that_is_not_ours(command, tmp_path, capsys):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    refused(capsys, command.run(tmp_path, "--force"), "thesis.tex", "--force", "another --output")
-    assert content(tmp_path) == {"thesis.tex": "years of work"}
-
-
-def test_the_output_may_not_hold_the_input(command, capsys):
-    before = snapshot(command.inputs)
-    refused(capsys, command.run(command.inputs, "--force"), str(command.inputs), "input", "another --output")
-    assert snapshot(command.inputs) == before
-
-
-def test_places_that_cannot_be_written_to(command, tmp_path, capsys, monkeypatch):
-    """Found before the work: nothing is read from the checkpoint."""
-    (tmp_path / "file").write_text("precious")
-    monkeypatch.setattr("embinit_fairseq.vectors.torch_file.load_safely", None)
-    for output, why in ((tmp_path / "file", "a file"), (tmp_path / "file" / "below", f"{tmp_path}/file is no folder")):
-        refused(capsys, command.run(output, "--force"), f"--output {output}: ", why, "another --output")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)  # who runs the tests may be root
-        refused(capsys, command.run(tmp_path / "a" / "b"), f"{tmp_path} is read-only", "another --output")
-    assert content(tmp_path) == {"file": "precious"}
+    if command.force:
+        refused(capsys, command.run(output, second=True), f"--output {output}", "--force")
+        assert snapshot(tmp_path) == old
+    assert command.run(output, *replaced(command), second=True) == 0
+    assert os.listdir(place) == [output.name]
+    assert (output / command.name).read_bytes() != old[str((output / command.name).relative_to(tmp_path))][2]
 
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_a_full_disk(command, tmp_path, capsys, earlier):
-    output = tmp_path / "new" / "out"
+    output = tmp_path / "new" / "out" if command.name else tmp_path / "out.png"
     if earlier:
         assert command.run(output) == 0
     before = snapshot(tmp_path)
     capsys.readouterr()
     with largest_file(4096):
-        code = command.run(output, "--force", second=True)
-    refused(capsys, code, f"--output {output}: ", "File too large", "free some space")
+        code = command.run(output, *replaced(command), second=True)
+    refused(capsys, code, f"{output}", "File too large", "free some space")
     assert snapshot(tmp_path) == before
+
+
+def test_places_that_cannot_be_written_to(command, tmp_path, capsys, monkeypatch):
+    """Of folders found before the work: nothing is read from the checkpoint."""
+    (tmp_path / "file").write_text("precious")
+    if command.name:
+        monkeypatch.setattr("embinit_fairseq.vectors.torch_file.load_safely", None)
+        refused(
+            capsys, command.run(tmp_path / "file", "--force"), f"--output {tmp_path / 'file'}: ", "another --output"
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)  # who runs the tests may be root
+            refused(capsys, command.run(tmp_path / "a" / "b"), f"{tmp_path} is read-only", "another --output")
+    output = tmp_path / "file" / "below.png"
+    refused(capsys, command.run(output, *replaced(command)), f"--output {output}")
+    assert content(tmp_path) == {"file": "precious"}
+
+
+def test_force_deletes_nothing_that_is_not_ours(folder_command, tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    refused(capsys, folder_command.run(tmp_path, "--force"), "thesis.tex", "--force", "another --output")
+    assert content(tmp_path) == {"thesis.tex": "years of work"}
+    before = snapshot(folder_command.inputs)
+    code = folder_command.run(folder_command.inputs, "--force")
+    refused(capsys, code, str(folder_command.inputs), "input", "another --output")
+    assert snapshot(folder_command.inputs) == before
 
 
 @pytest.fixture
@@ -167,11 +201,11 @@ def default_handlers():
 
 
 @pytest.mark.usefixtures("default_handlers")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_run_that_is_stopped_by_a_signal(command, tmp_path, capsys, monkeypatch, number):
+def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, monkeypatch):
     """Where everything is written and nothing in its place; also where somebody makes another error of it."""
+    command = folder_command
     assert command.run(tmp_path / "new" / "out") == 0
-    before, handler = snapshot(tmp_path), signal.getsignal(number)
+    before = snapshot(tmp_path)
 
     def stop(*_):
         try:
@@ -181,55 +215,42 @@ def test_a_run_that_is_stopped_by_a_signal(command, tmp_path, capsys, monkeypatc
             raise errors.pop() from None
 
     monkeypatch.setattr(files, "_move", stop)
-    errors = [RuntimeError("unexpected pos 64 vs 0"), KeyboardInterrupt()]
-    for output in ("new/out", "other/out"):
+    errors = [KeyboardInterrupt(), RuntimeError("unexpected pos 64 vs 0"), KeyboardInterrupt()]
+    for number, output in ((signal.SIGINT, "new/out"), (signal.SIGTERM, "other/out"), (signal.SIGHUP, "other/out")):
+        handler = signal.getsignal(number)
         capsys.readouterr()
         assert command.run(tmp_path / output, "--force", second=True) == 128 + number
         captured = capsys.readouterr()
         assert captured.err.splitlines()[-1].endswith(": interrupted")
         assert "Traceback" not in captured.err
         assert snapshot(tmp_path) == before
-    assert signal.getsignal(number) == handler
+        assert signal.getsignal(number) == handler
 
 
-@pytest.mark.parametrize(
-    ("steps", "number", "after"), [(1, 1, False), (1, 1, True), (2, 1, False), (2, 1, True), (2, 2, True)]
-)
-def test_a_killed_run_is_put_right_by_the_next(command, tmp_path, capsys, monkeypatch, steps, number, after):
-    """kill -9 at a rename: nothing of ours runs afterwards."""
+def test_a_killed_run_is_put_right_by_the_next(folder_command, tmp_path, capsys, monkeypatch):
+    """kill -9 between two renames, where neither folder has its name: nothing of ours runs afterwards."""
 
     class Killed(BaseException):
         pass
 
-    calls = itertools.count(1)
+    def killed(*arguments, rename=os.rename):
+        rename(*arguments)
+        raise Killed
 
-    def stopping(rename):
-        def call(*arguments):
-            mine = next(calls) == number
-            if mine and not after:
-                raise Killed
-            done = rename(*arguments)
-            if mine:
-                raise Killed
-            return done
-
-        return call
-
-    if steps == 1 and not can_exchange(tmp_path):
-        pytest.skip("this file system cannot exchange two names")
+    command = folder_command
     assert command.run(tmp_path / "out") == 0
     old = snapshot(tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(files, "_clean_up", lambda _: None)
-        patch.setattr(files, "_exchange", stopping(files._exchange) if steps == 1 else lambda *_: False)
-        patch.setattr(os, "rename", stopping(os.rename))
+        patch.setattr(files, "_exchange", lambda *_: False)
+        patch.setattr(os, "rename", killed)
         with pytest.raises(Killed):
             command.run(tmp_path / "out", "--force", second=True)
     assert len(os.listdir(tmp_path)) == 2
+    assert not (tmp_path / "out").exists()
     capsys.readouterr()
     refused(capsys, command.run(tmp_path / "out", second=True), "--force")
-    assert os.listdir(tmp_path) == ["out"]
-    assert (snapshot(tmp_path / "out") == old) == (not after or (steps, number) == (2, 1))
+    assert snapshot(tmp_path / "out") == old
     assert command.run(tmp_path / "out", "--force", second=True) == 0
     assert os.listdir(tmp_path) == ["out"]
 
@@ -295,9 +316,9 @@ def test_compare_makes_no_folder_before_it_has_something_to_write(tmp_path, caps
     assert main(["compare", str(tmp_path / "nowhere"), "--output", str(tmp_path / "a" / "b")]) == 2
     assert "nowhere" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
-    run = write_run(tmp_path / "run", {"init": "xavier", "seed": "1"}, [2.0])
+    done = write_run(tmp_path / "run", {"init": "xavier", "seed": "1"}, [2.0])
     (tmp_path / "file").touch()
     for output in (tmp_path / "file", tmp_path / "file" / "b"):
-        refused(capsys, main(["compare", str(run), "--output", str(output)]), f"--output {output}", "file is no folder")
-    assert main(["compare", str(run), "--output", str(tmp_path / "a" / "b")]) == 0
+        refused(capsys, main(["compare", str(done), "--output", str(output)]), f"--output {output}", "no folder")
+    assert main(["compare", str(done), "--output", str(tmp_path / "a" / "b")]) == 0
     assert (tmp_path / "a" / "b" / "results.md").is_file()

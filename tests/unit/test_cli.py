@@ -6,14 +6,14 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
-from embinit_fairseq.cli import analogy, stats
+from embinit_fairseq.cli import doctor, stats
 from embinit_fairseq.cli.main import main
 
 WORDS = {
@@ -49,6 +49,8 @@ def failure(capsys, *argv: str) -> str:
 
 
 def test_stats_json(capsys, files):
+    argv = ["stats", "--vectors", files["vectors"], "--dict", files["dict"], "--match", "exact"]
+    assert run_json(capsys, *argv)["rows_by_rule"] == {"exact": 1}
     record = run_json(capsys, "stats", "--vectors", files["vectors"], "--dict", files["dict"], "--dim", "4")
     found = np.array([WORDS["king"], WORDS["queen"]], dtype=float)
     assert {key: record[key] for key in ("rows", "dim", "found")} == {"rows": 7, "dim": 4, "found": 2}
@@ -59,9 +61,14 @@ def test_stats_json(capsys, files):
     assert record["missing"] == [["xyzzy", 1]]
 
 
-def test_stats_rules_can_be_chosen(capsys, files):
-    record = run_json(capsys, "stats", "--vectors", files["vectors"], "--dict", files["dict"], "--match", "exact")
-    assert record["rows_by_rule"] == {"exact": 1}
+def test_a_reader_that_goes_away_is_no_traceback(files, monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as gone:
+        monkeypatch.setattr("sys.stdout", gone)
+        assert main(["stats", "--vectors", files["vectors"]]) == 141
+        monkeypatch.undo()
+    assert capsys.readouterr().err == ""
 
 
 def test_stats_for_people(capsys, files):
@@ -71,6 +78,17 @@ def test_stats_for_people(capsys, files):
         assert expected in text
     assert main(["stats", "--vectors", files["vectors"]]) == 0
     assert "N = 5 rows" in capsys.readouterr().out
+
+
+def test_numbers_that_are_none(capsys, tmp_path):
+    """Of constant vectors, and of those with one dimension: no NaN in JSON, dashes in the table."""
+    (tmp_path / "v.txt").write_text("a 1 1\nb 1 1\n")
+    assert main(["stats", "--vectors", str(tmp_path / "v.txt"), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert record["tables"]["pretrained_xavier"]["std"] is None
+    (tmp_path / "v.txt").write_text("the 0.3\na -2\n")
+    assert main(["stats", "--vectors", str(tmp_path / "v.txt")]) == 0
+    assert "absorption" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -128,31 +146,19 @@ def test_stats_count_in_the_singular(capsys, tmp_path):
     assert "found          1 word (exact 1)\n" in text
 
 
-def test_stats_json_has_no_nan(capsys, tmp_path):
-    (tmp_path / "v.txt").write_text("a 1 1\nb 1 1\n")
-    assert main(["stats", "--vectors", str(tmp_path / "v.txt"), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert record["tables"]["pretrained_xavier"]["std"] is None
-
-
-def test_analogy_json(capsys, files):
-    record = run_json(capsys, "analogy", "--vectors", files["vectors"], "--questions", files["questions"])
-    (result,) = record["results"]
+def test_analogy_json(capsys, files, tmp_path):
+    (tmp_path / "text").write_text("man man man woman woman king king queen queen apple nothing")
+    (tmp_path / "none").write_text("alpha beta")
+    argv = ["analogy", "--vectors", files["vectors"], "--questions", files["questions"]]
+    (result,) = run_json(capsys, *argv)["results"]
     assert (result["applicable"], result["questions"], result["accuracy"]) == (2, 3, 1.0)
     assert [part["name"] for part in result["runs"][0]] == ["royal", "total"]
-
-
-def test_analogy_keeps_capitals_if_asked(capsys, files):
-    argv = ["analogy", "--vectors", files["vectors"], "--questions", files["questions"], "--case"]
-    assert run_json(capsys, *argv)["results"][0]["applicable"] == 1
-
-
-def test_analogy_with_a_vocabulary(capsys, files, tmp_path):
-    text = tmp_path / "text"
-    text.write_text("man man man woman woman king king queen queen apple nothing")
-    argv = ["analogy", "--vectors", files["vectors"], "--questions", files["questions"], "--vocabulary", str(text)]
-    assert run_json(capsys, *argv)["rows"] == 5
-    assert run_json(capsys, *argv, "--top", "4")["rows"] == 4
+    assert run_json(capsys, *argv, "--case")["results"][0]["applicable"] == 1
+    argv += ["--vocabulary", str(tmp_path / "text")]
+    assert [run_json(capsys, *argv, *more)["rows"] for more in ([], ["--top", "4"])] == [5, 4]
+    assert "none of the 2 words" in failure(capsys, *argv[:-1], str(tmp_path / "none"))
+    result = run_json(capsys, *argv[:-2], "--transform", "xavier", "scaled", "positions")["results"][0]
+    assert (result["transforms"], len(result["runs"])) == (["xavier", "scaled", "positions"], 3)
 
 
 def test_table4_has_the_papers_rows_and_numbers(capsys, files):
@@ -167,13 +173,6 @@ def test_table4_has_the_papers_rows_and_numbers(capsys, files):
     assert "GloVe & Xavier-Std. & Pos. Enc." in text
 
 
-def test_transformations_in_order(capsys, files):
-    argv = ["analogy", "--vectors", files["vectors"], "--questions", files["questions"]]
-    result = run_json(capsys, *argv, "--transform", "xavier", "scaled", "positions")["results"][0]
-    assert result["transforms"] == ["xavier", "scaled", "positions"]
-    assert len(result["runs"]) == 3
-
-
 def test_a_dictionary_taken_for_vectors(capsys, tmp_path):
     words, questions = tmp_path / "dict.txt", tmp_path / "questions.txt"
     words.write_text("the 3\na 2\n")
@@ -182,13 +181,6 @@ def test_a_dictionary_taken_for_vectors(capsys, tmp_path):
         line = failure(capsys, *argv, "--vectors", str(words))
         assert f"--vectors {words}: one whole number a word: looks like a fairseq dictionary; " in line
         assert line.endswith("give it as --dict, and word vectors as --vectors\n") == (argv[0] == "stats")
-
-
-def test_vectors_of_one_dimension_are_a_table_with_dashes(capsys, tmp_path):
-    words = tmp_path / "v.txt"
-    words.write_text("the 0.3\na -2\n")
-    assert main(["stats", "--vectors", str(words)]) == 0
-    assert "absorption" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -230,12 +222,6 @@ def test_analogy_errors(capsys, files, extra, expected):
         assert part in line
 
 
-def test_a_vocabulary_that_the_vectors_do_not_know(capsys, files, tmp_path):
-    (tmp_path / "text").write_text("alpha beta")
-    argv = ["analogy", "--vectors", files["vectors"], "--questions", files["questions"]]
-    assert "none of the 2 words" in failure(capsys, *argv, "--vocabulary", str(tmp_path / "text"))
-
-
 @pytest.mark.parametrize(
     ("argv", "whose"),
     [
@@ -247,15 +233,6 @@ def test_a_vocabulary_that_the_vectors_do_not_know(capsys, files, tmp_path):
 )
 def test_an_unknown_option_points_to_the_help_that_has_the_known_ones(capsys, argv, whose):
     assert failure(capsys, *argv) == f"{whose}: error: unrecognized arguments: --forse (see {whose} --help)\n"
-
-
-def test_interruption(capsys, files, monkeypatch):
-    def interrupt(*args, **keywords):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(stats, "read_vectors", interrupt)
-    assert main(["stats", "--vectors", files["vectors"]]) == 130
-    assert "interrupted" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -314,28 +291,66 @@ def test_memory_that_runs_out_is_one_line(capsys, files, monkeypatch, error, sai
         main(["stats", "--vectors", files["vectors"]])
 
 
-def test_help_names_every_option(capsys):
-    for command in ("doctor", "stats", "analogy"):
-        assert main([command, "--help"]) == 0
-        assert "--json" in capsys.readouterr().out
-    assert main([]) == 2
-    assert analogy.HELP
+# ---- the doctor: what works is ok, what is broken is named with a remedy and gives exit code 1
 
 
-def test_a_reader_that_goes_away_is_no_traceback(files):
-    read, write = os.pipe()
-    os.close(read)
-    command = [sys.executable, "-c", "import sys; from embinit_fairseq.cli.main import main; sys.exit(main())"]
-    command += ["stats", "--vectors", files["vectors"]]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (141, "")
+def test_steps_of_stock_architectures_and_registration(capsys):
+    code = main(["doctor", "--json", "--arch", "transformer", "lstm"])
+    record = json.loads(capsys.readouterr().out)
+    found = {finding["check"]: finding for finding in record["findings"]}
+    for arch in ("transformer", "lstm"):
+        assert found[f"step {arch}"]["status"] == "ok", found[f"step {arch}"]
+        assert found[f"step {arch}"]["data"]["loss"] > 0
+    assert {"xavier", "pretrained", "shuffled"} <= set(found["registration"]["data"]["embed_init"])
+    assert "embinit_classifier" in found["registration"]["data"]["architectures"]
+    assert "transformer" not in doctor.own_architectures()
+    assert code == (0 if record["ok"] else 1)
 
 
-def test_the_command_imports_neither_torch_nor_fairseq():
-    code = (
-        "import sys, embinit_fairseq.cli.main as command; command.build_parser();"
-        "print([name for name in ('torch', 'fairseq', 'matplotlib') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_electra_is_tried_with_both_of_its_losses():
+    """A discriminator that knows nothing loses log 2 a token, 50 times that with its weight; the generator log 20."""
+    (finding,) = doctor.steps(["electra_tiny"])
+    assert (finding.status, finding.detail.split(",")[0]) == ("ok", "masked_lm")
+    assert 25 < finding.data["loss"] < 55
+
+
+def test_steps_that_fail_are_broken_not_a_traceback(monkeypatch):
+    (finding,) = doctor.steps(["no_such_arch"])
+    assert (finding.status, "no_such_arch" in finding.detail) == ("broken", True)
+    monkeypatch.setattr("embinit_fairseq.bench.steps.math", SimpleNamespace(isfinite=lambda value: False))
+    (finding,) = doctor.steps(["lstm"])
+    assert (finding.status, "ArithmeticError" in finding.detail) == ("broken", True)
+
+
+def test_a_broken_finding_gives_exit_code_1_and_its_remedy(capsys, monkeypatch):
+    broken = doctor.Finding("import fairseq", "broken", "ValueError: mutable default", "run the setup")
+    monkeypatch.setattr(doctor, "fairseq_import", lambda: broken)
+    assert main(["doctor", "--no-steps"]) == 1
+    shown = capsys.readouterr().out
+    assert "-> run the setup" in shown
+    assert "1 broken" in shown
+    assert "registration" not in shown  # rests on the import
+    ok, absent = doctor.Finding("torch", "ok", "2.0"), doctor.Finding("x", "warning", "absent", "install it")
+    assert doctor.render([ok]).endswith("everything works")
+    assert doctor.render([ok, absent]).endswith("0 broken, 1 warning")
+    assert doctor.render([absent, absent]).endswith("0 broken, 2 warnings")
+
+
+def test_missing_packages(monkeypatch):
+    monkeypatch.setattr(doctor, "PACKAGES", {"no-such-package": "", "no-such-extra": "no pictures", "numpy": ""})
+    found = {finding.check: finding.status for finding in doctor.versions()}
+    assert (found["no-such-package"], found["no-such-extra"], found["numpy"]) == ("broken", "warning", "ok")
+
+
+def test_a_fix_that_is_needed_and_not_active_is_broken(monkeypatch):
+    module = ModuleType("fairseq_compat")
+    monkeypatch.setitem(sys.modules, "fairseq_compat", module)
+    for needed, active, expected in ((True, False, "broken"), (True, True, "ok"), (False, False, "ok")):
+        fix = SimpleNamespace(fix="numpy_aliases", reason="loaded before the hook", needed=needed, active=active)
+        module.status = lambda fix=fix: [fix]
+        (finding,) = doctor.compatibility()
+        assert finding.status == expected
+        assert bool(finding.hint) == (expected == "broken")
+    monkeypatch.setitem(sys.modules, "fairseq_compat", None)
+    (finding,) = doctor.compatibility()
+    assert (finding.status, "setup.sh" in finding.hint) == ("warning", True)
