@@ -16,7 +16,6 @@ from programs import PYTHON
 from trainings import (
     REPOSITORY,
     SAVE_OFTEN,
-    TRAIN,
     command,
     kill_9_and_resume,
     losses,
@@ -86,42 +85,35 @@ def known_rows(run, slot="encoder"):
     return unpack_rows(record["known_rows"], record["rows"])
 
 
-def test_start_resume_generate_without_the_vectors(toy_translation, vectors, tmp_path):
+def test_start_resume_generate_without_the_vectors(here, toy_translation, vectors, tmp_path, caplog):
     copies = []
     for text in vectors:
         slot, path = text.split("=")
-        (tmp_path / f"{slot}.vec").write_text(Path(path).read_text())
-        copies.append(f"{slot}={tmp_path / f'{slot}.vec'}")
-    flags = ["--embed-init", "pretrained_xavier", "--embed-init-path", *copies]
-    log = train(toy_translation, tmp_path / "run", *flags, "--max-epoch", "1")
-    assert "init:pretrained_xavier|src:encoder.vec|dim:8|cov:" in log
-    report = json.loads((tmp_path / "run" / "embed_init.json").read_text())
+        copies.append(f"{slot}={shutil.copy(path, tmp_path / f'{slot}.vec')}")
+    flags, run = ["--embed-init", "pretrained_xavier", "--embed-init-path", *copies], tmp_path / "run"
+    caplog.set_level("INFO")
+    here(run, *flags, "--max-epoch", "1")
+    assert "init:pretrained_xavier|src:encoder.vec|dim:8|cov:" in caplog.text
+    report = json.loads((run / "embed_init.json").read_text())
     assert report["slots"]["encoder"]["rows_by_rule"]["exact"] > 30
-    last = tmp_path / "run" / "checkpoint_last.pt"
-    assert report_of(tmp_path / "run") == report
+    assert report_of(run) == report
     for path in copies:
         Path(path.split("=")[1]).unlink()
-    (tmp_path / "run" / "embed_init.json").unlink()  # the checkpoint knows
-    log = train(toy_translation, tmp_path / "run", *flags, "--max-epoch", "2")
-    assert "no vectors are read" in log
-    assert report_of(tmp_path / "run") == report
-    generate = [PYTHON, "-m", "fairseq_cli.generate", str(toy_translation), "--path", str(last), "--beam", "2"]
-    done = subprocess.run([*generate, "--cpu"], capture_output=True, text=True)  # a stock model needs no --user-dir
+    (run / "embed_init.json").unlink()  # the checkpoint knows
+    here(run, *flags, "--max-epoch", "2")
+    assert "no vectors are read" in caplog.text
+    assert report_of(run) == report
+    generate = [PYTHON, "-m", "fairseq_cli.generate", str(toy_translation), "--path", str(run / "checkpoint_last.pt")]
+    # a stock model needs no --user-dir
+    done = subprocess.run([*generate, "--beam", "2", "--cpu"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\nH-") == 20
-    code = (
-        "from fairseq.models.transformer import TransformerModel\n"
-        f"hub = TransformerModel.from_pretrained('run', 'checkpoint_last.pt', {str(toy_translation)!r})\n"
-        "print('said', hub.translate('d1 d2 d3', beam=2))"
-    )
-    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert "said " in done.stdout, done.stderr
 
 
 def test_kill_9_and_resume_gives_the_same_losses(toy_translation, vectors, tmp_path):
     flags = ["--embed-init", "shuffled", "--embed-init-path", *vectors, "--embed-init-freeze", "encoder:known"]
-    arguments = command(toy_translation, tmp_path, *flags, "--max-epoch", "3", *SAVE_OFTEN)
-    assert ("valid", "30") in kill_9_and_resume(arguments, tmp_path, at_update=14)
+    arguments = command(toy_translation, tmp_path, *flags, "--max-epoch", "2", *SAVE_OFTEN)
+    assert ("valid", "20") in kill_9_and_resume(arguments, tmp_path, at_update=14)
 
 
 def test_two_processes_equal_one_with_twice_the_update_freq(toy_translation, vectors, tmp_path):
@@ -289,29 +281,11 @@ def test_a_report_that_cannot_be_written_stops_the_training(here, tmp_path):
     assert os.listdir(run) == ["embed_init.json"]
 
 
-def test_a_mistake_is_one_line_in_fairseqs_commands(toy_translation, tmp_path):
-    """Not twenty lines of traceback; errors that are not ours keep it."""
-
-    def fairseq_train(data, *flags):
-        command = [str(Path(PYTHON).with_name("fairseq-train")), str(data), *TRAIN, "--no-save", *flags]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-
-    done = fairseq_train(toy_translation, "--embed-init", "pretrained")
-    last = done.stderr.splitlines()[-1]
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    assert last.startswith("fairseq-train: error: --embed-init pretrained needs vectors: add --embed-init-path")
-    done = fairseq_train(tmp_path / "nowhere")
-    assert (done.returncode, "Traceback" in done.stderr) == (1, True)
-
-
 @pytest.mark.parametrize(
     "order",
     [
-        "import fairseq, embinit_fairseq",
-        "import embinit_fairseq, fairseq",
         "import embinit_fairseq.vectors.open; import fairseq.options",
         "import embinit_fairseq.hooks.options",
-        "from embinit_fairseq.models import embinit_classifier",
     ],
 )
 def test_registration_in_any_order_of_imports(order):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from types import SimpleNamespace
 
 import expand_checkpoints
@@ -265,6 +266,29 @@ def test_an_optimizer_knows_the_tables_that_it_has_trained():
     check_optimizer_knows({"slots": slots}, {"b", "c", "d"}, "c.pt")
     with pytest.raises(OptionError, match=r"c\.pt .*--embed-init-freeze a e:9.*--reset-optimizer"):
         check_optimizer_knows({"slots": slots}, set(slots), "c.pt")
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "line"),
+    [
+        ("/bin/fairseq-train", OptionError("--it: mend it"), "fairseq-train: error: --it: mend it\n"),
+        ("/x/fairseq_cli/train.py", OptionError("--it: mend it"), "train.py: error: --it: mend it\n"),
+        ("/bin/fairseq-train", ValueError("not ours"), "others\n"),
+        ("/bin/another", OptionError("--it: mend it"), "others\n"),
+        ("", OptionError("--it: mend it"), "others\n"),
+    ],
+)
+def test_a_mistake_is_one_line_in_fairseqs_commands(monkeypatch, capsys, program, error, line):
+    """Not twenty lines of traceback; errors that are not ours keep it, and programs that are not fairseq's."""
+    monkeypatch.setattr(sys, "excepthook", lambda *_: print("others", file=sys.stderr))
+    for _ in range(2):  # calling it again is harmless
+        wraps.show_errors_as_lines()
+    monkeypatch.setattr(sys, "argv", [program] if program else [])
+    sys.excepthook(type(error), error, None)
+    assert capsys.readouterr().err == line
 
 
 # ---- which checkpoint is continued
