@@ -182,3 +182,25 @@ def logits(w, y):
         matrix = w.get(f"decoder.embedding.embed_map{suffix}.weight")
         total = total + one @ (table if matrix is None else table @ matrix.T).T
     return total
+
+
+def count(layers, d, ffn, words, *, streams=2, shared=False, fusion=False, tables="one", dims=None):
+    """Parameters by hand. `tables` one: of encoder, decoder and output; two: of the encoder, and of decoder and output;
+    three: each its own. dims: of the tables.
+    """
+    projection, norm = d * d + d, 2 * d
+    # Q, K, V of each stream. Shared: Q of each, and one for its K and V, or W_K and W_V of both: as many either way
+    inputs = streams * ((2 if shared else 3) * projection)
+    block = inputs + projection + norm
+    feed_forward = d * ffn + ffn + ffn * d + d + norm
+    total = layers * (block + feed_forward) + layers * (2 * block + feed_forward)
+    dims = dims or [d] * streams
+    total += words * sum(dims) * (1 if tables == "one" else 2)
+    total += 2 * sum(dim * d + d for dim in dims if dim != d)  # encoder and decoder have maps of their own
+    if fusion:
+        total += 2 * d * d
+    if tables == "three":
+        total += words * d * (1 if fusion else streams)
+    elif fusion:
+        total += sum(dims) * d
+    return total

@@ -201,7 +201,7 @@ def test_batches_of_all_kinds_do_not_wear_out_the_compiled_kernel(flex_backward,
     torch._dynamo.utils.counters.clear()
     kernel, generator = attention_kernels._compiled_flex(), torch.Generator().manual_seed(0)
     try:
-        for step in range(8):
+        for step in range(12):
             (batch, length), heads = torch.randint(2, 30, (2,), generator=generator).tolist(), 2 + 2 * (step % 2)
             training = step % 6 < 4
             q = torch.randn(batch, heads, length, 8 * heads, requires_grad=training)

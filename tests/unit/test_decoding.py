@@ -10,10 +10,10 @@ import torch
 
 pytest.importorskip("fairseq", reason="these are architectures of fairseq; install it with scripts/setup.sh")
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
-from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.sequence_scorer import SequenceScorer
 from omegaconf import OmegaConf
-from small_models import ARCHITECTURES, EOS, LEARNED, PAD, TIED, VARIANTS, batch_of, dictionary
+from small_models import ARCHITECTURES, EOS, LEARNED, TIED, VARIANTS, batch_of, dictionary
 from tupe_reference import visible_dropout
 
 from embinit_fairseq.errors import DataError, OptionError
@@ -252,35 +252,15 @@ def test_buffers_are_used_again():
 # ---- fairseq's beam search ------------------------------------------------------------------------------------------
 
 
-def searched(model, sources=SOURCES, left=False, beam=5, kind=SequenceGenerator, sample=None):
+def searched(model, sources=SOURCES, left=False, beam=5):
     models = model if isinstance(model, list) else [model]
-    generator = kind(models, dictionary(), beam_size=beam, max_len_b=12)
+    generator = SequenceGenerator(models, dictionary(), beam_size=beam, max_len_b=12)
     inputs = {"src_tokens": batch_of(sources, left), "src_lengths": torch.tensor([len(source) for source in sources])}
-    return generator.generate(models, {"net_input": inputs}, **(sample or {}))
+    return generator.generate(models, {"net_input": inputs})
 
 
 def tokens_of(found):
     return [[hypothesis["tokens"].tolist() for hypothesis in sentence] for sentence in found]
-
-
-def greedy(model, source, steps):
-    """By full forwards, without fairseq's search."""
-    prefix = [EOS]
-    for _ in range(steps):
-        logits, _ = model(batch_of([source]), None, batch_of([prefix]))
-        logits[0, -1, PAD] = -torch.inf
-        prefix.append(int(logits[0, -1].argmax()))
-        if prefix[-1] == EOS:
-            return prefix[1:]
-    return [*prefix[1:], EOS]
-
-
-@each_model
-@torch.no_grad()
-def test_beam_one_is_greedy(name):
-    model = model_of(name, **TIED)
-    found = searched(model, beam=1)
-    assert [sentence[0] for sentence in tokens_of(found)] == [greedy(model, source, 12) for source in SOURCES]
 
 
 @pytest.mark.parametrize("options", [{}, TIED], ids=["", "tied"])
@@ -323,31 +303,6 @@ def test_scores_of_beam_search_are_those_of_the_full_forward(name, way, monkeypa
             sample = {"net_input": inputs, "target": target[None], "ntokens": len(target)}
             scores = scorer.generate([other], sample)[0][0]["positional_scores"]
             torch.testing.assert_close(scores, hypothesis["positional_scores"], rtol=0, atol=1e-5)
-
-
-@each_model
-@torch.no_grad()
-def test_forced_prefixes_of_different_lengths(name):
-    """In one batch; each sentence continues as it does alone."""
-    model, prefixes = model_of(name), [[4, 5, 6], [7], [8, 9]]
-    found = tokens_of(searched(model, sample={"prefix_tokens": batch_of(prefixes)}))
-    for sentence, prefix in zip(found, prefixes):
-        assert all(hypothesis[: len(prefix)] == prefix for hypothesis in sentence)
-    assert tokens_of(searched(model, SOURCES[1:2], sample={"prefix_tokens": torch.tensor([[7]])}))[0] == found[1]
-
-
-@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-@each_model
-@torch.no_grad()
-def test_alignments_name_words_of_the_source(name, left):
-    """Hard alignments are pairs (source word, target word): where the attention of the full forward is largest."""
-    model = model_of(name)
-    for source, sentence in zip(SOURCES, searched(model, left=left, kind=SequenceGeneratorWithAlignment, beam=2)):
-        for hypothesis in sentence:
-            target = hypothesis["tokens"].tolist()
-            _, extra = model(batch_of([source]), None, batch_of([[EOS, *target[:-1]]]))
-            best = extra["attn"][0][0, :, : len(source) - 1].argmax(dim=1)
-            assert hypothesis["alignment"] == [(int(best[at]), at) for at in range(len(target) - 1)]
 
 
 @torch.no_grad()

@@ -1,5 +1,5 @@
-"""The Duo transformer: fairseq's own `transformer` in one stream or in two that are equal; streams in a circle; the
-ways to the logits; parameters of the paper's ablation; presets."""
+"""The Duo transformer: with one stream it is fairseq's own `transformer`; three streams in a circle; the ways to the
+logits; parameters of the paper's ablation; presets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 import torch
 
 pytest.importorskip("fairseq", reason="this is an architecture of fairseq; install it with scripts/setup.sh")
-from duo_reference import reference
+from duo_reference import count, reference
 from fairseq import utils
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.models.transformer import TransformerModel, base_architecture
 from small_models import (
     ARCHITECTURES,
-    DUO_SWITCHES,
     EOS,
     LEARNED,
     PAD,
@@ -139,76 +138,6 @@ def test_one_stream_is_fairseqs_transformer(ties, more):
     assert compared == len(list(other.parameters()))
 
 
-@pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("switches", DUO_SWITCHES, ids=str)
-def test_equal_streams_are_fairseqs_transformer_with_another_output_matrix(switches):
-    """P = S: each stream is the stock model (W_K = W_V if a stream has one for both), and the logits are y M^T with
-
-    M = O (W_F^S + W_F^P), O = E (W_O^S + W_O^P) if tied; without fusion O^S + O^P, or 2 E if tied.
-    """
-    share, model = switches["duo_share_weights"], DUO.randomised(**switches)
-    more = {name: value for name, value in switches.items() if name in PRE_LN}
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if has_streams(name, parameter):
-                parameter[1] = parameter[0]
-            elif name.endswith("embed_tokens_p.weight"):
-                parameter.copy_(model.get_parameter(name.replace("_p.weight", ".weight")))
-    other = stock(**more).double().eval()  # with an output matrix of its own
-    theirs = dict(other.named_parameters(remove_duplicate=False))
-    with torch.no_grad():
-        for names, value, _ in common_parameters(model, share):
-            for name in names:
-                theirs[name].copy_(value)
-        theirs["decoder.output_projection.weight"].copy_(output_matrix(model))
-    for ours, expected in zip(loss_of(model), loss_of(other)):
-        torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-11)
-    gradients = {}
-    for names, _, gradient in common_parameters(model, share):
-        gradients[names] = gradients.get(names, 0) + gradient
-    assert {name for names in gradients for name in names} == set(theirs) - {"decoder.output_projection.weight"}
-    for names, gradient in gradients.items():
-        if (
-            model.decoder.output_projection is not None or "embed_tokens" not in names[0]
-        ):  # tied ones are in the output matrix, too
-            expected = sum(theirs[name].grad for name in names)
-            torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-10, msg=str(names))
-
-
-def common_parameters(model, share):
-    """fairseq's names for one of our matrices, the matrix (of the first stream), its gradient (of both, if any)."""
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        stem, _, kind = name.replace(".embedding.", ".").rpartition(".")
-        attention, _, part = stem.rpartition(".")
-        if any(own in name for own in ("fusion", "fused_tables", "output_projection")):
-            continue
-        value, gradient = parameter.detach(), parameter.detach() if parameter.grad is None else parameter.grad
-        if not is_projection(name):
-            yield (f"{stem.removesuffix('_p')}.{kind}",), value, gradient
-            continue
-        if has_streams(name, parameter):
-            value, gradient = value[0], gradient.sum(0)
-        keys_values = ["kv"] if share == "stream" else ["k", "v"]
-        groups = {"in_proj": ["q", *keys_values], "q_proj": ["q"], "kv_proj": keys_values}[part]
-        for group, *parts in zip(groups, value.chunk(len(groups)), gradient.chunk(len(groups))):
-            yield tuple(f"{attention}.{letter}_proj.{kind}" for letter in group), *parts
-
-
-def output_matrix(model):
-    """(V, C): what each of two equal streams meets, as one matrix."""
-    decoder = model.decoder
-    table, width = decoder.embedding.embed_tokens.weight, decoder.cfg.layer.embed_dim
-    if decoder.output_projection is not None:
-        matrix = decoder.output_projection.weight
-    elif decoder.fused_tables is not None:
-        matrix = table @ sum(decoder.fused_tables.proj.weight.split(table.shape[1], 1)).T
-    else:
-        return 2 * table
-    if decoder.fusion is not None:
-        return matrix @ sum(decoder.fusion.proj.weight.split(width, 1))
-    return sum(matrix.split(width, 1))
-
-
 # ---- Streams and the ways to the logits ------------------------------------------------------------------------------
 
 
@@ -312,28 +241,6 @@ def test_few_rows_are_multiplied_with_one_table_after_the_other(dims):
 
 
 # ---- Parameters of the ablation, the paper's Table 5: docs/duo.md prints them ----------------------------------------
-
-
-def count(layers, d, ffn, words, *, streams=2, shared=False, fusion=False, tables="one", dims=None):
-    """Parameters by hand. `tables` one: of encoder, decoder and output; two: of the encoder, and of decoder and output;
-    three: each its own. dims: of the tables.
-    """
-    projection, norm = d * d + d, 2 * d
-    # Q, K, V of each stream. Shared: Q of each, and one for its K and V, or W_K and W_V of both: as many either way
-    inputs = streams * ((2 if shared else 3) * projection)
-    block = inputs + projection + norm
-    feed_forward = d * ffn + ffn + ffn * d + d + norm
-    total = layers * (block + feed_forward) + layers * (2 * block + feed_forward)
-    dims = dims or [d] * streams
-    total += words * sum(dims) * (1 if tables == "one" else 2)
-    total += 2 * sum(dim * d + d for dim in dims if dim != d)  # encoder and decoder have maps of their own
-    if fusion:
-        total += 2 * d * d
-    if tables == "three":
-        total += words * d * (1 if fusion else streams)
-    elif fusion:
-        total += sum(dims) * d
-    return total
 
 
 SIZES_OF_THE_PAPER = {"duo_transformer_wmt_en_de": (8, 512, 2048), "duo_transformer_big": (6, 1024, 4096)}

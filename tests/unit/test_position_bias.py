@@ -89,19 +89,6 @@ def test_reset_replaces_the_first_column_and_then_the_first_row(length):
                 assert result[h, i, j] == expected
 
 
-def test_one_and_two_tokens():
-    module = encoding("official", relative=True)
-    w = weights(module)
-    one, two = module.bias(1), module.bias(2)
-    assert one.shape == (HEADS, 1, 1)
-    assert torch.equal(one[:, 0, 0], two[:, 0, 0])
-    assert torch.equal(two[:, 0, 0], two[:, 0, 1])
-    theta_1_relative, theta_2_relative = w["relative.embed_buckets.weight"][16], w["relative.embed_buckets.weight"][32]
-    plain = module.absolute(2)
-    torch.testing.assert_close(two[:, 0, 0], plain.from_cls + theta_1_relative)
-    torch.testing.assert_close(two[:, 1, 0], plain.to_cls + theta_2_relative)
-
-
 @pytest.mark.parametrize("relative", [False, True])
 def test_column_i_uses_row_i_plus_1(relative):
     """Rows 0 and 1 belong to theta_1 and theta_2, row i + 1 to the row and the column i."""
@@ -125,18 +112,6 @@ def test_column_i_uses_row_i_plus_1(relative):
         before = after
 
 
-def test_tied_cls_uses_row_i_and_has_no_further_row():
-    module = encoding(None)
-    assert module.absolute.embed_positions.num_embeddings == LONGEST
-    before = module.bias(4)
-    with torch.no_grad():
-        module.absolute.embed_positions.weight[0, 0] += 1.0
-    changed = (before != module.bias(4)).any(0)
-    assert changed[0].all()
-    assert changed[:, 0].all()
-    assert not changed[1:, 1:].any()
-
-
 @pytest.mark.parametrize("options", [v for v in VARIANTS.values() if v["reset"]], ids=str)
 def test_theta_1_has_no_effect_on_attention_and_theta_2_has(options):
     """Theta_1 is constant along a row of the softmax."""
@@ -158,16 +133,6 @@ def test_theta_1_has_no_effect_on_attention_and_theta_2_has(options):
     with torch.no_grad():
         module.absolute.embed_positions.weight[0] *= -2
     torch.testing.assert_close((logits + module.bias(7)).softmax(-1), attention, rtol=0, atol=1e-15)
-
-
-def test_resets_of_the_paper_and_of_the_code_differ_by_the_relative_constants():
-    code, paper = encoding("official", True), encoding("paper", True)
-    constants = code.relative.embed_buckets.weight
-    paper.load_state_dict({**code.state_dict(), "relative.embed_buckets.weight": constants[:32]})
-    difference = code.bias(5) - paper.bias(5)
-    torch.testing.assert_close(difference[:, 0], constants[16, :, None].expand(-1, 5))
-    torch.testing.assert_close(difference[:, 1:, 0], constants[32, :, None].expand(-1, 4))
-    assert not difference[:, 1:, 1:].any()
 
 
 @each_variant

@@ -235,18 +235,6 @@ def test_linear_maps_take_the_tokens_alone(monkeypatch, training, masking):
     assert products_of(module, *inputs) - counted == 2 * 2 * (32 - 14) * (4 * C * C + 2 * C * FFN)
 
 
-def test_behind_the_embeddings_all_but_attention_sees_the_tokens_alone():
-    """Layer norm, dropout and projection of the embeddings, and what is in the layers: 14 tokens of 32 places."""
-    module, seen = encoder("tupe_a", 1, embedding_normalize=True), {}
-    module.embed_proj = nn.Linear(C, C, dtype=torch.float64)
-    for name, part in module.named_modules():
-        part.register_forward_hook(lambda _, inputs, output, name=name: seen.update({name: output}))
-    module(padded(UNEVEN))
-    tokens = {name for name, x in seen.items() if isinstance(x, torch.Tensor) and x.shape[:-1] == (14,)}
-    layer = {"self_attn", "self_attn_layer_norm", "fc1", "fc2", "final_layer_norm", "dropout", "activation_dropout"}
-    assert tokens >= {"emb_layer_norm", "dropout", "embed_proj", "layers.0", *(f"layers.0.{name}" for name in layer)}
-
-
 # ---- In use ---------------------------------------------------------------------------------------------------------
 
 
