@@ -440,8 +440,8 @@ def saved(folder, name, **task):
         task |= {"num_classes": 3, "regression_target": False, "classification_head_name": HEAD}
     else:
         task |= {"tokens_per_sample": 10}
-    model = architecture.build()
-    if architecture.task == "sentence_prediction":
+    model = architecture.build(architecture.task_of(masking=architecture.task != "translation"))
+    if architecture.task == "sentence_prediction":  # whose dictionary has a <mask>, too
         model.register_classification_head(HEAD, num_classes=3)
     save_checkpoint(folder / "c.pt", architecture.config(), model.state_dict(), **task)
     return architecture.model, model
