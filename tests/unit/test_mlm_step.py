@@ -63,8 +63,9 @@ def test_every_contestant_has_its_type_and_is_held_against_the_peak_of_it(monkey
     assert half["share_of_peak"] == pytest.approx(single["share_of_peak"] / 2, abs=0.002)
 
 
-@pytest.mark.parametrize("mode", ["train", "features"])
-@pytest.mark.parametrize("job", ["tupe_r:float32", "tupe_r:bfloat16", "bmm_tupe_r:float32"])
+@pytest.mark.parametrize(
+    ("mode", "job"), [("features", "tupe_r:float32"), ("train", "tupe_r:bfloat16"), ("features", "bmm_tupe_r:float32")]
+)
 def test_a_job_measures_its_contestant_in_its_type(monkeypatch, capsys, mlm_step, job, mode) -> None:
     linear, types = torch.nn.functional.linear, set()
 

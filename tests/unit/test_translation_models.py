@@ -284,23 +284,11 @@ def test_slots_of_embed_init(name, options, names):
         ("tupe_transformer", {"rel_pos": True, "rel_pos_bins": 7}, "--rel-pos-bins 7"),
         ("tupe_transformer", {"rel_pos": True, "max_rel_pos": 3}, "--max-rel-pos 3: .* the distance more than"),
         ("duo_transformer", {"duo_streams": 3}, "--duo-streams 3: must be 1 or 2"),
-        (
-            "duo_transformer",
-            {"duo_streams": 1, "encoder_dim_p": 5},
-            "--encoder-dim-p is for .*drop it or --duo-streams 1",
-        ),
+        ("duo_transformer", {"duo_streams": 1, "encoder_dim_p": 5}, "--encoder-dim-p is .*drop it or --duo-streams 1"),
         ("duo_transformer", {"duo_streams": 1, "decoder_dim_p": 5}, "--decoder-dim-p is for a second stream"),
-        (
-            "duo_transformer",
-            {"decoder_embed_dim": 9},
-            "--decoder-attention-heads 2 does not divide --decoder-embed-dim 9",
-        ),
+        ("duo_transformer", {"decoder_embed_dim": 9}, "heads 2 does not divide --decoder-embed-dim 9"),
         ("duo_transformer", {"decoder_embed_dim": 2}, "--decoder-embed-dim 2: sinusoidal positions need a width of 4"),
-        (
-            "duo_transformer",
-            {**TIED, "encoder_dim_p": 5, "decoder_dim_p": 7},
-            "--decoder-dim-p 7, .*5 columns: .*--encoder-dim-p 7",
-        ),
+        ("duo_transformer", {**TIED, "encoder_dim_p": 5, "decoder_dim_p": 7}, "--decoder-dim-p 7, .*--encoder-dim-p 7"),
         ("duo_transformer", {**TIED, "decoder_dim_s": 7}, r"has 8 columns: drop it, or give --encoder-dim-s 7"),
     ],
     ids=str,
@@ -322,9 +310,8 @@ def test_one_table_needs_one_dictionary(name):
 
 def test_relative_options_without_relative_positions_have_no_effect():
     for option in ("rel_pos_bins", "max_rel_pos"):
-        with pytest.raises(
-            OptionError, match=f"--{option.replace('_', '-')} 64 has no effect here: it needs --rel-pos"
-        ):
+        flag = "--" + option.replace("_", "-")
+        with pytest.raises(OptionError, match=f"{flag} 64 has no effect here: it needs --rel-pos"):
             TUPE.build(**{option: 64}).check_training(None, None)
     TUPE.build(rel_pos=True, rel_pos_bins=16, max_rel_pos=64).check_training(None, None)
 
