@@ -205,7 +205,7 @@ def test_scores_agree_with_sacrebleu(trained: Path, sentences: dict) -> None:
     text = (trained / "test.hypothesis.text").read_text().split("\n")[:-1]
     assert scores["bleu"]["score"] == pytest.approx(BLEU().corpus_score(text, [sentences["test"]["de"]]).score)
     assert {"bleu", "chrf", "bleu_tokenized", "bleu_tokenized_compound_split"} <= set(scores)
-    assert (scores["sentences"], scores["beam"]) == (20, "4")
+    assert (scores["sentences"], scores["beam"]) == (20, 4)
     assert json.loads((trained / "test.scores.json").read_text()) == scores
 
 
