@@ -219,6 +219,7 @@ def test_a_finished_run_is_left_alone_and_mistakes_are_named(trained: Path, prep
     other = tmp_path / "other"
     shutil.copytree(prepared / "bin", other / "bin")
     lines = (other / "bin/dict.de.txt").read_text().splitlines(keepends=True)
-    (other / "bin/dict.de.txt").write_text("".join([lines[1], lines[0], *lines[2:]]))  # of the same length
+    for lang in LANGS:  # as long as the right ones
+        (other / f"bin/dict.{lang}.txt").write_text("".join([lines[1], lines[0], *lines[2:]]))
     shutil.copy(prepared / "test.de", other)
     assert "is not the dictionary that" in refused("generate.sh", DATA=other, RUN=trained, AVERAGE=0)
