@@ -42,7 +42,7 @@ class Request:
 
 
 class Attention(TypedDict):
-    """How attention was computed: kernels in words, the operations they are read from, the log's words on the choice."""
+    """How attention was computed: kernels in words, the operations that say so, the log's words on the choice."""
 
     kernels: list[str]
     operations: list[str]
