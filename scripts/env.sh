@@ -34,11 +34,13 @@ if [[ -n ${CUDA_VISIBLE_DEVICES-0} ]] && compgen -G "/dev/nvidia[0-9]*" >/dev/nu
 fi
 export REPO PLUGIN VENV PATH
 
-# settings FOLDER NAME=VALUE ...: what a folder is made with, in FOLDER/settings; others need another folder.
+# settings FOLDER NAME=VALUE ...: what a folder is made with, in FOLDER/settings; others need another folder, once there is
+# anything finished in it.
 settings() {
   local folder=$1 now
   now=$(printf '%s\n' "${@:2}")
-  if [[ -f $folder/settings && $(<"$folder/settings") != "$now" ]]; then
+  if [[ -f $folder/settings && $(<"$folder/settings") != "$now" &&
+    -n $(find "$folder" -type f ! -name settings ! -path '*.part*' -print -quit) ]]; then
     die "$folder was made with $(paste -sd ' ' "$folder/settings"), not with ${*:2}: name another folder, or remove it"
   fi
   mkdir -p "$folder" || die "$folder: cannot be made; name another folder"

@@ -118,6 +118,9 @@ def test_a_folder_is_made_with_one_set_of_settings(recipe: Path, tmp_path: Path)
     folder = tmp_path / "made here"
     assert bash(recipe, "settings", folder, "A=1", "B=x y", cwd=tmp_path).returncode == 0
     assert (folder / "settings").read_text() == "A=1\nB=x y\n"
+    assert bash(recipe, "settings", folder, "A=2", cwd=tmp_path).returncode == 0, "nothing was finished with A=1"
+    assert bash(recipe, "settings", folder, "A=1", "B=x y", cwd=tmp_path).returncode == 0
+    (folder / "finished").touch()
     assert bash(recipe, "settings", folder, "A=1", "B=x y", cwd=tmp_path).returncode == 0
     refused = bash(recipe, "settings", folder, "A=1", "B=x", cwd=tmp_path)
     assert refused.returncode != 0
