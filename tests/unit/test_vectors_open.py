@@ -13,7 +13,7 @@ from source_files import numbers, write
 
 from embinit_fairseq import bounded
 from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError
-from embinit_fairseq.vectors import compressed, torch_file
+from embinit_fairseq.vectors import binary, compressed, torch_file
 from embinit_fairseq.vectors.open import FORMATS, open_sources, open_vectors, parse_source, recognise
 from embinit_fairseq.vectors.table import WIDEST
 from embinit_fairseq.vectors.writers import write_npz, write_text
@@ -52,7 +52,7 @@ def test_the_limits_are_those_of_the_docs():
     """Tests make them small; docs/vectors.md says what they are."""
     assert (bounded.LONGEST_LINE, bounded.MOST_BLANK_LINES, WIDEST) == (1 << 20, 1_000_000, 65_536)
     assert (bounded.LARGEST_JSON, torch_file.LARGEST_PICKLE, compressed.UNPACKING) == (1 << 25, 1 << 25, 1 << 28)
-    assert compressed.LARGEST_CONTENTS <= 1 << 24
+    assert (compressed.LARGEST_CONTENTS, binary.LONGEST_WORD) == (1 << 24, 1 << 16)
 
 
 # ---- several files
