@@ -270,6 +270,22 @@ def test_a_new_folder_that_is_stopped(tmp_path, monkeypatch, error, after):
     assert content(tmp_path) == {"new": {"out": folder_of("next")}}
 
 
+def test_cleaning_up_that_is_interrupted(tmp_path, monkeypatch):
+    """The old folder may be large: then there is time for Ctrl-C while it is removed."""
+    write_folder(tmp_path / "out", "old")
+    remove, calls = files._remove, itertools.count()
+
+    def interrupted(path):
+        if next(calls) == 0:
+            raise KeyboardInterrupt
+        remove(path)
+
+    monkeypatch.setattr(files, "_remove", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(tmp_path / "out", "new", force=True)
+    assert content(tmp_path) == {"out": folder_of("new")}
+
+
 def test_what_a_killed_run_left(tmp_path, monkeypatch):
     """Of this machine it is removed when its process has ended; of another nobody knows whether it has.
 

@@ -21,10 +21,15 @@ from hypothesis import strategies as st
 from source_files import SOURCES, fasttext, in_zip, numbers, text, word2vec, write
 
 from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError, VectorFileError
+from embinit_fairseq.expand.request import read_codes, read_words, segmenter
+from embinit_fairseq.runs.score import read_translations
+from embinit_fairseq.runs.tokens import Tokenizer, detokenizer
 from embinit_fairseq.vectors import binary, fasttext_bin, npz, text_lines
+from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
 from embinit_fairseq.vectors.open import open_vectors, recognise
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.text import TextVectors
+from embinit_fairseq.vocab.dictionary import read_dictionary
 
 MB = 1 << 20
 #: what a remedy is made of
@@ -345,3 +350,47 @@ def test_word2vec_with_line_breaks_inside_vectors(tmp_path):
                 table = open_vectors(path, "word2vec_bin").read()
             assert (table.words, table.origin.broken_lines) == (["the", "New_York", "<s>"], 1)
             np.testing.assert_array_equal(table.matrix, matrix[[0, 1, 3]])
+
+
+# ---- what is read beside vectors
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_dictionary,
+        lambda path: read_words(str(path), ()),
+        lambda path: read_codes(str(path), "--model"),
+        lambda path: segmenter(str(path), None),
+        lambda path: segmenter(None, str(path)),
+        read_translations,
+        load_sentencepiece,
+        lambda path: detokenizer([f"sentencepiece={path}"], None),
+    ],
+)
+def test_texts_without_a_line_break(tmp_path, read):
+    path = sparse(tmp_path / "file", b"", 1 << 32)
+    refused(lambda: read(path), path, most=80 * MB)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "spiece.model"])
+def test_tokenizers_of_translations(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("embinit_fairseq.runs.tokens._LARGEST", 1000)
+    damaged = [b"\xff"] if name == "vocab.txt" else [b"{}", b'{"model": ' + b"[" * 900, b"\xff"]
+    for content in damaged:
+        (tmp_path / name).write_bytes(content)
+        refused(lambda: detokenizer([f"huggingface={tmp_path}"], None), tmp_path / name, most=80 * MB)
+    sparse(tmp_path / name, b"", 1 << 33)
+    refused(lambda: Tokenizer(str(tmp_path)), tmp_path / name, most=80 * MB)
+    (tmp_path / name).unlink()
+    with pytest.raises(OptionError, match="give a Hugging Face folder"):
+        Tokenizer(str(tmp_path))
+
+
+def test_the_settings_of_a_tokenizer(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\na\n")
+    assert Tokenizer(str(tmp_path)).encode("A") == ["a"]
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert Tokenizer(str(tmp_path)).encode("A") == ["[UNK]"]
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+    refused(lambda: Tokenizer(str(tmp_path)), tmp_path / "tokenizer_config.json")
