@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.expand.model import Texts, write_dictionaries
 from embinit_fairseq.expand.request import Request, check_options, cut_words, read_words, segmenter
 from embinit_fairseq.expand.state import averaged_rows, new_dictionary, place_words
 from embinit_fairseq.vocab.dictionary import read_dictionary
@@ -199,3 +200,34 @@ def test_options_that_cannot_be_used(options):
 def test_options_at_their_limits():
     for options in ({"noise_scale": 0.0}, {"noise_scale": 9.9e9}, {"seed": 0}, {"seed": 2**64 - 1}):
         check_options(request(**options))
+
+
+# --- where tasks look for their dictionaries
+
+
+@pytest.mark.parametrize(
+    ("options", "languages", "files", "folders"),
+    [
+        ({"_name": "translation"}, ("de", "en"), {"dict.de.txt": "a 1\n", "dict.en.txt": "b 1\n"}, set()),
+        ({"_name": "masked_lm", "data": "{}"}, None, {"dict.txt": "a 1\n"}, set()),
+        ({"_name": "multilingual_denoising", "langs": "de,en,de,../x"}, None, {"dict.txt": "a 1\n"}, {"de", "en"}),
+        ({"_name": "multilingual_denoising", "langs": None, "data": "{}"}, None, {"dict.txt": "a 1\n"}, {"fr", "it"}),
+        ({"_name": "multilingual_denoising", "langs": "de", "data": "{}"}, None, {"dict.txt": "a 1\n"}, {"de"}),
+        (
+            {"task": "sentence_prediction", "num_classes": 2},
+            None,
+            {"dict.txt": "a 1\n", "input0/dict.txt": "a 1\n", "label/dict.txt": "class0 1\nclass1 1\n"},
+            {"input0", "label"},
+        ),
+    ],
+)
+def test_the_files_and_folders_of_a_task(tmp_path, options, languages, files, folders):
+    """Some multilingual tasks append a tag for every folder that they find in the data."""
+    data, folder = tmp_path / "data", tmp_path / "out"
+    for name in ("data/fr", "data/it", "data/.git", "out"):
+        (tmp_path / name).mkdir(parents=True)
+    (data / "train.bin").touch()
+    given = {key: str(data) if value == "{}" else value for key, value in options.items()}
+    assert write_dictionaries(folder, given, Texts("a 1\n", "b 1\n"), languages) == files
+    assert {name: (folder / name).read_text() for name in files} == files
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == folders
