@@ -421,3 +421,15 @@ def test_a_dictionary_that_no_tokenizer_expresses(tmp_path, capsys):
     (tmp_path / "text").write_text("a<s>b\n")
     assert export_hf(checkpoint, "--force", "--verify-text", tmp_path / "text") == 1
     assert "'a<s>b' would get the ids [0, 3, 0, 3, 2], in fairseq [0, 5, 2]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("version", ["", "#version: 0.1\n"])
+def test_old_codes_are_cut_in_python(tmp_path, version):
+    """Before 0.2 the end of a word was a symbol of its own."""
+    words = ["low", "lo@@", "l@@", "o@@", "w", "low@@", "e@@", "r"]
+    found, codes = sub_words(tmp_path, f"{version}l o\nlo w\nlow </w>\n", words)
+    tokenizer = write(found, tmp_path / "out", codes, None, None)
+    assert "in Python" in tokenizer.why
+    opened = load(tmp_path / "out")
+    assert [opened(line)["input_ids"] for line in tokenizer.lines] == tokenizer.expected
+    assert opened.tokenize("low lower") == ["low", "low@@", "e@@", "r"]

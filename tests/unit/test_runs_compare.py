@@ -480,3 +480,18 @@ def test_the_axis_can_be_chosen(tmp_path, compare) -> None:
         assert (table["place"], list(table["rows"][0]["mean"])) == (x.removesuffix("s"), places)
     (table,) = compare(logged(tmp_path / "a.log"), "--x", "seconds")["tables"]  # those between its lines
     assert (table["place"], list(table["rows"][0]["mean"])) == ("seconds", ["5.0", "7.0", "9.0"])
+
+
+def test_references_and_tokenisers_that_are_of_no_use(two_runs, tmp_path, refused) -> None:
+    (tmp_path / "reference").write_bytes(b"\xff\x00")
+    reference = ("--reference", tmp_path / "reference")
+    runs = two_runs(WRONG, TWELVE, signature=BLEU.replace("13a", "martian"))
+    message = refused(runs)
+    assert "runs/none: its BLEU has the signature" in message
+    assert "tok:martian" in message
+    assert f"--reference {tmp_path / 'reference'}: not used" in refused(runs, *reference)
+    for name in ("none", "xavier"):
+        (runs / name / "test.reference.text").unlink()
+    assert f"{tmp_path / 'reference'}:1: not UTF-8 text" in refused(runs, *reference)
+    write_run(tmp_path / "b", {"init": "none"}, [1.0])
+    assert "no run here has translations" in refused(tmp_path / "b", *reference)

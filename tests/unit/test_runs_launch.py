@@ -21,7 +21,7 @@ from embinit_fairseq.cli.run import _Screen as Screen
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.runs import launch
 from embinit_fairseq.runs.command import DATA, data_hashes, differences, fixed_words, labels_of, parse_command
-from embinit_fairseq.runs.logs import LogReader
+from embinit_fairseq.runs.logs import LogReader, RunLog
 from embinit_fairseq.runs.record import read_record
 
 TRAIN = "fairseq-train bin --arch lstm --lr 0.1 --adam-betas (0.9,0.98) --fp16 --clip-norm -0.5 --max-epoch 2"
@@ -388,3 +388,34 @@ def test_why_a_training_has_failed(capsys) -> None:
     assert shown(capsys, [record, *usage], failed=True) == usage[1:]
     traceback = ["Traceback (most recent call last):", "  File x", "ValueError: of something"]
     assert shown(capsys, [record, *traceback], failed=True) == [record, *traceback]
+
+
+def test_folders_of_earlier_versions_go_on(tmp_path, call, training) -> None:
+    """training.json without sessions and times; a result whose log is gone."""
+    call("--max-epoch", "2")
+    old = {key: value for key, value in result(tmp_path).items() if key not in ("sessions", "times")}
+    for name in ("training.json", "result.json"):
+        (tmp_path / "run" / name).write_text(json.dumps(old))
+    (tmp_path / "run/train.log").unlink()
+    assert not call("--max-epoch", "2").started
+    assert list(result(tmp_path)["epochs"]) == ["1", "2"]
+    assert call("--max-epoch", "3").started
+    assert result(tmp_path)["sessions"][0]["cpu_s"] is None
+    assert "cpu_s" not in result(tmp_path)["time"], "the first session's is not known"
+
+
+def test_times_of_validations_are_those_of_all_sessions() -> None:
+    record = {"sessions": [{"wall_s": 10.0, "cpu_s": 7.0}, {"wall_s": 2.0, "cpu_s": 1.0}], "times": {"5": "earlier"}}
+    log, timed = RunLog(validations={10: {}}), set()
+    launch._note_validations(record, log, timed)
+    record["sessions"][-1]["wall_s"] = 3.0
+    log.validations[20] = {}
+    launch._note_validations(record, log, timed)
+    assert record["times"] == {
+        "5": "earlier",
+        "10": {"wall_s": 12.0, "cpu_s": 8.0},
+        "20": {"wall_s": 13.0, "cpu_s": 8.0},
+    }
+    record["sessions"][0]["cpu_s"] = None
+    launch._note_validations(record, RunLog(validations={30: {}}), timed)
+    assert record["times"]["30"] == {"wall_s": 13.0, "cpu_s": None}

@@ -321,3 +321,21 @@ def test_an_option_that_sections_say_differently_has_both_values() -> None:
 @pytest.mark.parametrize("text", ["", "{'_name': None, 'common': {'lr'", "{'lr': <Kind.A: 1>}", "{" * 5000])
 def test_what_cannot_be_read_says_nothing(text) -> None:
     assert options_of_text(text) == {}
+
+
+def test_a_checkpoint_given_as_a_run(tmp_path: Path) -> None:
+    """The folder of its run is named, which may be the one above its own."""
+    saved = tmp_path / "run" / "checkpoints"
+    saved.mkdir(parents=True)
+    for file, record, expected in (
+        ("model.pt", None, "a run folder, a log or a save directory"),
+        ("checkpoint_best.pt", None, f"the folder of its run, {saved}"),
+        ("checkpoint_best.pt", tmp_path / "run" / "result.json", f"the folder of its run, {tmp_path / 'run'}"),
+        ("checkpoint_best.pt", saved / "train.log", f"the folder of its run, {saved}"),
+    ):
+        for path in (saved / file, record):
+            if path is not None:
+                path.touch()
+        with pytest.raises(DataError) as error:
+            find_runs(f"mine={saved / file}")
+        assert str(error.value) == f"{saved / file}: a checkpoint; give {expected}"

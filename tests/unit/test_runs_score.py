@@ -271,3 +271,11 @@ def test_wrong_calls(run, capsys, arguments, messages) -> None:
     message = refused(capsys, "score", *arguments)
     assert all(text in message for text in messages), message
     assert sorted(run.parent.rglob("*")) == before
+
+
+def test_left_over_pieces_are_said(run, capsys) -> None:
+    write_lines(run.parent / "hyp", ["a do@@ g", "b", "c"])
+    assert main(["score", "hyp", "--ref", "raw"]) == 0
+    captured = capsys.readouterr()
+    assert "1 translation of 3 still in pieces: add --detokenize bpe" in captured.err
+    assert "BLEU" in captured.out
