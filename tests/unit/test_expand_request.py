@@ -213,6 +213,7 @@ def test_options_at_their_limits():
         ({"_name": "multilingual_denoising", "langs": "de,en,de,../x"}, None, {"dict.txt": "a 1\n"}, {"de", "en"}),
         ({"_name": "multilingual_denoising", "langs": None, "data": "{}"}, None, {"dict.txt": "a 1\n"}, {"fr", "it"}),
         ({"_name": "multilingual_denoising", "langs": "de", "data": "{}"}, None, {"dict.txt": "a 1\n"}, {"de"}),
+        ({"_name": "multilingual_denoising", "langs": ""}, None, {"dict.txt": "a 1\n"}, set()),
         (
             {"task": "sentence_prediction", "num_classes": 2},
             None,
