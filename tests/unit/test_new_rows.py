@@ -146,6 +146,9 @@ def test_tensors_of_any_precision(dtype):
     expected = sum(table[row].double().numpy() for row in rows) / len(rows)
     np.testing.assert_allclose(mean_row(table, rows), expected, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(mean_row(table[:, 0], rows), expected[:1], rtol=1e-6, atol=1e-7)
+    apart = np.array([1, 5, 3])  # as many as lie between the first and the last, but others
+    expected = sum(table[row].double().numpy() for row in apart) / 3
+    np.testing.assert_allclose(mean_row(table, apart), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_the_mean_of_many_rows_is_exact_to_single_precision():
