@@ -21,7 +21,7 @@ from embinit_fairseq.files import temporary_folder
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """What is to be measured. name: as the user wrote it; options: fairseq's, for the model; None: a default."""
 
     name: str
@@ -82,7 +82,7 @@ _PATIENCE = 10  # seconds for a process that has nothing left to do
 _LAST_LINES = 3  # of what a process said before it died
 
 
-def measured(request: Request, on_step: Callable[[], None]) -> Measurement:
+def measured(request: BenchRequest, on_step: Callable[[], None]) -> Measurement:
     """What `bench.train.measure` returns; on_step is called after each step. Raises EmbinitError for whatever fails."""
     context = multiprocessing.get_context("spawn")
     with temporary_folder() as folder:
@@ -106,7 +106,7 @@ def measured(request: Request, on_step: Callable[[], None]) -> Measurement:
     return answer
 
 
-def _death(request: Request, code: int | None, output: Path) -> str:
+def _death(request: BenchRequest, code: int | None, output: Path) -> str:
     sizes = "a smaller --batch or --length"
     if code == -signal.SIGKILL:
         return f"{request.name}: the process was killed, as systems do when memory runs out: take {sizes}"
@@ -115,7 +115,7 @@ def _death(request: Request, code: int | None, output: Path) -> str:
     return f"{request.name}: the process ended with code {code}{said}. Try {sizes}, or another --precision"
 
 
-def _child(request: Request, connection: Connection, output: str) -> None:
+def _child(request: BenchRequest, connection: Connection, output: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a Ctrl-C the parent takes care
     with open(output, "wb") as file:  # libraries print what nobody asked for, and why they crash
         for descriptor in (1, 2):
@@ -125,7 +125,7 @@ def _child(request: Request, connection: Connection, output: str) -> None:
         connection.send(_answer(request, connection))
 
 
-def _answer(request: Request, connection: Connection) -> Measurement | EmbinitError:
+def _answer(request: BenchRequest, connection: Connection) -> Measurement | EmbinitError:
     try:
         from embinit_fairseq.bench.train import measure
 
@@ -140,7 +140,7 @@ def _answer(request: Request, connection: Connection) -> Measurement | EmbinitEr
         return _refusal(request, error)
 
 
-def _refusal(request: Request, error: BaseException) -> EmbinitError:
+def _refusal(request: BenchRequest, error: BaseException) -> EmbinitError:
     what = f"{type(error).__name__}: {error}".rstrip(": ")
     if exhausted(error) and not isinstance(error, RecursionError):
         return OptionError(

@@ -20,7 +20,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, FairseqEncoderDecoderModel
 from fairseq.trainer import Trainer
 from omegaconf import open_dict
 
-from embinit_fairseq.bench.process import Measurement, Request
+from embinit_fairseq.bench.process import BenchRequest, Measurement
 from embinit_fairseq.bench.steps import MASKED, Sizes, configuration, random_batch, task_of
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.files import temporary_folder
@@ -144,7 +144,7 @@ class Setting:
         return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[self.precision]
 
 
-def measure(request: Request, on_step: Callable[[], None]) -> Measurement:
+def measure(request: BenchRequest, on_step: Callable[[], None]) -> Measurement:
     """Seconds, FLOPs, memory, kernels. Raises OptionError for what the user can mend, and what fairseq raises."""
     if request.user_dir is not None:
         utils.import_user_module(argparse.Namespace(user_dir=request.user_dir))
@@ -197,7 +197,7 @@ class _Job:
     tokens: Callable[[dict[str, Any]], int]
 
 
-def _setting(request: Request) -> Setting:
+def _setting(request: BenchRequest) -> Setting:
     if request.arch not in ARCH_MODEL_REGISTRY:
         near = difflib.get_close_matches(request.arch, ARCH_MODEL_REGISTRY, n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "fairseq-train --help lists them"
@@ -224,7 +224,7 @@ def _setting(request: Request) -> Setting:
     return Setting(task, device, precision, sizes)
 
 
-def _check_memory(request: Request, task: str, device: str, sizes: Sizes) -> None:
+def _check_memory(request: BenchRequest, task: str, device: str, sizes: Sizes) -> None:
     """Refuses what certainly does not fit, before the machine is brought to its knees: the logits alone, in 16 bits."""
     tokens = sizes.sentences * sizes.length
     predicted = {"masked_lm": MASKED, "sentence_prediction": 0.0}.get(task, 1.0) * tokens
@@ -241,7 +241,7 @@ def _check_memory(request: Request, task: str, device: str, sizes: Sizes) -> Non
         )
 
 
-def _configuration(request: Request, setting: Setting, folder: str) -> Any:
+def _configuration(request: BenchRequest, setting: Setting, folder: str) -> Any:
     training = [
         "--optimizer=adam",
         "--lr=1e-4",
@@ -286,7 +286,7 @@ def _similar(parser: argparse.ArgumentParser, message: str) -> str:
     return " (an option of one architecture goes into its quotes: --compare 'NAME --option')"
 
 
-def _training(request: Request, setting: Setting, cfg: Any, task: Any, model: Any) -> _Job:
+def _training(request: BenchRequest, setting: Setting, cfg: Any, task: Any, model: Any) -> _Job:
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
     trainer.cuda_env = None  # with it, the trainer would reset the peak of memory after every step
     return _Job(
@@ -296,7 +296,7 @@ def _training(request: Request, setting: Setting, cfg: Any, task: Any, model: An
     )
 
 
-def _decoding(request: Request, setting: Setting, cfg: Any, task: Any, model: Any) -> _Job:
+def _decoding(request: BenchRequest, setting: Setting, cfg: Any, task: Any, model: Any) -> _Job:
     model.prepare_for_inference_(cfg)
     model.to(setting.device, setting.dtype()).eval()
     with open_dict(cfg):
@@ -312,7 +312,7 @@ def _decoding(request: Request, setting: Setting, cfg: Any, task: Any, model: An
 
 
 def _timed(
-    request: Request,
+    request: BenchRequest,
     setting: Setting,
     steps: list[Callable[[], Any]],
     ready: Callable[[], bool],

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from embinit_fairseq import machine
 from embinit_fairseq.bench import report as bench_report
-from embinit_fairseq.bench.process import Measurement, Request, measured
+from embinit_fairseq.bench.process import BenchRequest, Measurement, measured
 from embinit_fairseq.bench.report import PRECISIONS, estimate, quartiles, relative, throughput, vendor_peak
 from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.errors import OptionError
@@ -152,16 +152,16 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     return record
 
 
-def _requests(args: argparse.Namespace) -> list[Request]:
+def _requests(args: argparse.Namespace) -> list[BenchRequest]:
     names = [args.arch, *args.compare]
     if len(set(names)) < len(names):
         raise OptionError("--compare names the same architecture twice: name each once, --turns repeats them")
     requests = []
-    taken = {field.name for field in dataclasses.fields(Request)} & set(vars(args))
+    taken = {field.name for field in dataclasses.fields(BenchRequest)} & set(vars(args))
     shared = {name: value for name, value in vars(args).items() if name in taken and name != "arch"}
     for name in names:
         arch, *own = _split(name)
-        requests.append(Request(name=name, arch=arch, options=(*args.further, *own), **shared))
+        requests.append(BenchRequest(name=name, arch=arch, options=(*args.further, *own), **shared))
     return requests
 
 

@@ -11,7 +11,7 @@ from embinit_fairseq.cli import expand_verify
 from embinit_fairseq.cli.vector_options import print_json
 from embinit_fairseq.errors import counted
 from embinit_fairseq.expand.expansion import expanding
-from embinit_fairseq.expand.request import Request
+from embinit_fairseq.expand.request import ExpandRequest
 from embinit_fairseq.expand.state import AVERAGES
 from embinit_fairseq.files import write_json
 from embinit_fairseq.init.new_rows import METHODS
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _request(args: argparse.Namespace) -> Request:
-    taken = {name: value for name, value in vars(args).items() if name in Request.__dataclass_fields__}
-    return Request(**taken, dictionary=args.dict)
+def _request(args: argparse.Namespace) -> ExpandRequest:
+    taken = {name: value for name, value in vars(args).items() if name in ExpandRequest.__dataclass_fields__}
+    return ExpandRequest(**taken, dictionary=args.dict)
 
 
 def render(record: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from embinit_fairseq.cli.vector_options import print_json
-from embinit_fairseq.export.run import DTYPES, Request, export
+from embinit_fairseq.export.run import DTYPES, ExportRequest, export
 from embinit_fairseq.export.verify import DifferentOutput
 
 
@@ -31,9 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export, print; 1 if the result computes something else than fairseq's model."""
-    taken = {name: value for name, value in vars(args).items() if name in Request.__dataclass_fields__}
+    taken = {name: value for name, value in vars(args).items() if name in ExportRequest.__dataclass_fields__}
     try:
-        record = export(Request(**taken, dictionary=args.dict, label_dictionary=args.label_dict))
+        record = export(ExportRequest(**taken, dictionary=args.dict, label_dictionary=args.label_dict))
     except DifferentOutput as error:
         print(f"embinit export-hf: error: {error}", file=sys.stderr)
         return 1

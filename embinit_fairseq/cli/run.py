@@ -58,9 +58,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; the exit status is that of the training."""
     from embinit_fairseq.cli.vector_options import print_json
-    from embinit_fairseq.runs.launch import Request, run
+    from embinit_fairseq.runs.launch import TrainingRequest, run
 
-    request = Request(Path(args.folder), args.training, _labels(args.label), args.metric, args.higher)
+    request = TrainingRequest(Path(args.folder), args.training, _labels(args.label), args.metric, args.higher)
     screen = _Screen(args.verbose)
     outcome = run(request, screen.show)
     screen.clear()

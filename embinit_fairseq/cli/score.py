@@ -54,12 +54,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Score, keep, print."""
     from embinit_fairseq.cli.vector_options import print_json
-    from embinit_fairseq.runs.score import Request, score
+    from embinit_fairseq.runs.score import ScoreRequest, score
 
     if args.tokenized == "" and args.metrics != ["bleu", "chrf"]:
         raise OptionError("--metrics: count on text, but --tokenized says that --ref has tokens; leave one of them out")
     scored = score(
-        Request(
+        ScoreRequest(
             place=Path(args.place),
             reference=Path(args.ref),
             of_tokens=args.tokenized == "",

@@ -20,8 +20,8 @@ from embinit_fairseq.checkpoints.reading import check_dictionary, load_checkpoin
 from embinit_fairseq.errors import CheckpointError, DataError
 from embinit_fairseq.expand.model import Builder, Texts, import_plugin, task_options, write_dictionaries
 from embinit_fairseq.expand.request import (
+    ExpandRequest,
     NewWord,
-    Request,
     Segmenter,
     check_options,
     cut_words,
@@ -70,7 +70,7 @@ class Expansion:
     dictionaries before and after. pieces: of every word (subword). softmax: are the words outputs, too?
     """
 
-    request: Request
+    request: ExpandRequest
     builder: Builder
     state: dict[str, Any]
     fit: Fit
@@ -218,7 +218,7 @@ def _versions() -> dict[str, str | None]:
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def expand_vocabulary(request: Request) -> dict[str, Any]:
+def expand_vocabulary(request: ExpandRequest) -> dict[str, Any]:
     """Write `request.output`; returns the record that is in its expansion.json.
 
     Raises CheckpointError, DataError, OptionError or OutputError; then nothing is written.
@@ -228,7 +228,7 @@ def expand_vocabulary(request: Request) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def expanding(request: Request) -> Iterator[tuple[Expansion, Path, dict[str, Any]]]:
+def expanding(request: ExpandRequest) -> Iterator[tuple[Expansion, Path, dict[str, Any]]]:
     """(what was done, the new folder, its record): complete, but under a temporary name until the block ends."""
     inputs = check_inputs(request.inputs)
     check_folder(request.output, request.force, FILES, inputs.values())
@@ -245,7 +245,7 @@ def expanding(request: Request) -> Iterator[tuple[Expansion, Path, dict[str, Any
         yield expansion, temporary, record
 
 
-def prepare(request: Request) -> Expansion:
+def prepare(request: ExpandRequest) -> Expansion:
     """Read and check everything; build the model as it is. Writes nothing."""
     check_options(request)
     vocabulary = read_dictionary(request.dictionary)
@@ -286,7 +286,7 @@ def prepare(request: Request) -> Expansion:
 
 
 def _recipe(
-    request: Request, vocabulary: Vocabulary, fit: Fit, words: list[NewWord], cut: Segmenter | None
+    request: ExpandRequest, vocabulary: Vocabulary, fit: Fit, words: list[NewWord], cut: Segmenter | None
 ) -> tuple[Recipe, list[list[str]]]:
     """How the rows are made, and the pieces of every word where they matter."""
     row_of = {symbol: row for row, symbol in enumerate(vocabulary.symbols) if not vocabulary.filler[row]}

@@ -28,7 +28,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Request:
+class ExpandRequest:
     """The options of `embinit expand-vocab`."""
 
     checkpoint: str
@@ -53,7 +53,7 @@ class Request:
         return {name: getattr(self, name) for name in names}
 
 
-def check_options(request: Request) -> None:
+def check_options(request: ExpandRequest) -> None:
     """Raises OptionError for values that cannot be used."""
     for flag, value, choices in (("method", request.method, METHODS), ("average-over", request.average_over, AVERAGES)):
         if value not in choices:

@@ -100,7 +100,7 @@ FILES = (
 
 
 @dataclass(frozen=True)
-class Request:
+class ExportRequest:
     """The options of `embinit export-hf`."""
 
     checkpoint: str
@@ -121,7 +121,7 @@ class Request:
         return {name: getattr(self, name) for name in names}
 
 
-def export(request: Request) -> dict[str, Any]:
+def export(request: ExportRequest) -> dict[str, Any]:
     """Write `request.output`; returns what was done and measured.
 
     Raises CheckpointError (its child DifferentOutput if the result computes something else), DataError, OptionError or
@@ -151,7 +151,7 @@ def export(request: Request) -> dict[str, Any]:
     return record
 
 
-def _check_options(request: Request) -> None:
+def _check_options(request: ExportRequest) -> None:
     missing = [name for name in ("transformers", "safetensors") if importlib.util.find_spec(name) is None]
     if missing:
         raise OptionError(
@@ -165,7 +165,7 @@ def _check_options(request: Request) -> None:
 
 
 def _record(
-    request: Request, trained: Trained, tokenizer: Tokenizer, measured: dict[str, Any], files: list[str]
+    request: ExportRequest, trained: Trained, tokenizer: Tokenizer, measured: dict[str, Any], files: list[str]
 ) -> dict[str, Any]:
     head = None if trained.head is None else {"name": trained.head, "labels": trained.labels}
     return {

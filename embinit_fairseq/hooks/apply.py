@@ -13,7 +13,7 @@ from torch import nn
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.files import made_folder, write_json
 from embinit_fairseq.hooks.freeze import Freeze, apply_freezes, parse_freeze
-from embinit_fairseq.hooks.options import Request, store_record
+from embinit_fairseq.hooks.options import InitRequest, store_record
 from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY, EmbedInit
 from embinit_fairseq.hooks.resume import (
     REPORT_FILE,
@@ -46,7 +46,7 @@ from embinit_fairseq.version import VERSION
 logger = logging.getLogger(__name__)
 
 
-def embed_init(model: nn.Module, task: Any, cfg: Any, request: Request) -> None:
+def embed_init(model: nn.Module, task: Any, cfg: Any, request: InitRequest) -> None:
     """Initialise (fresh start) or only freeze again (continuation); leaves the report in `cfg` and in save_dir."""
     if request.ddp_backend == "fully_sharded":
         raise OptionError("--embed-init: --ddp-backend fully_sharded cuts tables into pieces; use another backend")
@@ -78,7 +78,7 @@ def embed_init(model: nn.Module, task: Any, cfg: Any, request: Request) -> None:
     store_record(cfg, json.dumps(record))
 
 
-def _check_options(request: Request, paths: dict[str, SourceSpec], slots: dict[str, Slot]) -> None:
+def _check_options(request: InitRequest, paths: dict[str, SourceSpec], slots: dict[str, Slot]) -> None:
     strategy = EMBED_INIT_REGISTRY.get(request.strategy)
     if strategy is None:
         raise OptionError(
@@ -99,7 +99,7 @@ def _check_options(request: Request, paths: dict[str, SourceSpec], slots: dict[s
         raise OptionError(f"--embed-init-seed {seed}: a seed is a number from 0 to 2^64 - 1")
 
 
-def _refuse_stock_paths(cfg: Any, request: Request) -> None:
+def _refuse_stock_paths(cfg: Any, request: InitRequest) -> None:
     """fairseq's own flags for vectors fill the same tables."""
     for name in ("encoder_embed_path", "decoder_embed_path"):
         path = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
@@ -112,7 +112,7 @@ def _refuse_stock_paths(cfg: Any, request: Request) -> None:
 
 
 def _start(
-    slots: dict[str, Slot], paths: dict[str, SourceSpec], request: Request
+    slots: dict[str, Slot], paths: dict[str, SourceSpec], request: InitRequest
 ) -> tuple[dict[str, Any], dict[str, np.ndarray | None]]:
     assert request.strategy is not None  # without one nothing is initialised
     formats = parse_formats(request.options.embed_init_format, slots, paths)
@@ -137,7 +137,7 @@ def _start(
     return record, known
 
 
-def _fill(slot: Slot, name: str, strategy: EmbedInit, read: Reading | None, request: Request) -> dict[str, Any]:
+def _fill(slot: Slot, name: str, strategy: EmbedInit, read: Reading | None, request: InitRequest) -> dict[str, Any]:
     """Fill one table and describe what was done."""
     options = request.options
     std = parse_std(options.embed_init_std) if strategy.scaled else TargetStd()
@@ -203,7 +203,7 @@ def _as_array(slot: Slot) -> np.ndarray:
 
 
 def _continue(
-    slots: dict[str, Slot], checkpoint: str, request: Request
+    slots: dict[str, Slot], checkpoint: str, request: InitRequest
 ) -> tuple[dict[str, Any] | None, dict[str, np.ndarray | None]]:
     """A checkpoint will replace every table: open no vectors, only recall which rows were known."""
     record = read_record(checkpoint)
@@ -235,7 +235,7 @@ def _continue(
 
 
 def _in_optimizer(
-    record: dict[str, Any] | None, freezes: list[Freeze], slots: dict[str, Slot], checkpoint: str, request: Request
+    record: dict[str, Any] | None, freezes: list[Freeze], slots: dict[str, Slot], checkpoint: str, request: InitRequest
 ) -> set[str]:
     """Names of the slots whose tables the optimizer that fairseq restores has trained so far."""
     if not restores_optimizer(checkpoint, request):
@@ -257,7 +257,7 @@ def _check_width(slot: Slot, old: dict[str, Any], checkpoint: str) -> None:
         )
 
 
-def _write_report(record: dict[str, Any], request: Request) -> None:
+def _write_report(record: dict[str, Any], request: InitRequest) -> None:
     """embed_init.json, whole or not at all, by the first process only."""
     # of several processes the first; the command line's rank is not set for architectures with a flat configuration
     first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0

@@ -111,7 +111,7 @@ class EmbedInitOptions(FairseqDataclass):
 
 
 @dataclass
-class Request:
+class InitRequest:
     """One `--embed-init` on a command line (strategy None: unset), with what else of the configuration matters."""
 
     strategy: Optional[str]
@@ -138,7 +138,7 @@ class Request:
         return self.seed if chosen is None else chosen
 
 
-def request_from(cfg: Any) -> Request:
+def request_from(cfg: Any) -> InitRequest:
     """What a model's configuration asks for."""
     found = _lookup(cfg)
     strategy = found("embed_init", None)
@@ -159,8 +159,8 @@ def request_from(cfg: Any) -> Request:
         "reset_optimizer": "checkpoint",
         "ddp_backend": "distributed_training",
     }
-    defaults = {option.name: option.default for option in fields(Request)}
-    return Request(
+    defaults = {option.name: option.default for option in fields(InitRequest)}
+    return InitRequest(
         strategy=strategy,
         options=EmbedInitOptions(**values),
         seed=int(found("seed", 1, section="common")),

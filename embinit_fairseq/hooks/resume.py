@@ -15,7 +15,7 @@ from embinit_fairseq.bounded import read_json
 from embinit_fairseq.checkpoints.reading import checked_record, initialisation_record, load_checkpoint
 from embinit_fairseq.errors import CheckpointError, OptionError, SlotError
 from embinit_fairseq.hooks.freeze import parse_freeze
-from embinit_fairseq.hooks.options import Request, store_record
+from embinit_fairseq.hooks.options import InitRequest, store_record
 from embinit_fairseq.hooks.slots import Slot, find_slots
 from embinit_fairseq.init import report
 
@@ -26,7 +26,7 @@ from embinit_fairseq.init import report
 _DICTIONARY = {"encoder": "--srcdict", "decoder": "--tgtdict"}
 
 
-def check_training(model: nn.Module, task: Any, request: Request) -> None:
+def check_training(model: nn.Module, task: Any, request: InitRequest) -> None:
     """Calls `model.check_training(checkpoint, saved)`, if there is such a method; then compares the dictionaries.
 
     checkpoint: the file that fairseq will load over the model, None for a fresh start; saved: the options of the model
@@ -89,7 +89,7 @@ logger = logging.getLogger(__name__)
 REPORT_FILE = "embed_init.json"
 
 
-def checkpoint_to_restore(request: Request) -> str | None:
+def checkpoint_to_restore(request: InitRequest) -> str | None:
     """The checkpoint fairseq will load over the model that was just built; None for a fresh start.
 
     Follows `fairseq.checkpoint_utils.load_checkpoint`. `--finetune-from-model` would overwrite every table without a
@@ -126,7 +126,7 @@ def left_out(record: dict[str, Any]) -> set[str]:
     }
 
 
-def restores_optimizer(checkpoint: str, request: Request) -> bool:
+def restores_optimizer(checkpoint: str, request: InitRequest) -> bool:
     """Will fairseq load the optimizer's state of this checkpoint (`checkpoint_to_restore`)?"""
     if request.reset_optimizer or checkpoint == request.finetune_from_model:
         return False
@@ -167,7 +167,7 @@ def refuse_other_dictionary(
         )
 
 
-def recall(cfg: Any, request: Request, slots: Callable[[], dict[str, Slot]]) -> None:
+def recall(cfg: Any, request: InitRequest, slots: Callable[[], dict[str, Slot]]) -> None:
     """A run that is continued without the flag keeps its report; what it had frozen is trained, and that is said."""
     checkpoint = checkpoint_to_restore(request)
     try:

@@ -20,7 +20,7 @@ from fairseq.trainer import Trainer
 from embinit_fairseq.errors import EmbinitError, OptionError, exhausted
 from embinit_fairseq.hooks import registry
 from embinit_fairseq.hooks.apply import embed_init
-from embinit_fairseq.hooks.options import EmbedInitOptions, Request, request_from
+from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest, request_from
 from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY
 from embinit_fairseq.hooks.resume import check_training, recall, refuse_other_dictionary, refuse_overrides
 from embinit_fairseq.hooks.slots import find_slots
@@ -142,7 +142,7 @@ def _wrap_build_model() -> None:
     fairseq.models.build_model = build_model
 
 
-def _embed_init(model: Any, task: Any, cfg: Any, request: Request) -> None:
+def _embed_init(model: Any, task: Any, cfg: Any, request: InitRequest) -> None:
     """As `embed_init`; where memory runs out, an error that says so and names the flag."""
     try:
         embed_init(model, task, cfg, request)

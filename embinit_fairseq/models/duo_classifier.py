@@ -20,7 +20,7 @@ from embinit_fairseq.architectures.hub import load_trained
 from embinit_fairseq.architectures.options import check_ranges, check_restored, flag
 from embinit_fairseq.architectures.state_dicts import find_head, fit_heads
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.hooks.options import Request, request_from
+from embinit_fairseq.hooks.options import InitRequest, request_from
 from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY
 from embinit_fairseq.models.embinit_classifier import ClassifierHub
 from embinit_fairseq.modules.duo_classifier import ATTENTIONS, DuoSentenceEmbedding
@@ -144,7 +144,7 @@ class DuoClassifier(BaseFairseqModel):
         return DuoHub(loaded["task"], loaded["models"][0])
 
 
-def _check_sources(request: Request) -> None:
+def _check_sources(request: InitRequest) -> None:
     """Tables that are not trained need vectors. A strategy that draws all its numbers may be meant as a baseline."""
     strategy = EMBED_INIT_REGISTRY.get(request.strategy)
     if strategy is None or not strategy.needs_source:

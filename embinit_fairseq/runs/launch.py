@@ -46,7 +46,7 @@ Watch = Callable[[str, LogReader], None]
 
 
 @dataclass(frozen=True)
-class Request:
+class TrainingRequest:
     """One call. metric: what chooses the checkpoint, as logged; None: what the command says. labels: for tables."""
 
     folder: Path
@@ -69,7 +69,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
-def run(request: Request, watch: Watch = lambda line, log: None) -> Outcome:
+def run(request: TrainingRequest, watch: Watch = lambda line, log: None) -> Outcome:
     """Start, continue or finish a run. OptionError or DataError, before anything is written, for what cannot be run."""
     folder = request.folder
     command = parse_command(request.words).saving_to(folder / CHECKPOINTS)
@@ -96,7 +96,7 @@ def run(request: Request, watch: Watch = lambda line, log: None) -> Outcome:
         return _finish(folder, record, log, started=True)
 
 
-def new_record(request: Request, command: Command, data: Mapping[str, str]) -> dict[str, Any]:
+def new_record(request: TrainingRequest, command: Command, data: Mapping[str, str]) -> dict[str, Any]:
     """training.json of a run that is about to start; hardware and times are still missing. data: `data_hashes`."""
     metric = request.metric or command.option("--best-checkpoint-metric") or "loss"
     return {
@@ -113,7 +113,7 @@ def new_record(request: Request, command: Command, data: Mapping[str, str]) -> d
     }
 
 
-def _inherit(record: dict[str, Any], before: Mapping[str, Any], request: Request) -> None:
+def _inherit(record: dict[str, Any], before: Mapping[str, Any], request: TrainingRequest) -> None:
     """What this call does not say stays as it was."""
     record["labels"] = {**record["labels"], **before["labels"], **request.labels}
     if request.metric is None and not request.higher:

@@ -36,7 +36,7 @@ _OF_INTERVAL = re.compile(r"\|bs:\d+\|seed:\d+")
 
 
 @dataclass(frozen=True)
-class Request:
+class ScoreRequest:
     """What to score, and how.
 
     place: a run's folder, output of fairseq-generate, or plain text. reference: plain text; tokens if `of_tokens`.
@@ -97,7 +97,7 @@ class Scored:
     files: tuple[Path, ...] = ()
 
 
-def score(request: Request) -> Scored:
+def score(request: ScoreRequest) -> Scored:
     """All of it. DataError, before anything is written, for files that are missing or do not belong together."""
     _check(request)
     is_run = request.place.is_dir()
@@ -113,7 +113,7 @@ def score(request: Request) -> Scored:
     return keep(request.place, request.subset, scored, source)
 
 
-def _check(request: Request) -> None:
+def _check(request: ScoreRequest) -> None:
     for name in request.metrics:
         if name not in SCORES or SCORES[name].of_tokens:
             known = ", ".join(name for name, score in SCORES.items() if not score.of_tokens)
@@ -122,7 +122,7 @@ def _check(request: Request) -> None:
         raise DataError(f"{request.place}: no such folder or file; name a run, or translations")
 
 
-def _scored(request: Request, found: Translations, lang: str | None, expected: tuple[str, int]) -> Scored:
+def _scored(request: ScoreRequest, found: Translations, lang: str | None, expected: tuple[str, int]) -> Scored:
     scores: dict[str, Any] = {}
     decode = detokenizer(request.steps, lang)
     as_is = found.tokens if request.steps or found.decoded is None else found.decoded
@@ -153,7 +153,7 @@ def _unknown(found: Translations) -> list[str]:
     ]
 
 
-def _metric(name: str, request: Request, lang: str | None) -> Metric:
+def _metric(name: str, request: ScoreRequest, lang: str | None) -> Metric:
     try:
         return SCORES[name].metric(request.lowercase, lang or "", request.tokenize)
     except (KeyError, RuntimeError, ImportError) as error:  # sacrebleu's, of a tokeniser that it has not
@@ -182,7 +182,7 @@ def _words(steps: Sequence[str], lang: str | None, tokens: Sequence[str], text: 
     return list(map(moses_tokenizer(lang), text))
 
 
-def _doubts(text: Sequence[str], request: Request) -> list[str]:
+def _doubts(text: Sequence[str], request: ScoreRequest) -> list[str]:
     pieces = pieces_left(text)
     if pieces is None:
         return []

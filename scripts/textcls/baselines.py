@@ -163,7 +163,9 @@ def new_record(args: argparse.Namespace) -> dict:
     if args.model == "mlp":
         words += ["--max-epoch", str(args.max_epoch), "--patience", str(args.patience)]
     command = parse_command(words, any_program=True)
-    request = launch.Request(args.save_dir, words, {**labels, "model": args.model, "init": "none"}, "valid_loss")
+    request = launch.TrainingRequest(
+        args.save_dir, words, {**labels, "model": args.model, "init": "none"}, "valid_loss"
+    )
     return {**launch.new_record(request, command, data_hashes([data])), "hardware": machine.hardware()}
 
 

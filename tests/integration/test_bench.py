@@ -16,9 +16,9 @@ SIZES = "--encoder-layers=1 --encoder-embed-dim=16 --encoder-ffn-embed-dim=16 --
 NUMBERS = {"batch": 2, "length": 8, "vocabulary": 32, "warmup": 0, "beam": 1, "padding": 0.0, "decode": False}
 
 
-def request(steps: int) -> process.Request:
+def request(steps: int) -> process.BenchRequest:
     nothing = dict.fromkeys(("task", "precision", "user_dir"))
-    return process.Request(
+    return process.BenchRequest(
         name="tupe_tiny", arch="tupe_tiny", options=tuple(SIZES), device="cpu", steps=steps, **NUMBERS, **nothing
     )
 

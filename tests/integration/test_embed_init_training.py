@@ -28,7 +28,7 @@ from trainings import (
 from embinit_fairseq.checkpoints.reading import initialisation_record, load_checkpoint
 from embinit_fairseq.errors import DataError, OptionError, OutputError
 from embinit_fairseq.expand.expansion import expand_vocabulary
-from embinit_fairseq.expand.request import Request
+from embinit_fairseq.expand.request import ExpandRequest
 from embinit_fairseq.init.report import unpack_rows
 
 pytestmark = pytest.mark.end_to_end
@@ -240,7 +240,9 @@ def test_data_and_models_that_are_not_those_of_the_run(here, started, toy_transl
     with pytest.raises(OptionError, match=r"another dictionary.*\(encoder\)"):
         checkpoint_utils.load_model_ensemble_and_task([str(last)], {"data": str(other)})
     checkpoint_utils.load_model_ensemble_and_task([str(last)], {"data": str(toy_translation)})
-    request = Request(str(last), str(other / "dict.de.txt"), str(tmp_path / "words"), "avg", str(tmp_path / "out"))
+    request = ExpandRequest(
+        str(last), str(other / "dict.de.txt"), str(tmp_path / "words"), "avg", str(tmp_path / "out")
+    )
     (tmp_path / "words").write_text("neu\n")
     with pytest.raises(DataError, match=r"--dict .*dict\.de\.txt: .* give the dict\.txt of its training"):
         expand_vocabulary(dataclasses.replace(request, side="encoder"))

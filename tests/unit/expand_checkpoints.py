@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 import embinit_fairseq
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.expand.expansion import expand_vocabulary
-from embinit_fairseq.expand.request import Request
+from embinit_fairseq.expand.request import ExpandRequest
 
 ENCODER = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2"
 DECODER = "--decoder-embed-dim 8 --decoder-ffn-embed-dim 8 --decoder-layers 1 --decoder-attention-heads 2"
@@ -80,10 +80,10 @@ class Checkpoint:
         torch.save(self.state, self.path)
         return self.path
 
-    def request(self, method="avg", words=NEW, **options) -> Request:
+    def request(self, method="avg", words=NEW, **options) -> ExpandRequest:
         (self.folder / "new.txt").write_text("".join(f"{word}\n" for word in words))
         given = {"output": str(self.output), "dictionary": self.dictionary, **self.options, **options}
-        return Request(checkpoint=self.path, words=str(self.folder / "new.txt"), method=method, **given)
+        return ExpandRequest(checkpoint=self.path, words=str(self.folder / "new.txt"), method=method, **given)
 
     def expand(self, method="avg", words=NEW, **options) -> dict:
         return expand_vocabulary(self.request(method, words, **options))

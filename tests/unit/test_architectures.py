@@ -34,7 +34,7 @@ from tupe_reference import randomise
 
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.hooks import resume
-from embinit_fairseq.hooks.options import EmbedInitOptions, Request
+from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 each_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -352,7 +352,7 @@ def test_every_way_to_begin_with_a_checkpoint_is_looked_at(how, tmp_path):
     architecture, file = ARCHITECTURES["tupe"], tmp_path / "checkpoint_last.pt"
     save_checkpoint(file, architecture.config(encoder_attention_heads=4), {})
     where = {"save_dir": str(tmp_path / "new"), how: str(tmp_path if how == "save_dir" else file)}
-    request = Request(None, EmbedInitOptions(), 1, **where)
+    request = InitRequest(None, EmbedInitOptions(), 1, **where)
     with pytest.raises(OptionError, match=rf"{file} .*--encoder-attention-heads 4 \(here 2\)"):
         resume.check_training(architecture.build(), architecture.task_of(), request)
     file.write_text("no checkpoint")
@@ -385,7 +385,7 @@ def test_data_of_another_dictionary(name, options, words, slots, remedy, tmp_pat
     masks = architecture.task == "masked_lm"
     weights = architecture.build(architecture.task_of(10), **options).state_dict()
     path = save_checkpoint(tmp_path / "best.pt", architecture.config(**options), weights)
-    request = Request(None, EmbedInitOptions(), 1, save_dir=str(tmp_path), finetune_from_model=path)
+    request = InitRequest(None, EmbedInitOptions(), 1, save_dir=str(tmp_path), finetune_from_model=path)
     task = architecture.task_of(*words)
     said = rf"best.pt .* {14 + masks} symbols \({slots}, special .*, the data have {12 + masks}: .*{remedy} DICT.txt"
     with pytest.raises(OptionError, match=said):

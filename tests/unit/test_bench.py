@@ -96,10 +96,10 @@ def small_peak(monkeypatch):
     monkeypatch.setitem(train.PEAK_SIZE, "cpu", 64)
 
 
-def request(arch: str, *options: str, **changed) -> process.Request:
+def request(arch: str, *options: str, **changed) -> process.BenchRequest:
     asked = {"name": arch, "arch": arch, "options": options, "task": None, "padding": 0.0, "precision": None}
     asked |= {"device": "cpu", "decode": False, "beam": 2, "user_dir": None, **TINY, **changed}
-    return process.Request(**asked)
+    return process.BenchRequest(**asked)
 
 
 def measured(arch: str, *options: str, **changed) -> dict:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.expand.model import Texts, write_dictionaries
-from embinit_fairseq.expand.request import Request, check_options, cut_words, read_words, segmenter
+from embinit_fairseq.expand.request import ExpandRequest, check_options, cut_words, read_words, segmenter
 from embinit_fairseq.expand.state import averaged_rows, new_dictionary, place_words
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
@@ -174,7 +174,7 @@ def test_files_that_cut_nothing(tmp_path):
 
 
 def request(**options):
-    return Request("c.pt", "dict.txt", "new.txt", **{"method": "gaussian", "output": "out", **options})
+    return ExpandRequest("c.pt", "dict.txt", "new.txt", **{"method": "gaussian", "output": "out", **options})
 
 
 @pytest.mark.parametrize(

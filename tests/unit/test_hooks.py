@@ -24,7 +24,7 @@ from embinit_fairseq.export.trained import open_trained
 from embinit_fairseq.hooks import wraps
 from embinit_fairseq.hooks.apply import _continue
 from embinit_fairseq.hooks.freeze import Freeze, apply_freezes, parse_freeze
-from embinit_fairseq.hooks.options import EmbedInitOptions, Request
+from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest
 from embinit_fairseq.hooks.resume import check_optimizer_knows, checkpoint_to_restore, left_out, recall
 from embinit_fairseq.hooks.slots import (
     Slot,
@@ -302,7 +302,7 @@ def test_which_checkpoint_is_continued(tmp_path):
 
     def restored(strategy="xavier", save_dir=str(run), restore_file="checkpoint_last.pt", **keywords):
         told = {"save_dir": save_dir, "restore_file": restore_file, **keywords}
-        return checkpoint_to_restore(Request(strategy, EmbedInitOptions(), 1, **told))
+        return checkpoint_to_restore(InitRequest(strategy, EmbedInitOptions(), 1, **told))
 
     assert restored() is restored(save_dir=None) is restored(restore_file=str(other)) is None
     other.touch()
@@ -378,7 +378,7 @@ def saved(folder, record):
 
 
 def request(folder, strategy=None):
-    return Request(strategy, EmbedInitOptions(), seed=1, save_dir=str(folder), reset_optimizer=True)
+    return InitRequest(strategy, EmbedInitOptions(), seed=1, save_dir=str(folder), reset_optimizer=True)
 
 
 def test_a_run_that_is_continued(tmp_path, caplog):

@@ -208,7 +208,7 @@ def call(tmp_path, training):
 
     def run(*options: str, **request: object) -> launch.Outcome:
         words = ["fairseq-train", str(tmp_path / "bin"), "--arch", "lstm", *options]
-        return launch.run(launch.Request(tmp_path / "run", words, **request))
+        return launch.run(launch.TrainingRequest(tmp_path / "run", words, **request))
 
     return run
 
