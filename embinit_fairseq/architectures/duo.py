@@ -12,12 +12,18 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
+from fairseq.models import FairseqEncoder
 from fairseq.modules import PositionalEmbedding
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.translation import check_length, encoder_output, reorder_rows
-from embinit_fairseq.errors import DataError
+from embinit_fairseq.architectures.translation import (
+    Alignment,
+    CachedDecoder,
+    Features,
+    check_length,
+    encoder_output,
+    reorder_rows,
+)
 from embinit_fairseq.modules.attention_kernels import AttentionBias, choose_kernel, prepare, situation
 from embinit_fairseq.modules.decoder_layer import DecoderCache, beam_of, causal, distinct_rows
 from embinit_fairseq.modules.duo import (
@@ -189,7 +195,7 @@ class DuoEncoder(FairseqEncoder):
 _STEPS = 16
 
 
-class DuoDecoder(FairseqIncrementalDecoder):
+class DuoDecoder(CachedDecoder):
     """Streams of embeddings, layers, (layer norm of pre-LN), fusion, logits."""
 
     def __init__(
@@ -209,58 +215,51 @@ class DuoDecoder(FairseqIncrementalDecoder):
         elif self.fusion:
             self.fused_tables = FusedTables([table.embedding_dim for table in tables], width)
 
-    def forward(
+    def at_once(
+        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]], alignment: Alignment
+    ) -> Features:
+        """Padding behind a sentence needs no mask: nobody looks at the future."""
+        x, memory, tgt_len = self.embedding(prev_output_tokens), self._memory(encoder_out), prev_output_tokens.shape[1]
+        padding_mask = prev_output_tokens.eq(self.padding_idx)
+        own_padding = padding_mask if padding_mask[:, 0].any() else None
+        src_padding = next(iter(encoder_out["encoder_padding_mask"]), None)
+        self_bias = self.cfg.prepare(x, self.training, causal(x.new_zeros(1, tgt_len, tgt_len)), own_padding)
+        cross_bias = self.cfg.prepare(x, self.training, None, src_padding)
+
+        def call(number: int, layer: DuoDecoderLayer, x: Tensor, aligned: bool) -> tuple[Tensor, Tensor | None]:
+            return layer(x, self_bias, memory, cross_bias, aligned)
+
+        return self._features(x, call, alignment)
+
+    def steps(
         self,
         prev_output_tokens: Tensor,
         encoder_out: dict[str, list[Tensor]],
-        incremental_state: dict[str, Any] | None = None,
-        features_only: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """prev_output_tokens (B, T) -> logits (B, T, V), or with features_only what `output_layer` takes.
-
-        The second result holds `attn`, the weights of cross-attention (B, T, S) of one layer (default: the last), mean
-        over streams and heads (default: all), and `inner_states`, each (T, B, n C). With an incremental_state
-        prev_output_tokens is the whole prefix, and the results are those of the tokens that were not given before.
-        """
-        x, extra = self.extract_features(
-            prev_output_tokens, encoder_out, incremental_state, alignment_layer, alignment_heads
-        )
-        return (x if features_only else self.output_layer(x, incremental_state)), extra
-
-    def extract_features(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: dict[str, list[Tensor]],
-        incremental_state: dict[str, Any] | None = None,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """As forward with features_only. Raises DataError for a target that is too long."""
-        check_length(prev_output_tokens, self.cfg.max_positions, "target")
-        cache = None if incremental_state is None else self._cache(incremental_state, encoder_out)
-        memory = self._memory(encoder_out) if cache is None else None
-        x = self._embed(prev_output_tokens, cache)
-        stepping, src_padding = cache is not None, next(iter(encoder_out["encoder_padding_mask"]), None)
-        self_bias = self.cfg.prepare(x, self.training, *self._masks(prev_output_tokens, x, cache), stepping)
-        if cache is not None and src_padding is not None:
+        cache: DecoderCache,
+        alignment: Alignment,
+    ) -> Features:
+        """A single new token sees all before it: there is nothing to shut off."""
+        x, tgt_len, bias = self.embedding(prev_output_tokens, cache.length), prev_output_tokens.shape[1], None
+        if tgt_len > cache.length + 1:
+            bias = causal(x.new_zeros(1, tgt_len, tgt_len))[:, cache.length :]
+        src_padding = next(iter(encoder_out["encoder_padding_mask"]), None)
+        if src_padding is not None:
             src_padding = src_padding[:: cache.beam]
-        cross_bias = self.cfg.prepare(x, self.training, None, src_padding, stepping)
-        aligned = len(self.layers) - 1 if alignment_layer is None else alignment_layer
-        attn, states = None, [side_by_side(x)]
-        for at, layer in enumerate(cast(Iterable[DuoDecoderLayer], self.layers)):
-            if cache is None:
-                x, weights = layer(x, self_bias, memory, cross_bias, at == aligned)
-            else:
-                x, weights = layer.step(x, self_bias, cache, at, cross_bias, at == aligned)
-            attn = attn if weights is None else weights[:, :, :alignment_heads].mean(dim=(0, 2))
-            states.append(side_by_side(x))
-        if cache is not None:
-            cache.advance(x.shape[2])
+        self_bias = self.cfg.prepare(x, self.training, bias, None, step=True)
+        cross_bias = self.cfg.prepare(x, self.training, None, src_padding, step=True)
+
+        def call(number: int, layer: DuoDecoderLayer, x: Tensor, aligned: bool) -> tuple[Tensor, Tensor | None]:
+            return layer.step(x, self_bias, cache, number, cross_bias, aligned)
+
+        return self._features(x, call, alignment)
+
+    def _features(self, x: Tensor, call: Any, alignment: Alignment) -> Features:
+        """Streams side by side, fused if the model does; weights: mean over streams and heads."""
+        aligned, heads = alignment
+        x, weights, states = self.through_layers(x, call, aligned)
+        attn = None if weights is None else weights[:, :, :heads].mean(dim=(0, 2))
         x = side_by_side(x if self.layer_norm is None else self.layer_norm(x))
-        x = x if self.fusion is None else self.fusion(x)
-        return x, {"attn": [attn], "inner_states": [state.transpose(0, 1) for state in states]}
+        return x if self.fusion is None else self.fusion(x), attn, [side_by_side(state) for state in states]
 
     def output_layer(self, features: Tensor, incremental_state: dict[str, Any] | None = None) -> Tensor:
         """features (B, T, d), or (B, T, n d) without fusion -> logits (B, T, V)."""
@@ -278,20 +277,14 @@ class DuoDecoder(FairseqIncrementalDecoder):
             return self.fused_tables.factored(features, tables)
         return F.linear(features, self._fused_table(tables, incremental_state))
 
-    def reorder_incremental_state(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
-        """Row n becomes what row `new_order[n]` was, in each stream."""
-        cache = self.get_incremental_state(incremental_state, "cache")
-        if cache is not None:
-            cache.reorder(self._rows(new_order, len(cache.sentence) // self.cfg.streams.num_streams))
+    def rows_of(self, new_order: Tensor, cache: DecoderCache) -> Tensor:
+        """In each stream the same."""
+        return self._rows(new_order, len(cache.sentence) // self.cfg.streams.num_streams)
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """fairseq-generate, fairseq-interactive and from_pretrained call it: the weights are final."""
         if self.fused_tables is not None:
             self.fused_tables.keep_([table.weight for table in self.embedding.tables()])
-
-    def max_positions(self) -> int:
-        """Longest output in tokens, `</s>` included."""
-        return self.cfg.max_positions
 
     def _fused_table(self, tables: list[Tensor], incremental_state: dict[str, Any] | None) -> Tensor:
         """(V, d); in incremental decoding it is made once a batch, unless once for all."""
@@ -313,43 +306,14 @@ class DuoDecoder(FairseqIncrementalDecoder):
         first = torch.arange(self.cfg.streams.num_streams, device=rows.device) * batch
         return (first.unsqueeze(1) + rows).flatten()
 
-    def _cache(self, incremental_state: dict[str, Any], encoder_out: dict[str, list[Tensor]]) -> DecoderCache:
-        """The cache of this batch; keys and values of cross-attention are computed at its start, once a sentence."""
-        cache = self.get_incremental_state(incremental_state, "cache")
-        if cache is None:
-            sentence = encoder_out["sentence"][0]
-            rows, place = distinct_rows(sentence)
-            distinct, beam = self._memory(encoder_out).index_select(1, rows), beam_of(place, len(rows))
-            memory = [layer.encoder_attn.memory(distinct) for layer in cast(Iterable[DuoDecoderLayer], self.layers)]
-            if beam == 1:
-                place = self._rows(place, len(rows))
-                memory = [(k.index_select(0, place), v.index_select(0, place)) for k, v in memory]
-            cache = DecoderCache(self._rows(sentence, int(sentence.max()) + 1), memory, beam)
-            self.set_incremental_state(incremental_state, "cache", cache)
-        return cache
-
-    def _embed(self, prev_output_tokens: Tensor, cache: DecoderCache | None) -> Tensor:
-        """(n, B, new tokens, C)."""
-        if cache is None:
-            return self.embedding(prev_output_tokens)
-        if prev_output_tokens.shape[1] <= cache.length:
-            raise DataError(
-                f"incremental decoding was given {prev_output_tokens.shape[1]} tokens after {cache.length}: "
-                "prev_output_tokens must be the whole prefix, with at least one token more than before"
-            )
-        return self.embedding(prev_output_tokens, cache.length)
-
-    def _masks(
-        self, prev_output_tokens: Tensor, x: Tensor, cache: DecoderCache | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The causal bias (1, new tokens, all tokens) and the padding mask (B, T), None where nothing is shut off.
-
-        Padding behind a sentence needs no mask: nobody looks at the future.
-        """
-        tgt_len = prev_output_tokens.shape[1]
-        if cache is not None:
-            if tgt_len == cache.length + 1:
-                return None, None
-            return causal(x.new_zeros(1, tgt_len, tgt_len))[:, cache.length :], None
-        padding_mask = prev_output_tokens.eq(self.padding_idx)
-        return causal(x.new_zeros(1, tgt_len, tgt_len)), (padding_mask if padding_mask[:, 0].any() else None)
+    def new_cache(self, encoder_out: dict[str, list[Tensor]]) -> DecoderCache:
+        """Keys and values of cross-attention are computed once a sentence; the rows of a beam that stand together share
+        them."""
+        sentence = encoder_out["sentence"][0]
+        rows, place = distinct_rows(sentence)
+        distinct, beam = self._memory(encoder_out).index_select(1, rows), beam_of(place, len(rows))
+        memory = [layer.encoder_attn.memory(distinct) for layer in cast(Iterable[DuoDecoderLayer], self.layers)]
+        if beam == 1:
+            place = self._rows(place, len(rows))
+            memory = [(k.index_select(0, place), v.index_select(0, place)) for k, v in memory]
+        return DecoderCache(self._rows(sentence, int(sentence.max()) + 1), memory, beam)

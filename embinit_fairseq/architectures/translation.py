@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Optional
 
 import torch
 from fairseq.hub_utils import GeneratorHubInterface
-from fairseq.models import FairseqEncoderDecoderModel
-from torch import Tensor
+from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
+from torch import Tensor, nn
 
 from embinit_fairseq.architectures.hub import load_trained
 from embinit_fairseq.architectures.options import check_restored
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.modules.decoder_layer import retain_dropout_
+from embinit_fairseq.modules.decoder_layer import DecoderCache, retain_dropout_
+
+#: (layer, number of heads or None for all) whose weights of cross-attention are wanted
+Alignment = tuple[int, Optional[int]]
+#: what `output_layer` takes, weights (B, T, S) or None, hidden states
+Features = tuple[Tensor, Optional[Tensor], list[Tensor]]
 
 # ---- What encoders and decoders for translation share: the length of sentences, the rows of beam search -------------
 
@@ -56,6 +62,108 @@ def reorder_rows(encoder_out: dict[str, list[Tensor]], new_order: Tensor) -> dic
         name: [value.index_select(int(name in rows_second), new_order) for value in values]
         for name, values in encoder_out.items()
     }
+
+
+class CachedDecoder(FairseqIncrementalDecoder):
+    """fairseq's interface around layers that take all tokens at once, or those behind a cache.
+
+    A decoder of this kind says in `at_once` and `steps` what goes into its layers, and how rows of a batch are numbered.
+    """
+
+    cfg: Any
+    layers: nn.ModuleList
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: dict[str, Any] | None = None,
+        features_only: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """prev_output_tokens (B, T) -> logits (B, T, V), or with features_only what `output_layer` takes.
+
+        The second result holds `attn`, the weights of cross-attention (B, T, S) of one layer (default: the last), mean
+        over heads (default: all), and `inner_states`, each (T, B, ...). With an incremental_state prev_output_tokens is
+        the whole prefix, and the results are those of the tokens that were not given before.
+        """
+        x, extra = self.extract_features(
+            prev_output_tokens, encoder_out, incremental_state, alignment_layer, alignment_heads
+        )
+        return (x if features_only else self.output_layer(x, incremental_state)), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: dict[str, Any] | None = None,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As forward with features_only. Raises DataError for a target that is too long."""
+        check_length(prev_output_tokens, self.cfg.max_positions, "target")
+        alignment = len(self.layers) - 1 if alignment_layer is None else alignment_layer, alignment_heads
+        if incremental_state is None:
+            x, attn, states = self.at_once(prev_output_tokens, encoder_out, alignment)
+        else:
+            cache = self.get_incremental_state(incremental_state, "cache")
+            if cache is None:
+                cache = self.new_cache(encoder_out)
+                self.set_incremental_state(incremental_state, "cache", cache)
+            if prev_output_tokens.shape[1] <= cache.length:
+                raise DataError(
+                    f"incremental decoding was given {prev_output_tokens.shape[1]} tokens after {cache.length}: "
+                    "prev_output_tokens must be the whole prefix, with at least one token more than before"
+                )
+            x, attn, states = self.steps(prev_output_tokens, encoder_out, cache, alignment)
+            cache.advance(prev_output_tokens.shape[1] - cache.length)
+        return x, {"attn": [attn], "inner_states": [state.transpose(0, 1) for state in states]}
+
+    def at_once(
+        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]], alignment: Alignment
+    ) -> Features:
+        """All tokens -> what `output_layer` takes (B, T, ...), weights of cross-attention, hidden states."""
+        raise NotImplementedError
+
+    def steps(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        cache: DecoderCache,
+        alignment: Alignment,
+    ) -> Features:
+        """The same for the tokens after those of the cache."""
+        raise NotImplementedError
+
+    def new_cache(self, encoder_out: dict[str, list[Tensor]]) -> DecoderCache:
+        """For this batch; keys and values of cross-attention are computed here, once a sentence."""
+        raise NotImplementedError
+
+    def through_layers(
+        self, x: Tensor, call: Callable[[int, Any, Tensor, bool], tuple[Tensor, Tensor | None]], aligned: int
+    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """call(number, layer, x, need_weights). Returns x behind all, the weights of the aligned layer, all states."""
+        weights, states = None, [x]
+        for number, layer in enumerate(self.layers):
+            x, found = call(number, layer, x, number == aligned)
+            weights = weights if found is None else found
+            states.append(x)
+        return x, weights, states
+
+    def rows_of(self, new_order: Tensor, cache: DecoderCache) -> Tensor:
+        """Rows of the cache for rows of the batch."""
+        return new_order
+
+    def reorder_incremental_state(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
+        """Row n becomes what row `new_order[n]` was."""
+        cache = self.get_incremental_state(incremental_state, "cache")
+        if cache is not None:
+            cache.reorder(self.rows_of(new_order, cache))
+
+    def max_positions(self) -> int:
+        """Longest output in tokens, `</s>` included."""
+        return self.cfg.max_positions
 
 
 # ----------------------------------------------------------------------------------------------------------------------

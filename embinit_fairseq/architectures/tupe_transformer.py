@@ -13,11 +13,17 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
+from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.translation import check_length, encoder_output, reorder_rows
-from embinit_fairseq.errors import DataError
+from embinit_fairseq.architectures.translation import (
+    Alignment,
+    CachedDecoder,
+    Features,
+    check_length,
+    encoder_output,
+    reorder_rows,
+)
 from embinit_fairseq.modules.attention_kernels import choose_kernel, prepare, situation
 from embinit_fairseq.modules.decoder_layer import (
     DecoderCache,
@@ -134,7 +140,7 @@ class TupeTransformerEncoder(FairseqEncoder):
         return self.cfg.max_positions
 
 
-class TupeTransformerDecoder(FairseqIncrementalDecoder):
+class TupeTransformerDecoder(CachedDecoder):
     """Embeddings times embed_scale, dropout, layers, (layer norm of pre-LN), projection onto the dictionary."""
 
     def __init__(
@@ -151,104 +157,67 @@ class TupeTransformerDecoder(FairseqIncrementalDecoder):
         if share_input_output_embed:
             self.output_projection.weight = embed_tokens.weight
 
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: dict[str, list[Tensor]],
-        incremental_state: dict[str, Any] | None = None,
-        features_only: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """prev_output_tokens (B, T) -> logits (B, T, V), or features (B, T, C) with features_only.
-
-        The second result holds `attn`, the weights of cross-attention (B, T, S) of one layer (default: the last), mean
-        over heads (default: all), and `inner_states`, each (T, B, C). With an incremental_state prev_output_tokens is
-        the whole prefix, and the results are those of the tokens that were not given before.
-        """
-        x, extra = self.extract_features(
-            prev_output_tokens, encoder_out, incremental_state, alignment_layer, alignment_heads
-        )
-        return (x if features_only else self.output_layer(x)), extra
-
-    def extract_features(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: dict[str, list[Tensor]],
-        incremental_state: dict[str, Any] | None = None,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """As forward with features_only. Raises DataError for a target that is too long."""
-        check_length(prev_output_tokens, self.cfg.max_positions, "target")
-        cache = None if incremental_state is None else self._cache(incremental_state, encoder_out)
-        tokens, shift = self._tokens(prev_output_tokens, cache)
-        x = self.dropout(self.embed_scale * self.embed_tokens(tokens))
+    def at_once(
+        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]], alignment: Alignment
+    ) -> Features:
+        """Rows with padding in front are rotated, and back at the end: positions are columns."""
+        padding_mask, shift = prev_output_tokens.eq(self.padding_idx), None
+        if padding_mask[:, 0].any():  # behind a sentence padding does no harm: nobody looks at the future
+            shift = leading_padding(padding_mask)
+            prev_output_tokens = rotate_left(prev_output_tokens, shift)
+        x = self._embed(prev_output_tokens)
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
-        kernel = self.cfg.kernel(x, self.training, step=cache is not None)
-        self_bias = prepare(kernel, self._bias(prev_output_tokens.shape[1], cache), None)
+        kernel = self.cfg.kernel(x, self.training)
+        self_bias = prepare(kernel, causal(self.positions.bias(x.shape[1])), None)
         cross_bias = prepare(kernel, None, next(iter(encoder_out["encoder_padding_mask"]), None))
-        aligned = len(self.layers) - 1 if alignment_layer is None else alignment_layer
-        attn, states = None, [x]
-        for at, layer in enumerate(cast(Iterable[DecoderLayer], self.layers)):
-            if cache is None:
-                x, weights = layer(x, self_bias, memory, cross_bias, at == aligned)
-            else:
-                x, weights = layer.step(x, self_bias, cache, at, cross_bias, at == aligned)
-            attn = attn if weights is None else weights[:, :alignment_heads].mean(dim=1)
-            states.append(x)
-        if cache is not None:
-            cache.advance(x.shape[1])
-        x = x if self.layer_norm is None else self.layer_norm(x)
+
+        def call(number: int, layer: DecoderLayer, x: Tensor, aligned: bool) -> tuple[Tensor, Tensor | None]:
+            return layer(x, self_bias, memory, cross_bias, aligned)
+
+        x, attn, states = self._features(x, call, alignment)
         if shift is not None:
-            x, attn, *states = (rotate_left(each, -shift) for each in (x, attn, *states))
-        return x, {"attn": [attn], "inner_states": [state.transpose(0, 1) for state in states]}
+            x, attn = rotate_left(x, -shift), None if attn is None else rotate_left(attn, -shift)
+            states = [rotate_left(state, -shift) for state in states]
+        return x, attn, states
 
-    def output_layer(self, features: Tensor) -> Tensor:
-        """features (B, T, C) -> logits (B, T, V)."""
-        return self.output_projection(features)
-
-    def reorder_incremental_state(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
-        """Row n becomes what row `new_order[n]` was."""
-        cache = self.get_incremental_state(incremental_state, "cache")
-        if cache is not None:
-            cache.reorder(new_order)
-
-    def max_positions(self) -> int:
-        """Longest output in tokens, `</s>` included."""
-        return self.cfg.max_positions
-
-    def _cache(self, incremental_state: dict[str, Any], encoder_out: dict[str, list[Tensor]]) -> DecoderCache:
-        """The cache of this batch; keys and values of cross-attention are computed at its start, once a sentence."""
-        cache = self.get_incremental_state(incremental_state, "cache")
-        if cache is None:
-            sentence = encoder_out["sentence"][0]
-            rows, place = distinct_rows(sentence)
-            distinct = encoder_out["encoder_out"][0].transpose(0, 1).index_select(0, rows)
-            memory = (layer.encoder_attn.memory(distinct) for layer in cast(Iterable[DecoderLayer], self.layers))
-            cache = DecoderCache(sentence, [(k.index_select(0, place), v.index_select(0, place)) for k, v in memory])
-            self.set_incremental_state(incremental_state, "cache", cache)
-        return cache
-
-    def _tokens(self, prev_output_tokens: Tensor, cache: DecoderCache | None) -> tuple[Tensor, Tensor | None]:
-        """The tokens to be computed, and how far rows with padding in front had to move, if there are any."""
-        if cache is not None:
-            if prev_output_tokens.shape[1] <= cache.length:
-                raise DataError(
-                    f"incremental decoding was given {prev_output_tokens.shape[1]} tokens after {cache.length}: "
-                    "prev_output_tokens must be the whole prefix, with at least one token more than before"
-                )
-            return prev_output_tokens[:, cache.length :], None
-        padding_mask = prev_output_tokens.eq(self.padding_idx)
-        if not padding_mask[:, 0].any():  # behind a sentence padding does no harm: nobody looks at the future
-            return prev_output_tokens, None
-        shift = leading_padding(padding_mask)
-        return rotate_left(prev_output_tokens, shift), shift
-
-    def _bias(self, tgt_len: int, cache: DecoderCache | None) -> Tensor:
-        """(num_heads, new tokens, tgt_len): positions and causal mask. A cache holds them for the next power of two."""
-        if cache is None:
-            return causal(self.positions.bias(tgt_len))
+    def steps(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        cache: DecoderCache,
+        alignment: Alignment,
+    ) -> Features:
+        """Positions and causal mask are kept in the cache, for the next power of two."""
+        tgt_len = prev_output_tokens.shape[1]
+        x = self._embed(prev_output_tokens[:, cache.length :])
+        kernel = self.cfg.kernel(x, self.training, step=True)
         if cache.bias is None or cache.bias.shape[-1] < tgt_len:
             cache.bias = causal(self.positions.bias(min(next_power_of_two(tgt_len), self.cfg.max_positions)))
-        return cache.bias[:, cache.length : tgt_len, :tgt_len]
+        self_bias = prepare(kernel, cache.bias[:, cache.length : tgt_len, :tgt_len], None)
+        cross_bias = prepare(kernel, None, next(iter(encoder_out["encoder_padding_mask"]), None))
+
+        def call(number: int, layer: DecoderLayer, x: Tensor, aligned: bool) -> tuple[Tensor, Tensor | None]:
+            return layer.step(x, self_bias, cache, number, cross_bias, aligned)
+
+        return self._features(x, call, alignment)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        return self.dropout(self.embed_scale * self.embed_tokens(tokens))
+
+    def _features(self, x: Tensor, call: Any, alignment: Alignment) -> Features:
+        aligned, heads = alignment
+        x, weights, states = self.through_layers(x, call, aligned)
+        attn = None if weights is None else weights[:, :heads].mean(dim=1)
+        return x if self.layer_norm is None else self.layer_norm(x), attn, states
+
+    def new_cache(self, encoder_out: dict[str, list[Tensor]]) -> DecoderCache:
+        """Keys and values of cross-attention are computed once a sentence, whatever the beam."""
+        sentence = encoder_out["sentence"][0]
+        rows, place = distinct_rows(sentence)
+        distinct = encoder_out["encoder_out"][0].transpose(0, 1).index_select(0, rows)
+        memory = (layer.encoder_attn.memory(distinct) for layer in cast(Iterable[DecoderLayer], self.layers))
+        return DecoderCache(sentence, [(k.index_select(0, place), v.index_select(0, place)) for k, v in memory])
+
+    def output_layer(self, features: Tensor, incremental_state: dict[str, Any] | None = None) -> Tensor:
+        """features (B, T, C) -> logits (B, T, V)."""
+        return self.output_projection(features)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules.attention_kernels import AttentionBias, attend, attention_weights
-from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig, SelfAttention
+from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig, ResidualLayer, SelfAttention
 
 # ---- Left-padded batches for layers that count positions by columns -------------------------------------------------
 # A position is a column here, so a sentence behind padding would be read as if it stood further back, by an amount that
@@ -229,8 +230,54 @@ class CrossAttention(nn.Module):
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-class DecoderLayer(nn.Module):
-    """Names of the parts are fairseq's. kdim: width of the encoder."""
+class DecoderBlocks(ResidualLayer):
+    """Self-attention, cross-attention and feed-forward network, for all tokens at once or step by step.
+
+    B: batch, T: tgt_len, S: src_len. Layers of several streams have one dimension more in front.
+    """
+
+    encoder_attn: Any
+    encoder_attn_layer_norm: nn.LayerNorm
+
+    def after_attention(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """Residual of an attention y."""
+        return self.after(x, y, norm)
+
+    def forward(
+        self, x: Tensor, self_bias: AttentionBias, encoder_out: Tensor, cross_bias: AttentionBias, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, C), encoder_out (B, S, kdim) -> x and the weights of cross-attention (B, num_heads, T, S).
+
+        self_bias holds the causal mask. The weights are None unless asked for.
+        """
+        norm = self.self_attn_layer_norm
+        x = self.after_attention(x, self.self_attn(self.before(x, norm), self_bias), norm)
+        return self._rest(x, self.encoder_attn.memory(encoder_out), cross_bias, need_weights)
+
+    def step(
+        self,
+        x: Tensor,
+        self_bias: AttentionBias,
+        cache: DecoderCache,
+        layer: int,
+        cross_bias: AttentionBias,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As forward, for the tokens after those of the cache, in which this is layer number `layer`; extends it."""
+        norm = self.self_attn_layer_norm
+        x = self.after_attention(x, self.self_attn.step(self.before(x, norm), self_bias, cache, layer), norm)
+        return self._rest(x, cache.memory[layer], cross_bias, need_weights)
+
+    def _rest(
+        self, x: Tensor, memory: Memory, cross_bias: AttentionBias, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        norm = self.encoder_attn_layer_norm
+        y, weights = self.encoder_attn(self.before(x, norm), memory, cross_bias, need_weights)
+        return self.feed_forward(self.after_attention(x, y, norm)), weights
+
+
+class DecoderLayer(DecoderBlocks):
+    """Of one stream. kdim: width of the encoder."""
 
     def __init__(self, cfg: LayerConfig, kdim: int) -> None:
         super().__init__()
@@ -245,48 +292,6 @@ class DecoderLayer(nn.Module):
         self.final_layer_norm = nn.LayerNorm(cfg.embed_dim)
         self.dropout = nn.Dropout(cfg.dropout)
         self.activation_dropout = nn.Dropout(cfg.activation_dropout)
-
-    def forward(
-        self, x: Tensor, self_bias: AttentionBias, encoder_out: Tensor, cross_bias: AttentionBias, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """x (batch, tgt_len, C), encoder_out (batch, src_len, kdim) -> x and the weights of cross-attention.
-
-        self_bias holds the causal mask. The weights (batch, num_heads, tgt_len, src_len) are None unless asked for.
-        """
-        x = self._after(
-            x, self.self_attn(self._before(x, self.self_attn_layer_norm), self_bias), self.self_attn_layer_norm
-        )
-        return self._rest(x, self.encoder_attn.memory(encoder_out), cross_bias, need_weights)
-
-    def step(
-        self,
-        x: Tensor,
-        self_bias: AttentionBias,
-        cache: DecoderCache,
-        layer: int,
-        cross_bias: AttentionBias,
-        need_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """As forward, for the tokens after those of the cache, in which this is layer number `layer`; extends it."""
-        norm = self.self_attn_layer_norm
-        x = self._after(x, self.self_attn.step(self._before(x, norm), self_bias, cache, layer), norm)
-        return self._rest(x, cache.memory[layer], cross_bias, need_weights)
-
-    def _rest(
-        self, x: Tensor, memory: Memory, cross_bias: AttentionBias, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        norm = self.encoder_attn_layer_norm
-        attended, weights = self.encoder_attn(self._before(x, norm), memory, cross_bias, need_weights)
-        x = self._after(x, attended, norm)
-        hidden = self.activation(self.fc1(self._before(x, self.final_layer_norm)))
-        return self._after(x, self.fc2(self.activation_dropout(hidden)), self.final_layer_norm), weights
-
-    def _before(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
-        return norm(x) if self.normalize_before else x
-
-    def _after(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
-        x = x + self.dropout(y)
-        return x if self.normalize_before else norm(x)
 
 
 def causal(bias: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embinit_fairseq.modules.attention_kernels import AttentionBias, attend, attention_weights
-from embinit_fairseq.modules.decoder_layer import DecoderCache, Memory
-from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig
+from embinit_fairseq.modules.decoder_layer import DecoderBlocks, DecoderCache, Memory
+from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig, ResidualLayer
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Several streams of the same words, computed together: x (n, B, T, C), stream s by weight s in one batched product.
@@ -55,7 +55,7 @@ def values_for_queries(x: Tensor) -> Tensor:
 
 
 def back_to_values(x: Tensor) -> Tensor:
-    """The inverse: what the queries of stream s found goes to stream s + 1, whose values it is made of."""
+    """What the queries of stream s found goes to stream s + 1, whose values it is made of: undoes the above."""
     return x if x.shape[0] == 1 else x.roll(1, 0)
 
 
@@ -210,92 +210,51 @@ class StreamConfig:
     duo_norm: bool = True
 
 
-class DuoLayer(nn.Module):
-    """What encoder and decoder layers have in common: self-attention, feed-forward part, norms, whose residual."""
+def make_parts(layer: ResidualLayer, cfg: LayerConfig, streams: StreamConfig) -> None:
+    """What encoder and decoder layers have in common."""
+    layer.normalize_before = cfg.normalize_before
+    layer.activation = ACTIVATIONS[cfg.activation]
+    layer.self_attn = DuoSelfAttention(
+        streams.num_streams, cfg.embed_dim, cfg.num_heads, cfg.attention_dropout, streams.share_weights
+    )
+    layer.self_attn_layer_norm = nn.LayerNorm(cfg.embed_dim)
+    layer.fc1 = nn.Linear(cfg.embed_dim, cfg.ffn_embed_dim)
+    layer.fc2 = nn.Linear(cfg.ffn_embed_dim, cfg.embed_dim)
+    layer.final_layer_norm = nn.LayerNorm(cfg.embed_dim)
+    layer.dropout = nn.Dropout(cfg.dropout)
+    layer.activation_dropout = nn.Dropout(cfg.activation_dropout)
+
+
+class DuoEncoderLayer(ResidualLayer):
+    """Self-attention and feed-forward network."""
 
     def __init__(self, cfg: LayerConfig, streams: StreamConfig) -> None:
         super().__init__()
-        self.normalize_before, self.duo_norm = cfg.normalize_before, streams.duo_norm
-        self.activation = ACTIVATIONS[cfg.activation]
-        self.self_attn = DuoSelfAttention(
-            streams.num_streams, cfg.embed_dim, cfg.num_heads, cfg.attention_dropout, streams.share_weights
-        )
-        self.self_attn_layer_norm = nn.LayerNorm(cfg.embed_dim)
-        self.fc1 = nn.Linear(cfg.embed_dim, cfg.ffn_embed_dim)
-        self.fc2 = nn.Linear(cfg.ffn_embed_dim, cfg.embed_dim)
-        self.final_layer_norm = nn.LayerNorm(cfg.embed_dim)
-        self.dropout = nn.Dropout(cfg.dropout)
-        self.activation_dropout = nn.Dropout(cfg.activation_dropout)
-
-    def before(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """What a block is given."""
-        return norm(x) if self.normalize_before else x
-
-    def after(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """Residual, and layer norm unless it came before."""
-        x = x + self.dropout(y)
-        return x if self.normalize_before else norm(x)
-
-    def after_attention(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """The same with y in the order of the queries."""
-        return self.after(x, back_to_values(y) if self.duo_norm else y, norm)
-
-    def feed_forward(self, x: Tensor) -> Tensor:
-        """x (n, B, T, C) -> the same shape, with residual."""
-        hidden = self.activation(self.fc1(self.before(x, self.final_layer_norm)))
-        return self.after(x, self.fc2(self.activation_dropout(hidden)), self.final_layer_norm)
-
-
-class DuoEncoderLayer(DuoLayer):
-    """Self-attention and feed-forward network."""
+        self.duo_norm = streams.duo_norm
+        make_parts(self, cfg, streams)
 
     def forward(self, x: Tensor, attn_bias: AttentionBias) -> Tensor:
         """x (n, B, T, C) -> the same shape; the padding mask of attn_bias has n B rows."""
         norm = self.self_attn_layer_norm
-        return self.feed_forward(self.after_attention(x, self.self_attn(self.before(x, norm), attn_bias), norm))
+        y = self.self_attn(self.before(x, norm), attn_bias)
+        return self.feed_forward(self.after(x, back_to_values(y) if self.duo_norm else y, norm))
 
 
-class DuoDecoderLayer(DuoLayer):
-    """With cross-attention between the two. kdim: width of the encoder."""
+class DuoDecoderLayer(DecoderBlocks):
+    """x (n, B, T, C), encoder_out (n, B, S, kdim), weights (n, B, num_heads, T, S). kdim: width of the encoder."""
 
     def __init__(self, cfg: LayerConfig, streams: StreamConfig, kdim: int) -> None:
-        super().__init__(cfg, streams)
+        super().__init__()
+        self.duo_norm = streams.duo_norm
+        make_parts(self, cfg, streams)
         self.encoder_attn = DuoCrossAttention(
             streams.num_streams, cfg.embed_dim, cfg.num_heads, kdim, cfg.attention_dropout, streams.share_weights
         )
         self.encoder_attn_layer_norm = nn.LayerNorm(cfg.embed_dim)
 
-    def forward(
-        self, x: Tensor, self_bias: AttentionBias, encoder_out: Tensor, cross_bias: AttentionBias, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """x (n, B, T, C), encoder_out (n, B, S, kdim) -> x and the weights of cross-attention (n, B, num_heads, T, S).
-
-        self_bias holds the causal mask. The weights are None unless asked for.
-        """
-        norm = self.self_attn_layer_norm
-        x = self.after_attention(x, self.self_attn(self.before(x, norm), self_bias), norm)
-        return self._rest(x, self.encoder_attn.memory(encoder_out), cross_bias, need_weights)
-
-    def step(
-        self,
-        x: Tensor,
-        self_bias: AttentionBias,
-        cache: DecoderCache,
-        layer: int,
-        cross_bias: AttentionBias,
-        need_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """As forward, for the tokens after those of the cache, in which this is layer number `layer`; extends it."""
-        norm = self.self_attn_layer_norm
-        x = self.after_attention(x, self.self_attn.step(self.before(x, norm), self_bias, cache, layer), norm)
-        return self._rest(x, cache.memory[layer], cross_bias, need_weights)
-
-    def _rest(
-        self, x: Tensor, memory: Memory, cross_bias: AttentionBias, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        norm = self.encoder_attn_layer_norm
-        y, weights = self.encoder_attn(self.before(x, norm), memory, cross_bias, need_weights)
-        return self.feed_forward(self.after_attention(x, y, norm)), weights
+    def after_attention(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """y stands in the order of the queries."""
+        return self.after(x, back_to_values(y) if self.duo_norm else y, norm)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

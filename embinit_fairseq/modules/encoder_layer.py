@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -112,8 +113,39 @@ class LayerConfig:
     normalize_before: bool = False
 
 
-class EncoderLayer(nn.Module):
-    """Names of the parts are fairseq's."""
+class ResidualLayer(nn.Module):
+    """Blocks with residuals, post-LN or pre-LN.
+
+    Each layer makes the parts, which have fairseq's names, in an order of its own: that of their random numbers.
+    """
+
+    normalize_before: bool
+    activation: Callable[[Tensor], Tensor]
+    self_attn: Any
+    self_attn_layer_norm: nn.LayerNorm
+    fc1: nn.Linear
+    fc2: nn.Linear
+    final_layer_norm: nn.LayerNorm
+    dropout: nn.Dropout
+    activation_dropout: nn.Dropout
+
+    def before(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """What a block is given."""
+        return norm(x) if self.normalize_before else x
+
+    def after(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """Residual, and layer norm unless it came before."""
+        x = x + self.dropout(y)
+        return x if self.normalize_before else norm(x)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """x (..., C) -> the same shape, with residual."""
+        hidden = self.activation(self.fc1(self.before(x, self.final_layer_norm)))
+        return self.after(x, self.fc2(self.activation_dropout(hidden)), self.final_layer_norm)
+
+
+class EncoderLayer(ResidualLayer):
+    """Self-attention and feed-forward network."""
 
     def __init__(self, cfg: LayerConfig) -> None:
         super().__init__()
@@ -135,11 +167,6 @@ class EncoderLayer(nn.Module):
         packing: Packing | None = None,
     ) -> Tensor:
         """x (batch, tgt_len, C), or (N, C) with a packing -> the same shape."""
-        if self.normalize_before:
-            x = x + self.dropout(self.self_attn(self.self_attn_layer_norm(x), attn_bias, projections, packing))
-            return x + self._feed_forward(self.final_layer_norm(x))
-        x = self.self_attn_layer_norm(x + self.dropout(self.self_attn(x, attn_bias, projections, packing)))
-        return self.final_layer_norm(x + self._feed_forward(x))
-
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.fc2(self.activation_dropout(self.activation(self.fc1(x)))))
+        norm = self.self_attn_layer_norm
+        attended = self.self_attn(self.before(x, norm), attn_bias, projections, packing)
+        return self.feed_forward(self.after(x, attended, norm))
