@@ -67,7 +67,7 @@ def reorder_rows(encoder_out: dict[str, list[Tensor]], new_order: Tensor) -> dic
 class CachedDecoder(FairseqIncrementalDecoder):
     """fairseq's interface around layers that take all tokens at once, or those behind a cache.
 
-    A decoder of this kind says in `at_once` and `steps` what goes into its layers, and how rows of a batch are numbered.
+    A decoder of this kind says what goes into its layers (`at_once`, `steps`) and how rows of a batch are numbered.
     """
 
     cfg: Any
