@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "multi3
 
 import experiments
 import scale_figure
-from test_duo_parameters import count
+from duo_reference import count
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.runs.command import parse_command
