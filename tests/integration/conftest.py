@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
+import functools
+import importlib
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import pre_training
 import pytest
-from programs import PYTHON
-from trainings import command, model_of
+from trainings import command, model_of, run_to_end
 
 D = 8
 
@@ -42,35 +44,35 @@ def glove(toy_translation, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def sentiment(tmp_path_factory):
-    """Pairs of sentences whose label is whether the first holds `good`; binarised as sentence_prediction expects."""
-    folder, generator = tmp_path_factory.mktemp("sentiment"), np.random.default_rng(0)
-    words = ["good", "bad", *(f"w{i}" for i in range(12))]
-    for split, size in (("train", 240), ("valid", 60)):
-        columns = {"input0": [], "input1": [], "label": []}
-        for _ in range(size):
-            first = [words[i] for i in generator.integers(1, len(words), size=6)]
-            label = int(generator.integers(2))
-            if label:
-                first[generator.integers(6)] = "good"
-            columns["input0"].append(" ".join(first))
-            columns["input1"].append(" ".join(words[i] for i in generator.integers(1, len(words), size=3)))
-            columns["label"].append(str(label))
-        for column, lines in columns.items():
-            (folder / f"{split}.{column}").write_text("\n".join(lines) + "\n")
-    for column in ("input0", "input1", "label"):
-        command = [
-            PYTHON,
-            "-m",
-            "fairseq_cli.preprocess",
-            "--only-source",
-            "--destdir",
-            str(folder / "bin" / column),
-        ]
-        command += ["--trainpref", str(folder / f"train.{column}"), "--validpref", str(folder / f"valid.{column}")]
-        if column == "input1":
-            command += ["--srcdict", str(folder / "bin" / "input0" / "dict.txt")]
-        subprocess.run(command, check=True, capture_output=True)
-    return folder
+    """Pairs of sentences, labelled and binarised (`bin`) as sentence_prediction expects: see pre_training.pairs."""
+    return pre_training.pairs(tmp_path_factory.mktemp("sentiment"))
+
+
+class Trained(NamedTuple):
+    """A training of pre_training.ARCHITECTURES: its checkpoints, its log, and the folder of its data."""
+
+    folder: Path
+    log: str
+    data: Path
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Name of an architecture -> its training, which is made at the first call. Read-only."""
+
+    @functools.cache
+    def data_of(write):
+        return write(tmp_path_factory.mktemp("data"))
+
+    @functools.cache
+    def train(name):
+        architecture, folder = pre_training.ARCHITECTURES[name], tmp_path_factory.mktemp(name)
+        data = data_of(architecture.data)
+        flags = "--save-interval 3 --validate-interval 3 --max-epoch".split()
+        flags += [architecture.epochs, "--save-dir", folder]
+        return Trained(folder, run_to_end(architecture.command(data, *flags)), data)
+
+    return train
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +89,22 @@ def vectors(toy_translation, tmp_path_factory):
 
 
 @pytest.fixture
-def in_process(toy_translation, monkeypatch):
-    """fairseq-train inside this process: run, flags -> final model."""
-    import fairseq_cli.train
+def here(monkeypatch):
+    """Runs the command line of a fairseq module inside this process."""
+
+    def run(command_line):
+        monkeypatch.setattr(sys, "argv", command_line[2:])
+        importlib.import_module(command_line[2]).cli_main()
+
+    return run
+
+
+@pytest.fixture
+def in_process(toy_translation, here):
+    """fairseq-train of a translation model inside this process: run, flags -> final model."""
 
     def train_here(run, *flags, data=toy_translation):
-        monkeypatch.setattr(sys, "argv", command(data, run, *flags)[2:])
-        fairseq_cli.train.cli_main()
+        here(command(data, run, *flags))
         return model_of(run / "checkpoint_last.pt")
 
     return train_here

@@ -1,20 +1,52 @@
-"""What the trainings of tupe_* and electra_* have in common: data, commands, comparisons."""
+"""The trainings that tests/integration shares: their data, their commands, and what is compared after them.
+
+ARCHITECTURES says what is trained; an architecture joins the contract of test_architectures_training.py by an entry.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
+from functools import partial
 from pathlib import Path
+from typing import Callable, NamedTuple
 
-import torch
+import numpy as np
 from programs import PYTHON
-from trainings import losses, model_of, run_to_end
+from trainings import run_to_end
+
+from embinit_fairseq.models.duo_classifier import DuoClassifier
+from embinit_fairseq.models.duo_transformer import DuoTransformerModel
+from embinit_fairseq.models.electra import ElectraModel
+from embinit_fairseq.models.embinit_classifier import EmbinitClassifier
+from embinit_fairseq.models.tupe import TupeModel
+from embinit_fairseq.models.tupe_transformer import TupeTransformerModel
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = ["--user-dir", str(REPOSITORY / "embinit_fairseq")]
 WORDS = 12
 FROM_ANOTHER_RUN = "--reset-optimizer --reset-dataloader --reset-meters".split()
+# Batches are made in the main thread: fairseq's thread that reads ahead would draw masks at the same time.
+TRAINING = """--optimizer adam --batch-size 40 --required-batch-size-multiple 1 --cpu --log-format json
+    --log-interval 1 --num-workers 0 --data-buffer-size 0""".split()
+
+
+def train_command(data, *flags):
+    return [PYTHON, "-m", "fairseq_cli.train", str(data), *PLUGIN, *map(str, flags)]
+
+
+def in_two_processes(command_line, store):
+    """The log of a training as two processes on this machine, as torchrun would start them; store: a new file."""
+    words = "--distributed-backend gloo --distributed-world-size 2 --distributed-no-spawn".split()
+    words += ["--distributed-init-method", f"file://{store}", "--distributed-rank"]
+    other = subprocess.Popen([*command_line, *words, "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        log = run_to_end([*command_line, *words, "0"])
+        assert other.wait(timeout=60) == 0
+        return log
+    finally:
+        other.kill()
+        other.wait()
 
 
 def write_corpus(folder, split, sentences, inputs, labels):
@@ -25,26 +57,166 @@ def write_corpus(folder, split, sentences, inputs, labels):
 
 def binarise_corpus(folder):
     """`text` for masked_lm and `classes` for sentence_prediction, with one dictionary."""
-    _binarise(folder, "text", folder / "text")
-    _binarise(folder, "input0", folder / "classes" / "input0", "--srcdict", str(folder / "text" / "dict.txt"))
-    _binarise(folder, "label", folder / "classes" / "label")
+    binarise(folder, folder / "text", "text")
+    binarise(folder, folder / "classes" / "input0", "input0", "--srcdict", str(folder / "text" / "dict.txt"))
+    binarise(folder, folder / "classes" / "label", "label")
     return folder
 
 
-def _binarise(folder, name, destination, *flags):
-    prefixes = [f"--{split}pref={folder / split}.{name}" for split in ("train", "valid")]
-    command_line = [PYTHON, "-m", "fairseq_cli.preprocess", "--only-source", *prefixes, *flags]
-    subprocess.run([*command_line, f"--destdir={destination}"], check=True, capture_output=True)
+def binarise(folder, destination, name="", *flags, splits=("train", "valid")):
+    """fairseq-preprocess of the texts SPLIT.NAME; without a name, of the pair of languages that flags say."""
+    texts = [f"--{split}pref={folder / split}{'.' if name else ''}{name}" for split in splits]
+    one = ["--only-source"] if name else []
+    command_line = [PYTHON, "-m", "fairseq_cli.preprocess", *one, *texts, *flags, f"--destdir={destination}"]
+    subprocess.run(command_line, check=True, capture_output=True)
 
 
-def train_command(data, *flags):
-    return [PYTHON, "-m", "fairseq_cli.train", str(data), *PLUGIN, *map(str, flags)]
+# --- data; of each one a model can learn something
 
 
-def in_two_processes(command_line, *ddp):
-    """A training as two workers on this machine; ddp: flags of the way in which gradients are added."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
-    return [*torchrun, *command_line[2:], "--distributed-backend", "gloo", *ddp]
+def ladder(start, step):
+    return " ".join(f"w{(start + step * at) % WORDS}" for at in range(7))
+
+
+def ladders(folder):
+    """Sentences that count up or down, w3 w4 w5 ... or w3 w2 w1 ...: a masked word follows from its neighbours and
+    their order. `text` to pre-train on; in `classes` the label is the direction."""
+    generator = np.random.default_rng(0)
+    for split, size in (("train", 400), ("valid", 60)):
+        directions = generator.integers(2, size=size)
+        lines = [ladder(generator.integers(WORDS), 2 * up - 1) for up in directions]
+        write_corpus(folder, split, lines, lines, directions)
+    return binarise_corpus(folder)
+
+
+def echoes(folder):
+    """Sentences of one word, w3 w3 w3 ..., so that a replaced one stands out: `text` to pre-train on. In `classes` the
+    label is 1 if that word is of the upper half of the vocabulary; the first word is any."""
+    generator = np.random.default_rng(0)
+    for split, size in (("train", 400), ("valid", 60)):
+        words = generator.integers(WORDS, size=size)
+        first = generator.integers(WORDS, size=size)
+        inputs = [f"w{one} " + " ".join([f"w{word}"] * 5) for one, word in zip(first, words)]
+        labels = (words >= WORDS // 2).astype(int)
+        write_corpus(folder, split, [" ".join([f"w{word}"] * 8) for word in words], inputs, labels)
+    return binarise_corpus(folder)
+
+
+def reversed_words(folder):
+    """2 to 6 words out of 12, English one word per German word in reversed order; one dictionary. `text` is it."""
+    generator = np.random.default_rng(1)
+    for split, sentences in (("train", 600), ("valid", 40), ("test", 40)):
+        rows = [generator.integers(0, WORDS, size=generator.integers(2, 7)) for _ in range(sentences)]
+        (folder / f"{split}.de").write_text("".join(" ".join(f"d{word}" for word in row) + "\n" for row in rows))
+        (folder / f"{split}.en").write_text("".join(" ".join(f"e{word}" for word in row[::-1]) + "\n" for row in rows))
+    flags = ["-s", "de", "-t", "en", "--joined-dictionary"]
+    binarise(folder, folder / "text", "", *flags, splits=("train", "valid", "test"))
+    return folder
+
+
+def pairs(folder):
+    """Pairs of sentences whose label is whether the first holds `good`; `bin` is for sentence_prediction."""
+    generator, words = np.random.default_rng(0), ["good", "bad", *(f"w{i}" for i in range(12))]
+    for split, size in (("train", 240), ("valid", 60)):
+        columns = {"input0": [], "input1": [], "label": []}
+        for _ in range(size):
+            first = [words[i] for i in generator.integers(1, len(words), size=6)]
+            label = int(generator.integers(2))
+            if label:
+                first[generator.integers(6)] = "good"
+            columns["input0"].append(" ".join(first))
+            columns["input1"].append(" ".join(words[i] for i in generator.integers(1, len(words), size=3)))
+            columns["label"].append(str(label))
+        for column, lines in columns.items():
+            (folder / f"{split}.{column}").write_text("\n".join(lines) + "\n")
+    for column in ("input0", "input1", "label"):
+        same = ["--srcdict", str(folder / "bin" / "input0" / "dict.txt")] if column == "input1" else []
+        binarise(folder, folder / "bin" / column, column, *same)
+    return folder
+
+
+# --- the table
+
+
+MASKED_LM = """--task masked_lm --sample-break-mode eos --tokens-per-sample 32 --max-positions 32
+    --encoder-embed-dim 16 --encoder-attention-heads 2"""
+TRANSLATION = "--task translation"
+CLASSES = """--task sentence_prediction --num-classes 2 --separator-token 2 --criterion sentence_prediction
+    --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric"""
+
+
+class Architecture(NamedTuple):
+    """What is trained: on which data, with which flags, for how many epochs, until which metric of validation."""
+
+    model: type
+    data: Callable  # writes it into a folder
+    place: str  # of the binarised data in that folder
+    flags: str
+    epochs: int
+    metric: str
+    learned: Callable[[float], bool]
+    no_dropout: str = "--dropout 0"  # in a training without random numbers
+    ddp: str = "pytorch_ddp"  # fairseq's default, which does not forgive parameters without a part in the loss
+
+    def command(self, folder, *flags):
+        """fairseq-train on this data; flags given here win."""
+        return train_command(folder / self.place, *TRAINING, *self.flags.split(), *flags)
+
+
+below, above = (lambda limit: lambda value: value < limit), (lambda limit: lambda value: value > limit)
+_masked = partial(Architecture, place="text", ddp="legacy_ddp", no_dropout="--dropout 0 --attention-dropout 0")
+_translation = partial(Architecture, data=reversed_words, place="text")
+_classes = partial(Architecture, data=pairs, place="bin", metric="accuracy", learned=above(90))
+
+ARCHITECTURES = {
+    "tupe": _masked(
+        TupeModel,
+        data=ladders,
+        flags=f"""{MASKED_LM} --arch tupe_tiny --rel-pos --criterion masked_lm --encoder-layers 2
+            --encoder-ffn-embed-dim 32 --embedding-normalize --dropout 0 --lr 0.01""",
+        epochs=18,  # not knowing the order would leave log2(12) = 3.6 bits, not knowing the direction more than 1
+        metric="loss",
+        learned=below(1.5),
+    ),
+    "electra": _masked(
+        ElectraModel,
+        data=echoes,
+        flags=f"""{MASKED_LM} --arch electra_tupe_tiny --criterion electra --encoder-layers 1 --encoder-ffn-embed-dim 64
+            --generator-layers 1 --generator-embed-dim 8 --generator-ffn-embed-dim 8 --generator-attention-heads 2
+            --leave-unmasked-prob 0 --random-token-prob 0 --dropout 0 --lr 0.003 --batch-size 20""",
+        epochs=18,
+        metric="mlm_loss",
+        learned=below(3.58),  # log2(12): more than how frequent words are
+    ),
+    "duo_transformer": _translation(
+        DuoTransformerModel,
+        flags=f"{TRANSLATION} --arch duo_transformer_tiny --share-all-embeddings --lr 0.003",
+        epochs=30,
+        metric="loss",
+        learned=below(0.6),  # not knowing a word leaves log2(12) = 3.6 bits
+    ),
+    "tupe_transformer": _translation(
+        TupeTransformerModel,
+        flags=f"""{TRANSLATION} --arch tupe_transformer --rel-pos --encoder-layers 1 --decoder-layers 1
+            --encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 --decoder-attention-heads 4
+            --dropout 0.1 --lr 0.005""",
+        epochs=30,
+        metric="loss",
+        learned=below(1.0),
+    ),
+    "embinit_classifier": _classes(
+        EmbinitClassifier,
+        flags=f"""{CLASSES} --arch embinit_classifier --init-token 0 --encoder-embed-dim 8 --encoder-ffn-embed-dim 16
+            --encoder-layers 1 --encoder-attention-heads 2 --batch-size 24 --lr 0.02""",
+        epochs=9,
+    ),
+    "duo_classifier": _classes(
+        DuoClassifier,
+        flags=f"""{CLASSES} --arch duo_classifier --encoder-dim-s 5 --encoder-dim-p 8 --duo-ffn-dim 16
+            --train-embeddings --dropout 0.1 --batch-size 24 --lr 0.02""",
+        epochs=9,
+    ),
+}
 
 
 def validations(log):
@@ -53,34 +225,23 @@ def validations(log):
     return [{k.removeprefix("valid_"): float(v) for k, v in json.loads(line).items()} for line in lines if line]
 
 
-def assert_two_processes_equal_one(command_line, folder):
-    """The same losses and models as one process with twice the --update-freq; returns both logs."""
-    logs = [
-        run_to_end([*command_line, "--update-freq", "2", "--save-dir", str(folder / "one")]),
-        run_to_end(in_two_processes([*command_line, "--save-dir", str(folder / "two")], "--ddp-backend", "legacy_ddp")),
-    ]
-    expected, got = map(losses, logs)
-    assert set(expected) == set(got)
-    assert len(got) == 22
-    for key, loss in expected.items():
-        assert abs(float(loss) - float(got[key])) <= 2e-3 + 1e-6, key  # printed with 3 digits
-    models = [model_of(folder / run / "checkpoint_last.pt") for run in ("one", "two")]
-    for name, value in models[0].items():
-        torch.testing.assert_close(models[1][name], value, rtol=1e-4, atol=1e-5, msg=name)
-    return logs
+# --- what is said about a trained model
 
 
-def vectors_of(folder, dim=16):
-    """GloVe text with a vector for each of the words w0, w1, ...; -> its path."""
-    rows = [f"w{word} " + " ".join(f"{(word + at) / 40:.3f}" for at in range(dim)) for word in range(WORDS)]
-    (folder / "vectors.txt").write_text("\n".join(rows) + "\n")
-    return folder / "vectors.txt"
+def validated(place, checkpoint, *flags):
+    """What fairseq-validate says: metric -> value."""
+    arguments = [str(place), *PLUGIN, "--path", str(checkpoint), "--batch-size", "16", "--cpu", "--log-format", "json"]
+    log = run_to_end([PYTHON, "-m", "fairseq_cli.validate", *arguments, *flags])
+    return validations(log)[-1]
 
 
-def assert_filled(table, dictionary):
-    """Every word has its vector of `vectors_of`."""
-    words = [line.split()[0] for line in dictionary.read_text().splitlines()]
-    for row, word in enumerate(words, start=4):
-        if word.startswith("w"):
-            expected = torch.tensor([(int(word[1:]) + at) / 40 for at in range(table.shape[1])])
-            torch.testing.assert_close(table[row], expected, rtol=0, atol=6e-4)
+def generated(data, checkpoint, *flags, program="generate"):
+    """What fairseq-generate (or -interactive) prints with beam 4."""
+    arguments = [str(data), *PLUGIN, "--path", str(checkpoint), "--beam", "4", "--cpu", *map(str, flags)]
+    return run_to_end([PYTHON, "-m", f"fairseq_cli.{program}", *arguments])
+
+
+def lines(output, kind):
+    """Number of the sentence -> the fields of its H, A, ... line."""
+    found = (line.split("\t") for line in output.splitlines() if line.startswith(f"{kind}-"))
+    return {int(first.removeprefix(f"{kind}-")): rest for first, *rest in found}

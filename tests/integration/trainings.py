@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import torch
@@ -65,25 +63,23 @@ def same(one, other):
 
 
 def kill_9_and_resume(arguments, folder, at_update):
-    """Losses and final model of a whole run, and of one that was killed at an update and started again.
-
-    The latter two are new processes (programs.py), whatever the command starts with.
-    """
+    """Losses of a run that was killed at an update and started again: those of a whole run, as its final model is."""
     whole = losses(run_to_end([*arguments, "--save-dir", str(folder / "whole")]))
-    run, log = folder / "killed", folder / "killed.log"
-    command_line = [sys.executable, *arguments[1:], "--save-dir", str(run)]
-    with log.open("w") as file:
-        process = subprocess.Popen(command_line, stdout=file, stderr=file)
-        deadline = time.time() + 120
-        while f'"num_updates": "{at_update}"' not in log.read_text() and time.time() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert process.returncode == -signal.SIGKILL
+    rest = killed_and_resumed([*arguments, "--save-dir", str(folder / "killed")], at_update)
+    assert all(whole[key] == loss for key, loss in rest.items())
+    assert same(*(model_of(folder / run / "checkpoint_last.pt") for run in ("whole", "killed")))
+    return rest
+
+
+def killed_and_resumed(command_line, at_update):
+    """Kill a training with signal 9 when it logs an update, start it again; -> the losses of the second start."""
+    process = subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in process.stdout:  # it ends when nobody can write any more, not even a fork of the tests' server
+        if f'"num_updates": "{at_update}"' in line:
+            process.kill()
+    assert process.wait() == -signal.SIGKILL
     rest = losses(run_to_end(command_line))
     assert min(int(updates) for _, updates in rest) > 1, "it started anew"
-    assert all(whole[key] == loss for key, loss in rest.items())
-    assert same(model_of(folder / "whole" / "checkpoint_last.pt"), model_of(run / "checkpoint_last.pt"))
     return rest
 
 
@@ -98,21 +94,3 @@ def validation_loss(data, checkpoint):
     model = model.double().eval()
     logits = model(**batch["net_input"])[0].transpose(1, 2)
     return float(torch.nn.functional.cross_entropy(logits, batch["target"], ignore_index=1))
-
-
-def pretend_finished(runs, names, source, start):
-    """Give runs of a grid, which need not be trained for a test, the result of another one.
-
-    start() starts the grid: the runs note their command, fail since they cannot save, and get the rest from
-    source/result.json.
-    """
-    result = json.loads((source / "result.json").read_text())
-    for name in names:
-        (runs / name).mkdir()
-        (runs / name / "checkpoints").touch()
-    assert start().returncode != 0
-    for name in names:
-        record = json.loads((runs / name / "training.json").read_text())
-        (runs / name / "result.json").write_text(json.dumps({**result, **record}))
-        (runs / name / "checkpoints").unlink()
-        (runs / name / "train.log").unlink()
