@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
-BIN = Path(sys.executable).parent
+from programs import PYTHON, VENV
 
 TINY = [
     *("--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "16", "--decoder-embed-dim", "16"),
@@ -21,6 +22,14 @@ TRAINING = [
     *("--log-format", "json", "--log-interval", "1", "--no-epoch-checkpoints"),
 ]
 EVAL_BLEU = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 10}', "--eval-bleu-print-samples"]
+
+
+class Trained(NamedTuple):
+    """A folder with checkpoints (read-only), and what the training wrote to its streams."""
+
+    folder: Path
+    output: str
+    errors: str
 
 
 def run(command: list, check: bool = True, **environment: str) -> subprocess.CompletedProcess:
@@ -49,17 +58,18 @@ def run(command: list, check: bool = True, **environment: str) -> subprocess.Com
 
 def script(name: str) -> list:
     """A console script of this environment, such as ``fairseq-train``."""
-    return [BIN / name]
+    return [VENV / "bin" / name]
 
 
 def module(name: str) -> list:
-    """``python -m name`` with this interpreter."""
-    return [sys.executable, "-m", name]
+    """``python -m name``."""
+    return [PYTHON, "-m", name]
 
 
 def torchrun(processes: int) -> list:
     """The start of a command that runs the ``fairseq-train`` script in several processes."""
-    return [*module("torch.distributed.run"), "--standalone", f"--nproc_per_node={processes}", BIN / "fairseq-train"]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    return [*start, Path(sys.executable).with_name("fairseq-train")]
 
 
 def training(data: Path, folder: Path, *options: str) -> list:

@@ -53,15 +53,10 @@ def test_every_interpreter_has_the_hook_and_nothing_more() -> None:
 
 def test_hook_imports_nothing_but_sys() -> None:
     """Its whole cost is reading two small files; they may bring no other module."""
-    code = """
-        import sys
-        before = set(sys.modules)
-        import fairseq_compat.hook
-        print(sorted(set(sys.modules) - before))
-    """
-    folder = Path(hook.__file__).parent.parent
-    bare = ["-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(folder)!r})\n" + textwrap.dedent(code)]
-    assert python(*bare).stdout.strip() == "['fairseq_compat', 'fairseq_compat.hook']"
+    folder = str(Path(hook.__file__).parent.parent)
+    code = f"import sys; sys.path.insert(0, {folder!r}); before = set(sys.modules); import fairseq_compat.hook\n"
+    output = python("-I", "-S", "-c", code + "print(sorted(set(sys.modules) - before))").stdout
+    assert output.strip() == "['fairseq_compat', 'fairseq_compat.hook']"
 
 
 def test_stand_in_is_fixed_and_leaves_no_trace(stand_in: Path) -> None:
@@ -73,16 +68,14 @@ def test_stand_in_is_fixed_and_leaves_no_trace(stand_in: Path) -> None:
     assert not isinstance(configs.__spec__.loader, hook.FixingLoader)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="dataclass defaults are refused from Python 3.11 on")
-def test_fix_can_be_switched_off(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRSEQ_COMPAT_DISABLE", "hashable_dataclasses, numpy_aliases")
-    with pytest.raises(ValueError, match="mutable default"):
-        importlib.import_module("fairseq.dataclass.configs")
-
-
-def test_unknown_name_in_the_switch_is_an_error(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRSEQ_COMPAT_DISABLE", "no_such_fix")
-    with pytest.raises(ValueError, match="no_such_fix"):
+@pytest.mark.parametrize(
+    ("switch", "error"), [("hashable_dataclasses, numpy_aliases", "mutable default"), ("no_such_fix", "no_such_fix")]
+)
+def test_fix_can_be_switched_off_by_its_name(switch: str, error: str, stand_in: Path, monkeypatch) -> None:
+    if sys.version_info < (3, 11) and error == "mutable default":
+        pytest.skip("dataclass defaults are refused from Python 3.11 on")
+    monkeypatch.setenv("FAIRSEQ_COMPAT_DISABLE", switch)
+    with pytest.raises(ValueError, match=error):
         importlib.import_module("fairseq.dataclass.configs")
 
 
@@ -121,12 +114,9 @@ def test_finder_returns_to_the_front(stand_in: Path, monkeypatch: pytest.MonkeyP
     assert importlib.import_module("fairseq.dataclass.configs").Whole().part.size == 1
 
 
-def test_only_named_modules_are_touched() -> None:
+def test_only_named_modules_are_touched_and_installing_twice_changes_nothing() -> None:
     assert hook.FairseqFinder.find_spec("json") is None
     assert hook.FairseqFinder.find_spec("fairseq.tokenizer") is None
-
-
-def test_installing_twice_changes_nothing() -> None:
     before = list(sys.meta_path)
     hook.install()
     assert sys.meta_path == before

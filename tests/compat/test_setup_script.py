@@ -41,9 +41,6 @@ def test_python_of_the_wrong_age_is_refused(version: str, tmp_path: Path) -> Non
     assert version in result.stderr
     assert "3.9 - 3.13" in result.stderr
     assert not (tmp_path / "venv").exists()
-
-
-def test_missing_python_is_named(tmp_path: Path) -> None:
     result = setup(tmp_path / "venv", PYTHON="no-such-python")
     assert result.returncode == 1
     assert "no-such-python" in result.stderr
