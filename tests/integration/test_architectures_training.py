@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -102,14 +103,25 @@ def test_validate_and_python_count_the_same(name, trained):
     assert accuracy == pytest.approx(100 * right / 60, abs=0.051)  # logged with one decimal
 
 
+@pytest.fixture(scope="module")
+def first(trained):
+    """Name of an architecture -> what fairseq-generate prints for its training."""
+
+    @functools.cache
+    def generate(name):
+        run = trained(name)
+        return generated(run.data / "text", run.folder / "checkpoint_last.pt", "--print-alignment", "hard")
+
+    return generate
+
+
 @pytest.mark.parametrize("name", TRANSLATORS)
-def test_translations_do_not_depend_on_batches_and_their_padding(name, trained):
+def test_translations_do_not_depend_on_batches_and_their_padding(name, trained, first):
     run = trained(name)
     data, checkpoint = run.data / "text", run.folder / "checkpoint_last.pt"
-    first = generated(data, checkpoint, "--print-alignment", "hard")
-    bleu = re.search(r"Generate test with beam=4: BLEU4 = ([\d.]+),", first)
+    bleu = re.search(r"Generate test with beam=4: BLEU4 = ([\d.]+),", first(name))
     assert float(bleu[1]) > 40
-    expected = lines(first, "H")
+    expected = lines(first(name), "H")
     assert len(expected) == 40
     outputs = [  # --left-pad-source is fairseq's flag for padding on the right
         generated(data, checkpoint, "--left-pad-source", "--left-pad-target", "--print-alignment", "hard"),
@@ -120,7 +132,7 @@ def test_translations_do_not_depend_on_batches_and_their_padding(name, trained):
         for number, (score, text) in lines(output, "H").items():
             assert text == expected[number][1]
             assert float(score) == pytest.approx(float(expected[number][0]), abs=1e-5)
-    aligned(first, reversed_order=name == "tupe_transformer")
+    aligned(first(name), reversed_order=name == "tupe_transformer")
     aligned(outputs[0], reversed_order=name == "tupe_transformer")
 
 
@@ -138,11 +150,11 @@ def aligned(output, reversed_order):
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
-def test_python_and_interactive_say_what_generate_says(name, trained):
+def test_python_and_interactive_say_what_generate_says(name, trained, first):
     """In batches and buffers of other sizes."""
     run = trained(name)
     data, checkpoint = run.data / "text", run.folder / "checkpoint_last.pt"
-    expected = {number: text for number, (_, text) in lines(generated(data, checkpoint), "H").items()}
+    expected = {number: text for number, (_, text) in lines(first(name), "H").items()}
     flags = ["--buffer-size", "7", "--batch-size", "5", "--input", run.data / "test.de"]
     said = lines(generated(data, checkpoint, *flags, program="interactive"), "H")
     assert {number: text for number, (_, text) in said.items()} == expected
