@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,15 @@ def no_handlers_of_earlier_tests() -> None:
     root = logging.getLogger()
     for handler in [handler for handler in root.handlers if type(handler) is logging.StreamHandler]:
         root.removeHandler(handler)
+
+
+@pytest.fixture(autouse=True)
+def no_meters_of_earlier_tests() -> None:
+    """What is logged outside of `metrics.aggregate` stays in fairseq's global meters, and a criterion that logs another
+    kind of number under the same name fails."""
+    metrics = sys.modules.get("fairseq.logging.metrics")
+    if metrics is not None:
+        metrics.reset()
 
 
 @pytest.fixture(scope="session")
