@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import CheckpointError, DataError
-from embinit_fairseq.init.alignment import RULES, align, plan
+from embinit_fairseq.init.alignment import RULES, align, plan, spellings
 from embinit_fairseq.init.report import coverage
 from embinit_fairseq.vectors.fairseq_checkpoint import read_rows
 from embinit_fairseq.vectors.table import Origin, VectorTable
@@ -250,3 +250,9 @@ def test_broken_dictionaries_are_named(tmp_path, text, message):
         path.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         read_dictionary(path)
+
+
+def test_entities_are_spelled_plainly_only_by_their_rule():
+    assert spellings("&apos;s", {"entities"}) == ["&apos;s", "'s"]
+    assert spellings("&apos;s", {"lower"}) == ["&apos;s"]
+    assert spellings("a", {"entities"}) == ["a"]

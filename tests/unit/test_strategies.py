@@ -262,6 +262,7 @@ def test_describe_equals_numpy_in_float64(rows, dim, scale, shift, seed):
     else:
         assert math.isnan(got["std"])
     assert all(map(math.isnan, describe(matrix[:0]).values()))
+    assert describe(np.float32([[1.0, 3.0]]))["std"] == pytest.approx(math.sqrt(2))
 
 
 def test_absorption_ratio_of_the_paper():
