@@ -32,7 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     scales = ", ".join(f"{name} {each.scale:g}" for name, each in METHODS.items() if each.scale is not None)
     add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
     add("--average-over", choices=AVERAGES, default="all", help="all rows but fillers (default), or words only")
-    add("--bpe-codes", metavar="FILE", help="subword: cut words with these codes of subword-nmt")
+    add(
+        "--bpe-codes",
+        metavar="FILE",
+        help="for methods that need pieces: cut words with these codes of subword-nmt",
+    )
     add("--sentencepiece-model", metavar="FILE", help="subword: cut words with this model of sentencepiece")
     add("--verify", nargs="+", metavar="TEXT", help="measure on tokenised text (translation: SOURCE TARGET)")
     add("--reset-optimizer", action="store_true", help="leave the optimiser's state out")

@@ -290,7 +290,8 @@ def _recipe(
 ) -> tuple[Recipe, list[list[str]]]:
     """How the rows are made, and the pieces of every word where they matter."""
     row_of = {symbol: row for row, symbol in enumerate(vocabulary.symbols) if not vocabulary.filler[row]}
-    pieces = cut_words(request.words, words, cut, row_of) if METHODS[request.method].needs_pieces else []
+    needed = METHODS[request.method].needs_pieces
+    pieces = cut_words(request.words, words, cut, row_of, request.method) if needed else []
     averaged = averaged_rows(vocabulary, fit.appended, request.average_over)
     rows = [np.array([row_of[piece] for piece in word]) for word in pieces]
     return Recipe(request.method, len(words), averaged, request.noise_scale, request.seed, rows), pieces

@@ -189,16 +189,18 @@ def _sentencepiece(path: str) -> Segmenter:
     return pieces
 
 
-def cut_words(path: str, words: list[NewWord], cut: Segmenter | None, symbols: Collection[str]) -> list[list[str]]:
+def cut_words(
+    path: str, words: list[NewWord], cut: Segmenter | None, symbols: Collection[str], method: str = "subword"
+) -> list[list[str]]:
     """The pieces of every word: those in its line, else by `cut`. DataError naming file, line, word and piece."""
-    return [_pieces(f"{path}:{word.line}", word, cut, symbols) for word in words]
+    return [_pieces(f"{path}:{word.line}", word, cut, symbols, method) for word in words]
 
 
-def _pieces(where: str, word: NewWord, cut: Segmenter | None, symbols: Collection[str]) -> list[str]:
+def _pieces(where: str, word: NewWord, cut: Segmenter | None, symbols: Collection[str], method: str) -> list[str]:
     pieces = list(word.pieces or (cut(word.text) if cut is not None else ()))
     if not pieces:
         raise DataError(
-            f"{where}: --method subword needs the pieces of {word.text!r}; write them behind a tab (word<TAB>piece "
+            f"{where}: --method {method} needs the pieces of {word.text!r}; write them behind a tab (word<TAB>piece "
             "piece), or give --bpe-codes or --sentencepiece-model"
         )
     for piece in pieces:

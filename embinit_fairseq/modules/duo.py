@@ -80,6 +80,12 @@ def back_to_values(x: Tensor) -> Tensor:
 SHARING = ("off", "stream", "pair")
 
 
+def check_sharing(share_weights: str) -> None:
+    """Raises ValueError for a name that the attentions below do not know: they would take it for `off`."""
+    if share_weights not in ("off", "stream", "pair"):
+        raise ValueError(f"share_weights={share_weights!r}: the attentions of Duo have no such case")
+
+
 class DuoSelfAttention(nn.Module):
     """Projections come from one batched product over the streams: rows q, k, v (off) or q, kv (stream).
 
@@ -92,6 +98,7 @@ class DuoSelfAttention(nn.Module):
         super().__init__()
         self.num_heads, self.dropout, self.share_weights = num_heads, dropout, share_weights
         self.scale = (embed_dim // num_heads) ** -0.5
+        check_sharing(share_weights)
         if share_weights == "pair":
             self.q_proj = StreamLinear(num_streams, embed_dim, embed_dim)
             self.kv_proj = nn.Linear(embed_dim, 2 * embed_dim)
@@ -137,6 +144,7 @@ class DuoCrossAttention(nn.Module):
         super().__init__()
         self.num_heads, self.dropout, self.share_weights = num_heads, dropout, share_weights
         self.scale = (embed_dim // num_heads) ** -0.5
+        check_sharing(share_weights)
         self.q_proj = StreamLinear(num_streams, embed_dim, embed_dim)
         self.kv_proj: nn.Module
         if share_weights == "pair":

@@ -19,8 +19,7 @@ from embinit_fairseq.init.strategies import STRATEGIES
 from embinit_fairseq.runs.metrics import SCORES, Score
 from embinit_fairseq.runs.run import CLOCKS, Run
 
-#: the order of rows; others follow by name
-#: the same for architectures: what others are compared with first, then the ladder of Li et al. 2020 (Table 5)
+#: the order of architectures: what others are compared with first, then the ladder of Li et al. 2020 (Table 5)
 ARCHS = ("transformer", "transformer_equal", "tupe_transformer", "duo_meta", "duo_shared", "duo_norm", "duo")
 #: labels that tell tables apart
 _TASK = ("experiment", "task", "direction", "protocol")
