@@ -33,6 +33,7 @@ class _AfterFairseq(importlib.abc.MetaPathFinder):
         self.modules = modules
 
     def find_spec(self, name, path=None, target=None):
+        """Called by every import that is not done yet; acts once, on that of fairseq."""
         if name != "fairseq" or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)

@@ -50,6 +50,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Any = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
+        """An unknown argument is an error of the sub-command that was given it."""
         found, further = super().parse_known_args(args, namespace)
         if further and not self.takes_further:
             self.error(f"unrecognized arguments: {' '.join(further)}{self.hint}")

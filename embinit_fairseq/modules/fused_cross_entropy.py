@@ -43,6 +43,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
+        """logits (rows, V), target (rows,) -> (smoothed loss, negative log-likelihood) of each row, 0 where ignored."""
         precise, symbols = torch.promote_types(logits.dtype, torch.float32), logits.size(1)
         at_target, lse, total = (torch.empty(len(logits), dtype=precise, device=logits.device) for _ in range(3))
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
@@ -73,6 +74,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
+        """The gradient that forward has kept, times that of the rows' losses."""
         (gradient,) = ctx.saved_tensors
         factor = grad_loss / KEPT_SCALE.get(gradient.dtype, 1)
         if factor.device.type == "cpu" and bool((factor == 1).all()):

@@ -22,7 +22,6 @@ FREE_OPTIONS = LIMITS | frozenset(
     "--validate-interval --validate-interval-updates --validate-after-updates --save-interval --save-interval-updates "
     "--keep-interval-updates --keep-interval-updates-pattern --keep-last-epochs --keep-best-checkpoints "
     "--no-epoch-checkpoints --no-last-checkpoints "
-    "--save-every "  # of wikibooks/train.sh, which makes three of these from it
     "--num-workers --num-workers-valid --data-buffer-size --batch-size-valid --max-tokens-valid --empty-cache-freq "
     "--log-interval --log-format --log-file --no-progress-bar --tensorboard-logdir --wandb-project --azureml-logging "
     "--distributed-port --distributed-init-method --distributed-rank --device-id --local_rank".split()
@@ -182,16 +181,6 @@ def fixed_options(command: Command) -> dict[str, tuple[str, ...]]:
         for flag, values in command.options.items()
         if flag not in FREE_OPTIONS and flag not in PLACES and flag != DATA
     }
-
-
-def fixed_words(words: Sequence[str]) -> list[str]:
-    """The words of any command that must be the same when what it has started is continued: no free options."""
-    kept, free = [], False
-    for word in words:
-        free = word in FREE_OPTIONS or (free and not is_flag(word))
-        if not free:
-            kept.append(word)
-    return kept
 
 
 def differences(old: Command, new: Command) -> list[str]:

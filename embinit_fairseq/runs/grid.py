@@ -139,6 +139,7 @@ class _Runner:
     failed: list[str] = field(default_factory=list)
 
     def run(self) -> Outcome:
+        """Start and collect until nothing is left or the time is up; what is still running then is ended."""
         number, of = self.grid.share
         waiting = list(self.grid.lines[number - 1 :: of])
         until = time.monotonic() + 60 * self.grid.minutes

@@ -32,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tupe_reference import randomise
 
 from embinit_fairseq.modules.attention_kernels import prepare
-from embinit_fairseq.modules.duo import DuoSelfAttention, back_to_values, values_for_queries
+from embinit_fairseq.modules.duo import DuoCrossAttention, DuoSelfAttention, back_to_values, values_for_queries
 
 DUO = ARCHITECTURES["duo_transformer"]
 SOURCES = [[4, 5, 6, 7, 8, 9, EOS], [10, 4, EOS], [7, 7, 12, 5, EOS]]
@@ -297,3 +297,10 @@ def test_presets():
         assert (str(cfg.duo_share_weights), str(cfg.duo_norm), str(cfg.duo_fusion)) == ("stream", "decoder", "on")
     cfg = preset("duo_transformer_tiny", encoder_ffn_embed_dim=6, decoder_layers=3)
     assert (cfg.encoder_ffn_embed_dim, cfg.decoder_ffn_embed_dim, cfg.decoder_layers) == (6, 64, 3)
+
+
+def test_a_way_of_sharing_that_the_attentions_do_not_know_is_no_other_one():
+    with pytest.raises(ValueError, match="'none'"):
+        DuoSelfAttention(2, 4, 1, share_weights="none")
+    with pytest.raises(ValueError, match="'none'"):
+        DuoCrossAttention(2, 4, 1, 4, share_weights="none")
