@@ -5,9 +5,11 @@
 
 import contextlib
 import importlib
+import io
 import tempfile
 import warnings
 from argparse import Namespace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from training_symptoms import refused
@@ -16,6 +18,51 @@ from training_symptoms import refused
 def hashable_dataclasses() -> None:
     importlib.import_module("fairseq.dataclass.configs").FairseqConfig()
     importlib.import_module("fairseq.models.transformer.transformer_config").TransformerConfig()
+    from fairseq.dataclass import FairseqDataclass
+
+    @dataclass
+    class Part(FairseqDataclass):
+        sizes: list = field(default_factory=list)
+
+    @dataclass
+    class Whole(FairseqDataclass):  # as a plugin's
+        part: Part = Part()
+
+    @dataclass(unsafe_hash=True)
+    class Adapted(Whole):
+        width: int = 1
+
+    hash(Adapted())
+    assert Whole() == Whole()
+    with contextlib.suppress(TypeError):
+        hash(dataclass(type("Foreign", (), {}))())
+        raise AssertionError("dataclasses of others are hashable, too")
+
+
+def repeated_options() -> None:
+    """The task of BART with BART, and with a model that has no such option."""
+    from fairseq import options
+
+    for arch, given, expected in (
+        ("bart_base", [], 1024),
+        ("bart_base", ["--max-source-positions", "9"], 9),
+        ("lstm", [], 1024),
+    ):
+        parser = options.get_training_parser()
+        parsed = options.parse_args_and_arch(
+            parser, ["data", "--task", "multilingual_denoising", "--arch", arch, *given]
+        )
+        assert parsed.max_source_positions == expected, f"{arch}: {parsed.max_source_positions}"
+
+
+def unnamed_tasks() -> None:
+    from fairseq import options
+
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+        options.parse_args_and_arch(options.get_validation_parser(), ["data", "--path", "best.pt"])
+        raise AssertionError("no error")
+    assert "--task is needed" in said.getvalue()
 
 
 def empty_user_dirs() -> None:
@@ -33,8 +80,6 @@ def empty_user_dirs() -> None:
 
 def third_party_registries() -> None:
     """A plugin's registry with nothing chosen, a plain choice, and a choice that has a dataclass."""
-    from dataclasses import dataclass, field
-
     from fairseq import options, registry
     from fairseq.dataclass import FairseqDataclass
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf

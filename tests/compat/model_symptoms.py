@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from training_symptoms import refused
+
 
 def encoder_copies() -> None:
     """No parameter beyond those that the forward pass uses, and the same output after loading a state dict."""
@@ -58,3 +60,46 @@ def numpy_aliases() -> None:
     assert pairs.buckets == [(None, 2), (None, 3)]
     crf = DynamicCRF(num_embedding=4, low_rank=2, beam_size=2)
     crf(torch.randn(1, 3, 4), torch.tensor([[1, 2, 3]]), torch.ones(1, 3, dtype=torch.bool))
+
+
+def pretrained_bart_options() -> None:
+    from argparse import Namespace
+
+    from fairseq.data import Dictionary
+    from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
+
+    options = Namespace(langs="de,en", source_lang="de", target_lang="en", data="")
+    task = TranslationFromPretrainedBARTTask(options, Dictionary(), Dictionary())
+    assert task.build_generator([], Namespace(score_reference=True)).eos == task.tgt_dict.index("[en]")
+
+
+EMPTY = """
+import torch
+from fairseq.scoring.bleu import BleuConfig, Scorer
+scorer = Scorer(BleuConfig(pad=1, eos=2, unk=3))
+scorer.add(torch.IntTensor([5, 6, 7, 8, 9, 2]), torch.IntTensor([]))
+assert scorer.score() == 0, scorer.score()
+scorer.add(torch.IntTensor([5, 6, 7, 8, 9, 2]), torch.IntTensor([5, 6, 7, 8, 9, 2]))
+assert (scorer.stat.reflen, scorer.stat.predlen, scorer.stat.count1, scorer.stat.match4) == (10, 5, 5, 2)
+scorer.add(torch.IntTensor([]), torch.IntTensor([5, 6]))
+assert (scorer.stat.reflen, scorer.stat.predlen, scorer.stat.count2) == (10, 7, 5)
+assert "syslen=7, reflen=10" in scorer.result_string()
+"""
+
+
+def empty_hypotheses() -> None:
+    """In a process of its own, which ends with a segmentation fault."""
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", EMPTY], capture_output=True, text=True)
+    assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-500:]}"
+
+
+def empty_evaluations() -> None:
+    import torch
+    from fairseq.data import Dictionary
+    from fairseq_cli.eval_lm import eval_lm
+
+    with refused("--gen-subset"):
+        eval_lm([torch.nn.Linear(1, 1)], Dictionary(), [])

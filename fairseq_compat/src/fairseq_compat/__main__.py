@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from fairseq_compat.report import status, table
+from fairseq_compat.report import heading, status, table
 
 
 def main() -> int:
@@ -15,7 +15,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     as_json = parser.parse_args().json
     rows = status()
-    print(json.dumps([asdict(row) for row in rows], indent=2) if as_json else table(rows))
+    print(json.dumps([asdict(row) for row in rows], indent=2) if as_json else f"{heading()}\n{table(rows)}")
     return 0 if all(row.active for row in rows if row.needed) else 1
 
 

@@ -6,12 +6,11 @@ when the first of the modules below is.
 
 import sys
 
-# module of fairseq 0.12.2 -> fixes that act on it (modules of fairseq_compat.fixes)
+# module of fairseq -> fixes that act on it (modules of fairseq_compat.fixes)
 FIXES = {
     "fairseq.dataclass.configs": ("hashable_dataclasses",),
-    "fairseq.models.transformer.transformer_config": ("hashable_dataclasses",),
     "fairseq.dataclass.utils": ("third_party_registries", "quiet_hydra", "mismatched_criterions"),
-    "fairseq_cli.hydra_train": ("quiet_hydra",),
+    "fairseq_cli.hydra_train": ("quiet_hydra", "third_party_registries"),
     "fairseq.checkpoint_utils": (
         "safe_checkpoints",
         "complete_saves",
@@ -24,7 +23,7 @@ FIXES = {
     "fairseq.utils": ("empty_user_dirs",),
     "fairseq.distributed.utils": ("broadcast_objects", "spawned_processes"),
     "fairseq.models.distributed_fairseq_model": ("cpu_data_parallel",),
-    "fairseq.options": ("bf16_on_gpus",),
+    "fairseq.options": ("bf16_on_gpus", "repeated_options", "unnamed_tasks"),
     "fairseq.trainer": ("cpu_autocast", "half_precision"),
     "fairseq.modules.transformer_layer": ("encoder_copies",),
     "fairseq.modules.sinusoidal_positional_embedding": ("defined_buffers",),
@@ -34,6 +33,9 @@ FIXES = {
     "fairseq.data.iterators": ("fresh_workers", "stopped_readers"),
     "fairseq.data.indexed_dataset": ("empty_data",),
     "fairseq.tasks.sentence_prediction": ("checked_labels",),
+    "fairseq.tasks.translation_from_pretrained_bart": ("pretrained_bart_options",),
+    "fairseq.scoring.bleu": ("empty_hypotheses",),
+    "fairseq_cli.eval_lm": ("empty_evaluations",),
     "fairseq.data.token_block_dataset": ("numpy_aliases",),
     "fairseq.data.language_pair_dataset": ("numpy_aliases",),
     "fairseq.modules.dynamic_crf_layer": ("numpy_aliases",),

@@ -11,6 +11,7 @@ and nothing is called but what stands here.
     numpy.ndarray              only by ``_reconstruct``, then filled with as many bytes as its shape needs
     numpy's scalar             a number's dtype and its bytes
     bytes                      without arguments: none
+    fairseq's Dictionary       its words, their counts and numbers, which must agree (speech models keep theirs)
 
 Of torch's own list `scanned_pickles` takes away what makes more than the file holds. What a file puts in front of an
 object's methods (`items` of an OrderedDict, `numel` of a tensor) is removed.
@@ -94,6 +95,28 @@ class Namespace(Attributes, argparse.Namespace):
         return argparse.Namespace, ()
 
 
+class Dictionary(Attributes):
+    """Becomes a ``fairseq.data.dictionary.Dictionary`` when its state is set: words, and nothing that is called."""
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        symbols, count, indices = (vars(self).get(name) for name in ("symbols", "count", "indices"))
+        if type(symbols) is not list or type(count) is not list or type(indices) is not dict:
+            raise refused("a Dictionary without its words")
+        numbers = [*count, *indices.values(), *(state[name] for name in state if name.endswith(("_index", "nspecial")))]
+        words = [*symbols, *indices, *(state[name] for name in state if name.endswith("_word"))]
+        others = [name for name in state if not name.endswith(("_index", "_word"))]
+        if {*others} - {"symbols", "count", "indices", "nspecial"}:
+            raise refused(f"a Dictionary with {others!r:.80}")
+        if not all(type(word) is str for word in words) or not all(type(number) is int for number in numbers):
+            raise refused("a Dictionary of something other than words and numbers")
+        if len(count) != len(symbols) or not all(0 <= number < len(symbols) for number in indices.values()):
+            raise refused("a Dictionary whose words, counts and numbers do not agree")
+        from fairseq.data.dictionary import Dictionary as Real
+
+        self.__class__ = Real
+
+
 class DType:
     """The type of numbers: a code and, as a state, their order of bytes."""
 
@@ -171,12 +194,13 @@ def _no_bytes() -> bytes:
 
 
 _named(Namespace, "argparse", "Namespace")
+_named(Dictionary, "fairseq.data.dictionary", "Dictionary")
 _named(_no_bytes, "builtins", "bytes")
 _named(DType, "numpy", "dtype")
 _named(NDArray, "numpy", "ndarray")
 _MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 #: to be given to ``torch.serialization.add_safe_globals``
-STAND_INS = [Namespace, DType, NDArray, _no_bytes, *map(_reconstruct, _MODULES), *map(_scalar, _MODULES)]
+STAND_INS = [Namespace, Dictionary, DType, NDArray, _no_bytes, *map(_reconstruct, _MODULES), *map(_scalar, _MODULES)]
 
 
 def plain(loaded: Any) -> Any:

@@ -16,6 +16,8 @@ import sys
 from contextlib import contextmanager
 
 REASON = "--bf16 is taken for --tpu"
+BROKEN = r"args\.bf16:\s+args\.tpu = True"
+MENDED = r"def parse_args_and_arch\("
 
 
 def needed() -> bool:

@@ -20,6 +20,8 @@ from fairseq_compat.shadow import shadow
 from fairseq_compat.versions import at_least
 
 REASON = "torch >= 2.6 refuses the configuration sent from the first process to the others"
+BROKEN = r"def _broadcast_object_slow\([\s\S]*?torch\.load\("
+MENDED = r"def broadcast_object\("
 
 
 def needed() -> bool:

@@ -21,6 +21,7 @@ import os
 from contextlib import contextmanager
 
 REASON = "a failed write leaves a broken or an unfinished checkpoint"
+BROKEN = r"def _torch_persistent_save\("
 
 ATTEMPTS = 3
 
@@ -55,7 +56,7 @@ def patching(module):
 
     def torch_persistent_save(obj, filename, async_write=False):
         try:
-            original(obj, filename, async_write=async_write)
+            return original(obj, filename, async_write=async_write)
         except Exception as error:
             with contextlib.suppress(OSError):
                 os.remove(f"{filename}.tmp")

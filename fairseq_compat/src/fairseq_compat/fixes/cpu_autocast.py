@@ -18,6 +18,7 @@ import warnings
 from contextlib import contextmanager, nullcontext
 
 REASON = "--amp does nothing with --cpu"
+BROKEN = r"def _build_optimizer\("
 
 #: tokens up to which the plain attention is the faster one (measured at 64, 128, 256 and 512)
 SHORT = 200

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 REASON = "the default data-parallel back end names a GPU even with --cpu"
+BROKEN = r"device_ids=\[args\.device_id\]"
 
 
 def needed() -> bool:

@@ -16,13 +16,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import Any
 
-from fairseq_compat.versions import at_least
-
 REASON = "uninitialised memory in checkpoints makes equal trainings differ"
+BROKEN = r'"_float_tensor", torch\.FloatTensor\(1\)'
+MENDED = r"class (SinusoidalPositionalEmbedding|AdaptiveInput|TiedHeadModule)\("
 
 
 def needed() -> bool:
-    return at_least("fairseq", 0, 12)
+    return True
 
 
 # all keep a one-element buffer only to know type and device

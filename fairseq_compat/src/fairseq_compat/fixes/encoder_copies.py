@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from fairseq_compat.versions import at_least
-
 REASON = "unused copies of the encoder weights break data-parallel training and, with torch 2, generation"
+BROKEN = r"self\.in_proj_weight = "
+MENDED = r"class TransformerEncoderLayerBase\("
 
 COPIES = (
     "in_proj_weight",
@@ -34,7 +34,7 @@ COPIES = (
 
 
 def needed() -> bool:
-    return at_least("fairseq", 0, 12)
+    return True
 
 
 @contextmanager

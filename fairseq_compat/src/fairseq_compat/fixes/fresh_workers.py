@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from fairseq_compat.shadow import shadow
 
 REASON = "data-loader workers stay in the first epoch: masks and noise never change"
+BROKEN = r"persistent_workers="
+MENDED = r"class EpochBatchIterator\("
 
 
 def needed() -> bool:

@@ -19,6 +19,7 @@ import importlib.util
 from contextlib import contextmanager
 
 REASON = "--fp16 and --bf16 without a GPU end with an error that names no flag, or train nothing"
+BROKEN = r"class Trainer\("
 
 
 def needed() -> bool:

@@ -1,12 +1,14 @@
-"""Dataclass instances as defaults of fairseq's own configuration.
+"""Dataclass instances as defaults of configuration.
 
 Symptom: ``import fairseq`` raises ``ValueError: mutable default <class '...CommonConfig'> for field common is not
-    allowed: use default_factory``.
+    allowed: use default_factory``; so does the import of a plugin whose configuration has such defaults, fairseq's own
+    ``examples/speech_recognition`` among them.
 Versions: Python >= 3.11, which asks for a hashable default; fairseq 0.12.2.
 Where: fairseq/dataclass/configs.py:1106 (FairseqConfig);
-    fairseq/models/transformer/transformer_config.py:114, 120, 192.
-Remedy: the classes of these two modules get ``unsafe_hash=True``. ``default_factory`` would not do: fairseq reads
-    the ``default`` of the fields. Classes of other modules, those of user plugins among them, are left alone.
+    fairseq/models/transformer/transformer_config.py:114, 120, 192; plugins.
+Remedy: ``FairseqDataclass`` and all its subclasses, those of plugins among them, keep the hash of their base.
+    ``default_factory`` would not do: fairseq reads the ``default`` of the fields. Other dataclasses keep
+    Python's rules.
 Upstream: fairseq issue 5012 (open); Python: "What's New In Python 3.11", dataclasses.
 Can go: with Python < 3.11, or with a fairseq that uses hashable defaults.
 """
@@ -18,10 +20,25 @@ import sys
 from contextlib import contextmanager
 
 REASON = "Python >= 3.11 refuses fairseq's dataclass defaults"
+BROKEN = r"class FairseqDataclass\b"
 
 
 def needed() -> bool:
     return sys.version_info >= (3, 11)
+
+
+class KeepsHash(type):
+    """Of classes that keep the ``__hash__`` of their base where the decorator ``dataclass`` would set it to None."""
+
+    def __setattr__(cls, name, value):
+        if (name, value) != ("__hash__", None):
+            super().__setattr__(name, value)
+
+
+def remade(cls: type) -> type:
+    """The same class with that metaclass, which its subclasses inherit."""
+    content = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    return KeepsHash(cls.__name__, cls.__bases__, content)
 
 
 @contextmanager
@@ -29,10 +46,8 @@ def patching(module):
     original = dataclasses.dataclass
 
     def dataclass(cls=None, /, **options):
-        if cls is None:
-            return lambda decorated: dataclass(decorated, **options)
-        if cls.__module__ == module.__name__:
-            options.setdefault("unsafe_hash", True)
+        if getattr(cls, "__name__", "") == "FairseqDataclass" and cls.__module__ == module.__name__:
+            return original(remade(cls), unsafe_hash=True, **options)
         return original(cls, **options)
 
     dataclasses.dataclass = dataclass

@@ -17,6 +17,7 @@ import re
 from contextlib import contextmanager
 
 REASON = "a criterion that does not fit the task ends with an error about interpolation"
+BROKEN = r"def convert_namespace_to_omegaconf\("
 
 
 def needed() -> bool:

@@ -17,6 +17,8 @@ import functools
 from contextlib import contextmanager
 
 REASON = "--save-interval-updates skips the last update of an epoch"
+BROKEN = r"not end_of_epoch\s+and cfg\.save_interval_updates"
+MENDED = r"def save_checkpoint\("
 
 
 def needed() -> bool:
@@ -43,12 +45,13 @@ def patching(module):
 
     @functools.wraps(original)
     def save_checkpoint(cfg, trainer, epoch_itr, val_loss):
-        original(cfg, trainer, epoch_itr, val_loss)
+        saved = original(cfg, trainer, epoch_itr, val_loss)
         every = cfg.save_interval_updates
         if every > 0 and epoch_itr.end_of_epoch() and trainer.get_num_updates() % every == 0:
             numbered_only = copy.deepcopy(cfg)
             numbered_only.no_last_checkpoints = True
             # without a loss it is no candidate for the best ones, which are written already
             original(numbered_only, trainer, WithinEpoch(epoch_itr), None)
+        return saved
 
     module.save_checkpoint = save_checkpoint

@@ -2,7 +2,8 @@
 
 Symptom: ``AttributeError: module 'numpy' has no attribute 'int'`` (``float``, ``compat``), and ``TypeError:
     percentile() got an unexpected keyword argument 'interpolation'``; language models with ``--sample-break-mode eos``
-    and ``--num-batch-buckets`` are hit first.
+    and ``--num-batch-buckets`` are hit first. In fairseq's main branch ``'numpy.random._generator.Generator' object has
+    no attribute 'randint'`` with ``--mask-selection uniform`` (wav2vec 2.0, HuBERT).
 Versions: ``np.int`` and ``np.float``: numpy >= 1.24; ``np.compat.long``: numpy >= 2.0; ``interpolation``: seen with
     numpy 2.4; fairseq 0.12.2.
 Where: fairseq/data/data_utils.py:488 and :560, fairseq/modules/dynamic_crf_layer.py:108,
@@ -16,11 +17,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 from fairseq_compat.shadow import shadow
 from fairseq_compat.versions import at_least
 
 REASON = "numpy >= 1.24 has no np.int and np.float, numpy >= 2.0 no np.compat"
+BROKEN = r"\bnp\.(int|float|compat)\b|\binterpolation="
+MENDED = r""
 
 
 def needed() -> bool:
@@ -30,10 +34,18 @@ def needed() -> bool:
 @contextmanager
 def patching(module):
     yield
-    numpy = module.np
+    numpy: Any = module.np
 
     def percentile(values, percentages, interpolation="linear"):
         return numpy.percentile(values, percentages, method=interpolation)
 
+    class Generator(numpy.random.Generator):
+        """With the name that numpy's older random state has for it."""
+
+        randint = numpy.random.Generator.integers
+
+    def default_rng(seed=None):
+        return Generator(numpy.random.default_rng(seed).bit_generator)
+
     old = {"int": int, "float": float, "compat": SimpleNamespace(long=int), "percentile": percentile}
-    module.np = shadow(numpy, **old)
+    module.np = shadow(numpy, **old, random=shadow(numpy.random, default_rng=default_rng))

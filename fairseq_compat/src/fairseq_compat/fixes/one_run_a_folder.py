@@ -22,6 +22,7 @@ import weakref
 from contextlib import contextmanager
 
 REASON = "two trainings with one --save-dir overwrite each other's checkpoints"
+BROKEN = r"def load_checkpoint\(cfg"
 
 _locks: weakref.WeakValueDictionary[str, FolderLock] = weakref.WeakValueDictionary()
 

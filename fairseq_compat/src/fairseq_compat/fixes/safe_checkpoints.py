@@ -2,7 +2,9 @@
 
 Symptom: resuming and ``fairseq-generate`` raise ``UnpicklingError: Weights only load failed`` for
     ``argparse.Namespace`` (every legacy architecture) or ``numpy._core.multiarray._reconstruct`` (``--eval-bleu``).
-Versions: torch >= 2.6, where ``torch.load`` has ``weights_only=True`` as default; fairseq 0.12.2.
+    fairseq's main branch loads everything instead: a file from the net can execute what it likes.
+Versions: torch >= 2.6, where ``torch.load`` has ``weights_only=True`` as default; torch 2.4 and 2.5 and fairseq's main
+    branch (``weights_only=False``), where nothing was refused. An older torch has no list that could be added to.
 Where: fairseq/checkpoint_utils.py:315 and :878.
 Remedy: stand-ins for the plain data of a fairseq checkpoint join the allow-list (``fairseq_compat.plain_data``, with
     the reason why numpy's own classes must not). Loading stays safe: a pickle that names any other global is refused,
@@ -19,16 +21,17 @@ from pickle import UnpicklingError
 
 from fairseq_compat.versions import at_least
 
-REASON = "torch >= 2.6 refuses Namespace and numpy values in checkpoints"
+REASON = "torch >= 2.6 refuses Namespace and numpy values in checkpoints; fairseq's main branch executes what they say"
+BROKEN = r"torch\.load\("
 
 
 def needed() -> bool:
-    return at_least("torch", 2, 6)
+    return at_least("torch", 2, 4)
 
 
 @contextmanager
 def patching(module):
-    from fairseq_compat.fixes.unreadable_checkpoints import fault, named
+    from fairseq_compat.fixes.unreadable_checkpoints import named
     from fairseq_compat.plain_data import STAND_INS, plain, refused, swollen_tensor
     from fairseq_compat.scanned_pickles import scanned
     from fairseq_compat.shadow import shadow
@@ -39,7 +42,7 @@ def patching(module):
     def load(file, *args, **kwargs):
         torch.serialization.add_safe_globals(STAND_INS)  # each time: others may have cleared the list since
         with scanned():
-            loaded = torch.load(file, *args, **kwargs)
+            loaded = torch.load(file, *args, **{**kwargs, "weights_only": True})
         try:
             loaded = plain(loaded)
             swollen = swollen_tensor(loaded)
@@ -47,7 +50,7 @@ def patching(module):
                 raise refused(f"{swollen[0]!r:.80}, a tensor of size {swollen[1]} with fewer numbers")
         except UnpicklingError as error:  # the other fix, which names the file, is the inner one
             path = os.fspath(getattr(file, "name", file))
-            raise named(path, fault(path, error)) from error
+            raise named(path, error) from error
         return loaded
 
     module.torch = shadow(torch, load=load)

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from fairseq_compat.shadow import shadow
 
 REASON = "with --cpu fairseq counts GPUs and starts no process; workers of processes start slowly"
+BROKEN = r"torch\.cuda\.device_count\(\)"
 
 
 def needed() -> bool:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 REASON = "the thread that reads ahead is cut off at exit: abort, exit status 134"
+BROKEN = r"class BackgroundConsumer\("
 #: what one example may take to be read; after that the exit is as it was without the fix
 SECONDS = 10.0
 

@@ -5,8 +5,8 @@ Symptom: a checkpoint that was cut short, is empty, or is another kind of file e
     'best_loss'`` and the like, without its name.
 Versions: all; the errors are those of torch 2.13.
 Where: fairseq/checkpoint_utils.py:315 and :878, the only ``torch.load`` of that module.
-Remedy: an ``UnpicklingError`` that names the file, says what is wrong with it and what to do. What torch's allow-list
-    refuses is refused as before.
+Remedy: an ``UnpicklingError`` that names the file, says what is wrong with it and what to do: one thing for a damaged
+    file, another for a type that torch's allow-list refuses, as before.
 Upstream: not reported.
 Can go: with a fairseq that does this.
 """
@@ -21,6 +21,7 @@ from fairseq_compat.plain_data import is_whole_zip, refused_in
 from fairseq_compat.shadow import shadow
 
 REASON = "errors about broken checkpoints do not name the file"
+BROKEN = r"torch\.load\("
 
 ZIP = b"PK\x03\x04"  # what torch.save writes since 1.6
 PICKLE = b"\x80\x02"  # what it wrote before
@@ -34,7 +35,7 @@ def fault(path: str, error: Exception) -> str:
     """What is wrong with a file that torch did not load."""
     refused = refused_in(error)
     if refused:
-        return f"it holds {refused}, which is not plain data and could execute code; or the file is damaged"
+        return f"it holds {refused}, which is not plain data and could execute code (or the file is damaged)"
     with open(path, "rb") as file:
         start = file.read(4)
     if not start:
@@ -46,12 +47,20 @@ def fault(path: str, error: Exception) -> str:
     return "this is another kind of file"
 
 
-def named(path: str, problem: str) -> pickle.UnpicklingError:
-    """The error, with its remedy."""
-    return pickle.UnpicklingError(
-        f"checkpoint {path} cannot be loaded: {problem}. Give another file, such as an earlier checkpoint of the same "
-        "folder, or write this one anew"
-    )
+ANEW = "Give another file, such as an earlier checkpoint of the same folder, or write this one anew"
+#: what is refused is refused in all checkpoints of a training
+WITHOUT_IT = (
+    "Other checkpoints of this training hold it, too. Take it out where it is made: state_dict() of the task or model "
+    "should return tensors, numbers, words, lists and dictionaries; whoever trusts the file can save it again without"
+)
+
+
+def named(path: str, problem: Exception | str) -> pickle.UnpicklingError:
+    """The error, with its remedy; problem: of torch, or in words."""
+    words, remedy = str(problem), ANEW
+    if isinstance(problem, Exception):
+        words, remedy = fault(path, problem), WITHOUT_IT if refused_in(problem) else ANEW
+    return pickle.UnpicklingError(f"checkpoint {path} cannot be loaded: {words}. {remedy}")
 
 
 def lacking(state) -> str | None:
@@ -70,16 +79,15 @@ def patching(module):
 
     def load(file, *args, **kwargs):
         path = os.fspath(getattr(file, "name", file))
-        cause = None
         try:
             state = torch.load(file, *args, **kwargs)
-            problem = lacking(state)
         except MemoryError:
             raise
         except Exception as error:  # a damaged pickle can raise anything
-            problem, cause = fault(path, error), error
+            raise named(path, error) from error
+        problem = lacking(state)
         if problem:
-            raise named(path, problem) from cause
+            raise named(path, problem)
         return state
 
     module.torch = shadow(torch, load=load)

@@ -1,0 +1,42 @@
+"""An evaluation in which no token was scored.
+
+Symptom: ``fairseq-eval-lm`` on a text without a token that can be scored (all sentences skipped, or a ``--shard-id``
+    without one) prints ``Loss (base 2): 0.0000, Perplexity: 1.00`` and exits with 0.
+Versions: all.
+Where: fairseq_cli/eval_lm.py:188.
+Remedy: an error that says so and what to look at.
+Upstream: not reported.
+Can go: with a fairseq that does this.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import contextmanager
+
+REASON = "a perplexity of 1.00 over no token at all looks like a result"
+BROKEN = r"if count > 0 else 0"
+MENDED = r"def eval_lm\("
+
+
+def needed() -> bool:
+    return True
+
+
+@contextmanager
+def patching(module):
+    yield
+    original = module.eval_lm
+
+    @functools.wraps(original)
+    def eval_lm(*args, **kwargs):
+        results = original(*args, **kwargs)
+        if results["loss"] == 0:  # the sum of no numbers: every token costs something
+            raise ValueError(
+                "no token was evaluated, so there is no perplexity: look whether the split of --gen-subset has text, "
+                "whether its sentences fit into --max-tokens and --max-target-positions, and at --num-shards and "
+                "--shard-id"
+            )
+        return results
+
+    module.eval_lm = eval_lm
