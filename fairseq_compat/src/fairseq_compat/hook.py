@@ -34,12 +34,16 @@ FIXES = {
     "fairseq.data.indexed_dataset": ("empty_data",),
     "fairseq.tasks.sentence_prediction": ("checked_labels",),
     "fairseq.tasks.translation_from_pretrained_bart": ("pretrained_bart_options",),
-    "fairseq.scoring.bleu": ("empty_hypotheses",),
+    "fairseq.scoring.bleu": ("empty_hypotheses", "uncompiled_bleu"),
     "fairseq_cli.eval_lm": ("empty_evaluations",),
     "fairseq.data.token_block_dataset": ("numpy_aliases",),
     "fairseq.data.language_pair_dataset": ("numpy_aliases",),
     "fairseq.modules.dynamic_crf_layer": ("numpy_aliases",),
 }
+
+
+# compiled modules of fairseq, which modules of the same name in fairseq_compat.pure stand for where they are missing
+PURE = ("fairseq.libbleu", "fairseq.data.data_utils_fast", "fairseq.data.token_block_utils_fast")
 
 
 class FixingLoader:
@@ -73,17 +77,25 @@ class FairseqFinder:
             sys.meta_path.remove(cls)
             sys.meta_path.insert(0, cls)
         fixes = FIXES.get(name)
-        if fixes is None:
+        if fixes is None and name not in PURE:
             return None
         for finder in list(sys.meta_path):
             if finder is cls or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
+                if fixes and hasattr(spec.loader, "exec_module"):
                     spec.loader = FixingLoader(spec.loader, fixes)  # type: ignore[assignment]  # stands in for one
                 return spec
-        return None
+        return pure_spec(name) if name in PURE else None
+
+
+def pure_spec(name):
+    """The module in Python that stands for a compiled one."""
+    from importlib.util import spec_from_file_location
+    from os.path import dirname, join
+
+    return spec_from_file_location(name, join(dirname(__file__), "pure", name.rpartition(".")[2] + ".py"))
 
 
 def install():

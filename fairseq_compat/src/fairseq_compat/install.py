@@ -1,0 +1,155 @@
+"""``python -m fairseq_compat install``: fairseq, unmodified, into the environment of this interpreter.
+
+fairseq's own metadata ask for versions of hydra and omegaconf that current installers refuse, one of its compiled parts
+needs torch to be built, and it has no wheels. So: what it really needs first, then fairseq without dependencies, built
+against the torch that is here; where there is no compiler, its Python files alone (see `fairseq_compat.pure`).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+#: the release of fairseq that is installed where no other source is given
+FAIRSEQ = "fairseq==0.12.2"
+#: what builds it; numpy and torch are those of the environment
+BUILD = ("setuptools", "wheel", "cython")
+PYTHONS = ((3, 10), (3, 13))
+
+#: Runs at the start of each interpreter of the build: no compiled part reaches fairseq's own setup script.
+WITHOUT_EXTENSIONS = """
+import setuptools
+
+_setup = setuptools.setup
+
+
+def setup(**options):
+    return _setup(**{**options, "ext_modules": []})
+
+
+setuptools.setup = setup
+"""
+
+
+class InstallError(Exception):
+    """What went wrong, and what to do."""
+
+
+def missing_for_compiling() -> list[str]:
+    """Which of a C and a C++ compiler and Python's headers are not there."""
+    missing = []
+    for name in ("CC", "CXX"):
+        command = shlex.split(os.environ.get(name) or sysconfig.get_config_var(name) or name.lower())[0]
+        if shutil.which(command) is None:
+            missing.append(command)
+    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+        missing.append("Python.h")
+    return missing
+
+
+def installer() -> list[str]:
+    """The beginning of a command that installs into this environment: of pip, of uv, or of the pip that Python brings.
+
+    Raises:
+        InstallError: there is none.
+    """
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+    uv = shutil.which("uv")
+    if uv:
+        return [uv, "pip", "install", "--python", sys.executable]
+    wheels = _bundled_pip()
+    if wheels:
+        return [sys.executable, os.path.join(wheels, "pip"), "--disable-pip-version-check", "install"]
+    raise InstallError(
+        "neither pip nor uv is here: install one of them (python -m ensurepip, or your system's package)"
+    )
+
+
+def _bundled_pip() -> str | None:
+    """The wheel of pip in the standard library, from which it runs without being installed."""
+    spec = importlib.util.find_spec("ensurepip")
+    folder = Path(spec.origin).parent / "_bundled" if spec and spec.origin else Path()
+    return next((str(wheel) for wheel in folder.glob("pip-*.whl")), None)
+
+
+def requirements() -> list[str]:
+    """What fairseq really needs: the extra ``fairseq`` of this distribution."""
+    listed = importlib.metadata.requires("fairseq-compat") or []
+    return [one.partition(";")[0].strip() for one in listed if re.search(r"extra == ['\"]fairseq['\"]", one)]
+
+
+def run(command: list[str], **environment: str) -> None:
+    """Show what the command says; raise InstallError if it fails."""
+    shown = " ".join(shlex.quote(word) for word in command)
+    if subprocess.run(command, env={**os.environ, **environment}).returncode:
+        raise InstallError(f"this failed, its messages are above (no network? a full disk?): {shown}")
+
+
+def installed() -> str | None:
+    """The folder of the fairseq that this interpreter imports."""
+    from fairseq_compat.report import fairseq_folders
+
+    return next(iter(fairseq_folders()), None)
+
+
+def build(source: str, begin: list[str], compiled: bool, target: str | None) -> None:
+    """Build fairseq from a requirement or a folder of its sources, and install it without dependencies."""
+    with tempfile.TemporaryDirectory(prefix="fairseq-build-") as folder:
+        tools = os.path.join(folder, "tools")
+        run([*begin, "--quiet", "--target", tools, *BUILD])
+        if not compiled:
+            Path(tools, "sitecustomize.py").write_text(WITHOUT_EXTENSIONS, encoding="utf-8")
+        if os.path.isdir(source):  # a build writes into the folder it is given
+            copy = os.path.join(folder, "fairseq")
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns(".git", "build"), symlinks=True)
+            source = copy
+        # a cached wheel may have been built with other parts
+        uncached = ["--no-cache"] if os.path.basename(begin[0]).startswith("uv") else ["--no-cache-dir"]
+        options = ["--no-deps", "--no-build-isolation", *uncached, *(["--target", target] if target else [])]
+        paths = os.pathsep.join(filter(None, [tools, os.environ.get("PYTHONPATH")]))
+        run([*begin, *options, source], PYTHONPATH=paths)
+
+
+def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = None) -> str:
+    """Install fairseq and what it needs. Returns what was done, in a sentence.
+
+    Args:
+        source: a requirement, or a folder with fairseq's sources (a checkout stays as it is).
+        compiler: compile, where that is possible.
+        target: a folder for fairseq itself, to be put on PYTHONPATH; by default the environment's site-packages.
+
+    Raises:
+        InstallError: with the remedy.
+    """
+    first, last = (".".join(map(str, version)) for version in PYTHONS)
+    if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+        raise InstallError(
+            f"fairseq runs on Python {first} to {last}; this is {sys.version.split()[0]}: take another one"
+        )
+    if os.sep in source and not os.path.isfile(os.path.join(source, "setup.py")):
+        raise InstallError(f"{source}: no sources of fairseq (no setup.py); give the folder of a checkout")
+    begin = installer()
+    run([*begin, *requirements()])
+    before = installed()
+    if before and not target:
+        return (
+            f"there is a fairseq already: {before}. What it needs is there, too; to get another one, uninstall it first"
+        )
+    missing = missing_for_compiling() if compiler else []
+    compiled = compiler and not missing
+    build(source, begin, compiled, target)
+    done = f"fairseq is in {target or installed()}"
+    if compiled:
+        return f"{done}, compiled"
+    why = f"for compiling these are missing: {', '.join(missing)}" if missing else "as asked"
+    return f"{done}, in pure Python ({why}): the same results, slower; without Levenshtein models"
