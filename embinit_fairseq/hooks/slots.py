@@ -45,16 +45,11 @@ class Slot:
 def find_slots(model: nn.Module, task: Any) -> dict[str, Slot]:
     """Name -> slot; tables that share their parameter are one slot with several names (`Slot.tied`).
 
+    A model of several models (one for each pair of languages) has the slots of all of them, `de-en.encoder` and so on.
     A model may say itself what its slots are: `embedding_slots() -> {name: (embedding, dictionary, owner)}`.
-    Raises SlotError for a model without a table that `--embed-init` can fill.
+    Raises SlotError for a model without a table that `--embed-init` can fill, and for one with a table of words that is
+    not among its slots: all are filled, or none.
     """
-    from fairseq.models import FairseqMultiModel
-
-    if isinstance(model, FairseqMultiModel):  # its `encoder` is that of the first pair only
-        raise SlotError(
-            f"--embed-init: {type(model).__name__} has embeddings for each of {', '.join(model.models)}, which cannot "
-            "be initialised yet; drop --embed-init for this --arch"
-        )
     slots: dict[str, Slot] = {}
     for name, embedding, dictionary, owner in _candidates(model, task):
         _check(name, embedding, dictionary)
@@ -68,13 +63,37 @@ def find_slots(model: nn.Module, task: Any) -> dict[str, Slot]:
             f"--embed-init: {type(model).__name__} has no token-embedding table that can be initialised "
             "(looked for encoder.embed_tokens and decoder.embed_tokens); drop --embed-init for this --arch"
         )
+    _refuse_half(model, task, slots)
     return slots
 
 
-def _candidates(model: Any, task: Any) -> Iterator[tuple[str, Any, Any, nn.Module]]:
+def _refuse_half(model: nn.Module, task: Any, slots: dict[str, Slot]) -> None:
+    """Raise SlotError for a further table with a row for each word of a dictionary."""
+    filled = {id(slot.embedding.weight) for slot in slots.values()}
+    dictionaries = [getattr(task, f"{side}_dictionary", None) for side in ("source", "target")]
+    sizes = {len(dictionary) for dictionary in dictionaries if dictionary is not None}
+    sizes |= {slot.embedding.num_embeddings for slot in slots.values()}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and module.num_embeddings in sizes and id(module.weight) not in filled:
+            if "position" in name:  # as many positions as words
+                continue
+            raise SlotError(
+                f"--embed-init: {type(model).__name__} has a table of words, {name}, that cannot be reached beside "
+                f"{' and '.join(slots)}; a model is not filled by half: drop --embed-init for this --arch, or let the "
+                "model have embedding_slots()"
+            )
+
+
+def _candidates(model: Any, task: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any, nn.Module]]:
+    from fairseq.models import FairseqMultiModel
+
     if hasattr(model, "embedding_slots"):
         for name, (embedding, dictionary, owner) in model.embedding_slots().items():
-            yield name, embedding, dictionary, owner
+            yield prefix + name, embedding, dictionary, owner
+        return
+    if isinstance(model, FairseqMultiModel):  # its own `encoder` is that of the first pair
+        for name, one in model.models.items():
+            yield from _candidates(one, task, f"{name}.")
         return
     for side in ("encoder", "decoder"):
         part = getattr(model, side, None)
@@ -83,7 +102,7 @@ def _candidates(model: Any, task: Any) -> Iterator[tuple[str, Any, Any, nn.Modul
         # RoBERTa and its relatives keep the transformer inside their encoder
         owner = next((o for o in (part, getattr(part, "sentence_encoder", None)) if hasattr(o, "embed_tokens")), None)
         if owner is not None:
-            yield side, owner.embed_tokens, _dictionary_of(part, model, task, side), owner
+            yield prefix + side, owner.embed_tokens, _dictionary_of(part, model, task, side), owner
 
 
 def _dictionary_of(part: nn.Module, model: nn.Module, task: Any, side: str) -> Any:
