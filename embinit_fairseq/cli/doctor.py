@@ -61,7 +61,7 @@ class Finding:
 def versions() -> Iterator[Finding]:
     """Python and the packages."""
     supported = (3, 9) <= tuple(int(part) for part in platform.python_version_tuple()[:2]) <= (3, 13)
-    hint = "" if supported else "Python 3.9 - 3.13 are tried; use one of them"
+    hint = "" if supported else "Python 3.10 - 3.13 are tried; use one of them"
     yield Finding("python", "ok" if supported else "warning", platform.python_version(), hint)
     for package, lost in PACKAGES.items():
         try:

@@ -14,10 +14,9 @@ import argparse
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Callable
 
 from wikibooks.duplicates import UNITS, read_documents, repeated_units
 from wikibooks.pool import run_tasks

@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
-from typing import Callable
 
 from tqdm import tqdm
 from wikibooks.pool import run_tasks

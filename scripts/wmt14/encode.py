@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Callable
 
 from wikibooks.pool import finished_shards, run_tasks
 from wmt14.clean import SPLITS, TOKENS

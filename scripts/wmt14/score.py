@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable
 
 from wmt14.clean import moses_words
 from wmt14.testset import unescaped

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from programs import PYTHON
