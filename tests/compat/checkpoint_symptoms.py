@@ -132,6 +132,7 @@ def numbered_checkpoints() -> None:
     data, updates = torch.utils.data.TensorDataset(torch.zeros(4)), 0
     batches = iterators.EpochBatchIterator(data, list, [[at] for at in range(4)])
     trainer = SimpleNamespace(
+        task=None,
         data_parallel_rank=0,
         checkpoint_suffix="",
         should_save_checkpoint_on_current_rank=True,
