@@ -1,6 +1,5 @@
-"""Files of vectors in every format, written by hand or by the libraries that real ones are written by.
-
-A format joins the tests of all readers (test_readers.py) by a line in SOURCES.
+"""Files of vectors in every format, written by hand or by the libraries that real ones are written by, and what their
+tests share. A format joins the tests of all readers (test_readers.py) by a line in SOURCES.
 """
 
 from __future__ import annotations
@@ -9,7 +8,10 @@ import bz2
 import gzip
 import json
 import lzma
+import os
+import re
 import struct
+import tracemalloc
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
@@ -17,12 +19,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
+
+from embinit_fairseq.errors import EmbinitError, OptionError
+from embinit_fairseq.vectors import binary, fasttext_bin, npz, text_lines, word2vec_bin
+from embinit_fairseq.vectors.open import open_vectors
+from embinit_fairseq.vectors.table import Wanted
+from embinit_fairseq.vectors.text import TextVectors
 
 BERT = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 BERT += ["the", "house", "un", "##believ", "##able", "!", "##s"]
 BERT_EMBEDDING = "bert.embeddings.word_embeddings.weight"
 TEXT = ["the house is old", "für die Häuser", "the old houses are big", "日本 语 the house", "der große Hund läuft"] * 4
+MB = 1 << 20
+#: what a remedy is made of
+REMEDY = re.compile(
+    "again|unpack|name (it|the|one)|save |give |remove|choose |convert|break |check |repair|correct|another file"
+    "|copy |take |use |write |pip install|export",
+    re.IGNORECASE,
+)
 
 
 def numbers(rows: int, dim: int = 3, seed: int = 0) -> np.ndarray:
@@ -34,12 +50,73 @@ def write(path: Path, data: bytes | str) -> str:
     return str(path)
 
 
-# ---- one function a format: folder, words, (V, D) float32 -> path
+def sparse(path: Path, content: bytes, size: int) -> Path:
+    path.write_bytes(content)
+    os.truncate(path, size)
+    return path
+
+
+# ---- what is said of files that cannot be read
+
+
+def one_line(error: pytest.ExceptionInfo, path: str | Path) -> str:
+    """The message, which names the path and a remedy."""
+    message = str(error.value)
+    assert str(path) in message
+    assert "\n" not in message
+    assert len(message) < 1000
+    assert REMEDY.search(message), message
+    return message
+
+
+def refused(read: Callable, path: str | Path, most: int = 12 * MB) -> str:
+    """The error of `read`, which takes at most so many bytes of Python's and NumPy's memory."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(EmbinitError) as error:
+            read()
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+    return one_line(error, path)
+
+
+def use(path: str, format: str | None, wanted: Wanted | None = None) -> None:
+    """Read and compose; only errors of one line may come out."""
+    try:
+        reader = open_vectors(path, format)
+        table = reader.read(wanted)
+        assert table.matrix.shape == (len(table.words), reader.dim)
+        assert np.isfinite(table.matrix).all()
+        assert all(row.shape == (reader.dim,) for row in reader.compose(["houses"]).values())
+    except OptionError:
+        pass  # of compose
+    except EmbinitError as error:
+        if "\n" in str(error) or str(Path(path).parent) not in str(error):
+            raise AssertionError(f"no line that names the file: {error}") from error
+
+
+class Malicious:
+    """Its pickle makes a directory when it is executed."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.trace),)
+
+
+# ---- one function a format: words, (V, D) float32 -> bytes; in a word "\udcff" is a byte that is no text
+
+
+def encoded(word: str) -> bytes:
+    return word.encode(errors="surrogateescape")
 
 
 def text(words: list[str], matrix: np.ndarray, header: bool = False) -> bytes:
-    lines = [f"{word} {' '.join(map(str, row))}\n" for word, row in zip(words, matrix)]
-    return ((f"{len(matrix)} {matrix.shape[1]}\n" if header else "") + "".join(lines)).encode()
+    lines = [f"{len(matrix)} {matrix.shape[1]}"] * header
+    lines += [f"{word} {' '.join(map(str, row))}" for word, row in zip(words, matrix)]
+    return encoded("\n".join(lines) + "\n")
 
 
 def in_zip(content: bytes, name: str = "v.txt", method: int = zipfile.ZIP_DEFLATED) -> Callable[[Path], None]:
@@ -50,8 +127,8 @@ def in_zip(content: bytes, name: str = "v.txt", method: int = zipfile.ZIP_DEFLAT
     return pack
 
 
-def word2vec(words: list[bytes], matrix: np.ndarray, newline: bytes = b"\n", header: bytes | None = None) -> bytes:
-    rows = [word + b" " + row.astype("<f4").tobytes() + newline for word, row in zip(words, matrix)]
+def word2vec(words: list[str], matrix: np.ndarray, newline: bytes = b"\n", header: bytes | None = None) -> bytes:
+    rows = [encoded(word) + b" " + row.astype("<f4").tobytes() + newline for word, row in zip(words, matrix)]
     return (header or b"%d %d\n" % matrix.shape) + b"".join(rows)
 
 
@@ -62,11 +139,11 @@ def fasttext_head(dim: int, words: int, bucket: int, minn: int = 2, maxn: int = 
     return struct.pack("<2i12id3i2q", *magic, *args, 1e-4, *counts)
 
 
-def fasttext(words: list[bytes], matrix: np.ndarray, pairs: tuple = (), quantised: bool = False, **options) -> bytes:
+def fasttext(words: list[str], matrix: np.ndarray, pairs: tuple = (), quantised: bool = False, **options) -> bytes:
     """A file as fastText writes it: head, dictionary, kept buckets, flag, matrix (of words, then buckets)."""
     bucket = options.pop("bucket", len(matrix) - len(words))
     content = fasttext_head(matrix.shape[1], len(words), bucket, **options)
-    content += b"".join(word + b"\0" + struct.pack("<qb", 7, 0) for word in words)
+    content += b"".join(encoded(word) + b"\0" + struct.pack("<qb", 7, 0) for word in words)
     content += (b"__label__x\0" + struct.pack("<qb", 7, 1)) * max(0, options.get("labels", 0))
     content += b"".join(struct.pack("<2i", *pair) for pair in pairs)
     return content + struct.pack("<?2q", quantised, *matrix.shape) + matrix.astype("<f4").tobytes()
@@ -117,10 +194,6 @@ def _npz(save: Callable) -> Callable[[Path, list[str], np.ndarray], str]:
     return make
 
 
-def _encoded(words: list[str]) -> list[bytes]:
-    return [word.encode() for word in words]
-
-
 def _huggingface(folder: Path, words: list[str], matrix: np.ndarray) -> str:
     save_weights(folder, "shared.weight", matrix)
     write(folder / "vocab.txt", "\n".join(words) + "\n")
@@ -142,64 +215,77 @@ def _fairseq(zipped: bool) -> Callable[[Path, list[str], np.ndarray], str]:
     return make
 
 
+def _word2vec(words: list[str], matrix: np.ndarray) -> bytes:
+    return word2vec(words, matrix)[:-1]  # the last line break may be missing
+
+
+def _text_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
+    patch.setitem(TextVectors.__init__.__kwdefaults__, "chunk", size)
+
+
+def _record_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
+    patch.setattr(binary.RecordScan.__init__, "__defaults__", (size,))
+    patch.setattr(fasttext_bin, "_CHUNK", 1 + size // 16)
+
+
 @dataclass(frozen=True)
 class Source:
-    """make: writes it, returns its path. format: what it is recognised as. file: what is cut and damaged, None: the
-    path itself. repeats: can a word stand in it twice? notices: is every cut noticed? unreadable: writes one whose
-    fourth word is no text, where the format counts those. specials: rows of its own in front.
+    """make: writes it, returns its path. format: what it is recognised as.
+
+    heads: its beginnings, behind which gigabytes of nothing may stand. blocks: makes what is read at a time so small.
+    widest: the module with the largest width. sparing: the MB that one wanted row of 8 MB may take.
+    file: what is cut and damaged, None: the path itself. repeats: can a word stand in it twice? notices: is every cut
+    noticed? unreadable: are words counted that are no text? specials: rows of its own in front.
     """
 
     make: Callable[[Path, list[str], np.ndarray], str]
     format: str
+    heads: tuple[bytes, ...] = ()
+    blocks: Callable[[pytest.MonkeyPatch, int], None] = _text_blocks
+    widest: object = text_lines
+    sparing: int | None = None
     file: str | None = None
     repeats: bool = True
     notices: bool = True
-    unreadable: Callable[[Path, np.ndarray], str] | None = None
+    unreadable: bool = False
     specials: int = 0
 
 
-def _broken_lines(header: bool) -> Callable[[Path, np.ndarray], str]:
-    return lambda folder, matrix: write(
-        folder / "v.any", text([f"w{row}" for row in range(len(matrix))], matrix, header).replace(b"\nw3 ", b"\n\xff ")
-    )
-
-
-def _names_with_a_broken_one(rows: int) -> list[bytes]:
-    return [b"\xff" if row == 3 else b"w%d" % row for row in range(rows)]
-
-
-def _broken_record(make: Callable) -> Callable[[Path, np.ndarray], str]:
-    return lambda folder, matrix: write(folder / "v.any", make(_names_with_a_broken_one(len(matrix)), matrix))
-
-
-def _word2vec(words: list[str], matrix: np.ndarray) -> bytes:
-    return word2vec(_encoded(words), matrix)[:-1]  # the last line break may be missing
-
-
+_LINES = {"notices": False, "unreadable": True}
+_WORD2VEC = {"format": "word2vec_bin", "blocks": _record_blocks, "widest": word2vec_bin}
+_WORD2VEC_HEADS = b"x", b"9" * 99 + b" 3\n", b"2 65537\n", b"2 " + b"9" * 90 + b"\n", b"2 3" + b" " * 200, b"2 3\n"
+_FASTTEXT_HEADS = b"x", fasttext(["a"], numbers(1), bucket=10**9)[:99], fasttext(["a"], numbers(1), pruned=10**8)
+_NPZ = {"format": "npz", "blocks": lambda patch, size: patch.setattr(npz, "_BLOCK", size), "widest": npz}
+_FOLDER = {"format": "huggingface", "widest": None}
+_FAIRSEQ = {"format": "fairseq", "widest": None, "repeats": False, "specials": 4}
 SOURCES = {
-    "glove": Source(_bytes(text), "glove", notices=False, unreadable=_broken_lines(False)),
+    "glove": Source(_bytes(text), "glove", (b"x", b"a 1 2\nb"), **_LINES),
     "word2vec": Source(
         _bytes(lambda words, matrix: text(words, matrix, True)),
         "word2vec",
-        notices=False,
-        unreadable=_broken_lines(True),
+        (b"x", b"2 3\nb", b"999999999999999999 3\na 1 2 3\n"),
+        **_LINES,
     ),
     "gz": Source(_bytes(lambda words, matrix: gzip.compress(text(words, matrix), 1, mtime=0)), "glove"),
     "bz2": Source(_bytes(lambda words, matrix: bz2.compress(text(words, matrix, True))), "word2vec"),
     "xz": Source(_bytes(lambda words, matrix: lzma.compress(text(words, matrix), preset=0)), "glove"),
     "zip": Source(_zip, "glove"),
-    "word2vec_bin": Source(_bytes(_word2vec), "word2vec_bin", unreadable=_broken_record(word2vec)),
-    "word2vec_bin lines": Source(_bytes(lambda words, matrix: word2vec(_encoded(words), matrix, b"")), "word2vec_bin"),
-    "word2vec_bin gz": Source(_bytes(lambda words, matrix: gzip.compress(_word2vec(words, matrix), 1)), "word2vec_bin"),
+    "word2vec_bin": Source(_bytes(_word2vec), heads=_WORD2VEC_HEADS, sparing=5, unreadable=True, **_WORD2VEC),
+    "word2vec_bin lines": Source(_bytes(lambda words, matrix: word2vec(words, matrix, b"")), **_WORD2VEC),
+    "word2vec_bin gz": Source(_bytes(lambda words, matrix: gzip.compress(_word2vec(words, matrix), 1)), **_WORD2VEC),
     "fasttext_bin": Source(
-        _bytes(lambda words, matrix: fasttext(_encoded(words), matrix, maxn=0)),
+        _bytes(lambda words, matrix: fasttext(words, matrix, maxn=0)),
         "fasttext_bin",
-        unreadable=_broken_record(lambda words, matrix: fasttext(words, matrix, maxn=0)),
+        _FASTTEXT_HEADS,
+        _record_blocks,
+        widest=fasttext_bin,
+        sparing=5,
+        unreadable=True,
     ),
-    "npz": Source(_npz(np.savez), "npz"),
-    "npz compressed": Source(_npz(np.savez_compressed), "npz"),
-    "huggingface": Source(_huggingface, "huggingface", "model.safetensors"),
-    "huggingface torch": Source(_huggingface_torch, "huggingface", "pytorch_model.bin", repeats=False),
-    "fairseq": Source(_fairseq(True), "fairseq", repeats=False, specials=4),
-    "fairseq legacy": Source(_fairseq(False), "fairseq", repeats=False, specials=4),
+    "npz": Source(_npz(np.savez), heads=(b"x", b"PK\x03\x04"), **_NPZ),
+    "npz compressed": Source(_npz(np.savez_compressed), sparing=5, **_NPZ),
+    "huggingface": Source(_huggingface, file="model.safetensors", sparing=6, **_FOLDER),  # it holds the vocabulary
+    "huggingface torch": Source(_huggingface_torch, file="pytorch_model.bin", repeats=False, **_FOLDER),
+    "fairseq": Source(_fairseq(True), heads=(b"x", b"PK\x03\x04", b"\x80\x02"), **_FAIRSEQ),
+    "fairseq legacy": Source(_fairseq(False), **_FAIRSEQ),
 }

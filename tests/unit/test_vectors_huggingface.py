@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
+import shutil
 import struct
 from pathlib import Path
 
@@ -13,8 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from source_files import BERT, BERT_EMBEDDING, TEXT, bert, numbers, save_weights
-from test_readers import MB, refused, sparse, use
+from source_files import BERT, BERT_EMBEDDING, MB, TEXT, Malicious, bert, numbers, refused, save_weights, sparse, use
 
 from embinit_fairseq.errors import OptionError, VectorFileError
 from embinit_fairseq.vectors.hf_vocab import decode_bytelevel
@@ -41,59 +40,55 @@ def rows_of(read) -> dict[str, tuple]:
 # ---- weights
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=lambda dtype: str(dtype)[6:]
-)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["safetensors", "zip", "legacy"])
 def test_every_float_type_becomes_float32(tmp_path, kind, dtype):
     bert(tmp_path)
     tensor = torch.from_numpy(table(len(BERT))).to(dtype)
+    state = {BERT_EMBEDDING: tensor, "x": torch.ones(2)}
     if kind == "safetensors":
-        safetensors_torch.save_file({BERT_EMBEDDING: tensor, "x": torch.ones(2)}, tmp_path / "model.safetensors")
+        safetensors_torch.save_file(state, tmp_path / "model.safetensors")
     else:
         (tmp_path / "model.safetensors").unlink()
-        state = {BERT_EMBEDDING: tensor, "x": torch.ones(2)}
         torch.save(state, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=kind == "zip")
     read = opened(tmp_path).read(Wanted(frozenset({"##able", "the", "[CLS]"}), frozenset({"house"})))
     assert read.words == ["the", "house", "##able"]
     np.testing.assert_array_equal(read.matrix, tensor[[6, 7, 10]].float().numpy())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(f"{model}embeddings.word_embeddings.weight" for model in ("", "roberta.", "distilbert.", "electra.")),
-        *(
-            "shared.weight",
-            "model.shared.weight",
-            "encoder.embed_tokens.weight",
-            "wte.weight",
-            "transformer.wte.weight",
-        ),
-        *("model.embed_tokens.weight", "transformer.word_embeddings.weight", "gpt_neox.embed_in.weight"),
-        *("transformer.word_embedding.weight", "transformer.embeddings.weight"),
-    ],
-)
+NAMES = [f"{model}embeddings.word_embeddings.weight" for model in ("", "roberta.", "distilbert.", "electra.")]
+NAMES += "shared.weight model.shared.weight encoder.embed_tokens.weight wte.weight transformer.wte.weight".split()
+NAMES += "model.embed_tokens.weight transformer.word_embeddings.weight gpt_neox.embed_in.weight".split()
+NAMES += "transformer.word_embedding.weight transformer.embeddings.weight".split()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_known_embedding_names(tmp_path, name):
-    bert(tmp_path)
-    matrix = table(len(BERT), seed=3)
-    decoys = {"lm_head.weight": table(len(BERT), seed=4), "decoder." + name: table(len(BERT), seed=5)}
-    safetensors_numpy.save_file({name: matrix, **decoys, "bias": matrix[0]}, tmp_path / "model.safetensors")
+    matrix = bert(tmp_path)
+    decoys = {"lm_head.weight": table(13, seed=4), "decoder." + name: table(13, seed=5)}
+    save_weights(tmp_path, name, matrix, **decoys, bias=matrix[0])
     source = opened(tmp_path)
     assert source.tensor == name
     np.testing.assert_array_equal(source.read(Wanted.words(["the"])).matrix, matrix[[6]])
-    safetensors_numpy.save_file({"decoder." + name: matrix}, tmp_path / "model.safetensors")
+    save_weights(tmp_path, "decoder." + name, matrix)
     assert opened(tmp_path).tensor == "decoder." + name
 
 
-def test_names_that_are_not_known_or_not_one(tmp_path):
-    bert(tmp_path)
+def test_what_is_missing_is_named(tmp_path):
+    with pytest.raises(VectorFileError, match=r"model\.safetensors.*pytorch_model\.bin"):
+        opened(tmp_path)
+    save_weights(tmp_path, "shared.weight", table(4))
+    with pytest.raises(VectorFileError, match=r"tokenizer\.json, vocab\.txt.*save_pretrained"):
+        opened(tmp_path).read()
     save_weights(tmp_path, "mystery.weight", table(9), small=table(2), vector=table(9)[0])
     with pytest.raises(VectorFileError, match=r"mystery\.weight 9x4, small 2x4;.*\.npz"):
         opened(tmp_path)
     name = "embeddings.word_embeddings.weight"
-    safetensors_numpy.save_file({"a." + name: table(13), "b." + name: table(13)}, tmp_path / "model.safetensors")
+    save_weights(tmp_path, "a." + name, table(13), **{"b." + name: table(13)})
     with pytest.raises(VectorFileError, match=r"a\.embed.*, b\.embed.*\.npz"):
+        opened(tmp_path)
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
+    with pytest.raises(VectorFileError, match="git lfs pull"):
         opened(tmp_path)
 
 
@@ -101,46 +96,31 @@ def save_torch(state: dict, file: Path) -> None:
     torch.save({name: torch.from_numpy(value) for name, value in state.items()}, file)
 
 
-@pytest.mark.parametrize(
-    ("save", "pattern", "index"),
-    [
-        (safetensors_numpy.save_file, "model-0000{}-of-00002.safetensors", "model.safetensors.index.json"),
-        (save_torch, "pytorch_model-0000{}-of-00002.bin", "pytorch_model.bin.index.json"),
-    ],
-)
-def test_shards(tmp_path, save, pattern, index):
-    names = (pattern.format(1), pattern.format(2))
+SHARDS = [(safetensors_numpy.save_file, "model", "safetensors"), (save_torch, "pytorch_model", "bin")]
+
+
+@pytest.mark.parametrize(("save", "stem", "ending"), SHARDS)
+def test_shards(tmp_path, save, stem, ending):
+    first, second = (f"{stem}-0000{number}-of-00002.{ending}" for number in (1, 2))
     matrix = bert(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    save({"encoder.weight": table(5)}, tmp_path / names[0])
-    save({BERT_EMBEDDING: matrix}, tmp_path / names[1])
-    weight_map = {"encoder.weight": names[0], BERT_EMBEDDING: names[1]}
-    (tmp_path / index).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    np.testing.assert_array_equal(opened(tmp_path).read(Wanted.words(["!"])).matrix, matrix[[11]])
-    outside = tmp_path.parent / f"{tmp_path.name}.{names[1].rpartition('.')[2]}"
-    os.rename(tmp_path / names[1], outside)
-    with pytest.raises(VectorFileError, match=rf"{names[1]}.*again"):
-        opened(tmp_path)
-    save({"encoder.weight": table(5)}, tmp_path / names[1])
-    with pytest.raises(VectorFileError, match=rf"{BERT_EMBEDDING}.*again"):
-        opened(tmp_path)
-    for wrong in ({BERT_EMBEDDING: f"../{outside.name}"}, {BERT_EMBEDDING: 3}, {}, []):
-        (tmp_path / index).write_text(json.dumps({"weight_map": wrong}))
-        with pytest.raises(VectorFileError, match=rf"{index}.*again"):
+
+    def refused_by(name, weight_map, again=r".*again"):
+        (tmp_path / f"{stem}.{ending}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+        with pytest.raises(VectorFileError, match=name + again):
             opened(tmp_path)
-    (tmp_path / index).write_text(json.dumps({"weight_map": {"encoder.weight": names[0]}}))
-    with pytest.raises(VectorFileError, match=r"encoder\.weight 5x4"):  # of all shards
-        opened(tmp_path)
 
-
-class Malicious:
-    """Its pickle makes a directory when it is executed."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.trace),)
+    both = {"encoder.weight": first, BERT_EMBEDDING: second}
+    save({"encoder.weight": table(5)}, tmp_path / first)
+    refused_by(second, both)
+    save({"encoder.weight": table(5)}, tmp_path / second)
+    refused_by(BERT_EMBEDDING, both)
+    save({BERT_EMBEDDING: matrix}, tmp_path / second)
+    np.testing.assert_array_equal(opened(tmp_path).read(Wanted.words(["!"])).matrix, matrix[[11]])
+    outside = shutil.copy(tmp_path / second, tmp_path.parent / f"{tmp_path.name}.{ending}")
+    for wrong in ({BERT_EMBEDDING: f"../{Path(outside).name}"}, {BERT_EMBEDDING: 3}, {}, []):
+        refused_by(rf"{stem}.{ending}.index.json", wrong)
+    refused_by(r"encoder\.weight 5x4", {"encoder.weight": first}, "")  # of all shards
 
 
 def test_pickles_that_are_no_state_dict(tmp_path):
@@ -160,24 +140,13 @@ def test_pickles_that_are_no_state_dict(tmp_path):
     assert not trace.exists()
 
 
-def test_errors_name_what_was_looked_for(tmp_path):
-    with pytest.raises(VectorFileError, match=r"model\.safetensors.*pytorch_model\.bin"):
-        opened(tmp_path)
-    save_weights(tmp_path, "shared.weight", table(4))
-    with pytest.raises(VectorFileError, match=r"tokenizer\.json, vocab\.txt.*save_pretrained"):
-        opened(tmp_path).read()
-    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
-    with pytest.raises(VectorFileError, match="git lfs pull"):
-        opened(tmp_path)
-
-
-def safetensors(folder: Path, entry: object, size: int = 32, **files: bytes | str) -> Path:
-    """`entry` as the only tensor; files by their names, with `__` for the point."""
+def safetensors(folder: Path, entry: object, **files: str) -> Path:
+    """`entry` as the only tensor, and its 32 bytes; files by their names, with `__` for the point."""
     folder.mkdir(exist_ok=True)
     head = json.dumps({"__metadata__": {"a": "b"}, "shared.weight": entry}).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + bytes(size))
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + bytes(32))
     for name, content in files.items():
-        (folder / name.replace("__", ".")).write_bytes(content.encode() if isinstance(content, str) else content)
+        (folder / name.replace("__", ".")).write_text(content)
     return folder
 
 
@@ -185,16 +154,14 @@ def entry(shape: object = (4, 2), dtype: str = "F32", offsets: object = (0, 32))
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        entry(offsets=[0, 31]), entry(offsets=[1, 33]), entry(offsets=[-4, 28]), entry(offsets=[32, 0]),
-        entry(offsets=[0]), entry(offsets=["0", 32]), entry(offsets=None), entry([4, 1 << 61], offsets=[0, 1 << 65]),
-        entry([4, -2]), entry([4, 0], offsets=[0, 0]), entry([8]), entry([4, 2.0]), entry([4, True]),
-        entry(dtype="I32"), entry(dtype=[]), [], None, entry(dtype="F16"),
-    ],
-    ids=range(18),
-)  # fmt: skip
+OFFSETS = [0, 31], [1, 33], [-4, 28], [32, 0], [0], ["0", 32], None
+SHAPES = [4, -2], [8], [4, 2.0], [4, True]
+TYPES = "I32", [], "F16"
+WRONG = [*(entry(offsets=offsets) for offsets in OFFSETS), *map(entry, SHAPES), *(entry(dtype=kind) for kind in TYPES)]
+WRONG += [entry([4, 1 << 61], offsets=[0, 1 << 65]), entry([4, 0], offsets=[0, 0]), [], None]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
 def test_headers_of_safetensors(tmp_path, wrong):
     assert opened(safetensors(tmp_path, entry())).dim == 2
     refused(lambda: opened(safetensors(tmp_path, wrong)), tmp_path / "model.safetensors")
@@ -300,11 +267,13 @@ def test_t5_with_padded_rows_and_extra_ids(tmp_path):
     size = trained.get_piece_size()
     matrix = table(size + 20)
     save_weights(tmp_path, "shared.weight", matrix)
-    special = {"eos_token": {"content": "</s>"}, "unk_token": "<unk>", "pad_token": "<pad>"}
-    (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
-    (tmp_path / "added_tokens.json").write_text(json.dumps({"<extra_id_0>": size + 1}))
     decoder = {str(size + 2): {"content": "<extra_id_1>"}, "x": {"content": "no"}, "3": {"content": "taken"}, "9": []}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+    for name, content in {
+        "special_tokens_map": {"eos_token": {"content": "</s>"}, "unk_token": "<unk>", "pad_token": "<pad>"},
+        "added_tokens": {"<extra_id_0>": size + 1},
+        "tokenizer_config": {"added_tokens_decoder": decoder},
+    }.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
     source = opened(tmp_path)
     read = source.read()
     assert read.origin.markers == "sentencepiece"
@@ -312,13 +281,11 @@ def test_t5_with_padded_rows_and_extra_ids(tmp_path):
     expected |= {"<extra_id_0>": tuple(matrix[size + 1]), "<extra_id_1>": tuple(matrix[size + 2])}
     assert rows_of(read) == expected
     specials = {role: tuple(row) for role, row in read.specials.items()}
-    assert specials == {"pad": tuple(matrix[0]), "eos": tuple(matrix[1]), "unk": tuple(matrix[2])}
-    rows = trained.encode("Häuserhund")
-    assert 2 not in rows
+    assert specials == {role: tuple(matrix[row]) for row, role in enumerate(("pad", "eos", "unk"))}
     composed = source.compose(["Häuserhund", "🦑x", "\udc80"])
-    np.testing.assert_allclose(composed["Häuserhund"], matrix[rows].mean(axis=0), rtol=1e-5)
-    known = [row for row in trained.encode("🦑x") if row != 2]
-    np.testing.assert_allclose(composed["🦑x"], matrix[known].mean(axis=0), rtol=1e-5)
+    for word in ("Häuserhund", "🦑x"):
+        known = [row for row in trained.encode(word) if row != 2]
+        np.testing.assert_allclose(composed[word], matrix[known].mean(axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("model_type", ["xlm-roberta", "mbart"])
@@ -332,12 +299,9 @@ def test_rows_of_models_that_were_fairseqs(tmp_path, model_type):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     read = opened(tmp_path).read()
     # transformers: <s> 0, <pad> 1, </s> 2, <unk> 3, piece n of the model (from 3 on) in row n + 1, <mask> last
-    pieces = {trained.id_to_piece(piece): tuple(matrix[piece + 1]) for piece in range(3, size)}
-    assert rows_of(read) == pieces
-    np.testing.assert_array_equal(read.specials["pad"], matrix[1])
-    assert ("mask" in read.specials) == (model_type == "xlm-roberta")
-    if model_type == "xlm-roberta":
-        np.testing.assert_array_equal(read.specials["mask"], matrix[size + 1])
+    assert rows_of(read) == {trained.id_to_piece(piece): tuple(matrix[piece + 1]) for piece in range(3, size)}
+    assert tuple(read.specials["pad"]) == tuple(matrix[1])
+    assert tuple(read.specials.get("mask", ())) == (tuple(matrix[size + 1]) if model_type == "xlm-roberta" else ())
 
 
 def test_unigram_tokenizer_json(tmp_path):
@@ -359,46 +323,26 @@ def test_unigram_tokenizer_json(tmp_path):
         np.testing.assert_allclose(source.compose([word])[word], matrix[rows].mean(axis=0), rtol=1e-6)
 
 
+A = {"vocab": {"a": 0}}
+
+
 @pytest.mark.parametrize(
-    ("tokenizer", "markers"),
+    ("model", "others", "markers"),
     [
-        ({"model": {"type": "WordLevel", "vocab": {"a": 0, "▁b": 1}}}, "none"),
-        ({"model": {"type": "BPE", "vocab": {"a": 0, "▁b": 1}}}, "sentencepiece"),
-        ({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}}}, "auto"),
-        ({"model": {"type": "BPE", "vocab": {"a": 0}}, "decoder": {"x": [{"type": "Metaspace"}]}}, "sentencepiece"),
-        ({"model": {"type": "BPE", "vocab": {"a": 0}}, "pre_tokenizer": {"type": "ByteLevel"}}, "bytelevel"),
-        ({"model": {"type": "WordPiece", "vocab": {"a": 0}}}, "wordpiece"),
-        ({"model": {"type": "WordPiece", "vocab": {"a": 0}, "continuing_subword_prefix": "@"}}, "auto"),
+        ({"type": "WordLevel", "vocab": {"a": 0, "▁b": 1}}, {}, "none"),
+        ({"type": "BPE", "vocab": {"a": 0, "▁b": 1}}, {}, "sentencepiece"),
+        ({"type": "BPE", "vocab": {"a": 0, "b": 1}}, {}, "auto"),
+        ({"type": "BPE", **A}, {"decoder": {"x": [{"type": "Metaspace"}]}}, "sentencepiece"),
+        ({"type": "BPE", **A}, {"pre_tokenizer": {"type": "ByteLevel"}}, "bytelevel"),
+        ({"type": "WordPiece", **A}, {}, "wordpiece"),
+        ({"type": "WordPiece", **A, "continuing_subword_prefix": "@"}, {}, "auto"),
     ],
 )
-def test_how_a_tokenizer_spells_pieces(tmp_path, tokenizer, markers):
+def test_how_a_tokenizer_spells_pieces(tmp_path, model, others, markers):
     save_weights(tmp_path, "shared.weight", table(4))
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model, **others}))
     assert opened(tmp_path).read().origin.markers == markers
-
-
-@pytest.mark.parametrize(
-    "word", ["unbelievable", "UNBELIEVABLE!", "houses", "Ünbelievable", "the house", "qqq", "housex", "", "s"]
-)
-def test_wordpiece_cuts_as_the_library_does(tmp_path, word):
-    matrix = bert(tmp_path)
-    reference = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
-    rows = [row for row in reference.encode(word, add_special_tokens=False).ids if row != BERT.index("[UNK]")]
-    composed = opened(tmp_path).compose([word])
-    assert set(composed) == ({word} if rows else set())
-    if rows:
-        np.testing.assert_allclose(composed[word], matrix[rows].mean(axis=0), rtol=1e-6)
-
-
-def test_a_cased_vocabulary_is_not_lower_cased(tmp_path):
-    bert(tmp_path, vocabulary=[*BERT, "Haus"])
-    assert opened(tmp_path).compose(["The", "Hauss"]).keys() == {"Hauss"}
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    assert opened(tmp_path).compose(["The"]).keys() == {"The"}
-
-
-def test_pieces_without_a_tokenizer_cannot_compose(tmp_path):
-    save_weights(tmp_path, "model.shared.weight", table(4))
+    (tmp_path / "tokenizer.json").unlink()  # pieces without a tokenizer cannot compose
     (tmp_path / "vocab.json").write_text('{"<pad>": 0, "▁the": 1, "s": 2, "</s>": 3}')
     assert opened(tmp_path).read().origin.markers == "sentencepiece"
     with pytest.raises(OptionError, match=r"tokenizer\.json"):
@@ -406,6 +350,21 @@ def test_pieces_without_a_tokenizer_cannot_compose(tmp_path):
     save_weights(tmp_path, "shared.weight", table(3))
     with pytest.raises(VectorFileError, match=r"vocab\.json.*save_pretrained"):
         opened(tmp_path).read()
+
+
+def test_wordpiece_cuts_as_the_library_does(tmp_path):
+    matrix = bert(tmp_path)
+    reference, source = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True), opened(tmp_path)
+    for word in ("unbelievable", "UNBELIEVABLE!", "houses", "Ünbelievable", "the house", "qqq", "housex", "", "s"):
+        rows = [row for row in reference.encode(word, add_special_tokens=False).ids if row != BERT.index("[UNK]")]
+        composed = source.compose([word])
+        assert set(composed) == ({word} if rows else set())
+        if rows:
+            np.testing.assert_allclose(composed[word], matrix[rows].mean(axis=0), rtol=1e-6)
+    bert(tmp_path, vocabulary=[*BERT, "Haus"])  # a cased vocabulary
+    assert opened(tmp_path).compose(["The", "Hauss"]).keys() == {"Hauss"}
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert opened(tmp_path).compose(["The"]).keys() == {"The"}
 
 
 # ---- damaged, and bombs
@@ -440,34 +399,27 @@ def test_strange_tokenizers_are_read_or_refused(tmp_path, content, data):
     [("7" * 100_000, "a number with thousands"), ("[" * 100_000, "nested too deeply"), ("1e999", "has the row inf")],
 )
 def test_numbers_and_nesting_without_end(tmp_path, number, reason):
-    path = safetensors(tmp_path / "model", entry(), tokenizer__json=TOKENIZER % number)
+    path = safetensors(tmp_path, entry(), tokenizer__json=TOKENIZER % number)
     assert reason in refused(opened(path).read, path / "tokenizer.json")
-    for name in ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
-        path = safetensors(tmp_path / name, entry(), tokenizer__json=TOKENIZER % 1)
-        (path / name).write_text(TOKENIZER % number)
-        if reason != "has the row inf":
+    if reason != "has the row inf":
+        (path / "tokenizer.json").write_text(TOKENIZER % 1)
+        for name in ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+            (path / name).write_text(TOKENIZER % number)
             assert reason in refused(opened(path).read, path / name)
-    path = safetensors(tmp_path / "index", entry())
-    (path / "model.safetensors").unlink()
-    (path / "model.safetensors.index.json").write_text(TOKENIZER % number)
+            (path / name).unlink()
+    (path / "model.safetensors").rename(path / "model.safetensors.index.json").write_text(TOKENIZER % number)
     refused(lambda: opened(path), path / "model.safetensors.index.json")
 
 
-@pytest.mark.parametrize(
-    ("name", "beside"),
-    [
-        *((name, ()) for name in ("tokenizer.json", "vocab.json", "spiece.model", "vocab.txt")),
-        *(("config.json", ("vocab__txt",)), ("merges.txt", ("vocab__json",))),
-    ],
-)
+ALONE = [(name, {}) for name in ("tokenizer.json", "vocab.json", "spiece.model", "vocab.txt")]
+BESIDE = [("config.json", {"vocab__txt": "a\nb\n"}), ("merges.txt", {"vocab__json": '{"a": 0, "\\u0120b": 1}'})]
+
+
+@pytest.mark.parametrize(("name", "beside"), [*ALONE, *BESIDE])
 def test_files_that_are_larger_than_they_may_be(tmp_path, name, beside):
     """Sparse ones: a tokenizer belongs to a matrix, whose rows say how much there can be."""
-    files = {"vocab__txt": "a\nb\n", "vocab__json": '{"a": 0, "\\u0120b": 1}'}
-    path = safetensors(tmp_path, entry(), **{key: files[key] for key in beside})
+    path = safetensors(tmp_path, entry(), **beside)
     sparse(path / name, b"", 1 << 33)
     refused(lambda: (opened(path).read(), opened(path).compose(["ab"])), path / name, most=64 * MB)
-
-
-def test_more_tokens_than_rows(tmp_path):
-    path = safetensors(tmp_path, entry(), vocab__txt="token\n" * 100_000)
+    path = safetensors(tmp_path / "lines", entry(), vocab__txt="token\n" * 100_000)
     assert ":5: more lines than" in refused(opened(path).read, path / "vocab.txt")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import itertools
 import re
 from decimal import Decimal
 
@@ -108,45 +110,22 @@ def test_lines_by_hand(tmp_path, content, wanted, expected, counted):
     assert (table.origin.rows, table.origin.duplicates, table.origin.broken_lines) == counted
 
 
-def test_dimension_resolves_doubt(tmp_path):
-    """All words end in a number: only the expected width tells it from the vector."""
-    path = write(tmp_path / "v.txt", "page 1 0.5 0.5\npage 2 0.25 0.5\na 1 2\n")
-    assert open_vectors(path).dim == 3
-    assert open_vectors(path, dim=2).read().words == ["page 1", "page 2", "a"]
-
-
-@pytest.mark.data
-@pytest.mark.parametrize(
-    ("name", "dim"),
-    [("glove.6B.50d.subset", 50), ("glove.840B.300d.subset", 300), ("word2vec.googlenews.300d.top1000", 300)],
-)
-def test_genuine_vectors_equal_the_naive_reader(data_dir, name, dim):
-    """Their first lines: what follows is the same again."""
-    path = data_dir / "vectors" / f"{name}.txt.gz"
-    reader = open_vectors(path)
-    assert (reader.format, reader.dim) == ("glove", dim)
-    lines = gzip.decompress(path.read_bytes()).split(b"\n")[:1500]
-    expected = naive(b"\n".join(lines), dim)
-    assert_table(reader.read(Wanted.words(expected)), expected)
-
-
 # ---- what is wrong with it
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n", b"  \n", gzip.compress(b"", mtime=0)])
 @pytest.mark.parametrize("format", [None, "glove", "word2vec"])
-def test_empty_file(tmp_path, content, format):
-    with pytest.raises(VectorFileError, match=r"v.txt: the file is empty"):
-        open_vectors(write(tmp_path / "v.txt", content), format)
+def test_empty_file(tmp_path, format):
+    for content in (b"", b"\n\n", b"  \n", gzip.compress(b"", mtime=0)):
+        with pytest.raises(VectorFileError, match=r"v.txt: the file is empty"):
+            open_vectors(write(tmp_path / "v.txt", content), format)
 
 
 @pytest.mark.parametrize("tail", ["z 1 2", "z 1 2\n", "z", "z 1 2 -", "z 1 2 1e-", "z 1 2\n\n"])
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("wanted", [None, Wanted.words("a")], ids=["all", "some"])
-def test_truncated_last_line(tmp_path, tail, strict, wanted):
+def test_truncated_last_line(tmp_path, tail):
     path = write(tmp_path / "v.txt", "a 1 2 3\n" * 20 + tail)
-    with pytest.raises(VectorFileError, match=r"v.txt:21: .*Download it again"):
-        open_vectors(path, strict=strict).read(wanted)
+    for strict, wanted in itertools.product((False, True), (None, Wanted.words("a"))):
+        with pytest.raises(VectorFileError, match=r"v.txt:21: .*Download it again"):
+            open_vectors(path, strict=strict).read(wanted)
 
 
 @pytest.mark.parametrize(
@@ -156,19 +135,19 @@ def test_truncated_last_line(tmp_path, tail, strict, wanted):
         ("2 3\na 1 2\nb 3 4\n", None, r"v.txt:1: .* 3 numbers a line, .* 2.*correct its header"),
         ("a 1 2\nb 3 4\n", "word2vec", r"v.txt:1: .*--embed-init-format glove"),
         ("5 2\n", None, "--embed-init-format"),
-        ("this is a sentence\nand another one\n", None, r"not recognised.*--embed-init-format"),
-        ("this is a sentence\nand another one\n", "glove", "--embed-init-format"),
+        *(("this is a sentence\nand another one\n", format, "--embed-init-format") for format in (None, "glove")),
         ("x 1 y\n" * 3 + "a 1 2\n", None, r"3 of 4 lines .*--embed-init-format"),
     ],
 )
-def test_headers_and_rows_that_disagree(tmp_path, content, format, message):
+def test_headers_and_rows_that_disagree(tmp_path, caplog, content, format, message):
     with pytest.raises(VectorFileError, match=message):
         open_vectors(write(tmp_path / "v.txt", content), format).read()
-
-
-def test_more_rows_than_announced_are_read(tmp_path, caplog):
     assert open_vectors(write(tmp_path / "v.txt", "1 2\na 1 2\nb 3 4\n")).read().words == ["a", "b"]
     assert "announces 1 row, read 2" in caplog.text
+    # all words end in a number: only the expected width tells it from the vector
+    path = write(tmp_path / "v.txt", "page 1 0.5 0.5\npage 2 0.25 0.5\na 1 2\n")
+    assert open_vectors(path).dim == 3
+    assert open_vectors(path, dim=2).read().words == ["page 1", "page 2", "a"]
 
 
 GOOD = [f"w{i} {i}.5 0.25 -1.0" for i in range(1200)]
@@ -176,11 +155,7 @@ GOOD = [f"w{i} {i}.5 0.25 -1.0" for i in range(1200)]
 
 @pytest.mark.parametrize(
     ("line", "reason"),
-    [
-        ("w3 1 2", "3 fields instead of 4"),
-        ("w3 1 x 2", "is no number"),
-        ("w3 1.5 2.5 ", "3 fields instead of 4"),
-    ],
+    [("w3 1 2", "3 fields instead of 4"), ("w3 1 x 2", "is no number"), ("w3 1.5 2.5 ", "3 fields instead of 4")],
 )
 def test_a_few_broken_lines_are_counted_or_refused(tmp_path, line, reason, caplog):
     path = write(tmp_path / "v.txt", "\n".join([*GOOD[:3], line, *GOOD[4:]]) + "\n")
@@ -188,8 +163,7 @@ def test_a_few_broken_lines_are_counted_or_refused(tmp_path, line, reason, caplo
         caplog.clear()
         table = open_vectors(path).read(wanted)
         assert (len(table.words), table.origin.broken_lines, table.origin.rows) == (count, 1, 1199)
-        assert "1 broken line ignored: line 4 (" in caplog.text
-        assert reason in caplog.text
+        assert re.search(rf"1 broken line ignored: line 4 \(.*{reason}", caplog.text)
     with pytest.raises(VectorFileError, match=rf"v.txt:4: .*{reason}.*--embed-init-strict"):
         open_vectors(path, strict=True).read(Wanted.words(["w1"]))
 
@@ -197,7 +171,7 @@ def test_a_few_broken_lines_are_counted_or_refused(tmp_path, line, reason, caplo
 @pytest.mark.parametrize(
     ("good", "broken", "tolerated"), [(4, 1, False), (19, 1, True), (300, 10, True), (300, 11, False), (2000, 20, True)]
 )
-def test_how_many_broken_lines_are_a_few(tmp_path, good, broken, tolerated):
+def test_how_many_broken_lines_are_a_few(tmp_path, monkeypatch, good, broken, tolerated):
     content = "".join(f"w{n} 1 2\n" for n in range(good - 1)) + "short 1\n" * broken + "last 1 2\n"
     reader = open_vectors(write(tmp_path / "v.txt", content))
     if tolerated:
@@ -206,19 +180,15 @@ def test_how_many_broken_lines_are_a_few(tmp_path, good, broken, tolerated):
         named = ", ".join(f"{good + at} \\(" + ".*" for at in range(min(broken, 5)))
         with pytest.raises(VectorFileError, match=rf"v.txt:{good}: {broken} of {good + broken} lines? .*{named}"):
             reader.read()
-
-
-def test_a_file_that_is_mostly_broken_is_not_read_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_lines, "_HOPELESS", 100)
+    monkeypatch.setattr(text_lines, "_HOPELESS", 100)  # it is not read to its end
     path = write(tmp_path / "v.txt", "a 1 2\n" * 100 + "a 1 x\n" * 1000)
     with pytest.raises(VectorFileError, match=r"v.txt:20\d: 101 of the lines so far.*--embed-init-format"):
         open_vectors(path).read()
 
 
-@pytest.mark.parametrize("number", ["nan", "NaN", "inf", "-Infinity", "1e39"])
-@pytest.mark.parametrize("gap", [" ", "  "])
-def test_nan_and_infinity_are_named_with_their_line(tmp_path, number, gap):
-    path = write(tmp_path / "v.txt", f"a 1 2\nbad 1{gap}{number}\nb 3 4\n")
+@pytest.mark.parametrize("number", [" nan", "  NaN", " inf", "  -Infinity", " 1e39"])
+def test_nan_and_infinity_are_named_with_their_line(tmp_path, number):
+    path = write(tmp_path / "v.txt", f"a 1 2\nbad 1{number}\nb 3 4\n")
     for strict, wanted in ((False, ["bad"]), (True, ["a"])):  # strict: of rows that are not wanted, too
         with pytest.raises(VectorFileError, match=r"v.txt:2: .*'bad'.*Delete the line"):
             open_vectors(path, strict=strict).read(Wanted.words(wanted))
@@ -226,12 +196,13 @@ def test_nan_and_infinity_are_named_with_their_line(tmp_path, number, gap):
 
 def test_wide_rows_for_many_words(tmp_path):
     """Which rows are wanted is known before which of them are there: the table must not begin as large as all."""
-    path = write(tmp_path / "v.txt", (b"w0" + 60_000 * b" 1" + b"\n") * 2)
-    wanted = Wanted.words(f"w{number}" for number in range(50_000))
-    reader = open_vectors(path)
-    assert reader._capacity(wanted) * 60_000 * 4 <= 64 << 20
+    numbers = [" 1"] * 30 + [" 1.2345678"] * 10  # two batches, the second of fewer and longer numbers
+    path = write(tmp_path / "v.txt", "".join(f"w{row}{number * 1000}\n" for row, number in enumerate(numbers)))
+    reader, wanted = open_vectors(path), Wanted.words(f"w{number}" for number in range(50_000))
+    assert reader._capacity(wanted) * 1_000 * 4 <= 64 << 20
     assert reader._capacity(None) == 1
-    assert reader.read(wanted).matrix.shape == (1, 60_000)
+    for filter_ in (None, wanted):
+        assert_bits_equal(reader.read(filter_).matrix, np.repeat(floats(numbers), 1000))
 
 
 @pytest.mark.parametrize("blank", [b"\n", b" \n", b"\t \r\n"])
@@ -239,11 +210,11 @@ def test_blank_lines(tmp_path, monkeypatch, blank):
     monkeypatch.setattr(bounded, "MOST_BLANK_LINES", 100)
     good = "".join(f"w{number} 1 2 3\n" for number in range(30)).encode()
     for wanted, count in ((None, 30), (Wanted.words(["w1"]), 1)):
-        path = write(tmp_path / "v.txt", good + blank * 100 + good)
-        assert len(open_vectors(path).read(wanted).words) == count
-        path = write(tmp_path / "v.txt", good + blank * 10_000 + good)
-        with pytest.raises(VectorFileError, match=r"v.txt:131: 101 of the lines .*remove them"):
-            open_vectors(path).read(wanted)
+        for blanks in (100, 10_000):
+            path = write(tmp_path / "v.txt", good + blank * blanks + good)
+            said = pytest.raises(VectorFileError, match=r"v.txt:131: 101 of the lines .*remove them")
+            with contextlib.nullcontext() if blanks == 100 else said:
+                assert len(open_vectors(path).read(wanted).words) == count
 
 
 # ---- sub-words
@@ -260,10 +231,8 @@ def test_blank_lines(tmp_path, monkeypatch, blank):
 )
 def test_pieces_are_cut_longest_first_and_averaged(tmp_path, lines, surface, rows):
     for head in ("", f"{len(lines)} 2\n"):
-        reader = open_vectors(write(tmp_path / "v.txt", head + "\n".join(lines) + "\n"))
-        composed = reader.compose([surface, "ω"])
-        assert list(composed) == [surface]
-        assert composed[surface].dtype == np.float32
+        composed = open_vectors(write(tmp_path / "v.txt", head + "\n".join(lines) + "\n")).compose([surface, "ω"])
+        assert (list(composed), composed[surface].dtype) == ([surface], np.float32)
         np.testing.assert_allclose(composed[surface], [np.mean(rows), 0], rtol=1e-6)
 
 
@@ -302,52 +271,45 @@ def floats(tokens: list[str]) -> np.ndarray:
         return np.array([np.float32(float(token)) for token in tokens], np.float32)
 
 
-@settings(max_examples=70, deadline=None)
-@given(st.lists(TOKENS, min_size=1, max_size=25), st.sampled_from([1, 1, 70, 200]))
-def test_any_spelling_equals_float(tokens, copies):
-    """Above a number of unusual tokens the array path for long fractions is taken."""
+def assert_parsed(tokens: list[str], copies: int = 1) -> None:
     values, regular = RowParser(len(tokens)).parse([" ".join(tokens).encode()] * copies)
     assert regular.all()
     assert_bits_equal(values, np.tile(floats(tokens), copies))
 
 
-@pytest.mark.parametrize("digits", range(1, 18))
-def test_every_fraction_length_equals_float(digits):
-    drawn = np.random.default_rng(digits).integers(0, 10**digits, 1000)
-    tokens = [f"{'-' * (i % 2)}{i % 10}.{number:0{digits}d}" for i, number in enumerate(drawn.tolist())]
-    values, regular = RowParser(1000).parse([" ".join(tokens).encode()])
-    assert regular.all()
-    assert_bits_equal(values, floats(tokens))
+@settings(max_examples=70, deadline=None)
+@given(st.lists(TOKENS, min_size=1, max_size=25), st.sampled_from([1, 1, 70, 200]))
+def test_any_spelling_equals_float(tokens, copies):
+    """Above a number of unusual tokens the array path for long fractions is taken."""
+    assert_parsed(tokens, copies)
+
+
+def test_every_fraction_length_equals_float():
+    for digits in range(1, 18):
+        drawn = np.random.default_rng(digits).integers(0, 10**digits, 500)
+        assert_parsed([f"{'-' * (i % 2)}{i % 10}.{number:0{digits}d}" for i, number in enumerate(drawn.tolist())])
 
 
 def test_numbers_near_the_middle_of_two_float32_equal_float():
     """Rounding the decimal at once would differ; 17 digits are more than float64 holds."""
     low = np.random.default_rng(1).uniform(4, 8, 500).astype(np.float32)
     middle = [(Decimal(float(a)) + Decimal(float(b))) / 2 for a, b in zip(low, np.nextafter(low, np.float32(9)))]
-    tokens = [f"{number:.16f}" for number in middle]
     one = (1 + float(np.nextafter(np.float32(1), np.float32(2)))) / 2
-    tokens += [repr(one), f"{one:.20f}", f"{one:.15f}", f"{one:.17f}1"]
-    values, regular = RowParser(len(tokens)).parse([" ".join(tokens).encode()])
-    assert regular.all()
-    assert_bits_equal(values, floats(tokens))
+    assert_parsed([*(f"{number:.16f}" for number in middle), repr(one), f"{one:.20f}", f"{one:.15f}", f"{one:.17f}1"])
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        *(b"0.1", b"0.1 0.2 0.3", b"0.1  0.2", b"0.1 ", b" 0.1 0.2", b"0.1\t0.2", b"0.1\x0b0.2", b"0.1 0.2\r", b""),
-        *(b"0.1 0.x2", b"0.1 0..2", b"0.1 --0.2", b"0.1 0.2-", b"0.1 1_0", b"0.1 0x1p3", b"0.1 1e", b"0.1 -", b"0.1 ."),
-        *(b"0.1 0.2\x00", b"0.1 0.1\xb2", b"0.1 0.\xd9\xa1", b"0.1 0.1234567\xb0", b"0.1 :.5", b"0.1 /.5"),
-        *(b"0.1 0.12345678:", b"0.1 0.1234/678901", b"0.1 0.1234567/8901"),
-    ],
-)
+IRREGULAR = [b"0.1", b"0.1 0.2 0.3", b"0.1  0.2", b"0.1 ", b" 0.1 0.2", b"0.1\t0.2", b"0.1\x0b0.2", b"0.1 0.2\r", b""]
+IRREGULAR += [b"0.1 " + number for number in b"0.x2 0..2 --0.2 0.2- 1_0 0x1p3 1e - . :.5 /.5 0.12345678:".split()]
+IRREGULAR += [b"0.1 0.2\x00", b"0.1 0.1\xb2", b"0.1 0.\xd9\xa1", b"0.1 0.1234567\xb0"]
+IRREGULAR += [b"0.1 0.1234/678901", b"0.1 0.1234567/8901"]
+
+
+@pytest.mark.parametrize("row", IRREGULAR)
 def test_irregular_rows_are_told_apart_from_their_neighbours(row):
     values, regular = RowParser(2).parse([b"0.5 -0.25", row, b"1.5 2.5"] * 70)
     assert regular.tolist() == [True, False, True] * 70
     assert_bits_equal(values[regular], np.tile(np.float32([0.5, -0.25, 1.5, 2.5]), 70))
-
-
-def test_rows_that_make_up_for_each_other_are_irregular():
+    # those that make up for each other
     assert not RowParser(2).parse([b"0.5", b"0.1 0.2 0.3"])[1].any()
 
 
@@ -355,11 +317,10 @@ def test_rows_that_make_up_for_each_other_are_irregular():
 @given(st.binary(max_size=30).filter(lambda row: b"\n" not in row))
 def test_random_bytes_are_numbers_or_irregular(row):
     values, regular = RowParser(2).parse([row])
-    tokens = row.split(b" ")
-    found = [parse_number(token) for token in tokens]
-    assert regular[0] == (len(tokens) == 2 and None not in found)
+    found = [parse_number(token) for token in row.split(b" ")]
+    assert regular[0] == (len(found) == 2 and None not in found)
     if regular[0]:
-        assert_bits_equal(values, floats([token.decode() for token in tokens]))
+        assert_bits_equal(values, floats([token.decode() for token in row.split(b" ")]))
 
 
 @settings(max_examples=60)
@@ -381,9 +342,3 @@ def test_the_scratch_space_follows_the_batch():
         assert regular.all()
         assert values.shape == (count, 3)
         assert_bits_equal(values, floats([token for row in rows for token in row.decode().split()]))
-
-
-@pytest.mark.parametrize("columns", [99, 101, 100_000])
-def test_numbers_of_a_line_are_counted_to_a_limit(monkeypatch, columns):
-    monkeypatch.setattr(text_lines, "WIDEST", 100)
-    assert text_lines.numeric_tail(b"w" + columns * b" 1") == min(columns, 101)
