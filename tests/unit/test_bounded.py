@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from source_files import sparse, write
 
 from embinit_fairseq import bounded
 from embinit_fairseq.bounded import LineGuard, LongLine
@@ -31,19 +32,11 @@ def small_limits(monkeypatch):
         monkeypatch.setattr(bounded, name, value)
 
 
-def write(path: Path, content: bytes | str) -> Path:
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def lines_of(path: Path, **options) -> list[str]:
+def lines_of(path: str | Path, **options) -> list[str]:
     """With numbers from 1."""
     numbered = list(bounded.read_lines(path, DataError, "--text", **options))
     assert [number for number, _ in numbered] == list(range(1, len(numbered) + 1))
     return [line for _, line in numbered]
-
-
-# --- lines
 
 
 def test_lines_as_python_reads_them(tmp_path):
@@ -70,33 +63,28 @@ def test_long_lines_are_refused_within_a_step_or_two(tmp_path_factory, lengths, 
         assert max(lengths[: line - 1], default=0) <= LONGEST + 2 * STEP
 
 
-def test_the_guard_counts_from_the_chunk_with_the_last_line_break(monkeypatch):
+def test_the_guard_counts_from_the_last_line_break_of_what_was_read(monkeypatch):
     monkeypatch.setattr(bounded, "LONGEST_LINE", 64)
     assert io.BufferedReader(LineGuard(io.BytesIO(b"a\n" + b"x" * 78)), 16).readlines() == [b"a\n", b"x" * 78]
     with pytest.raises(LongLine) as caught:
         io.BufferedReader(LineGuard(io.BytesIO(b"a\n" + b"x" * 79)), 16).readlines()
     assert caught.value.offset == 81
 
-
-def test_the_guard_looks_at_what_was_read_only(monkeypatch):
-    """Behind it the buffer may hold line breaks of an earlier read."""
-    monkeypatch.setattr(bounded, "LONGEST_LINE", 64)
-
     class Slow(io.BytesIO):
         def readinto(self, buffer):
             return super().readinto(memoryview(buffer)[:20])
 
-    guard, buffer = LineGuard(Slow(b"x" * 1000)), bytearray(b"\n" * 50)
+    guard, buffer = LineGuard(Slow(b"x" * 1000)), bytearray(b"\n" * 50)  # line breaks of an earlier read behind it
     assert [guard.readinto(buffer) for _ in range(3)] == [20] * 3
     with pytest.raises(LongLine, match="64"):
         guard.readinto(buffer)
 
 
-@pytest.mark.parametrize("offset", [0, 1, 2, 3, 5, 16, 17, 36, 1000])
-def test_the_line_of_a_byte(monkeypatch, offset):
+def test_the_line_of_a_byte(monkeypatch):
     monkeypatch.setattr(bounded, "CHUNK", 16)
     text = b"a\nbc\n\n" * 6
-    assert bounded.line_number(io.BytesIO(text), offset) == text[:offset].count(b"\n") + 1
+    for offset in (*range(40), 1000):
+        assert bounded.line_number(io.BytesIO(text), offset) == text[:offset].count(b"\n") + 1
 
 
 @pytest.mark.parametrize("line", ["\n", " \n", "\t\r\n"])
@@ -108,35 +96,40 @@ def test_more_blank_lines_than_others(tmp_path, line):
         lines_of(path)
 
 
+LONG = b"good\n" * 9 + b"x" * (LONGEST + 3 * STEP)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"a\nb\n\xff\xfe\n", r"text:3: not UTF-8.*iconv"),
-        *(
-            (b"good\n" * 9 + b"x" * (LONGEST + 3 * STEP) + end, r"text:10: .*32,768 bytes")
-            for end in (b"", b"\n", b"\na")
-        ),
+        *((LONG + end, r"text:10: .*32,768 bytes") for end in (b"", b"\n", b"\na")),
         (b"bar\r" * (LONGEST // 2), r"text:1: longer than.*break the line"),
-        (None, "text: no such file; check the path"),
     ],
 )
-def test_text_that_is_none(tmp_path, monkeypatch, content, message):
-    path = tmp_path / "text" if content is None else write(tmp_path / "text", content)
+def test_text_that_is_none(tmp_path, content, message):
+    path = write(tmp_path / "text", content)
     with pytest.raises(DataError, match=f"--text {tmp_path}/{message}"):
         lines_of(path)
-    if content and content.startswith(b"bar"):  # progress bars are lines where a carriage return ends them
+    if content.startswith(b"bar"):  # progress bars are lines where a carriage return ends them
         assert lines_of(path, newline=None) == ["bar"] * (LONGEST // 2)
+
+
+def test_files_that_cannot_be_read(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match=rf"--text {tmp_path}/none: no such file; check the path"):
+        lines_of(tmp_path / "none")
     with pytest.raises(DataError, match=rf"--text {tmp_path}: cannot be read.*check the path"):
         lines_of(tmp_path)
+    with pytest.raises(DataError, match=r"none: .*No such file.*check the path"):
+        bounded.read_bytes(tmp_path / "none", DataError, 100)
     monkeypatch.setattr(LineGuard, "readinto", Mock(side_effect=OSError(5, "Input/output error")))
     with pytest.raises(DataError, match=r"text: .*Input/output error.*check the disk"):
         lines_of(write(tmp_path / "text", "a\n"))
 
 
 def test_gigabytes_of_nothing_take_no_memory(tmp_path):
-    """Sparse: as 4 GB without a line break, which a small archive can hold."""
-    path = write(tmp_path / "text", "good\n")
-    os.truncate(path, 1 << 32)
+    """As 4 GB without a line break, which a small archive can hold."""
+    path = sparse(tmp_path / "text", b"good\n", 1 << 32)
     tracemalloc.start()
     with pytest.raises(DataError, match="text:2: longer than"):
         lines_of(path)
@@ -146,38 +139,25 @@ def test_gigabytes_of_nothing_take_no_memory(tmp_path):
     tracemalloc.stop()
 
 
-# --- JSON
-
-
-def read_json(path: Path, content: bytes | str):
-    return bounded.read_json(write(path, content), DataError, remedy="mend it")
-
-
 def test_json_comes_back(tmp_path):
     value = {"a": [1, 2.5, None, "é\u2028", 10**4000], "nested": [[[[[]]]]]}
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps(value))
+    path = write(tmp_path / "a.json", json.dumps(value))
     assert bounded.read_json(path, DataError, largest=5000) == value
-    assert read_json(path, "1") == 1
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        *((content, r"not JSON \(") for content in ("", "{", '{"a": 1} b', "\ufeff1", "\0" * 30, b"\xff")),
+    for text, reason in (
+        *((text, r"not JSON \(") for text in ("", "{", '{"a": 1} b', "\ufeff1", "\0" * 30, b"\xff")),
         ('"' + "x" * 1000 + '"', "longer than 1,000 bytes"),
-    ],
-)
-def test_json_that_is_none(tmp_path, content, reason):
-    path = tmp_path / "a.json"
-    with pytest.raises(DataError, match=rf"{path}: {reason}.*; mend it$"):
-        read_json(path, content)
+    ):
+        with pytest.raises(DataError, match=rf"{path}: {reason}.*; mend it$"):
+            bounded.read_json(write(tmp_path / "a.json", text), DataError, remedy="mend it")
+
+
+SHAPES = "{}", '{{"a": {}}}', "[1, {}]", "-{}"
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        *((shape.format(4301 * "7"), "thousands of digits") for shape in ("{}", '{{"a": {}}}', "[1, {}]", "-{}")),
+        *((shape.format(4301 * "7"), "thousands of digits") for shape in SHAPES),
         ("7" * 1_000_000, "thousands of digits"),
         *((text, "nested too deeply") for text in ("[" * 200_000, '{"a":' * 200_000, "[" * 200_000 + "]" * 200_000)),
     ],
@@ -189,21 +169,15 @@ def test_endless_numbers_and_nesting(text, reason):
             bounded.parse_json(content, "here", DataError, remedy="mend it")
 
 
-def test_bytes_within_their_limit(tmp_path):
-    path = write(tmp_path / "a", "x" * 100)
-    assert bounded.read_bytes(path, DataError, 100) == b"x" * 100
-    with pytest.raises(DataError, match=r"missing: .*No such file.*check the path"):
-        bounded.read_bytes(tmp_path / "missing", DataError, 100)
-    for size in (100, 101):  # of what has no size
-        reading, writing = os.pipe()
-        os.write(writing, b"x" * size)
-        os.close(writing)
+@pytest.mark.parametrize("size", [100, 101])
+def test_bytes_within_their_limit(tmp_path, size):
+    reading, writing = os.pipe()  # what has no size
+    os.write(writing, b"x" * size)
+    os.close(writing)
+    for path in (write(tmp_path / "a", "x" * size), f"/dev/fd/{reading}"):
         with contextlib.nullcontext() if size == 100 else pytest.raises(DataError, match="longer than 100 bytes"):
-            assert bounded.read_bytes(f"/dev/fd/{reading}", DataError, 100) == b"x" * 100
-        os.close(reading)
-
-
-# --- memory
+            assert bounded.read_bytes(path, DataError, 100) == b"x" * 100
+    os.close(reading)
 
 
 @pytest.mark.parametrize(
