@@ -32,39 +32,31 @@ def direct_divergence(old, new):
     return float((p * np.log(p / q[: len(p)])).sum())
 
 
-def test_avg_is_the_mean_of_the_chosen_rows_and_of_the_bias(tables):
-    rows = new_rows(Recipe("avg", 2, ROWS), tables)
+def test_means_of_rows_and_of_the_bias(tables):
+    pieces = [np.array([3]), np.array([4, 0, 4])]
+    made = {method: new_rows(Recipe(method, 2, ROWS, scale=0.0), tables) for method in ("avg", "zeros", "gaussian")}
+    subword = new_rows(Recipe("subword", 2, ROWS, pieces=pieces), tables)
     for name, (table,) in tables.items():
-        (found,) = rows[name]
-        assert found.shape == (2, *table.shape[1:])
+        assert made["avg"][name][0].shape == (2, *table.shape[1:])
         expected = sum(table[row] for row in ROWS) / len(ROWS)
-        np.testing.assert_allclose(found, np.stack([expected, expected]), rtol=1e-14)
+        for method in ("avg", "gaussian"):  # without noise
+            np.testing.assert_allclose(made[method][name][0], np.stack([expected, expected]), rtol=1e-14)
+        assert not made["zeros"][name][0].any()
+        expected = [table[3], (table[0] + 2 * table[4]) / 3]
+        np.testing.assert_allclose(subword[name][0], expected, rtol=1e-12)
 
 
-def test_zeros_and_normal(tables):
-    zeros = new_rows(Recipe("zeros", 2, ROWS), tables)
-    assert all(not zeros[name][0].any() for name in tables)
-    wide = {"table": [np.zeros((4, 50))], "other": [np.zeros((4, 50))], "bias": [np.ones(4)]}
+def test_normal_rows_are_as_fairseq_draws_them():
+    wide = {"table": [np.zeros((4, 50)), np.ones((4, 50))], "other": [np.zeros((4, 50))], "bias": [np.ones(4)]}
     rows = new_rows(Recipe("normal", 4000, np.arange(4), scale=2.0), wide)
     assert not rows["bias"][0].any()
-    (drawn,), (other,) = rows["table"], rows["other"]
+    (drawn, copy), (other,) = rows["table"], rows["other"]
+    np.testing.assert_array_equal(drawn, copy)  # copies of a table get the same draw
     variance = 2.0 / 50
     assert abs(drawn.mean()) < 5 * math.sqrt(variance / drawn.size)
     assert abs(drawn.var() - variance) < 5 * variance * math.sqrt(2 / drawn.size)
     assert abs((drawn * other).mean()) < 5 * variance / math.sqrt(drawn.size)  # each table has its own draw
-
-
-def test_scales_where_none_is_given():
-    """That of Hewitt's code, and N(0, 1 / D) as fairseq draws a new table."""
     assert [Recipe(method, 1, ROWS).c for method in ("gaussian", "normal")] == [1e-5, 1.0]
-
-
-def test_subword_is_the_mean_of_the_pieces(tables):
-    pieces = [np.array([3]), np.array([4, 0, 4])]
-    rows = new_rows(Recipe("subword", 2, ROWS, pieces=pieces), tables)
-    for name, (table,) in tables.items():
-        np.testing.assert_allclose(rows[name][0][0], table[3], rtol=1e-14)
-        np.testing.assert_allclose(rows[name][0][1], (table[0] + 2 * table[4]) / 3, rtol=1e-12)
 
 
 @pytest.mark.parametrize("noise", ["_noise_without_sigma", "_noise_with_sigma"])
@@ -90,13 +82,6 @@ def test_the_gaussian_has_the_joint_distribution(tables, noise, monkeypatch):
     assert np.all(np.abs(kurtosis - 3) < 5 * math.sqrt(96 / count))  # of a normal number's fourth moment: var = 96
 
 
-def test_the_gaussian_without_noise_is_the_mean(tables):
-    quiet = new_rows(Recipe("gaussian", 2, ROWS, scale=0.0), tables)
-    mean = new_rows(Recipe("avg", 2, ROWS), tables)
-    for name in tables:
-        np.testing.assert_allclose(quiet[name][0], mean[name][0], rtol=1e-14)
-
-
 def test_the_gaussian_of_few_rows_and_of_a_constant_column():
     """Where Sigma is singular, as with fewer rows than columns, draws lie in the span of the rows' deviations."""
     table = np.random.default_rng(1).normal(size=(3, 8))
@@ -109,13 +94,10 @@ def test_the_gaussian_of_few_rows_and_of_a_constant_column():
         assert np.abs(outside).max() < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "count", "pays"),
-    [(32_000, 4096, 10, False), (32_000, 4096, 1000, False), (250_000, 768, 10, False), (250_000, 768, 1000, True)],
-)
-def test_the_shorter_way_is_taken(rows, columns, count, pays):
+def test_the_shorter_way_is_taken():
     """As measured by benchmarks/expand.py; at 32,000 x 4096 and 1,000 words Sigma alone is twice the work."""
-    assert module.sigma_pays(rows, columns, count) is pays
+    sizes = (32_000, 4096, 10), (32_000, 4096, 1000), (250_000, 768, 10), (250_000, 768, 1000)
+    assert [module.sigma_pays(*size) for size in sizes] == [False, False, False, True]
 
 
 def test_neither_the_size_of_a_block_nor_a_copy_changes_the_draw(tables, monkeypatch):
@@ -133,22 +115,14 @@ def test_neither_the_size_of_a_block_nor_a_copy_changes_the_draw(tables, monkeyp
     assert not np.isclose(other["wide"][0], whole["wide"][0]).any()
 
 
-def test_copies_of_a_table_get_the_same_normal_draw(tables):
-    table = tables["wide"][0]
-    first, second = new_rows(Recipe("normal", 4, ROWS), {"wide": [table, table + 1]})["wide"]
-    np.testing.assert_array_equal(first, second)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_tensors_of_any_precision(dtype):
     table = torch.from_numpy(np.random.default_rng(0).normal(size=(12, 4))).to(dtype)
-    rows = np.array([1, 2, 3, 9, 5, 5])
-    expected = sum(table[row].double().numpy() for row in rows) / len(rows)
-    np.testing.assert_allclose(mean_row(table, rows), expected, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(mean_row(table[:, 0], rows), expected[:1], rtol=1e-6, atol=1e-7)
-    apart = np.array([1, 5, 3])  # as many as lie between the first and the last, but others
-    expected = sum(table[row].double().numpy() for row in apart) / 3
-    np.testing.assert_allclose(mean_row(table, apart), expected, rtol=1e-6, atol=1e-7)
+    # the last: as many as lie between the first and the last, but others
+    for rows in ([1, 2, 3, 9, 5, 5], [1, 5, 3]):
+        expected = sum(table[row].double().numpy() for row in rows) / len(rows)
+        np.testing.assert_allclose(mean_row(table, np.array(rows)), expected, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(mean_row(table[:, 0], np.array(rows)), expected[:1], rtol=1e-6, atol=1e-7)
 
 
 def test_the_mean_of_many_rows_is_exact_to_single_precision():
@@ -180,17 +154,11 @@ def test_means_of_logits_keep_the_bound(logits, count, data):
 
 
 def test_the_bound_is_tight():
-    old = np.full(8, -20.0)
-    recipe = Recipe("avg", 3, np.arange(8))
-    mean = new_rows(recipe, {"bias": [old]})["bias"][0]
-    assert direct_divergence(old, np.concatenate([old, mean])) == pytest.approx(bound(recipe), rel=1e-12)
-    word_of_one_piece = Recipe("subword", 1, np.arange(8), pieces=[np.array([0, 0])])
-    sure = np.array([50.0, *np.zeros(7)])
-    twice = new_rows(word_of_one_piece, {"bias": [sure]})["bias"][0]
-    assert direct_divergence(sure, np.concatenate([sure, twice])) == pytest.approx(bound(word_of_one_piece), rel=1e-9)
+    def divergence(recipe, old):
+        return direct_divergence(old, np.concatenate([old, new_rows(recipe, {"bias": [old]})["bias"][0]]))
 
-
-def test_methods_without_a_guarantee_say_so():
-    for method in ("gaussian", "zeros", "normal"):
-        assert bound(Recipe(method, 1, ROWS)) is None
-    assert direct_divergence(np.full(500, -20.0), np.concatenate([np.full(500, -20.0), np.zeros(10)])) > 16
+    avg = Recipe("avg", 3, np.arange(8))
+    assert divergence(avg, np.full(8, -20.0)) == pytest.approx(bound(avg), rel=1e-12)
+    piece = Recipe("subword", 1, np.arange(8), pieces=[np.array([0, 0])])  # a word of one piece, which is sure
+    assert divergence(piece, np.array([50.0, *np.zeros(7)])) == pytest.approx(bound(piece), rel=1e-9)
+    assert [bound(Recipe(method, 1, ROWS)) for method in ("gaussian", "zeros", "normal")] == [None] * 3

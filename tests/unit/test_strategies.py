@@ -1,6 +1,5 @@
 """Kim's initialisations against plain statements of their equations in float64, and the record that tells of them."""
 
-import copy
 import math
 import random
 
@@ -58,18 +57,18 @@ def test_xavier_is_uniform_within_the_bound_of_the_final_size():
     assert not table[PAD].any()
 
 
-def test_normal_has_fairseqs_distribution():
-    table = strategies.normal(None, Draws(2000, 64, 1, "encoder"))
-    assert table.std() == pytest.approx(1 / 8, rel=0.01)
-    assert np.abs(table).max() > 3.5 / 8  # not uniform
-
-
 def test_pretrained_keeps_rows_to_the_bit_and_draws_the_rest_like_xavier():
     table = build(strategies.pretrained, source(), draws(), PAD)
     assert (table[ROWS] == vectors()).all()
     assert (table[MISSING] == strategies.xavier(None, draws())[MISSING]).all()
     assert not table[PAD].any()
     assert build(strategies.pretrained, source(), draws(), None)[PAD].all()
+
+
+def test_normal_has_fairseqs_distribution():
+    table = strategies.normal(None, Draws(2000, 64, 1, "encoder"))
+    assert table.std() == pytest.approx(1 / 8, rel=0.01)
+    assert np.abs(table).max() > 3.5 / 8  # not uniform
 
 
 @pytest.mark.parametrize("std", [None, "xavier", "0.25x", "3x", "0.3"])
@@ -86,27 +85,18 @@ def test_pretrained_xavier_is_equation_1(std):
     assert (table[MISSING] == chosen.xavier[MISSING]).all()
 
 
-@pytest.mark.parametrize(
-    ("given", "number", "times", "label"),
-    [
-        *((given, None, 1, None) for given in (None, "xavier", "1x")),
-        *((f"{times}x", None, times, f"{times}x") for times in (0.25, 4)),
-        ("0.02", 0.02, 1, 0.02),
-        (0.02, 0.02, 1, 0.02),  # in checkpoints of earlier versions
-        *(("1e-3", 0.001, 1, 0.001), ("1e-19", 1e-19, 1, 1e-19), ("9e19", 9e19, 1, 9e19)),
-    ],
-)
-def test_what_a_sigma_may_be(given, number, times, label):
-    got = parse_std(given)
-    assert (got.number, got.times, got.label) == (number, times, label)
-
-
-@pytest.mark.parametrize(
-    "given", ["0", "-1", "nan", "inf", "1e30", "1e20", "1e-20", "0x", "-2x", "nanx", "x", "xavierx", "Xavier", "", 0.0]
-)
-def test_what_no_sigma_is(given):
-    with pytest.raises(OptionError, match=r"--embed-init-std .*positive number.*0\.25x.*xavier"):
-        parse_std(given)
+def test_what_a_sigma_may_be():
+    """Numbers are in checkpoints of earlier versions."""
+    for given_, expected in {None: (None, 1, None), "xavier": (None, 1, None), "1x": (None, 1, None)}.items():
+        got = parse_std(given_)
+        assert (got.number, got.times, got.label) == expected
+    for number in (0.02, 1e-3, 1e-19, 9e19):
+        for std in (parse_std(str(number)), parse_std(number)):
+            assert (std.number, std.times, std.label) == (number, 1, number)
+    bad = "0 -1 nan inf 1e30 1e20 1e-20 0x -2x nanx x xavierx Xavier".split()
+    for given_ in [*bad, "", 0.0]:
+        with pytest.raises(OptionError, match=r"--embed-init-std .*positive number.*0\.25x.*xavier"):
+            parse_std(given_)
 
 
 @given(st.floats(1e-19, 1e19), st.booleans())
@@ -119,17 +109,15 @@ def test_a_label_is_read_back_as_what_it_says(value, relative):
 @pytest.mark.parametrize("shuffle", [strategies.shuffled, strategies.shuffled_elements])
 @pytest.mark.parametrize("std", ["xavier", "0.25x", "0.3"])
 def test_shuffled_vectors_at_a_chosen_scale_are_those_of_equation_1_shuffled(shuffle, std):
-    def rescaled(source, draws):
-        return shuffle(source, draws, rescaled=True)
-
-    table = build(rescaled, source(), draws(std=parse_std(std)), PAD)
+    scaled = draws(std=parse_std(std))
+    table = build(lambda *given: shuffle(*given, rescaled=True), source(), scaled, PAD)
     straight = build(strategies.pretrained_xavier, source(), draws(std=parse_std(std)), PAD)
     raw = build(shuffle, source(), draws(), PAD)
     assert sorted(table[ROWS].ravel()) == sorted(straight[ROWS].ravel())
     assert (table[MISSING] == straight[MISSING]).all()
     x_p, _ = moments()
     # the same words get the same rows as without a scale: the permutations are one
-    expected = (raw[ROWS].astype(np.float64) - x_p.mean()) * draws(std=parse_std(std)).target_std / x_p.std(ddof=1)
+    expected = (raw[ROWS].astype(np.float64) - x_p.mean()) * scaled.target_std / x_p.std(ddof=1)
     np.testing.assert_allclose(table[ROWS], expected, rtol=2e-7, atol=1e-12)
 
 
@@ -141,26 +129,21 @@ def test_xavier_pretrained_is_equation_4():
 
 
 def test_shuffled_permutes_rows_and_columns_and_no_word_keeps_its_vector():
-    table = build(strategies.shuffled, source(), draws(), PAD)
-    x_p = vectors()
-    for mine, old in zip(table[ROWS], x_p):
-        assert set(mine) != set(old)  # whatever the order of the columns
-    assert {frozenset(row) for row in table[ROWS]} == {frozenset(row) for row in x_p}  # rows stay whole
-    # one permutation of the columns for all rows: the first row found gives it
+    given_ = source()
+    table, x_p = build(strategies.shuffled, given_, draws(), PAD), vectors()
+    assert not any(set(mine) == set(old) for mine, old in zip(table[ROWS], x_p))  # whatever the order of the columns
     by_set = {frozenset(row): row for row in x_p}
+    assert {frozenset(row) for row in table[ROWS]} == set(by_set)  # rows stay whole
+    # one permutation of the columns for all rows: the first row found gives it
     order = [list(by_set[frozenset(table[ROWS[0]])]).index(value) for value in table[ROWS[0]]]
     assert all((by_set[frozenset(row)][order] == row).all() for row in table[ROWS])
     assert order != list(range(D))
     one = build(strategies.shuffled, Source(ROWS[:1], x_p[:1]), draws(), PAD)  # there is nothing to change with
     assert set(one[ROWS[0]]) == set(x_p[0])
-
-
-def test_shuffled_elements_keeps_values_only():
-    given = source()
-    table = build(strategies.shuffled_elements, given, draws(), PAD)
-    assert sorted(table[ROWS].ravel()) == sorted(vectors().ravel())
-    assert {frozenset(row) for row in table[ROWS]} != {frozenset(row) for row in vectors()}
-    assert (given.vectors == vectors()).all()
+    elements = build(strategies.shuffled_elements, given_, draws(), PAD)[ROWS]
+    assert sorted(elements.ravel()) == sorted(x_p.ravel())
+    assert {frozenset(row) for row in elements} != set(by_set)
+    assert (given_.vectors == x_p).all()
 
 
 @given(st.integers(2, 12), st.integers(0, 2**32))
@@ -184,17 +167,19 @@ def test_oov_mean_and_zeros():
 @pytest.mark.parametrize("block", [16_000_000, 70_000])
 def test_oov_gaussian_has_the_mean_and_covariance_of_the_found_rows(monkeypatch, block):
     monkeypatch.setattr(module, "_BLOCK_ELEMENTS", block)
+
+    def drawn(found, rows):
+        found_rows, draw = np.arange(len(found)), Draws(len(found) + rows, found.shape[1], 1, "encoder")
+        return build(strategies.pretrained, Source(found_rows, found, "gaussian"), draw, None)[len(found) :]
+
     generator = np.random.default_rng(0)
-    mixing = generator.normal(size=(3, 3))
-    found = (generator.normal(size=(50, 3)) @ mixing + [1.0, -2.0, 0.5]).astype(np.float32)
-    table = build(strategies.pretrained, Source(np.arange(50), found, "gaussian"), Draws(60050, 3, 1, "encoder"), None)
-    drawn = table[50:].astype(np.float64)
-    assert np.abs(drawn.mean(axis=0) - found.mean(axis=0)).max() < 0.03
-    np.testing.assert_allclose(np.cov(drawn.T), np.cov(found.astype(np.float64).T, ddof=0), rtol=0.03, atol=0.03)
+    found = (generator.normal(size=(50, 3)) @ generator.normal(size=(3, 3)) + [1.0, -2.0, 0.5]).astype(np.float32)
+    sample = drawn(found, 60_000).astype(np.float64)
+    assert np.abs(sample.mean(axis=0) - found.mean(axis=0)).max() < 0.03
+    np.testing.assert_allclose(np.cov(sample.T), np.cov(found.astype(np.float64).T, ddof=0), rtol=0.03, atol=0.03)
     # of two rows, too: the covariance has 1/K, not 1/(K - 1)
-    found = np.array([[1.0], [3.0]], dtype=np.float32)
-    table = build(strategies.pretrained, Source(np.arange(2), found, "gaussian"), Draws(40002, 1, 1, "encoder"), None)
-    assert (table[2:].mean(), table[2:].std()) == (pytest.approx(2.0, abs=0.03), pytest.approx(1.0, rel=0.03))
+    sample = drawn(np.float32([[1.0], [3.0]]), 40_000)
+    assert (sample.mean(), sample.std()) == (pytest.approx(2.0, abs=0.03), pytest.approx(1.0, rel=0.03))
 
 
 def test_composed_rows_are_transformed_but_do_not_count():
@@ -265,16 +250,13 @@ def test_describe_equals_numpy_in_float64(rows, dim, scale, shift, seed):
     assert describe(np.float32([[1.0, 3.0]]))["std"] == pytest.approx(math.sqrt(2))
 
 
-def test_absorption_ratio_of_the_paper():
-    # Kim Table 6: scaled GloVe 6.39 and Xavier 0.27 against positions 0.67
-    assert absorption_ratio(0.369, math.sqrt(300), 0.67) == pytest.approx(6.39 / 0.67, rel=0.01)
-    assert absorption_ratio(0.1, 1.0, None) is None
-
-
 @given(st.lists(st.booleans(), max_size=40))
 @settings(max_examples=30)
 def test_packed_rows_come_back(mask):
     assert unpack_rows(pack_rows(np.array(mask, dtype=bool)), len(mask)).tolist() == mask
+    # Kim Table 6: scaled GloVe 6.39 and Xavier 0.27 against positions 0.67
+    assert absorption_ratio(0.369, math.sqrt(300), 0.67) == pytest.approx(6.39 / 0.67, rel=0.01)
+    assert absorption_ratio(0.1, 1.0, None) is None
 
 
 MOMENTS = {"min": -3.0, "max": 3.5, "mean": 0.02, "std": 0.375}
@@ -304,8 +286,13 @@ def test_reports_of_this_and_of_earlier_versions_are_shown():
     assert lines["position encoding"][2:] == ["0.5"]
     assert "rows with a vector" not in lines
     assert "found 180 words (exact 170, casefold 10); coverage 18.0% of types, 71.0% of tokens" in text
+    file = {"rows_by_rule": {"exact": 9}, "found": 9, "coverage_types": 0.25, "coverage_tokens": 0.5}
+    sources = [{**file, "name": "glove.txt"}, {**file, "name": "b.vec", "found": 1}]
     new = {**OLD, "matched": MOMENTS, "matched_scaled_std": 7.5, "matched_absorption_ratio": 15.0, "tied": ["decoder"]}
-    text, lines = shown(new)
+    text, lines = shown({**new, "source": {**OLD["source"], "found_in_all": 1, "sources": sources}})
+    assert "in all sources: 1 word\n" in text
+    assert "glove.txt: 9 words (exact 9); coverage 25.0% of types, 50.0% of tokens\n" in text
+    assert "b.vec: 1 word (exact 9); coverage 25.0%" in text
     assert lines["rows with a vector"][4:] == ["-3", "3.5", "0.02", "0.375", "7.5", "15"]
     assert list(lines).index("rows with a vector") < list(lines).index("all rows")
     assert "encoder (tied with decoder): 1,000 x 300  init:pretrained|" in text
@@ -317,32 +304,19 @@ def test_reports_of_this_and_of_earlier_versions_are_shown():
     assert not any(line.startswith("found") for line in lines)
 
 
-def test_several_sources_each_with_its_coverage():
-    slot = copy.deepcopy(OLD)
-    file = {"rows_by_rule": {"exact": 9}, "found": 9, "coverage_types": 0.25, "coverage_tokens": 0.5}
-    sources = [{**file, "name": "glove.txt"}, {**file, "name": "b.vec", "found": 1}]
-    slot["source"] |= {"name": "concat:glove.txt,b.vec", "found_in_all": 1, "sources": sources}
-    text, _ = shown(slot)
-    assert "in all sources: 1 word\n" in text
-    assert "glove.txt: 9 words (exact 9); coverage 25.0% of types, 50.0% of tokens\n" in text
-    assert "b.vec: 1 word (exact 9); coverage 25.0%" in text
-
-
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "part", "instead"),
     [
-        ({}, OLD["signature"]),
-        ({"freeze": "encoder:known"}, OLD["signature"].replace("|seed", "|freeze:encoder:known|seed")),
-        ({"source": {"name": "a|b"}}, OLD["signature"].replace("glove.txt", "a_b")),
-        ({"source": None, "oov": None}, "init:pretrained|seed:1|v:0.1.0"),
-        (
-            {"shuffle": "rows", "target_std": 0.004, "std": "0.25x"},
-            OLD["signature"].replace("|seed", "|std:0.25x|seed"),
-        ),
-        ({"target_std": 0.004, "std": 0.02}, OLD["signature"].replace("|seed", "|std:0.02|seed")),
-        ({"target_std": 0.004}, OLD["signature"].replace("|seed", "|std:xavier|seed")),
-        ({"shuffle": "elements"}, OLD["signature"].replace("pretrained", "pretrained_elements")),
+        ({}, "", ""),
+        ({"freeze": "encoder:known"}, "|seed", "|freeze:encoder:known|seed"),
+        ({"source": {"name": "a|b"}}, "glove.txt", "a_b"),
+        ({"source": None, "oov": None}, "|src:glove.txt|dim:300|cov:0.710|oov:xavier", ""),
+        ({"shuffle": "rows", "target_std": 0.004, "std": "0.25x"}, "|seed", "|std:0.25x|seed"),
+        ({"target_std": 0.004, "std": 0.02}, "|seed", "|std:0.02|seed"),
+        ({"target_std": 0.004}, "|seed", "|std:xavier|seed"),
+        ({"shuffle": "elements"}, "pretrained", "pretrained_elements"),
     ],
 )
-def test_signatures(changes, expected):
+def test_signatures(changes, part, instead):
+    expected = OLD["signature"].replace(part, instead) if part else OLD["signature"]
     assert signature({**OLD, **changes}, "0.1.0") == expected
