@@ -276,12 +276,11 @@ class Slopes(PositionEncoding):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.register_buffer("slopes", 2.0 ** -torch.arange(1, num_heads + 1, dtype=torch.float64))
 
     def bias(self, tgt_len: int) -> torch.Tensor:
-        places = torch.arange(tgt_len, dtype=torch.float64)
-        slopes = 2.0 ** -torch.arange(1, self.num_heads + 1, dtype=torch.float64)
-        return -slopes[:, None, None] * (places - places[:, None]).abs()
+        places = torch.arange(tgt_len, device=self.slopes.device)
+        return -self.slopes[:, None, None] * (places - places[:, None]).abs()
 
 
 def test_an_encoding_is_added_by_one_line_and_has_a_map_without_parameters(monkeypatch, saved):
