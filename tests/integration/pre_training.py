@@ -3,14 +3,10 @@
 ARCHITECTURES says what is trained; an architecture joins the contract of test_architectures_training.py by an entry.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import numpy as np
 from programs import PYTHON
@@ -50,10 +46,22 @@ def in_two_processes(command_line, store):
         other.wait()
 
 
+def binarise(folder, destination, name="", *flags, splits=("train", "valid")):
+    """fairseq-preprocess of the texts SPLIT.NAME; without a name, of the pair of languages that flags say."""
+    texts = [f"--{split}pref={folder / split}{'.' if name else ''}{name}" for split in splits]
+    one = ["--only-source"] if name else []
+    command_line = [PYTHON, "-m", "fairseq_cli.preprocess", *one, *texts, *flags, f"--destdir={destination}"]
+    subprocess.run(command_line, check=True, capture_output=True)
+
+
+def write(folder, split, **columns):
+    for name, lines in columns.items():
+        (folder / f"{split}.{name}").write_text("".join(f"{line}\n" for line in lines))
+
+
 def write_corpus(folder, split, sentences, inputs, labels):
     """Plain text: `text` to pre-train on, `input0` and `label` to fine-tune on."""
-    for name, lines in (("text", sentences), ("input0", inputs), ("label", labels)):
-        (folder / f"{split}.{name}").write_text("".join(f"{line}\n" for line in lines))
+    write(folder, split, text=sentences, input0=inputs, label=labels)
 
 
 def binarise_corpus(folder):
@@ -64,29 +72,15 @@ def binarise_corpus(folder):
     return folder
 
 
-def binarise(folder, destination, name="", *flags, splits=("train", "valid")):
-    """fairseq-preprocess of the texts SPLIT.NAME; without a name, of the pair of languages that flags say."""
-    texts = [f"--{split}pref={folder / split}{'.' if name else ''}{name}" for split in splits]
-    one = ["--only-source"] if name else []
-    command_line = [PYTHON, "-m", "fairseq_cli.preprocess", *one, *texts, *flags, f"--destdir={destination}"]
-    subprocess.run(command_line, check=True, capture_output=True)
-
-
-# --- data; of each one a model can learn something
-
-
-def ladder(start, step):
-    return " ".join(f"w{(start + step * at) % WORDS}" for at in range(7))
-
-
 def ladders(folder):
     """Sentences that count up or down, w3 w4 w5 ... or w3 w2 w1 ...: a masked word follows from its neighbours and
     their order. `text` to pre-train on; in `classes` the label is the direction."""
     generator = np.random.default_rng(0)
     for split, size in (("train", 400), ("valid", 60)):
-        directions = generator.integers(2, size=size)
-        lines = [ladder(generator.integers(WORDS), 2 * up - 1) for up in directions]
-        write_corpus(folder, split, lines, lines, directions)
+        steps = 2 * generator.integers(2, size=size) - 1
+        rows = (generator.integers(WORDS, size=(size, 1)) + steps[:, None] * np.arange(7)) % WORDS
+        lines = [" ".join(f"w{word}" for word in row) for row in rows]
+        write_corpus(folder, split, lines, lines, (steps + 1) // 2)
     return binarise_corpus(folder)
 
 
@@ -95,11 +89,9 @@ def echoes(folder):
     label is 1 if that word is of the upper half of the vocabulary; the first word is any."""
     generator = np.random.default_rng(0)
     for split, size in (("train", 400), ("valid", 60)):
-        words = generator.integers(WORDS, size=size)
-        first = generator.integers(WORDS, size=size)
-        inputs = [f"w{one} " + " ".join([f"w{word}"] * 5) for one, word in zip(first, words)]
-        labels = (words >= WORDS // 2).astype(int)
-        write_corpus(folder, split, [" ".join([f"w{word}"] * 8) for word in words], inputs, labels)
+        words, first = generator.integers(WORDS, size=(2, size))
+        inputs = [f"w{one}" + f" w{word}" * 5 for one, word in zip(first, words)]
+        write_corpus(folder, split, [f"w{word} " * 8 for word in words], inputs, (words >= WORDS // 2).astype(int))
     return binarise_corpus(folder)
 
 
@@ -108,8 +100,8 @@ def reversed_words(folder):
     generator = np.random.default_rng(1)
     for split, sentences in (("train", 600), ("valid", 40), ("test", 40)):
         rows = [generator.integers(0, WORDS, size=generator.integers(2, 7)) for _ in range(sentences)]
-        (folder / f"{split}.de").write_text("".join(" ".join(f"d{word}" for word in row) + "\n" for row in rows))
-        (folder / f"{split}.en").write_text("".join(" ".join(f"e{word}" for word in row[::-1]) + "\n" for row in rows))
+        german = [" ".join(f"d{word}" for word in row) for row in rows]
+        write(folder, split, de=german, en=[" ".join(f"e{word}" for word in row[::-1]) for row in rows])
     flags = ["-s", "de", "-t", "en", "--joined-dictionary"]
     binarise(folder, folder / "text", "", *flags, splits=("train", "valid", "test"))
     return folder
@@ -117,31 +109,21 @@ def reversed_words(folder):
 
 def pairs(folder):
     """Pairs of sentences whose label is whether the first holds `good`; `bin` is for sentence_prediction."""
-    generator, words = np.random.default_rng(0), ["good", "bad", *(f"w{i}" for i in range(12))]
+    generator, words = np.random.default_rng(0), np.array(["good", "bad", *(f"w{i}" for i in range(12))])
     for split, size in (("train", 240), ("valid", 60)):
-        columns = {"input0": [], "input1": [], "label": []}
-        for _ in range(size):
-            first = [words[i] for i in generator.integers(1, len(words), size=6)]
-            label = int(generator.integers(2))
-            if label:
-                first[generator.integers(6)] = "good"
-            columns["input0"].append(" ".join(first))
-            columns["input1"].append(" ".join(words[i] for i in generator.integers(1, len(words), size=3)))
-            columns["label"].append(str(label))
-        for column, lines in columns.items():
-            (folder / f"{split}.{column}").write_text("\n".join(lines) + "\n")
+        first, second = (words[generator.integers(1, len(words), size=(size, length))].tolist() for length in (6, 3))
+        labels = generator.integers(2, size=size)
+        for row in np.flatnonzero(labels):
+            first[row][generator.integers(6)] = "good"
+        write(folder, split, input0=map(" ".join, first), input1=map(" ".join, second), label=labels)
     for column in ("input0", "input1", "label"):
         same = ["--srcdict", str(folder / "bin" / "input0" / "dict.txt")] if column == "input1" else []
         binarise(folder, folder / "bin" / column, column, *same)
     return folder
 
 
-# --- the table
-
-
 MASKED_LM = """--task masked_lm --sample-break-mode eos --tokens-per-sample 32 --max-positions 32
     --encoder-embed-dim 16 --encoder-attention-heads 2"""
-TRANSLATION = "--task translation"
 CLASSES = """--task sentence_prediction --num-classes 2 --separator-token 2 --criterion sentence_prediction
     --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric"""
 
@@ -164,58 +146,46 @@ class Architecture(NamedTuple):
         return train_command(folder / self.place, *TRAINING, *self.flags.split(), *flags)
 
 
-below, above = (lambda limit: lambda value: value < limit), (lambda limit: lambda value: value > limit)
-_masked = partial(Architecture, place="text", ddp="legacy_ddp", no_dropout="--dropout 0 --attention-dropout 0")
-_translation = partial(Architecture, data=reversed_words, place="text")
-_classes = partial(Architecture, data=pairs, place="bin", metric="accuracy", learned=above(90))
-
+NO_DROPOUT = "--dropout 0 --attention-dropout 0"
 ARCHITECTURES = {
-    "tupe": _masked(
-        TupeModel,
-        data=ladders,
-        flags=f"""{MASKED_LM} --arch tupe_tiny --rel-pos --criterion masked_lm --encoder-layers 2
+    "tupe": Architecture(
+        *(TupeModel, ladders, "text"),
+        f"""{MASKED_LM} --arch tupe_tiny --rel-pos --criterion masked_lm --encoder-layers 2
             --encoder-ffn-embed-dim 32 --embedding-normalize --dropout 0 --lr 0.01""",
-        epochs=18,  # not knowing the order would leave log2(12) = 3.6 bits, not knowing the direction more than 1
-        metric="loss",
-        learned=below(1.5),
+        # not knowing the order would leave log2(12) = 3.6 bits, not knowing the direction more than 1
+        *(18, "loss", lambda bits: bits < 1.5, NO_DROPOUT, "legacy_ddp"),
     ),
-    "electra": _masked(
-        ElectraModel,
-        data=echoes,
-        flags=f"""{MASKED_LM} --arch electra_tupe_tiny --criterion electra --encoder-layers 1 --encoder-ffn-embed-dim 64
+    "electra": Architecture(
+        *(ElectraModel, echoes, "text"),
+        f"""{MASKED_LM} --arch electra_tupe_tiny --criterion electra --encoder-layers 1 --encoder-ffn-embed-dim 64
             --generator-layers 1 --generator-embed-dim 8 --generator-ffn-embed-dim 8 --generator-attention-heads 2
             --leave-unmasked-prob 0 --random-token-prob 0 --dropout 0 --lr 0.003 --batch-size 20""",
-        epochs=18,
-        metric="mlm_loss",
-        learned=below(3.58),  # log2(12): more than how frequent words are
+        # log2(12) = 3.585: more than how frequent words are
+        *(18, "mlm_loss", lambda bits: bits < 3.58, NO_DROPOUT, "legacy_ddp"),
     ),
-    "duo_transformer": _translation(
-        DuoTransformerModel,
-        flags=f"{TRANSLATION} --arch duo_transformer_tiny --share-all-embeddings --lr 0.003",
-        epochs=30,
-        metric="loss",
-        learned=below(0.6),  # not knowing a word leaves log2(12) = 3.6 bits
+    "duo_transformer": Architecture(
+        *(DuoTransformerModel, reversed_words, "text"),
+        "--task translation --arch duo_transformer_tiny --share-all-embeddings --lr 0.003",
+        *(30, "loss", lambda bits: bits < 0.6),  # not knowing a word leaves log2(12) = 3.6 bits
     ),
-    "tupe_transformer": _translation(
-        TupeTransformerModel,
-        flags=f"""{TRANSLATION} --arch tupe_transformer --rel-pos --encoder-layers 1 --decoder-layers 1
+    "tupe_transformer": Architecture(
+        *(TupeTransformerModel, reversed_words, "text"),
+        """--task translation --arch tupe_transformer --rel-pos --encoder-layers 1 --decoder-layers 1 --dropout 0.1
             --encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 --decoder-attention-heads 4
-            --dropout 0.1 --lr 0.005""",
-        epochs=30,
-        metric="loss",
-        learned=below(1.0),
+            --lr 0.005""",
+        *(30, "loss", lambda bits: bits < 1.0),
     ),
-    "embinit_classifier": _classes(
-        EmbinitClassifier,
-        flags=f"""{CLASSES} --arch embinit_classifier --init-token 0 --encoder-embed-dim 8 --encoder-ffn-embed-dim 16
+    "embinit_classifier": Architecture(
+        *(EmbinitClassifier, pairs, "bin"),
+        f"""{CLASSES} --arch embinit_classifier --init-token 0 --encoder-embed-dim 8 --encoder-ffn-embed-dim 16
             --encoder-layers 1 --encoder-attention-heads 2 --batch-size 24 --lr 0.02""",
-        epochs=9,
+        *(9, "accuracy", lambda percent: percent > 90),
     ),
-    "duo_classifier": _classes(
-        DuoClassifier,
-        flags=f"""{CLASSES} --arch duo_classifier --encoder-dim-s 5 --encoder-dim-p 8 --duo-ffn-dim 16
+    "duo_classifier": Architecture(
+        *(DuoClassifier, pairs, "bin"),
+        f"""{CLASSES} --arch duo_classifier --encoder-dim-s 5 --encoder-dim-p 8 --duo-ffn-dim 16
             --train-embeddings --dropout 0.1 --batch-size 24 --lr 0.02""",
-        epochs=9,
+        *(9, "accuracy", lambda percent: percent > 90),
     ),
 }
 
@@ -224,9 +194,6 @@ def validations(log):
     """Metrics of every validation in a log."""
     lines = [line.partition("| valid | ")[2] for line in log.splitlines()]
     return [{k.removeprefix("valid_"): float(v) for k, v in json.loads(line).items()} for line in lines if line]
-
-
-# --- what is said about a trained model
 
 
 def validated(place, checkpoint, *flags):
