@@ -1,8 +1,6 @@
 """Tiny models of all our architectures, built without fairseq's parser; and the table that test_architectures.py goes
 through: a model joins by one entry."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from types import SimpleNamespace
@@ -10,7 +8,7 @@ from types import SimpleNamespace
 import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 from tupe_reference import randomise
 
@@ -48,13 +46,9 @@ def preset(arch, **options):
     """The options of an architecture, as `--arch` fills in what the command line does not say."""
     args = argparse.Namespace(**options)
     ARCH_CONFIG_REGISTRY[arch](args)
-    cfg = MODEL_DATACLASS_REGISTRY[model_name(arch)](**vars(args))
+    cfg = getattr(ARCH_MODEL_REGISTRY[arch], "__dataclass")(**vars(args))
     cfg._name = arch
     return cfg
-
-
-def model_name(arch):
-    return next(name for name in MODEL_DATACLASS_REGISTRY if ARCH_MODEL_REGISTRY.get(name) is ARCH_MODEL_REGISTRY[arch])
 
 
 def save_checkpoint(path, cfg, weights, **task):
@@ -71,7 +65,10 @@ def plain(cfg):
     return {name: getattr(value, "value", value) for name, value in vars(cfg).items()}
 
 
-# ---- What every model is tried with. Sizes are all different, so that none is taken for another ---------------------
+#: of a translation, and dropout rates that tell who dropped
+SOURCES = [[4, 5, 6, 7, 8, 9, EOS], [10, 4, EOS], [7, 7, 12, 5, EOS]]
+PREVIOUS = [[EOS, 6, 9, 4], [EOS, 5, 5, 8, 11, 4, 13, 6], [EOS]]
+RATES = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
 
 PRE_LN = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
@@ -81,6 +78,9 @@ TIED = {"share_all_embeddings": True}
 TIED_OUTPUT = {"share_decoder_input_output_embed": True}
 OFF = {"duo_share_weights": "off", "duo_norm": "off", "duo_fusion": "off"}
 WIDER_DECODER = {"decoder_embed_dim": 12, "decoder_ffn_embed_dim": 10, "decoder_attention_heads": 3}
+ONE_PRE_LN_LAYER = {"decoder_layers": 1, "decoder_normalize_before": True}
+BERT_NORMS = {"embedding_normalize": True, "encoder_normalize_before": True}
+WITHOUT_POSITIONS = {"no_scale_embedding": True, "no_token_positional_embeddings": True}
 
 #: of the Duo transformer: any two values of two switches meet at least once
 DUO_SWITCHES = [
@@ -95,7 +95,7 @@ DUO_SWITCHES = [
 
 _ENCODER = {"encoder_embed_dim": 8, "encoder_ffn_embed_dim": 6, "encoder_layers": 2, "encoder_attention_heads": 2}
 _BERT = {**_ENCODER, "max_positions": 10}
-_GENERATOR = {"layers": 1, "embed_dim": 6, "ffn_embed_dim": 4, "attention_heads": 3}
+_GENERATOR = {"generator_layers": 1, "generator_embed_dim": 6, "generator_ffn_embed_dim": 4}
 _TRANSLATION = {**_ENCODER, "decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_embed_dim": None}
 _TRANSLATION |= {"max_source_positions": 48, "max_target_positions": 48}
 
@@ -103,16 +103,14 @@ _TRANSLATION |= {"max_source_positions": 48, "max_target_positions": 48}
 @dataclasses.dataclass(frozen=True)
 class Architecture:
     """arch: its smallest preset. sizes: options of a tiny model. task: in fairseq. variants: every option that changes
-    names, shapes or what is computed, at least once; the first is the model as its preset has it.
-    matters: option -> another value with which weights of a checkpoint are another function, and what both must have
-    besides. The other options may differ from a checkpoint's. golden: variants in the golden file (default: all).
-    """
+    names, shapes or what is computed, at least once; the first is the model as its preset has it. besides: option ->
+    what must be given for it to change what weights mean. golden: variants in the golden file (default: all)."""
 
     arch: str
     task: str
     sizes: dict
     variants: dict
-    matters: dict
+    besides: dict = dataclasses.field(default_factory=dict)
     golden: tuple = ()
 
     @property
@@ -135,88 +133,51 @@ class Architecture:
         return randomise(self.build(task, **options)).eval()
 
 
+REL_POS, UNTIED, BUCKETS = {"rel_pos": True}, {"position_encoding": "untied"}, {"position_encoding": "relative"}
 RELATIVE = {"rel_pos": True, "rel_pos_bins": 8, "max_rel_pos": 12}
 _BERT_VARIANTS = {
     "TUPE-A": {},
-    "TUPE-R": {"rel_pos": True},
-    "TUPE-R, reset of the paper": {"rel_pos": True, "tupe_reset": "paper"},
-    "TUPE-R, tie-cls": {"rel_pos": True, "tupe_tie_cls": True},
-    "TUPE-A, norms": {"embedding_normalize": True, "encoder_normalize_before": True},
+    "TUPE-R": REL_POS,
+    "TUPE-R, reset of the paper": {**REL_POS, "tupe_reset": "paper"},
+    "TUPE-R, tie-cls": {**REL_POS, "tupe_tie_cls": True},
+    "TUPE-A, norms": BERT_NORMS,
     "BERT-A": {"position_encoding": "added", "embedding_normalize": True},
     "BERT-R, relu": {"position_encoding": "relative", "rel_pos_bins": 16, "activation_fn": "relu"},
     "BERT-A^d, sdpa": {"position_encoding": "four_terms", "attention_kernel": "sdpa"},
 }
-_BERT_MATTERS = {
-    **{"encoder_layers": (3, {}), "encoder_embed_dim": (12, {}), "encoder_ffn_embed_dim": (5, {})},
-    **{"encoder_attention_heads": (4, {}), "encoder_normalize_before": (True, {}), "embedding_normalize": (True, {})},
-    **{"activation_fn": ("relu", {}), "position_encoding": ("added", {}), "rel_pos": (True, {})},
-    **{"tupe_tie_cls": (True, {}), "tupe_reset": ("paper", {"rel_pos": True}), "max_positions": (9, {})},
-    **{"rel_pos_bins": (16, {"rel_pos": True}), "max_rel_pos": (64, {"position_encoding": "relative"})},
-}
-_SIDES_MATTER = {
-    f"{side}_{name}": (value, {})
-    for side in ("encoder", "decoder")
-    for name, value in (("layers", 3), ("ffn_embed_dim", 5), ("attention_heads", 4), ("normalize_before", True))
-}
-_TRANSLATION_MATTERS = {
-    **{**_SIDES_MATTER, "encoder_embed_dim": (12, {"decoder_embed_dim": 8}), "decoder_embed_dim": (12, {})},
-    **{"share_decoder_input_output_embed": (True, {}), "share_all_embeddings": (True, {})},
-    **{"no_scale_embedding": (True, {}), "activation_fn": ("gelu", {})},
-}
+_OF_DECODER = {"encoder_embed_dim": {"decoder_embed_dim": 8}}
 
 ARCHITECTURES = {
     "tupe": Architecture(
-        "tupe_tiny",
-        "masked_lm",
-        _BERT,
-        _BERT_VARIANTS,
-        _BERT_MATTERS,
+        *("tupe_tiny", "masked_lm", _BERT, _BERT_VARIANTS),
+        {"tupe_reset": REL_POS, "rel_pos_bins": REL_POS, "max_rel_pos": BUCKETS},
     ),
     "electra": Architecture(
-        "electra_tiny",
-        "masked_lm",
-        {**_BERT, **{f"generator_{name}": value for name, value in _GENERATOR.items()}},
+        *("electra_tiny", "masked_lm", {**_BERT, **_GENERATOR, "generator_attention_heads": 3}),
         {
             "BERT-A": {},
-            "BERT-A, norms, wide generator": {
-                **{"embedding_normalize": True, "encoder_normalize_before": True},
-                **{"generator_embed_dim": 8, "generator_attention_heads": 2},
-            },
-            "TUPE-R": {"position_encoding": "untied", "rel_pos": True},
+            "BERT-A, norms, wide generator": {**BERT_NORMS, "generator_embed_dim": 8, "generator_attention_heads": 2},
+            "TUPE-R": {**UNTIED, **REL_POS},
         },
         {
-            **{name: (value, more) for name, (value, more) in _BERT_MATTERS.items() if "pos" not in name},
-            **{"rel_pos": (True, {"position_encoding": "untied"}), "position_encoding": ("four_terms", {})},
-            **{"tupe_tie_cls": (True, {"position_encoding": "untied"}), "max_positions": (9, {})},
-            "tupe_reset": ("paper", {"position_encoding": "untied", "rel_pos": True}),
-            **{name: (16, {"position_encoding": "relative"}) for name in ("rel_pos_bins", "max_rel_pos")},
-            **{"generator_layers": (2, {}), "generator_embed_dim": (3, {}), "generator_ffn_embed_dim": (5, {})},
-            "generator_attention_heads": (2, {}),
+            **{"rel_pos": UNTIED, "tupe_tie_cls": UNTIED, "tupe_reset": {**UNTIED, **REL_POS}},
+            **{"rel_pos_bins": BUCKETS, "max_rel_pos": BUCKETS},
         },
     ),
     "tupe_transformer": Architecture(
-        "tupe_transformer",
-        "translation",
-        _TRANSLATION,
+        *("tupe_transformer", "translation", _TRANSLATION),
         {
             "post-LN": {},
             "pre-LN, relative, gelu": {**PRE_LN, **RELATIVE, "activation_fn": "gelu"},
             "relative, eager": {**RELATIVE, "attention_kernel": "eager"},
             "sdpa": {"attention_kernel": "sdpa"},
             "unscaled, one table": {"no_scale_embedding": True, **TIED},
-            "other widths, pre-LN decoder, tied output": {
-                **{**WIDER_DECODER, **TIED_OUTPUT, "decoder_layers": 1, "decoder_normalize_before": True},
-            },
+            "other widths, pre-LN decoder, tied output": {**WIDER_DECODER, **TIED_OUTPUT, **ONE_PRE_LN_LAYER},
         },
-        {
-            **{**_TRANSLATION_MATTERS, "max_source_positions": (9, {}), "max_target_positions": (9, {})},
-            **{"rel_pos": (True, {}), "rel_pos_bins": (16, {"rel_pos": True}), "max_rel_pos": (64, {"rel_pos": True})},
-        },
+        {**_OF_DECODER, "rel_pos_bins": REL_POS, "max_rel_pos": REL_POS},
     ),
     "duo_transformer": Architecture(
-        "duo_transformer",
-        "translation",
-        _TRANSLATION,
+        *("duo_transformer", "translation", _TRANSLATION),
         {
             "default": {},
             "one table, mapped": {**TIED, "encoder_dim_s": 5, "encoder_dim_p": 7},
@@ -229,54 +190,33 @@ ARCHITECTURES = {
             },
             "pair, other widths, one table": {"duo_share_weights": "pair", **TIED, **WIDER_DECODER},
             "norm all, pre-LN, gelu, learned": {"duo_norm": "all", **PRE_LN, **LEARNED, "activation_fn": "gelu"},
-            "sdpa, unscaled, without positions": {
-                **{"attention_kernel": "sdpa", "no_scale_embedding": True, "no_token_positional_embeddings": True},
-            },
+            "sdpa, unscaled, without positions": {"attention_kernel": "sdpa", **WITHOUT_POSITIONS},
             "eager, other widths, one table, pre-LN decoder": {
-                **{"attention_kernel": "eager", **TIED, **WIDER_DECODER},
-                **{"decoder_layers": 1, "decoder_normalize_before": True},
+                **{"attention_kernel": "eager", **TIED, **WIDER_DECODER, **ONE_PRE_LN_LAYER},
             },
             "one stream": {"duo_streams": 1},
             "one stream, mapped, pre-LN, one table": {"duo_streams": 1, "encoder_dim_s": 5, **TIED, **PRE_LN},
         },
-        {
-            **{**_TRANSLATION_MATTERS, "max_source_positions": (9, LEARNED), "max_target_positions": (9, LEARNED)},
-            **{"encoder_learned_pos": (True, {}), "decoder_learned_pos": (True, {}), "duo_norm": ("all", {})},
-            **{"duo_streams": (1, {}), "duo_share_weights": ("pair", {}), "duo_fusion": ("off", {})},
-            **{"no_token_positional_embeddings": (True, {}), **{name: (6, {}) for name in MAPPED}},
-        },
+        {**_OF_DECODER, "max_source_positions": LEARNED, "max_target_positions": LEARNED},
         (
             *("default", "tied output, mapped", "all off, tied, mapped, pre-LN", "pair, norm in the encoder"),
             *("norm all, pre-LN, gelu, learned", "eager, other widths, one table, pre-LN decoder", "one stream"),
         ),
     ),
     "embinit_classifier": Architecture(
-        "embinit_classifier",
-        "sentence_prediction",
-        _BERT,
+        *("embinit_classifier", "sentence_prediction", _BERT),
         {
             "mean": {},
             "first token, learned positions, pre-LN": {
                 **{"pooling": "cls", "encoder_learned_pos": True, "encoder_normalize_before": True},
             },
-            "unscaled, without positions": {"no_scale_embedding": True, "no_token_positional_embeddings": True},
+            "unscaled, without positions": WITHOUT_POSITIONS,
         },
-        {
-            **{"encoder_layers": (3, {}), "encoder_embed_dim": (12, {}), "encoder_ffn_embed_dim": (5, {})},
-            **{"encoder_attention_heads": (4, {}), "encoder_normalize_before": (True, {}), "pooling": ("cls", {})},
-            **{"no_token_positional_embeddings": (True, {}), "no_scale_embedding": (True, {})},
-            **{"encoder_learned_pos": (True, {}), "max_positions": (9, {"encoder_learned_pos": True})},
-        },
+        {"max_positions": {"encoder_learned_pos": True}},
     ),
     "duo_classifier": Architecture(
-        "duo_classifier",
-        "sentence_prediction",
-        {"encoder_dim_s": 3, "encoder_dim_p": 5, "duo_ffn_dim": 4},
+        *("duo_classifier", "sentence_prediction", {"encoder_dim_s": 3, "encoder_dim_p": 5, "duo_ffn_dim": 4}),
         {"frozen": {}, "linear, trained": {"duo_attention": "linear", "train_embeddings": True}},
-        {
-            **{"encoder_dim_s": (4, {}), "encoder_dim_p": (4, {}), "duo_ffn_dim": (5, {})},
-            "duo_attention": ("linear", {}),
-        },
     ),
 }
 #: (name of the architecture, options) of all variants

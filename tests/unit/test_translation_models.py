@@ -1,49 +1,27 @@
-"""Encoder and decoder of `tupe_transformer` and of the Duo transformer against plain statements; what options make of
-them; sizes and initial values, which are those of fairseq's `transformer`."""
-
-from __future__ import annotations
+"""Encoder and decoder of `tupe_transformer` and of the Duo transformer against plain statements and against fairseq's
+`transformer`, whose sizes and initial values they have; what options make of them."""
 
 import argparse
 import math
 import types
 
-import duo_reference
 import pytest
+import small_models as small
 import torch
-import tupe_transformer_reference
-
-pytest.importorskip("fairseq", reason="these are architectures of fairseq; install it with scripts/setup.sh")
+from duo_reference import encoder, reference
+from fairseq import utils
 from fairseq.models.transformer import TransformerModel, base_architecture, transformer_iwslt_de_en
-from small_models import (
-    ARCHITECTURES,
-    DUO_SWITCHES,
-    EOS,
-    MAPPED,
-    OFF,
-    PAD,
-    PRE_LN,
-    TIED,
-    TIED_OUTPUT,
-    VARIANTS,
-    batch_of,
-    dictionary,
-    preset,
-    task_of,
-)
+from small_models import ARCHITECTURES, EOS, MAPPED, OFF, PAD, PREVIOUS, SOURCES, TIED, TIED_OUTPUT, batch_of, task_of
 from tupe_reference import assert_same_values_and_gradients, visible_dropout
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.hooks.slots import find_slots, position_std
-from embinit_fairseq.modules.decoder_layer import leading_padding, rotate_left
 
-STATEMENTS = {"tupe_transformer": tupe_transformer_reference, "duo_transformer": duo_reference}
-TUPE, DUO = (ARCHITECTURES[name] for name in STATEMENTS)
-SOURCES = [[4, 5, 6, 7, 8, 9, EOS], [10, 4, EOS], [7, 7, 12, 5, EOS]]
-PREVIOUS = [[EOS, 6, 9, 4], [EOS, 5, 5, 8, 11, 4, 13, 6], [EOS]]
-RATES = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
-CASES = {variant: case for variant, case in VARIANTS.items() if case[0] in STATEMENTS}
+NAMES, SIDES = ["tupe_transformer", "duo_transformer"], ["encoder", "decoder"]
+TUPE, DUO = (ARCHITECTURES[name] for name in NAMES)
+CASES = {variant: case for variant, case in small.VARIANTS.items() if case[0] in NAMES}
 each_variant = pytest.mark.parametrize(("name", "options"), CASES.values(), ids=CASES)
-each_model = pytest.mark.parametrize("name", STATEMENTS)
+each_model = pytest.mark.parametrize("name", NAMES)
 each_side = pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 
 
@@ -51,77 +29,59 @@ def unpadded(rows, sentences, left):
     return torch.cat([row[-len(s) :] if left else row[: len(s)] for row, s in zip(rows, sentences)])
 
 
-def logits_of(model, sources=SOURCES, previous=PREVIOUS, left_source=False, left_target=False, width=0):
+def logits_of(model, left=False, sources=SOURCES, previous=PREVIOUS):
     """The logits of each sentence, computed in one batch; padding cut off."""
-    logits, _ = model(batch_of(sources, left_source, width), None, batch_of(previous, left_target))
-    return unpadded(logits, previous, left_target)
+    logits, _ = model(batch_of(sources, left), None, batch_of(previous, left))
+    return unpadded(logits, previous, left)
 
 
-def expected_logits(name, model, sources=SOURCES, previous=PREVIOUS):
-    return torch.cat([STATEMENTS[name].reference(model, s, p)[0] for s, p in zip(sources, previous)])
+def expected_logits(model, sources=SOURCES, previous=PREVIOUS):
+    return torch.cat([reference(model, s, p)[0] for s, p in zip(sources, previous)])
 
 
-# ---- What is computed -----------------------------------------------------------------------------------------------
+def close(ours, expected):
+    torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
 
 
 @each_variant
 @each_side
 def test_logits_and_gradients_equal_the_equations_whatever_the_padding(name, options, left):
     model = ARCHITECTURES[name].randomised(**options)
-    ours = logits_of(model, left_source=left, left_target=left)
-    assert_same_values_and_gradients(model, ours, expected_logits(name, model))
+    assert_same_values_and_gradients(model, logits_of(model, left), expected_logits(model))
 
 
-@pytest.mark.parametrize("switches", DUO_SWITCHES, ids=str)
+@pytest.mark.parametrize("switches", small.DUO_SWITCHES, ids=str)
 def test_combinations_of_the_switches_of_the_duo_transformer(switches):
-    model = DUO.randomised(**switches)
-    sources, previous = SOURCES[1:], PREVIOUS[::2]
-    expected = expected_logits("duo_transformer", model, sources, previous)
-    assert_same_values_and_gradients(model, logits_of(model, sources, previous, left_source=True), expected)
+    model, sentences = DUO.randomised(**switches), (SOURCES[1:], PREVIOUS[::2])
+    assert_same_values_and_gradients(model, logits_of(model, True, *sentences), expected_logits(model, *sentences))
 
 
 @each_variant
 def test_dropout_acts_where_the_transformer_has_it(name, options, monkeypatch):
     visible_dropout(monkeypatch)
-    rates = dict(RATES)
+    rates = dict(small.RATES)
     if options.get("attention_kernel") == "sdpa":
         del rates["attention_dropout"]  # inside the fused kernel, where it cannot be seen
     model = ARCHITECTURES[name].randomised(**options, **rates)
     for training in (True, False):
-        ours = logits_of(model.train(training))
-        torch.testing.assert_close(ours, expected_logits(name, model), rtol=1e-11, atol=1e-12)
-
-
-@each_variant
-@torch.no_grad()
-def test_the_future_has_no_influence(name, options):
-    model, one = ARCHITECTURES[name].randomised(**options), batch_of([[EOS, 6, 9, 4, 5, 7]])
-    for at in range(1, 6):
-        other = one.clone()
-        other[0, at:] = 12
-        ours, changed = (model(batch_of(SOURCES[:1]), None, each)[0] for each in (one, other))
-        assert torch.equal(ours[:, :at], changed[:, :at])
-        assert not torch.equal(ours[:, at:], changed[:, at:])
+        close(logits_of(model.train(training)), expected_logits(model))
 
 
 @each_model
-@each_side
-@pytest.mark.parametrize("order", [{}, PRE_LN], ids=["post-LN", "pre-LN"])
-def test_the_encoder_keeps_the_columns_of_its_input(name, order, left):
-    """Streams stand side by side."""
-    model = ARCHITECTURES[name].randomised(**order)
-    out = model.encoder(batch_of(SOURCES, left), None, return_all_hiddens=True)
-    ours = unpadded(out["encoder_out"][0].transpose(0, 1), SOURCES, left)
-    expected = torch.cat([torch.cat(STATEMENTS[name].encoder(model, source), dim=1) for source in SOURCES])
-    torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
-    assert torch.equal(out["encoder_padding_mask"][0], batch_of(SOURCES, left).eq(PAD))
-    assert out["src_lengths"][0].tolist() == [[7], [3], [5]]
-    states, other = out["encoder_states"], model.encoder(batch_of(SOURCES, not left), None, return_all_hiddens=True)
-    assert [state.shape for state in states] == [(7, 3, expected.shape[1])] * 3
-    assert torch.equal(states[-1], out["encoder_out"][0])
-    for one, same in zip(states, other["encoder_states"]):
-        ours, theirs = (unpadded(x.transpose(0, 1), SOURCES, side) for x, side in ((one, left), (same, not left)))
-        torch.testing.assert_close(ours, theirs)
+@pytest.mark.parametrize("order", [{}, small.PRE_LN], ids=["post-LN", "pre-LN"])
+@torch.no_grad()
+def test_the_encoder_keeps_the_columns_of_its_input(name, order):
+    """Streams stand side by side; states are those of the other side of padding."""
+    model, states = ARCHITECTURES[name].randomised(**order), []
+    for left in (False, True):
+        out = model.encoder(batch_of(SOURCES, left), None, return_all_hiddens=True)
+        states.append([unpadded(state.transpose(0, 1), SOURCES, left) for state in out["encoder_states"]])
+        assert torch.equal(out["encoder_padding_mask"][0], batch_of(SOURCES, left).eq(PAD))
+        assert out["src_lengths"][0].tolist() == [[7], [3], [5]]
+        assert out["encoder_states"][-1] is out["encoder_out"][0]
+    close(*states)
+    assert len(states[0]) == 3
+    close(states[0][-1], torch.cat([torch.cat(encoder(model, source), dim=1) for source in SOURCES]))
     alone = model.encoder(batch_of(SOURCES[:1]))
     assert alone["encoder_padding_mask"] == alone["encoder_states"] == []
 
@@ -132,59 +92,42 @@ def test_the_encoder_keeps_the_columns_of_its_input(name, order, left):
 def test_attention_and_states_stand_at_their_tokens(name, options, left):
     """Attention is the mean of heads (and streams), in the columns of the source; with either padding of the target."""
     model = ARCHITECTURES[name].randomised(**options)
-    source = batch_of(SOURCES, left)
-    (_, extra), (_, other) = (model(source, None, batch_of(PREVIOUS, side)) for side in (False, True))
-    attn = extra["attn"][0]
-    assert attn.shape == (3, 8, 7)
-    assert not attn.masked_select(source.eq(PAD).unsqueeze(1)).any()
-    for row, (s, p) in enumerate(zip(SOURCES, PREVIOUS)):
-        expected = STATEMENTS[name].reference(model, s, p)[1].mean(0)
-        for found, rows in ((attn, slice(len(p))), (other["attn"][0], slice(-len(p), None))):
-            columns = slice(-len(s), None) if left else slice(len(s))
-            torch.testing.assert_close(found[row, rows, columns], expected, rtol=1e-11, atol=1e-12)
-    assert len(extra["inner_states"]) == len(other["inner_states"]) == 1 + len(model.decoder.layers)
-    for one, same in zip(extra["inner_states"], other["inner_states"]):
-        ours, theirs = (unpadded(x.transpose(0, 1), PREVIOUS, side) for x, side in ((one, False), (same, True)))
-        torch.testing.assert_close(ours, theirs)
+    source, states = batch_of(SOURCES, left), []
+    for side in (False, True):
+        _, extra = model(source, None, batch_of(PREVIOUS, side))
+        assert extra["attn"][0].shape == (3, 8, 7)
+        assert not extra["attn"][0].masked_select(source.eq(PAD).unsqueeze(1)).any()
+        for found, s, p in zip(extra["attn"][0], SOURCES, PREVIOUS):
+            rows = slice(-len(p), None) if side else slice(len(p))
+            close(found[rows, -len(s) :] if left else found[rows, : len(s)], reference(model, s, p)[1].mean(0))
+        states.append([unpadded(x.transpose(0, 1), PREVIOUS, side) for x in extra["inner_states"]])
+    torch.testing.assert_close(*states)
+    assert len(states[0]) == 1 + len(model.decoder.layers)
 
 
 @each_model
 @torch.no_grad()
 def test_attention_of_a_chosen_layer_and_of_the_first_heads(name):
-    model, source, previous = ARCHITECTURES[name].randomised(), batch_of(SOURCES[:1]), batch_of(PREVIOUS[:1])
-    encoder_out = model.encoder(source)
+    model, previous = ARCHITECTURES[name].randomised(), batch_of(PREVIOUS[:1])
+    encoder_out = model.encoder(batch_of(SOURCES[:1]))
     for layer, layers in ((0, 1), (1, 2), (None, 2)):
-        weights = STATEMENTS[name].reference(model, SOURCES[0], PREVIOUS[0], layers)[1]
+        weights = reference(model, SOURCES[0], PREVIOUS[0], layers)[1]
         for heads in (1, 2, None):
             _, extra = model.decoder(previous, encoder_out, alignment_layer=layer, alignment_heads=heads)
-            torch.testing.assert_close(extra["attn"][0][0], weights[:heads].mean(0), rtol=1e-11, atol=1e-12)
-
-
-def test_rows_are_rotated_by_the_padding_in_front_only():
-    tokens = torch.tensor([[PAD, PAD, 5, PAD], [5, PAD, 6, PAD], [PAD] * 4])
-    shift = leading_padding(tokens.eq(PAD))
-    assert shift.tolist() == [2, 0, 4]
-    rotated = rotate_left(tokens, shift)
-    assert rotated.tolist() == [[5, PAD, PAD, PAD], [5, PAD, 6, PAD], [PAD] * 4]
-    assert torch.equal(rotate_left(rotated, -shift), tokens)
+            close(extra["attn"][0][0], weights[:heads].mean(0))
 
 
 @each_model
 @torch.no_grad()
 def test_kernels(name):
     """One query at a time is faster without fusing on a CPU; flex would compile for the shape of every batch."""
-    x = torch.zeros(1)
-
-    def kernel(training, step=False, **options):
-        side = ARCHITECTURES[name].build(**options).decoder.cfg
-        if name == "tupe_transformer":
-            return side.kernel(x, training=training, step=step)
-        return side.prepare(x, training, None, None, step=step).kernel
-
-    assert [kernel(False), kernel(False, True)] == ["sdpa", "eager"]
-    assert kernel(False, True, attention_kernel="sdpa") == "sdpa"
-    with torch.enable_grad():
-        assert kernel(True) == "eager"
+    found, x = [], torch.zeros(1)
+    for asked in ("auto", "sdpa"):
+        cfg = ARCHITECTURES[name].build(attention_kernel=asked).decoder.cfg
+        for step in (False, True):
+            tupe = name == "tupe_transformer"
+            found.append(cfg.kernel(x, False, step) if tupe else cfg.prepare(x, False, None, None, step).kernel)
+    assert found == ["sdpa", "eager", "sdpa", "sdpa"]
     assert "flex" not in type(ARCHITECTURES[name].config()).__dataclass_fields__["attention_kernel"].type.__members__
 
 
@@ -199,72 +142,27 @@ def test_sentences_that_are_too_long_are_refused_by_the_name_of_the_flag(name):
     model(batch_of([SOURCES[0][:6]]), None, batch_of([PREVIOUS[0]]))  # 6 and 4 are not
 
 
-# ---- What options make of it ----------------------------------------------------------------------------------------
-
-
-def test_names_of_sharing_and_tables_of_the_duo_transformer():
-    parameters = [dict(DUO.build(duo_share_weights=share).named_parameters()) for share in ("on", "stream")]
-    assert all(torch.equal(value, parameters[1][key]) for key, value in parameters[0].items())
-    model = DUO.build(no_token_positional_embeddings=True)
-    assert model.encoder.embedding.embed_positions is model.decoder.embedding.embed_positions is None
-    assert position_std(model.encoder.embedding) is None
-    both = DUO.build(**TIED, encoder_dim_s=5, decoder_dim_s=5)  # said twice
-    assert both.decoder.embedding.maps()[0].weight.shape == (8, 5)
-    assert both.decoder.embedding.maps()[0] is not both.encoder.embedding.maps()[0]
-
-
-def tables_of(model):
-    """Identities of the embedding matrices of encoder and decoder, and of the output's."""
-    sides = [
-        side.embedding.tables() if hasattr(side, "embedding") else [side.embed_tokens]
-        for side in (model.encoder, model.decoder)
-    ]
-    output = model.decoder.output_projection
-    return *([id(table.weight) for table in tables] for tables in sides), None if output is None else id(output.weight)
-
-
-@each_model
-def test_embedding_matrices_are_tied_as_asked(name):
-    build, streams = ARCHITECTURES[name].build, 1 if name == "tupe_transformer" else 2
-    source, target, output = tables_of(build())
-    assert len({*source, *target, output}) == 2 * streams + 1
-    source, target, output = tables_of(build(**TIED_OUTPUT))
-    assert len({*source, *target}) == 2 * streams
-    assert output == (target[0] if streams == 1 else None)
-    source, target, output = tables_of(build(**TIED))
-    assert source == target
-    assert output == (target[0] if streams == 1 else None)
-    for side in (build(**TIED).encoder, build().decoder):
-        for table in side.embedding.tables() if streams == 2 else [side.embed_tokens]:
-            assert not table.weight[PAD].any()
-
-
-EACH = {name: [name] for name in ("encoder", "encoder_p", "decoder", "decoder_p")}
-ONE_OF_EACH = {"encoder": ["encoder"], "decoder": ["decoder"]}
-
-
 @pytest.mark.parametrize(
     ("name", "options", "names"),
     [
-        ("tupe_transformer", {}, ONE_OF_EACH),
-        ("tupe_transformer", TIED_OUTPUT, ONE_OF_EACH),
+        ("tupe_transformer", TIED_OUTPUT, {"encoder": ["encoder"], "decoder": ["decoder"]}),
         ("tupe_transformer", TIED, {"encoder": ["encoder", "decoder"]}),
-        ("duo_transformer", {}, EACH),
-        ("duo_transformer", {**TIED_OUTPUT, **MAPPED}, EACH),
+        ("duo_transformer", {**TIED_OUTPUT, **MAPPED}, {f"{s}{p}": [f"{s}{p}"] for s in SIDES for p in ("", "_p")}),
         ("duo_transformer", TIED, {"encoder": ["encoder", "decoder"], "encoder_p": ["encoder_p", "decoder_p"]}),
-        ("duo_transformer", {"duo_streams": 1}, ONE_OF_EACH),
+        ("duo_transformer", {"duo_streams": 1}, {"encoder": ["encoder"], "decoder": ["decoder"]}),
     ],
     ids=str,
 )
 def test_slots_of_embed_init(name, options, names):
-    task = task_of() if "share_all_embeddings" in options else task_of(11, 7)
+    task = task_of() if options == TIED else task_of(11, 7)
     model = ARCHITECTURES[name].build(task, **options)
     slots = find_slots(model, task)
     assert {slot: found.names for slot, found in slots.items()} == names
     for slot, found in slots.items():
-        side = model.encoder if slot.startswith("encoder") else model.decoder
-        table = side.embedding.tables()[slot.endswith("_p")] if hasattr(side, "embedding") else side.embed_tokens
-        assert found.embedding is table
+        side, table = getattr(model, slot.partition("_")[0]), found.embedding
+        tables = side.embedding.tables() if hasattr(side, "embedding") else [side.embed_tokens]
+        assert table is tables[slot.endswith("_p")]
+        assert not table.weight[PAD].any()
         assert len(found.vocabulary.symbols) == table.num_embeddings == len(side.dictionary)
         assert found.embed_scale == pytest.approx(math.sqrt(8))
         if name == "duo_transformer":
@@ -279,10 +177,12 @@ def test_slots_of_embed_init(name, options, names):
         (
             "tupe_transformer",
             {**TIED, "decoder_embed_dim": 12},
-            "--encoder-embed-dim 8 and --decoder-embed-dim 12 must be the same",
+            "--encoder-embed-dim 8 and --decoder-embed-dim 12 must",
         ),
         ("tupe_transformer", {"rel_pos": True, "rel_pos_bins": 7}, "--rel-pos-bins 7"),
         ("tupe_transformer", {"rel_pos": True, "max_rel_pos": 3}, "--max-rel-pos 3: .* the distance more than"),
+        ("tupe_transformer", {"rel_pos_bins": 64}, "--rel-pos-bins 64 has no effect here: it needs --rel-pos"),
+        ("tupe_transformer", {"max_rel_pos": 64}, "--max-rel-pos 64 has no effect here: it needs --rel-pos"),
         ("duo_transformer", {"duo_streams": 3}, "--duo-streams 3: must be 1 or 2"),
         ("duo_transformer", {"duo_streams": 1, "encoder_dim_p": 5}, "--encoder-dim-p is .*drop it or --duo-streams 1"),
         ("duo_transformer", {"duo_streams": 1, "decoder_dim_p": 5}, "--decoder-dim-p is for a second stream"),
@@ -295,51 +195,79 @@ def test_slots_of_embed_init(name, options, names):
 )
 def test_contradictions_are_named(name, options, message):
     with pytest.raises(OptionError, match=message):
-        ARCHITECTURES[name].build(**options)
+        ARCHITECTURES[name].build(**options).check_training(None, None)
+    DUO.build(**TIED, encoder_dim_s=5, decoder_dim_s=5)  # said twice is none
+    TUPE.build(rel_pos=True, rel_pos_bins=16, max_rel_pos=64).check_training(None, None)
 
 
 @each_model
 def test_one_table_needs_one_dictionary(name):
-    with pytest.raises(OptionError, match=r"10 and 15 symbols.*--joined-dictionary.*--share-decoder-input-output"):
-        ARCHITECTURES[name].build(task_of(6, 11), **TIED)
-    other = types.SimpleNamespace(source_dictionary=dictionary(), target_dictionary=dictionary(10))
+    other = types.SimpleNamespace(source_dictionary=small.dictionary(), target_dictionary=small.dictionary(10))
     other.target_dictionary.add_symbol("other")
-    with pytest.raises(OptionError, match=r"15 and 15 symbols.*--joined-dictionary"):
-        ARCHITECTURES[name].build(other, **TIED)
+    for task, sizes in ((task_of(6, 11), "10 and 15"), (other, "15 and 15")):
+        with pytest.raises(OptionError, match=f"{sizes} symbols.*--joined-dictionary.*--share-decoder-input-output"):
+            ARCHITECTURES[name].build(task, **TIED)
 
 
-def test_relative_options_without_relative_positions_have_no_effect():
-    for option in ("rel_pos_bins", "max_rel_pos"):
-        flag = "--" + option.replace("_", "-")
-        with pytest.raises(OptionError, match=f"{flag} 64 has no effect here: it needs --rel-pos"):
-            TUPE.build(**{option: 64}).check_training(None, None)
-    TUPE.build(rel_pos=True, rel_pos_bins=16, max_rel_pos=64).check_training(None, None)
-
-
-# ---- Sizes and initial values ---------------------------------------------------------------------------------------
-
-
-def stock(arch=base_architecture, words=6, **sizes):
-    args = argparse.Namespace(max_source_positions=1024, max_target_positions=1024, **sizes)
+def stock(words=11, arch=base_architecture, **options):
+    """fairseq's model of these sizes; what it does not know (the options of two streams) is left out."""
+    given = {key: value for key, value in options.items() if not key.startswith("duo_") and value is not None}
+    args = argparse.Namespace(**{"max_source_positions": 1024, "max_target_positions": 1024, **given})
     arch(args)
     return TransformerModel.build_model(args, task_of(words))
 
 
-@pytest.mark.parametrize(
-    ("size", "fairseqs"),
-    [("", base_architecture), ("_iwslt_de_en", transformer_iwslt_de_en), ("_wmt_en_de", base_architecture)],
-)
-def test_sizes_are_fairseqs_plus_positions(size, fairseqs):
-    """A side's positions: 1024 rows, a layer norm, two matrices with biases; of width 512.
+def stock_parts(name, values):
+    """A parameter of ours, with or without streams -> fairseq's name, and its part of each stream."""
+    name = name.replace(".embedding.", ".").replace("_p.weight", ".weight")
+    prefix, _, kind = name.rpartition(".")
+    stem, _, last = prefix.rpartition(".")
+    letters = {"qkv_proj": "qkv", "in_proj": "qkv", "kv_proj": "kv", "q_proj": "q"}.get(last)
+    streams = list(values) if values.dim() > (2 if kind == "weight" else 1) else [values]
+    for part in streams:
+        if letters is None:
+            yield name, part
+        else:
+            yield from ((f"{stem}.{x}_proj.{kind}", y) for x, y in zip(letters, part.chunk(len(letters))))
 
-    fairseq_compat takes away the copies of its encoder layers' weights that fairseq 0.12.2 never trains.
-    """
-    longest = {"max_source_positions": 1024, "max_target_positions": 1024}
+
+def number_of(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("ties", [{}, TIED_OUTPUT, TIED], ids=["untied", "output", "all"])
+@pytest.mark.parametrize("more", [{}, small.PRE_LN, small.LEARNED, small.WIDER_DECODER], ids=str)
+@torch.no_grad()
+def test_one_stream_is_fairseqs_transformer(ties, more, monkeypatch):
+    if ties == TIED and more == small.WIDER_DECODER:
+        return  # fairseq's has no map from a table to another width
+    monkeypatch.setattr(utils, "softmax", lambda x, dim, onnx_trace=False: x.softmax(dim))  # in double precision
+    model = DUO.randomised(duo_streams=1, **ties, **more)
+    other = stock(**{**DUO.sizes, **ties, **more}).double().eval()
+    theirs, seen = dict(other.named_parameters(remove_duplicate=False)), set()
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        for their_name, part in stock_parts(name, parameter):
+            theirs[their_name].copy_(part)
+            seen.add(their_name)
+    assert theirs.keys() - seen <= {"decoder.output_projection.weight"}  # there it is a table of the input
+    assert number_of(model) == number_of(other)
+    close(logits_of(model), logits_of(other))
+
+
+@pytest.mark.parametrize(
+    ("size", "fairseqs", "ties"),
+    [
+        ("", base_architecture, TIED),
+        ("_iwslt_de_en", transformer_iwslt_de_en, TIED_OUTPUT),
+        ("_wmt_en_de", base_architecture, {}),
+    ],
+)
+def test_sizes_of_tupe_transformer_are_fairseqs_plus_positions(size, fairseqs, ties):
+    """A side's positions: 1024 rows, a layer norm, two matrices with biases; of width 512."""
     with torch.device("meta"):
-        model = TUPE.model.build_model(preset(f"tupe_transformer{size}", **longest), task_of(6))
-        theirs = stock(fairseqs)
-    ours, expected = (sum(p.numel() for p in each.parameters()) for each in (model, theirs))
-    assert ours == expected + 2 * (1024 * 512 + 2 * 512 + 2 * (512 * 512 + 512))
+        cfg = small.preset(f"tupe_transformer{size}", max_source_positions=1024, max_target_positions=1024, **ties)
+        model, theirs = TUPE.model.build_model(cfg, task_of(6)), stock(6, fairseqs, **ties)
+    assert number_of(model) == number_of(theirs) + 2 * (1024 * 512 + 2 * 512 + 2 * (512 * 512 + 512))
 
 
 def same_distribution(ours, theirs):
@@ -352,36 +280,23 @@ def same_distribution(ours, theirs):
     return abs(float(ours.std() / theirs.std()) - 1) < near and abs(kind[0] - kind[1]) < 0.25 * max(kind)
 
 
-@pytest.mark.parametrize("name", [*STATEMENTS, "two streams"])
+@pytest.mark.parametrize("more", [{"rel_pos": True}, {"duo_streams": 1}, OFF], ids=["tupe", "duo", "two streams"])
 @pytest.mark.parametrize("decoder_dim", [64, 96])
-def test_initial_values_have_the_distributions_of_fairseqs_transformer(name, decoder_dim):
+def test_initial_values_have_the_distributions_of_fairseqs_transformer(more, decoder_dim):
     """Each stream of the Duo transformer, and each of a stream's matrices, has that of the one of fairseq."""
     sizes = {"encoder_embed_dim": 64, "encoder_ffn_embed_dim": 80, "decoder_embed_dim": decoder_dim}
-    sizes |= {
-        f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in (("layers", 1), ("attention_heads", 4))
-    }
-    more = {"tupe_transformer": {"rel_pos": True}, "duo_transformer": {"duo_streams": 1}, "two streams": OFF}[name]
+    sizes |= {f"{side}_layers": 1 for side in SIDES} | {f"{side}_attention_heads": 4 for side in SIDES}
     torch.manual_seed(0)
-    model = ARCHITECTURES[name if name in STATEMENTS else "duo_transformer"].build(task_of(200), **sizes, **more)
-    theirs, compared = dict(stock(words=200, **sizes).named_parameters()), set()
+    model = (TUPE if "rel_pos" in more else DUO).build(task_of(200), **sizes, **more)
+    theirs, compared = dict(stock(200, **sizes).named_parameters()), {"decoder.output_projection.weight"}
     for key, parameter in model.named_parameters():
-        prefix, _, kind = key.replace(".embedding.", ".").replace("_p.weight", ".weight").rpartition(".")
-        if ".positions." in key or (
-            name == "two streams" and prefix == "decoder.output_projection"
-        ):  # for both streams
+        if ".positions." in key or (more == OFF and "output_projection" in key):  # for both streams
             continue
-        stem, _, last = prefix.rpartition(".")
-        letters = {"qkv_proj": "qkv", "in_proj": "qkv", "kv_proj": "kv", "q_proj": "q"}.get(last)
-        stacked = parameter.dim() > (2 if kind == "weight" else 1)  # a matrix for each stream
-        streams = list(parameter) if stacked else [parameter]
-        for stream in streams:
-            parts = stream.chunk(len(letters)) if letters else [stream]
-            for part, letter in zip(parts, letters or " "):
-                their_name = f"{stem}.{letter}_proj.{kind}" if letters else f"{prefix}.{kind}"
-                assert part.shape == theirs[their_name].shape, key
-                assert same_distribution(part, theirs[their_name]), key
-                compared.add(their_name)
-    assert compared | {"decoder.output_projection.weight"} == set(theirs)
+        for their_name, part in stock_parts(key, parameter):
+            assert part.shape == theirs[their_name].shape, key
+            assert same_distribution(part, theirs[their_name]), key
+            compared.add(their_name)
+    assert compared == set(theirs)
 
 
 def test_initial_values_of_untied_positions():
@@ -394,5 +309,5 @@ def test_initial_values_of_untied_positions():
     attention = model.encoder.layers[0].self_attn.requires_grad_(False)
     q, k, _ = attention.qkv_proj(torch.randn(400, 64)).chunk(3, dim=1)
     words = q[:, :32] @ k[:, :32].T * attention.scale
-    assert float(words.std()) == pytest.approx(8**-0.5, rel=0.15)
-    assert float(positions.absolute(400).scores.std()) == pytest.approx(8**-0.5, rel=0.15)
+    for scores in (words, positions.absolute(400).scores):
+        assert float(scores.std()) == pytest.approx(8**-0.5, rel=0.15)

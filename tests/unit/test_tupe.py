@@ -1,7 +1,4 @@
-"""The tupe_* and bert_* architectures: sizes of the papers, initial values, presets, options of positions, weights that
-do not fit, and a trained model in Python."""
-
-from __future__ import annotations
+"""The tupe_* and bert_* architectures: initial values, presets, options, weights that do not fit, the hub."""
 
 import logging
 import math
@@ -9,43 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-pytest.importorskip("fairseq", reason="these are architectures of fairseq; install it with scripts/setup.sh")
-from fairseq import checkpoint_utils
-from small_models import ARCHITECTURES, preset, save_checkpoint, task_of
-from tupe_reference import randomise
+from small_models import ARCHITECTURES, preset, task_of
+from tupe_reference import class_logits, randomise
 
 from embinit_fairseq.architectures.hub import TupeHub
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.models.tupe import TupeConfig, TupeModel
 from embinit_fairseq.modules import attention_kernels
 
 TUPE, ELECTRA = ARCHITECTURES["tupe"], ARCHITECTURES["electra"]
 TOKENS = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]])
 ADDED, RELATIVE, FOUR = ({"position_encoding": kind} for kind in ("added", "relative", "four_terms"))
-
-
-def size_of(**options):
-    """Parameters of a model with 32768 symbols, without allocating them."""
-    with torch.device("meta"):
-        model = TupeModel.build_model(TupeConfig(**options), task_of(32768 - 5, masking=True))
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def test_sizes_of_the_authors_code_and_of_the_comparison_set():
-    """Base geometry, 32768 symbols, 512 positions, --embedding-normalize; TUPE-R: 33 constants for 12 heads.
-
-    By hand, from those of TUPE-A: 513 x 768 positions, their layer norm and two matrices with biases.
-    """
-    tupe_a, same = 112_423_424, {"embedding_normalize": True}
-    without = tupe_a - 513 * 768 - 2 * 768 - 2 * (768 * 768 + 768)
-    assert size_of(**same) == tupe_a
-    assert size_of(**same, rel_pos=True) == tupe_a + 33 * 12
-    assert size_of(**same, tupe_tie_cls=True, rel_pos=True) == tupe_a - 768 + 32 * 12
-    assert size_of(**same, tupe_reset="paper", rel_pos=True) == tupe_a + 32 * 12
-    assert size_of(**same, **ADDED) == without + 512 * 768
-    assert size_of(**same, **RELATIVE) == without + 32 * 12
-    assert size_of(**same, **FOUR) == without + 512 * 768 + 2 * 768 + 2 * 768 * 768
+REL = {"rel_pos": True}
 
 
 @pytest.mark.parametrize("options", TUPE.variants.values(), ids=TUPE.variants)
@@ -54,31 +25,19 @@ def test_initial_values(options):
     model = TUPE.build(task_of(195, masking=True), **options, encoder_embed_dim=64, encoder_ffn_embed_dim=128)
     for name, parameter in model.named_parameters():
         values = parameter.detach().double()
-        if "layer_norm" in name:
-            assert bool((values == (1 if name.endswith("weight") else 0)).all()), name
-        elif name.endswith("bias"):
-            assert not values.any(), name
-        else:
-            if name.endswith("embed_tokens.weight"):
-                assert not values[1].any()
-                values = torch.cat([values[:1], values[2:]])
-            assert_normal(values, name)
-
-
-def assert_normal(values, name):
-    """Mean 0, standard deviation 0.02, a normal distribution's fourth moment, each within five standard errors."""
-    z, count = values.flatten() / 0.02, values.numel()
-    assert abs(float(z.mean())) < 5 / math.sqrt(count), name
-    assert abs(float((z**2).mean()) - 1) < 5 * math.sqrt(2 / count), name
-    assert abs(float((z**4).mean()) - 3) < 5 * math.sqrt(96 / count), name
-    assert bool((values.abs().amax(-1) > 0).all()), f"{name}: no row is zero"
-
-
-def test_a_head_starts_as_pytorch_starts_linear_layers():
-    model = TUPE.build(encoder_embed_dim=64)
+        if "layer_norm" in name or name.endswith("bias"):
+            assert bool((values == float(name.endswith("layer_norm.weight"))).all()), name
+            continue
+        if name.endswith("embed_tokens.weight"):
+            assert not values[1].any()
+            values = torch.cat([values[:1], values[2:]])
+        z, count = values.flatten() / 0.02, values.numel()
+        for power, moment, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):  # of a normal distribution
+            assert abs(float((z**power).mean()) - moment) < 5 * math.sqrt(variance / count), name
+        assert bool((values.abs().amax(-1) > 0).all()), f"{name}: no row is zero"
     model.register_classification_head("h", num_classes=40)
     for layer in (model.classification_heads["h"].dense, model.classification_heads["h"].out_proj):
-        bound = 1 / math.sqrt(layer.in_features)
+        bound = 1 / math.sqrt(layer.in_features)  # as PyTorch starts linear layers
         assert 0.95 * bound < float(layer.weight.detach().abs().max()) <= bound
         assert float(layer.bias.detach().abs().max()) > 0
 
@@ -102,11 +61,8 @@ def test_presets(family, size):
 
 def test_every_option_arrives_where_it_acts():
     rates = {"dropout": 0.11, "attention_dropout": 0.12, "activation_dropout": 0.13, "pooler_dropout": 0.14}
-    buckets = {"rel_pos_bins": 8, "max_rel_pos": 20}
-    model = TUPE.build(
-        **{**rates, **buckets, "rel_pos": True, "pooler_activation_fn": "relu", "activation_fn": "relu"},
-        **{"attention_kernel": "sdpa", "checkpoint_activations": True},
-    )
+    options = {"pooler_activation_fn": "relu", "activation_fn": "relu", "rel_pos_bins": 8, "max_rel_pos": 20}
+    model = TUPE.build(**rates, **options, **REL, attention_kernel="sdpa", checkpoint_activations=True)
     encoder, head = model.encoder.sentence_encoder, model.encoder.lm_head
     layer = encoder.layers[0]
     assert [encoder.dropout.p, layer.dropout.p, layer.self_attn.dropout] == [0.11, 0.11, 0.12]
@@ -114,7 +70,7 @@ def test_every_option_arrives_where_it_acts():
     assert layer.activation is head.activation is torch.nn.functional.relu
     assert (encoder.cfg.attention_kernel, encoder.cfg.checkpoint_activations) == ("sdpa", True)
     assert model.max_positions() == 10
-    for positions in (encoder.positions, TUPE.build(**RELATIVE, **buckets).encoder.sentence_encoder.positions):
+    for positions in (encoder.positions, TUPE.build(**RELATIVE, **options).encoder.sentence_encoder.positions):
         assert (positions.relative.num_buckets, positions.relative.max_distance) == (8, 20)
     model.register_classification_head("h", num_classes=2, inner_dim=5)
     classifier = model.classification_heads["h"]
@@ -123,82 +79,58 @@ def test_every_option_arrives_where_it_acts():
 
 
 def test_inner_states_features_and_probabilities():
-    model = TUPE.build().eval()
-    tokens, tied = torch.tensor([[0, 5, 6, 2]]), model.encoder.lm_head.weight
-    assert tied is model.encoder.sentence_encoder.embed_tokens.weight
+    model, tokens = TUPE.build().eval(), TOKENS[:1]
+    assert model.encoder.lm_head.weight is model.encoder.sentence_encoder.embed_tokens.weight
     features, extra = model(tokens, features_only=True, return_all_hiddens=True)
     assert [tuple(state.shape) for state in extra["inner_states"]] == [(1, 4, 8)] * 3
     logits, extra = model(tokens, src_lengths=torch.tensor([4]), prev_output_tokens=None)
     assert torch.equal(logits, model.encoder.lm_head(features))
     assert extra["inner_states"] is None
-    model.register_classification_head("h", num_classes=3)
-    model.eval()
-    assert torch.equal(model(tokens, classification_head_name="h")[0], model.classification_heads["h"](features))
     probabilities = model.get_normalized_probs((logits.half(), {}), log_probs=False)
     assert probabilities.dtype == torch.float32
-    torch.testing.assert_close(probabilities.sum(-1), torch.ones(1, 4))
+    torch.testing.assert_close(probabilities, logits.half().float().softmax(-1))
     torch.testing.assert_close(model.get_normalized_probs((logits.half(), {}), log_probs=True).exp(), probabilities)
-
-
-# ---- Options of positions, kernels and blocks -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({**ADDED, "rel_pos": True}, "--rel-pos belongs to the tupe_"),
-        ({**RELATIVE, "rel_pos": True}, "--rel-pos belongs to the tupe_"),
+        ({**ADDED, **REL}, "--rel-pos belongs to the tupe_"),
         ({**FOUR, "tupe_tie_cls": True}, "--tupe-tie-cls belongs to the tupe_"),
-        ({"rel_pos": True, "rel_pos_bins": 0}, "--rel-pos-bins 0 .* must be an even number"),
-        ({"rel_pos": True, "rel_pos_bins": 2}, "--rel-pos-bins 2 .* at least 4"),
-        ({"rel_pos": True, "rel_pos_bins": 7}, "--rel-pos-bins 7 .* must be an even number"),
+        ({**REL, "rel_pos_bins": 2}, "--rel-pos-bins 2 .* at least 4"),
+        ({**REL, "rel_pos_bins": 7}, "--rel-pos-bins 7 .* must be an even number"),
         ({**RELATIVE, "rel_pos_bins": 64, "max_rel_pos": 16}, "the distance more than 16"),
         ({**ADDED, "tupe_reset": "paper"}, "--tupe-reset paper has no effect here: it has nothing to reset"),
         ({"tupe_reset": "paper"}, "--tupe-reset paper has no effect here: .* goes with tupe_. --rel-pos"),
-        ({"rel_pos": True, "tupe_reset": "paper", "tupe_tie_cls": True}, "--tupe-reset paper has no effect here"),
+        ({**REL, "tupe_reset": "paper", "tupe_tie_cls": True}, "--tupe-reset paper has no effect here"),
         ({"rel_pos_bins": 16}, "--rel-pos-bins 16 has no effect here: it needs relative positions"),
         ({**FOUR, "max_rel_pos": 64}, "--max-rel-pos 64 has no effect here: it needs relative positions"),
-        ({"rel_pos": True, "rel_pos_bins": 16, "max_rel_pos": 64, "tupe_reset": "paper"}, None),
-        ({"rel_pos": True, "rel_pos_bins": 4, "tupe_tie_cls": True}, None),
-        ({**RELATIVE, "rel_pos_bins": 16, "max_rel_pos": 64}, None),
+        ({**REL, "rel_pos_bins": 16, "max_rel_pos": 64, "tupe_reset": "paper"}, None),
         ({**ADDED, "rel_pos_bins": 32, "max_rel_pos": 128, "tupe_reset": "official"}, None),
     ],
     ids=str,
 )
 def test_options_of_positions_that_have_no_effect_or_cannot_be(options, message):
-    def start():
+    if message is None:
+        return TUPE.build(**options).check_training(None, None)
+    with pytest.raises(OptionError, match=message):
         TUPE.build(**options).check_training(None, None)
 
-    if message is None:
-        return start()
-    with pytest.raises(OptionError, match=message):
-        start()
 
-
-def test_a_checkpoint_whose_options_have_no_effect_goes_on_being_loaded(tmp_path):
-    """They were accepted once."""
-    options = {"rel_pos_bins": 16, "tupe_reset": "paper"}
-    weights, task = TUPE.build(**options).state_dict(), {"_name": "masked_lm", "data": str(tmp_path)}
-    (tmp_path / "dict.txt").write_text("".join(f"w{number} 1\n" for number in range(11)))
-    path = save_checkpoint(tmp_path / "old.pt", TUPE.config(**options), weights, **task, tokens_per_sample=10)
-    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([path])
-    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    ("architecture", "options", "message"),
-    [
-        (TUPE, {"encoder_embed_dim": 32}, "flex has no dropout of attention weights: add --attention-dropout 0"),
-        (ELECTRA, {"attention_dropout": 0.0, "encoder_embed_dim": 32}, "width 16 or more, these have 2"),
-    ],
-)
-def test_a_kernel_that_cannot_train_is_refused_before_a_training(architecture, options, message, monkeypatch):
+def test_a_kernel_that_cannot_train_is_refused_before_a_training(monkeypatch):
     """Of each network."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(attention_kernels, "_installed", lambda: ((2, 8), True))
-    with pytest.raises(OptionError, match=message):
-        architecture.build(attention_kernel="flex", **options).check_training(None, None)
-    TUPE.build(attention_kernel="flex", encoder_embed_dim=32, attention_dropout=0.0).check_training(None, None)
+    wide, no_dropout = {"attention_kernel": "flex", "encoder_embed_dim": 32}, {"attention_dropout": 0.0}
+    for gpu, architecture, options, message in (
+        (True, TUPE, {}, "flex has no dropout of attention weights: add --attention-dropout 0"),
+        (True, ELECTRA, no_dropout, "width 16 or more, these have 2"),
+        (False, TUPE, no_dropout, "no gradients on a CPU"),
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        with pytest.raises(OptionError, match=message):
+            architecture.build(**wide, **options).check_training(None, None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    TUPE.build(**wide, **no_dropout).check_training(None, None)
 
 
 @pytest.mark.parametrize("architecture", [TUPE, ELECTRA])
@@ -208,18 +140,14 @@ def test_blocks_longer_than_the_model_are_refused_before_they_are_dropped(archit
         architecture.build(task_of(masking=True, tokens_per_sample=11))
 
 
-# ---- Weights that come alone ----------------------------------------------------------------------------------------
-
-
 def trained_state(**options):
     return {name: value + 1 for name, value in TUPE.build(**options).state_dict().items()}
 
 
 def test_a_model_for_a_task_that_does_not_mask_leaves_the_language_model_head_out(caplog):
+    caplog.set_level(logging.INFO)
     model, state = TUPE.build(task_of(12)), trained_state()
-    assert model.encoder.lm_head is None
-    with caplog.at_level(logging.INFO):
-        model.load_state_dict(dict(state))
+    model.load_state_dict(dict(state))
     assert "6 tensors of the pre-training are left out: language-model head" in caplog.text
     own = model.state_dict()
     assert set(state) - set(own) == {name for name in state if name.startswith("encoder.lm_head.")}
@@ -228,12 +156,12 @@ def test_a_model_for_a_task_that_does_not_mask_leaves_the_language_model_head_ou
     TUPE.build(task_of(12)).load_state_dict(own)  # as a fine-tuned checkpoint has them
     assert "left out" not in caplog.text
     with pytest.raises(OptionError, match=r"no language-model head, which a fine-tuned one leaves behind.*masked_lm"):
-        model(torch.tensor([[0, 5, 2]]))
+        model(TOKENS)
     with pytest.raises(OptionError, match="has no language-model head, which fine-tuning leaves behind: continue pre-"):
         TUPE.build().load_state_dict(own)
 
 
-REL = {"rel_pos": True}
+NORM, BEFORE = {"embedding_normalize": True}, {"encoder_normalize_before": True}
 
 
 @pytest.mark.parametrize(
@@ -247,24 +175,15 @@ REL = {"rel_pos": True}
         (REL, {**REL, "tupe_reset": "paper"}, "has 33 rows, the model's 32: give --rel-pos-bins, --tupe-reset"),
         (REL, {**REL, "rel_pos_bins": 16}, "has 33 rows, the model's 17: give --rel-pos-bins, --tupe-reset"),
         (REL, {**REL, "encoder_attention_heads": 4}, "2 attention heads, the model 4: give --encoder-att"),
-        ({"embedding_normalize": True}, {}, "layer norm on the embeddings: add --embedding-normalize"),
-        ({}, {"embedding_normalize": True}, "no layer norm on the embeddings: drop --embedding-normalize"),
-        ({"encoder_normalize_before": True}, {}, "behind the last layer: add --encoder-normalize-before"),
-        ({}, {"encoder_normalize_before": True}, "behind the last layer: drop --encoder-normalize-before"),
-        (
-            {"encoder_layers": 3},
-            {},
-            r"has encoder.sentence_encoder.layers.2.* \(and 11 more\): give --arch, the num",
-        ),
+        (NORM, {}, "layer norm on the embeddings: add --embedding-normalize"),
+        ({}, NORM, "no layer norm on the embeddings: drop --embedding-normalize"),
+        (BEFORE, {}, "behind the last layer: add --encoder-normalize-before"),
+        ({}, BEFORE, "behind the last layer: drop --encoder-normalize-before"),
+        ({"encoder_layers": 3}, {}, r"has encoder.sentence_encoder.layers.2.* \(and 11 more\): give --arch, the num"),
         ({"encoder_ffn_embed_dim": 4}, {}, "fc1.weight is 4 x 8, the model's 6 x 8: give --arch and its sizes"),
-        (
-            {"encoder_embed_dim": 16},
-            {},
-            "embed_tokens.weight is 16 x 16, the model's 16 x 8: give --arch",
-        ),
+        ({"encoder_embed_dim": 16}, {}, "embed_tokens.weight is 16 x 16, the model's 16 x 8: give --arch"),
         (ADDED, {}, "has other positions than the model .*: give --arch or --position-encoding"),
         (RELATIVE, ADDED, "has other positions than the model"),
-        (REL, RELATIVE, "has other positions than the model"),
     ],
     ids=str,
 )
@@ -276,12 +195,9 @@ def test_weights_of_a_model_with_other_options_are_refused_with_the_flag_to_give
 def test_weights_for_another_dictionary_and_of_a_generator_with_other_heads_are_refused():
     with pytest.raises(OptionError, match=r"checkpoint has 16 symbols, the dictionary 17: use the dict.txt of"):
         TUPE.build(task_of(12, masking=True)).load_state_dict(trained_state())
-    options = {"position_encoding": "untied", "rel_pos": True}
+    options = {"position_encoding": "untied", **REL}
     with pytest.raises(OptionError, match="has 3 attention heads, the model 2: give --generator-attention-heads 3"):
         ELECTRA.build(**options, generator_attention_heads=2).load_state_dict(ELECTRA.build(**options).state_dict())
-
-
-# ---- A trained model in Python --------------------------------------------------------------------------------------
 
 
 def hub_with(masking=True, **heads):
@@ -293,7 +209,7 @@ def hub_with(masking=True, **heads):
     return TupeHub(SimpleNamespace(tokenizer=None, bpe=None), task, randomise(model))
 
 
-def test_no_graph_is_built_outside_of_training():
+def test_the_hub_builds_graphs_and_drops_in_training_only():
     hub = hub_with(h=3)
     assert not hub.training
     assert not hub.model.training
@@ -301,13 +217,8 @@ def test_no_graph_is_built_outside_of_training():
     results += hub.extract_features(TOKENS, return_all_hiddens=True)
     assert not any(result.requires_grad for result in results)
     assert torch.equal(results[0], hub.extract_features(TOKENS)), "no dropout"
-
-
-def test_training_through_the_hub_is_possible():
-    hub = hub_with(h=3).train()
-    hub.predict("h", TOKENS)[:, 1].sum().backward()
-    heads = hub.model.classification_heads["h"]
-    for part in (heads.dense, hub.model.encoder.sentence_encoder.layers[0].fc1):
+    hub.train().predict("h", TOKENS)[:, 1].sum().backward()
+    for part in (hub.model.classification_heads["h"].dense, hub.model.encoder.sentence_encoder.layers[0].fc1):
         assert part.weight.grad.abs().sum() > 0
     assert not torch.equal(hub.extract_features(TOKENS), hub.extract_features(TOKENS)), "dropout"
     with torch.no_grad():
@@ -315,68 +226,50 @@ def test_training_through_the_hub_is_possible():
     assert not hub.eval().predict("h", TOKENS).requires_grad
 
 
-def test_a_regression_gives_its_number():
+def test_predictions_of_classes_and_of_a_regression():
     """log_softmax of one column would be 0 for every sentence."""
     hub = hub_with(score=1, label=3)
-    head = hub.model.classification_heads["score"]
-    numbers = hub.predict("score", TOKENS)
-    x = hub.extract_features(TOKENS)[:, 0]
-    expected = torch.tanh(x @ head.dense.weight.T + head.dense.bias) @ head.out_proj.weight.T + head.out_proj.bias
-    torch.testing.assert_close(numbers, expected)
-    assert numbers.shape == (2, 1)
-    assert numbers[0] != numbers[1]
-    assert torch.equal(numbers, hub.predict("score", TOKENS, return_logits=True))
-    torch.testing.assert_close(hub.predict("label", TOKENS).exp().sum(1), torch.ones(2, dtype=torch.float64))
-
-
-def test_an_unknown_head_is_answered_with_those_there_are():
-    with pytest.raises(OptionError, match="no classification head 'mood'; there are: sentiment, topic"):
-        hub_with(sentiment=2, topic=3).predict("mood", TOKENS)
+    for name, head in hub.model.classification_heads.items():
+        expected = torch.stack([class_logits(head.state_dict(), x) for x in hub.extract_features(TOKENS)])
+        torch.testing.assert_close(hub.predict(name, TOKENS, return_logits=True), expected)
+        expected = expected if name == "score" else expected.log_softmax(-1)
+        torch.testing.assert_close(hub.predict(name, TOKENS), expected)
+    with pytest.raises(OptionError, match="no classification head 'mood'; there are: score, label"):
+        hub.predict("mood", TOKENS)
     with pytest.raises(OptionError, match=r"no classification head 'mood'; it has none \(fine-tune it"):
         hub_with().predict("mood", TOKENS)
+    with pytest.raises(OptionError, match=r"no language-model head.*the checkpoint of the pre-training"):
+        hub_with(masking=False).fill_mask("w1 <mask>")
 
 
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
+def test_inputs_that_can_be_and_that_cannot():
+    hub = hub_with(h=2)
+    for dtype in (torch.int32, torch.uint8):  # every kind of whole number
+        assert torch.equal(hub.extract_features(TOKENS.to(dtype)), hub.extract_features(TOKENS))
+        assert torch.equal(hub.extract_features(TOKENS[0].to(dtype)), hub.extract_features(TOKENS[:1]))
+    for tokens, message in (
         (torch.tensor([], dtype=torch.long), r"the shape \(0,\), but must be one sentence"),
-        (torch.zeros(0, 4, dtype=torch.long), r"the shape \(0, 4\), but must be"),
         (torch.zeros(2, 0, dtype=torch.long), r"the shape \(2, 0\), but must be"),
         (torch.tensor(5), r"the shape \(\), but must be"),
         (TOKENS[None], r"the shape \(1, 2, 4\), but must be"),
         (TOKENS.float(), "tokens are torch.float32, but must be whole numbers"),
         (TOKENS.bool(), "tokens are torch.bool, but must be whole numbers"),
-        (TOKENS + 6, "tokens from 6 to 13, the dictionary has 0 to 11: encode the text with the dict.txt"),
+        (TOKENS.cfloat(), "tokens are torch.complex64, but must be whole numbers"),
+        (TOKENS + 5, "tokens from 5 to 12, the dictionary has 0 to 11: encode the text with the dict.txt"),
         (TOKENS - 1, "tokens from -1 to 6, the dictionary has 0 to 11"),
         (torch.zeros(11, dtype=torch.long), "an input has 11 tokens, the model has 10 positions: shorten it"),
-    ],
-)
-def test_inputs_that_cannot_be(tokens, message):
-    hub = hub_with(h=2)
-    for call in (hub.extract_features, lambda x: hub.predict("h", x)):
-        with pytest.raises(DataError, match=message):
-            call(tokens)
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
-def test_every_kind_of_whole_number_will_do(dtype):
-    hub = hub_with()
-    assert torch.equal(hub.extract_features(TOKENS.to(dtype)), hub.extract_features(TOKENS))
-    assert torch.equal(hub.extract_features(TOKENS[0].to(dtype)), hub.extract_features(TOKENS[:1]))
-
-
-def test_text_that_cannot_be():
-    hub = hub_with()
+    ):
+        for call in (hub.extract_features, lambda x: hub.predict("h", x)):
+            with pytest.raises(DataError, match=message):
+                call(tokens)
     with pytest.raises(DataError, match="needs a sentence, or two of a pair"):
         hub.encode()
     for topk in (0, 13):
         with pytest.raises(DataError, match=rf"topk={topk}: the dictionary has 12 symbols"):
             hub.fill_mask("w1 <mask>", topk=topk)
     assert len(hub.fill_mask("w1 <mask>", topk=12)) == 12
+    for wrong in ("w1 w2", "<mask> w1 <mask>"):
+        with pytest.raises(DataError, match="needs one <mask>"):
+            hub.fill_mask(wrong)
     with pytest.raises(DataError, match="an input has 12 tokens, the model has 10 positions"):
         hub.fill_mask("<mask> " + "w1 " * 9)
-
-
-def test_a_fine_tuned_model_fills_no_masks():
-    with pytest.raises(OptionError, match=r"no language-model head.*the checkpoint of the pre-training"):
-        hub_with(masking=False).fill_mask("w1 <mask>")

@@ -3,8 +3,6 @@
 `w` maps names of parameters to tensors; gradients come from PyTorch, which sees nothing but sums and products here.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -23,12 +21,14 @@ def randomise(module, seed=0):
 
 
 def assert_same_values_and_gradients(module, ours, expected):
-    """ours, expected: the same tensor computed in two ways from the module's parameters."""
+    """ours, expected: the same tensor computed in two ways from the module's parameters, if it has any."""
     torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
     direction = torch.randn(ours.shape, generator=torch.Generator().manual_seed(5), dtype=ours.dtype)
-    names, parameters = zip(*module.named_parameters())
-    gradients = [torch.autograd.grad((x * direction).sum(), parameters, allow_unused=True) for x in (ours, expected)]
-    for name, *pair in zip(names, *gradients):
+    parameters, gradients = dict(module.named_parameters()), []
+    assert ours.requires_grad == expected.requires_grad == bool(parameters)
+    for x in (ours, expected) if parameters else ():
+        gradients.append(torch.autograd.grad((x * direction).sum(), parameters.values(), allow_unused=True))
+    for name, *pair in zip(parameters, *gradients):
         one, other = (torch.zeros(()) if gradient is None else gradient for gradient in pair)
         error = (one - other).abs().max()
         assert error <= 1e-10 * (1 + other.abs().max()), f"gradient of {name}: {error}"
@@ -45,13 +45,10 @@ def visible_dropout(monkeypatch):
 
 def bucket(r, num_buckets=32, max_distance=128, bidirectional=True):
     """T5's bucket of r = key - query, in whole numbers: no logarithm, no rounding."""
-    first = 0
+    first, distance = 0, max(-r, 0)
     if bidirectional:
         num_buckets //= 2
-        first = num_buckets if r > 0 else 0
-        distance = abs(r)
-    else:
-        distance = max(-r, 0)
+        first, distance = num_buckets * (r > 0), abs(r)
     exact = num_buckets // 2
     if distance < exact:
         return first + distance
@@ -62,44 +59,32 @@ def bucket(r, num_buckets=32, max_distance=128, bidirectional=True):
     return first + exact + max(reached)
 
 
-def layer_norm(row, gain, offset):
-    mean = row.sum() / len(row)
-    variance = ((row - mean) ** 2).sum() / len(row)
-    return (row - mean) / torch.sqrt(variance + 1e-5) * gain + offset
-
-
 def linear(w, name, x):
     y = x @ w[f"{name}.weight"].T
     return y + w[f"{name}.bias"] if f"{name}.bias" in w else y
 
 
 def normed(w, name, x):
-    return torch.stack([layer_norm(row, w[f"{name}.weight"], w[f"{name}.bias"]) for row in x])
+    centred = x - x.sum(-1, keepdim=True) / x.shape[-1]
+    variance = (centred**2).sum(-1, keepdim=True) / x.shape[-1]
+    return centred / torch.sqrt(variance + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
-def untied_bias(w, num_heads, length, reset=None, relative=False):
+def untied_bias(w, num_heads, length, reset=None, relative=False, sizes=(32, 128), bidirectional=True):
     """Equations (7) to (11), entry by entry; reset: None (tie-cls), "official" or "paper". (heads, length, length)."""
     table = normed(w, "absolute.layer_norm", w["absolute.embed_positions.weight"])
-    q, k = linear(w, "absolute.q_proj", table), linear(w, "absolute.k_proj", table)
-    head_dim = table.shape[1] // num_heads
+    q, k = (linear(w, f"absolute.{letter}_proj", table).chunk(num_heads, dim=1) for letter in "qk")
     first = 0 if reset is None else 1  # with thetas, column i has row i + 1
-    constants = w["relative.embed_buckets.weight"] if relative else None
-
-    def correlation(head, row_i, row_j):
-        total = 0
-        for c in range(head * head_dim, (head + 1) * head_dim):
-            total = total + q[row_i, c] * k[row_j, c]
-        return total / math.sqrt(2 * head_dim)
 
     def entry(head, i, j):
-        if reset and i == 0:
-            theta_1 = correlation(head, 0, 0)
-            return theta_1 + constants[16, head] if relative and reset == "official" else theta_1
-        if reset and j == 0:
-            theta_2 = correlation(head, 1, 1)
-            return theta_2 + constants[32, head] if relative and reset == "official" else theta_2
-        value = correlation(head, i + first, j + first)
-        return value + constants[bucket(j - i), head] if relative else value
+        row_i, row_j, constant = i + first, j + first, bucket(j - i, *sizes, bidirectional)
+        if reset and 0 in (i, j):  # theta_1 and theta_2
+            row_i = row_j = 0 if i == 0 else 1
+            constant = None if reset == "paper" else sizes[0] // 2 if i == 0 else sizes[0]
+        value = q[head][row_i] @ k[head][row_j] / math.sqrt(2 * q[head].shape[1])
+        return (
+            value + w["relative.embed_buckets.weight"][constant, head] if relative and constant is not None else value
+        )
 
     return stacked(entry, num_heads, length)
 
@@ -110,8 +95,8 @@ def relative_bias(w, num_heads, length):
 
 
 def stacked(entry, num_heads, length):
-    rows = [[torch.stack([entry(h, i, j) for j in range(length)]) for i in range(length)] for h in range(num_heads)]
-    return torch.stack([torch.stack(head) for head in rows])
+    entries = [entry(h, i, j) for h in range(num_heads) for i in range(length) for j in range(length)]
+    return torch.stack(entries).view(num_heads, length, length)
 
 
 def gelu(x):
@@ -120,23 +105,23 @@ def gelu(x):
 
 def attention(w, name, x, num_heads, kind, bias=None, positions=None, factor=1.0):
     """One sentence x (length, C). positions: (p U^Q, p U^K) of the four terms. factor: stands for dropout."""
-    dim = x.shape[1]
-    head_dim = dim // num_heads
-    matrix, offset = w[f"{name}.qkv_proj.weight"], w[f"{name}.qkv_proj.bias"]
-    q, k, v = (x @ matrix[n * dim : (n + 1) * dim].T + offset[n * dim : (n + 1) * dim] for n in range(3))
+    q, k, v = (part.chunk(num_heads, dim=1) for part in linear(w, f"{name}.qkv_proj", x).chunk(3, dim=1))
     outputs = []
     for head in range(num_heads):
-        part = slice(head * head_dim, (head + 1) * head_dim)
-        scores = q[:, part] @ k[:, part].T
+        scores = q[head] @ k[head].T
         if positions is not None:
-            p_q, p_k = positions
-            scores = scores + q[:, part] @ p_k[:, part].T + p_q[:, part] @ k[:, part].T + p_q[:, part] @ p_k[:, part].T
-        scores = scores / math.sqrt(TERMS[kind] * head_dim)
+            p_q, p_k = (projected.chunk(num_heads, dim=1)[head] for projected in positions)
+            scores = scores + q[head] @ p_k.T + p_q @ k[head].T + p_q @ p_k.T
+        scores = scores / math.sqrt(TERMS[kind] * q[head].shape[1])
         if bias is not None:
             scores = scores + bias[head]
-        weights = scores.exp() / scores.exp().sum(1, keepdim=True)
-        outputs.append(weights * factor @ v[:, part])
+        outputs.append(scores.softmax(dim=1) * factor @ v[head])
     return linear(w, f"{name}.out_proj", torch.cat(outputs, dim=1))
+
+
+def below(w, prefix):
+    """The parameters whose names begin so, without it."""
+    return {name[len(prefix) :]: value for name, value in w.items() if name.startswith(prefix)}
 
 
 def encode(w, tokens, num_heads, kind, *, pre_ln=False, relative=False, reset=None, factors=None, act=gelu):
@@ -145,44 +130,34 @@ def encode(w, tokens, num_heads, kind, *, pre_ln=False, relative=False, reset=No
     factors: what stands for dropout: `hidden`, `attention`, `activation` (see `visible_dropout`).
     """
     factors = {"hidden": 1.0, "attention": 1.0, "activation": 1.0, **(factors or {})}
-    length = len(tokens)
-    of_positions = {key.removeprefix("positions."): value for key, value in w.items() if key.startswith("positions.")}
+    length, p = len(tokens), below(w, "positions.")
     x = w["embed_tokens.weight"][tokens]
     bias = projections = None
     if kind == "added":
-        x = x + of_positions["embed_positions.weight"][:length]
+        x = x + p["embed_positions.weight"][:length]
     elif kind == "relative":
-        bias = relative_bias(of_positions, num_heads, length)
+        bias = relative_bias(p, num_heads, length)
     elif kind == "untied":
-        bias = untied_bias(of_positions, num_heads, length, reset, relative)
+        bias = untied_bias(p, num_heads, length, reset, relative)
     elif kind == "four_terms":
-        table = normed(of_positions, "layer_norm", of_positions["embed_positions.weight"][:length])
-        projections = linear(of_positions, "q_proj", table), linear(of_positions, "k_proj", table)
+        table = normed(p, "layer_norm", p["embed_positions.weight"][:length])
+        projections = linear(p, "q_proj", table), linear(p, "k_proj", table)
     if "emb_layer_norm.weight" in w:
         x = normed(w, "emb_layer_norm", x)
     x = x * factors["hidden"]
-    hiddens = [x]
-    for layer in range(1 + max(int(key.split(".")[1]) for key in w if key.startswith("layers."))):
-        name = f"layers.{layer}"
-
-        def attend(x, name=name):
-            y = attention(w, f"{name}.self_attn", x, num_heads, kind, bias, projections, factors["attention"])
-            return y * factors["hidden"]
-
-        def feed_forward(x, name=name):
-            return (
-                linear(w, f"{name}.fc2", act(linear(w, f"{name}.fc1", x)) * factors["activation"]) * factors["hidden"]
-            )
-
-        if pre_ln:
-            x = x + attend(normed(w, f"{name}.self_attn_layer_norm", x))
-            x = x + feed_forward(normed(w, f"{name}.final_layer_norm", x))
-        else:
-            x = normed(w, f"{name}.self_attn_layer_norm", x + attend(x))
-            x = normed(w, f"{name}.final_layer_norm", x + feed_forward(x))
-        hiddens.append(x)
+    hiddens = [x if x.shape[1] == w["layers.0.fc1.weight"].shape[1] else linear(w, "embed_proj", x)]
+    while f"layers.{len(hiddens) - 1}.fc1.weight" in w:
+        layer, x = below(w, f"layers.{len(hiddens) - 1}."), hiddens[-1]
+        inside = normed(layer, "self_attn_layer_norm", x) if pre_ln else x
+        y = attention(layer, "self_attn", inside, num_heads, kind, bias, projections, factors["attention"])
+        x = x + y * factors["hidden"]
+        x = x if pre_ln else normed(layer, "self_attn_layer_norm", x)
+        inside = normed(layer, "final_layer_norm", x) if pre_ln else x
+        y = linear(layer, "fc2", act(linear(layer, "fc1", inside)) * factors["activation"])
+        x = x + y * factors["hidden"]
+        hiddens.append(x if pre_ln else normed(layer, "final_layer_norm", x))
     if pre_ln:
-        hiddens[-1] = normed(w, "layer_norm", x)
+        hiddens[-1] = normed(w, "layer_norm", hiddens[-1])
     return hiddens
 
 
