@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,34 +18,32 @@ from embinit_fairseq.expand.expansion import expand_vocabulary
 from embinit_fairseq.expand.request import ExpandRequest
 
 ENCODER = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2"
-DECODER = "--decoder-embed-dim 8 --decoder-ffn-embed-dim 8 --decoder-layers 1 --decoder-attention-heads 2"
-LM = "--task language_modeling --tokens-per-sample 16"
-MLM = "--task masked_lm --tokens-per-sample 16 --max-positions 16 --criterion masked_lm"
-MT = "--task translation --source-lang de --target-lang en"
-DIMS = "--encoder-hidden-size 8 --decoder-hidden-size 8 --decoder-out-embed-dim 8"
+DECODER = ENCODER.replace("encoder", "decoder")
+LM = "--task language_modeling --tokens-per-sample 16 --arch"
+MLM = "--task masked_lm --tokens-per-sample 16 --max-positions 16 --criterion masked_lm --arch"
+MT = f"--task translation --source-lang de --target-lang en {ENCODER} {DECODER} --arch"
+CLASSES = "--task sentence_prediction --criterion sentence_prediction --num-classes 3 --max-positions 16 --arch"
+TIED = "--share-decoder-input-output-embed"
+SMALL_GENERATOR = "--generator-layers 1 --generator-embed-dim 4 --generator-ffn-embed-dim 8"
 FAMILIES = {
-    "lm": f"{LM} --arch transformer_lm --decoder-input-dim 8 --decoder-output-dim 8 {DECODER}",
-    "lm_tied": f"{LM} --arch transformer_lm_gpt --share-decoder-input-output-embed {DECODER}",
-    "lstm_lm": f"{LM} --arch lstm_lm --decoder-embed-dim 8 --decoder-hidden-size 8 --decoder-out-embed-dim 6",
-    "roberta": f"{MLM} --arch roberta_base {ENCODER}",
-    "roberta_untied": f"{MLM} --arch roberta_base --untie-weights-roberta {ENCODER}",
-    "tupe": f"{MLM} --arch tupe_tiny --rel-pos {ENCODER}",
-    "electra": f"{MLM} --arch electra_tiny {ENCODER} --generator-layers 1 --generator-embed-dim 4 "
-    "--generator-ffn-embed-dim 8 --generator-attention-heads 2",
-    "transformer": f"{MT} --arch transformer_iwslt_de_en {ENCODER} {DECODER}",
-    "transformer_tied": f"{MT} --arch transformer_iwslt_de_en --share-decoder-input-output-embed {ENCODER} {DECODER}",
-    "transformer_shared": f"{MT} --arch transformer_iwslt_de_en --share-all-embeddings {ENCODER} {DECODER}",
-    "tupe_transformer": f"{MT} --arch tupe_transformer --share-decoder-input-output-embed {ENCODER} {DECODER}",
-    "duo": f"{MT} --arch duo_transformer_tiny --share-decoder-input-output-embed --decoder-dim-p 6 {ENCODER} {DECODER}",
-    "duo_untied": f"{MT} --arch duo_transformer_tiny {ENCODER} {DECODER}",
-    "lstm": f"{MT} --arch lstm --encoder-embed-dim 8 --decoder-embed-dim 8 {DIMS}",
-    "lightconv": f"{MT} --arch lightconv_iwslt_de_en --encoder-conv-dim 8 --decoder-conv-dim 8 --encoder-glu 0 "
-    f"--decoder-glu 0 {ENCODER} {DECODER} --encoder-kernel-size-list [3] --decoder-kernel-size-list [3]",
-    "bart_shared": f"{MT} --arch bart_base {ENCODER} {DECODER}",
-    "roberta_fine_tuned": "--task sentence_prediction --criterion sentence_prediction --arch roberta_base "
-    f"--num-classes 3 --max-positions 16 {ENCODER}",
-    "classifier": "--task sentence_prediction --criterion sentence_prediction --arch embinit_classifier "
-    f"--num-classes 3 --max-positions 16 {ENCODER}",
+    "lm": f"{LM} transformer_lm --decoder-input-dim 8 --decoder-output-dim 8 {DECODER}",
+    "lm_tied": f"{LM} transformer_lm_gpt {TIED} {DECODER}",
+    "lstm_lm": f"{LM} lstm_lm --decoder-embed-dim 8 --decoder-hidden-size 8 --decoder-out-embed-dim 6",
+    "roberta": f"{MLM} roberta_base {ENCODER}",
+    "roberta_untied": f"{MLM} roberta_base --untie-weights-roberta {ENCODER}",
+    "tupe": f"{MLM} tupe_tiny --rel-pos {ENCODER}",
+    "electra": f"{MLM} electra_tiny {ENCODER} {SMALL_GENERATOR} --generator-attention-heads 2",
+    "transformer": f"{MT} transformer_iwslt_de_en",
+    "transformer_shared": f"{MT} transformer_iwslt_de_en --share-all-embeddings",
+    "mbart_shared": f"{MT} transformer_iwslt_de_en --share-all-embeddings "
+    "--task translation_from_pretrained_bart --langs de,en",
+    "tupe_transformer": f"{MT} tupe_transformer {TIED}",
+    "duo": f"{MT} duo_transformer_tiny {TIED} --decoder-dim-p 6",
+    "duo_untied": f"{MT} duo_transformer_tiny",
+    "lstm": "--task translation --source-lang de --target-lang en --arch lstm --encoder-embed-dim 8 "
+    "--decoder-embed-dim 8 --encoder-hidden-size 8 --decoder-hidden-size 8 --decoder-out-embed-dim 8",
+    "roberta_fine_tuned": f"{CLASSES} roberta_base {ENCODER}",
+    "classifier": f"{CLASSES} embinit_classifier {ENCODER}",
 }
 WORDS = [f"w{number}" for number in range(9)]
 NEW = ("x", "y", "z")
@@ -66,7 +64,6 @@ class Checkpoint:
     task: object
     model: torch.nn.Module
     dictionary: str
-    options: dict = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -76,17 +73,13 @@ class Checkpoint:
     def output(self) -> Path:
         return self.folder / "out"
 
-    def save(self) -> str:
+    def save(self) -> None:
         torch.save(self.state, self.path)
-        return self.path
-
-    def request(self, method="avg", words=NEW, **options) -> ExpandRequest:
-        (self.folder / "new.txt").write_text("".join(f"{word}\n" for word in words))
-        given = {"output": str(self.output), "dictionary": self.dictionary, **self.options, **options}
-        return ExpandRequest(checkpoint=self.path, words=str(self.folder / "new.txt"), method=method, **given)
 
     def expand(self, method="avg", words=NEW, **options) -> dict:
-        return expand_vocabulary(self.request(method, words, **options))
+        (self.folder / "new.txt").write_text("".join(f"{word}\n" for word in words))
+        files = {"checkpoint": self.path, "dictionary": self.dictionary, "words": str(self.folder / "new.txt")}
+        return expand_vocabulary(ExpandRequest(**{**files, "method": method, "output": str(self.output), **options}))
 
     def written(self) -> dict:
         return load_checkpoint(self.output / "model.pt")
@@ -101,13 +94,11 @@ def configuration(*flags: str):
 def make(folder: Path, family: str, words=WORDS, fillers=0, other=None, flags="", tweak=None) -> Checkpoint:
     """The dictionary has `words` and fillers; of translation, this is the target's, and the source has `other` words
     (default: two more; of shared tables: the same). tweak: changes the model before it is saved."""
-    data = folder / "data"
-    for name in ("input0", "label"):
-        (data / name).mkdir(parents=True, exist_ok=True)
-    text, shared = dictionary(words, fillers), "shared" in family
-    source = text if shared else dictionary(other or [*words, "more", "most"], fillers)
+    data, text = folder / "data", dictionary(words, fillers)
+    source = text if "shared" in family else dictionary(other or [*words, "more", "most"], fillers)
     files = {"dict.txt": text, "dict.en.txt": text, "dict.de.txt": source, "input0/dict.txt": text}
     for name, content in {**files, "label/dict.txt": "a 1\nb 1\nc 1\n"}.items():
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_text(content)
     cfg = copy.deepcopy(configuration(FAMILIES[family], flags))
     overwrite_args_by_name(cfg, {"data": str(data)})
@@ -119,15 +110,15 @@ def make(folder: Path, family: str, words=WORDS, fillers=0, other=None, flags=""
             parameter += 0.1 * torch.randn_like(parameter)
         if tweak is not None:
             tweak(model)
+    history = {"criterion_name": "X", "optimizer_name": "FairseqAdam", "num_updates": 1, "lr_scheduler_state": {}}
     state = {
         "args": None,
         "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
         "model": model.state_dict(),
-        "optimizer_history": [{"criterion_name": "X", "optimizer_name": "FairseqAdam", "num_updates": 1}],
+        "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": moments(model),
     }
-    state["optimizer_history"][0]["lr_scheduler_state"] = {}
     name = "dict.en.txt" if "translation" in FAMILIES[family] else "dict.txt"
     checkpoint = Checkpoint(folder, state, task, model, str(data / name))
     checkpoint.save()
@@ -159,44 +150,18 @@ def logits(model, source, target):
         return model(target)[0][0]
 
 
-def as_fairseq(checkpoint):
-    """(model, task) of the result, loaded by fairseq with nothing but the folder."""
-    path = str(checkpoint.output / "model.pt")
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [path], arg_overrides={"data": str(checkpoint.output)}
-    )
+def as_fairseq(checkpoint, file=None):
+    """(model, task) of the result, or of a file in its folder, loaded by fairseq with nothing but the folder."""
+    data = {"data": str(checkpoint.output if file is None else Path(checkpoint.dictionary).parent)}
+    path = str(file or checkpoint.output / "model.pt")
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([path], arg_overrides=data)
     return models[0].eval(), task
 
 
-def ids(symbols, dictionary):
-    assert all(symbol in dictionary for symbol in symbols)
-    return [dictionary.index(symbol) for symbol in symbols]
-
-
-def before_and_after(checkpoint, source="w3 w1 w8 </s>", target="w0 w5 w2 w2 w7", loaded=None):
-    """Logits of the old model for the same symbols, of the new one in the same order, and those of the new words.
-
-    loaded: what `as_fairseq` has returned."""
-    if not target.startswith("["):
-        target = f"{'</s>' if hasattr(checkpoint.model, 'decoder') else '<s>'} {target}"
-    model, task = loaded or as_fairseq(checkpoint)
-    found = []
-    for made, known in ((checkpoint.model, checkpoint.task), (model, task)):
-        dictionaries = known.source_dictionary, known.target_dictionary or known.source_dictionary
-        tokens = [ids(text.split(), of) for text, of in zip((source, target), dictionaries)]
-        found.append((logits(made, *tokens), dictionaries[1]))
-    (old, old_words), (new, new_words) = found
-    rows = [new_words.index(symbol) for symbol in old_words.symbols]
-    return old, new[:, rows], new[:, [new_words.index(word) for word in NEW]]
-
-
 def divergence(old, new):
-    """KL(old || new) over the old words, by its definition; (positions, symbols)."""
+    """KL(old || new) over the old words, by its definition; (positions,)."""
     p, q = old.double().log_softmax(-1), new.double().log_softmax(-1)[:, : old.shape[1]]
     return (p.exp() * (p - q)).sum(-1)
-
-
-# --- of the command
 
 
 def argv(checkpoint, *more, words=NEW):

@@ -1,0 +1,415 @@
+"""Parts of an expansion. Oracles: fairseq's own Dictionary for where words go; real optimisers of torch and fairseq,
+which go on with the expanded state; KL by its definition, over both distributions, in double precision."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import copy
+import itertools
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+from fairseq.data import Dictionary
+from fairseq.optim.adafactor import Adafactor
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
+from embinit_fairseq.expand.evaluation import divergence, histogram, rounded_bound, summary
+from embinit_fairseq.expand.model import Texts, write_dictionaries
+from embinit_fairseq.expand.request import ExpandRequest, check_options, cut_words, read_words, segmenter
+from embinit_fairseq.expand.state import (
+    averaged_rows,
+    expand_optimizer,
+    expand_settings,
+    expand_weights,
+    new_dictionary,
+    place_words,
+    with_rows,
+)
+from embinit_fairseq.expand.tables import DictionaryTable
+from embinit_fairseq.init.report import pack_rows, symbols_digest, unpack_rows
+from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
+
+FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+APPENDED = ["<mask>", "[de]", "[en]", "[cs]"]
+TAKEN = {*Dictionary().symbols, *APPENDED, "madeupword0000"}
+LETTERS = st.characters(min_codepoint=33, max_codepoint=0x24F, exclude_characters="\x7f\x85\xa0\xad")
+WORD = st.text(LETTERS, min_size=1, max_size=6).filter(lambda word: word not in TAKEN)
+WORDS = st.lists(WORD, min_size=1, max_size=8, unique=True)
+
+
+def written(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+    return str(path)
+
+
+@given(WORDS, st.integers(0, 5), WORDS, st.sets(st.sampled_from(APPENDED)), WORDS, st.booleans())
+@FUZZ
+def test_every_symbol_finds_its_row(tmp_path, words, fillers, behind, appended, new, newline):
+    """Old symbols go where `moved` says, new ones where `rows` says, and fillers are the only ones that are lost."""
+    lines = [*words, *(f"madeupword{i:04d}" for i in range(fillers)), *(f"later-{word}" for word in behind)]
+    new = [word for word in new if word not in lines] or ["neither-of-them"]
+    path = tmp_path / "dict.txt"
+    written(path, "\n".join(f"{w} {0 if w.startswith('madeupword') else 3}" for w in lines) + "\n" * newline)
+    before = Dictionary.load(str(path))
+    placement = place_words(read_dictionary(path), len(appended), new)
+    written(path, new_dictionary(str(path), placement))
+    after = Dictionary.load(str(path))
+    for dictionary, symbol in itertools.product((before, after), appended):  # as a task does behind the file
+        dictionary.add_symbol(symbol)
+    assert (len(before), len(after)) == (placement.old_size, placement.new_size)
+    assert [after[row] for row in placement.rows] == new
+    for row, symbol in enumerate(before.symbols):
+        became = after[placement.moved[row]]
+        assert became == symbol if placement.kept[row] else became in new
+    lost = [symbol for symbol in before.symbols if symbol not in after.symbols]
+    assert lost == [f"madeupword{i:04d}" for i in range(min(fillers, len(new)))]
+    assert sorted([*placement.rows, *placement.moved[placement.kept]]) == list(range(placement.new_size))
+
+
+def test_lines_that_stay_as_they_are_and_what_is_averaged(tmp_path):
+    path = written(tmp_path / "dict.txt", "a b 7\n<s> 2 #fairseq:overwrite\nmadeupword0000 0\nmadeupword0001 5\nü 1")
+    text = new_dictionary(path, place_words(read_dictionary(path), 1, ["x", "y"]))
+    assert text == "a b 7\n<s> 2 #fairseq:overwrite\nx 1\nmadeupword0001 5\nü 1\ny 1\n"
+    text = "a 7\n<mask> 1\nb 2\n<unk> 3 #fairseq:overwrite\nmadeupword0000 0\nmadeupword0001 0\n"
+    vocabulary = read_dictionary(written(tmp_path / "dict.txt", text))
+    assert list(averaged_rows(vocabulary, 2, "all")) == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11]  # no fillers
+    assert list(averaged_rows(vocabulary, 2, "words")) == [4, 6]
+    with pytest.raises(OptionError, match="--average-over words"):
+        averaged_rows(read_dictionary(written(tmp_path / "dict.txt", "madeupword0000 0\n")), 1, "words")
+
+
+def test_words_and_pieces(tmp_path):
+    path = written(tmp_path / "new.txt", "\ufefffrodo\r\n\n  sam \nlothlórien\tloth@@ ló@@ rien\r\n")
+    words = [(word.text, word.line, word.pieces) for word in read_words(path, {"bilbo"})]
+    assert words == [("frodo", 1, ()), ("sam", 3, ()), ("lothlórien", 4, ("loth@@", "ló@@", "rien"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("sam\nbilbo\n", ["new.txt:2: ", "'bilbo'", "remove"]),
+        ("sam\nfrodo\nsam\n", ["new.txt:3: ", "'sam'", "line 1"]),
+        ("sam frodo\n", ["new.txt:1: ", "'sam frodo'", "one a line"]),
+        ("a\u2009b\n", ["new.txt:1: ", "not one word"]),
+        ("\tpiece\n", ["new.txt:1: ''"]),
+        ("madeupword0012\n", ["new.txt:1: ", "another name"]),
+        ("\n \n", ["--words", "one new word a line"]),
+        (b"sam\n\xff\n", ["new.txt:2: not UTF-8"]),
+        (None, ["--words", "new.txt: no such file"]),
+    ],
+)
+def test_mistakes_in_the_list_name_the_line(tmp_path, text, parts):
+    if text is not None:
+        written(tmp_path / "new.txt", text)
+    with pytest.raises(DataError) as error:
+        read_words(str(tmp_path / "new.txt"), {"bilbo", "<mask>"})
+    assert all(part in str(error.value) for part in parts), error.value
+
+
+def test_pieces_of_subword_nmt(tmp_path):
+    cut = segmenter(written(tmp_path / "codes", "#version: 0.2\nf r\nfr o\nd o</w>\n"), None)
+    assert cut("frodo") == ["fro@@", "do"]
+    for text, symbols, expected in (
+        ("frodo\nfrodofro\tdo fro@@\n", {"fro@@", "do"}, [["fro@@", "do"], ["do", "fro@@"]]),
+        ("frodo\nfro@@\n", {"fro@@", "do"}, r"new\.txt:2: --method subword needs the pieces of 'fro@@'.*--bpe-codes"),
+        ("fro\tfro@@\nfrodo\n", {"fro@@"}, r"new\.txt:2: 'do', a piece of 'frodo', is not in the dictionary"),
+    ):
+        path = written(tmp_path / "new.txt", text)
+        if isinstance(expected, list):
+            assert cut_words(path, read_words(path, ()), cut, symbols) == expected
+        else:
+            with pytest.raises(DataError, match=expected):
+                cut_words(path, read_words(path, ()), cut, symbols)
+
+
+def test_pieces_of_sentencepiece(tmp_path):
+    written(tmp_path / "text", "the ring and the king sing of the thing\n" * 20)
+    options = {"vocab_size": 25, "minloglevel": 2, "hard_vocab_limit": False}
+    sentencepiece.SentencePieceTrainer.train(input=tmp_path / "text", model_prefix=str(tmp_path / "sp"), **options)
+    cut = segmenter(None, str(tmp_path / "sp.model"))
+    initial, inside = cut("▁theking"), cut("king")
+    assert ("".join(initial), "".join(inside)) == ("▁theking", "king")
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sp.model"))
+    assert all(processor.piece_to_id(piece) != processor.unk_id() for piece in initial)
+
+
+def test_files_that_cut_nothing(tmp_path):
+    broken = written(tmp_path / "broken", bz2.compress(b"not codes"))
+    codes = written(tmp_path / "codes", "#version: 0.2\nonlyone\n")
+    for options, expected in (
+        *(((file, None), "--bpe-codes") for file in (broken, codes, "/nowhere")),
+        *(((None, file), "--sentencepiece-model") for file in (broken, "/nowhere")),
+        ((broken, broken), "give the one"),
+    ):
+        with pytest.raises(EmbinitError, match=expected):
+            segmenter(*options)
+    assert segmenter(None, None) is None
+
+
+def test_options_and_their_limits():
+    """The last of the options is what is refused."""
+    good = ({"noise_scale": 0.0}, {"noise_scale": 9.9e9}, {"seed": 0}, {"seed": 2**64 - 1})
+    bad = [{"noise_scale": -1e-9}, {"noise_scale": 1e10}, {"noise_scale": math.nan}, {"seed": -1}, {"seed": 2**64}]
+    bad += [{"method": "avg", "noise_scale": 0.1}, {"average_over": "none"}, {"method": "none"}]
+    for options in (*good, *bad):
+        request = ExpandRequest("c.pt", "dict.txt", "new.txt", **{"method": "gaussian", "output": "out", **options})
+        flag, value = list(options.items())[-1]
+        said = re.escape(f"--{flag.replace('_', '-')} {value}")
+        with pytest.raises(OptionError, match=said) if options in bad else contextlib.nullcontext():
+            check_options(request)
+
+
+def test_some_multilingual_tasks_look_for_folders(tmp_path):
+    """They append a tag for every folder that they find in the data; "../x" and ".git" are none."""
+    for name in ("data/fr", "data/it", "data/.git"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data/train.bin").touch()
+    data = {"data": str(tmp_path / "data")}
+    tasks = {"a": {"langs": "de,en,de,../x"}, "b": {"langs": None, **data}, "c": {"langs": "de", **data}, "d": data}
+    for name, options in tasks.items():
+        (tmp_path / name).mkdir()
+        assert write_dictionaries(tmp_path / name, options, Texts("a 1\n", "b 1\n"), None) == {"dict.txt": "a 1\n"}
+    found = [sorted(path.name for path in (tmp_path / name).iterdir() if path.is_dir()) for name in tasks]
+    assert found == [["de", "en"], ["fr", "it"], ["de"], []]
+
+
+# --- tensors with new rows
+
+D, N = 3, 8
+SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "a", "madeupword0000", "b"]  # and <mask> behind the file
+#: three new words: one in the filler's row 5, two in rows 7 and 8; `<mask>` moves from 7 to 9
+PLACEMENT = place_words(Vocabulary(SYMBOLS, np.array([1, 1, 1, 1, 5, 0, 5])), 1, ["x", "y", "z"])
+KEPT, MOVED = torch.from_numpy(PLACEMENT.kept), torch.from_numpy(PLACEMENT.moved)
+
+
+class Model(nn.Module):
+    """A tied table with an output bias, a table of its own, and something that is not over the dictionary."""
+
+    def __init__(self, rows: int = N) -> None:
+        super().__init__()
+        self.table = nn.Embedding(rows, D)
+        self.middle = nn.Linear(D, D)
+        self.out = nn.Linear(D, rows)
+        self.out.weight = self.table.weight
+        self.other = nn.Embedding(rows, 2)
+
+    def forward(self, tokens):
+        return self.out(self.middle(self.table(tokens))).logsumexp(-1).sum() + self.other(tokens).pow(2).sum()
+
+
+TABLES = [
+    DictionaryTable(("table.weight", "out.weight"), ("table.weight", "out.weight"), True, True),
+    DictionaryTable(("out.bias",), ("out.bias",), False, True),
+    DictionaryTable(("other.weight",), ("other.weight",), True, False),
+]
+TOKENS = torch.tensor([4, 6, 7, 4, 0])
+OPTIMIZERS = {
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.1),
+    "adafactor": lambda parameters: Adafactor(parameters, lr=None, beta1=0.9),
+}
+
+
+def expanded(state, model=None, tables=TABLES):
+    return expand_optimizer("c.pt", state, model or Model(), tables, PLACEMENT)
+
+
+def step(model, optimizer, tokens=TOKENS):
+    optimizer.zero_grad()
+    model(tokens).backward()
+    optimizer.step()
+
+
+def trained(name="adam", frozen=()):
+    torch.manual_seed(0)
+    model = Model()
+    for parameter in frozen:
+        model.get_parameter(parameter).requires_grad_(False)
+    optimizer = OPTIMIZERS[name]([p for p in model.parameters() if p.requires_grad])
+    for _ in range(3):
+        step(model, optimizer)
+    return model, optimizer
+
+
+def larger(model, optimizer, name="adam", frozen=()):
+    """The expanded model, with rows of zeros, and its optimiser."""
+    zeros = {table.name: np.zeros((3, *model.state_dict()[table.name].shape[1:])) for table in TABLES}
+    result = Model(PLACEMENT.new_size)
+    result.load_state_dict(expand_weights(model.state_dict(), TABLES, PLACEMENT, zeros))
+    for parameter in frozen:
+        result.get_parameter(parameter).requires_grad_(False)
+    after = OPTIMIZERS[name]([p for p in result.parameters() if p.requires_grad])
+    after.load_state_dict(expanded(copy.deepcopy(optimizer.state_dict())))  # as in a file: counters are tensors
+    return result, after
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for number, held in expected.items():
+        for key, value in held.items():
+            torch.testing.assert_close(found[number][key], value, rtol=0, atol=0)
+
+
+def test_rows_are_put_in_and_moved():
+    old = torch.arange(N * D).view(N, D).half()
+    new = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [0.1, 0.2, 0.3]])
+    found, drawn = with_rows(old, PLACEMENT, new), torch.from_numpy(new).half()
+    assert found.dtype == torch.float16
+    assert torch.equal(found, torch.stack([*old[:5], drawn[0], old[6], drawn[1], drawn[2], old[7]]))
+    assert with_rows(torch.arange(8.0), PLACEMENT).tolist() == [0, 1, 2, 3, 4, 0, 6, 0, 0, 7]
+
+
+@pytest.mark.parametrize("frozen", [(), ("other.weight",)])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_goes_on_with_the_expanded_state(name, frozen):
+    """Without a softmax over it, the gradient of a table is the same before and after: so must be its next step."""
+    model, optimizer = trained(name, frozen)
+    result, after = larger(model, optimizer, name, frozen)
+    for parameter, held in after.state.items():
+        factored = {"exp_avg_sq_row": parameter.shape[:-1], "exp_avg_sq_col": parameter.shape[1:]}
+        for key, value in held.items():
+            assert not torch.is_tensor(value) or not value.dim() or value.shape == factored.get(key, parameter.shape)
+    before = optimizer.state[model.table.weight]
+    for key, value in after.state[result.table.weight].items():
+        if torch.is_tensor(value) and value.dim() and value.shape[0] == PLACEMENT.new_size:
+            assert torch.equal(value[MOVED[KEPT]], before[key][KEPT])
+            expected = before[key].mean() if key == "exp_avg_sq_row" else torch.tensor(0.0)
+            new = value[torch.from_numpy(PLACEMENT.rows)]
+            torch.testing.assert_close(new, expected.expand_as(new))
+        elif torch.is_tensor(value):
+            assert torch.equal(value, before[key])
+    step(model, optimizer)
+    step(result, after, MOVED[TOKENS])
+    assert all(torch.isfinite(value).all() for value in result.state_dict().values())
+    if name != "adafactor":  # whose steps depend on the whole table
+        assert torch.equal(result.other.weight[MOVED[KEPT]], model.other.weight[KEPT])
+
+
+def test_a_frozen_table_that_is_not_expanded():
+    """Translation: the dictionary of one side grows, the table of the other one was frozen and has no moments."""
+    _, optimizer = trained(frozen=("other.weight",))
+    found = expanded(optimizer.state_dict(), tables=TABLES[:2])["state"]
+    assert_same(found, expanded(optimizer.state_dict())["state"])
+    assert (found[0]["exp_avg"].shape, found[3]["exp_avg"].shape) == ((10, D), (10,))
+
+
+class Twins(nn.Module):
+    """Two tables of one shape, of which the first is expanded, and nothing between them that tells them apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mine, self.other, self.out = nn.Embedding(N, D), nn.Embedding(N, D), nn.Linear(D, 2)
+
+
+def test_states_that_are_not_understood_are_refused():
+    state = trained()[1].state_dict()
+    other = torch.optim.Adam(nn.Linear(7, 7).parameters()).state_dict()
+    odd = copy.deepcopy(state)
+    odd["state"][0]["exp_avg"] = torch.zeros(5, 5)
+    twins = Twins()
+    optimizer = torch.optim.Adam([*twins.parameters()][1:])
+    sum(parameter.sum() for parameter in twins.parameters()).backward()
+    optimizer.step()
+    mine = [DictionaryTable(("mine.weight",), ("mine.weight",), True, False)]
+    for wrong, said, *more in (
+        ({"fast": state, "slow": state}, "several or unknown ones"),
+        ({"state": [], "param_groups": None}, "several or unknown ones"),
+        (odd, "not that of the model's parameters"),
+        ({**other, "state": {0: {"exp_avg": torch.zeros(7, 7)}}}, "not that of the model's parameters"),
+        (optimizer.state_dict(), "not that of the model's parameters", Twins(), mine),
+    ):
+        with pytest.raises(CheckpointError, match=rf"c\.pt: .*{said}; add --reset-optimizer"):
+            expanded(wrong, *more)
+
+
+@pytest.mark.parametrize("more", [0, 5])  # numbers of a criterion's parameters, which follow
+def test_one_flat_vector(more):
+    """fairseq's FP16Optimizer keeps the moments of all parameters one behind the other."""
+    state = trained()[1].state_dict()
+
+    def flat(states, key):
+        return torch.cat([*(states[number][key].reshape(-1) for number in range(len(states))), torch.ones(more)])
+
+    held = {"step": 3, **{key: flat(state["state"], key) for key in ("exp_avg", "exp_avg_sq")}}
+    given = {"state": {0: held}, "param_groups": [{**state["param_groups"][0], "params": [0]}], "loss_scale": 4.0}
+    found, expected = expanded(given), expanded(state)["state"]
+    assert (found["loss_scale"], found["state"][0]["step"]) == (4.0, 3)
+    assert all(torch.equal(found["state"][0][key], flat(expected, key)) for key in ("exp_avg", "exp_avg_sq"))
+    held["exp_avg"] = held["exp_avg"][: -more - 1]
+    with pytest.raises(CheckpointError, match=r"c\.pt: its optimiser keeps exp_avg .*--reset-optimizer"):
+        expanded(given)
+
+
+def test_the_record_of_embed_init_knows_the_new_dictionary():
+    """`--embed-init-freeze encoder:known` asks it on resuming which rows to hold."""
+    old, new = [*SYMBOLS, "<mask>"], [*SYMBOLS[:5], "x", "b", "y", "z", "<mask>"]
+    mine = {"dictionary": symbols_digest(old), "rows": N}
+    mine["known_rows"] = pack_rows(np.array([0, 0, 0, 0, 1, 1, 0, 1], dtype=bool))
+    other = {**mine, "dictionary": "of the other side"}
+
+    def settings(record):
+        state = {"cfg": {"embed_init_options": {"embed_init_record": record}}}
+        return state, expand_settings(state, PLACEMENT, (old, new), None)
+
+    _, found = settings(json.dumps({"slots": {"encoder": mine, "decoder": other}}))
+    slots = json.loads(found["cfg"]["embed_init_options"]["embed_init_record"])["slots"]
+    assert slots["decoder"] == other
+    assert (slots["encoder"]["dictionary"], slots["encoder"]["rows"]) == (symbols_digest(new), 10)
+    assert np.flatnonzero(unpack_rows(slots["encoder"]["known_rows"], 10)).tolist() == [4, 9]
+    for text in ("no json", "[]", "{}"):
+        state, found = settings(text)
+        assert found == {**state, "args": None}
+
+
+# --- the numbers of --verify
+
+LOGITS = st.lists(st.floats(-80, 80), min_size=1, max_size=6)
+
+
+@given(old=LOGITS, new=LOGITS)
+@settings(max_examples=200, deadline=None)
+def test_the_identity_is_the_divergence(old, new):
+    old, new = np.array(old), np.array(new)
+    log_p = old - np.logaddexp.reduce(old)
+    log_q = old - np.logaddexp.reduce(np.concatenate([old, new]))
+    expected = float((np.exp(log_p) * (log_p - log_q)).sum())
+    found = float(divergence(torch.from_numpy(old)[None], torch.from_numpy(new)[None]))
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_small_divergences_of_many_words_are_exact():
+    """log(1 + 1 / 250,000), where 1 + x would lose half of the digits in single precision."""
+    old, new = torch.full((1, 250_000), -20.0), torch.full((1, 1), -20.0)
+    assert float(divergence(old, new)) == pytest.approx(math.log1p(1 / 250_000), rel=1e-12)
+
+
+def test_rounding_moves_the_bound_a_little():
+    bound = math.log(1 + 10 / 32_000)
+    single, half = (rounded_bound(bound, 20.0, torch.finfo(dtype).eps) for dtype in (torch.float32, torch.float16))
+    assert bound < single < 1.001 * bound
+    assert single < half < 1.1 * bound
+    assert rounded_bound(bound, 0.0, 0.0) == pytest.approx(bound * 1.0001, rel=1e-3)
+
+
+def test_summaries_and_histograms():
+    kl = np.array([0.0, 0.1, 0.19, 0.2])
+    found = summary(kl, 0.15, 0.16)
+    assert (found["mean"], found["max"], found["q50"]) == pytest.approx((0.1225, 0.2, 0.145))
+    assert found["new_words_probability"] == pytest.approx(sum(1 - math.exp(-value) for value in kl) / 4)
+    assert (found["bound"], found["holds"]) == (0.15, False)
+    assert summary(kl, 0.15, 0.2)["holds"]
+    assert "holds" not in summary(kl, None, None)
+    found = histogram(kl, bins=2)
+    assert found["counts"] == [1, 3]
+    assert found["edges"] == pytest.approx([0.0, 0.1, 0.2])
+    assert sum(histogram(np.zeros(5))["counts"]) == 5
