@@ -1,179 +1,209 @@
-"""`embinit convert-tupe`: what is renamed and inferred, the dictionary, the folder. Outputs: tests/integration."""
+"""`embinit convert-tupe`: outputs and ids equal theirs; files that are dangerous, damaged or of something else are an
+error, and nothing is written."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import math
 import os
+from argparse import Namespace
 from collections import OrderedDict
 from pathlib import Path
 
 import authors_tupe as authors
 import pytest
 import torch
-from authors_tupe import ENCODER
-from convert_tupe_files import SYMBOLS, Files, left_in
+from authors_tupe import ENCODER, HEAD
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from fairseq.data import Dictionary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.convert_tupe.convert import convert_dictionary
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.convert_tupe.convert import convert_dictionary, convert_tupe
+from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
+from embinit_fairseq.models.tupe import TupeModel
+
+FUZZ = settings(
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+SYMBOLS = 17  # 16, rounded up by two fillers, and <mask>
+
+
+@contextlib.contextmanager
+def allowed(*classes: type):
+    """PyTorch's own allow-list, and these."""
+    before = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(list(classes))
+    try:
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
+
+
+class Files:
+    """A checkpoint of theirs with its dictionary, and the output of the conversion."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.output = folder, str(folder / "out")
+        self.dictionary = authors.write_dictionary(folder / "theirs.txt", authors.words_of_dictionary())
+
+    def save(self, weights=None, options=None, **changes) -> str:
+        """options: those of `args` that differ."""
+        weights = authors.make_weights(SYMBOLS) if weights is None else weights
+        given = {"args": authors.make_args(weights, **(options or {})), **changes}
+        return authors.save(self.folder / "ref.pt", weights, **given)
+
+    def convert(self, checkpoint=None, **options):
+        return convert_tupe(checkpoint or self.save(), self.dictionary, self.output, **options)
+
+    def written(self):
+        """What plain PyTorch reads, with nothing but its own allow-list."""
+        with allowed():
+            return torch.load(f"{self.output}/model.pt", weights_only=True)
 
 
 @pytest.fixture
 def files(tmp_path):
-    return Files(tmp_path)
+    """Nothing but these is there afterwards."""
+    yield Files(tmp_path)
+    assert {*os.listdir(tmp_path)} <= {"theirs.txt", "ref.pt", "labels.txt", "bare.pt", "out", "real"}
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize("fp16", [False, True])
-def test_every_number_arrives(files, legacy, fp16):
-    weights = authors.make_weights(SYMBOLS, pre_ln=True, classes=3)
-    args = authors.make_args(weights, **authors.fine_tuned())
-    record = files.convert(files.save(weights, args, legacy=legacy, fp16=fp16))
-    state = files.written()
-    ours = state["model"]
-    assert len(ours) == len(weights)
-    assert {value.dtype for value in ours.values()} == {torch.float32}
-    theirs_flat = sorted(float((w.half().float() if fp16 else w).sum()) for w in weights.values())
-    assert sorted(float(value.sum()) for value in ours.values()) == theirs_flat
-    head = ours["encoder.lm_head.weight"]
-    assert head.data_ptr() == ours["encoder.sentence_encoder.embed_tokens.weight"].data_ptr()
-    assert record["stored_as"] == (["float16"] if fp16 else ["float32"])
-    assert record["written_as"] == ["float32"]
-    assert record["num_updates"] == state["optimizer_history"][-1]["num_updates"] == 7
-    assert "last_optimizer_state" not in state
-    assert len(record["left_out"]) == 2
+def loaded(folder: str) -> list[torch.nn.Module]:
+    """By fairseq and by the hub, in double precision."""
+    models, _, _ = load_model_ensemble_and_task([f"{folder}/model.pt"], arg_overrides={"data": folder})
+    return [models[0].eval().double(), TupeModel.from_pretrained(folder, "model.pt").model.double()]
 
 
-def test_half_precision_can_be_kept(files):
-    record = files.convert(files.save(fp16=True), half=True)
-    assert {value.dtype for value in files.written()["model"].values()} == {torch.float16}
-    assert record["written_as"] == ["float16"]
-
-
-def test_a_checkpoint_that_was_written_on_a_gpu(files, monkeypatch):
-    monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
-    checkpoint = files.save(legacy=True)
-    monkeypatch.undo()
-    assert b"cuda:0" in Path(checkpoint).read_bytes()
-    files.convert(checkpoint)
+def close(ours, theirs):
+    assert theirs.abs().max() > 0.1  # there is something to compare
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("rel_pos", "emb_norm", "pre_ln"), [(True, True, False), (True, False, True), (False, True, True)]
+    ("rel_pos", "emb_norm", "pre_ln", "classes", "fp16", "half", "positions"),
+    [
+        (True, True, False, 0, False, False, 140),  # distances beyond the last bucket
+        (True, False, True, 3, True, False, 16),
+        (False, True, True, 0, True, True, 9),
+        (False, False, False, 1, False, False, 16),
+    ],
 )
-def test_options_come_from_names_and_shapes(files, rel_pos, emb_norm, pre_ln):
-    weights = authors.make_weights(SYMBOLS, 8, 10, 3, 9, rel_pos, emb_norm, pre_ln)
-    wrong = {"rel_pos": not rel_pos, "embedding_normalize": not emb_norm, "encoder_layers": 12, "max_rel_pos": 77}
-    record = files.convert(files.save(weights, authors.make_args(weights, **wrong)))
-    cfg = files.written()["cfg"]
-    assert cfg["task"]["tokens_per_sample"] == 9  # 12 in its args: the model takes no more than it has positions
-    model = cfg["model"]
-    expected = {"rel_pos": rel_pos, "embedding_normalize": emb_norm, "encoder_normalize_before": pre_ln}
-    expected |= {"encoder_layers": 3, "encoder_embed_dim": 8, "encoder_ffn_embed_dim": 10, "max_positions": 9}
-    expected |= {"encoder_attention_heads": 2, "dropout": 0.2, "attention_dropout": 0.15, "pooler_dropout": 0.05}
-    expected |= {"rel_pos_bins": 32, "activation_fn": "gelu", "tupe_reset": "official"}
-    expected["max_rel_pos"] = 77 if rel_pos else 128  # TUPE-A has no use for a distance
-    assert {name: model[name] for name in expected} == expected
-    flags = record["train_with"]
-    assert flags.startswith("--arch tupe_base --rel-pos --max-rel-pos 77 --encoder-layers 3 ") == rel_pos
-    given = ("--max-rel-pos" in flags, "--embedding-normalize" in flags, "--encoder-normalize-before" in flags)
-    assert given == (rel_pos, emb_norm, pre_ln)
+@torch.no_grad()
+def test_outputs_equal_theirs(files, monkeypatch, rel_pos, emb_norm, pre_ln, classes, fp16, half, positions):
+    """Sizes and kinds come from names and shapes, whatever its options say. In the old format, it is from a GPU."""
+    weights = authors.make_weights(SYMBOLS, 8, 10, 3, positions, rel_pos, emb_norm, pre_ln, classes)
+    options = authors.fine_tuned(regression_target=classes == 1) if classes else {}
+    options |= {"rel_pos": not rel_pos, "embedding_normalize": not emb_norm, "encoder_layers": 12}
+    with monkeypatch.context() as patch:
+        if not fp16:
+            patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        checkpoint = files.save(weights, options, fp16=fp16, legacy=not fp16)
+    record, state = files.convert(checkpoint, half=half), files.written()
+    precision = {False: ["float32"], True: ["float16"]}
+    assert (record["stored_as"], record["written_as"]) == (precision[fp16], precision[half])
+    assert record["num_updates"] == state["optimizer_history"][-1]["num_updates"] == 7
+    assert (len(record["left_out"]), "last_optimizer_state" in state) == (2, False)
+    head = state["model"]["encoder.lm_head.weight"]
+    assert head.data_ptr() == state["model"]["encoder.sentence_encoder.embed_tokens.weight"].data_ptr()
+    for flag, is_set in (("rel-pos", rel_pos), ("embedding-normalize", emb_norm), ("encoder-normalize-before", pre_ln)):
+        assert (f"--{flag}" in record["train_with"]) == is_set
+    expected = {"dropout": 0.2, "attention_dropout": 0.15, "pooler_dropout": 0.05, "max_positions": positions}
+    assert {name: state["cfg"]["model"][name] for name in expected} == expected
+    if not classes:  # 12 in its args: the model takes no more than it has positions
+        assert state["cfg"]["task"]["tokens_per_sample"] == min(12, positions)
+
+    tokens = torch.randint(3, SYMBOLS, (3, positions), generator=torch.Generator().manual_seed(1))
+    tokens[:, 0], tokens[:, 3], tokens[1, 7:], tokens[2, 2:] = 0, SYMBOLS - 1, authors.PAD, authors.PAD
+    real, masked = tokens != authors.PAD, tokens == SYMBOLS - 1
+    w = {name: (value.half() if fp16 else value).double() for name, value in weights.items()}
+    expected = authors.features(w, tokens)
+    for model in loaded(files.output):
+        close(model(tokens, features_only=True)[0][real], expected[real])
+        if classes:
+            name = "sentence_classification_head"
+            close(model(tokens, classification_head_name=name)[0], authors.class_logits(w, expected))
+        else:
+            close(model(tokens)[0][real], authors.lm_logits(w, expected)[real])
+            close(model(tokens, masked_tokens=masked)[0], authors.lm_logits(w, expected[masked]))
 
 
 @pytest.mark.parametrize(
     ("rel_pos", "in_args", "given_heads", "expected"),
     [
-        (True, None, None, 2),
-        (False, 4, None, 4),
-        (False, None, 4, 4),
-        (True, 2, 2, 2),
+        (False, None, 4, "--heads"),
         (True, 4, None, "differ"),
-        (True, None, 4, "--heads"),
         (False, 2, 4, "differ"),
         (False, None, None, "give --heads"),
         (False, None, 3, "do not divide the width 8"),
     ],
 )
 def test_number_of_heads(files, rel_pos, in_args, given_heads, expected):
-    weights = authors.make_weights(SYMBOLS, rel_pos=rel_pos)
-    args = authors.make_args(weights, encoder_attention_heads=in_args)
-    checkpoint = files.save(weights, args)
-    if isinstance(expected, int):
-        assert files.convert(checkpoint, num_heads=given_heads)["encoder_attention_heads"] == expected
-        return
-    with pytest.raises(OptionError, match=expected):
-        files.convert(checkpoint, num_heads=given_heads)
-    assert left_in(files.folder) == ["ref.pt", "theirs.txt"]
+    options = {"encoder_attention_heads": in_args}
+    checkpoint = files.save(authors.make_weights(SYMBOLS, rel_pos=rel_pos), options)
+    if expected == "--heads":
+        assert files.convert(checkpoint, num_heads=4)["encoder_attention_heads"] == 4
+    else:
+        with pytest.raises(OptionError, match=expected):
+            files.convert(checkpoint, num_heads=given_heads)
 
 
-def test_a_bare_state_dict_will_do(files):
+def test_a_bare_state_dict_of_an_early_commit(files):
+    """One matrix for U^Q and U^K, and a stored table of buckets."""
     weights = authors.make_weights(SYMBOLS, rel_pos=False)
-    torch.save(weights, files.folder / "bare.pt")
-    record = files.convert(str(files.folder / "bare.pt"), num_heads=2)
-    assert (record["encoder_attention_heads"], record["num_updates"], record["left_out"]) == (2, 0, [])
-
-
-def test_early_commits_with_one_matrix_and_a_stored_table(files):
-    weights = authors.make_weights(SYMBOLS)
     early = OrderedDict(weights)
     for part in ("weight", "bias"):
-        pair = [early.pop(f"{ENCODER}pos_{letter}_linear.{part}") for letter in "qk"]
-        early[f"{ENCODER}pos_proj.{part}"] = torch.cat(pair)
+        early[f"{ENCODER}pos_proj.{part}"] = torch.cat([early.pop(f"{ENCODER}pos_{i}_linear.{part}") for i in "qk"])
     early[f"{ENCODER}rp_bucket"] = torch.zeros(16, 16, dtype=torch.long)
-    files.convert(files.save(early))
-    ours = files.written()["model"]
+    torch.save(early, files.folder / "bare.pt")
+    record = files.convert(str(files.folder / "bare.pt"), num_heads=2)
+    assert (record["encoder_attention_heads"], record["num_updates"], record["left_out"]) == (2, 0, [])
     for letter in "qk":
-        name = f"encoder.sentence_encoder.positions.absolute.{letter}_proj.weight"
-        assert torch.equal(ours[name], weights[f"{ENCODER}pos_{letter}_linear.weight"])
-        assert ours[name].untyped_storage().nbytes() == ours[name].numel() * 4
+        ours = files.written()["model"][f"encoder.sentence_encoder.positions.absolute.{letter}_proj.weight"]
+        assert torch.equal(ours, weights[f"{ENCODER}pos_{letter}_linear.weight"])
+        assert ours.untyped_storage().nbytes() == ours.numel() * 4
 
 
-@pytest.mark.parametrize("regression", [False, True])
-def test_fine_tuned(files, regression):
-    weights = authors.make_weights(SYMBOLS, classes=1 if regression else 3)
-    args = authors.make_args(weights, **authors.fine_tuned(regression_target=regression))
-    record = files.convert(files.save(weights, args))
-    cfg = files.written()["cfg"]
-    expected = {"_name": "sentence_prediction", "num_classes": 1 if regression else 3, "init_token": 0}
-    expected |= {"separator_token": 2, "shorten_method": "truncate", "regression_target": regression}
+@pytest.mark.parametrize("labels", ["regression", "made up", "given"])
+def test_fine_tuned(files, labels):
+    regression, classes = labels == "regression", 1 if labels == "regression" else 3
+    weights, written = authors.make_weights(SYMBOLS, classes=classes), ["model.pt", "dict.txt", "input0/dict.txt"]
+    entries = [("1", 9), ("0", 8), ("2", 5), ("madeupword0000", 0)]
+    file = authors.write_dictionary(files.folder / "labels.txt", entries) if labels == "given" else None
+    checkpoint = files.save(weights, authors.fine_tuned(regression_target=regression))
+    record, cfg = files.convert(checkpoint, label_dictionary=file), files.written()["cfg"]
+    expected = {"_name": "sentence_prediction", "num_classes": classes, "init_token": 0, "separator_token": 2}
+    expected |= {"shorten_method": "truncate", "regression_target": regression}
     assert {name: cfg["task"][name] for name in expected} == expected
     assert cfg["criterion"]["regression_target"] is regression
-    written = ["model.pt", "dict.txt", "input0/dict.txt"] + ([] if regression else ["label/dict.txt"])
-    assert record["files"] == written
-    assert all((Path(files.output) / name).is_file() for name in written)
-    assert record["made_up_labels"] is not regression
+    assert record["files"] == written + ([] if regression else ["label/dict.txt"])
+    assert all((Path(files.output) / name).is_file() for name in record["files"])
+    assert record["made_up_labels"] is (labels == "made up")
+    # seven specials, w0, w1, ..., and <mask> as the last
+    hub = TupeModel.from_pretrained(files.output, "model.pt")
+    assert hub.encode("w0 w2 <url>", "<mask>").tolist() == [0, 7, 9, 6, 2, 2, SYMBOLS - 1, 2]
     if not regression:
-        assert (Path(files.output) / "label/dict.txt").read_text() == "class0 1\nclass1 1\nclass2 1\n"
-
-
-def test_labels_of_a_fine_tuned_model(files):
-    weights = authors.make_weights(SYMBOLS, classes=3)
-    checkpoint = files.save(weights, authors.make_args(weights, **authors.fine_tuned()))
-    entries = [("1", 9), ("0", 8), ("2", 5), ("madeupword0000", 0)]
-    labels = authors.write_dictionary(files.folder / "labels.txt", entries)
-    files.convert(checkpoint, label_dictionary=labels)
-    assert (Path(files.output) / "label/dict.txt").read_text() == Path(labels).read_text()
+        text = Path(file).read_text() if file else "class0 1\nclass1 1\nclass2 1\n"
+        assert (Path(files.output) / "label/dict.txt").read_text() == text
 
 
 # --- the dictionary: the same symbol at the same id
 
 
-FUZZ = settings(
-    max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<file>", "<email>", "<url>"]
 SYMBOL = st.text(st.characters(blacklist_categories=("Cs", "Zs", "Zl", "Zp", "Cc")), min_size=1, max_size=4)
+SYMBOL |= st.sampled_from([*SPECIALS, "<mask>", "a", "madeupword0000"])
 
 
-def their_ids(entries) -> dict[str, int]:
+def their_ids(entries) -> tuple[dict[str, int], int]:
     """Their Dictionary: seven specials, the lines (of a symbol that stands twice the last counts), `<mask>`."""
     symbols = [*SPECIALS, *(symbol for symbol, _ in entries)]
-    if "<mask>" not in symbols:
-        symbols.append("<mask>")
+    symbols += ["<mask>"] * ("<mask>" not in symbols)
     return {symbol: number for number, symbol in enumerate(symbols)}, len(symbols)
 
 
@@ -185,91 +215,193 @@ def fairseq_ids(text) -> tuple[dict[str, int], int]:
 
 
 @FUZZ
-@given(
-    st.lists(
-        st.tuples(SYMBOL | st.sampled_from([*SPECIALS, "<mask>", "a", "madeupword0000"]), st.integers(0, 10**9)),
-        min_size=1,
-        max_size=12,
-    )
-)
-def test_ids_agree(tmp_path, entries):
+@given(st.lists(st.tuples(SYMBOL, st.integers(0, 10**9)), min_size=1, max_size=12), st.sampled_from(["\n", "\r\n"]))
+def test_ids_agree_and_a_converted_file_is_not_shifted_again(tmp_path, entries, newline):
+    """The number of rows decides what a file is: words may be spelled like the specials."""
     ids, size = their_ids(entries)
-    path = authors.write_dictionary(tmp_path / "theirs.txt", entries)
-    converted = convert_dictionary(path, size)
+    text = newline.join(f"{symbol} {count}" for symbol, count in entries)
+    (tmp_path / "theirs.txt").write_bytes(text.encode())
+    converted = convert_dictionary(str(tmp_path / "theirs.txt"), size)
     assert converted.added == 3
     assert fairseq_ids(converted.text) == (ids, size)
-
-
-def test_a_converted_file_is_not_shifted_again(tmp_path):
-    entries = [*((symbol, 1) for symbol in SPECIALS[4:]), *authors.words_of_dictionary(24)]
-    path = authors.write_dictionary(tmp_path / "dict.txt", entries)
-    converted = convert_dictionary(path, 25)
-    assert converted.added == 0
-    assert converted.text == (tmp_path / "dict.txt").read_text()
-    assert fairseq_ids(converted.text)[0]["w0"] == 7
-
-
-def test_the_number_of_rows_decides_what_a_file_is(tmp_path):
-    """Words that are spelled like the specials: with three rows more, the file is theirs as it stands."""
-    entries = [*((symbol, 1) for symbol in SPECIALS[4:]), *authors.words_of_dictionary(24)]
-    path = authors.write_dictionary(tmp_path / "dict.txt", entries)
-    converted = convert_dictionary(path, 28)
-    assert converted.added == 3
-    assert converted.text.splitlines()[3] == "<file> 1 #fairseq:overwrite"
-    assert fairseq_ids(converted.text) == their_ids(entries)
-    # and what comes out is recognised
-    (tmp_path / "again.txt").write_text(converted.text)
-    assert convert_dictionary(str(tmp_path / "again.txt"), 28).text == converted.text
-
-
-def test_windows_and_no_last_newline(tmp_path):
-    (tmp_path / "dict.txt").write_bytes(b"a 1\r\nb 1")
-    assert convert_dictionary(str(tmp_path / "dict.txt"), 10).text.endswith("\na 1\nb 1\n")
+    (tmp_path / "again.txt").write_bytes(converted.text.encode())
+    again = convert_dictionary(str(tmp_path / "again.txt"), size)
+    assert (again.added, again.text) == (0, converted.text)
 
 
 # --- the command
 
 
 def command(files, checkpoint, *more) -> int:
-    return main(
-        ["convert-tupe", "--checkpoint", checkpoint, "--dict", files.dictionary, "--output", files.output, *more]
-    )
+    given = ["--checkpoint", checkpoint, "--dict", files.dictionary, "--output", files.output]
+    return main(["convert-tupe", *given, *more])
 
 
-def test_json_into_a_folder_that_is_a_link(files, capsys):
+def test_json_into_a_folder_that_is_a_link_and_for_people(files, capsys):
     (files.folder / "real").mkdir()
     os.symlink(files.folder / "real", files.folder / "out")
-    assert command(files, files.save(fp16=True), "--json") == 0
+    assert command(files, files.save(options={"max_rel_pos": 77}, fp16=True), "--json") == 0
     record = json.loads(capsys.readouterr().out)
+    assert record["train_with"].startswith("--arch tupe_base --rel-pos --max-rel-pos 77 --encoder-layers 2 ")
     expected = {"task": "masked_lm", "rel_pos": True, "num_symbols": SYMBOLS, "specials_added": 3, "num_updates": 7}
     assert {name: record[name] for name in expected} == expected
     assert Path(files.output).is_symlink()
-    assert left_in(files.folder / "real") == ["dict.txt", "model.pt"]
-
-
-def test_for_people(files, capsys):
+    assert sorted(os.listdir(files.folder / "real")) == ["dict.txt", "model.pt"]
     weights = authors.make_weights(SYMBOLS, rel_pos=False, classes=3)
-    checkpoint = files.save(weights, authors.make_args(weights, **authors.fine_tuned()), fp16=True)
-    assert command(files, checkpoint) == 0
+    assert command(files, files.save(weights, authors.fine_tuned(), fp16=True), "--force") == 0
     text = capsys.readouterr().out
-    for part in (
-        *("TUPE-A, 7 updates (2 layers, width 8", "float16, written as float32", "3 classes", "<url> added"),
-        *("--label-dict gives the real ones", "the optimiser's state", "label/dict.txt", "--arch tupe_base"),
-    ):
-        assert part in text
+    parts = ["TUPE-A, 7 updates (2 layers, width 8", "float16, written as float32", "3 classes", "<url> added"]
+    parts += ["--label-dict gives the real ones", "the optimiser's state", "label/dict.txt", "--arch tupe_base"]
+    assert all(part in text for part in parts), text
+
+
+# --- what is refused
+
+
+class Malicious:
+    """Its pickle makes a directory when it is executed."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.trace),)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("place", ["args", "extra_state", "model"])
+def test_nothing_in_the_file_is_executed(files, legacy, place):
+    with pytest.raises(CheckpointError, match=r"ref\.pt: .*mkdir.*not executed"):
+        files.convert(files.save(legacy=legacy, **{place: Malicious(files.folder / "executed")}))
+
+
+def test_the_allow_list_is_left_as_it_was(tmp_path):
+    with allowed(Namespace):
+        Files(tmp_path).convert()
+        assert torch.serialization.get_safe_globals() == [Namespace]
 
 
 @pytest.mark.parametrize(
-    ("extra", "expected"),
+    ("name", "change", "expected"),
     [
-        (["--heads", "0"], "--heads must be at least 1"),
-        (["--heads", "4"], "differ"),
-        (["--label-dict", "x"], "--label"),
+        ("layers.0.self_attn.q_proj.weight", (8, 8), "q_proj.weight is unknown"),
+        ("relative_attention_bias.weight", (32, 2), "31 relative buckets"),
+        ("pos_proj.weight", (3, 8), "pos_proj.weight cannot be halved"),
+        ("decoder.lm_head.weight", (SYMBOLS, 8), "decoder.lm_head.weight is not the table of embeddings"),
+        (HEAD + "out_proj.weight", (3, 8), "early commit"),
+        ("pos_ln.bias", [1.0], "pos_ln.bias is a list"),
+        ("pos_ln.bias", torch.arange(8), "torch.int64"),
+        ("embed_tokens.weight", math.nan, "embed_tokens.weight holds NaN or infinity; .*earlier"),
     ],
 )
-def test_errors_are_one_line(files, capsys, extra, expected):
-    assert command(files, files.save(), *extra) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
-    assert captured.err.startswith("embinit convert-tupe: error: ")
-    assert expected in captured.err
+def test_state_dicts_that_are_not_theirs(files, name, change, expected):
+    """change: the shape, the value, or one number of a tensor that is put in; None: it is taken out."""
+    weights = authors.make_weights(SYMBOLS)
+    args = authors.make_args(weights)
+    name = name if "head" in name else ENCODER + name
+    if change is None:
+        del weights[name]
+    elif isinstance(change, float):
+        weights[name].view(-1)[3] = change
+    else:
+        weights[name] = torch.zeros(change) if isinstance(change, tuple) else change
+    with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{expected}"):
+        files.convert(authors.save(files.folder / "ref.pt", weights, args))
+
+
+@FUZZ
+@given(data=st.data())
+def test_any_missing_name_or_other_shape_is_noticed(tmp_path, data):
+    files, weights = Files(tmp_path), authors.make_weights(SYMBOLS, classes=3)
+    args, name = authors.make_args(weights), data.draw(st.sampled_from(list(weights)))
+    if data.draw(st.booleans()) and not name.endswith("relative_attention_bias.weight"):  # without it: TUPE-A
+        del weights[name]
+    else:
+        weights[name] = torch.zeros(*weights[name].shape[:-1], weights[name].shape[-1] + 2)
+    with pytest.raises(EmbinitError):
+        files.convert(authors.save(tmp_path / "ref.pt", weights, args))
+    assert not Path(files.output).exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ([1], "holds a list"),
+        ({"model": {}}, r"pos\.weight.*holds nothing"),
+        ({"model": {"encoder.sentence_encoder.positions.absolute.q_proj.weight": torch.ones(2, 2)}}, "already"),
+        ({"model": {"decoder.sentence_encoder.embed_positions.weight": torch.ones(2, 2)}}, "not TUPE"),
+        ({"model": {"encoder.embed_tokens.weight": torch.ones(2, 2)}}, "holds encoder.embed_tokens.weight"),
+    ],
+)
+def test_files_of_something_else(files, content, expected):
+    torch.save(content, files.folder / "ref.pt")
+    with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{expected}"):
+        files.convert(str(files.folder / "ref.pt"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"activation_fn": "gelu_accurate"}, "activation_fn gelu_accurate"),
+        ({"dropout": 5}, "dropout is 5, not from 0 to 1"),
+        ({"max_rel_pos": True}, "max_rel_pos is True"),
+        ({"max_rel_pos": 8}, "max_rel_pos is 8, not at least 9"),  # 32 buckets: 8 for near distances
+        ({"leave_unmasked_prob": 0.5, "random_token_prob": 0.6}, "random_token_prob is 0.6, not from 0 to 0.5"),
+        ({"sample_break_mode": "never"}, "sample_break_mode is 'never'"),
+        ({"task": "sentence_prediction"}, "without a classification head"),
+        ({"init_token": SYMBOLS}, "_token is .*, not from 0 to 16"),
+    ],
+)
+def test_options_that_cannot_be(files, changes, expected):
+    classes = any(name.endswith("_token") for name in changes)
+    weights = authors.make_weights(SYMBOLS, classes=3 if classes else 0)
+    with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{expected}"):
+        files.convert(files.save(weights, authors.fine_tuned(**changes) if classes else changes))
+
+
+@pytest.mark.parametrize(
+    ("classes", "options", "labels", "expected"),
+    [
+        (3, authors.fine_tuned(), 2, r"labels\.txt: 2 labels.*3 classes.*--label-dict"),
+        (3, authors.fine_tuned(), 4, r"labels\.txt: 4 labels.*3 classes.*--label-dict"),
+        (1, authors.fine_tuned(regression_target=True), 1, "--label-dict .*: this model predicts no classes"),
+        (0, {}, 1, "--label-dict .*: this model predicts no classes"),
+    ],
+)
+def test_labels_that_do_not_fit(files, classes, options, labels, expected):
+    file = authors.write_dictionary(files.folder / "labels.txt", [(str(label), 1) for label in range(labels)])
+    with pytest.raises(EmbinitError, match=expected):
+        files.convert(files.save(authors.make_weights(SYMBOLS, classes=classes), options), label_dictionary=file)
+
+
+def test_missing_files_in_one_line(files, capsys):
+    files.save()
+    for flag, value, said in (
+        ("--checkpoint", str(files.folder / "absent.pt"), "no such checkpoint"),
+        ("--checkpoint", str(files.folder), "a folder"),
+        ("--dict", str(files.folder / "absent.txt"), "absent.txt: no such file"),
+        ("--heads", "0", "--heads"),
+    ):
+        assert command(files, str(files.folder / "ref.pt"), flag, value) == 2
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err.count("\n")) == ("", 1)
+        assert captured.err.startswith("embinit convert-tupe: error: ")
+        assert said in captured.err
+
+
+@pytest.mark.parametrize(
+    ("content", "rows", "expected"),
+    [
+        *(
+            (b"a 1\nb 1\n", rows, rf"dict\.txt: 2 lines make 10 symbols.*has {rows} rows; give --dict")
+            for rows in (7, 9, 11)
+        ),
+        *((text, 9, r"dict\.txt:1: ") for text in (b"word\n", b"a x\n", b"a 1.5\n", b"a \xc2\xb2\n", b"\xff 1\n")),
+        (b"the 1\n\na 1\n", 9, r"dict\.txt:2: "),
+        (b"", 9, r"dict\.txt"),
+    ],
+)
+def test_dictionaries_of_another_model_or_none(tmp_path, content, rows, expected):
+    (tmp_path / "dict.txt").write_bytes(content)
+    with pytest.raises(DataError, match=expected):
+        convert_dictionary(str(tmp_path / "dict.txt"), rows)

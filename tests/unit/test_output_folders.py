@@ -17,9 +17,9 @@ import expand_checkpoints
 import hf_exports
 import pytest
 import torch
-from convert_tupe_files import SYMBOLS, Files
 from run_folders import write_run
 from source_files import numbers, text
+from test_convert_tupe import SYMBOLS, Files
 from test_files import content, largest_file
 
 from embinit_fairseq import files
@@ -45,22 +45,17 @@ class Command:
 
 
 def expand_vocab(folder: Path) -> Command:
-    checkpoint = expand_checkpoints.make(folder, "lm_tied")
-    argv = expand_checkpoints.argv(checkpoint)
-    at = argv.index("--output")
-    first = argv[:at] + argv[at + 2 :]
+    argv = expand_checkpoints.argv(expand_checkpoints.make(folder, "lm_tied"))
+    first = [word for word in argv if word not in ("--output", str(folder / "out"))]
     return Command(first, [*first, "--method", "zeros"], folder, "model.pt")
 
 
 def convert_tupe(folder: Path) -> Command:
-    given = Files(folder)
-    old = given.save()
-    os.rename(old, folder / "old.pt")
-    new = given.save(authors.make_weights(SYMBOLS, dim=16))
-    first, second = (
-        ["convert-tupe", "--checkpoint", str(path), "--dict", given.dictionary] for path in (folder / "old.pt", new)
-    )
-    return Command(first, second, folder, "model.pt")
+    given, commands = Files(folder), []
+    for name, dim in (("old.pt", 8), ("new.pt", 16)):
+        os.rename(given.save(authors.make_weights(SYMBOLS, dim=dim)), folder / name)
+        commands.append(["convert-tupe", "--checkpoint", str(folder / name), "--dict", given.dictionary])
+    return Command(*commands, folder, "model.pt")
 
 
 def export_hf(folder: Path) -> Command:
@@ -83,8 +78,8 @@ def plot_histogram(folder: Path) -> Command:
 
 
 def plot_curves(folder: Path) -> Command:
-    runs = [write_run(folder / name, {"init": name, "seed": "1"}, [2.0, 1.0]) for name in ("xavier", "normal")]
-    return Command(["plot", "curves", str(runs[0])], ["plot", "curves", *map(str, runs)], folder, force=False)
+    runs = [str(write_run(folder / name, {"init": name, "seed": "1"}, [2.0, 1.0])) for name in ("xavier", "normal")]
+    return Command(["plot", "curves", runs[0]], ["plot", "curves", *runs], folder, force=False)
 
 
 FOLDERS = {make.__name__.replace("_", "-"): make for make in (expand_vocab, convert_tupe, export_hf)}
@@ -111,11 +106,10 @@ def folder_command(command) -> Command:
 
 def snapshot(path: Path):
     """Names and, of files, what stays if they are not touched: number, time and content."""
-    found = {}
-    for each in path.rglob("*"):
-        state = (each.stat().st_ino, each.stat().st_mtime_ns, each.read_bytes()) if each.is_file() else None
-        found[str(each.relative_to(path))] = state
-    return found
+    paths = {str(each.relative_to(path)): each for each in path.rglob("*")}
+    files = {name: (each.stat(), each) for name, each in paths.items() if each.is_file()}
+    kept = {name: (stat.st_ino, stat.st_mtime_ns, each.read_bytes()) for name, (stat, each) in files.items()}
+    return {**dict.fromkeys(paths), **kept}
 
 
 def refused(capsys, code: int, *parts: str) -> None:
@@ -123,8 +117,7 @@ def refused(capsys, code: int, *parts: str) -> None:
     captured = capsys.readouterr()
     said = [line for line in captured.err.splitlines() if " | INFO | " not in line]  # of fairseq
     assert (code, captured.out, len(said)) == (2, "", 1), captured.err
-    for part in parts:
-        assert part in said[0]
+    assert all(part in said[0] for part in parts), said
 
 
 def replaced(command: Command) -> list[str]:
@@ -132,10 +125,9 @@ def replaced(command: Command) -> list[str]:
 
 
 def test_it_is_written_once_and_replaced_when_asked(command, tmp_path, capsys):
-    place = tmp_path / "new" if command.name else tmp_path
+    output = tmp_path / "out" if command.name else tmp_path / ("out.pt" if command.force else "out.png")
     if command.name:
-        (place / "out").mkdir(parents=True)  # an empty folder will do
-    output = place / ("out" if command.name else "out.png" if not command.force else "out.pt")
+        output.mkdir()  # an empty folder will do
     assert command.run(output) == 0
     old = snapshot(tmp_path)
     capsys.readouterr()
@@ -143,21 +135,21 @@ def test_it_is_written_once_and_replaced_when_asked(command, tmp_path, capsys):
         refused(capsys, command.run(output, second=True), f"--output {output}", "--force")
         assert snapshot(tmp_path) == old
     assert command.run(output, *replaced(command), second=True) == 0
-    assert os.listdir(place) == [output.name]
+    assert os.listdir(tmp_path) == [output.name]
     assert (output / command.name).read_bytes() != old[str((output / command.name).relative_to(tmp_path))][2]
 
 
-@pytest.mark.parametrize("earlier", [False, True])
-def test_a_full_disk(command, tmp_path, capsys, earlier):
+def test_a_full_disk(command, tmp_path, capsys):
+    """With nothing there, and with an earlier result."""
     output = tmp_path / "new" / "out" if command.name else tmp_path / "out.png"
-    if earlier:
-        assert command.run(output) == 0
-    before = snapshot(tmp_path)
-    capsys.readouterr()
-    with largest_file(4096):
-        code = command.run(output, *replaced(command), second=True)
-    refused(capsys, code, f"{output}", "File too large", "free some space")
-    assert snapshot(tmp_path) == before
+    for _ in range(2):
+        before = snapshot(tmp_path)
+        capsys.readouterr()
+        with largest_file(4096):
+            code = command.run(output, *replaced(command), second=True)
+        refused(capsys, code, f"{output}", "File too large", "free some space")
+        assert snapshot(tmp_path) == before
+        assert command.run(output, *replaced(command)) == 0
 
 
 def test_places_that_cannot_be_written_to(command, tmp_path, capsys, monkeypatch):
@@ -165,9 +157,8 @@ def test_places_that_cannot_be_written_to(command, tmp_path, capsys, monkeypatch
     (tmp_path / "file").write_text("precious")
     if command.name:
         monkeypatch.setattr("embinit_fairseq.vectors.torch_file.load_safely", None)
-        refused(
-            capsys, command.run(tmp_path / "file", "--force"), f"--output {tmp_path / 'file'}: ", "another --output"
-        )
+        code = command.run(tmp_path / "file", "--force")
+        refused(capsys, code, f"--output {tmp_path / 'file'}: ", "another --output")
         with monkeypatch.context() as patch:
             patch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)  # who runs the tests may be root
             refused(capsys, command.run(tmp_path / "a" / "b"), f"{tmp_path} is read-only", "another --output")
@@ -186,79 +177,34 @@ def test_force_deletes_nothing_that_is_not_ours(folder_command, tmp_path, capsys
     assert snapshot(folder_command.inputs) == before
 
 
-@pytest.fixture
-def default_handlers():
-    """A suite in the background ignores Ctrl-C, and one under nohup SIGHUP."""
-    defaults = {
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGTERM: signal.SIG_DFL,
-        signal.SIGHUP: signal.SIG_DFL,
-    }
-    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("default_handlers")
-def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("unexpected pos 64 vs 0")])
+def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, monkeypatch, error):
     """Where everything is written and nothing in its place; also where somebody makes another error of it."""
-    command = folder_command
-    assert command.run(tmp_path / "new" / "out") == 0
-    before = snapshot(tmp_path)
+    assert folder_command.run(tmp_path / "old") == 0
+    before, number = snapshot(tmp_path), signal.SIGHUP if error.args else signal.SIGTERM
 
     def stop(*_):
         try:
             os.kill(os.getpid(), number)
             time.sleep(60)
         except KeyboardInterrupt:
-            raise errors.pop() from None
+            raise error from None
 
     monkeypatch.setattr(files, "_move", stop)
-    errors = [KeyboardInterrupt(), RuntimeError("unexpected pos 64 vs 0"), KeyboardInterrupt()]
-    for number, output in ((signal.SIGINT, "new/out"), (signal.SIGTERM, "other/out"), (signal.SIGHUP, "other/out")):
-        handler = signal.getsignal(number)
-        capsys.readouterr()
-        assert command.run(tmp_path / output, "--force", second=True) == 128 + number
-        captured = capsys.readouterr()
-        assert captured.err.splitlines()[-1].endswith(": interrupted")
-        assert "Traceback" not in captured.err
-        assert snapshot(tmp_path) == before
-        assert signal.getsignal(number) == handler
+    handler = signal.signal(number, signal.SIG_DFL)  # a suite under nohup ignores SIGHUP
+    try:
+        for output in ("old", "new/out"):
+            capsys.readouterr()
+            assert folder_command.run(tmp_path / output, "--force", second=True) == 128 + number
+            captured = capsys.readouterr()
+            assert captured.err.splitlines()[-1].endswith(": interrupted")
+            assert "Traceback" not in captured.err
+            assert snapshot(tmp_path) == before
+    finally:
+        assert signal.signal(number, handler) == signal.SIG_DFL
 
 
-def test_a_killed_run_is_put_right_by_the_next(folder_command, tmp_path, capsys, monkeypatch):
-    """kill -9 between two renames, where neither folder has its name: nothing of ours runs afterwards."""
-
-    class Killed(BaseException):
-        pass
-
-    def killed(*arguments, rename=os.rename):
-        rename(*arguments)
-        raise Killed
-
-    command = folder_command
-    assert command.run(tmp_path / "out") == 0
-    old = snapshot(tmp_path / "out")
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "_clean_up", lambda _: None)
-        patch.setattr(files, "_exchange", lambda *_: False)
-        patch.setattr(os, "rename", killed)
-        with pytest.raises(Killed):
-            command.run(tmp_path / "out", "--force", second=True)
-    assert len(os.listdir(tmp_path)) == 2
-    assert not (tmp_path / "out").exists()
-    capsys.readouterr()
-    refused(capsys, command.run(tmp_path / "out", second=True), "--force")
-    assert snapshot(tmp_path / "out") == old
-    assert command.run(tmp_path / "out", "--force", second=True) == 0
-    assert os.listdir(tmp_path) == ["out"]
-
-
-# --- what only one command has
-
-
-def test_a_running_child_of_export_hf_is_ended(tmp_path, capsys, monkeypatch):
+def test_a_running_child_of_export_hf_is_ended(tmp_path, monkeypatch):
     """It is sent SIGTERM while transformers would open what was exported."""
     path = tmp_path / "child"
     child = f"import os, pathlib, time; pathlib.Path({str(path)!r}).write_text(str(os.getpid())); time.sleep(600)"
@@ -283,33 +229,30 @@ def test_a_running_child_of_export_hf_is_ended(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("where", ["ours", "of the child"])
 def test_export_hf_names_a_full_tmpdir(tmp_path, capsys, monkeypatch, where):
-    command = export_hf(tmp_path / "in")
-    said = "safetensors_rust.SafetensorError: Error while serializing: I/O error: File too large (os error 27)"
+    command, save = export_hf(tmp_path / "in"), verify.save_tensors
+
+    def full(tensors, path):
+        with largest_file(100):
+            save(tensors, path)
+
     if where == "ours":
-        save = verify.save_tensors
-
-        def full(tensors, path):
-            with largest_file(100):
-                save(tensors, path)
-
         monkeypatch.setattr(verify, "save_tensors", full)
     else:
+        said = "safetensors_rust.SafetensorError: Error while serializing: I/O error: File too large (os error 27)"
         monkeypatch.setattr(verify, "source_of", lambda _: f"raise SystemExit({said!r})")
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     refused(capsys, command.run(tmp_path / "out"), f"temporary files in {tmp_path}/tmp", "File too large", "TMPDIR")
-    assert sorted(os.listdir(tmp_path)) == ["in", "tmp"]
-    assert os.listdir(tmp_path / "tmp") == []
+    assert content(tmp_path / "tmp") == {}
 
 
 def test_the_tokenizer_of_export_hf_is_an_input(tmp_path, capsys):
-    command = export_hf(tmp_path / "in")
-    (tmp_path / "tokenizer").mkdir()
-    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
-    for output in ("tokenizer", "tokenizer/out"):
-        code = command.run(tmp_path / output, "--tokenizer", str(tmp_path / "tokenizer"), "--force")
-        refused(capsys, code, f"--output {tmp_path / output}", "input")
-    assert content(tmp_path / "tokenizer") == {"tokenizer.json": "{}"}
+    command, given = export_hf(tmp_path / "in"), tmp_path / "tokenizer"
+    given.mkdir()
+    (given / "tokenizer.json").write_text("{}")
+    for output in (given, given / "out"):
+        refused(capsys, command.run(output, "--tokenizer", str(given), "--force"), f"--output {output}", "input")
+    assert content(given) == {"tokenizer.json": "{}"}
 
 
 def test_compare_makes_no_folder_before_it_has_something_to_write(tmp_path, capsys):
@@ -317,8 +260,7 @@ def test_compare_makes_no_folder_before_it_has_something_to_write(tmp_path, caps
     assert "nowhere" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
     done = write_run(tmp_path / "run", {"init": "xavier", "seed": "1"}, [2.0])
-    (tmp_path / "file").touch()
-    for output in (tmp_path / "file", tmp_path / "file" / "b"):
-        refused(capsys, main(["compare", str(done), "--output", str(output)]), f"--output {output}", "no folder")
+    output = done / "training.json" / "b"
+    refused(capsys, main(["compare", str(done), "--output", str(output)]), f"--output {output}", "no folder")
     assert main(["compare", str(done), "--output", str(tmp_path / "a" / "b")]) == 0
     assert (tmp_path / "a" / "b" / "results.md").is_file()
