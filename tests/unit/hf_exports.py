@@ -15,7 +15,6 @@ from pathlib import Path
 from unittest import mock
 
 import expand_checkpoints
-from fairseq import checkpoint_utils
 from tupe_reference import randomise
 
 from embinit_fairseq.cli.main import main
@@ -26,25 +25,17 @@ os.environ.setdefault("HF_MODULES_CACHE", tempfile.mkdtemp())  # not the home fo
 SIZES = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 6 --encoder-layers 2 --encoder-attention-heads 2"
 MLM = "--task masked_lm --criterion masked_lm --tokens-per-sample 12"
 CLASSES = "--task sentence_prediction --criterion sentence_prediction --init-token 0 --separator-token 2"
-GENERATOR = "--generator-layers 1 --generator-embed-dim 4 --generator-ffn-embed-dim 8 --generator-attention-heads 2"
+GENERATOR = f"{expand_checkpoints.SMALL_GENERATOR} --generator-attention-heads 2"
+UNTIED = {"kind": "untied", "reset": "official"}
+PRE_LN = "--encoder-normalize-before"
 #: name -> architecture, flags, and what `tupe_reference.encode` calls them
 VARIANTS = {
-    "tupe_a": ("tupe_tiny", "", {"kind": "untied", "reset": "official"}),
-    "tupe_r": ("tupe_tiny", "--rel-pos", {"kind": "untied", "reset": "official", "relative": True}),
-    "tupe_r_paper": (
-        "tupe_tiny",
-        "--rel-pos --tupe-reset paper",
-        {"kind": "untied", "reset": "paper", "relative": True},
-    ),
-    "tupe_a_tie_cls": ("tupe_tiny", "--tupe-tie-cls", {"kind": "untied"}),
-    "tupe_r_tie_cls": ("tupe_tiny", "--rel-pos --tupe-tie-cls", {"kind": "untied", "relative": True}),
-    "pre_ln": (
-        "tupe_tiny",
-        "--rel-pos --encoder-normalize-before --embedding-normalize",
-        {"kind": "untied", "reset": "official", "relative": True, "pre_ln": True},
-    ),
+    "tupe_a": ("tupe_tiny", "", UNTIED),
+    "tupe_r_paper": ("tupe_tiny", "--rel-pos --tupe-reset paper", {**UNTIED, "reset": "paper", "relative": True}),
+    "tie_cls": ("tupe_tiny", "--rel-pos --tupe-tie-cls", {"kind": "untied", "relative": True}),
+    "pre_ln": ("tupe_tiny", f"--rel-pos {PRE_LN}", {**UNTIED, "relative": True, "pre_ln": True}),
     "bert_a": ("bert_a_tiny", "--embedding-normalize", {"kind": "added"}),
-    "bert_r": ("bert_r_tiny", "--encoder-normalize-before", {"kind": "relative", "pre_ln": True}),
+    "bert_r": ("bert_r_tiny", PRE_LN, {"kind": "relative", "pre_ln": True}),
     "bert_ad": ("bert_ad_tiny", "", {"kind": "four_terms"}),
 }
 
@@ -57,25 +48,23 @@ def checkpoint_of(folder, arch="tupe_tiny", flags="--rel-pos", task=MLM, **optio
         return expand_checkpoints.make(folder, "exported", flags=flags, **options)
 
 
-def trained(folder, arch="tupe_tiny", flags="--rel-pos", seed=0, **options) -> Trained:
+def trained(folder, arch="tupe_tiny", flags="--rel-pos", **options) -> Trained:
     """In double precision, with parameters that are all different."""
     checkpoint = checkpoint_of(folder, arch, flags, **options)
     found = open_trained(checkpoint.path, checkpoint.dictionary, None, None)
-    randomise(found.model, seed)
+    randomise(found.model, 0)
     return found
 
 
 @functools.cache
 def exported_code():
     """(configuration_tupe, modeling_tupe) as they stand in an exported directory."""
-    folder = Path(tempfile.mkdtemp())
-    package = folder / "exported_tupe"
+    package = Path(tempfile.mkdtemp()) / "exported_tupe"
     package.mkdir()
     for name, text in {**modelling_code(), "__init__.py": ""}.items():
         (package / name).write_text(text)
-    sys.path.insert(0, str(folder))
-    names = ("configuration_tupe", "modeling_tupe")
-    return tuple(importlib.import_module(f"exported_tupe.{name}") for name in names)
+    sys.path.insert(0, str(package.parent))
+    return tuple(importlib.import_module(f"exported_tupe.{name}_tupe") for name in ("configuration", "modeling"))
 
 
 def exported(found: Trained, kernel="sdpa"):
@@ -86,14 +75,6 @@ def exported(found: Trained, kernel="sdpa"):
     missing, unexpected = model.load_state_dict(weights(found), strict=False)
     assert (missing, unexpected) == ([name for name in ("lm_head.decoder.weight",) if name in model.state_dict()], [])
     return model.eval()
-
-
-def fairseq_model(checkpoint):
-    """As fairseq loads it."""
-    models, _, _ = checkpoint_utils.load_model_ensemble_and_task(
-        [checkpoint.path], arg_overrides={"data": str(Path(checkpoint.dictionary).parent)}
-    )
-    return models[0].eval()
 
 
 def export_hf(checkpoint, *more):
