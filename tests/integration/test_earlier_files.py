@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
+from pre_training import REPOSITORY
 from programs import PYTHON
+from trainings import run_to_end
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 RUNS = ("transformer", "duo", "tupe_transformer")
 
 pytestmark = pytest.mark.end_to_end
@@ -30,37 +30,27 @@ def earlier(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_goes_on_with_its_losses(earlier, name) -> None:
+def test_a_run_goes_on(earlier, name) -> None:
+    before = load_checkpoint(str(earlier / name / "checkpoints/checkpoint_last.pt"))
     record = json.loads((earlier / name / "training.json").read_text())
-    command = record["command"].replace("--max-epoch 2", "--max-epoch 3").split()
-    assert command[0] == "fairseq-train"
-    done = subprocess.run([PYTHON, "-m", "fairseq_cli.train", *command[1:]], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    program, *flags = record["command"].replace("--max-epoch 2", "--max-epoch 3").split()
+    assert program == "fairseq-train"
+    run_to_end([PYTHON, "-m", "fairseq_cli.train", *flags])
     after = load_checkpoint(str(earlier / name / "checkpoints/checkpoint_last.pt"))
-    before = load_checkpoint(str(REPOSITORY / "tests/data/earlier" / name / "checkpoints/checkpoint_last.pt"))
     assert after["model"].keys() == before["model"].keys()
-    updates = [state["optimizer_history"][-1]["num_updates"] for state in (before, after)]
-    assert updates == [10, 15]
+    assert [state["optimizer_history"][-1]["num_updates"] for state in (before, after)] == [10, 15]
     assert any(not torch.equal(after["model"][key], value) for key, value in before["model"].items())
 
 
-def test_runs_are_compared(earlier, capsys) -> None:
+def test_runs_are_compared_and_an_expanded_model_translates(earlier, capsys) -> None:
     assert main(["compare", *RUNS, "--json"]) == 0
     (table,) = json.loads(capsys.readouterr().out)["tables"]
     for row in table["rows"]:
         result = json.loads((earlier / row["labels"]["arch"] / "result.json").read_text())
         assert row["runs"][0]["best"]["valid_loss"] == pytest.approx(result["best"]["valid_loss"])
-
-
-def test_an_expanded_model_translates(earlier) -> None:
-    for side in ("de", "en"):
-        for split in ("valid",):
-            for end in ("bin", "idx"):
-                shutil.copy(earlier / f"data/bin/{split}.de-en.{side}.{end}", earlier / "expanded")
-    command = "fairseq_cli.generate expanded --path expanded/model.pt --gen-subset valid --beam 2 --cpu --batch-size 8"
-    done = subprocess.run([PYTHON, "-m", *command.split()], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\nH-") == 8
-    assert len((earlier / "expanded/dict.de.txt").read_text().splitlines()) == 2 + len(
-        (earlier / "data/bin/dict.de.txt").read_text().splitlines()
-    )
+    for file in (earlier / "data/bin").glob("valid.*"):
+        shutil.copy(file, earlier / "expanded")
+    flags = "expanded --path expanded/model.pt --gen-subset valid --beam 2 --cpu --batch-size 8".split()
+    assert run_to_end([PYTHON, "-m", "fairseq_cli.generate", *flags]).count("\nH-") == 8
+    words = [len((earlier / folder / "dict.de.txt").read_text().splitlines()) for folder in ("data/bin", "expanded")]
+    assert words[1] == words[0] + 2
