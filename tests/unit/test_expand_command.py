@@ -50,9 +50,9 @@ def test_for_people(tmp_path, capsys):
     checkpoint, more = make(tmp_path, "roberta", fillers=1), [f"n{i}" for i in range(10)]
     parts = ["3: x, y, z", "15 -> 17 (1 filler became words)", "avg, over 14 rows", "<mask> to row 16"]
     parts += ["<= 0.1942 nats", "embed_tokens.weight = encoder.lm_head.weight", "the optimiser's state"]
-    flags = ("--method", "zeros", "--force")
-    for line, expected in ((argv(checkpoint), parts), (argv(checkpoint, *flags, words=more), ["no bound", "n7 and 2"])):
-        assert main(line) == 0
+    zeros = ["--method", "zeros", "--force"]
+    for flags, words, expected in (([], "xyz", parts), (zeros, more, ["no bound with zeros", "n7 and 2 more"])):
+        assert main(argv(checkpoint, *flags, words=words)) == 0
         text = capsys.readouterr().out
         assert all(part in text for part in expected), text
 
