@@ -102,12 +102,9 @@ def _rows(table: Table) -> list[str]:
 
 
 def _cell(column: Column, results: Sequence[Result]) -> str:
-    """Mean ± sigma; a dash for the sigma of one run."""
-    found = column.summary(results)
-    single = " ± -" if found is not None and found["sd"] is None and not column.constant else ""
+    """Mean ± sigma, of one run its value; "(of 2)" where the others have none."""
     few = sum(column.value(result) is not None for result in results)
-    of_few = f" (of {few})" if found is not None and few < len(results) else ""
-    return column.cell(results) + single + of_few
+    return column.cell(results) + (f" (of {few})" if 0 < few < len(results) else "")
 
 
 def _tests(table: Table, tests: Sequence[SeedTest], baseline: str | None) -> list[str]:
@@ -129,7 +126,7 @@ def _in_common(table: Table) -> list[str]:
     """What all figures of a table have in common; several values where the runs differ."""
     results = [run.record for run in table.runs]
     return [
-        "* mean ± sample standard deviation (sigma) over seeds; - for a single one. Best: of the validations, by "
+        "* mean ± sample standard deviation (sigma) over seeds; one run has none. Best: of the validations, by "
         f"`{table.metric}` ({'highest' if table.higher else 'lowest'}), the last of equal ones; training loss: mean "
         "over the epoch of the best validation, with dropout",
         *distinct("seeds", results, lambda result: result["labels"].get("seed")),
