@@ -357,8 +357,7 @@ def _finish(folder: Path, record: Mapping[str, Any], log: RunLog, started: bool,
     earlier = read_record(file) if file.is_file() and not started else {}
     if not started:
         _update(folder / TRAINING, record)
-    scores = earlier.get("scores", {})
-    result = result_of(record, folder, log, scores) if log.sessions else {**earlier, **_chosen(record)}
+    result = result_of(record, folder, log, earlier) if log.sessions else {**earlier, **_chosen(record)}
     _update(file, result)
     return Outcome(0, started, result, (*notes, *_doubts(record, log)))
 

@@ -163,8 +163,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def result_of(record: Mapping[str, Any], folder: Path, log: RunLog, scores: Mapping[str, Any]) -> dict[str, Any]:
-    """result.json from training.json and what the training left in `folder`.
+def result_of(record: Mapping[str, Any], folder: Path, log: RunLog, earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """result.json from training.json and what the training left in `folder`. earlier: the one that is there, or {}: its
+    scores stay, and its report of the initialisation where the checkpoints have been removed.
 
     Without a best epoch (`best` is {}) where nothing was validated, or the metric was NaN after every epoch.
     """
@@ -172,8 +173,8 @@ def result_of(record: Mapping[str, Any], folder: Path, log: RunLog, scores: Mapp
     result = {
         **record,
         **so_far(log, record["metric"], record["higher_is_better"]),
-        "init": json.loads(report.read_text(encoding="utf-8")) if report.is_file() else None,
-        "scores": dict(scores),
+        "init": json.loads(report.read_text(encoding="utf-8")) if report.is_file() else earlier.get("init"),
+        "scores": dict(earlier.get("scores", {})),
     }
     result["time"].update(_measured(record.get("sessions", [])))
     return result

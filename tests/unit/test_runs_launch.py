@@ -250,6 +250,16 @@ def test_the_same_call_again_does_nothing_and_more_epochs_go_on(tmp_path, call, 
     assert result(tmp_path)["scores"] == {}, "they were those of another model"
 
 
+def test_removed_checkpoints_take_no_report_of_the_initialisation_with_them(tmp_path, call) -> None:
+    report = tmp_path / "run/checkpoints/embed_init.json"
+    report.parent.mkdir(parents=True)
+    report.write_text('{"slots": {}}')
+    call()
+    report.unlink()
+    assert not call(labels={"a": "b"}).started
+    assert (result(tmp_path)["init"], result(tmp_path)["labels"]["a"]) == ({"slots": {}}, "b")
+
+
 def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, training) -> None:
     training.code, training.saves = 1, False
     call("--lr", "0.1")
