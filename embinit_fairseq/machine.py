@@ -74,11 +74,20 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def has_gpu_device(devices: Path = Path("/dev")) -> bool:
+    """Of NVIDIA, also below Windows, or AMD: one that torch may know, even if the environment hides it."""
+    return any(found for name in ("nvidia[0-9]*", "dxg", "kfd") for found in devices.glob(name))
+
+
 def hardware() -> dict[str, Any]:
     """{"cpu": name, "cores": usable ones, "threads": of torch in one process, "gpus": names}.
 
-    torch is asked in a process of its own: it would stay in the memory of this one. None for what it cannot say.
+    torch is asked in a process of its own: it would stay in the memory of this one. None for what it cannot say. It
+    need not be asked, which takes seconds, where there is no device, and one thread by OMP_NUM_THREADS; of more, MKL
+    takes no more than there are cores.
     """
+    if os.environ.get("OMP_NUM_THREADS") == "1" and not has_gpu_device():
+        return {"cpu": cpu_name(), "cores": cores(), "threads": 1, "gpus": []}
     try:
         answer = subprocess.run([sys.executable, "-c", _ASK_TORCH], capture_output=True, text=True, check=True).stdout
         torch = json.loads(answer.splitlines()[-1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -405,6 +406,24 @@ def test_folders_of_earlier_versions_go_on(tmp_path, call, training) -> None:
     assert call("--max-epoch", "3").started
     assert result(tmp_path)["sessions"][0]["cpu_s"] is None
     assert "cpu_s" not in result(tmp_path)["time"], "the first session's is not known"
+
+
+def test_torch_is_asked_unless_the_answer_is_known(tmp_path, monkeypatch) -> None:
+    """One thread and no device: a process that imports torch would only cost seconds."""
+    asked = []
+    answer = SimpleNamespace(stdout='a warning\n{"threads": 7, "gpus": ["G"]}\n')
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: asked.append(1) or answer)
+    for threads, device in (("1", False), ("2", False), ("", False), ("1", True)):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        monkeypatch.setattr(machine, "has_gpu_device", lambda device=device: device)
+        found = machine.hardware()
+        known = threads == "1" and not device
+        assert (found["threads"], found["gpus"]) == ((1, []) if known else (7, ["G"]))
+    assert len(asked) == 3
+    monkeypatch.undo()
+    assert not machine.has_gpu_device(tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert machine.has_gpu_device(tmp_path)
 
 
 def test_times_of_validations_are_those_of_all_sessions() -> None:
