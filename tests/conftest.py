@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
@@ -16,23 +17,58 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
-def no_handlers_of_earlier_tests() -> None:
-    """fairseq's commands give the root logger a handler for the sys.stdout of that moment, which a test closes again.
-
-    A later message would print an error of logging with its whole stack.
-    """
+def nothing_of_earlier_tests() -> None:
+    """fairseq's commands leave a handler for a sys.stdout that has been closed, and values in its global meters, where
+    a criterion that logs another kind of number under the same name fails."""
     root = logging.getLogger()
     for handler in [handler for handler in root.handlers if type(handler) is logging.StreamHandler]:
         root.removeHandler(handler)
-
-
-@pytest.fixture(autouse=True)
-def no_meters_of_earlier_tests() -> None:
-    """What is logged outside of `metrics.aggregate` stays in fairseq's global meters, and a criterion that logs another
-    kind of number under the same name fails."""
     metrics = sys.modules.get("fairseq.logging.metrics")
     if metrics is not None:
         metrics.reset()
+
+
+@pytest.fixture
+def shown(capsys):
+    """What a call of `embinit` prints."""
+
+    def call(*arguments: object) -> str:
+        from embinit_fairseq.cli.main import main
+
+        assert main([*map(str, arguments)]) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def printed(shown):
+    """What a call prints with --json; NaN and infinity are no JSON."""
+    return lambda *arguments: json.loads(shown(*arguments, "--json"), parse_constant=pytest.fail)
+
+
+@pytest.fixture
+def refused(capsys):
+    """The one line of a call that is refused."""
+
+    def call(*arguments: object) -> str:
+        from embinit_fairseq.cli.main import main
+
+        capsys.readouterr()
+        assert main([*map(str, arguments)]) == 2
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err.count("\n")) == ("", 1), captured.err
+        return captured.err
+
+    return call
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Those that `embinit plot` would write."""
+    drawn: list = []
+    monkeypatch.setattr("embinit_fairseq.plots.style.save", lambda figure, path: drawn.append(figure))
+    return drawn
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
-"""Run folders, and logs as fairseq-train writes them, for the tests of what reads them."""
+"""Run folders, logs as fairseq-train writes them, for the tests of what reads them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from embinit_fairseq.cli.main import main
@@ -13,10 +14,6 @@ BLEU = "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
 def write_run(folder: Path, labels: dict, losses: list[float], finished: bool = True, **changes) -> Path:
     """losses: of the validations, one an epoch, 10 updates each. changes: of the record."""
     folder.mkdir(parents=True)
-    epochs = {
-        str(epoch): {"valid_loss": loss, "valid_num_updates": 10.0 * epoch} for epoch, loss in enumerate(losses, 1)
-    }
-    best = max(at for at, loss in enumerate(losses, 1) if loss == min(losses)) if losses else 0
     record = {
         "labels": {**labels},
         "command": f"fairseq-train data --lr 1e-3 --criterion cross_entropy --seed {labels.get('seed')}",
@@ -27,6 +24,8 @@ def write_run(folder: Path, labels: dict, losses: list[float], finished: bool = 
         "data": {"all": "d" * 64},
     }
     if finished:
+        epochs = {str(at): {"valid_loss": x, "valid_num_updates": 10.0 * at} for at, x in enumerate(losses, 1)}
+        best = max((at for at, loss in enumerate(losses, 1) if loss == min(losses)), default=0)
         record |= {
             "parameters": {"all": 1000, "trained": 1000},
             "epochs": epochs,
@@ -35,10 +34,8 @@ def write_run(folder: Path, labels: dict, losses: list[float], finished: bool = 
             "scores": {},
             "time": {"wall_s": 60.0, "train_s": 50.0, "sessions": 1},
         }
-    record |= changes
-    (folder / "training.json").write_text(json.dumps(record))
-    if finished:
-        (folder / "result.json").write_text(json.dumps(record))
+    for name in ("training.json", "result.json")[: 1 + finished]:
+        (folder / name).write_text(json.dumps(record | changes))
     return folder
 
 
@@ -49,12 +46,6 @@ def write_texts(folder: Path, hypotheses: list[str], references: list[str] | Non
         (folder / "test.reference.text").write_text("\n".join(references) + "\n", encoding="utf-8")
 
 
-def compare(capsys, *arguments: object) -> dict:
-    """The record of a call."""
-    assert main(["compare", *map(str, arguments), "--samples", "20", "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def refused(capsys, *arguments: object) -> str:
     """The one line of a call that is refused."""
     assert main([*map(str, arguments)]) == 2
@@ -63,7 +54,7 @@ def refused(capsys, *arguments: object) -> str:
     return captured.err
 
 
-# ---- logs ----------------------------------------------------------------------------------------------------------
+# ---- logs ------------------------------------------------------------------------------------------------------------
 
 CONFIGURATION = (
     "{'_name': None, 'common': {'_name': None, 'seed': 3, 'fp16': False}, 'dataset': {'valid_subset': 'SUBSET'}, "
@@ -85,40 +76,41 @@ def json_line(tag: str, epoch: int, updates: int, **values: float) -> str:
     return json.dumps(record)
 
 
-def piped(tag: str | None, epoch: int, updates: int, **values: float) -> str:
-    where = f"epoch {epoch:03d}" + (f" | valid on '{tag}' subset" if tag else "")
+def piped(tag: str, epoch: int, updates: int, **values: float) -> str:
+    where = f"epoch {epoch:03d}" + ("" if tag == "train" else f" | valid on '{tag}' subset")
     return " | ".join([where, *(f"{k} {v}" for k, v in values.items()), f"num_updates {updates}"])
 
 
 def json_messages(subset: str = "valid") -> list[tuple[str, str]]:
-    return [
-        (subset, json_line(subset, 1, 5, loss=4.5)),
-        ("train_inner", json.dumps({"epoch": 1, "update": 0.9, "loss": "5.0", "num_updates": "8"})),
-        (subset, json_line(subset, 1, 10, loss=4.0)),
-        ("train", json_line("train", 1, 10, loss=5.0, train_wall=7)),
-        (subset, json_line(subset, 2, 20, loss=4.25)),
-        ("train", json_line("train", 2, 20, loss=4.5, train_wall=8)),
-    ]
+    inner = json.dumps({"epoch": 1, "update": 0.9, "loss": "5.0", "num_updates": "8"})
+    return _messages(json_line, inner, subset)
 
 
 def piped_messages(subset: str = "valid") -> list[tuple[str, str]]:
+    inner = "epoch 001:      8 / 10 loss=5.0, ppl=32, wps=1, num_updates=8, lr=0.001"
+    return _messages(piped, inner, subset)
+
+
+def _messages(line: Callable[..., str], inner: str, subset: str) -> list[tuple[str, str]]:
+    """Two epochs of 10 updates with a validation at the end of each, and one within the first."""
     return [
-        (subset, piped(subset, 1, 5, loss=4.5)),
-        ("train_inner", "epoch 001:      8 / 10 loss=5.0, ppl=32, wps=1, num_updates=8, lr=0.001"),
-        (subset, piped(subset, 1, 10, loss=4.0)),
-        ("train", piped(None, 1, 10, loss=5.0, train_wall=7)),
-        (subset, piped(subset, 2, 20, loss=4.25)),
-        ("train", piped(None, 2, 20, loss=4.5, train_wall=8)),
+        (subset, line(subset, 1, 5, loss=4.5)),
+        ("train_inner", inner),
+        (subset, line(subset, 1, 10, loss=4.0)),
+        ("train", line("train", 1, 10, loss=5.0, train_wall=7)),
+        (subset, line(subset, 2, 20, loss=4.25)),
+        ("train", line("train", 2, 20, loss=4.5, train_wall=8)),
     ]
 
 
 def write_log(path: Path, messages: list[tuple[str, str]], head: str = "", plain: bool = False) -> Path:
     """plain: as --log-file writes it, without times and loggers."""
+    trainer = "fairseq_cli.train"
     whole = [
-        ("fairseq_cli.train", head or configuration()),
-        ("fairseq_cli.train", "num. shared model params: 1,234 (num. trained: 1,200)"),
+        (trainer, head or configuration()),
+        (trainer, "num. shared model params: 1,234 (num. trained: 1,200)"),
         *messages,
-        ("fairseq_cli.train", "done training in 3.0 seconds"),
+        (trainer, "done training in 3.0 seconds"),
     ]
     lines = [message if plain else stamped(name, message, at) for at, (name, message) in enumerate(whole)]
     path.write_text("\n".join(lines) + "\n")
