@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_folders import configuration, json_line, refused, write_log, write_run
+from run_folders import configuration, json_line, write_log, write_run
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 from embinit_fairseq.cli.main import main
@@ -28,19 +28,22 @@ def write_lines(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def generate_log(path: Path, hypotheses: list[str], decoded: list[str] | None = None, data: str = "bin") -> Path:
+def read_lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def generate_log(path: Path, hypotheses: list[str], decoded: list[str] | None = None, data: object = "bin") -> None:
     """As fairseq-generate prints it: sorted by length, with several hypotheses each."""
-    order = sorted(range(len(hypotheses)), key=lambda at: -len(hypotheses[at]))
     head = "{'_name': None, 'common': {'_name': None}, 'common_eval': {'path': 'run/best.pt'}, 'generation': "
     task = f"Namespace(data='{data}', target_lang='en')"
     lines = [f"... | INFO | fairseq_cli.generate | {head}{{'beam': 5, 'lenpen': 0.6}}, 'task': {task}}}"]
-    for at in order:
+    for at in sorted(range(len(hypotheses)), key=lambda at: -len(hypotheses[at])):
         lines += [f"S-{at}\tx", f"H-{at}\t-0.5\t{hypotheses[at]}", f"D-{at}\t-0.5\t{(decoded or hypotheses)[at]}"]
         lines += [f"P-{at}\t-0.1", f"H-{at}\t-0.9\tworse", f"D-{at}\t-0.9\tworse"]
-    return write_lines(path, lines)
+    write_lines(path, lines)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def run(tmp_path, monkeypatch) -> Path:
     """A folder with references beside it: raw, tokens; the current folder is theirs."""
     monkeypatch.chdir(tmp_path)
@@ -51,18 +54,17 @@ def run(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def scored(run, capsys):
-    """A call of embinit score --json about hypotheses in a log of run."""
+def scored(run, printed):
+    """A call about hypotheses in a log of run."""
 
     def call(hypotheses: list[str], *options: str) -> dict:
         generate_log(run / "test.generate.log", hypotheses)
-        assert main(["score", "run", "--ref", "raw", *options, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+        return printed("score", "run", "--ref", "raw", *options)
 
     return call
 
 
-# ---- figures --------------------------------------------------------------------------------------------------------
+# ---- figures ---------------------------------------------------------------------------------------------------------
 
 MOSES = ["--detokenize", "moses", "--lowercase", "--tokenized", "tokens"]
 
@@ -70,17 +72,13 @@ MOSES = ["--detokenize", "moses", "--lowercase", "--tokenized", "tokens"]
 def test_an_unknown_word_is_one_wrong_word(scored, run) -> None:
     """On simple sentences the detokenised figure is that of the tokens, however many words are unknown."""
     pytest.importorskip("sacremoses")
-    hypotheses = [
-        "a man , in a <unk> , sings a song .",
-        "two <unk> <unk> over a green <unk> .",
-        "he sleeps all day .",
-    ]
+    hypotheses = ["a man , in a <unk> , sings a song .", "two <unk> <unk> over a green <unk> .", "he sleeps all day ."]
     scores = scored(hypotheses, *MOSES)
-    text = (run / "test.hypothesis.text").read_text(encoding="utf-8").splitlines()
-    assert text == ["a man, in a ⁇, sings a song.", "two ⁇ ⁇ over a green ⁇.", "he sleeps all day."]
-    expected = BLEU(tokenize="none", force=True).corpus_score(hypotheses, [TOKENS])
-    assert scores["bleu_tokenized"]["score"] == pytest.approx(expected.score)
-    assert scores["bleu"]["score"] == pytest.approx(expected.score)
+    text = ["a man, in a ⁇, sings a song.", "two ⁇ ⁇ over a green ⁇.", "he sleeps all day."]
+    assert read_lines(run / "test.hypothesis.text") == text
+    expected = BLEU(tokenize="none", force=True).corpus_score(hypotheses, [TOKENS]).score
+    assert scores["bleu_tokenized"]["score"] == pytest.approx(expected)
+    assert scores["bleu"]["score"] == pytest.approx(expected)
     assert scores["bleu"]["details"] == scores["bleu_tokenized"]["details"]
 
 
@@ -89,10 +87,9 @@ def test_order_case_and_settings(scored, run) -> None:
     pytest.importorskip("sacremoses")
     scores = scored(TOKENS, *MOSES)
     assert [scores[name]["score"] for name in ("bleu", "bleu_tokenized", "chrf")] == pytest.approx([100.0] * 3)
-    assert (run / "test.reference.text").read_text(encoding="utf-8").splitlines() == RAW
-    assert (run / "test.hypothesis.tokens").read_text(encoding="utf-8").splitlines() == TOKENS
-    expected = {"beam": 5, "lenpen": 0.6, "checkpoint": "run/best.pt", "sentences": 3}
-    assert {key: scores[key] for key in expected} == expected
+    assert read_lines(run / "test.reference.text") == RAW
+    assert read_lines(run / "test.hypothesis.tokens") == TOKENS
+    assert scores.items() >= {"beam": 5, "lenpen": 0.6, "checkpoint": "run/best.pt", "sentences": 3}.items()
     assert scored(TOKENS)["chrf"]["score"] < 100, "upper and lower case are not the same"
 
 
@@ -100,9 +97,13 @@ def test_all_scores_are_those_of_sacrebleu(scored) -> None:
     text = ["A man in a hat sings a song.", "Two dogs run.", "He sleeps all day long, all day long, all day long."]
     scores = scored(text, "--metrics", *TEXT_SCORES)
     for name, metric in {"bleu": BLEU(), "chrf": CHRF(), "ter": TER()}.items():
-        expected = metric.corpus_score(text, [RAW])
-        found = {key: scores[name][key] for key in ("score", "signature", "details")}
-        assert found == {"score": expected.score, "signature": str(metric.get_signature()), "details": str(expected)}
+        found = metric.corpus_score(text, [RAW])
+        expected = {"score": found.score, "signature": str(metric.get_signature()), "details": str(found)}
+        assert scores[name].items() >= expected.items()
+    for name, score in SCORES.items():  # a perfect translation has the best value
+        best = score.metric().corpus_score(RAW, [RAW]).score
+        assert best == pytest.approx(score.most if score.higher else 0.0), name
+        assert (score.in_range(best), score.in_range(-1.0)) == (True, False)
 
 
 def test_ter_above_100_and_intervals(scored) -> None:
@@ -110,33 +111,20 @@ def test_ter_above_100_and_intervals(scored) -> None:
     assert scores["ter"]["score"] > 100
     assert scores["ter"]["interval_95"] >= 0
     assert "bs:" not in scores["ter"]["signature"], "the score itself does not depend on the bootstrap"
-    record = {"labels": {}, "scores": scores}
-    check_record(record, Path("result.json"))
+    check_record({"labels": {}, "scores": scores}, Path("result.json"))
     with pytest.raises(DataError, match="bleu"):
         check_record({"labels": {}, "scores": {"bleu": {"score": scores["ter"]["score"]}}}, Path("result.json"))
 
 
-def test_tokens_only_and_the_languages_of_sacrebleu(run, capsys) -> None:
+def test_tokens_only_and_the_tokenisers_of_sacrebleu(run, printed) -> None:
     write_lines(run.parent / "hyp", TOKENS)
-    assert main(["score", "hyp", "--ref", "tokens", "--tokenized", "--json"]) == 0
-    scores = json.loads(capsys.readouterr().out)
+    scores = printed("score", "hyp", "--ref", "tokens", "--tokenized")
     assert (scores["bleu_tokenized"]["score"], "bleu" in scores) == (pytest.approx(100.0), False)
-    assert main(["score", "hyp", "--ref", "raw", "--lang", "zh", "--json"]) == 0
-    assert "tok:zh" in json.loads(capsys.readouterr().out)["bleu"]["signature"]
-    assert main(["score", "hyp", "--ref", "raw", "--tokenize", "intl", "--json"]) == 0
-    assert "tok:intl" in json.loads(capsys.readouterr().out)["bleu"]["signature"]
+    for flag, name in (("--lang", "zh"), ("--tokenize", "intl")):
+        assert f"tok:{name}" in printed("score", "hyp", "--ref", "raw", flag, name)["bleu"]["signature"]
 
 
-def test_every_score_of_the_registry_can_be_asked_for() -> None:
-    """Names of classes and options are sacrebleu's; a perfect translation has the best value."""
-    for name, score in SCORES.items():
-        found = score.metric().corpus_score(RAW, [RAW]).score
-        assert found == pytest.approx(score.most if score.higher else 0.0), name
-        assert score.in_range(found)
-        assert not score.in_range(-1.0)
-
-
-# ---- tokens ---------------------------------------------------------------------------------------------------------
+# ---- tokens ----------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=50)
@@ -157,60 +145,52 @@ def test_steps_in_their_order(tmp_path) -> None:
     pytest.importorskip("sacremoses")
     assert join_sentencepiece("▁The ▁do g ▁s leeps .") == "The dog sleeps."
     assert unescape_moses("a &apos;s &quot; &amp;lt; &#91; R&amp;D &copy; &not") == "a 's \" &lt; [ R&D &copy; &not"
-    assert detokenizer(["bpe", "moses"], "en")("it &apos;s a do@@ g .") == "it's a dog."
-    assert detokenizer(["spacy"], "en")("R &amp;D is gr@@ een .") == "R &amp;D is gr@@ een."
-    assert detokenizer([], None)("as it is .") == "as it is ."
     write_lines(tmp_path / "vocab.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "dog", "##s", "the", "."])
-    assert detokenizer([f"huggingface={tmp_path}"], None)("the dog ##s .") == "the dogs."
+    for steps, tokens, text in (
+        (["bpe", "moses"], "it &apos;s a do@@ g .", "it's a dog."),
+        (["spacy"], "R &amp;D is gr@@ een .", "R &amp;D is gr@@ een."),
+        ([], "as it is .", "as it is ."),
+        ([f"huggingface={tmp_path}"], "the dog ##s .", "the dogs."),
+    ):
+        assert detokenizer(steps, "en")(tokens) == text
 
 
-def test_text_that_fairseq_has_decoded_is_taken_as_it_is(run, capsys) -> None:
+def test_text_that_fairseq_has_decoded_is_taken_as_it_is(run, printed) -> None:
     generate_log(run / "generate-test.txt", ["a@@ b", "c", "d"], decoded=RAW)  # --results-path
-    assert main(["score", "run", "--ref", "raw", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["bleu"]["score"] == pytest.approx(100.0)
-
-
-def test_translations_come_back_in_the_order_of_the_text_the_best_of_each(tmp_path) -> None:
-    lines = "S-1\tx\nH-1\t-0.1\tthe dog sleeps .\nP-1\t-0.1\nH-0\t-0.2\twhy ?\nH-0\t-0.9\tsecond\n"
-    (tmp_path / "generate.log").write_text(lines)
-    assert read_translations(tmp_path / "generate.log").tokens == ["why ?", "the dog sleeps ."]
-
-
-def test_lines_end_at_line_feeds_only(tmp_path) -> None:
-    (tmp_path / "hyp").write_bytes("a\u2028b\r\nc\rd\n\n".encode())
-    assert read_translations(tmp_path / "hyp").tokens == ["a\u2028b", "c\rd", ""]
+    assert printed("score", "run", "--ref", "raw")["bleu"]["score"] == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("content", "expected"),
     [
+        (b"S-1\tx\nH-1\t-0.1\ta .\nP-1\t-0.1\nH-0\t-0.2\twhy ?\nH-0\t-0.9\tsecond\n", ["why ?", "a ."]),
+        ("a\u2028b\r\nc\rd\n\n".encode(), ["a\u2028b", "c\rd", ""]),  # lines end at line feeds only
         (b"H-0\t-0.5\ta\nH-2\t-0.5\tb\n", "1 sentence missing, the first is number 1"),
         (b"2024 | {'_name': None, 'common': {}}\n", "1 sentence missing, the first is number 0"),
         (b"", "empty"),
-        (None, "no such file"),
         (b"\xff\xfe", "not UTF-8"),
     ],
 )
-def test_translations_that_are_missing_or_damaged(tmp_path, content, reason) -> None:
-    if content is not None:
-        (tmp_path / "hyp").write_bytes(content)
-    with pytest.raises(DataError, match=reason) as error:
-        read_translations(tmp_path / "hyp")
-    assert str(tmp_path / "hyp") in str(error.value)
+def test_translations_that_are_whole_missing_or_damaged(tmp_path, content, expected) -> None:
+    (tmp_path / "hyp").write_bytes(content)
+    if isinstance(expected, list):
+        assert read_translations(tmp_path / "hyp").tokens == expected
+    else:
+        with pytest.raises(DataError, match=f"{tmp_path / 'hyp'}.*{expected}"):
+            read_translations(tmp_path / "hyp")
 
 
-# ---- the folder of a run --------------------------------------------------------------------------------------------
+# ---- the folder of a run ---------------------------------------------------------------------------------------------
 
 
-def test_scores_of_the_test_set_go_to_the_result(scored, run, capsys) -> None:
+def test_scores_of_the_test_set_go_to_the_result(scored, run, shown) -> None:
     run.rmdir()
     write_run(run, {"seed": "1"}, [2.0], scores={"ter": {"score": 5.0}, "mismatched": {"accuracy": 1.0}, "beam": 2})
     before = (run / "result.json").read_bytes()
     generate_log(run / "valid.generate.log", RAW)
-    assert main(["score", "run", "--ref", "raw", "--subset", "valid"]) == 0
+    shown("score", "run", "--ref", "raw", "--subset", "valid")
     assert (run / "result.json").read_bytes() == before
     assert (run / "valid.hypothesis.text").exists()
-    capsys.readouterr()
     assert scored(RAW)["bleu"]["score"] == pytest.approx(100.0)
     record = json.loads((run / "result.json").read_text())
     assert (record["scores"]["beam"], record["scores"]["mismatched"]) == (5, {"accuracy": 1.0})
@@ -232,17 +212,15 @@ def test_a_training_that_has_ended_gets_its_result_and_one_that_goes_on_has_none
     assert (record["best"]["epoch"], record["scores"]["sentences"]) == (1, 3)
 
 
-def test_dictionaries_must_be_those_of_the_training(run, capsys) -> None:
+def test_dictionaries_must_be_those_of_the_training(run, shown, refused) -> None:
     run.rmdir()
     write_run(run, {"seed": "1"}, [2.0], finished=False, data={"all": "x", "dict.en.txt": "0" * 64})
-    data = run.parent / "data"
-    data.mkdir()
-    generate_log(run / "test.generate.log", RAW, data=str(data))
-    assert main(["score", "run", "--ref", "raw"]) == 0, "the data are elsewhere"
-    (data / "dict.en.txt").write_text("a 1\n")
-    capsys.readouterr()
-    message = refused(capsys, "score", "run", "--ref", "raw")
-    assert f"{data}/dict.en.txt" in message
+    generate_log(run / "test.generate.log", RAW, data=run.parent / "data")
+    shown("score", "run", "--ref", "raw")  # the data are elsewhere
+    (run.parent / "data").mkdir()
+    write_lines(run.parent / "data/dict.en.txt", ["a 1"])
+    message = refused("score", "run", "--ref", "raw")
+    assert f"{run.parent / 'data'}/dict.en.txt" in message
     assert "translate again" in message
 
 
@@ -264,11 +242,11 @@ def test_dictionaries_must_be_those_of_the_training(run, capsys) -> None:
         (["hyp", "--ref", "raw", "--tokenized", "--metrics", "ter"], ["--metrics", "--tokenized"]),
     ],
 )
-def test_wrong_calls(run, capsys, arguments, messages) -> None:
+def test_wrong_calls(run, refused, arguments, messages) -> None:
     write_lines(run.parent / "hyp", RAW)
     write_lines(run.parent / "short", ["one"])
     before = sorted(run.parent.rglob("*"))
-    message = refused(capsys, "score", *arguments)
+    message = refused("score", *arguments)
     assert all(text in message for text in messages), message
     assert sorted(run.parent.rglob("*")) == before
 
