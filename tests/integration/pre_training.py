@@ -5,8 +5,9 @@ ARCHITECTURES says what is trained; an architecture joins the contract of test_a
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from programs import PYTHON
