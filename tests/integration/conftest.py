@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pre_training
 import pytest
-from trainings import command, model_of, run_to_end
+from trainings import run_to_end
 
 D = 8
 
@@ -27,19 +27,21 @@ def monolingual(toy_translation, tmp_path_factory):
     return folder
 
 
-def words_of(dictionary: Path) -> list[str]:
-    return [line.rsplit(" ", 1)[0] for line in dictionary.read_text().splitlines()]
+def write_vectors(path: Path, dictionary: Path, generator, *more: str) -> str:
+    """GloVe text for these words and 3 of 4 of a dictionary."""
+    words = [line.rsplit(" ", 1)[0] for line in dictionary.read_text().splitlines()]
+    chosen = [*more, *(word for word in words if int(word[1:]) % 4)]
+    rows = [f"{w} " + " ".join(f"{x:.5f}" for x in generator.normal(0.05, 0.4, D)) for w in chosen]
+    path.write_text("\n".join(rows) + "\n")
+    return str(path)
 
 
 @pytest.fixture(scope="session")
 def glove(toy_translation, tmp_path_factory):
-    """GloVe text for 3 of 4 words of each side, and a row that is spelled `<s>`: language -> path."""
+    """Vectors of each side, and a row that is spelled `<s>`: language -> path."""
     folder, generator = tmp_path_factory.mktemp("vectors"), np.random.default_rng(0)
-    for language in ("de", "en"):
-        words = [w for w in words_of(toy_translation / f"dict.{language}.txt") if int(w[1:]) % 4]
-        lines = [f"{w} " + " ".join(f"{x:.5f}" for x in generator.normal(0.05, 0.4, D)) for w in ["<s>", *words]]
-        (folder / f"{language}.txt").write_text("\n".join(lines) + "\n")
-    return {language: str(folder / f"{language}.txt") for language in ("de", "en")}
+    dictionaries = {language: toy_translation / f"dict.{language}.txt" for language in ("de", "en")}
+    return {name: write_vectors(folder / name, file, generator, "<s>") for name, file in dictionaries.items()}
 
 
 @pytest.fixture(scope="session")
@@ -79,13 +81,8 @@ def trained(tmp_path_factory):
 def vectors(toy_translation, tmp_path_factory):
     """SLOT=PATH for both slots."""
     folder, generator = tmp_path_factory.mktemp("vectors"), np.random.default_rng(0)
-    paths = []
-    for slot, language in (("encoder", "de"), ("decoder", "en")):
-        words = [line.split(" ")[0] for line in (toy_translation / f"dict.{language}.txt").read_text().splitlines()]
-        rows = [f"{w} " + " ".join(f"{x:.4f}" for x in generator.normal(0, 0.4, D)) for w in words if int(w[1:]) % 4]
-        (folder / f"{slot}.txt").write_text("\n".join(rows) + "\n")
-        paths.append(f"{slot}={folder / f'{slot}.txt'}")
-    return paths
+    files = {slot: toy_translation / f"dict.{name}.txt" for slot, name in (("encoder", "de"), ("decoder", "en"))}
+    return [f"{slot}={write_vectors(folder / f'{slot}.txt', file, generator)}" for slot, file in files.items()]
 
 
 @pytest.fixture
@@ -97,14 +94,3 @@ def here(monkeypatch):
         importlib.import_module(command_line[2]).cli_main()
 
     return run
-
-
-@pytest.fixture
-def in_process(toy_translation, here):
-    """fairseq-train of a translation model inside this process: run, flags -> final model."""
-
-    def train_here(run, *flags, data=toy_translation):
-        here(command(data, run, *flags))
-        return model_of(run / "checkpoint_last.pt")
-
-    return train_here

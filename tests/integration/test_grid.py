@@ -19,85 +19,80 @@ def lines(*commands: str) -> list[Line]:
     return read_lines("\n".join(commands))
 
 
+@pytest.fixture
+def grid(tmp_path, monkeypatch):
+    """Outcome of these lines; the current folder is the test's, and logs are in `logs`."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(commands: list[str], jobs: int = 1, **options):
+        outcome = run_grid(Grid(lines(*commands), Path("logs"), jobs, **options))
+        return outcome.done, outcome.failed, outcome.left
+
+    return call
+
+
 def test_names_and_numbers() -> None:
-    assert lines("# a comment", "", "a.seed=1: echo x: y", "  echo b: c", "B=1 echo d") == [
-        Line("a.seed=1", "echo x: y"),
-        Line("2", "echo b: c"),
-        Line("3", "B=1 echo d"),
-    ]
+    found = lines("# a comment", "", "a.seed=1: echo x: y", "  echo b: c", "B=1 echo d")
+    assert found == [Line("a.seed=1", "echo x: y"), Line("2", "echo b: c"), Line("3", "B=1 echo d")]
+    for text, remedy in (("# x", "give one per line"), ("a: x\na: y", "a name of its own")):
+        with pytest.raises(OptionError, match=remedy):
+            read_lines(text)
 
 
-@pytest.mark.parametrize(("text", "remedy"), [("# x", "give one per line"), ("a: x\na: y", "a name of its own")])
-def test_lists_that_cannot_be_run(text: str, remedy: str) -> None:
-    with pytest.raises(OptionError, match=remedy):
-        read_lines(text)
-
-
-def test_what_ended_well_is_not_run_again(tmp_path: Path) -> None:
-    count = tmp_path / "count"
-    commands = [f"a: echo a >> {count}", f"b: echo b >> {count}; [[ -f {tmp_path}/there ]]", f"c: echo c >> {count}"]
-    first = run_grid(Grid(lines(*commands), tmp_path / "logs", jobs=1))
-    assert (first.done, first.failed, first.left) == (("a", "c"), ("b",), ())
-    (tmp_path / "there").touch()
+def test_what_ended_well_is_not_run_again(grid) -> None:
+    commands = ["a: echo a >> count", "b: echo b >> count; [[ -f there ]]", "c: echo c >> count"]
+    assert grid(commands) == (("a", "c"), ("b",), ())
+    Path("there").touch()
     commands[2] += " # changed"
-    second = run_grid(Grid(lines(*commands), tmp_path / "logs", jobs=1))
-    assert (second.done, second.failed) == (("a", "b", "c"), ())
-    assert count.read_text().split() == list("abcbc")
-    run_grid(Grid(lines(*commands), tmp_path / "logs", jobs=2, again=True))
-    assert sorted(count.read_text().split()[5:]) == list("abc")
+    assert grid(commands) == (("a", "b", "c"), (), ())
+    assert Path("count").read_text().split() == list("abcbc")
+    grid(commands, jobs=2, again=True)
+    assert sorted(Path("count").read_text().split()[5:]) == list("abc")
 
 
-def test_a_failing_command_in_a_line_ends_the_line(tmp_path: Path) -> None:
-    outcome = run_grid(Grid(lines("a: false; echo on", "b: false | cat", "c: echo $NOBODY"), tmp_path, jobs=3))
-    assert set(outcome.failed) == {"a", "b", "c"}
-    assert "on" not in (tmp_path / "a.log").read_text().splitlines()
+def test_a_failing_command_in_a_line_ends_the_line(grid) -> None:
+    _, failed, _ = grid(["a: false; echo on", "b: false | cat", "c: echo $NOBODY"], jobs=3)
+    assert set(failed) == {"a", "b", "c"}
+    assert "on" not in Path("logs/a.log").read_text().splitlines()
 
 
-def test_every_line_belongs_to_one_worker(tmp_path: Path) -> None:
-    of = lines(*(f"n{i}: true" for i in range(7)))
-    shares = [run_grid(Grid(of, tmp_path / str(k), jobs=2, share=(k, 3))).done for k in (1, 2, 3)]
-    assert sorted(name for share in shares for name in share) == [line.name for line in of]
+def test_every_line_belongs_to_one_worker(grid) -> None:
+    names = [f"n{at}" for at in range(7)]
+    shares = [grid([f"{name}: true" for name in names], jobs=2, share=(k, 3), again=True)[0] for k in (1, 2, 3)]
+    assert sorted(name for share in shares for name in share) == names
+    task = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "4"}
+    assert (default_share(task), default_share({})) == ((3, 4), (1, 1))
 
 
-def test_time_is_up(tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    of = lines(f"long: echo $$ > {pid}; sleep 60 & wait", "next: true")
+def test_time_is_up(grid) -> None:
     started = time.monotonic()
-    outcome = run_grid(Grid(of, tmp_path / "logs", jobs=1, minutes=1 / 60))
+    outcome = grid(["long: echo $$ > pid; sleep 60 & wait", "next: true"], minutes=1 / 60)
     assert time.monotonic() - started < 20
-    assert (outcome.done, outcome.left) == ((), ("long", "next"))
-    assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+    assert outcome == ((), (), ("long", "next"))
+    assert not Path("/proc", Path("pid").read_text().strip()).exists()
 
 
-def test_two_calls_share_no_line(tmp_path: Path) -> None:
-    of = lines(f"a: touch {tmp_path}/begun; while [[ ! -f {tmp_path}/end ]]; do sleep 0.05; done")
-    first = []
-    thread = threading.Thread(target=lambda: first.append(run_grid(Grid(of, tmp_path / "logs", jobs=1))))
+def test_two_calls_share_no_line(grid) -> None:
+    commands, first = ["a: touch begun; while [[ ! -f end ]]; do sleep 0.05; done"], []
+    thread = threading.Thread(target=lambda: first.append(grid(commands)))
     thread.start()
-    while not (tmp_path / "begun").exists():
+    while not Path("begun").exists():
         time.sleep(0.02)
-    second = run_grid(Grid(of, tmp_path / "logs", jobs=1))
-    (tmp_path / "end").touch()
+    assert grid(commands) == ((), ("a",), ())
+    Path("end").touch()
     thread.join()
-    assert second.failed == ("a",)
-    assert first[0].done == ("a",)
+    assert first == [(("a",), (), ())]
 
 
-def test_gpus_and_cores_are_divided(tmp_path: Path, monkeypatch) -> None:
+def test_gpus_and_cores_are_divided(grid, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(grids.machine, "cores", lambda: 6)
     command = "echo gpu=$CUDA_VISIBLE_DEVICES threads=$OMP_NUM_THREADS; sleep 0.5"
-    run_grid(Grid(lines(f"a: {command}", f"b: {command}"), tmp_path, jobs=2))
-    seen = sorted((tmp_path / f"{name}.log").read_text().splitlines()[-1] for name in "ab")
+    grid([f"a: {command}", f"b: {command}"], jobs=2)
+    seen = sorted(Path(f"logs/{name}.log").read_text().splitlines()[-1] for name in "ab")
     assert seen == ["gpu=4 threads=3", "gpu=7 threads=3"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
-
-
-def test_the_share_of_a_slurm_task() -> None:
-    task = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "4"}
-    assert default_share(task) == (3, 4)
-    assert default_share({}) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -109,23 +104,19 @@ def test_the_share_of_a_slurm_task() -> None:
         (["--worker", "2"], ["--worker 2", "K/N"]),
     ],
 )
-def test_options_that_cannot_be(tmp_path: Path, capsys, monkeypatch, options: list[str], parts: list[str]) -> None:
+def test_options_that_cannot_be(tmp_path, refused, monkeypatch, options, parts) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("true\n"))
-    assert main(["grid", "-", "--logs", str(tmp_path / "logs"), *options]) == 2
-    error = capsys.readouterr().err
+    error = refused("grid", "-", "--logs", tmp_path / "logs", *options)
     assert all(part in error for part in parts)
     assert not (tmp_path / "logs").exists()
 
 
-def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
-    logs = str(tmp_path / "logs")
-    file = tmp_path / "list"
+def test_the_command(tmp_path, capsys, shown, refused) -> None:
+    logs, file = tmp_path / "logs", tmp_path / "list"
     file.write_text("good: true\nbad: exit 3\n")
-    assert main(["grid", str(file), "--logs", logs, "--print"]) == 0
-    assert capsys.readouterr().out == "true\nexit 3\n"
-    assert main(["grid", str(file), "--logs", logs]) == 1
+    assert shown("grid", file, "--logs", logs, "--print") == "true\nexit 3\n"
+    assert main(["grid", str(file), "--logs", str(logs)]) == 1
     error = capsys.readouterr().err
     assert "bad: failed with exit status 3" in error
     assert f"failed: bad; see {logs}" in error
-    assert main(["grid", str(tmp_path / "absent"), "--logs", logs]) == 2
-    assert "absent" in capsys.readouterr().err
+    assert "absent" in refused("grid", tmp_path / "absent", "--logs", logs)

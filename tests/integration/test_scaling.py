@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,10 +22,8 @@ pytestmark = [
 ]
 
 TRAIN = {"UPDATES": str(UPDATES), "SAVE_EVERY": str(UPDATES), "BATCH": "8", "DEVICE_BATCH": "4"}
-OPTIONS = (
-    "--arch tupe_tiny --dropout 0 --attention-dropout 0 --warmup-updates 1 --lr 0.01 --tokens-per-sample 32".split()
-)
-OPTIONS += "--encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-attention-heads 2".split()
+OPTIONS = """--arch tupe_tiny --dropout 0 --attention-dropout 0 --warmup-updates 1 --lr 0.01 --tokens-per-sample 32
+    --encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-attention-heads 2""".split()
 
 #: what srun does, as far as fairseq can tell: a copy of the program for each task, with its number
 SRUN = """\
@@ -38,21 +37,10 @@ SCONTROL = '#!/usr/bin/env bash\n[[ "$1 $2" == "show hostnames" ]] && echo "$3"\
 
 
 @pytest.fixture(scope="module")
-def data(toy_translation: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(monolingual: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What prepare.sh would have made, as far as train.sh looks at it."""
-    folder, text = tmp_path_factory.mktemp("scaling"), toy_translation.parent
-    options = ["--only-source", f"--destdir={folder / 'bin'}"]
-    options += [f"--{split}pref={text / split}.de" for split in ("train", "valid")]
-    subprocess.run([sys.executable, "-m", "fairseq_cli.preprocess", *options], check=True, capture_output=True)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("programs")
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
+    folder = tmp_path_factory.mktemp("scaling")
+    shutil.copytree(monolingual, folder / "bin")
     return folder
 
 
@@ -82,8 +70,11 @@ def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> float:
     return loss(run, start(data, run), update_freq=2, devices=1)
 
 
-def test_two_tasks_of_slurm_train_like_one_process(data, alone, programs, tmp_path):
-    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+def test_two_tasks_of_slurm_train_like_one_process(data, alone, tmp_path):
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     options = ["--distributed-world-size", "2", "--distributed-port", "29617"]
     started = start(data, tmp_path, *options, DEVICES="2", LAUNCH="srun", PATH=path)
     assert loss(tmp_path, started, update_freq=1, devices=2) == pytest.approx(alone, abs=2e-3)
