@@ -54,8 +54,6 @@ def refused(capsys, *arguments: object) -> str:
     return captured.err
 
 
-# ---- logs ------------------------------------------------------------------------------------------------------------
-
 CONFIGURATION = (
     "{'_name': None, 'common': {'_name': None, 'seed': 3, 'fp16': False}, 'dataset': {'valid_subset': 'SUBSET'}, "
     "'checkpoint': {'best_checkpoint_metric': 'METRIC', 'maximize_best_checkpoint_metric': HIGHER}, 'model': "

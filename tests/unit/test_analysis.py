@@ -91,9 +91,6 @@ def test_positions_are_drawn_once_per_seed_and_other_steps_run_once(read):
         evaluate(WORDS, VECTORS, questions, [], around, repeats=0)
 
 
-# ---- transformations
-
-
 def test_xavier_has_mean_zero_and_xaviers_sigma():
     matrix = normal(200, 10, mean=0.3, sigma=2.0)
     for rows, n in ((None, 200), (5893, 5893)):
@@ -151,9 +148,6 @@ def test_frequent_words_of_a_text_and_of_a_dictionary(tmp_path):
         path.write_bytes(content)
         with pytest.raises(EmbinitError, match=message):
             frequent_words(str(path))
-
-
-# ---- 3CosAdd, with stripes and blocks so small that all is split
 
 
 def naive(matrix: np.ndarray, questions: np.ndarray) -> list[int]:
@@ -223,9 +217,6 @@ def test_searches_at_the_edges():
     for part, given_matrix, block in (("row 3", matrix, 8192), ("block", np.eye(50), 0)):
         with pytest.raises((DataError, OptionError), match=part):
             search.nearest(given_matrix, questions, block=block)
-
-
-# ---- statistics
 
 
 def make_table(words: list[str], matrix: np.ndarray) -> VectorTable:

@@ -139,9 +139,6 @@ def test_errors_are_one_line_with_a_remedy(refused, arguments, expected):
     assert all(part in line for part in expected), line
 
 
-# ---- signals, and what else ends a command
-
-
 @pytest.fixture
 def handler():
     """SIGTERM is as in a new process, which a suite that runs behind another program may not have."""
@@ -215,9 +212,6 @@ def test_memory_that_runs_out_is_one_line(refused, reading):
         else:
             with pytest.raises(error):  # ours, not the user's
                 main(STATS)
-
-
-# ---- the doctor: what works is ok, what is broken is named with a remedy and gives exit code 1
 
 
 def test_a_step_of_a_stock_architecture_and_registration(capsys):

@@ -69,9 +69,6 @@ def test_losses_in_the_unit_the_training_dashed_and_the_ring_where_they_are_best
     assert points(figures[3].axes[1].get_lines()[1]) == [[2, 5.0]]
 
 
-# ---- histograms ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
     """A file of vectors and a checkpoint with two tables, in the current folder."""

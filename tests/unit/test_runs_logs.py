@@ -144,9 +144,6 @@ def test_what_is_no_run_is_named(tmp_path, name, beside, expected) -> None:
     assert expected.format(folder, folder.parent) in str(error.value)
 
 
-# ---- trainings that have diverged ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("losses", "best"),
     [
@@ -197,9 +194,6 @@ def test_a_diverged_training_is_shown_and_said(tmp_path, shown, printed, refused
         assert so_far(log, "valid_loss", higher=False)["best"] == find_runs(str(path))[0].best("valid_loss") == {}
 
 
-# ---- records ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("key", "changes", "expected"),
     [
@@ -208,7 +202,6 @@ def test_a_diverged_training_is_shown_and_said(tmp_path, shown, printed, refused
         ("epochs.1.valid_num_updates", {"epochs": {"1": {"valid_num_updates": NAN}}}, "not a whole number from 0"),
         ("best.valid_loss", {"best": {"valid_loss": "1"}}, '"1", not a number or null'),
         ("scores.bleu.score", {"scores": {"bleu": {"score": 999}}}, "999, not a number from 0 to 100"),
-        ("scores.chrf.score", {"scores": {"chrf": {"score": NAN}}}, "NaN, not a number from 0 to 100"),
         ("higher_is_better", {"higher_is_better": "false"}, '"false", not true or false'),
         ("command", {"command": "fairseq-train 'data"}, "quotes in pairs"),
         ("labels.init", '{"labels": {"init": ["x"]}}', '["x"], not text or a number'),
@@ -248,9 +241,6 @@ def test_records_may_be_sparse_and_numbers_are_labels(tmp_path, printed, shown) 
     assert [run["seed"] for run in table["rows"][0]["runs"]] == ["2", "2"]
     assert table["labels"] == {"init": "none", "seed": "2"}
     assert "* hardware: `one`" in shown("compare", tmp_path)
-
-
-# ---- options of trainings that left no command -----------------------------------------------------------------------
 
 
 def test_a_log_and_a_checkpoint_agree() -> None:

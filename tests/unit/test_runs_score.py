@@ -64,8 +64,6 @@ def scored(run, printed):
     return call
 
 
-# ---- figures ---------------------------------------------------------------------------------------------------------
-
 MOSES = ["--detokenize", "moses", "--lowercase", "--tokenized", "tokens"]
 
 
@@ -124,9 +122,6 @@ def test_tokens_only_and_the_tokenisers_of_sacrebleu(run, printed) -> None:
         assert f"tok:{name}" in printed("score", "hyp", "--ref", "raw", flag, name)["bleu"]["signature"]
 
 
-# ---- tokens ----------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=50)
 @given(st.lists(st.text("ab@▁", min_size=1, max_size=5), min_size=1, max_size=6), st.data())
 def test_bpe_is_undone(words, data) -> None:
@@ -178,9 +173,6 @@ def test_translations_that_are_whole_missing_or_damaged(tmp_path, content, expec
     else:
         with pytest.raises(DataError, match=f"{tmp_path / 'hyp'}.*{expected}"):
             read_translations(tmp_path / "hyp")
-
-
-# ---- the folder of a run ---------------------------------------------------------------------------------------------
 
 
 def test_scores_of_the_test_set_go_to_the_result(scored, run, shown) -> None:
