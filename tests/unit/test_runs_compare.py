@@ -119,6 +119,7 @@ OTHER_ROW = {"labels": {"init": "xavier", "seed": "1"}}
         ({"data": {**DATA, "all": "e"}, **OTHER_ROW}, 1, "training or validation data differ with seed 1"),
         ({"scores": score(20.0, BLEU.replace("13a", "intl"))}, 1, "BLEU of different signatures"),
         ({"command": f"{COMMAND} 2".replace("1e-3", "2e-3")}, 1, "different options"),
+        ({"command": f"{COMMAND} 2 --max-epoch 3"}, 1, "different options"),
         ({"command": f"{COMMAND} 2".replace("cross_entropy", "other")}, 1, "losses of different --criterion"),
         ({"labels": {"init": "none", "seed": "1"}}, 1, "2 runs with seed 1"),
         ({"epochs": {"1": {"valid_loss": 1.0, "valid_num_updates": 1.0}}}, 1, "runs of different length"),

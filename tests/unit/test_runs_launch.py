@@ -58,7 +58,7 @@ def test_options_and_their_values() -> None:
 
 
 def test_data_behind_an_option_are_found_where_there_are_any(tmp_path) -> None:
-    for name in ("bin/dict.txt", "plugin/x"):
+    for name in ("bin/dict.txt", "plugin/dict.txt"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
     words = ["fairseq-train", "--user-dir", str(tmp_path / "plugin"), "--fp16", str(tmp_path / "bin")]
