@@ -10,254 +10,154 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from toy import english, german, lexicon
-from toy.lexicon import PRONOUNS
-from toy.syntax import Clause, NounPhrase, PlacePhrase, Sentence
+from toy.lexicon import CONJUNCTIONS, PRONOUNS, REPORTING
+from toy.syntax import DETERMINERS, Argument, Clause, NounPhrase, PlacePhrase, Sentence
 
 NOUNS, ADJECTIVES, VERBS, TIMES = lexicon.nouns(), lexicon.adjectives(), lexicon.verbs(), lexicon.times()
 
 
-def phrase(
-    noun: str, determiner: str = "def", adjective: str = "", plural: bool = False, number: int = 0
-) -> NounPhrase:
-    return NounPhrase(NOUNS[noun], determiner, plural, ADJECTIVES[adjective] if adjective else None, number)
+def argument(text: str) -> Argument:
+    """A pronoun, 3m, or a noun and how it is used, Ei.frisch.21 or Apfel.kein.plural; without a determiner: the."""
+    noun, *used = text.split(".")
+    if noun in PRONOUNS:
+        return PRONOUNS[noun]
+    number = next((int(word) for word in used if word.isdigit()), 0)
+    determiner = next((word for word in used if word in DETERMINERS), "number" if number else "def")
+    adjective = next((ADJECTIVES[word] for word in used if word in ADJECTIVES), None)
+    return NounPhrase(NOUNS[noun], determiner, "plural" in used or number > 0, adjective, number)
 
 
-def clause(subject, verb: str, **rest) -> Clause:
-    for slot in ("subject", "direct", "indirect"):
-        value = subject if slot == "subject" else rest.get(slot)
-        if isinstance(value, str):
-            value = PRONOUNS[value] if value in PRONOUNS else phrase(value)
-            if slot == "subject":
-                subject = value
-            else:
-                rest[slot] = value
-    if "time" in rest:
-        rest["time"] = TIMES[rest["time"]]
-    return Clause(subject, VERBS[verb], **rest)
+def place(text: str) -> PlacePhrase:
+    """in/into/acc/Museum"""
+    *words, noun = text.split("/")
+    return PlacePhrase(*words, argument(noun))
 
 
-KITCHEN = PlacePhrase("in", "in", "dat", phrase("Küche"))
-INTO_MUSEUM = PlacePhrase("in", "into", "acc", phrase("Museum"))
-TO_OLD_TOWER = PlacePhrase("zu", "to", "dat", phrase("Turm", adjective="alt"))
-OLD_MAN_GIVES = clause(phrase("Mann", adjective="alt"), "geben", indirect="Kind", direct="Buch")
-
-PAIRS = [
-    # separable verb: the particle closes the bracket, is joined in a subordinate clause and in participle, infinitive
-    (Sentence(clause("3m", "aufmachen", direct="Tür")), "er macht die Tür auf .", "he opens the door ."),
-    (
-        Sentence(clause("3m", "aufmachen", direct="Tür", tense="past")),
-        "er hat die Tür aufgemacht .",
-        "he opened the door .",
-    ),
-    (
-        Sentence(clause("3pl", "aufmachen", direct="Tür", tense="modal", modal="müssen")),
-        "sie müssen die Tür aufmachen .",
-        "they have to open the door .",
-    ),
-    (
-        Sentence(clause("1sg", "lachen"), conjunction="weil", subordinate=clause("2sg", "aufmachen", direct="Fenster")),
-        "ich lache , weil du das Fenster aufmachst .",
-        "I laugh because you open the window .",
-    ),
-    # verb-final order, dative before accusative
-    (
-        Sentence(clause("Junge", "lachen"), conjunction="weil", subordinate=OLD_MAN_GIVES),
-        "der Junge lacht , weil der alte Mann dem Kind das Buch gibt .",
-        "the boy laughs because the old man gives the child the book .",
-    ),
-    # subordinate clause first: the main verb follows the comma
-    (
-        Sentence(clause("3f", "schlafen"), conjunction="wenn", subordinate=OLD_MAN_GIVES, subordinate_first=True),
-        "wenn der alte Mann dem Kind das Buch gibt , schläft sie .",
-        "when the old man gives the child the book , she sleeps .",
-    ),
-    (
-        Sentence(
-            Clause(PRONOUNS["3pl"]),
-            conjunction="glaubt",
-            subordinate=clause("Bruder", "lesen", direct=phrase("Brief", "indef"), tense="modal", modal="wollen"),
-        ),
-        "sie glauben , dass der Bruder einen Brief lesen will .",
-        "they believe that the brother wants to read a letter .",
-    ),
-    # fronting: verb second, subject after it; English keeps subject first
-    (
-        Sentence(clause("Mann", "helfen", indirect="Frau", time="heute"), front="time"),
-        "heute hilft der Mann der Frau .",
-        "today the man helps the woman .",
-    ),
-    (
-        Sentence(clause("Kind", "sehen", direct=phrase("Hund", adjective="groß")), front="direct"),
-        "den großen Hund sieht das Kind .",
-        "the child sees the big dog .",
-    ),
-    (
-        Sentence(clause("Maler", "helfen", indirect=phrase("Student", "unser")), front="indirect"),
-        "unserem Studenten hilft der Maler .",
-        "the painter helps our student .",
-    ),
-    # pronouns: accusative before dative, and before a noun subject after the verb
-    (
-        Sentence(clause("Frau", "geben", direct="3n", indirect="3m", time="morgen", tense="future"), front="time"),
-        "morgen wird es ihm die Frau geben .",
-        "tomorrow the woman will give it to him .",
-    ),
-    (Sentence(clause("3m", "anziehen", direct="3n")), "er zieht es an .", "he puts it on ."),
-    (
-        Sentence(clause("1pl", "anziehen", direct=phrase("Mantel", "mein"))),
-        "wir ziehen meinen Mantel an .",
-        "we put on my coat .",
-    ),
-    (Sentence(clause("2pl", "suchen", direct="3f")), "ihr sucht sie .", "you look for her ."),
-    # time, manner, place in German; manner, place, time in English
-    (
-        Sentence(clause("3f", "arbeiten", time="am Montag", manner=("langsam", "slowly"), place=KITCHEN)),
-        "sie arbeitet am Montag langsam in der Küche .",
-        "she works slowly in the kitchen on Monday .",
-    ),
-    (
-        Sentence(clause("1sg", "tanzen", company=phrase("Freund", "mein", "jung", plural=True), tense="past")),
-        "ich habe mit meinen jungen Freunden getanzt .",
-        "I danced with my young friends .",
-    ),
-    # goals and contractions, perfect with sein
-    (
-        Sentence(clause("2sg", "gehen", place=INTO_MUSEUM, tense="past")),
-        "du bist ins Museum gegangen .",
-        "you went into the museum .",
-    ),
-    (Sentence(clause("2pl", "laufen", place=TO_OLD_TOWER)), "ihr lauft zum alten Turm .", "you run to the old tower ."),
-    # negation
-    (
-        Sentence(clause("Mann", "lesen", direct=phrase("Buch", "kein"))),
-        "der Mann liest kein Buch .",
-        "the man does not read a book .",
-    ),
-    (
-        Sentence(clause("3pl", "essen", direct=phrase("Apfel", "kein", "rot", plural=True), tense="past")),
-        "sie haben keine roten Äpfel gegessen .",
-        "they did not eat any red apples .",
-    ),
-    (
-        Sentence(clause("Katze", "schlafen", negated=True, place=KITCHEN)),
-        "die Katze schläft nicht in der Küche .",
-        "the cat does not sleep in the kitchen .",
-    ),
-    (
-        Sentence(clause("1sg", "schlafen", negated=True, tense="modal", modal="können")),
-        "ich kann nicht schlafen .",
-        "I cannot sleep .",
-    ),
-    (Sentence(clause(phrase("Hund", "kein"), "schlafen")), "kein Hund schläft .", "no dog sleeps ."),
-    # questions
-    (
-        Sentence(clause("Schwester", "einladen", direct="1sg", tense="past"), kind="question"),
-        "hat mich die Schwester eingeladen ?",
-        "did the sister invite me ?",
-    ),
-    (
-        Sentence(clause("3f", "helfen", indirect="1pl", negated=True), kind="why"),
-        "warum hilft sie uns nicht ?",
-        "why does she not help us ?",
-    ),
-    (
-        Sentence(clause("2sg", "ankommen", tense="modal", modal="wollen"), kind="when"),
-        "wann willst du ankommen ?",
-        "when do you want to arrive ?",
-    ),
-    (
-        Sentence(Clause(phrase("Buch", plural=True), predicate=ADJECTIVES["teuer"], negated=True), kind="question"),
-        "sind die Bücher nicht teuer ?",
-        "are the books not expensive ?",
-    ),
-    # numbers take strong endings; weak nouns; dative plural
-    (
-        Sentence(clause("1pl", "kaufen", direct=phrase("Ei", "number", "frisch", True, 21))),
-        "wir kaufen einundzwanzig frische Eier .",
-        "we buy twenty-one fresh eggs .",
-    ),
-    (
-        Sentence(clause("3m", "folgen", indirect=phrase("Maus", "number", "klein", True, 3), tense="past")),
-        "er ist drei kleinen Mäusen gefolgt .",
-        "he followed three small mice .",
-    ),
-    (
-        Sentence(
-            clause(
-                phrase("Junge", "indef", "müde"),
-                "sehen",
-                direct=phrase("Löwe", "indef", "wild"),
-                frequency=("oft", "often"),
-            )
-        ),
-        "ein müder Junge sieht oft einen wilden Löwen .",
-        "a tired boy often sees a wild lion .",
-    ),
-]
+READ = {
+    **dict.fromkeys(("direct", "indirect", "company"), argument),
+    **dict.fromkeys(("manner", "frequency"), lambda text: tuple(text.split("/"))),
+    "place": place,
+    "time": lambda text: TIMES[text.replace("_", " ")],
+    "predicate": ADJECTIVES.get,
+}
 
 
-@pytest.mark.parametrize(("sentence", "expected_german", "expected_english"), PAIRS, ids=[pair[1] for pair in PAIRS])
-def test_sentence_pairs_written_by_hand(sentence: Sentence, expected_german: str, expected_english: str) -> None:
-    assert " ".join(german.tokens(sentence)) == expected_german
-    assert " ".join(english.tokens(sentence)) == expected_english
+def clause(text: str) -> Clause:
+    subject, *words = text.split()
+    slots: dict = {"subject": argument(subject)}
+    for word in words:
+        name, _, value = word.partition("=")
+        if value:
+            slots[name] = READ.get(name, str)(value)
+        else:
+            slots |= {"negated": True} if name == "negated" else {"verb": VERBS[name]}
+    return Clause(**slots)
+
+
+def sentence(text: str) -> Sentence:
+    """[front=... or kind=... | ] main clause [ , conjunction clause, or clause first]"""
+    *options, body = text.split(" | ")
+    main, _, rest = body.partition(" , ")
+    given: dict = dict(option.split("=") for option in options)
+    if rest:
+        conjunction, subordinate = rest.removesuffix(" first").split(" ", 1)
+        assert conjunction in (*CONJUNCTIONS, *REPORTING)
+        first = rest.endswith(" first")
+        given |= {"conjunction": conjunction, "subordinate": clause(subordinate), "subordinate_first": first}
+    return Sentence(clause(main), **given)
+
+
+#: what is said; in German and in English
+PAIRS = """
+3m aufmachen direct=Tür
+er macht die Tür auf . = he opens the door .
+3pl aufmachen direct=Tür tense=modal modal=müssen
+sie müssen die Tür aufmachen . = they have to open the door .
+3m lachen , weil Mann.alt geben indirect=Kind direct=Buch
+er lacht , weil der alte Mann dem Kind das Buch gibt . = he laughs because the old man gives the child the book .
+3f schlafen , wenn 3m geben indirect=Kind direct=Buch first
+wenn er dem Kind das Buch gibt , schläft sie . = when he gives the child the book , she sleeps .
+3pl , glaubt Bruder lesen direct=Brief.indef tense=modal modal=wollen
+sie glauben , dass der Bruder einen Brief lesen will . = they believe that the brother wants to read a letter .
+front=time | Mann helfen indirect=Frau time=heute
+heute hilft der Mann der Frau . = today the man helps the woman .
+front=direct | Kind sehen direct=Hund.groß
+den großen Hund sieht das Kind . = the child sees the big dog .
+front=indirect | Maler helfen indirect=Student.unser
+unserem Studenten hilft der Maler . = the painter helps our student .
+front=time | Frau geben direct=3n indirect=3m time=morgen tense=future
+morgen wird es ihm die Frau geben . = tomorrow the woman will give it to him .
+3m anziehen direct=3n
+er zieht es an . = he puts it on .
+3f arbeiten time=am_Montag manner=langsam/slowly place=in/in/dat/Küche
+sie arbeitet am Montag langsam in der Küche . = she works slowly in the kitchen on Monday .
+1sg tanzen company=Freund.mein.jung.plural tense=past
+ich habe mit meinen jungen Freunden getanzt . = I danced with my young friends .
+2sg gehen place=in/into/acc/Museum tense=past
+du bist ins Museum gegangen . = you went into the museum .
+2pl laufen place=zu/to/dat/Turm.alt
+ihr lauft zum alten Turm . = you run to the old tower .
+Mann lesen direct=Buch.kein
+der Mann liest kein Buch . = the man does not read a book .
+3pl essen direct=Apfel.kein.rot.plural tense=past
+sie haben keine roten Äpfel gegessen . = they did not eat any red apples .
+Katze schlafen negated place=in/in/dat/Küche
+die Katze schläft nicht in der Küche . = the cat does not sleep in the kitchen .
+1sg schlafen negated tense=modal modal=können
+ich kann nicht schlafen . = I cannot sleep .
+Hund.kein schlafen
+kein Hund schläft . = no dog sleeps .
+kind=question | Schwester einladen direct=1sg tense=past
+hat mich die Schwester eingeladen ? = did the sister invite me ?
+kind=why | 3f helfen indirect=1pl negated
+warum hilft sie uns nicht ? = why does she not help us ?
+kind=when | 2sg ankommen tense=modal modal=wollen
+wann willst du ankommen ? = when do you want to arrive ?
+kind=question | Buch.plural predicate=teuer negated
+sind die Bücher nicht teuer ? = are the books not expensive ?
+1pl kaufen direct=Ei.frisch.21
+wir kaufen einundzwanzig frische Eier . = we buy twenty-one fresh eggs .
+3m folgen indirect=Maus.klein.3 tense=past
+er ist drei kleinen Mäusen gefolgt . = he followed three small mice .
+Junge.indef.müde sehen direct=Löwe.indef.wild frequency=oft/often
+ein müder Junge sieht oft einen wilden Löwen . = a tired boy often sees a wild lion .
+""".strip().split("\n")
+
+
+@pytest.mark.parametrize(("said", "expected"), list(zip(PAIRS[::2], PAIRS[1::2])), ids=PAIRS[::2])
+def test_sentence_pairs_written_by_hand(said: str, expected: str) -> None:
+    assert " = ".join(" ".join(side.tokens(sentence(said))) for side in (german, english)) == expected
 
 
 @pytest.mark.parametrize(
-    ("noun", "determiner", "plural", "nominative", "accusative", "dative"),
+    ("phrase", "expected"),
     [
-        ("Mann", "def", False, "der alte Mann", "den alten Mann", "dem alten Mann"),
-        ("Frau", "def", False, "die alte Frau", "die alte Frau", "der alten Frau"),
-        ("Buch", "def", False, "das alte Buch", "das alte Buch", "dem alten Buch"),
-        ("Mann", "def", True, "die alten Männer", "die alten Männer", "den alten Männern"),
-        ("Mann", "indef", False, "ein alter Mann", "einen alten Mann", "einem alten Mann"),
-        ("Frau", "mein", False, "meine alte Frau", "meine alte Frau", "meiner alten Frau"),
-        ("Buch", "unser", False, "unser altes Buch", "unser altes Buch", "unserem alten Buch"),
-        ("Auto", "kein", True, "keine alten Autos", "keine alten Autos", "keinen alten Autos"),
-        ("Frau", "bare", True, "alte Frauen", "alte Frauen", "alten Frauen"),
-        ("Soldat", "def", False, "der alte Soldat", "den alten Soldaten", "dem alten Soldaten"),
-        ("Igel", "number", True, "fünf alte Igel", "fünf alte Igel", "fünf alten Igeln"),
+        ("Mann", "der alte Mann, den alten Mann, dem alten Mann"),
+        ("Frau", "die alte Frau, die alte Frau, der alten Frau"),
+        ("Buch", "das alte Buch, das alte Buch, dem alten Buch"),
+        ("Mann.plural", "die alten Männer, die alten Männer, den alten Männern"),
+        ("Mann.indef", "ein alter Mann, einen alten Mann, einem alten Mann"),
+        ("Frau.mein", "meine alte Frau, meine alte Frau, meiner alten Frau"),
+        ("Buch.unser", "unser altes Buch, unser altes Buch, unserem alten Buch"),
+        ("Auto.kein.plural", "keine alten Autos, keine alten Autos, keinen alten Autos"),
+        ("Frau.bare.plural", "alte Frauen, alte Frauen, alten Frauen"),
+        ("Soldat", "der alte Soldat, den alten Soldaten, dem alten Soldaten"),
+        ("Igel.5", "fünf alte Igel, fünf alte Igel, fünf alten Igeln"),
     ],
 )
-def test_declension(noun: str, determiner: str, plural: bool, nominative: str, accusative: str, dative: str) -> None:
-    item = phrase(noun, determiner, "alt", plural, 5)
-    found = [" ".join(german.noun_phrase(item, case)) for case in ("nom", "acc", "dat")]
-    assert found == [nominative, accusative, dative]
+def test_declension(phrase: str, expected: str) -> None:
+    found = [" ".join(german.noun_phrase(argument(f"{phrase}.alt"), case)) for case in ("nom", "acc", "dat")]
+    assert ", ".join(found) == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "expected_german", "expected_english"),
-    [
-        (2, "zwei", "two"),
-        (12, "zwölf", "twelve"),
-        (13, "dreizehn", "thirteen"),
-        (14, "vierzehn", "fourteen"),
-        (15, "fünfzehn", "fifteen"),
-        (16, "sechzehn", "sixteen"),
-        (17, "siebzehn", "seventeen"),
-        (18, "achtzehn", "eighteen"),
-        (19, "neunzehn", "nineteen"),
-        (20, "zwanzig", "twenty"),
-        (21, "einundzwanzig", "twenty-one"),
-        (30, "dreißig", "thirty"),
-        (37, "siebenunddreißig", "thirty-seven"),
-        (48, "achtundvierzig", "forty-eight"),
-    ],
-)
-def test_numbers(value: int, expected_german: str, expected_english: str) -> None:
-    assert (lexicon.number_german(value), lexicon.number_english(value)) == (expected_german, expected_english)
-
-
-@pytest.mark.parametrize(
-    ("noun", "adjective", "expected"),
-    [
-        ("Apfel", "", "an apple"),
-        ("Apfel", "rot", "a red apple"),
-        ("Hund", "alt", "an old dog"),
-        ("Glocke", "", "a bell"),
-    ],
-)
-def test_english_article(noun: str, adjective: str, expected: str) -> None:
-    assert " ".join(english.noun_phrase(phrase(noun, "indef", adjective))) == expected
+def test_numbers_and_the_english_article() -> None:
+    numbers = {2: "zwei two", 12: "zwölf twelve", 13: "dreizehn thirteen", 15: "fünfzehn fifteen"}
+    numbers |= {16: "sechzehn sixteen", 17: "siebzehn seventeen", 18: "achtzehn eighteen", 20: "zwanzig twenty"}
+    numbers |= {21: "einundzwanzig twenty-one", 30: "dreißig thirty", 48: "achtundvierzig forty-eight"}
+    for value, expected in numbers.items():
+        assert f"{lexicon.number_german(value)} {lexicon.number_english(value)}" == expected
+    for phrase, expected in {"Apfel": "an apple", "Apfel.rot": "a red apple", "Hund.alt": "an old dog"}.items():
+        assert " ".join(english.noun_phrase(argument(f"{phrase}.indef"))) == expected
 
 
 def test_word_lists_are_consistent() -> None:
