@@ -16,85 +16,54 @@ REPO = Path(__file__).resolve().parents[2]
 #: no recipes: they make the environment, run the tests, or are copied to a machine without a checkout's environment
 OTHERS = {"env.sh", "setup.sh", "test.sh", "docs.sh"}
 PATHS = [path for folder in ("scripts", "examples") for path in sorted((REPO / folder).rglob("*.sh"))]
-PATHS = [path for path in PATHS if path.name not in OTHERS and path.parent.name != "offline"]
-#: one recipe for two pairs of languages: it takes the pair from the folder that it is called in, a link to its own
-PATHS = [path.parent.with_name("wmt14_en_de") / path.name if path.parent.name == "wmt14" else path for path in PATHS]
-RECIPES = [pytest.param(path, id=path.relative_to(REPO).as_posix()) for path in PATHS]
-#: what env.sh sets, and what the shell and machines have
-GIVEN = {
-    "VENV",
-    "REPO",
-    "PLUGIN",
-    "CPU",
-    "PATH",
-    "PYTHONPATH",
-    "CUDA_VISIBLE_DEVICES",
-    "BASH_SOURCE",
-    "OMP_NUM_THREADS",
-    "PAIR",
-}
+RECIPES = [path for path in PATHS if path.name not in OTHERS and path.parent.name != "offline"]
+recipes = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.relative_to(REPO).as_posix())
+#: what env.sh sets, and what the shell and machines have; PAIR: recipes for two corpora take it from their folder
+GIVEN = set("VENV REPO PLUGIN CPU PATH PYTHONPATH CUDA_VISIBLE_DEVICES BASH_SOURCE OMP_NUM_THREADS PAIR".split())
 
 
 def bash(*words: object, cwd: Path, **variables: object) -> subprocess.CompletedProcess:
     known = ("PATH", "HOME", "PYTHONPATH", "EMBINIT_TESTS_WARM_START", "LANG")
     environment = {name: os.environ[name] for name in known if name in os.environ}
-    environment |= {"VENV": str(VENV), "OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
+    environment |= {"VENV": str(VENV), "OMP_NUM_THREADS": "1", "PAIR": "en-de"}
+    environment |= {name: str(value) for name, value in variables.items()}
     command = ["bash", *map(str, words)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
 
 
-def needed(text: str) -> list[str]:
-    """Variables that must be set, in the order in which they are asked for."""
-    lines = [line for line in text.splitlines() if line.startswith(": ")]
-    return re.findall(r"\$\{([A-Z][A-Z0-9_]*):\?", "\n".join(lines))
-
-
-@pytest.mark.parametrize("path", RECIPES)
-def test_is_a_recipe_of_plain_commands(path: Path) -> None:
+@recipes
+def test_plain_commands_and_a_help_that_names_every_variable(path: Path, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 100
     assert re.search(r'^source "\$\(dirname "\$\{BASH_SOURCE\[0\]\}"\)/.*env\.sh"$', text, re.MULTILINE)
-    for parser in ("read_options", "getopts"):
-        assert not re.search(rf"\b{parser}\b", text), parser
+    assert not re.search(r"\b(read_options|getopts)\b", text)
     code = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert len(code) > 3 or not any(line.startswith("exec ") for line in code), "a name for another script"
-
-
-@pytest.mark.parametrize("path", RECIPES)
-def test_help_shows_a_call_and_names_every_variable(path: Path, tmp_path: Path) -> None:
     shown = bash(path, "--help", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert re.search(r"bash \S*(scripts|examples)/\S+\.sh", shown.stdout)
-    text = path.read_text(encoding="utf-8")
     own = {name for name in re.findall(r"\$\{([A-Z][A-Z0-9_]*):[-?]", text) if not name.startswith("SLURM_")}
-    missing = [name for name in sorted(own - GIVEN) if not re.search(rf"\b{name}\b", shown.stdout)]
-    assert not missing
+    assert not [name for name in sorted(own - GIVEN) if not re.search(rf"\b{name}\b", shown.stdout)]
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("path", RECIPES)
-def test_a_variable_that_is_missing_is_named(path: Path, tmp_path: Path) -> None:
+@recipes
+def test_what_is_missing_is_named(path: Path, tmp_path: Path) -> None:
+    """Variables that must be set, one after the other; then a folder of data that is not there."""
     text = path.read_text(encoding="utf-8")
-    names = needed(text)
-    if not names:
-        pytest.skip("nothing must be set")
-    for at, name in enumerate(names):
-        done = bash(path, cwd=tmp_path, **dict.fromkeys(names[:at], tmp_path))
+    lines = "\n".join(line for line in text.splitlines() if line.startswith(": "))
+    needed = re.findall(r"\$\{([A-Z][A-Z0-9_]*):\?", lines)
+    for at, name in enumerate(needed):
+        done = bash(path, cwd=tmp_path, **dict.fromkeys(needed[:at], tmp_path))
         assert done.returncode != 0
         assert f"{name}: " in done.stderr
         assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("path", RECIPES)
-def test_a_folder_of_data_that_is_not_there_is_named(path: Path, tmp_path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    if "DATA" not in needed(text) or "DATA=$DATA" not in text:
-        pytest.skip("it leaves that to another recipe, or needs no data")
-    done = bash(path, cwd=tmp_path, **{**dict.fromkeys(needed(text), "out"), "DATA": "nowhere"})
-    assert done.returncode != 0
-    assert "DATA=nowhere" in done.stderr or "nowhere/" in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
+    if "DATA" in needed and "DATA=$DATA" in text:  # else it leaves that to another recipe, or needs no data
+        done = bash(path, cwd=tmp_path, **{**dict.fromkeys(needed, "out"), "DATA": "nowhere"})
+        assert done.returncode != 0
+        assert "DATA=nowhere" in done.stderr or "nowhere/" in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
 
 
 # ---- scripts/env.sh -------------------------------------------------------------------------------------------------
@@ -104,22 +73,15 @@ def test_a_folder_of_data_that_is_not_there_is_named(path: Path, tmp_path: Path)
 def recipe(tmp_path: Path) -> Path:
     """Its arguments are a command, such as `settings FOLDER NAME=VALUE`."""
     path = tmp_path / "a recipe.sh"
-    path.write_text(
-        f'#!/usr/bin/env bash\n# What it says.\n#\n# And more.\n\n# no help\nsource "{REPO}/scripts/env.sh"\n"$@"\n'
-    )
+    path.write_text(f'#!/usr/bin/env bash\n# It says.\n#\n# More.\n\n# not\nsource "{REPO}/scripts/env.sh"\n"$@"\n')
     return path
 
 
-def test_help_is_the_comment_at_the_head(recipe: Path, tmp_path: Path) -> None:
-    assert bash(recipe, "-h", cwd=tmp_path).stdout == "What it says.\n\nAnd more.\n"
-
-
 def test_a_folder_is_made_with_one_set_of_settings(recipe: Path, tmp_path: Path) -> None:
+    assert bash(recipe, "-h", cwd=tmp_path).stdout == "It says.\n\nMore.\n"
     folder = tmp_path / "made here"
-    assert bash(recipe, "settings", folder, "A=1", "B=x y", cwd=tmp_path).returncode == 0
-    assert (folder / "settings").read_text() == "A=1\nB=x y\n"
-    assert bash(recipe, "settings", folder, "A=2", cwd=tmp_path).returncode == 0, "nothing was finished with A=1"
-    assert bash(recipe, "settings", folder, "A=1", "B=x y", cwd=tmp_path).returncode == 0
+    for values in (["A=2"], ["A=1", "B=x y"]):  # other ones, while nothing was finished
+        assert bash(recipe, "settings", folder, *values, cwd=tmp_path).returncode == 0
     (folder / "finished").touch()
     assert bash(recipe, "settings", folder, "A=1", "B=x y", cwd=tmp_path).returncode == 0
     refused = bash(recipe, "settings", folder, "A=1", "B=x", cwd=tmp_path)
