@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # Prepare IWSLT 2017 (TED talks, German and English, 206,000 training sentences) for fairseq, as Kim et al. 2024 use it.
+# What it makes goes to scripts/multi30k/train.sh (in batches of 128 sentences; 112 with mT5: --batch-size 112), generate.sh
+# and run.sh (CORPUS=iwslt17).
 #
 #   DATA=iwslt17 OUTPUT=data/iwslt17 bash scripts/iwslt17/prepare.sh
 #   DATA=iwslt17 OUTPUT=data/en-de DIRECTION=en-de TEST="tst2010 tst2011" bash scripts/iwslt17/prepare.sh
@@ -27,3 +29,4 @@ if [[ ! -e $OUTPUT/source ]]; then
 fi
 settings "$OUTPUT/source" VALID="$VALID" TEST="$TEST" DATA="$DATA"
 DATA=$OUTPUT/source MIN_COUNT=${MIN_COUNT:-5} bash "$REPO/scripts/multi30k/prepare.sh"
+echo --batch-size 128 >"$OUTPUT/options" # of fairseq-train; in all else the settings of Multi30k

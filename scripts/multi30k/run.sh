@@ -12,7 +12,7 @@
 # VECTORS_DE, VECTORS_EN
 #             vectors of a language; without them: HF, else learned from the training text (scripts/train_vectors.py)
 # JOBS        trainings at a time, default: one per GPU, else one per core; on a cluster see embinit grid --help
-# CORPUS      multi30k (default) or another folder of scripts/ that is called in the same way: iwslt17
+# CORPUS      multi30k (default) or another folder of scripts/ whose prepare.sh makes the same of other files: iwslt17
 # DATA, TOKENS, HF and the like: as for prepare.sh. DIM, HEADS: as for train.sh
 #
 # What stands behind the script's name goes to fairseq-train. The same call goes on with what is missing, and with a
@@ -20,11 +20,11 @@
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder for data, runs and results}"
-steps=$REPO/scripts/${CORPUS:-multi30k} DIM=${DIM:-300}
-[[ -f $steps/prepare.sh ]] || die "CORPUS=$CORPUS: no folder of scripts/ with prepare.sh"
+steps=$REPO/scripts/multi30k prepare=$REPO/scripts/${CORPUS:-multi30k}/prepare.sh DIM=${DIM:-300}
+[[ -f $prepare ]] || die "CORPUS=$CORPUS: no folder of scripts/ with prepare.sh"
 DIRECTIONS=${DIRECTIONS:-de-en en-de} INITS=${INITS:-xavier pretrained pretrained_xavier shuffled}
 
-for direction in $DIRECTIONS; do OUTPUT=$OUTPUT/data/$direction DIRECTION=$direction bash "$steps/prepare.sh"; done
+for direction in $DIRECTIONS; do OUTPUT=$OUTPUT/data/$direction DIRECTION=$direction bash "$prepare"; done
 vectors() { # LANG: the file
   local given=VECTORS_${1^^}
   echo "${!given:-${HF:-$OUTPUT/vectors.$1.$DIM.txt}}"

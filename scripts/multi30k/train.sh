@@ -5,7 +5,7 @@
 #   DATA=data/de-en RUN=runs/glove bash scripts/multi30k/train.sh --embed-init pretrained_xavier \
 #     --embed-init-path encoder=vectors.de.txt decoder=glove.6B.300d.txt --seed 1 --max-epoch 8
 #
-# DATA    what prepare.sh made
+# DATA    what prepare.sh made, this one or another corpus's; DATA/options holds what fairseq-train is told otherwise for it
 # RUN     the folder of this run, by embinit run; the same call continues it
 # DIM     embedding dimension, default 300, for words; Kim takes 512 or 768 for sub-words
 # HEADS   default: 10 if DIM is 300, else 8
@@ -19,7 +19,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
 [[ -d $DATA/bin ]] || die "DATA=$DATA: no folder bin in it; run prepare.sh first"
 DIM=${DIM:-300}
-HEADS=${HEADS:-$((DIM == 300 ? 10 : 8))}
+HEADS=${HEADS:-$((DIM == 300 ? 10 : 8))} own=()
+[[ ! -f $DATA/options ]] || read -ra own <"$DATA/options"
 
 # Loading in the main process is fastest for sentences this short; they are a small part of a step.
 # shellcheck disable=SC2086 # LABELS is a list of words
@@ -30,4 +31,4 @@ embinit run "$RUN" --label "direction=$(sed -n 's/^DIRECTION=//p' "$DATA/setting
   --encoder-attention-heads "$HEADS" --decoder-attention-heads "$HEADS" --dropout 0.1 \
   --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr 2e-4 --lr-scheduler fixed \
   --criterion cross_entropy --batch-size 64 --required-batch-size-multiple 1 --max-epoch 20 --num-workers 0 \
-  --no-epoch-checkpoints --log-format json --log-interval 100 "${CPU[@]}" "$@"
+  --no-epoch-checkpoints --log-format json --log-interval 100 "${CPU[@]}" "${own[@]}" "$@"
