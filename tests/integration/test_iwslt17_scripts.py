@@ -81,7 +81,9 @@ def convert(monkeypatch: pytest.MonkeyPatch, folder: Path, test: str = "tst2010"
     corpus.main()
 
 
-def test_damaged_files_and_sets_that_are_missing_are_refused(talks, monkeypatch, capsys) -> None:
+def test_either_direction_and_damaged_files_and_sets_that_are_missing(talks, monkeypatch, capsys) -> None:
+    assert corpus.test_pairs(talks.parent, "en-de", ["tst2010"]) == corpus.test_pairs(talks, "de-en", ["tst2010"])
+    assert len(corpus.training_pairs(talks, "en-de")) == SIZES["train"] - 1
     for test, expected in (("tst2016", r"IWSLT17\.TED\.tst2016\.de-en\.de\.xml.*set DATA"), ("dev2010", "2")):
         with pytest.raises(SystemExit, match=expected):
             convert(monkeypatch, talks, test=test)
@@ -95,8 +97,3 @@ def test_damaged_files_and_sets_that_are_missing_are_refused(talks, monkeypatch,
     with pytest.raises(SystemExit, match="get it again"):
         corpus.test_pairs(talks, "de-en", ["tst2010"])
     assert not (talks.parent / "source").exists()
-
-
-def test_the_other_direction_takes_the_same_files(talks) -> None:
-    assert corpus.test_pairs(talks.parent, "en-de", ["tst2010"]) == corpus.test_pairs(talks, "de-en", ["tst2010"])
-    assert len(corpus.training_pairs(talks, "en-de")) == SIZES["train"] - 1

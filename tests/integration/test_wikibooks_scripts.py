@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -103,9 +104,17 @@ def test_data_are_what_fairseq_preprocess_makes_of_the_whole_text(prepared: Path
     subprocess.run(list(map(str, command)), check=True, capture_output=True, env=environment())
     for name in ("train.bin", "train.idx", "valid.bin", "valid.idx"):
         assert (prepared / "bin" / name).read_bytes() == (tmp_path / "bin" / name).read_bytes()
-    symbols = [line.split()[0] for line in dictionary.read_text().splitlines()]
-    assert symbols[:3] == ["<file>", "<email>", "<url>"]
-    assert len(symbols) + 4 == 160
+    counts = {symbol: int(n) for symbol, n in (line.split() for line in dictionary.read_text().splitlines())}
+    assert list(counts)[:3] == ["<file>", "<email>", "<url>"]
+    assert len(counts) + 4 == 160
+    found, report = (
+        Counter((tmp_path / "train").read_text().split()),
+        json.loads((prepared / "report.json").read_text()),
+    )
+    assert all(n == found[symbol] for symbol, n in counts.items() if not symbol.startswith("madeupword"))
+    sums = (report["encoded"][f"train_{name}"] for name in ("tokens", "unknown", "sentences"))
+    sentences = sum(map(bool, (tmp_path / "train").read_text().splitlines()))
+    assert tuple(sums) == (sum(found.values()), found["<unk>"], sentences)
 
 
 def test_the_grid_ends_in_a_table_and_is_not_repeated(prepared: Path, tmp_path: Path) -> None:

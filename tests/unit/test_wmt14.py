@@ -31,9 +31,6 @@ CONTENT = bytes(range(256)) * 9000  # 2.3 MB: several pieces
 several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 
 
-# ---- files and archives ---------------------------------------------------------------------------------------------
-
-
 class Ranges(http.server.BaseHTTPRequestHandler):
     """Serves CONTENT: /whole knows no ranges, /cut breaks off in the middle, everything else is as it should be."""
 
@@ -150,9 +147,6 @@ def test_shards_hold_every_pair_once(tmp_path: Path, pairs: list, size: int, lim
             list(clean.cut(paths, 1, size, None))
 
 
-# ---- test sets ------------------------------------------------------------------------------------------------------
-
-
 #: as IWSLT 2017 (ids go on)
 TALKS = """<?xml version="1.0" encoding="UTF-8"?>
 <mteval>
@@ -245,9 +239,6 @@ def test_an_sgm_file_is_read_as_sacrebleu_reads_it(tmp_path: Path, monkeypatch: 
     for field in ("src", "ref", "docid", "genre", "origlang"):
         (tmp_path / f"wmt14_full.en-fr.{field}").write_text(f"{field} 1\n{field} 2\n")
     assert testset.read_test({"kind": "sacrebleu"}, "en-fr") == (["src 1", "src 2"], ["ref 1", "ref 2"])
-
-
-# ---- text -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_line_becomes_moses_tokens_without_escapes() -> None:
