@@ -199,6 +199,7 @@ def test_what_is_damaged_or_does_not_belong_together_is_named(tmp_path: Path) ->
     whole, other = written(tmp_path / "a", TALKS), tmp_path / "b"
     for old, new, message in (
         ("Yes &amp; no. </seg>\n", "Yes &amp;", "line 7: segment 2"),
+        (" Thank you. </seg>", "", "line 6: segment 1"),
         ("</doc>\n<doc", "<doc", 'line 4: <doc docid="767"'),
         ("<mteval>\n", "", "line 12: </mteval>"),
         ('<seg id="3"> Hello', "Hello", "line 10: </seg>"),
