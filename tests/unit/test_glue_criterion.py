@@ -1,17 +1,21 @@
-"""--criterion sentence_prediction_metrics: the stock loss, and metrics of the validation set however it is cut."""
+"""--criterion sentence_prediction_metrics: the stock loss; GLUE's metrics against their definitions, however the set is
+cut."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from fairseq.criterions.sentence_prediction import SentencePredictionConfig, SentencePredictionCriterion
-from fairseq.data import Dictionary
 from fairseq.logging import metrics
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from small_models import dictionary
 from torch import nn
 
 from embinit_fairseq.criterions import sentence_prediction_metrics as glue_metrics
@@ -22,6 +26,7 @@ from embinit_fairseq.criterions.sentence_prediction_metrics import (
 from embinit_fairseq.errors import DataError, OptionError
 
 SIZE = 23  # divisible by none of the batch sizes below
+HEAD = "sentence_classification_head"
 
 
 class Model(nn.Module):
@@ -29,192 +34,134 @@ class Model(nn.Module):
 
     def __init__(self, classes):
         super().__init__()
-        self.args = SimpleNamespace()
-        self.classification_heads = nn.ModuleDict({"sentence_classification_head": nn.Linear(4, classes)})
+        self.args, self.classification_heads = SimpleNamespace(), nn.ModuleDict({HEAD: nn.Linear(4, classes)})
 
-    def forward(self, features, features_only, classification_head_name):
-        return self.classification_heads[classification_head_name](features), {}
+    def forward(self, features, **_):
+        return self.classification_heads[HEAD](features), {}
 
     def get_targets(self, sample, net_output):
         return sample["target"]
 
 
 def task_with(classes, labels="01234", **sizes):
-    dictionary = Dictionary()
+    names = dictionary(0)
     for label in labels[: max(classes, 2)]:
-        dictionary.add_symbol(label)
-    sizes = sizes or {"train": 1000, "valid": SIZE}
-    return SimpleNamespace(
-        cfg=SimpleNamespace(num_classes=classes, data="pairs/bin"),
-        label_dictionary=dictionary,
-        target_dictionary=dictionary,
-        datasets={name: range(size) for name, size in sizes.items()},
-    )
+        names.add_symbol(label)
+    datasets = {name: range(size) for name, size in {"train": 1000, "valid": SIZE, **sizes}.items()}
+    cfg = SimpleNamespace(num_classes=classes, data="pairs/bin")
+    return SimpleNamespace(cfg=cfg, label_dictionary=names, target_dictionary=names, datasets=datasets)
 
 
-def criterion_with(task, checkpoint=("loss", False), **options):
+def criterion_with(task, best="loss", maximise=False, **options):
     """The criterion as fairseq builds it: its configuration hangs in that of the training."""
-    best, maximise = checkpoint
     root = {
-        "criterion": SentencePredictionMetricsConfig(**options),
+        "criterion": SentencePredictionMetricsConfig(regression_target=task.cfg.num_classes == 1, **options),
         "checkpoint": {"best_checkpoint_metric": best, "maximize_best_checkpoint_metric": maximise},
         "dataset": {"train_subset": "train", "valid_subset": "valid"},
     }
-    return SentencePredictionMetrics(OmegaConf.create(root).criterion, task)
+    return SentencePredictionMetrics(OmegaConf.create(root).criterion, task).eval()
 
 
-def samples_of(features, targets, batch_size, order=None):
-    order = np.arange(len(targets)) if order is None else order
-    for start in range(0, len(order), batch_size):
-        ids = torch.from_numpy(order[start : start + batch_size].copy())
+def samples_of(features, targets, batch_size):
+    for ids in torch.from_numpy(np.random.default_rng(0).permutation(len(targets))).split(batch_size):
         yield {"id": ids, "net_input": {"features": features[ids]}, "target": targets[ids], "ntokens": 3 * len(ids)}
 
 
+@torch.no_grad()
 def validate(criterion, model, samples):
     """What fairseq's trainer does: one reduce_metrics per batch, inside an aggregator of the whole set."""
-    model.eval()
-    criterion.eval()
     with metrics.aggregate(new_root=True) as whole:
         for sample in samples:
-            with metrics.aggregate("valid"), torch.no_grad():
+            with metrics.aggregate("valid"):
                 criterion.reduce_metrics([criterion(model, sample)[2]])
     return whole.get_smoothed_values()
 
 
-@pytest.fixture(autouse=True)
-def fresh_meters():
-    metrics.reset()
-    yield
-    metrics.reset()
-
-
-@pytest.fixture
-def problem():
-    """classes (1: regression) -> model, features (SIZE, 4), targets (SIZE,)."""
-
-    def make(classes):
-        generator = torch.Generator().manual_seed(classes)
-        model = Model(classes)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=generator))
-        features = torch.randn(SIZE, 4, generator=generator)
-        if classes == 1:
-            return model, features, (torch.randint(0, 6, (SIZE,), generator=generator) / 5).float()
-        return model, features, torch.randint(0, classes, (SIZE,), generator=generator)
-
-    return make
+def problem(classes):
+    """Model, features (SIZE, 4), targets (SIZE,); one class: a regression."""
+    torch.manual_seed(4 - classes)
+    model, features = Model(classes), torch.randn(SIZE, 4)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    targets = torch.randint(0, classes, (SIZE,)) if classes > 1 else torch.randint(0, 6, (SIZE,)) / 5
+    return model, features, targets
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, SIZE])
-@pytest.mark.parametrize("classes", [2, 3])
-def test_classification_over_the_whole_set(problem, classes, batch_size):
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_metrics_are_those_of_the_whole_set(classes, batch_size):
     model, features, targets = problem(classes)
-    names = ["accuracy", "mcc"] + (["f1", "acc_and_f1"] if classes == 2 else [])
-    criterion = criterion_with(task_with(classes), glue_metrics=names)
-    order = np.random.default_rng(0).permutation(SIZE)
-    logged = validate(criterion, model, samples_of(features, targets, batch_size, order))
-    with torch.no_grad():
-        answers = model(features, True, "sentence_classification_head")[0].argmax(1)
-    counts = np.zeros((classes, classes))
-    for i, j in zip(targets.tolist(), answers.tolist()):
-        counts[i, j] += 1
-    assert 0 < np.trace(counts) < SIZE
-    functions = (glue_metrics.accuracy, glue_metrics.matthews, glue_metrics.f1, glue_metrics.accuracy_and_f1)
-    for name, function in zip(names, functions):
-        assert logged[name] == pytest.approx(100 * function(counts), abs=0.005 + 1e-9)
-    assert not [name for name in logged if name.startswith("_")]
-
-
-@pytest.mark.parametrize("batch_size", [1, 8, SIZE])
-def test_regression_over_the_whole_set(problem, batch_size):
-    model, features, targets = problem(1)
-    criterion = criterion_with(task_with(1), regression_target=True)
-    order = np.random.default_rng(0).permutation(SIZE)
-    logged = validate(criterion, model, samples_of(features, targets, batch_size, order))
-    with torch.no_grad():
-        answers = model(features, True, "sentence_classification_head")[0].view(-1).numpy()
-    for name in ("pearson", "spearman"):
-        expected = 100 * getattr(glue_metrics, name)(answers, targets.numpy())
-        assert abs(expected) > 1
+    names = ["accuracy", "mcc", *(["f1", "acc_and_f1"] if classes == 2 else [])]
+    criterion = criterion_with(task_with(classes), glue_metrics=names if classes > 1 else None)
+    logged = validate(criterion, model, samples_of(features, targets, batch_size))
+    answers, arguments = model(features)[0].detach(), ()
+    if classes == 1:
+        names, arguments = ["pearson", "spearman"], (answers.view(-1).numpy(), targets.numpy())
+    else:
+        arguments = (np.zeros((classes, classes)),)
+        np.add.at(arguments[0], (targets.numpy(), answers.argmax(1).numpy()), 1)
+    for name in names:
+        expected = 100 * glue_metrics.METRICS[name](*arguments)
+        assert 0.1 < abs(expected) < 99.9
         assert logged[name] == pytest.approx(expected, abs=0.005 + 1e-9)
+    assert not [name for name in logged if name.startswith("_")]
 
 
 @pytest.mark.parametrize("classes", [1, 3])
 @pytest.mark.parametrize("training", [True, False])
-def test_loss_and_gradient_are_the_stock_ones(problem, classes, training):
+def test_loss_and_gradient_are_the_stock_ones(classes, training):
     model, features, targets = problem(classes)
-    model.double()
     task, sample = task_with(classes), next(samples_of(features.double(), targets, SIZE))
-    regression, results = classes == 1, []
-    stock = SentencePredictionCriterion(SentencePredictionConfig(regression_target=regression), task)
-    for criterion in (stock, criterion_with(task, regression_target=regression)):
-        criterion.train(training)
-        model.zero_grad()
-        loss, size, logged = criterion(model, sample)
+    stock, results = SentencePredictionCriterion(SentencePredictionConfig(regression_target=classes == 1), task), []
+    for criterion in (stock, criterion_with(task)):
+        model.double().zero_grad()
+        loss, size, logged = criterion.train(training)(model, sample)
         loss.backward()
-        gradients = [parameter.grad.clone() for parameter in model.parameters()]
-        results.append((loss.item(), size, logged["loss"].item(), *gradients))
-        if training:
-            assert ("ncorrect" in logged) is not regression
-            assert not [key for key in logged if key.startswith("_")]
-    for one, other in zip(*results):
-        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+        results.append([loss, size, logged["loss"], *(parameter.grad.clone() for parameter in model.parameters())])
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert ("ncorrect" in logged) is (training and classes > 1)
+    assert training is not any(key.startswith("_") for key in logged)
 
 
-def test_workers_add_up_and_an_idle_one_counts_nothing(problem):
+@pytest.mark.parametrize("classes", [1, 3])
+def test_workers_add_up_and_an_idle_one_counts_nothing(classes):
     """fairseq sums each logging output over the workers; one that ran out of batches sends zeros of the same shape."""
-    for classes, options in ((3, {"glue_metrics": ["mcc"]}), (1, {"regression_target": True})):
-        model, features, targets = problem(classes)
-        criterion = criterion_with(task_with(classes), **options).eval()
-        assert criterion.logging_outputs_can_be_summed()
-        alone = validate(criterion, model, samples_of(features, targets, 4))
-        outputs = [criterion(model, sample)[2] for sample in samples_of(features, targets, 4)]
-        idle = {key: torch.zeros_like(v) if torch.is_tensor(v) else 0 for key, v in outputs[0].items()}
-        pairs = list(zip(outputs[0::2], [*outputs[1::2], *[idle] * (len(outputs) % 2)]))
-        with metrics.aggregate(new_root=True) as together:
-            for pair in pairs:
-                criterion.reduce_metrics([{key: sum(log[key] for log in pair) for key in pair[0]}])
-        for name in criterion.glue_metrics:
-            assert together.get_smoothed_values()[name] == alone[name]
+    model, features, targets = problem(classes)
+    criterion = criterion_with(task_with(classes))
+    assert criterion.logging_outputs_can_be_summed()
+    alone = validate(criterion, model, samples_of(features, targets, 5))
+    outputs = [criterion(model, sample)[2] for sample in samples_of(features, targets, 5)]
+    idle = {key: 0 * value for key, value in outputs[0].items()}
+    with metrics.aggregate(new_root=True) as together:
+        for pair in itertools.zip_longest(outputs[0::2], outputs[1::2], fillvalue=idle):
+            criterion.reduce_metrics([{key: sum(log[key] for log in pair) for key in pair[0]}])
+    for name in criterion.glue_metrics:
+        assert together.get_smoothed_values()[name] == alone[name]
 
 
-def test_f1_is_that_of_the_positive_label_wherever_it_stands(problem):
+def test_f1_is_that_of_the_positive_label_wherever_it_stands():
     """fairseq-preprocess puts the more frequent label first: in MRPC that is "1"."""
     model, features, targets = problem(2)
-    logged = {}
+    answers, others = model(features)[0].argmax(1), set()
     for labels, positive in itertools.product(("01", "10"), "01"):
-        task = task_with(2, labels)
-        criterion = criterion_with(task, glue_metrics=["f1", "mcc", "accuracy"], positive_label=positive)
-        logged[labels, positive] = validate(criterion, model, samples_of(features, targets, 5))
-    with torch.no_grad():
-        answers = model(features, True, "sentence_classification_head")[0].argmax(1)
-    for (labels, positive), values in logged.items():
-        place = labels.index(positive)
+        options = {} if positive == "1" else {"positive_label": positive}
+        criterion = criterion_with(task_with(2, labels), glue_metrics=["f1", "mcc", "accuracy"], **options)
+        values, place = validate(criterion, model, samples_of(features, targets, 5)), labels.index(positive)
         hits = int(((answers == place) & (targets == place)).sum())
         expected = 2 * hits / int((answers == place).sum() + (targets == place).sum())
         assert values["f1"] == pytest.approx(100 * expected, abs=0.006)
-    assert logged["01", "1"]["f1"] != logged["01", "0"]["f1"]
-    assert len({(values["mcc"], values["accuracy"]) for values in logged.values()}) == 1
+        others.add((values["mcc"], values["accuracy"]))
+    assert len(others) == 1
 
 
-def test_undefined_is_logged_as_zero(problem):
+def test_what_is_kept_between_validations_is_bounded_and_survives_a_checkpoint():
     model, features, targets = problem(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    criterion = criterion_with(task_with(1), regression_target=True)
-    logged = validate(criterion, model, samples_of(features, targets, 5))
-    assert logged["pearson"] == logged["spearman"] == 0.0
-
-
-def test_what_is_kept_between_validations_is_bounded_and_survives_a_checkpoint(problem):
-    model, features, targets = problem(1)
-    sizes = {"train": 1000, "valid": SIZE, "valid1": SIZE + 10}
-    criterion = criterion_with(task_with(1, **sizes), regression_target=True)
+    constant = Model(1).requires_grad_(False)
+    constant.classification_heads[HEAD].weight.zero_()
+    criterion = criterion_with(task_with(1, valid1=SIZE + 10))
+    assert validate(criterion, constant, samples_of(features, targets, 6))["pearson"] == 0.0  # undefined
     first = validate(criterion, model, samples_of(features, targets, 6))
-    for _ in range(3):
-        assert validate(criterion, model, samples_of(features, targets, 6)) == first
+    assert validate(criterion, model, samples_of(features, targets, 6)) == first
     state = metrics.state_dict()
     kept = [meter["sum"] for _, key, _, meter in state["valid"] if key.startswith("_")]
     assert [each.shape for each in kept] == [(3, SIZE + 10)] * 2
@@ -226,25 +173,112 @@ def test_what_is_kept_between_validations_is_bounded_and_survives_a_checkpoint(p
     ("classes", "options", "message"),
     [
         (2, {"glue_metrics": ["pearson"]}, "--regression-target"),
-        (1, {"glue_metrics": ["mcc"], "regression_target": True}, "drop --regression-target"),
+        (1, {"glue_metrics": ["mcc"]}, "drop --regression-target"),
         (2, {"glue_metrics": ["mmc"]}, "--glue-metrics mmc.*accuracy, mcc"),
         (3, {"glue_metrics": ["mcc", "f1"]}, "--num-classes 3.*mcc"),
-        (2, {"regression_target": True}, "--num-classes 2.*--regression-target"),
         (2, {"glue_metrics": ["f1"], "positive_label": "yes"}, "--positive-label yes.*0, 1"),
-        (2, {"checkpoint": ("mcc", True)}, "--glue-metrics accuracy"),
-        (2, {"checkpoint": ("accuracy", False)}, "--maximize-best-checkpoint-metric"),
+        (2, {"best": "mcc", "maximise": True}, "--glue-metrics accuracy"),
+        (2, {"best": "accuracy"}, "--maximize-best-checkpoint-metric"),
     ],
     ids=str,
 )
 def test_bad_options_are_named(classes, options, message):
     with pytest.raises(OptionError, match=message):
         criterion_with(task_with(classes), **options)
+    with pytest.raises(OptionError, match=r"--num-classes 2.*--regression-target"):
+        SentencePredictionMetrics(SentencePredictionMetricsConfig(regression_target=True), task_with(2))
 
 
-@pytest.mark.parametrize(("regression", "files"), [(False, "SPLIT.bin and SPLIT.idx"), (True, "SPLIT.label, a number")])
-def test_a_split_without_labels(regression, files):
-    criterion = criterion_with(task_with(1 if regression else 2), regression_target=regression)
-    (sample,) = samples_of(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), 2)
-    del sample["target"]
+@pytest.mark.parametrize(("classes", "files"), [(2, "SPLIT.bin and SPLIT.idx"), (1, "SPLIT.label, a number")])
+def test_a_split_without_labels(classes, files):
     with pytest.raises(DataError, match=f"pairs/bin/label has no labels for this split: expected {files}"):
-        criterion(Model(2), sample)
+        criterion_with(task_with(classes))(Model(2), {})
+
+
+# ---- The metrics, written out for one example after the other --------------------------------------------------------
+
+
+def counts_of(true, predicted, classes):
+    counts = np.zeros((classes, classes))
+    for i, j in zip(true, predicted):
+        counts[i, j] += 1
+    return counts
+
+
+def plain_covariance(a, b):
+    """Sum over the columns of the covariances of two lists of vectors."""
+    n, total = len(a), 0.0
+    for one, other in zip(zip(*a), zip(*b)):
+        total += sum((x - sum(one) / n) * (y - sum(other) / n) for x, y in zip(one, other))
+    return total
+
+
+def plain_pearson(x, y):
+    x, y = [[value] for value in x], [[value] for value in y]
+    return plain_covariance(x, y) / math.sqrt(plain_covariance(x, x) * plain_covariance(y, y))
+
+
+def plain_ranks(values):
+    return [sum(other < value for other in values) + (values.count(value) + 1) / 2 for value in values]
+
+
+labels = st.integers(2, 5).flatmap(
+    lambda classes: st.tuples(
+        st.just(classes), st.lists(st.tuples(*[st.integers(0, classes - 1)] * 2), min_size=1, max_size=40)
+    )
+)
+
+
+@given(labels)
+@settings(deadline=None)
+def test_classifications_by_their_definitions(drawn):
+    """Matthews' correlation is that of class indicators for any number of classes (Gorodkin 2004, eq. 4)."""
+    classes, pairs = drawn
+    true, predicted = zip(*pairs)
+    counts = counts_of(true, predicted, classes)
+    x, y = ([[float(label == k) for k in range(classes)] for label in side] for side in (true, predicted))
+    spread = plain_covariance(x, x) * plain_covariance(y, y)
+    expected = plain_covariance(x, y) / math.sqrt(spread) if len(set(true)) > 1 and len(set(predicted)) > 1 else 0.0
+    assert glue_metrics.matthews(counts) == pytest.approx(expected, abs=1e-9)
+    accuracy = sum(t == p for t, p in pairs) / len(pairs)
+    assert glue_metrics.accuracy(counts) == pytest.approx(accuracy)
+    if classes == 2:
+        both, either = pairs.count((1, 1)), sum(true) + sum(predicted)
+        f1 = 2 * both / either if either else 0.0
+        assert glue_metrics.f1(counts) == pytest.approx(f1)
+        assert glue_metrics.accuracy_and_f1(counts) == pytest.approx((f1 + accuracy) / 2)
+
+
+#: few distinct values: ties are frequent
+numbers = st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=2, max_size=30).filter(
+    lambda pairs: all(len(set(side)) > 1 for side in zip(*pairs))
+)
+
+
+@given(numbers, st.sampled_from([(1.0, 0.0), (1.0, 1e6), (1e-200, 0.0), (1e200, 0.0), (-1e-3, 7.0)]))
+@settings(deadline=None)
+def test_correlations_with_ties_and_of_values_far_from_zero_or_tiny(pairs, line):
+    x, y = map(list, zip(*pairs))
+    pearson, spearman = plain_pearson(x, y), plain_pearson(plain_ranks(x), plain_ranks(y))
+    assert glue_metrics.average_ranks(np.array(x)).tolist() == plain_ranks(x)
+    assert glue_metrics.spearman(x, y) == pytest.approx(spearman, abs=1e-12)
+    assert glue_metrics.pearson_and_spearman(x, y) == pytest.approx((pearson + spearman) / 2, abs=1e-12)
+    moved = np.array(x) * line[0] + line[1]
+    assert glue_metrics.pearson(moved, y) == pytest.approx(math.copysign(1, line[0]) * pearson, abs=1e-9)
+
+
+def test_what_is_undefined():
+    assert math.isnan(glue_metrics.accuracy(np.zeros((2, 2))))
+    assert math.isnan(glue_metrics.pearson([1.0], [2.0]))
+    # 0.1 + 0.1 + 0.1 != 0.3: the mean of a constant need not be that constant
+    for x in ([0.1, 0.1, 0.1], [1.0, math.nan, 2.0], [1.0, math.inf, 2.0]):
+        for pair in ((x, [1.0, 2.0, 3.0]), ([1.0, 2.0, 3.0], x)):
+            assert math.isnan(glue_metrics.pearson(*pair))
+            assert math.isnan(glue_metrics.spearman(*pair)) is (math.inf not in x)
+
+
+def test_examples_that_were_validated_twice_or_never():
+    """Predictions and targets are sums over the times an example was seen: twice, once, never, once."""
+    seen = torch.tensor([(2.0, 2.0, 0.0, 4.0), (0.0, 3.0, 0.0, 2.0), (2, 1, 0, 1)], dtype=torch.float64)
+    expected = round(100 * plain_pearson([1.0, 2.0, 4.0], [0.0, 3.0, 2.0]), 2)
+    assert glue_metrics.percentage("pearson", {"_pearson": SimpleNamespace(sum=seen)}) == expected
