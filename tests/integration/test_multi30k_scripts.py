@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -107,7 +108,7 @@ def test_a_training_goes_on_and_its_scores_are_forgotten(experiment: Path, run: 
     assert "another dictionary" in other
     assert "--tgtdict" in other
     assert record(copy) == first
-    options = [flag.replace("'", "") for flag in first["command"].split("--cpu ")[1].split(" --save-dir")[0].split()]
+    options = shlex.split(first["command"].split("--cpu ")[1].split(" --save-dir")[0])
     how = {"DATA": data, "RUN": copy, "DIM": 16, "HEADS": 2}
     (data / "options").write_text("--dropout 0.3\n")  # of the corpus
     assert "--dropout was 0.1, is 0.3" in refused("multi30k/train.sh", *options, "--max-epoch", 2, **how)
