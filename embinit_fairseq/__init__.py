@@ -1,7 +1,10 @@
 """Start transformers better: embedding initialisation, TUPE, Duo and vocabulary expansion for fairseq.
 
-`--user-dir embinit_fairseq` (or `import embinit_fairseq`) registers everything below with fairseq.
+`--user-dir embinit_fairseq` (or `import embinit_fairseq`) registers everything below with fairseq. Without fairseq:
+`load_vectors`, `embedding_matrix` and `init_embedding_` of `embinit_fairseq.embeddings`.
 """
+
+from typing import TYPE_CHECKING
 
 if __name__ != "embinit_fairseq":
     raise ImportError(f"--user-dir must be a folder called embinit_fairseq, not {__name__}: name a link likewise")
@@ -9,6 +12,10 @@ if __name__ != "embinit_fairseq":
 from embinit_fairseq.registration import register_with_fairseq
 from embinit_fairseq.version import VERSION
 
+if TYPE_CHECKING:
+    from embinit_fairseq.embeddings import embedding_matrix, init_embedding_, load_vectors
+
+__all__ = ["embedding_matrix", "init_embedding_", "load_vectors"]
 __version__ = VERSION
 
 #: Importing one of these registers what it defines.
@@ -28,3 +35,12 @@ REGISTERING = [
 ]
 
 register_with_fairseq(REGISTERING)
+
+
+def __getattr__(name: str):
+    """The functions above, imported when they are asked for: numpy and the readers take longer than the rest."""
+    if name in __all__:
+        from embinit_fairseq import embeddings
+
+        return getattr(embeddings, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

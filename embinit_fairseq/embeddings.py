@@ -1,0 +1,273 @@
+"""From Python, without fairseq: read vectors, make an embedding matrix, fill an `nn.Embedding` (only this needs torch).
+
+    import embinit_fairseq as ei
+
+    vectors = ei.load_vectors("glove.6B.300d.txt", words=["cat", "dog"])
+    matrix, report = ei.embedding_matrix(symbols, "glove.6B.300d.txt", "pretrained_xavier", pad=0)
+    ei.init_embedding_(model.get_input_embeddings(), tokenizer, "glove.6B.300d.txt")   # a Hugging Face model
+
+The numbers are those of `--embed-init` with the same seed and the same symbols in the same rows (slot `encoder`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from embinit_fairseq.errors import CoverageError, DimensionError, OptionError
+from embinit_fairseq.init.alignment import RULES, Reading, read_sources
+from embinit_fairseq.init.draws import OOV_CHOICES, Draws, TargetStd, parse_std
+from embinit_fairseq.init.report import describe
+from embinit_fairseq.init.strategies import STRATEGIES, Strategy, build
+from embinit_fairseq.vectors.open import open_sources, open_vectors, parse_source
+from embinit_fairseq.vectors.table import Wanted
+from embinit_fairseq.vectors.writers import write_npz, write_text
+from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
+
+#: by what a tokenizer or a fairseq Dictionary calls its special symbols
+_ROLES = ("bos", "cls", "pad", "eos", "sep", "unk", "mask")
+
+
+@dataclass
+class Vectors:
+    """words: V, in the order of the source; matrix: (V, D) float32."""
+
+    words: list[str]
+    matrix: np.ndarray
+
+    def __post_init__(self) -> None:
+        self._rows = {word: row for row, word in reversed(list(enumerate(self.words)))}
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._rows
+
+    def __getitem__(self, word: str) -> np.ndarray:
+        """(D,) the vector of a word. Raises KeyError."""
+        return self.matrix[self._rows[word]]
+
+    def most_similar(self, query: str | np.ndarray, count: int = 10) -> list[tuple[str, float]]:
+        """The words with the largest cosine to a word (itself left out) or to a vector (D,), and the cosines.
+
+        Raises KeyError for a word that has no vector.
+        """
+        vector = self[query] if isinstance(query, str) else np.asarray(query)
+        lengths = np.linalg.norm(self.matrix, axis=1) * np.linalg.norm(vector)
+        cosines = self.matrix @ vector.astype(np.float32) / np.where(lengths > 0, lengths, np.inf)
+        if isinstance(query, str):
+            cosines[self._rows[query]] = -np.inf
+        count = min(count, len(self) - isinstance(query, str))
+        nearest = np.argsort(-cosines, kind="stable")[:count]
+        return [(self.words[row], float(cosines[row])) for row in nearest]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write them: `.npz`, text in word2vec's format if the name ends in `.vec`, else GloVe's; `.gz` compresses.
+
+        Raises VectorFileError for what cannot be written there, OutputError for the place.
+        """
+        name = os.fspath(path)
+        if name.endswith(".npz"):
+            write_npz(path, self.words, self.matrix)
+        else:
+            write_text(path, self.words, self.matrix, header=name.removesuffix(".gz").endswith(".vec"))
+
+
+class EmbeddingMatrix(NamedTuple):
+    """matrix: (N, D) float32. report: what was found and what it looks like, as in `embed_init.json`."""
+
+    matrix: np.ndarray
+    report: dict[str, Any]
+
+
+def load_vectors(
+    path: str | os.PathLike[str], words: Collection[str] | None = None, format: str | None = None
+) -> Vectors:
+    """Read vectors in any format that `--embed-init-path` takes.
+
+    words: only these spellings (None: all). format: None to recognise it. Raises VectorFileError, OptionError.
+    """
+    table = open_vectors(path, format).read(None if words is None else Wanted.words(words))
+    return Vectors(table.words, table.matrix)
+
+
+def embedding_matrix(
+    symbols: Any,
+    source: str | os.PathLike[str] | None = None,
+    strategy: str = "pretrained_xavier",
+    dim: int | None = None,
+    pad: int | str | None = None,
+    oov: str = "xavier",
+    seed: int = 1,
+    std: float | str | None = None,
+    match: Collection[str] = RULES,
+    slot: str = "encoder",
+) -> EmbeddingMatrix:
+    """The table that `--embed-init strategy` would give a model with these symbols.
+
+    Args:
+        symbols: of the rows, in their order: a list, a mapping of symbols to rows, the path of a fairseq dict.txt, a
+            fairseq Dictionary, or a Hugging Face tokenizer.
+        source: vectors, or several as in `--embed-init-path` (`concat:A,B`); None for strategies that draw everything.
+        strategy: one of `init.strategies.STRATEGIES`.
+        dim: D; by default that of the source.
+        pad: row or symbol of the padding, which is zero; by default what symbols say.
+        oov: what rows without a vector start as (`--embed-init-oov`).
+        seed, std, match, slot: as the options of the flag, slot as the name of the table in a model.
+
+    Raises:
+        OptionError, VectorFileError, DimensionError, CoverageError: as the flag does.
+    """
+    chosen = _strategy(strategy, source, std, oov, match)
+    vocabulary = _vocabulary(symbols, pad)
+    reading = _read(vocabulary, source, dim, oov, match, chosen) if chosen.needs_source else None
+    if reading is not None:
+        dim = reading.source.vectors.shape[1]
+    if dim is None:
+        raise OptionError(f"dim is needed: {strategy} takes no vectors that say it")
+    target = parse_std(None if std is None else str(std)) if chosen.scaled else TargetStd()
+    draws = Draws(len(vocabulary), dim, seed, slot, target)
+    table = build(chosen.rule, reading.source if reading else None, draws, vocabulary.pad_row)
+    return EmbeddingMatrix(table, _report(strategy, oov, seed, target, vocabulary, table, reading))
+
+
+def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str = "pretrained_xavier", **options: Any):
+    """Fill a `torch.nn.Embedding` in place, so that what shares its weight stays tied. Returns the report.
+
+    symbols and options: as for `embedding_matrix`; dim and the row of the padding are the module's. Rows beyond the
+    symbols (Hugging Face rounds sizes up) keep what they have.
+
+    Raises:
+        DimensionError: there are more symbols than rows, or the vectors have another dimension.
+    """
+    import torch
+
+    if not isinstance(module, torch.nn.Embedding):
+        raise OptionError(f"a torch.nn.Embedding is needed, this is a {type(module).__name__}")
+    options.setdefault("pad", module.padding_idx)
+    matrix, report = embedding_matrix(symbols, source, strategy, dim=module.embedding_dim, **options)
+    if len(matrix) > module.num_embeddings:
+        raise DimensionError(
+            f"{len(matrix)} symbols for an embedding of {module.num_embeddings} rows: is this the tokenizer of this "
+            "model? (model.resize_token_embeddings makes more rows)"
+        )
+    with torch.no_grad():
+        weight = module.weight
+        weight[: len(matrix)] = torch.from_numpy(matrix).to(device=weight.device, dtype=weight.dtype)
+    return report
+
+
+def _strategy(name: str, source: Any, std: Any, oov: str, match: Collection[str]) -> Strategy:
+    """The strategy with that name; OptionError for what it cannot be told."""
+    if name not in STRATEGIES:
+        raise OptionError(f"strategy {name!r}: no such strategy; there are: {', '.join(STRATEGIES)}")
+    chosen = STRATEGIES[name]
+    if chosen.needs_source and source is None:
+        raise OptionError(f"strategy {name!r} needs vectors: give a source")
+    if std is not None and not chosen.scaled:
+        raise OptionError(f"std {std}: {name} keeps the sigma it has; take xavier or pretrained_xavier")
+    if oov not in OOV_CHOICES:
+        raise OptionError(f"oov {oov!r}: choose from {', '.join(OOV_CHOICES)}")
+    unknown = set(match) - set(RULES)
+    if unknown:
+        raise OptionError(f"match {sorted(unknown)}: choose from {', '.join(RULES)}")
+    return chosen
+
+
+def _read(
+    vocabulary: Vocabulary, source: Any, dim: int | None, oov: str, match: Collection[str], strategy: Strategy
+) -> Reading:
+    spec = parse_source(os.fspath(source))
+    compose = strategy.fills and oov == "subword"
+    reading = read_sources(open_sources(spec, dim), spec, vocabulary, tuple(match), oov=oov, compose=compose)
+    if not reading.coverage["found"]:
+        example = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:5]]
+        raise CoverageError(
+            f"{spec.text}: none of the symbols has a vector there; they are like {example}: another language or "
+            "segmentation, or match too narrow?"
+        )
+    return reading
+
+
+def _report(
+    strategy: str,
+    oov: str,
+    seed: int,
+    std: TargetStd,
+    vocabulary: Vocabulary,
+    table: np.ndarray,
+    reading: Reading | None,
+) -> dict[str, Any]:
+    report: dict[str, Any] = {"strategy": strategy, "seed": seed, "std": std.label, "rows": len(vocabulary)}
+    report |= {"dim": table.shape[1], "pad": vocabulary.pad_row, "after": describe(table)}
+    if reading is not None:
+        report |= {
+            "source": reading.spec.text,
+            "oov": oov,
+            "rows_by_rule": reading.rows_by_rule(),
+            "matched": describe(table[reading.matched]),
+            "found": int(reading.coverage["found"]),
+            "coverage_types": reading.coverage["coverage_types"],
+        }
+    return report
+
+
+def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
+    """What rows stand for, from whatever says it."""
+    if isinstance(symbols, (str, os.PathLike)):
+        vocabulary = read_dictionary(os.fspath(symbols), "symbols", OptionError)
+    elif hasattr(symbols, "get_vocab"):
+        vocabulary = _of_tokenizer(symbols)
+    elif hasattr(symbols, "symbols") and hasattr(symbols, "count"):
+        vocabulary = _of_dictionary(symbols)
+    else:
+        names = _by_row(symbols) if isinstance(symbols, Mapping) else list(symbols)
+        vocabulary = Vocabulary(names, np.ones(len(names), dtype=np.int64))
+    if not len(vocabulary):
+        raise OptionError("symbols: there is none")
+    return vocabulary if pad is None else _with_pad(vocabulary, pad)
+
+
+def _with_pad(vocabulary: Vocabulary, pad: int | str) -> Vocabulary:
+    row = list(vocabulary.symbols).index(pad) if isinstance(pad, str) and pad in vocabulary.symbols else pad
+    if not isinstance(row, int) or not 0 <= row < len(vocabulary):
+        raise OptionError(f"pad {pad!r}: neither one of the symbols nor one of the {len(vocabulary)} rows")
+    roles = {at: role for at, role in vocabulary.roles.items() if role != "pad"}
+    return Vocabulary(vocabulary.symbols, vocabulary.counts, {**roles, row: "pad"})
+
+
+def _by_row(rows: Mapping[str, int]) -> list[str]:
+    """Symbols in the order of their rows; rows that no symbol has are named by their number, as no text is."""
+    size = max(rows.values(), default=-1) + 1
+    names = [f"madeupword{row:04d}" for row in range(size)]
+    for symbol, row in rows.items():
+        names[row] = symbol
+    return names
+
+
+def _of_dictionary(dictionary: Any) -> Vocabulary:
+    roles = {row: "extra" for row in range(getattr(dictionary, "nspecial", 0))}
+    for role in ("bos", "pad", "eos", "unk"):
+        row = getattr(dictionary, f"{role}_index", None)
+        if row is not None:
+            roles[row] = role
+    if "<mask>" in dictionary.symbols:
+        roles[dictionary.symbols.index("<mask>")] = "mask"
+    return Vocabulary(list(dictionary.symbols), dictionary.count, roles)
+
+
+def _of_tokenizer(tokenizer: Any) -> Vocabulary:
+    """A Hugging Face tokenizer's: its special tokens are no words."""
+    names = _by_row(tokenizer.get_vocab())
+    roles: dict[int, str] = dict.fromkeys(getattr(tokenizer, "all_special_ids", ()), "extra")
+    for name in _ROLES:
+        row = getattr(tokenizer, f"{name}_token_id", None)
+        if row is not None:
+            role = {"cls": "bos", "sep": "eos"}.get(name, name)
+            roles[row] = role if roles.get(row, "extra") == "extra" else roles[row]
+    return Vocabulary(names, np.ones(len(names), dtype=np.int64), roles)
