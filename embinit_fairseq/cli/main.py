@@ -27,6 +27,8 @@ COMMANDS = {
     "doctor": "is this installation complete and working?",
     "stats": "coverage and distribution of vectors for a dictionary",
     "analogy": "the word-analogy task, with Kim's Table 4",
+    "neighbors": "the words nearest to a word",
+    "save-vectors": "vectors of any format, or a checkpoint's, as text or .npz",
     "plot": "pictures of trained models, trainings and vectors",
     "run": "start or continue a training, with a record of it: embinit run DIR -- fairseq-train DATA ...",
     "grid": "run a list of trainings, several at a time, and go on where a call was stopped",

@@ -1,0 +1,35 @@
+"""The words that are nearest to a word, by the cosine of their vectors: of a file of vectors, or of the embeddings of a
+trained model."""
+
+from __future__ import annotations
+
+import argparse
+
+from embinit_fairseq.cli.vector_options import add_vector_options, print_json, read_vectors
+from embinit_fairseq.embeddings import Vectors
+from embinit_fairseq.errors import OptionError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("words", nargs="+", metavar="WORD")
+    add_vector_options(parser)
+    parser.add_argument("--count", type=int, default=10, metavar="K", help="neighbours of each (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, look, print."""
+    if args.count < 1:
+        raise OptionError(f"--count {args.count}: give 1 or more")
+    table = read_vectors(args, None)
+    vectors = Vectors(table.words, table.matrix)
+    unknown = [word for word in args.words if word not in vectors]
+    if unknown:
+        raise OptionError(f"{unknown[0]!r} has no vector in --vectors {args.vectors}; look at its spelling and case")
+    found = {word: vectors.most_similar(word, args.count) for word in args.words}
+    if args.json:
+        print_json(found)
+        return 0
+    for word, neighbours in found.items():
+        print(f"{word}: " + ", ".join(f"{other} {cosine:.3f}" for other, cosine in neighbours))
+    return 0

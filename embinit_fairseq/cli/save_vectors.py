@@ -1,0 +1,34 @@
+"""Writes vectors of any format that is read, those of a fairseq checkpoint among them, as text or .npz: for gensim, for
+another training, or to look at."""
+
+from __future__ import annotations
+
+import argparse
+
+from embinit_fairseq.cli.vector_options import add_vector_options, print_json, read_vectors
+from embinit_fairseq.embeddings import Vectors
+from embinit_fairseq.errors import counted
+from embinit_fairseq.vectors.table import Wanted
+from embinit_fairseq.vocab.dictionary import read_dictionary
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_vector_options(parser)
+    parser.add_argument("--dict", metavar="DICT", help="only the words of this dict.txt, spelled as there")
+    parser.add_argument(
+        "--output", required=True, metavar="FILE", help=".npz; .vec: word2vec's text; else GloVe's text; .gz compresses"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, write, say what was written."""
+    wanted = None if args.dict is None else Wanted.words(read_dictionary(args.dict).symbols)
+    table = read_vectors(args, wanted)
+    Vectors(table.words, table.matrix).save(args.output)
+    rows, dim = table.matrix.shape
+    if args.json:
+        print_json({"output": args.output, "rows": rows, "dim": dim, "source": table.origin.path})
+    else:
+        print(f"{args.output}: {counted(rows, 'word')} x {dim}")
+    return 0
