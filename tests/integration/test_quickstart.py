@@ -28,7 +28,7 @@ def test_quickstart_makes_a_table_curves_and_records_and_nothing_twice(tmp_path:
     output = tmp_path / "the output"
     table = (output / "results.md").read_text(encoding="utf-8")
     assert table.strip() in first.stdout
-    assert rows(output / "results.md") == list(STRATEGIES)
+    assert rows(output / "results.md")[:2] == list(STRATEGIES)  # a table of differences follows
     assert "`nrefs:1|case:mixed" in table
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
     ratios = {}
