@@ -157,6 +157,7 @@ def test_rows_end_in_eos_behind_padding_and_are_counted_without_it(name, left):
     assert lengths == tokens.ne(PAD).sum(1).tolist()
     assert (sorted(lengths), batch["ntokens"]) == ([20, 20, 40, 40, 40], 160)
     assert bool((tokens[:, 0] == PAD).any()) == (left and name == "translation")
+    assert torch.equal(batch["target"][0], tokens[0].roll(-1)) == (name == "language_modeling")
     for row in tokens:
         row = row[row.ne(PAD)]
         assert (row[-1] == EOS, (row[:-1] == EOS).any()) == (True, False)
@@ -234,6 +235,7 @@ ESTIMATE = "--updates 3 --tokens-per-update"
         ("--fp16", "--fp16: .*--precision fp16"),
         ("--padding 1", "--padding 1.0: .*0 to 0.9"),
         ("--length 3", "--length 3: .*at least 4"),
+        ("--vocabulary 9", "--vocabulary 9: .*at least 16"),
         ("--updates 3", "--updates and --tokens-per-update"),
         ("--gpus 3", "--gpus, .*add --updates"),
         (f"{ESTIMATE} 3 --scaling 2", "--scaling 2.0"),
@@ -277,6 +279,7 @@ def test_whatever_fails_in_the_process_is_one_line(monkeypatch):
         (AssertionError("embed_dim must be divisible"), "fairseq refuses it .*AssertionError: embed_dim.*--task"),
         (SystemExit(2), "fairseq refuses it"),
         (ImportError("no x"), "no x: .*embinit doctor"),
+        (EmbinitError("--beam 7"), "--beam 7"),
     ):
         monkeypatch.setattr(train, "measure", mock.Mock(side_effect=error))
         answer = process._answer(request("roberta"), None)

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import ARCHITECTURES, PAD, task_of
+from tupe_reference import visible_dropout
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.duo_classifier import DuoClassifierConfig
@@ -20,7 +21,7 @@ ROWS = 12
 
 
 def model_with(num_classes=3, **options):
-    model = ARCHITECTURES["duo_classifier"].build(task_of(ROWS - 4), dropout=0.0, **options)
+    model = ARCHITECTURES["duo_classifier"].build(task_of(ROWS - 4), **{"dropout": 0.0, **options})
     model.register_classification_head("h", num_classes=num_classes)
     return model.double()
 
@@ -83,6 +84,12 @@ def test_neither_padding_nor_neighbours_change_a_sentence_vector(texts, left, ri
     for row, text in enumerate(texts):
         alone = model(torch.tensor([text]))[0][0] if text else torch.zeros(4, dtype=torch.double)
         torch.testing.assert_close(together[row], alone, rtol=1e-12, atol=1e-12)
+
+
+def test_dropout_is_behind_both_sublayers(monkeypatch):
+    visible_dropout(monkeypatch)
+    model, tokens = model_with(dropout=0.5), torch.tensor([[4, 5, 9]])
+    torch.testing.assert_close(model.train()(tokens)[0], 1.5**2 * model.eval()(tokens)[0])
 
 
 def test_parameters_are_those_that_the_paper_counts_and_start_with_xaviers_distribution():
