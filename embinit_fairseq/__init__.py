@@ -13,9 +13,9 @@ from embinit_fairseq.registration import register_with_fairseq
 from embinit_fairseq.version import VERSION
 
 if TYPE_CHECKING:
-    from embinit_fairseq.embeddings import embedding_matrix, init_embedding_, load_vectors
+    from embinit_fairseq.embeddings import Vectors, embedding_matrix, init_embedding_, load_vectors
 
-__all__ = ["embedding_matrix", "init_embedding_", "load_vectors"]
+__all__ = ["Vectors", "embedding_matrix", "init_embedding_", "load_vectors"]
 __version__ = VERSION
 
 #: Importing one of these registers what it defines.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from embinit_fairseq.errors import CoverageError, DimensionError, OptionError
 from embinit_fairseq.init.alignment import RULES, Reading, read_sources
 from embinit_fairseq.init.draws import OOV_CHOICES, Draws, TargetStd, parse_std
 from embinit_fairseq.init.report import describe
-from embinit_fairseq.init.strategies import STRATEGIES, Strategy, build
+from embinit_fairseq.init.strategies import STRATEGIES, Strategy, build, shuffled
 from embinit_fairseq.vectors.open import open_sources, open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import write_npz, write_text
@@ -132,7 +133,8 @@ def embedding_matrix(
         raise OptionError(f"dim is needed: {strategy} takes no vectors that say it")
     target = parse_std(None if std is None else str(std)) if chosen.scaled else TargetStd()
     draws = Draws(len(vocabulary), dim, seed, slot, target)
-    table = build(chosen.rule, reading.source if reading else None, draws, vocabulary.pad_row)
+    rule = partial(shuffled, rescaled=std is not None) if chosen.rule is shuffled else chosen.rule
+    table = build(rule, reading.source if reading else None, draws, vocabulary.pad_row)
     return EmbeddingMatrix(table, _report(strategy, oov, seed, target, vocabulary, table, reading))
 
 

@@ -179,7 +179,7 @@ def recall(cfg: Any, request: InitRequest, slots: Callable[[], dict[str, Slot]])
     refuse_other_dictionary(record, slots, checkpoint)
     if restores_optimizer(checkpoint, request):
         check_optimizer_knows(record, set(record["slots"]), checkpoint)
-    frozen = [slot["freeze"] for slot in record["slots"].values() if slot.get("freeze")]
+    frozen = _still_frozen(record, updates_of(checkpoint))
     for name in left_out(record):  # from now on an optimizer knows it
         record["slots"][name]["in_optimizer"] = True
     store_record(cfg, json.dumps(record))
@@ -189,6 +189,20 @@ def recall(cfg: Any, request: InitRequest, slots: Callable[[], dict[str, Slot]])
             checkpoint,
             " ".join(frozen),
         )
+
+
+def updates_of(checkpoint: str) -> int:
+    """How many updates its training has made; 0 where it does not say."""
+    history = _read(checkpoint).get("optimizer_history")
+    last = history[-1] if isinstance(history, list) and history else None
+    updates = last.get("num_updates") if isinstance(last, dict) else None
+    return updates if isinstance(updates, int) else 0
+
+
+def _still_frozen(record: dict[str, Any], updates: int) -> list[str]:
+    """What the run has frozen after so many updates: not what it froze for fewer."""
+    frozen = [slot["freeze"] for slot in record["slots"].values() if slot.get("freeze")]
+    return [str(freeze) for freeze in parse_freeze(frozen) if freeze.until is None or updates < freeze.until]
 
 
 def read_record(checkpoint: str) -> dict[str, Any] | None:
