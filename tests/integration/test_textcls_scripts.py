@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import VENV
+from recipes import TRAINS, refused, stamps, succeed
+
+from embinit_fairseq.models.duo_classifier import DuoClassifier
 
 pytest.importorskip("sklearn")
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "textcls"
+pytestmark = TRAINS
 WORDS = ["good", "fine", "lovely", "bad", "dull", "awful", "film", "story", "the", "a", "is", "was", "rather", "it"]
 RUN = "v5+v8.softmax.1"
-
-pytestmark = [
-    pytest.mark.end_to_end,
-    pytest.mark.skipif(not (VENV / "bin" / "fairseq-train").is_file(), reason="fairseq is not installed beside pytest"),
-]
-
-
-def bash(script, *arguments, fails=False, **environment):
-    """What the script has said; it must succeed, or fail."""
-    variables = {**os.environ, "VENV": str(VENV), "OMP_NUM_THREADS": "1", "MIN_COUNT": "1", "STOP_WORDS": "none"}
-    variables |= {"SEEDS": "1", "JOBS": "1", **{name: str(value) for name, value in environment.items()}}
-    command = ["bash", str(SCRIPTS / script), *map(str, arguments)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True)
-    assert (done.returncode != 0) == fails, done.stdout + done.stderr
-    return done.stdout + done.stderr
+SMALL = {"MIN_COUNT": "1", "STOP_WORDS": "none", "SEEDS": "1", "JOBS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +34,11 @@ def grid(tmp_path_factory):
         rows[:3, 0], rows[3:6, 0] = 1, -1
         lines = [f"{word} {' '.join(f'{value:.4f}' for value in row)}" for word, row in zip(WORDS, rows)]
         (folder / f"v{dim}.txt").write_text("\n".join(lines) + "\n")
-    arguments = ["--vectors", f"v5={folder}/v5.txt", f"v8={folder}/v8.txt", "--models", "v5+v8", "tfidf_lr"]
-    variables = {"DATA": folder / "toy.tsv", "OUT": folder / "out", "KEEP": "1"}
-    bash("run.sh", *arguments, "--epochs", "6", "--", "--lr", "2e-2", "--batch-size", "32", **variables)
-    return variables, [*arguments, "--epochs", "6", "--", "--lr", "2e-2", "--batch-size", "32"]
+    arguments = f"--vectors|v5={folder}/v5.txt|v8={folder}/v8.txt|--models|v5+v8|tfidf_lr|--epochs|6".split("|")
+    arguments += "-- --lr 2e-2 --batch-size 32".split()
+    variables = {**SMALL, "DATA": folder / "toy.tsv", "OUT": folder / "out", "KEEP": "1"}
+    succeed("textcls/run.sh", *arguments, **variables)
+    return variables, arguments
 
 
 def result(grid, run=RUN):
@@ -62,8 +47,6 @@ def result(grid, run=RUN):
 
 def test_models_are_trained_and_tested(grid):
     """The accuracy is that of the kept checkpoint, text by text from Python; its validation loss is the lowest."""
-    from embinit_fairseq.models.duo_classifier import DuoClassifier
-
     run, data = grid[0]["OUT"] / "runs/textgcn" / RUN, grid[0]["OUT"] / "data/textgcn/seeds/1"
     found, lines = result(grid), {}
     assert found["parameters"]["trained"] == 13 + 13 * 600 + 600 * 2
@@ -87,36 +70,38 @@ def test_models_are_trained_and_tested(grid):
 def test_the_same_call_repeats_only_what_was_stopped(grid):
     variables, arguments = grid
     out, before = variables["OUT"], result(grid)
-    times = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
-    assert bash("run.sh", *arguments, **variables).count("done before") == 2
-    assert {path: path.stat().st_mtime_ns for path in times} == times
+    (bag,) = stamps(out.glob("runs/textgcn/tfidf_lr.1/result.json")).items()
     (out / "runs/textgcn" / RUN / "result.json").unlink()
     (out / f"logs/textgcn/{RUN}.done").unlink()
     log = out / "runs/textgcn" / RUN / "train.log"
     log.write_text(log.read_text()[: log.read_text().index('{"epoch": 3')])  # as if it had been killed there
-    assert f"{RUN}: done\n" in bash("run.sh", *arguments, **{**variables, "KEEP": ""})
+    said = succeed("textcls/run.sh", *arguments, **{**variables, "KEEP": ""})
+    assert f"{RUN}: done\n" in said
+    assert said.count("done before") == 1
+    assert bag[0].stat().st_mtime_ns == bag[1]
     assert all(result(grid)[key] == before[key] for key in ("scores", "best", "init"))
     assert log.read_text().count('"valid_loss"') == 8  # two before, then all six: it has begun anew
     assert not (out / "runs/textgcn" / RUN / "checkpoints/checkpoint_best.pt").exists()
-    said = bash("run.sh", *arguments, "--dropout", "0.3", fails=True, **variables)
-    assert f"failed: {RUN}" in said
+    assert f"failed: {RUN}" in refused("textcls/run.sh", *arguments, "--dropout", "0.3", **variables)
     assert "--dropout" in (out / f"logs/textgcn/{RUN}.log").read_text().splitlines()[-1]
-    refused = bash("run.sh", *arguments, fails=True, **{**variables, "MIN_COUNT": "2"})
-    assert "min_count=1" in refused
-    assert "min_count=2" in refused
+    other = refused("textcls/run.sh", *arguments, **{**variables, "MIN_COUNT": "2"})
+    assert "min_count=1" in other
+    assert "min_count=2" in other
 
 
 def test_data_that_cannot_be_used_are_refused_and_leave_nothing(grid, tmp_path):
-    good, broken, out = grid[0]["DATA"], tmp_path / "broken.tsv", tmp_path / "out"
-    broken.write_text(good.read_text() + "train\tpositive\n")
-    assert f"{broken}, line 322: " in bash("prepare.sh", fails=True, DATA=broken, OUT=out)
-    assert not (out / "corpus").exists()
-    assert "prepare.sh" in bash("train.sh", fails=True, DATA=out, RUN=tmp_path / "run")
-    assert "DATA=typo.tsv" in bash("prepare.sh", fails=True, DATA="typo.tsv", OUT=out)
-    for name, value in (("CLEAN", "other"), ("PROTOCOL", "other"), ("MIN_COUNT", "0"), ("STOP_WORDS", "elsewhere")):
-        assert value in bash("prepare.sh", fails=True, DATA=good, OUT=out, **{name: value})
-        assert not (out / "corpus").exists()
-    bash("prepare.sh", DATA=good, OUT=out, PROTOCOL="inductive", SEEDS="2")
-    bash("prepare.sh", DATA=good, OUT=out, PROTOCOL="inductive", SEEDS="2 3")
-    drawn = [(out / f"seeds/{seed}/text/valid.input0").read_text() for seed in (2, 3)]
-    assert drawn[0] != drawn[1]
+    broken, good = tmp_path / "broken.tsv", {**SMALL, "DATA": grid[0]["DATA"], "OUT": tmp_path / "out"}
+    broken.write_text(good["DATA"].read_text() + "train\tpositive\n")
+    for name, value, said in (
+        ("DATA", broken, f"{broken}, line 322: "),
+        ("DATA", "typo.tsv", "DATA=typo.tsv"),
+        ("CLEAN", "other", "other"),
+        ("MIN_COUNT", "0", "--min-count 0"),
+        ("STOP_WORDS", "elsewhere", "elsewhere"),
+    ):
+        assert said in refused("textcls/prepare.sh", **{**good, name: value})
+        assert not (tmp_path / "out/corpus").exists()
+    assert "prepare.sh" in refused("textcls/train.sh", DATA=tmp_path, RUN=tmp_path / "run")
+    succeed("textcls/prepare.sh", **{**good, "PROTOCOL": "inductive", "SEEDS": "2 3"})
+    first, second = (tmp_path / f"out/seeds/{seed}/text/valid.input0" for seed in (2, 3))
+    assert first.read_text() != second.read_text()
