@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embinit_fairseq.checkpoints.reading import check_dictionary, load_checkpoint
-from embinit_fairseq.errors import CheckpointError, DataError
-from embinit_fairseq.expand.model import Builder, Texts, import_plugin, task_options, write_dictionaries
+from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.expand.model import Builder, Texts, write_dictionaries
 from embinit_fairseq.expand.request import (
     ExpandRequest,
     NewWord,
     Segmenter,
     check_options,
     cut_words,
-    read_checkpoint,
     read_words,
     segmenter,
 )
+from embinit_fairseq.expand.source import open_model
 from embinit_fairseq.expand.state import (
     Placement,
     averaged_rows,
@@ -43,16 +43,11 @@ from embinit_fairseq.expand.tables import (
     UNKNOWN_LANGUAGES,
     DictionaryTable,
     Fit,
-    check_averages,
-    find_tables,
-    fit_dictionary,
-    has_softmax,
-    languages_of,
     tensors_of,
 )
 from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
 from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
-from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
+from embinit_fairseq.vocab.dictionary import Vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -248,40 +243,25 @@ def expanding(request: ExpandRequest) -> Iterator[tuple[Expansion, Path, dict[st
 def prepare(request: ExpandRequest) -> Expansion:
     """Read and check everything; build the model as it is. Writes nothing."""
     check_options(request)
-    vocabulary = read_dictionary(request.dictionary)
     cut = segmenter(request.bpe_codes, request.sentencepiece_model)
-    import_plugin(request.user_dir)
-    state = read_checkpoint(request.checkpoint)
-    builder = Builder(request.checkpoint, state, languages_of(task_options(state), request.dictionary))
-    fit = fit_dictionary(builder, state["model"], request.dictionary, request.side)
-    text = Path(request.dictionary).read_bytes().decode("utf-8")
-    texts = fit.texts(text)
-    model, task = builder.load(texts, state["model"])
-    symbols = list(fit.dictionary(task).symbols)
-    if symbols[: len(vocabulary)] != list(vocabulary.symbols):
-        raise DataError(f"--dict {request.dictionary}: fairseq reads other symbols from it; remove unusual white space")
-    check_dictionary(state, request.checkpoint, f"--dict {request.dictionary}", dict.fromkeys(fit.sides, symbols))
-    words = read_words(request.words, set(symbols))
-    recipe, pieces = _recipe(request, vocabulary, fit, words, cut)
-    placement = place_words(vocabulary, fit.appended, [word.text for word in words])
-    grown = builder.build(fit.texts(f"{text.rstrip()}\nembinit_fairseq/one_symbol_more 1\n"))
-    tables = find_tables(request.checkpoint, model, grown, state["model"], placement.old_size)
-    shapes = {name: tuple(value.shape) for name, value in [*model.state_dict().items(), *state["model"].items()]}
-    check_averages(request.checkpoint, averages_in(state), tables, shapes)
+    source = open_model(request.checkpoint, request.dictionary, request.side, request.user_dir)
+    words = read_words(request.words, set(source.symbols))
+    recipe, pieces = _recipe(request, source.vocabulary, source.fit, words, cut)
+    placement = place_words(source.vocabulary, source.fit.appended, [word.text for word in words])
     return Expansion(
         request=request,
-        builder=builder,
-        state=state,
-        fit=fit,
-        symbols=symbols,
+        builder=source.builder,
+        state=source.state,
+        fit=source.fit,
+        symbols=source.symbols,
         placement=placement,
         recipe=recipe,
         pieces=pieces,
-        texts=texts,
-        new_texts=fit.texts(new_dictionary(request.dictionary, placement)),
-        model=model,
-        tables=tables,
-        softmax=has_softmax(model, tables, fit.sides),
+        texts=source.texts,
+        new_texts=source.fit.texts(new_dictionary(request.dictionary, placement)),
+        model=source.model,
+        tables=source.tables,
+        softmax=source.softmax,
     )
 
 

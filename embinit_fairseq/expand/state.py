@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -33,6 +33,22 @@ if TYPE_CHECKING:
 # words take the rows of fillers (`madeupword0000`, count 0) first, then lines behind the last; what is appended moves.
 
 AVERAGES = ("all", "words")
+
+
+class RowChange(Protocol):
+    """Which rows a table has afterwards. source: (new N,) the old row of each, -1 for a new one. rows: (k,) the new."""
+
+    @property
+    def old_size(self) -> int: ...
+
+    @property
+    def new_size(self) -> int: ...
+
+    @property
+    def source(self) -> np.ndarray: ...
+
+    @property
+    def rows(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,14 @@ class Placement:
         rows = np.arange(self.old_size)
         rows[self.described :] += self.added
         return rows
+
+    @property
+    def source(self) -> np.ndarray:
+        """(new N,) the old row of every new one, -1 for those of new words."""
+        source = np.full(self.new_size, -1)
+        source[self.moved] = np.arange(self.old_size)
+        source[self.rows] = -1
+        return source
 
     @property
     def kept(self) -> np.ndarray:
@@ -118,7 +142,7 @@ def new_dictionary(path: str, placement: Placement) -> str:
 
 def expand_settings(
     state: dict[str, Any],
-    placement: Placement,
+    placement: RowChange,
     symbols: tuple[Sequence[str], Sequence[str]],
     languages: tuple[str, str] | None,
 ) -> dict[str, Any]:
@@ -139,7 +163,7 @@ def expand_settings(
     return state
 
 
-def _expand_record(text: str, placement: Placement, symbols: tuple[Sequence[str], Sequence[str]]) -> str:
+def _expand_record(text: str, placement: RowChange, symbols: tuple[Sequence[str], Sequence[str]]) -> str:
     """`--embed-init-freeze SLOT:known` asks the record which rows had vectors: not the new ones."""
     try:
         record = parse_json(text, "the record of --embed-init", CheckpointError)
@@ -149,9 +173,7 @@ def _expand_record(text: str, placement: Placement, symbols: tuple[Sequence[str]
     old, new = (symbols_digest(names) for names in symbols)
     for slot in slots:
         if slot.get("dictionary") == old and slot.get("rows") == placement.old_size:
-            known = np.zeros(placement.new_size, dtype=bool)
-            known[placement.moved] = unpack_rows(slot["known_rows"], slot["rows"])
-            known[placement.rows] = False
+            known = unpack_rows(slot["known_rows"], slot["rows"])[placement.source] & (placement.source >= 0)
             slot |= {"dictionary": new, "rows": placement.new_size, "known_rows": pack_rows(known)}
     return json.dumps(record)
 
@@ -176,15 +198,14 @@ _MOST_FROZEN = 4  # tables of embeddings of one model, when it is looked for tho
 Parameters = Sequence[tuple[str, tuple[int, ...]]]
 
 
-def with_rows(old: Tensor, placement: Placement, new: np.ndarray | None = None) -> Tensor:
-    """The tensor (old N, ...) with rows of the new words, (new N, ...); None: zeros."""
+def with_rows(old: Tensor, placement: RowChange, new: np.ndarray | None = None) -> Tensor:
+    """The tensor (old N, ...) with its rows of afterwards, (new N, ...). new: those of new words; None: zeros."""
     import torch
 
-    result = old.new_empty((placement.new_size, *old.shape[1:]))
-    result[: placement.described] = old[: placement.described]
-    result[placement.described + placement.added :] = old[placement.described :]
-    rows = torch.from_numpy(placement.rows)
-    result[rows] = 0 if new is None else torch.from_numpy(np.ascontiguousarray(new)).to(old.dtype)
+    result = old[torch.from_numpy(placement.source).clamp(min=0)]
+    if len(placement.rows):
+        rows = torch.from_numpy(placement.rows)
+        result[rows] = 0 if new is None else torch.from_numpy(np.ascontiguousarray(new)).to(old.dtype)
     return result
 
 
@@ -198,7 +219,7 @@ def averages_in(state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def expand_weights(
     weights: Mapping[str, Any],
     tables: Sequence[DictionaryTable],
-    placement: Placement,
+    placement: RowChange,
     new: Mapping[str, np.ndarray],
 ) -> dict[str, Any]:
     """A state dict with longer tables; what was one tensor stays one. new: name of a table -> rows of the new words.
@@ -221,7 +242,7 @@ def expand_weights(
 
 
 def expand_optimizer(
-    path: str, state: Mapping[str, Any], model: nn.Module, tables: Sequence[DictionaryTable], placement: Placement
+    path: str, state: Mapping[str, Any], model: nn.Module, tables: Sequence[DictionaryTable], placement: RowChange
 ) -> dict[str, Any]:
     """fairseq's `last_optimizer_state` for the longer tables: what has a row a symbol gets rows of zeros.
 
@@ -300,7 +321,7 @@ def _factor(name: str, value: Tensor, shape: tuple[int, ...]) -> str | None:
 
 
 def _moments(
-    path: str, held: Mapping[str, Any], name: str, shape: tuple[int, ...], placement: Placement
+    path: str, held: Mapping[str, Any], name: str, shape: tuple[int, ...], placement: RowChange
 ) -> dict[str, Any]:
     """What is kept for one table."""
     expanded = {}
@@ -316,7 +337,7 @@ def _moments(
 
 
 def _flat(
-    path: str, held: Mapping[str, Any], parameters: Parameters, names: set[str], placement: Placement
+    path: str, held: Mapping[str, Any], parameters: Parameters, names: set[str], placement: RowChange
 ) -> dict[str, Any]:
     """One vector of all parameters, one behind the other."""
     sizes = [int(np.prod(shape)) for _, shape in parameters]
@@ -331,7 +352,7 @@ def _flat(
     return expanded
 
 
-def _longer(value: Tensor, parameters: Parameters, sizes: list[int], names: set[str], placement: Placement) -> Tensor:
+def _longer(value: Tensor, parameters: Parameters, sizes: list[int], names: set[str], placement: RowChange) -> Tensor:
     import torch
 
     *parts, rest = value.split([*sizes, len(value) - sum(sizes)])
