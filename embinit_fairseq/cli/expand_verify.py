@@ -46,7 +46,8 @@ def verify(expansion: Expansion, folder: Path, paths: Sequence[str], quiet: bool
     from embinit_fairseq.expand.evaluation import histogram, read_text
     from embinit_fairseq.plots.histograms import draw_divergences
 
-    text = read_text(expansion, expansion.builder.set_up(expansion.texts), paths)
+    task, size = expansion.builder.set_up(expansion.texts), expansion.placement.new_size
+    text = read_text(expansion.model, expansion.softmax, size, task, paths)
     model, _ = expansion.builder.load(expansion.new_texts, load_checkpoint(folder / "model.pt")["model"])
     recipes = {expansion.recipe.method: expansion.recipe}
     for method in COMPARED:
@@ -120,7 +121,7 @@ def _after(
     placement = expansion.placement
     kept = torch.from_numpy(placement.moved[placement.kept])
     rows = torch.from_numpy(placement.rows)
-    moved = batch.moved(placement, expansion.fit.sides)
+    moved = batch.moved(placement.moved, expansion.fit.sides)
     values = model.state_dict()
     stored = {table.name: values[table.name][rows] for table in expansion.tables}
     for method, recipe in recipes.items():

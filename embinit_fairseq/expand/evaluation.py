@@ -17,13 +17,10 @@ from torch import Tensor
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.expand.state import Placement
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
-
-    from embinit_fairseq.expand.expansion import Expansion
 
 
 # ---- How much a model changes when its softmax gets new words: KL divergence per token (Hewitt 2021) ----------------
@@ -88,12 +85,12 @@ class Batch:
     sides: dict[str, str | None]
     chosen: Tensor | None = None
 
-    def moved(self, placement: Placement, grown: Sequence[str]) -> Batch:
-        """The same tokens in the new dictionary. grown: the sides that have it."""
+    def moved(self, rows: np.ndarray, changed: Sequence[str]) -> Batch:
+        """The same tokens in another dictionary. rows: (N,) the row there of each one. changed: sides that have it."""
         import torch
 
-        rows = torch.from_numpy(placement.moved)
-        inputs = {name: rows[value] if self.sides[name] in grown else value for name, value in self.inputs.items()}
+        new = torch.from_numpy(rows)
+        inputs = {name: new[value] if self.sides[name] in changed else value for name, value in self.inputs.items()}
         return Batch(inputs, self.sides, self.chosen)
 
 
@@ -108,16 +105,16 @@ class Text:
     too_long: int
 
 
-def read_text(expansion: Expansion, task: Any, paths: Sequence[str]) -> Text:
+def read_text(model: nn.Module, softmax: bool, size: int, task: Any, paths: Sequence[str]) -> Text:
     """The text as batches for the model; OptionError for another number of files than it takes, DataError for bad ones.
 
-    New words are unknown to the old model, so that both see `<unk>` for them.
+    softmax: are the words that change outputs? size: symbols of the larger dictionary. task: with the dictionary by
+    which the text is read; what it lacks is `<unk>`.
     """
     from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 
-    model = expansion.model
-    if not expansion.softmax:
-        raise OptionError("--verify: the new words are inputs only, so there is nothing to measure; leave it out")
+    if not softmax:
+        raise OptionError("--verify: these words are inputs only, so there is nothing to measure; leave it out")
     two_sided = isinstance(model, FairseqEncoderDecoderModel)
     if len(paths) != 1 + two_sided:
         wanted = "two files, SOURCE TARGET" if two_sided else "one file"
@@ -134,7 +131,7 @@ def read_text(expansion: Expansion, task: Any, paths: Sequence[str]) -> Text:
         rows = _left_to_right(_pieces(columns[0], _longest(model) - 1), dictionaries[0])
     else:
         rows = _masked(_pieces(columns[0], _longest(model) - 2), dictionaries[0], task)
-    batches = list(_batches(rows, expansion.placement.new_size))
+    batches = list(_batches(rows, size))
     counted = sum(int(_chosen(batch).sum()) for batch in batches)
     if not counted:
         raise DataError(f"--verify {' '.join(paths)}: nothing that the model takes; is the text empty or too long?")

@@ -7,18 +7,15 @@ torch and fairseq are imported when a checkpoint is opened.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.errors import CheckpointError
-from embinit_fairseq.expand.model import Builder, Texts, write_dictionaries
+from embinit_fairseq.expand.model import Builder, Texts
+from embinit_fairseq.expand.output import check_result, versions, write_checkpoint, write_dictionary_files
 from embinit_fairseq.expand.request import (
     ExpandRequest,
     NewWord,
@@ -103,66 +100,13 @@ class Expansion:
         return drawn
 
 
-# ---- What an expansion writes: dictionaries, the checkpoint (checked as fairseq loads it), the record ---------------
+# ----------------------------------------------------------------------------------------------------------------------
 
 #: names and patterns of what an expansion may write to its folder
 FILES = (
     *("model.pt", "expansion.json", "verify.json", "verify.png"),
     *("dict.txt", "dict.*.txt", "input0/dict.txt", "label/dict.txt"),
 )
-_PACKAGES = ("embinit-fairseq", "fairseq", "torch", "numpy")
-
-
-def write_dictionary_files(expansion: Expansion, folder: Path) -> list[str]:
-    """The new dictionary under the names that fairseq expects, and those beside it; returns the names."""
-    builder, fit = expansion.builder, expansion.fit
-    if builder.languages == UNKNOWN_LANGUAGES:  # then it keeps its own name
-        text = expansion.new_texts.source if "encoder" in fit.sides else expansion.new_texts.target
-        name = Path(expansion.request.dictionary).name
-        (folder / name).write_bytes(text.encode("utf-8"))
-        return [name]
-    files = write_dictionaries(folder, builder.options, expansion.new_texts, builder.languages)
-    made_up = [f"dict.{language}.txt" for language in builder.languages or ()]
-    made_up = [] if len(fit.sides) == 2 or fit.found is not None else [made_up["encoder" in fit.sides]]
-    if "label/dict.txt" in files and not _copy_labels(expansion.request.dictionary, folder):
-        made_up.append("label/dict.txt")
-    for name in made_up:
-        (folder / name).unlink()
-        if not any((folder / name).parent.iterdir()):
-            (folder / name).parent.rmdir()
-    return sorted(set(files) - set(made_up))
-
-
-def _copy_labels(dictionary: str, folder: Path) -> bool:
-    """`label/dict.txt` as it lies beside the old dictionary, or beside the input0 it lies in."""
-    given = Path(dictionary).resolve().parent
-    found = next((path for path in (given, given.parent) if (path / "label" / "dict.txt").is_file()), None)
-    if found is not None:
-        shutil.copyfile(found / "label" / "dict.txt", folder / "label" / "dict.txt")
-    return found is not None
-
-
-def write_checkpoint(content: dict[str, Any], path: Path) -> None:
-    """As fairseq does."""
-    import torch
-
-    with open(path, "wb") as file:
-        torch.save(content, file)
-
-
-def check_result(expansion: Expansion, file: Path) -> None:
-    """Load what was written as fairseq does; CheckpointError if the model, its averages or dictionary do not fit."""
-    state = load_checkpoint(file)
-    model, task = expansion.builder.load(expansion.new_texts, state["model"], str(file))
-    wrong = [] if list(expansion.fit.dictionary(task).symbols) == expansion.new_symbols else ["the dictionary"]
-    shapes = {name: value.shape for name, value in model.state_dict().items()}
-    for name, weights in averages_in(state).items():
-        wrong += [f"{name} {key}" for key, value in weights.items() if shapes.get(key, value.shape) != value.shape]
-    if wrong:
-        raise CheckpointError(
-            f"{expansion.request.checkpoint}: {wrong[0]} would not fit the expanded model, which must not happen; "
-            "nothing is written, please report it"
-        )
 
 
 def record_of(expansion: Expansion, dictionaries: list[str], sha256: dict[str, str]) -> dict[str, Any]:
@@ -190,7 +134,7 @@ def record_of(expansion: Expansion, dictionaries: list[str], sha256: dict[str, s
         "files": ["model.pt", *dictionaries, "expansion.json"],
         "words": _words(expansion),
         "sha256": sha256,
-        "versions": _versions(),
+        "versions": versions(),
     }
 
 
@@ -198,16 +142,6 @@ def _words(expansion: Expansion) -> list[dict[str, Any]]:
     placement = expansion.placement
     words = [{"word": word, "row": int(row)} for word, row in zip(placement.words, placement.rows)]
     return [{**word, "pieces": pieces} for word, pieces in zip(words, expansion.pieces)] if expansion.pieces else words
-
-
-def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -230,10 +164,11 @@ def expanding(request: ExpandRequest) -> Iterator[tuple[Expansion, Path, dict[st
     expansion = prepare(request)
     content = expanded_checkpoint(expansion)
     with whole_folder(request.output, request.force, FILES) as temporary:
-        dictionaries = write_dictionary_files(expansion, temporary)
+        builder, fit, texts = expansion.builder, expansion.fit, expansion.new_texts
+        dictionaries = write_dictionary_files(builder, fit, request.dictionary, texts, temporary)
         write_checkpoint(content, temporary / "model.pt")
         del content
-        check_result(expansion, temporary / "model.pt")
+        check_result(builder, fit, texts, expansion.new_symbols, temporary / "model.pt")
         hashes = {name: sha256(path) for name, path in inputs.items()}
         record = record_of(expansion, dictionaries, hashes)
         write_json(temporary / "expansion.json", record)

@@ -222,7 +222,7 @@ def expand_weights(
     placement: RowChange,
     new: Mapping[str, np.ndarray],
 ) -> dict[str, Any]:
-    """A state dict with longer tables; what was one tensor stays one. new: name of a table -> rows of the new words.
+    """A state dict with other tables; what was one tensor stays one. new: name of a table -> rows of the new words.
 
     Raises OptionError where the precision of a table cannot hold a new row.
     """
@@ -232,7 +232,8 @@ def expand_weights(
     for table in tables:
         keys = table.keys_in(weights)
         if keys:
-            longer = with_rows(weights[keys[0]], placement, new[table.name])
+            added = new[table.name] if len(placement.rows) else None
+            longer = with_rows(weights[keys[0]], placement, added)
             if not torch.isfinite(longer[torch.from_numpy(placement.rows)]).all():
                 raise OptionError(
                     f"--noise-scale: a new row of {keys[0]} is too large for {longer.dtype}; choose a smaller scale"

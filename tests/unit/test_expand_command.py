@@ -60,7 +60,7 @@ def test_for_people(tmp_path, capsys):
 def test_a_fine_tuned_model_has_inputs_only(tmp_path, capsys):
     """The head of a language model is still there and grows, but what the model says is a class."""
     checkpoint = make(tmp_path, "roberta_fine_tuned")
-    assert "--verify: the new words are inputs only" in refused(capsys, checkpoint, "--verify", text_of(checkpoint))
+    assert "words are inputs only" in refused(capsys, checkpoint, "--verify", text_of(checkpoint))
     assert main(argv(checkpoint)) == 0
     text = capsys.readouterr().out
     assert all(part in text for part in ("the words are inputs only", "encoder.lm_head.bias"))

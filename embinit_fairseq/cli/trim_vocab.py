@@ -1,0 +1,120 @@
+"""Removes words from the dictionary of a trained model: language models, masked ones, translation. What is left is the
+old model given that the next word is one that stays: KL(new || old) = -log P_old(kept), for every prefix of words that
+stay. Optimiser and averages of the model become smaller, too."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.errors import DataError, counted
+from embinit_fairseq.expand.trimming import Trimming, TrimRequest, trimming_vocabulary
+from embinit_fairseq.files import write_json
+
+#: of the measured divergence beside the certificate: what single precision of the logits may change
+_SAME = 1e-4
+#: by whether the words are outputs, too
+_CERTIFICATE = {True: "-log P_old(kept words), for every prefix of them", False: "none: the words are inputs only"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("--checkpoint", required=True, metavar="C.pt", help="written by fairseq-train; nothing in it is run")
+    add("--dict", required=True, metavar="dict.txt", help="its dictionary; of translation, that of one side")
+    add("--keep-text", nargs="+", default=[], metavar="TEXT", help="the words of these stay (cut as the training text)")
+    add("--keep", metavar="WORDS", help="these stay: one word a line, or a dict.txt")
+    add("--min-count", type=int, metavar="N", help="words that the dictionary counts at least N times stay")
+    add("--output", required=True, metavar="DIR", help="a new folder, for model.pt, dict.txt and trim.json")
+    add("--side", choices=("encoder", "decoder", "both"), help="translation: whose dictionary it is, if both fit")
+    add("--verify", nargs="+", metavar="TEXT", help="measure on tokenised text (translation: SOURCE TARGET)")
+    add("--reset-optimizer", action="store_true", help="leave the optimiser's state out")
+    add("--user-dir", metavar="DIR", help="another plugin that the model comes from")
+    add("--force", action="store_true", help="replace the folder if an earlier call wrote it")
+    add("--json", action="store_true", help="print one JSON object instead of a summary")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Remove, measure, print; 1 if what was measured is not what the certificate says."""
+    for path in args.verify or ():
+        if not Path(path).is_file():
+            raise DataError(f"--verify {path}: no such file; give a tokenised text, a sentence a line")
+    with trimming_vocabulary(_request(args)) as (trimming, folder, record):
+        if args.verify:
+            record["verify"] = verify(trimming, folder, args.verify, args.json)
+            write_json(folder / "trim.json", record)
+    if args.json:
+        print_json(record)
+    else:
+        print(render(record))
+    return int(not record.get("verify", {}).get("holds", True))
+
+
+def _request(args: argparse.Namespace) -> TrimRequest:
+    taken = {name: value for name, value in vars(args).items() if name in TrimRequest.__dataclass_fields__}
+    return TrimRequest(**{**taken, "dictionary": args.dict, "keep_text": tuple(args.keep_text)})
+
+
+def verify(trimming: Trimming, folder: Path, paths: Sequence[str], quiet: bool = False) -> dict[str, Any]:
+    """Both models on a text, read with the new dictionary: the divergence token by token, beside -log P_old(kept)."""
+    import numpy as np
+    import torch
+    from tqdm import tqdm
+
+    from embinit_fairseq.checkpoints.reading import load_checkpoint
+    from embinit_fairseq.expand.evaluation import logits, read_text, summary
+
+    source, removal = trimming.source, trimming.removal
+    weights = load_checkpoint(folder / "model.pt")["model"]
+    model, task = source.builder.load(trimming.new_texts, weights)
+    text = read_text(model, source.softmax, removal.old_size, task, paths)
+    kept = torch.from_numpy(removal.source)
+    measured, certified = [], []
+    for batch in tqdm(text.batches, desc="verify", unit="batch", disable=quiet or None, leave=False):
+        new = logits(model, batch).double().log_softmax(-1)
+        old = logits(source.model, batch.moved(removal.source, source.fit.sides)).double().log_softmax(-1)[:, kept]
+        measured.append((new.exp() * (new - old)).sum(-1).numpy())
+        certified.append(-old.logsumexp(-1).numpy())
+    kl, certificate = np.concatenate(measured), np.concatenate(certified)
+    difference = float(np.abs(kl - certificate).max())
+    return {
+        "text": list(paths),
+        "tokens": text.tokens,
+        "unknown_words": text.unknown,
+        **{name: value for name, value in summary(kl, None, None).items() if name in ("mean", "q50", "q99", "max")},
+        "certificate_mean": float(certificate.mean()),
+        "removed_words_probability": float(-np.expm1(-certificate).mean()),
+        "largest_difference": difference,
+        "holds": difference <= _SAME,
+    }
+
+
+def render(record: dict[str, Any]) -> str:
+    """The record for people."""
+    before, after = record["bytes_before"], record["bytes_after"]
+    lines = [
+        f"rows           {record['rows_before']:,} -> {record['rows_after']:,} "
+        f"({counted(record['words_removed'], 'word')} and {counted(record['fillers_removed'], 'filler')} removed)",
+        f"checkpoint     {before / 1e6:,.1f} MB -> {after / 1e6:,.1f} MB",
+        f"tables         {', '.join(' = '.join(names) for names in record['tables'].values())}",
+        "KL(new||old)   "
+        + (
+            "-log P_old(kept words), for every prefix of them"
+            if record["softmax"]
+            else "none: the words are inputs only"
+        ),
+        f"written        {record['request']['output']}: {', '.join(record['files'])}",
+    ]
+    if "verify" in record:
+        found = record["verify"]
+        lines += [
+            "",
+            f"measured on {found['tokens']:,} tokens of {' and '.join(found['text'])}, {found['unknown_words']:.1%} of "
+            f"the words unknown: KL mean {found['mean']:.4g}, median {found['q50']:.4g}, 99 % {found['q99']:.4g}, max "
+            f"{found['max']:.4g} nats; it differs from -log P_old(kept) by at most {found['largest_difference']:.2g}"
+            + ("" if found["holds"] else ": THE CERTIFICATE DOES NOT HOLD"),
+        ]
+    return "\n".join(lines)

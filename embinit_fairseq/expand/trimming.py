@@ -1,0 +1,230 @@
+"""Fewer words for a trained fairseq model: the rows of words that are not kept go from every table over its dictionary.
+
+What is left is the old model given that the next word is a kept one: its softmax over fewer logits, all as they were,
+so that for every prefix of kept words KL(new || old) = -log P_old(kept). Nothing is trained or approximated. The result
+is a folder with model.pt, dict.txt and trim.json, complete or not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embinit_fairseq.bounded import read_lines
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.expand.model import Texts
+from embinit_fairseq.expand.output import check_result, versions, write_checkpoint, write_dictionary_files
+from embinit_fairseq.expand.source import SourceModel, open_model
+from embinit_fairseq.expand.state import averages_in, expand_optimizer, expand_settings, expand_weights
+from embinit_fairseq.expand.tables import UNKNOWN_LANGUAGES
+from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
+
+#: names and patterns of what a removal may write to its folder
+FILES = ("model.pt", "trim.json", "dict.txt", "dict.*.txt", "input0/dict.txt", "label/dict.txt")
+
+
+@dataclass(frozen=True)
+class TrimRequest:
+    """The options of `embinit trim-vocab`. keep_text: texts whose words stay; keep: a list of words; min_count: of the
+    dictionary. What one of them keeps stays."""
+
+    checkpoint: str
+    dictionary: str
+    output: str
+    keep_text: tuple[str, ...] = ()
+    keep: str | None = None
+    min_count: int | None = None
+    side: str | None = None
+    user_dir: str | None = None
+    reset_optimizer: bool = False
+    force: bool = False
+
+    @property
+    def inputs(self) -> dict[str, str | None]:
+        """Option -> file that is read."""
+        texts = {f"keep_text {number}": path for number, path in enumerate(self.keep_text, start=1)}
+        return {"checkpoint": self.checkpoint, "dictionary": self.dictionary, "keep": self.keep, **texts}
+
+
+@dataclass(frozen=True)
+class Removal:
+    """source: (new N,) the old rows that are kept, in their order; rows: none is new (see `state.RowChange`)."""
+
+    old_size: int
+    source: np.ndarray
+
+    @property
+    def new_size(self) -> int:
+        """N of the new table."""
+        return len(self.source)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """(0,) of new words."""
+        return np.empty(0, dtype=np.int64)
+
+    @property
+    def removed(self) -> np.ndarray:
+        """Old rows that go, ascending."""
+        return np.setdiff1d(np.arange(self.old_size), self.source)
+
+
+@dataclass(frozen=True)
+class Trimming:
+    """What was found out before a file is written."""
+
+    request: TrimRequest
+    source: SourceModel
+    removal: Removal
+    new_texts: Texts
+
+    @property
+    def new_symbols(self) -> list[str]:
+        """Of the rows that are left."""
+        return [self.source.symbols[row] for row in self.removal.source]
+
+
+def kept_rows(vocabulary: Vocabulary, appended: int, request: TrimRequest) -> np.ndarray:
+    """Old rows that stay: specials, what the task appends, and the words that the request keeps. Fillers go.
+
+    Raises OptionError or DataError for a request that keeps no word, every word, or words that are not there.
+    """
+    if not request.keep_text and request.keep is None and request.min_count is None:
+        raise OptionError("nothing says which words stay: give --keep-text TEXT, --keep WORDS, or --min-count N")
+    row_of = {symbol: row for row, symbol in enumerate(vocabulary.symbols)}
+    kept = vocabulary.special.copy()
+    if "<mask>" in row_of:
+        kept[row_of["<mask>"]] = True
+    words = np.zeros(len(vocabulary), dtype=bool)
+    for path in request.keep_text:
+        words[_rows_of_text(path, row_of)] = True
+    if request.keep is not None:
+        words[_rows_of_list(request.keep, row_of)] = True
+    if request.min_count is not None:
+        words |= vocabulary.counts >= request.min_count
+    words &= vocabulary.regular
+    if not words.any():
+        raise OptionError(f"--min-count {request.min_count}: no word of the dictionary is left; give a smaller number")
+    kept |= words
+    if kept.all():
+        raise OptionError("every word of the dictionary stays: there is nothing to remove; keep fewer")
+    return np.concatenate([np.flatnonzero(kept), np.arange(len(vocabulary), len(vocabulary) + appended)])
+
+
+def _rows_of_text(path: str, row_of: dict[str, int]) -> list[int]:
+    """Rows of the words of a text that is cut as the training text was; what the dictionary lacks is `<unk>` anyway."""
+    words = {word for _, line in read_lines(path, DataError, "--keep-text") for word in line.split()}
+    rows = [row_of[word] for word in words if word in row_of]
+    if not rows:
+        example = ", ".join(sorted(words)[:5])
+        raise DataError(
+            f"--keep-text {path}: none of its words is in the dictionary ({example}); give a text that is cut into "
+            "words or pieces as the training text was"
+        )
+    return rows
+
+
+def _rows_of_list(path: str, row_of: dict[str, int]) -> list[int]:
+    """Rows of the words of a list, one a line; a fairseq dict.txt is one, too."""
+    rows = []
+    for number, line in read_lines(path, DataError, "--keep", encoding="utf-8-sig"):
+        word = line.split()[0] if line.split() else None
+        if word is not None and word not in row_of:
+            raise DataError(f"{path}:{number}: {word!r} is not in the dictionary; remove the line, or correct it")
+        if word is not None:
+            rows.append(row_of[word])
+    if not rows:
+        raise DataError(f"--keep {path}: no word in it; write one a line")
+    return rows
+
+
+def trimmed_dictionary(path: str, vocabulary: Vocabulary, removal: Removal) -> str:
+    """The text of `dict.txt` without the lines of the words that go; every other line as it was."""
+    lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line.strip()]
+    if len(lines) != len(vocabulary) - len(SPECIAL_SYMBOLS):
+        raise DataError(f"{path}: it changed while it was read; run the command again")
+    rows = removal.source[(removal.source >= len(SPECIAL_SYMBOLS)) & (removal.source < len(vocabulary))]
+    return "\n".join([*(lines[row - len(SPECIAL_SYMBOLS)] for row in rows), ""])
+
+
+def prepare(request: TrimRequest) -> Trimming:
+    """Read and check everything; writes nothing."""
+    source = open_model(request.checkpoint, request.dictionary, request.side, request.user_dir)
+    rows = kept_rows(source.vocabulary, source.fit.appended, request)
+    removal = Removal(len(source.symbols), rows)
+    text = trimmed_dictionary(request.dictionary, source.vocabulary, removal)
+    return Trimming(request, source, removal, source.fit.texts(text))
+
+
+def trimmed_checkpoint(trimming: Trimming) -> dict[str, Any]:
+    """The content of model.pt: the old checkpoint with shorter tables, moments and averages."""
+    source, removal = trimming.source, trimming.removal
+    languages = source.builder.languages
+    named = None if languages == UNKNOWN_LANGUAGES else languages
+    content = expand_settings(source.state, removal, (source.symbols, trimming.new_symbols), named)
+    content["model"] = expand_weights(source.state["model"], source.tables, removal, {})
+    averages = averages_in(source.state)
+    if averages:
+        shorter = {name: expand_weights(weights, source.tables, removal, {}) for name, weights in averages.items()}
+        content["extra_state"] = {**source.state["extra_state"], **shorter}
+    moments = content.pop("last_optimizer_state", None)
+    if moments is not None and not trimming.request.reset_optimizer:
+        content["last_optimizer_state"] = expand_optimizer(
+            trimming.request.checkpoint, moments, source.model, source.tables, removal
+        )
+    return content
+
+
+@contextlib.contextmanager
+def trimming_vocabulary(request: TrimRequest) -> Iterator[tuple[Trimming, Path, dict[str, Any]]]:
+    """(what was done, the new folder, its record): complete, but under a temporary name until the block ends.
+
+    Raises CheckpointError, DataError, OptionError or OutputError; then nothing is written.
+    """
+    inputs = check_inputs(request.inputs)
+    check_folder(request.output, request.force, FILES, inputs.values())
+    trimming = prepare(request)
+    source = trimming.source
+    content = trimmed_checkpoint(trimming)
+    with whole_folder(request.output, request.force, FILES) as folder:
+        dictionaries = write_dictionary_files(
+            source.builder, source.fit, request.dictionary, trimming.new_texts, folder
+        )
+        write_checkpoint(content, folder / "model.pt")
+        del content
+        check_result(source.builder, source.fit, trimming.new_texts, trimming.new_symbols, folder / "model.pt")
+        hashes = {name: sha256(path) for name, path in inputs.items()}
+        record = record_of(trimming, dictionaries, hashes, (folder / "model.pt").stat().st_size)
+        write_json(folder / "trim.json", record)
+        yield trimming, folder, record
+
+
+def record_of(trimming: Trimming, dictionaries: Sequence[str], hashes: dict[str, str], size: int) -> dict[str, Any]:
+    """What was done, as one JSON object. hashes: of what was read; size: of model.pt."""
+    request, source, removal = trimming.request, trimming.source, trimming.removal
+    removed = removal.removed
+    fillers = int(source.vocabulary.filler[removed].sum())
+    return {
+        "trim_vocab": 1,
+        "request": asdict(request),
+        "sides": list(source.fit.sides) if source.builder.languages else None,
+        "softmax": source.softmax,
+        "rows_before": removal.old_size,
+        "rows_after": removal.new_size,
+        "words_removed": len(removed) - fillers,
+        "fillers_removed": fillers,
+        "tables": {table.name: list(table.names) for table in source.tables},
+        "averages": list(averages_in(source.state)),
+        "optimizer": not request.reset_optimizer and "last_optimizer_state" in source.state,
+        "bytes_before": Path(request.checkpoint).stat().st_size,
+        "bytes_after": size,
+        "files": ["model.pt", *dictionaries, "trim.json"],
+        "sha256": hashes,
+        "versions": versions(),
+    }
