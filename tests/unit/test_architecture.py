@@ -21,6 +21,7 @@ ARROWS = {
     "vocab": set(),
     "vectors": {"vocab"},
     "init": {"vocab", "vectors"},
+    "embeddings": {"vocab", "vectors", "init"},
     "checkpoints": {"vocab", "vectors", "init"},
     "hooks": {"vocab", "vectors", "init", "checkpoints"},
     "modules": set(),
@@ -36,10 +37,11 @@ ARROWS = {
     "runs": {"vectors", "init", "checkpoints"},
     "plots": {"analysis", "checkpoints", "runs"},
     "bench": set(),
-    "cli": {*"vocab vectors init checkpoints expand convert_tupe export analysis runs plots bench".split()},
-    "__init__": {"registration"},
+    "cli": {*"vocab vectors init embeddings checkpoints expand convert_tupe export analysis runs plots bench".split()},
+    "__init__": {"registration", "embeddings"},
+    "__main__": {"cli"},
 }
-WITHOUT_FAIRSEQ = {*BELOW, *"registration vocab vectors init modules analysis runs plots".split()}
+WITHOUT_FAIRSEQ = {*BELOW, *"registration vocab vectors init embeddings modules analysis runs plots".split()}
 
 
 def imports_of(path: Path, top_level: bool = False) -> set[str]:
