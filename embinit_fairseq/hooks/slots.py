@@ -52,7 +52,7 @@ def find_slots(model: nn.Module, task: Any) -> dict[str, Slot]:
     """
     slots: dict[str, Slot] = {}
     for name, embedding, dictionary, owner in _candidates(model, task):
-        _check(name, embedding, dictionary)
+        _check(type(model).__name__, name, embedding, dictionary)
         same = next((slot for slot in slots.values() if slot.embedding.weight is embedding.weight), None)
         if same is not None:
             same.tied.append(name)
@@ -70,9 +70,7 @@ def find_slots(model: nn.Module, task: Any) -> dict[str, Slot]:
 def _refuse_half(model: nn.Module, task: Any, slots: dict[str, Slot]) -> None:
     """Raise SlotError for a further table with a row for each word of a dictionary."""
     filled = {id(slot.embedding.weight) for slot in slots.values()}
-    dictionaries = [getattr(task, f"{side}_dictionary", None) for side in ("source", "target")]
-    sizes = {len(dictionary) for dictionary in dictionaries if dictionary is not None}
-    sizes |= {slot.embedding.num_embeddings for slot in slots.values()}
+    sizes = _dictionary_sizes(model, task) | {slot.embedding.num_embeddings for slot in slots.values()}
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and module.num_embeddings in sizes and id(module.weight) not in filled:
             if "position" in name:  # as many positions as words
@@ -82,6 +80,17 @@ def _refuse_half(model: nn.Module, task: Any, slots: dict[str, Slot]) -> None:
                 f"{' and '.join(slots)}; a model is not filled by half: drop --embed-init for this --arch, or let the "
                 "model have embedding_slots()"
             )
+
+
+def _dictionary_sizes(model: nn.Module, task: Any) -> set[int]:
+    """Sizes of all dictionaries, also those of further decoders (--multitask-config-yaml) and streams of units."""
+    from fairseq.data import Dictionary
+
+    known = [getattr(task, f"{side}_dictionary", None) for side in ("source", "target")]
+    for value in vars(task).values() if task is not None else ():
+        known += value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+    known += [getattr(module, "dictionary", None) for module in model.modules()]
+    return {len(dictionary) for dictionary in known if isinstance(dictionary, Dictionary)}
 
 
 def _candidates(model: Any, task: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any, nn.Module]]:
@@ -114,16 +123,16 @@ def _dictionary_of(part: nn.Module, model: nn.Module, task: Any, side: str) -> A
     )
 
 
-def _check(name: str, embedding: Any, dictionary: Any) -> None:
+def _check(model: str, name: str, embedding: Any, dictionary: Any) -> None:
     if not isinstance(embedding, nn.Embedding):
         raise SlotError(
-            f"--embed-init: the slot {name!r} of this --arch is a {type(embedding).__name__}, not one table with a row "
-            "a word (adaptive or character inputs); such a model cannot be initialised, drop --embed-init"
+            f"--embed-init: the slot {name!r} of {model} is a {type(embedding).__name__}, not one table with a row per "
+            "word (adaptive or character inputs); such a model cannot be initialised, drop --embed-init"
         )
     if dictionary is None or embedding.num_embeddings != len(dictionary):
         size = "no dictionary" if dictionary is None else f"a dictionary of {len(dictionary)}"
         raise SlotError(
-            f"--embed-init: the slot {name!r} has {embedding.num_embeddings} rows but {size}; "
+            f"--embed-init: {model}: the slot {name!r} has {embedding.num_embeddings} rows but {size}; "
             "rows and words must be one to one, drop --embed-init for this --arch"
         )
 
@@ -139,7 +148,8 @@ def vocabulary_of(dictionary: Any) -> Vocabulary:
         row = getattr(dictionary, f"{role}_index", None)
         if row is not None:
             roles[row] = role
-    for row in range(getattr(dictionary, "nspecial", 0)):
+    special = getattr(dictionary, "nspecial", 0)
+    for row in range(special if special < len(dictionary) else 0):  # units of speech have theirs behind, and count all
         roles.setdefault(row, "extra")
     mask = dictionary.indices.get("<mask>")
     if mask is not None:

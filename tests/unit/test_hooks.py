@@ -88,7 +88,7 @@ def test_models_that_cannot_be_filled_are_refused():
     several.models = nn.ModuleDict({"de-en": nn.Module(), "en-de": nn.Module()})
     without.encoder.dictionary = None
     for model, message in (
-        (several, r"Several .*de-en, en-de"),
+        (several, r"Several .*encoder\.embed_tokens"),
         (model_of(), "encoder.embed_tokens and decoder.embed_tokens"),
         (model_of(nn.Module()), "encoder.embed_tokens"),
         (model_of(Side(rows=5)), "'encoder' has 5 rows but a dictionary of 4"),
