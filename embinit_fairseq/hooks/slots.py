@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterable, Iterator
@@ -86,7 +87,10 @@ def _dictionary_sizes(model: nn.Module, task: Any) -> set[int]:
     """Sizes of all dictionaries, also those of further decoders (--multitask-config-yaml) and streams of units."""
     from fairseq.data import Dictionary
 
-    known = [getattr(task, f"{side}_dictionary", None) for side in ("source", "target")]
+    known: list[Any] = []
+    for side in ("source", "target"):
+        with contextlib.suppress(NotImplementedError):  # legacy_masked_lm does not say
+            known.append(getattr(task, f"{side}_dictionary", None))
     for value in vars(task).values() if task is not None else ():
         known += value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
     known += [getattr(module, "dictionary", None) for module in model.modules()]

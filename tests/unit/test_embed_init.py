@@ -220,8 +220,25 @@ def test_registry_is_open(data):
 def test_bad_options_are_refused_by_name(flags, message, data, glove, tmp_path):
     wide = write_vectors(tmp_path / "wide.txt", {f"d{at}": [0.5] * 9 for at in range(40)})
     (tmp_path / "header.vec").write_text(f"31 {D}\n" + Path(glove["de"]).read_text())
-    with pytest.raises(EmbinitError, match=message):
-        build(data, TRANSFORMER, "--embed-init", flags.format(wide=wide, header=tmp_path / "header.vec", **glove))
+    flags = flags.format(wide=wide, header=tmp_path / "header.vec", **glove).split()
+    with pytest.raises(error, match=message):
+        build(data, TRANSFORMER, "--embed-init", *flags)
+
+
+def test_a_scale_that_is_none_is_one(data):
+    """With a task that does not say what its dictionaries are."""
+    _, _, cfg = build(data, ["--task", "legacy_masked_lm", "--arch", "xlm_base", *SMALL], "--embed-init", "xavier")
+    assert record_of(cfg, "encoder")["embed_scale"] == 1.0
+
+
+def test_generation_never_opens_vectors(data):
+    """`from_checkpoint=True` is how fairseq builds a model whose weights come from a file."""
+    _, task, cfg = build(data, TRANSFORMER, "--embed-init", "xavier")
+    asked = cfg["cfg"]["model"]
+    asked.embed_init, asked.embed_init_path = "pretrained", ["encoder=/nonexistent"]
+    task.build_model(asked, from_checkpoint=True)
+    with pytest.raises(VectorFileError):
+        task.build_model(asked)
 
 
 # ---- options
