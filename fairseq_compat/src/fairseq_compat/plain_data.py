@@ -69,8 +69,10 @@ def refused_in(error: BaseException) -> str | None:
 class Attributes:
     """An object of nothing but attributes, made without arguments."""
 
-    def __init__(self) -> None:
-        pass
+    def __new__(cls, *arguments: Any, **options: Any) -> Any:
+        if arguments or options:
+            raise refused(f"{cls.__qualname__} called with arguments")
+        return super().__new__(cls)
 
     def __setstate__(self, state: Any) -> None:
         if type(state) is not dict or not all(type(name) is str for name in state):

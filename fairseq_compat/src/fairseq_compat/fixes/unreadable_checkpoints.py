@@ -17,7 +17,6 @@ import os
 import pickle
 from contextlib import contextmanager
 
-from fairseq_compat.plain_data import is_whole_zip, refused_in
 from fairseq_compat.shadow import shadow
 
 REASON = "errors about broken checkpoints do not name the file"
@@ -33,6 +32,8 @@ def needed() -> bool:
 
 def fault(path: str, error: Exception) -> str:
     """What is wrong with a file that torch did not load."""
+    from fairseq_compat.plain_data import is_whole_zip, refused_in  # numpy may be missing where no torch is
+
     refused = refused_in(error)
     if refused:
         return f"it holds {refused}, which is not plain data and could execute code (or the file is damaged)"
@@ -57,6 +58,8 @@ WITHOUT_IT = (
 
 def named(path: str, problem: Exception | str) -> pickle.UnpicklingError:
     """The error, with its remedy; problem: of torch, or in words."""
+    from fairseq_compat.plain_data import refused_in
+
     words, remedy = str(problem), ANEW
     if isinstance(problem, Exception):
         words, remedy = fault(path, problem), WITHOUT_IT if refused_in(problem) else ANEW
