@@ -1,10 +1,10 @@
-"""Makes unmodified fairseq 0.12.2 run on current Python, torch, numpy and hydra.
+"""Makes unmodified fairseq 0.12 run on current Python, torch, numpy and hydra.
 
 Nothing needs to be imported: ``fairseq_compat_hook.pth`` runs :mod:`fairseq_compat.hook` at interpreter start.
 This file stays empty of imports, because it is read by every interpreter of the environment.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def status():

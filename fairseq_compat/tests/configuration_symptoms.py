@@ -6,26 +6,42 @@
 import contextlib
 import importlib
 import io
-import tempfile
 import warnings
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
+from typing import Any
 
-from training_symptoms import refused
+from fairseq import options, registry
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.utils import import_user_module
+from hydra.core.config_store import ConfigStore
+from hydra.experimental import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from training_symptoms import in_folder, refused
+
+
+def parsed(*arguments: str) -> Namespace:
+    """The options of a command line of fairseq-train."""
+    return options.parse_args_and_arch(options.get_training_parser(), ["data", *arguments])
+
+
+def composed(*arguments: str):
+    """fairseq's configuration for a command line of fairseq-train."""
+    return convert_namespace_to_omegaconf(parsed("--arch", "lstm", *arguments))
 
 
 def hashable_dataclasses() -> None:
-    importlib.import_module("fairseq.dataclass.configs").FairseqConfig()
-    importlib.import_module("fairseq.models.transformer.transformer_config").TransformerConfig()
-    from fairseq.dataclass import FairseqDataclass
+    """``import fairseq``, and dataclasses of plugins."""
 
     @dataclass
     class Part(FairseqDataclass):
         sizes: list = field(default_factory=list)
 
     @dataclass
-    class Whole(FairseqDataclass):  # as a plugin's
+    class Whole(FairseqDataclass):
         part: Part = Part()
 
     @dataclass(unsafe_hash=True)
@@ -41,23 +57,13 @@ def hashable_dataclasses() -> None:
 
 def repeated_options() -> None:
     """The task of BART with BART, and with a model that has no such option."""
-    from fairseq import options
-
-    for arch, given, expected in (
-        ("bart_base", [], 1024),
-        ("bart_base", ["--max-source-positions", "9"], 9),
-        ("lstm", [], 1024),
-    ):
-        parser = options.get_training_parser()
-        parsed = options.parse_args_and_arch(
-            parser, ["data", "--task", "multilingual_denoising", "--arch", arch, *given]
-        )
-        assert parsed.max_source_positions == expected, f"{arch}: {parsed.max_source_positions}"
+    for arch, given, expected in (("bart_base", [], 1024), ("bart_base", ["9"], 9), ("lstm", [], 1024)):
+        given = given and ["--max-source-positions", *given]
+        found = parsed("--task", "multilingual_denoising", "--arch", arch, *given).max_source_positions
+        assert found == expected, f"{arch}: {found}"
 
 
 def unnamed_tasks() -> None:
-    from fairseq import options
-
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
         options.parse_args_and_arch(options.get_validation_parser(), ["data", "--path", "best.pt"])
@@ -65,24 +71,19 @@ def unnamed_tasks() -> None:
     assert "--task is needed" in said.getvalue()
 
 
-def empty_user_dirs() -> None:
+@in_folder
+def empty_user_dirs(folder: Path) -> None:
     """The folder around a plugin."""
-    from fairseq.utils import import_user_module
-
-    with tempfile.TemporaryDirectory() as name:
-        package = Path(name) / "clone" / "my_plugin"
-        package.mkdir(parents=True)
-        (package / "__init__.py").touch()
-        with refused(f"--user-dir {package.parent}: no plugin", f"did you mean {package}?"):
-            import_user_module(Namespace(user_dir=str(package.parent)))
-        import_user_module(Namespace(user_dir=str(package)))
+    package = folder / "clone" / "my_plugin"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    with refused(f"--user-dir {package.parent}: no plugin", f"did you mean {package}?"):
+        import_user_module(Namespace(user_dir=str(package.parent)))
+    import_user_module(Namespace(user_dir=str(package)))
 
 
 def third_party_registries() -> None:
     """A plugin's registry with nothing chosen, a plain choice, and a choice that has a dataclass."""
-    from fairseq import options, registry
-    from fairseq.dataclass import FairseqDataclass
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     @dataclass
     class FlavourConfig(FairseqDataclass):
@@ -91,15 +92,10 @@ def third_party_registries() -> None:
     _, register, _, _ = registry.setup_registry("--flavour", default=None)
     register("plain")(type("Plain", (), {"add_args": staticmethod(lambda parser: None)}))
     register("strong", dataclass=FlavourConfig)(type("Strong", (), {}))
+    strong = {"_name": "strong", "strength": 5}
     try:
-        for arguments, expected in (
-            ([], None),
-            (["--flavour", "plain"], "plain"),
-            (["--flavour", "strong", "--strength", "5"], {"_name": "strong", "strength": 5}),
-        ):
-            parser = options.get_training_parser()
-            chosen = options.parse_args_and_arch(parser, ["data", "--arch", "lstm", *arguments])
-            config = convert_namespace_to_omegaconf(chosen)
+        for given, expected in (("", None), ("plain", "plain"), ("strong --strength 5", strong)):
+            config = composed(*(given and f"--flavour {given}").split())
             assert config.flavour == expected, f"{config.flavour} instead of {expected}"
             assert config.task._name == "translation"
     finally:
@@ -108,24 +104,9 @@ def third_party_registries() -> None:
 
 def registry_with_schema_of_its_own() -> None:
     """The same with a plugin that tells hydra about its key itself: the fix must not get in its way."""
-    from dataclasses import make_dataclass
-    from typing import Any
-
-    from fairseq.dataclass.configs import FairseqConfig
-    from hydra.core.config_store import ConfigStore
-
     wider = make_dataclass("Wider", [("flavour", Any, None)], bases=(FairseqConfig,), unsafe_hash=True)
     ConfigStore.instance().store(name="config", node=wider)
     third_party_registries()
-
-
-def composed(*arguments: str):
-    """fairseq's configuration for a command line of fairseq-train."""
-    from fairseq import options
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
-    parser = options.get_training_parser()
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["data", "--arch", "lstm", *arguments]))
 
 
 def mismatched_criterions() -> None:
@@ -137,7 +118,7 @@ def mismatched_criterions() -> None:
 @contextlib.contextmanager
 def shown_warnings():
     """A list that gets the text of every warning that a user would see."""
-    texts = []
+    texts: list[str] = []
     with warnings.catch_warnings(record=True) as shown:
         yield texts
     texts += [str(warning.message) for warning in shown]
@@ -152,22 +133,19 @@ def quiet_hydra() -> None:
     assert not texts, "\n".join(texts)
 
 
-def genuine_warnings() -> None:
+@in_folder
+def genuine_warnings(folder: Path) -> None:
     """What quiet_hydra must leave alone: warnings of a plugin, and of hydra about the user's own files and code."""
-    from hydra.experimental import compose, initialize_config_dir
-    from omegaconf import OmegaConf
 
     def plugins_folder() -> str:
         warnings.warn("the folder of the plugin is old", UserWarning, stacklevel=1)
         return "checkpoints"
 
     OmegaConf.register_new_resolver("plugins_folder", plugins_folder)
+    (folder / "mine.yaml").write_text("# @package _group_\nsize: 3\n")
     with shown_warnings() as texts:
         assert composed("--save-dir", "${plugins_folder:}").checkpoint.save_dir == "checkpoints"
-    assert "the folder of the plugin is old" in texts, f"the plugin's warning is not among {texts}"
-    with tempfile.TemporaryDirectory() as folder, shown_warnings() as texts:
-        Path(folder, "mine.yaml").write_text("# @package _group_\nsize: 3\n")
-        with initialize_config_dir(folder):
+        with initialize_config_dir(str(folder)):
             assert compose("mine", strict=False).size == 3
-    for part in ("initialize_config_dir() is no", "compose() is no", "version_base", "In 'mine'", "The strict flag"):
+    for part in ("folder of the plugin", "compose() is no", "version_base", "In 'mine'", "The strict flag"):
         assert any(part in text for text in texts), f"{part} is not among {texts}"

@@ -6,22 +6,18 @@ prints a JSON object, name to null or to the error.
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 
-import checkpoint_symptoms
-import configuration_symptoms
-import model_symptoms
-import training_symptoms
-
-MODULES = (configuration_symptoms, checkpoint_symptoms, model_symptoms, training_symptoms)
+FILES = ("configuration_symptoms", "checkpoint_symptoms", "model_symptoms", "training_symptoms")
 
 
 def look_for(name: str) -> str | None:
-    """The error in which the symptom shows, if it does."""
-    (function,) = {getattr(module, name) for module in MODULES if hasattr(module, name)}
+    """The error in which the symptom shows, if it does; it may be one of ``import fairseq``."""
     try:
-        function()
+        modules = [importlib.import_module(file) for file in FILES]
+        next(getattr(module, name) for module in modules if hasattr(module, name))()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None

@@ -1,0 +1,171 @@
+"""Symptoms (see symptoms.py) of what goes wrong with checkpoints: their reading, writing and numbering."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import multiprocessing
+import os
+import resource
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import iterators
+from fairseq.dataclass.configs import CheckpointConfig
+from fairseq.file_io import PathManager
+from fairseq.tasks import FairseqTask
+from omegaconf import OmegaConf
+from training_symptoms import in_folder, refused
+
+HISTORY = [{"criterion_name": "", "best_loss": None, "optimizer_name": "", "num_updates": 0, "lr_scheduler_state": {}}]
+STATE = {"args": None, "cfg": None, "model": {}, "optimizer_history": HISTORY}
+
+
+@in_folder
+def safe_checkpoints(folder: Path) -> None:
+    """A checkpoint with the values that ``--eval-bleu`` adds."""
+    numbers = {"counts": np.array([1, 2]), "ratio": np.float32(0.5), "train_iterator": {"epoch": 1}}
+    torch.save({**STATE, "extra_state": numbers, "any": argparse.Namespace(lr=[0.1])}, folder / "checkpoint.pt")
+    loaded = checkpoint_utils.load_checkpoint_to_cpu(str(folder / "checkpoint.pt"))
+    assert loaded["any"].lr == [0.1]
+    assert loaded["extra_state"]["counts"].tolist() == [1, 2]
+
+
+def complete_saves() -> None:
+    """The first write of a save fails after some bytes; what is then saved must be a whole file."""
+    with tempfile.TemporaryFile() as file:
+        write, failures = file.write, [OSError(errno.ENOSPC, "No space left on device")]
+
+        class OnceFull:
+            def write(self, content) -> int:
+                if failures and file.tell() > 1000:
+                    raise failures.pop()
+                return write(content)
+
+            def __getattr__(self, name):
+                return getattr(file, name)
+
+        checkpoint_utils._torch_persistent_save({"weights": torch.arange(1000)}, OnceFull())
+        assert not failures
+        file.seek(0)
+        assert torch.load(file)["weights"].sum() == 999 * 500
+
+
+@in_folder
+def atomic_copies(folder: Path) -> None:
+    """A copy that stops in the middle (here: at a limit of the file size) leaves the old file."""
+    new, last = folder / "new.pt", folder / "last.pt"
+    new.write_bytes(b"n" * 100_000)
+    last.write_bytes(b"old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            PathManager.copy(str(new), str(last), overwrite=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    left = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert left == {"new.pt": 100_000, "last.pt": 3}, f"files after the failed copy: {left}"
+    assert PathManager.copy(str(new), str(last), overwrite=True)
+    assert last.read_bytes() == new.read_bytes()
+
+
+@in_folder
+def unreadable_checkpoints(folder: Path) -> None:
+    """A checkpoint that was cut short."""
+    path = str(folder / "checkpoint_last.pt")
+    torch.save({"model": {"weight": torch.ones(1000)}}, path)
+    os.truncate(path, 2000)
+    with refused(path, "cut short"):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
+
+
+@in_folder
+def unknown_architectures(folder: Path) -> None:
+    """A checkpoint of a plugin's model, with the plugin's folder in its options, for a task that fairseq has."""
+    options = {"model": {"_name": "of_a_plugin"}, "common": {"user_dir": "plugins/mine"}}
+    torch.save({**STATE, "cfg": options, "extra_state": {"train_iterator": None}}, folder / "best.pt")
+    with refused("best.pt", "--arch of_a_plugin", "--user-dir plugins/mine, as in its training"):
+        checkpoint_utils.load_model_ensemble_and_task([str(folder / "best.pt")], task=FairseqTask(None))
+
+
+@in_folder
+def numbered_checkpoints(folder: Path) -> None:
+    """Two epochs of four updates, saved every two updates; of the numbered ones the last and every fourth are kept."""
+    states, seen, updates = {}, [], 0
+
+    def save(path: str, state: dict) -> None:
+        Path(path).touch()
+        states[os.path.basename(path)] = state["train_iterator"]
+
+    data = torch.utils.data.TensorDataset(torch.zeros(4))
+    batches = iterators.EpochBatchIterator(data, list, [[at] for at in range(4)])
+    trainer = SimpleNamespace(
+        task=None,
+        data_parallel_rank=0,
+        checkpoint_suffix="",
+        should_save_checkpoint_on_current_rank=True,
+        consolidate_optimizer=lambda: None,
+        get_num_updates=lambda: updates,
+        save_checkpoint=save,
+    )
+    options = {"save_interval_updates": 2, "keep_interval_updates": 1, "keep_interval_updates_pattern": 4}
+    config = OmegaConf.structured(CheckpointConfig(save_dir=str(folder), no_epoch_checkpoints=True, **options))
+    for _ in range(2):
+        for _ in batches.next_epoch_itr():
+            updates += 1
+            if updates % 2 == 0:
+                checkpoint_utils.save_checkpoint(config, trainer, batches, None)
+                seen.append(" ".join(sorted(path.stem[11:] for path in folder.glob("checkpoint_*_*.pt"))))
+    assert seen == ["1_2", "1_2 1_4", "1_4 2_6", "1_4 2_6 2_8"], seen
+    assert states["checkpoint_1_4.pt"] == {**states["checkpoint_1_2.pt"], "epoch": 2, "iterations_in_epoch": 0}
+    assert not config.no_last_checkpoints, "the options of the run were changed"
+
+
+def begin(folder: Path, **options) -> SimpleNamespace:
+    """The trainer of a run that has just begun."""
+    trainer = SimpleNamespace(
+        cfg=SimpleNamespace(distributed_training=SimpleNamespace(distributed_rank=0)),
+        checkpoint_suffix="",
+        load_checkpoint=lambda *args, **kwargs: None,
+        get_train_iterator=lambda **kwargs: SimpleNamespace(epoch=1),
+        lr_step=lambda epoch: None,
+    )
+    checkpoint_utils.load_checkpoint(OmegaConf.structured(CheckpointConfig(save_dir=str(folder), **options)), trainer)
+    return trainer
+
+
+def train(folder: Path, ready) -> None:
+    trainer = begin(folder)
+    if os.fork() == 0:  # a data-loader worker, which outlives its parent for a while
+        time.sleep(3)
+        os._exit(0)
+    ready.set()
+    time.sleep(60)
+    del trainer
+
+
+@in_folder
+def one_run_a_folder(folder: Path) -> None:
+    """A process that trains in a folder, seen from another one; then it is killed."""
+    forks = multiprocessing.get_context("fork")
+    ready = forks.Event()
+    other = forks.Process(target=train, args=(folder, ready))
+    other.start()
+    assert ready.wait(60)
+    begin(folder, no_save=True)
+    try:
+        with refused(f"--save-dir {folder}", "another training"):
+            begin(folder)
+    finally:
+        other.kill()
+        other.join()
+    first, second = begin(folder), begin(folder)  # one process may well train twice
+    assert first.folder_lock is second.folder_lock
+    assert list(folder.iterdir()) == []

@@ -1,0 +1,94 @@
+"""Each fix cures its symptom; and without the fix the symptom is there, else the fix is no longer needed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq_commands import run
+
+fairseq_compat = pytest.importorskip("fairseq_compat")
+pytest.importorskip("torch")
+from fairseq_compat import runner  # noqa: E402
+
+FIXES = runner.fix_names()
+# nothing else can be looked at without this one
+FIRST = "hashable_dataclasses"
+# what must be as it is without the fixes, in the order in which one process can look at all of it
+UNTOUCHED = ["genuine_warnings", "registry_with_schema_of_its_own"]
+
+
+def look_for(names: list[str], without: list[str]) -> dict[str, str | None]:
+    """The symptoms that show with the fixes ``without`` switched off: name of the fix to error or None."""
+    command = [sys.executable, Path(__file__).with_name("symptoms.py"), *names]
+    return json.loads(run(command, FAIRSEQ_COMPAT_DISABLE=",".join(without)).stdout)
+
+
+@pytest.fixture(scope="module")
+def with_fixes() -> dict[str, str | None]:
+    return look_for([*FIXES, *UNTOUCHED], without=[])
+
+
+@pytest.fixture(scope="module")
+def without_fixes() -> dict[str, str | None]:
+    others = [name for name in FIXES if name != FIRST]
+    return {**look_for(others, without=others), **look_for([FIRST], without=[FIRST])}
+
+
+@pytest.mark.parametrize("name", [*FIXES, *UNTOUCHED])
+def test_symptom_is_cured(name: str, with_fixes: dict[str, str | None]) -> None:
+    assert with_fixes[name] is None
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_fix_is_still_needed(name: str, without_fixes: dict[str, str | None]) -> None:
+    state = next(row for row in fairseq_compat.status() if row.fix == name)
+    if not state.needed:
+        assert without_fixes[name] is None, f"{name} says that it is not needed here, but its symptom shows"
+        pytest.skip(state.reason)
+    assert without_fixes[name] is not None, f"{name} can go for these versions: without it the symptom does not show"
+
+
+@pytest.mark.parametrize("message", runner.load_fix("quiet_hydra").EXPECTED)
+def test_every_silenced_warning_still_comes_without_the_fix(message: str, without_fixes: dict[str, str | None]) -> None:
+    shown = without_fixes["quiet_hydra"]
+    assert re.search(message, shown), f"{message!r} can go from quiet_hydra's list: hydra's warnings are now\n{shown}"
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_fix_says_what_it_is_for(name: str) -> None:
+    headings = re.findall(r"^(\w+(?: \w+)?):", runner.load_fix(name).__doc__, re.M)
+    assert headings == ["Symptom", "Versions", "Where", "Remedy", "Upstream", "Can go"]
+
+
+def option_strings(add_args) -> set[str]:
+    """Those that a task or a model adds to a parser."""
+    parser = argparse.ArgumentParser(add_help=False, conflict_handler="resolve")
+    add_args(parser)
+    return set(parser._option_string_actions)
+
+
+def test_all_tasks_and_architectures_of_fairseq_can_be_used_together() -> None:
+    """Those with an option of the same name are parsed."""
+    from fairseq import options
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.tasks import TASK_REGISTRY
+
+    architectures = {model: arch for arch, model in ARCH_MODEL_REGISTRY.items()}
+    models = {arch: option_strings(model.add_args) for model, arch in architectures.items()}
+    pairs = [
+        (task, arch)
+        for task, kind in TASK_REGISTRY.items()
+        for arch, names in models.items()
+        if names & option_strings(kind.add_args)
+    ]
+    assert ("denoising", "bart_large") in pairs
+    for task, arch in pairs:
+        try:
+            options.parse_args_and_arch(options.get_training_parser(task), ["x", "--task", task, "--arch", arch])
+        except SystemExit:  # one of them has options that must be given
+            continue

@@ -1,0 +1,146 @@
+"""``python -m fairseq_compat install`` up to the commands that it would run; nothing is installed here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+install = pytest.importorskip("fairseq_compat.install")
+from fairseq_compat import __main__ as command  # noqa: E402
+
+
+class Commands(list):
+    """What would have run, with the code at the start of Python's and of fairseq's setup script then."""
+
+    fails = ""
+
+    def run(self, words: list[str], env: dict[str, str]) -> SimpleNamespace:
+        if "--target" in words and "cython" in words:
+            os.makedirs(words[words.index("--target") + 1])
+        tools = Path(env.get("PYTHONPATH", "").split(os.pathsep)[0])
+        starts = (tools / "sitecustomize.py").read_text() if (tools / "sitecustomize.py").exists() else ""
+        sources = sorted(os.listdir(words[-1])) if os.path.isdir(words[-1]) else []
+        self.append(SimpleNamespace(words=words, starts=starts, sources=sources, tools=tools))
+        return SimpleNamespace(returncode=int(bool(self.fails) and self.fails in words))
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """No fairseq, pip, and a compiler."""
+    ran = Commands()
+    monkeypatch.setattr(subprocess, "run", ran.run)
+    monkeypatch.setattr(install, "installed", lambda: None)
+    monkeypatch.setattr(install, "missing_for_compiling", list)
+    monkeypatch.setattr(install, "requirements", lambda: ["torch", "hydra-core<1.4"])
+    monkeypatch.setattr(importlib.util, "find_spec", {"pip": True}.get)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return ran
+
+
+def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *arguments: object) -> tuple[int, str, str]:
+    """Exit code, output and errors of the command."""
+    monkeypatch.setattr(sys, "argv", ["fairseq_compat", "install", *map(str, arguments)])
+    return command.main(), *capsys.readouterr()
+
+
+def test_with_pip_and_a_compiler(commands, monkeypatch, capsys) -> None:
+    status, said, _ = main(monkeypatch, capsys)
+    assert status == 0
+    assert said.endswith("compiled\n")
+    needs, tools, fairseq = commands
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+    assert needs.words == [*pip, "torch", "hydra-core<1.4"]
+    assert tools.words == [*pip, "--quiet", "--target", str(fairseq.tools), "setuptools", "wheel", "cython"]
+    assert fairseq.words == [*pip, "--no-deps", "--no-build-isolation", "--no-cache-dir", "fairseq==0.12.2"]
+    assert not fairseq.starts
+    assert not fairseq.tools.exists()
+
+
+@pytest.mark.parametrize(("arguments", "why"), [(["--no-compiler"], "as asked"), ([], "Python.h")])
+def test_without_a_compiler(commands, monkeypatch, capsys, arguments, why) -> None:
+    """fairseq's setup script gets no compiled part."""
+    monkeypatch.setattr(install, "missing_for_compiling", lambda: ["g++", "Python.h"])
+    status, said, _ = main(monkeypatch, capsys, *arguments)
+    assert status == 0
+    assert why in said
+    calls: list[dict] = []
+    monkeypatch.setitem(sys.modules, "setuptools", SimpleNamespace(setup=lambda **options: calls.append(options)))
+    exec(commands[-1].starts, {})
+    sys.modules["setuptools"].setup(name="fairseq", ext_modules=["libbleu"])
+    assert calls == [{"name": "fairseq", "ext_modules": []}]
+
+
+def test_a_checkout_into_a_folder_with_uv(commands, monkeypatch, capsys, tmp_path) -> None:
+    """It is built from a copy, also beside a fairseq that is installed."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(install, "installed", lambda: "/somewhere/fairseq")
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    for name in ("setup.py", "README.md", ".git", "build"):
+        (tmp_path / name).touch()
+    assert main(monkeypatch, capsys, "--source", tmp_path, "--target", "there")[0] == 0
+    words = commands[-1].words
+    assert words[:5] == ["/bin/uv", "pip", "install", "--python", sys.executable]
+    assert words[5:-1] == ["--no-deps", "--no-build-isolation", "--no-cache", "--target", "there"]
+    assert words[-1] != str(tmp_path)
+    assert commands[-1].sources == ["README.md", "setup.py"]
+
+
+def test_a_fairseq_that_is_there_stays(commands, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(install, "installed", lambda: "/somewhere/fairseq")
+    status, said, _ = main(monkeypatch, capsys)
+    assert status == 0
+    assert "/somewhere/fairseq" in said
+    assert "uninstall" in said
+    assert len(commands) == 1
+
+
+def test_the_pip_of_the_standard_library(commands, monkeypatch, tmp_path) -> None:
+    (tmp_path / "_bundled").mkdir()
+    (tmp_path / "_bundled" / "pip-24.0-py3-none-any.whl").touch()
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    ensurepip = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", {"ensurepip": ensurepip}.get)
+    assert install.installer()[1] == str(tmp_path / "_bundled" / "pip-24.0-py3-none-any.whl" / "pip")
+
+
+REFUSED = {
+    "python": ("3.9.18", [], "3.10 to 3.13"),
+    "newer python": ("3.14.0", [], "3.10 to 3.13"),
+    "no sources": ("3.12.1", ["--source", "FOLDER"], "setup.py"),
+    "no installer": ("3.12.1", [], "ensurepip"),
+    "needs": ("3.12.1", [], "pip --disable-pip-version-check install torch 'hydra-core<1.4'"),
+    "fairseq": ("3.12.1", [], "fairseq==0.12.2"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_goes_wrong_is_said_in_one_line(what, commands, monkeypatch, capsys, tmp_path) -> None:
+    version, arguments, remedy = REFUSED[what]
+    monkeypatch.setattr(sys, "version_info", tuple(map(int, version.split("."))))
+    monkeypatch.setattr(sys, "version", f"{version} (main)")
+    commands.fails = {"needs": "torch", "fairseq": "fairseq==0.12.2"}.get(what, "")
+    if what == "no installer":
+        monkeypatch.setattr(shutil, "which", lambda name: None)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    status, _, said = main(monkeypatch, capsys, *(str(tmp_path) if word == "FOLDER" else word for word in arguments))
+    assert status == 1
+    assert said.startswith("error: ")
+    assert remedy in said
+    assert said.count("\n") == 1
+    assert len(commands) == {"needs": 1, "fairseq": 3}.get(what, 0)
+
+
+def test_what_compiling_and_fairseq_need(monkeypatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "no-such-c++" else name)
+    monkeypatch.setenv("CC", "cc -O2")
+    monkeypatch.setenv("CXX", "no-such-c++ -O2")
+    assert set(install.missing_for_compiling()) - {"Python.h"} == {"no-such-c++"}
+    assert {"torch>=1.13", "numpy"} <= set(install.requirements())

@@ -1,0 +1,92 @@
+"""What stands for fairseq's compiled parts gives what they give, or raises where they raise."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+compiled = pytest.importorskip("fairseq.data.data_utils_fast")
+from fairseq import libbleu  # noqa: E402
+from fairseq.data import token_block_utils_fast as compiled_blocks  # noqa: E402
+from fairseq.scoring.bleu import BleuStat  # noqa: E402
+from fairseq_compat.pure import data_utils_fast as pure  # noqa: E402
+from fairseq_compat.pure import token_block_utils_fast as pure_blocks  # noqa: E402
+from fairseq_compat.pure.libbleu import LIBRARY  # noqa: E402
+
+pytestmark = pytest.mark.skipif(compiled.__file__.endswith(".py"), reason="this fairseq was not compiled")
+SIZES = st.lists(st.integers(0, 9), max_size=30)
+MORE = settings(deadline=None, max_examples=200)
+
+
+def result(function, *arguments):
+    """What it returns, as lists; None if it raises."""
+    try:
+        returned = function(*arguments)
+    except Exception:
+        return None
+    return [np.asarray(part).tolist() for part in returned]
+
+
+@given(SIZES, st.integers(-1, 40), st.integers(-1, 6), st.integers(1, 5), st.randoms())
+@MORE
+def test_batches_by_size(sizes, max_tokens, max_sentences, multiple, random) -> None:
+    order = list(range(len(sizes)))
+    random.shuffle(order)
+    indices, lengths = np.array(order, dtype=np.int64), np.array(sizes, dtype=np.int64)
+    by_length = lengths[indices] if sizes else lengths
+    for name, second in (("batch_by_size_vec", by_length), ("batch_by_size_fn", sizes.__getitem__)):
+        ours, theirs = (
+            result(getattr(module, name), indices, second, max_tokens, max_sentences, multiple)
+            for module in (pure, compiled)
+        )
+        assert ours == theirs
+
+
+@given(SIZES, st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=4))
+@MORE
+def test_batches_of_fixed_shapes(sizes, shapes) -> None:
+    """The last shape takes any sentence, as where fairseq calls it."""
+    shapes = np.array([*sorted(shapes), (max(shapes)[0], 9)], dtype=np.int64)
+    indices = np.arange(len(sizes), dtype=np.int64)
+    ours, theirs = (
+        result(module.batch_fixed_shapes_fast, indices, sizes.__getitem__, shapes) for module in (pure, compiled)
+    )
+    assert ours == theirs
+
+
+@given(SIZES, st.sampled_from([None, "none", "complete", "complete_doc", "eos", "other"]), st.integers(1, 12))
+@MORE
+def test_blocks_of_tokens(sizes, mode, block_size) -> None:
+    lengths = np.array(sizes, dtype=np.int64)
+    both = pure_blocks, compiled_blocks
+    cuts = [result(module._get_slice_indices_fast, lengths, mode, block_size, 1) for module in both]
+    assert cuts[0] == cuts[1]
+    if cuts[0]:
+        slices = np.array(cuts[0], dtype=np.int64)
+        ours, theirs = (result(module._get_block_to_dataset_index_fast, lengths, slices) for module in both)
+        assert ours == theirs
+
+
+ANY = st.lists(st.integers(1, 6), max_size=6)  # 1: padding, 2: the end of a sentence
+WORDS = st.builds(lambda before, word, after: [*before, word, *after], ANY, st.integers(3, 6), ANY)
+
+
+@given(st.lists(st.tuples(WORDS, WORDS), max_size=3), st.booleans())
+@MORE
+def test_counts_of_ngrams(texts, smooth) -> None:
+    """libbleu reads beyond a text that has nothing but padding: see the fix empty_hypotheses."""
+    counts = []
+    for library in (LIBRARY, ctypes.cdll.LoadLibrary(libbleu.__file__)):
+        stat = BleuStat(reflen=9, match1=9)
+        (library.bleu_one_init if smooth else library.bleu_zero_init)(ctypes.byref(stat))
+        for pair in texts:
+            arrays = [np.array(text, dtype=np.int32) for text in pair]
+            sized = [part for a in arrays for part in (ctypes.c_size_t(a.size), ctypes.c_void_p(a.ctypes.data))]
+            library.bleu_add(ctypes.byref(stat), *sized, ctypes.c_int(1), ctypes.c_int(2))
+        counts.append([getattr(stat, name) for name, _ in stat._fields_])
+    assert counts[0] == counts[1]

@@ -1,0 +1,262 @@
+"""Symptoms (see symptoms.py) of what goes wrong in a training: its data, devices, processes and workers."""
+
+from __future__ import annotations
+
+import functools
+import io
+import multiprocessing
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from fairseq import options
+from fairseq.criterions import FairseqCriterion
+from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset, iterators
+from fairseq.dataclass.configs import DistributedTrainingConfig, FairseqConfig
+from fairseq.distributed import utils
+from fairseq.models import BaseFairseqModel, DistributedFairseqModel
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
+from fairseq.trainer import Trainer
+from omegaconf import OmegaConf
+
+
+@contextmanager
+def refused(*parts: str):
+    """What happens inside must raise an error that says all of this."""
+    try:
+        yield
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+    else:
+        text = "no error"
+    missing = [part for part in parts if part not in text]
+    assert not missing, f"{missing} not in {text}"
+
+
+def in_folder(function):
+    """Gives the function an empty folder."""
+
+    @functools.wraps(function)
+    def call() -> None:
+        with tempfile.TemporaryDirectory() as name:
+            function(Path(name))
+
+    return call
+
+
+def write_split(folder: Path, split: str, rows: list[str], words: str) -> Dictionary:
+    """Binarise lines as ``fairseq-preprocess --only-source`` does, with a dictionary of these words in this order."""
+    dictionary = Dictionary()
+    for rank, word in enumerate(words.split()):
+        dictionary.add_symbol(word, n=100 - rank)
+    folder.mkdir(parents=True, exist_ok=True)
+    dictionary.save(str(folder / "dict.txt"))
+    builder = indexed_dataset.make_builder(str(folder / f"{split}.bin"), "mmap", vocab_size=len(dictionary))
+    for row in rows:
+        builder.add_item(dictionary.encode_line(row, add_if_not_exist=False).long())
+    builder.finalize(str(folder / f"{split}.idx"))
+    return dictionary
+
+
+def labelled(folder: Path, labels: list[str], inputs: int = 2, num_classes: int = 2, regression: bool = False):
+    """The split ``valid`` of a sentence_prediction task with these labels, and so many inputs."""
+    write_split(folder / "input0", "valid", ["a b"] * inputs, "a b")
+    write_split(folder / "label", "valid", [] if regression else labels, "no yes maybe")
+    (folder / "label" / "valid.label").write_text("".join(f"{label}\n" for label in labels))
+    config = SentencePredictionConfig(data=str(folder), num_classes=num_classes, regression_target=regression, seed=1)
+    return SentencePredictionTask.setup_task(config).load_dataset("valid")
+
+
+@in_folder
+def checked_labels(folder: Path) -> None:
+    """A class too many, in the first batch that has it; a number that is none."""
+    with refused("label/valid, line 2", "'maybe'", "--num-classes"):
+        dataset = labelled(folder / "classes", ["yes", "maybe"])
+        targets = dataset.collater([dataset[0], dataset[1]])["target"]
+        torch.nn.functional.nll_loss(torch.zeros(2, 2), targets.view(-1))
+    with refused("label/valid.label, line 2", "'nan'"):
+        labelled(folder / "numbers", ["0.5", "nan"], 2, 1, True)
+
+
+@in_folder
+def empty_data(folder: Path) -> None:
+    """A split that was made of an empty file."""
+    dictionary = write_split(folder, "valid", [], "a")
+    with refused("valid.bin: no sentence"):
+        data_utils.load_indexed_dataset(f"{folder}/valid", dictionary)
+
+
+def trainer_of(model, criterion, task=None, **common: bool) -> Trainer:
+    """With plain gradient descent."""
+    config = OmegaConf.structured(FairseqConfig)
+    config.common.update({"cpu": True, **common})
+    config.optimizer = {"_name": "sgd", "momentum": 0.0, "weight_decay": 0.0, "lr": [0.1]}
+    config.lr_scheduler = {"_name": "fixed", "lr": [0.1], "force_anneal": None, "lr_shrink": 0.1, "warmup_updates": 0}
+    return Trainer(config, task, model, criterion)
+
+
+def half_precision() -> None:
+    """The optimizer of a run with --fp16 --cpu, and one with --bf16 --cpu."""
+    for flag in ("fp16", "bf16"):
+        with refused(f"--{flag}", "--amp"):
+            _ = trainer_of(torch.nn.Linear(2, 1), torch.nn.Identity(), **{flag: True}).optimizer
+
+
+def bf16_on_gpus() -> None:
+    """What --bf16 means, and that --tpu stays what it is."""
+    for flags, is_tpu in (("--bf16", False), ("--bf16 --tpu", True), ("--tpu", True)):
+        command = ["data", "--arch", "transformer", *flags.split()]
+        assert options.parse_args_and_arch(options.get_training_parser(), command).tpu is is_tpu, flags
+    given, parser = ["data", "--task", "translation"], options.get_validation_parser()
+    # as fairseq-validate asks for what was given
+    assert not hasattr(options.parse_args_and_arch(parser, given, suppress_defaults=True), "tpu")
+
+
+class OneLayer(BaseFairseqModel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 1)
+
+
+class Observing(FairseqCriterion):
+    """Logs what it computes with."""
+
+    def forward(self, model, sample, reduce=True):
+        output = model.linear(torch.ones(1, 2))
+        return output.float().sum(), 1, {"type": output.dtype, "flash": torch.backends.cuda.flash_sdp_enabled()}
+
+
+def cpu_autocast() -> None:
+    """What a criterion computes with under --amp --cpu: bfloat16 in training, single precision in validation."""
+    task, model = FairseqTask(None), OneLayer()
+    FairseqTask.target_dictionary = None
+    trainer = trainer_of(model, Observing(task), task, amp=True)
+    criterion, before = trainer.criterion, model.linear.weight.detach().clone()
+    trainer.zero_grad()
+    _, _, log = task.train_step({}, model, criterion.train(), trainer.optimizer, 0)
+    trainer.optimizer.step()
+    assert log["type"] == torch.bfloat16, f"--amp --cpu computes with {log['type']}"
+    assert not torch.equal(before, model.linear.weight), "the step did nothing"
+    for tokens in (14, 300):
+        batch = {"net_input": {"src_tokens": torch.zeros(1, tokens)}}
+        _, _, log = task.train_step(batch, model, criterion.train(), trainer.optimizer, 0)
+        assert log["flash"] == (tokens == 300), f"{tokens} tokens in bfloat16 take the slower attention"
+    _, _, log = task.valid_step({}, model, criterion.eval())
+    assert log["type"] == torch.float32, f"validation computes with {log['type']}"
+
+
+@in_folder
+def cpu_data_parallel(folder: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+    config, group = DistributedTrainingConfig(tpu=False), torch.distributed.group.WORLD
+    model = DistributedFairseqModel(config, torch.nn.Linear(2, 1), group, torch.device("cpu"))
+    model(torch.ones(1, 2)).sum().backward()
+    torch.distributed.destroy_process_group()
+
+
+def broadcast_objects() -> None:
+    """Play the receiving process: the group hands out the two messages that the sender would send."""
+    sent = io.BytesIO()
+    torch.save({"cfg": OmegaConf.create({"lr": 0.1})}, sent)
+    content = torch.frombuffer(bytearray(sent.getvalue()), dtype=torch.uint8)
+    messages = [torch.tensor([len(content)]), content]
+    utils.get_rank = lambda group: 1
+    utils.broadcast = lambda tensor, src, group: tensor.copy_(messages.pop(0))
+    received = utils._broadcast_object_slow(None, 0, None, torch.device("cpu"))
+    assert received["cfg"].lr == 0.1
+
+
+def say_hello(config, folder: Path) -> None:
+    """What each of several processes does here: adds up its number, and says how its workers would start."""
+    rank = torch.distributed.get_rank()
+    total = torch.tensor([rank + 1])
+    torch.distributed.all_reduce(total)
+    (folder / str(rank)).write_text(f"{total.item()} {multiprocessing.get_start_method()}")
+
+
+@in_folder
+def spawned_processes(folder: Path) -> None:
+    """Two processes on the CPU."""
+    config = OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(FairseqConfig), enum_to_str=True))
+    config.model, config.common.cpu, config.distributed_training.distributed_world_size = None, True, 2
+    utils.call_main(config, say_hello, folder=folder)
+    said = {path.name: path.read_text() for path in folder.iterdir()}
+    assert said == dict.fromkeys("01", f"3 {multiprocessing.get_all_start_methods()[0]}"), said
+
+
+def locked_seeds() -> None:
+    """What two threads draw at the same time is what each would draw alone; also inside one another."""
+
+    def draw(seed: int) -> float:
+        with data_utils.numpy_seed(seed):
+            first = np.random.rand()
+            time.sleep(0.0005)  # lets the other thread in, as reading an example does
+            with data_utils.numpy_seed(seed, 1):
+                second = np.random.rand()
+            return first + second + np.random.rand()
+
+    alone = [draw(seed) for seed in range(60)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(draw, range(60)))
+    assert alone == together, f"{sum(a != b for a, b in zip(alone, together))} of 60 draws differ"
+
+
+class Epochs(FairseqDataset):
+    """Its examples are the number of the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return self.epoch
+
+    def collater(self, samples: list[int]) -> torch.Tensor:
+        return torch.tensor(samples)
+
+
+def fresh_workers() -> None:
+    """Each epoch is read by a worker that knows of it; no more than the last is left."""
+    data = Epochs()
+    batches = iterators.EpochBatchIterator(data, data.collater, [[0], [1]], num_workers=1, reuse_dataloader=True)
+    seen = [[batch.item() for batch in batches.next_epoch_itr(shuffle=False)] for _ in range(3)]
+    assert seen == [[1, 1], [2, 2], [3, 3]], f"examples of epochs 1 to 3: {seen}"
+    left = multiprocessing.active_children()
+    assert len(left) <= 1, f"{len(left)} workers are left"
+    loader = iterators.torch.utils.data.DataLoader(data, num_workers=1, persistent_workers=True)
+    assert not loader.persistent_workers, "fairseq's workers are persistent"
+
+
+READERS = """
+import os, sys, torch
+from fairseq.data.iterators import BufferedIterator
+class Source:
+    def __len__(self): return 100000
+    def __iter__(self):
+        for _ in range(100000): yield torch.ones(400, 400) @ torch.ones(400, 400)
+for _ in range(3):  # it is a race: without the fix nearly every run is lost
+    if os.fork():
+        status = os.wait()[1]
+        if status: sys.exit(f"status {status}")
+    else:
+        reader = BufferedIterator(3, Source())
+        for _ in range(3): next(reader)
+        break
+"""
+
+
+def stopped_readers() -> None:
+    """Programs that leave while fairseq's thread is reading ahead: forks of one, which has done the imports."""
+    done = subprocess.run([sys.executable, "-c", READERS], capture_output=True, text=True)
+    assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
