@@ -1,8 +1,7 @@
 """What the tests start in place of ``python`` and of console scripts: asks server.py to run the program.
 
-``python -ISE client.py FOLDER PYTHON NAME ARGUMENT...``: FOLDER is the server's; NAME is what was called, python or a
-script beside PYTHON. Gets the signals and has the exit status of the program. The first start of each program, those
-with options of the interpreter, and those that the server does not take are processes of their own.
+``python -ISE client.py FOLDER PYTHON NAME ARGUMENT...``: FOLDER is the server's; NAME is python or a script beside
+PYTHON. The first start of each program, and those with options of the interpreter, are processes of their own.
 """
 
 import array
@@ -19,9 +18,8 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def first_start(folder, argv):
     """Whether no test of this session has started this program yet."""
-    name = argv[1] if argv[0] == "-m" else os.path.basename(argv[0])
     try:
-        os.mkdir(f"{folder}/started/{name}")
+        os.mkdir(f"{folder}/started/{argv[1] if argv[0] == '-m' else os.path.basename(argv[0])}")
     except FileExistsError:
         return False
     return True
@@ -33,30 +31,22 @@ def run(folder, argv):
     content = marshal.dumps((argv, os.getcwd(), dict(os.environ), ignored))
     connection = socket(AF_UNIX)
     connection.connect(f"{folder}/socket")
-    streams = array.array("i", [0, 1, 2])
-    connection.sendmsg([struct.pack("<q", len(content))], [(SOL_SOCKET, SCM_RIGHTS, streams)])
+    connection.sendmsg([struct.pack("<q", len(content))], [(SOL_SOCKET, SCM_RIGHTS, array.array("i", [0, 1, 2]))])
     connection.sendall(content)
     for number in PASSED_ON:
         signal.signal(number, lambda number, _: connection.sendall(bytes([number])))
     answer = connection.recv(8)
-    if not answer:
-        with open(f"{folder}/log") as log:
-            sys.exit(f"the tests' server of programs has ended:\n{log.read()}")
-    return struct.unpack("<q", answer)[0]
+    return struct.unpack("<q", answer)[0] if answer else sys.exit(f"the tests' server has ended: {folder}/log")
 
 
-def main(folder, python, name, *arguments):
-    script = [] if name.startswith("python") else [os.path.join(os.path.dirname(python), name)]
-    argv = [*script, *arguments]
-    known = argv and (argv[0] in ("-m", "-c") or not argv[0].startswith("-"))
-    status = NEW_PROCESS if not known or first_start(folder, argv) else run(folder, argv)
-    if status == NEW_PROCESS:
-        os.execv(python, [python, *argv])
-    if status < 0:
-        if -status != signal.SIGKILL:
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    os._exit(status)
-
-
-main(*sys.argv[1:])
+folder, python, name, *arguments = sys.argv[1:]
+argv = [*([] if name.startswith("python") else [os.path.join(os.path.dirname(python), name)]), *arguments]
+known = argv and (argv[0] in ("-m", "-c") or not argv[0].startswith("-"))
+status = NEW_PROCESS if not known or first_start(folder, argv) else run(folder, argv)
+if status == NEW_PROCESS:
+    os.execv(python, [python, *argv])
+if status < 0:
+    if -status != signal.SIGKILL:
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+os._exit(status)

@@ -1,28 +1,29 @@
 """Runs Python programs for the tests in forks of one process that has imported torch already.
 
-``python server.py FOLDER LISTENER`` (a socket it inherits) works until its standard input ends, and then removes the
-folder; client.py is the other side. A start
-costs a training of a few updates three quarters of its time, nearly all of it for torch. What is imported here belongs
-to others and is the same for every program; fairseq, fairseq_compat and all code of this repository are imported anew
-by each program, as in a process of its own.
+``python server.py LISTENER`` (a socket it inherits) works until its standard input ends. A start costs a training of a
+few updates three quarters of its time, nearly all of it for torch. fairseq and all code of this repository are imported
+anew by each program, as in a process of its own.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
 import importlib
 import marshal
 import os
-import selectors
-import shutil
+import runpy
+import select
 import signal
 import socket
 import struct
 import sys
-
-from program import run, take_over
+import tempfile
+import threading
+import types
+from pathlib import Path
 
 # what a training, a translation and most scripts import in the end (torch._dynamo comes with the first optimizer)
 PRELOADED = ["torch", "torch._dynamo", "hydra.experimental", "sacrebleu"]
@@ -31,6 +32,7 @@ READ_AT_START = ("OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH", "CUDA", "LD_", "LC_
 # read by Python, but seen to otherwise; and what fairseq, torch and scikit-learn set themselves
 NOT_THESE = ("PYTHONPATH", "PYTHONWARNINGS", "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 NEW_PROCESS = -1000  # instead of an exit status: the client is to start the program itself
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def read_at_start(environment: dict[str, str]) -> dict[str, str]:
@@ -40,100 +42,8 @@ def read_at_start(environment: dict[str, str]) -> dict[str, str]:
 ENVIRONMENT = read_at_start(dict(os.environ))
 
 
-class Request:
-    """A program with its arguments, its working folder, environment, standard streams, and the signals it ignores."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        header, self.streams, _, _ = socket.recv_fds(connection, 8, 3)
-        (size,) = struct.unpack("<q", header)
-        content = bytearray()
-        while len(content) < size:
-            part = connection.recv(size - len(content))
-            if not part:
-                raise ConnectionError("the client was killed in the middle")
-            content += part
-        self.argv, self.folder, self.environment, self.ignored = marshal.loads(content)
-
-    def fits(self) -> bool:
-        """Whether what was read from the environment at this process's start is what this program would have read."""
-        return read_at_start(self.environment) == ENVIRONMENT
-
-    def close(self) -> None:
-        for stream in self.streams:
-            os.close(stream)
-
-
-class Server:
-    """Forks for each request, passes signals on to the forks, and their exit status back."""
-
-    def __init__(self, listener: socket.socket) -> None:
-        self.listener = listener
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(listener, selectors.EVENT_READ, self.accept)
-        self.selector.register(sys.stdin, selectors.EVENT_READ, sys.exit)  # the tests have ended
-
-    def serve(self) -> Request:
-        """Returns in the forks only, with what this fork is to do."""
-        while True:
-            for key, _ in self.selector.select():
-                request = key.data()
-                if request is not None:
-                    return request
-
-    def accept(self) -> Request | None:
-        connection, _ = self.listener.accept()
-        try:
-            request = Request(connection)
-        except (ConnectionError, struct.error):
-            return connection.close()
-        if not request.fits() or not preload():
-            answer(connection, NEW_PROCESS)
-            return request.close()
-        child = os.fork()
-        if child == 0:
-            os.setsid()
-            self.forget()
-            connection.close()
-            return request
-        request.close()
-        ended = os.pidfd_open(child)
-        self.selector.register(connection, selectors.EVENT_READ, lambda: self.signal(connection, child))
-        self.selector.register(ended, selectors.EVENT_READ, lambda: self.end(connection, child, ended))
-        return None
-
-    def forget(self) -> None:
-        """In a fork: close what is the server's."""
-        for key in list(self.selector.get_map().values()):
-            if isinstance(key.fileobj, int):
-                os.close(key.fileobj)
-            elif key.fileobj is not sys.stdin:
-                key.fileobj.close()
-        self.selector.close()
-
-    def signal(self, connection: socket.socket, child: int) -> None:
-        """The client got a signal, or it was killed, and its program with it."""
-        if connection.fileno() < 0:  # the program has ended at the same moment
-            return
-        numbers = connection.recv(16)
-        for number in numbers or [signal.SIGKILL]:
-            os.kill(child, number)
-        if not numbers:
-            self.selector.unregister(connection)
-            with contextlib.suppress(ProcessLookupError):  # it has not come to make its group
-                os.killpg(child, signal.SIGKILL)
-
-    def end(self, connection: socket.socket, child: int, ended: int) -> None:
-        _, status = os.waitpid(child, 0)
-        self.selector.unregister(ended)
-        os.close(ended)
-        if connection in self.selector.get_map():
-            self.selector.unregister(connection)
-        answer(connection, os.waitstatus_to_exitcode(status))
-
-
-def answer(connection: socket.socket, status: int) -> None:
-    with contextlib.suppress(OSError), connection:  # the client may be gone
-        connection.sendall(struct.pack("<q", status))
+#: a program with its arguments, its working folder, environment, the signals it ignores, and its standard streams
+Request = tuple[list[str], str, dict[str, str], list[int], list[int]]
 
 
 @functools.cache
@@ -146,16 +56,119 @@ def preload() -> bool:
     return len(os.listdir("/proc/self/task")) == 1
 
 
-def main(folder: str, listener: int) -> None:
-    path = sys.path[1:]  # the first is the folder of this file
+def serve(listener: socket.socket) -> Request:
+    """Returns in forks of forks only, with what they are to do."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the guards
+    while True:
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:  # the tests have ended
+            sys.exit()
+        connection, _ = listener.accept()
+        preload()
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listener.close()
+            return guard(connection)
+        connection.close()
+
+
+def guard(connection: socket.socket) -> Request:
+    """Fork; pass signals on to the fork, and its exit status back. Returns in the fork."""
     try:
-        request = Server(socket.socket(fileno=listener)).serve()
-    except SystemExit:
-        shutil.rmtree(folder)
-        raise
-    take_over(request.streams, request.folder, request.environment, request.ignored, path)
-    run(request.argv)
+        header, streams, _, _ = socket.recv_fds(connection, 8, 3)
+        content = connection.recv(*struct.unpack("<q", header), socket.MSG_WAITALL)
+        request = (*marshal.loads(content), streams)
+    except (EOFError, TypeError, ValueError, struct.error):  # the client was killed in the middle
+        os._exit(0)
+    if read_at_start(request[2]) != ENVIRONMENT or not preload():
+        end(connection, NEW_PROCESS)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        connection.close()
+        return request
+    for stream in streams:
+        os.close(stream)
+    ended = os.pidfd_open(child)
+    while ended not in select.select([connection, ended], [], [])[0]:
+        numbers = connection.recv(16)
+        for number in numbers or [signal.SIGKILL]:
+            os.kill(child, number)
+        if not numbers:  # the client was killed, and its program with it
+            with contextlib.suppress(ProcessLookupError):  # it has not come to make its group
+                os.killpg(child, signal.SIGKILL)
+            break
+    end(connection, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def end(connection: socket.socket, status: int) -> None:
+    with contextlib.suppress(OSError):  # the client may be gone
+        connection.sendall(struct.pack("<q", status))
+    os._exit(0)
+
+
+def take_over(
+    folder: str, environment: dict[str, str], ignored: list[int], streams: list[int], path: list[str]
+) -> None:
+    """Make of this process what a new one would be; path: sys.path without PYTHONPATH and the program's folder."""
+    for at, stream in enumerate(streams):
+        os.dup2(stream, at)
+        os.close(stream)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    extra = environment.get("PYTHONPATH", "")
+    sys.path[:] = [*(map(os.path.abspath, extra.split(os.pathsep)) if extra else []), *path]
+    importlib.invalidate_caches()
+    for number in PASSED_ON:
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in ignored else usual)
+    sys.modules["numpy"].random.seed()  # random and torch see to themselves
+    tempfile.tempdir = None
+
+
+def execute(argv: list[str]) -> None:
+    """``-m MODULE ...``, ``-c CODE ...`` or ``FILE ...``, as the interpreter does."""
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if argv[0] == "-m":
+        sys.argv, sys.path[:0] = argv[1:], [os.getcwd()]
+        runpy._run_module_as_main(argv[1])
+    elif argv[0] == "-c":
+        sys.argv, sys.path[:0] = ["-c", *argv[2:]], [""]
+        exec(compile(argv[1], "<string>", "exec", dont_inherit=True), vars(main))
+    else:
+        sys.argv, sys.path[:0] = argv, [str(Path(argv[0]).resolve().parent)]
+        main.__file__, main.__cached__ = argv[0], None
+        exec(compile(Path(argv[0]).read_bytes(), argv[0], "exec", dont_inherit=True), vars(main))
+
+
+def run(argv: list[str]) -> None:
+    """Execute, and end as the interpreter does, but without taking torch to pieces, which takes half a second."""
+    status = 0
+    try:
+        execute(argv)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if status and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # nobody reads it any more, or the program closed it
+            status = 120
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status & 0xFF)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    PATH = sys.path[1:]  # the first is the folder of this file
+    ARGV, *REST = serve(socket.socket(fileno=int(sys.argv[1])))
+    take_over(*REST, PATH)
+    run(ARGV)
