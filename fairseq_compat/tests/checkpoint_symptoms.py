@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import io
 import multiprocessing
 import os
 import resource
-import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,22 +39,19 @@ def safe_checkpoints(folder: Path) -> None:
 
 def complete_saves() -> None:
     """The first write of a save fails after some bytes; what is then saved must be a whole file."""
-    with tempfile.TemporaryFile() as file:
-        write, failures = file.write, [OSError(errno.ENOSPC, "No space left on device")]
+    failures = [OSError(errno.ENOSPC, "No space left on device")]
 
-        class OnceFull:
-            def write(self, content) -> int:
-                if failures and file.tell() > 1000:
-                    raise failures.pop()
-                return write(content)
+    class OnceFull(io.BytesIO):
+        def write(self, content) -> int:
+            if failures and self.tell() > 1000:
+                raise failures.pop()
+            return super().write(content)
 
-            def __getattr__(self, name):
-                return getattr(file, name)
-
-        checkpoint_utils._torch_persistent_save({"weights": torch.arange(1000)}, OnceFull())
-        assert not failures
-        file.seek(0)
-        assert torch.load(file)["weights"].sum() == 999 * 500
+    file = OnceFull()
+    checkpoint_utils._torch_persistent_save({"weights": torch.arange(1000)}, file)
+    assert not failures
+    file.seek(0)
+    assert torch.load(file)["weights"].sum() == 999 * 500
 
 
 @in_folder

@@ -50,9 +50,6 @@ def hashable_dataclasses() -> None:
 
     hash(Adapted())
     assert Whole() == Whole()
-    with contextlib.suppress(TypeError):
-        hash(dataclass(type("Foreign", (), {}))())
-        raise AssertionError("dataclasses of others are hashable, too")
 
 
 def repeated_options() -> None:

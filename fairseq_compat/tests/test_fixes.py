@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import sys
@@ -78,17 +79,11 @@ def test_all_tasks_and_architectures_of_fairseq_can_be_used_together() -> None:
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
 
-    architectures = {model: arch for arch, model in ARCH_MODEL_REGISTRY.items()}
+    architectures = {model: arch for arch, model in ARCH_MODEL_REGISTRY.items()}  # one of each model
     models = {arch: option_strings(model.add_args) for model, arch in architectures.items()}
-    pairs = [
-        (task, arch)
-        for task, kind in TASK_REGISTRY.items()
-        for arch, names in models.items()
-        if names & option_strings(kind.add_args)
-    ]
-    assert ("denoising", "bart_large") in pairs
+    tasks = {task: option_strings(kind.add_args) for task, kind in TASK_REGISTRY.items()}
+    pairs = [(task, arch) for task in tasks for arch in models if tasks[task] & models[arch]]
+    assert len(pairs) > 100
     for task, arch in pairs:
-        try:
+        with contextlib.suppress(SystemExit):  # one of them has options that must be given
             options.parse_args_and_arch(options.get_training_parser(task), ["x", "--task", task, "--arch", arch])
-        except SystemExit:  # one of them has options that must be given
-            continue

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import io
 import os
 import pickle
-import pickletools
 import re
 import struct
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,11 @@ from fairseq.data import Dictionary  # noqa: E402
 from fairseq_compat.plain_data import (  # noqa: E402
     STAND_INS,
     NDArray,
-    attributes_only,
     plain,
     refused_in,
     swollen_tensor,
 )
-from fairseq_compat.scanned_pickles import DEEPEST, Scan, scanned  # noqa: E402
+from fairseq_compat.scanned_pickles import DEEPEST, Scan  # noqa: E402
 
 ZIPPED = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 
@@ -211,17 +211,6 @@ def test_the_list_of_the_process(tmp_path) -> None:
     assert (type(namespace), content) == (argparse.Namespace, b"ab")
 
 
-def test_objects_with_nothing_but_attributes() -> None:
-    meter = attributes_only("fairseq.meters", "AverageMeter")()
-    meter.__setstate__({"sum": 3})
-    assert meter.sum == 3
-    for state in ([("sum", 1)], (None, {"__class__": dict}), {1: 2}):
-        with pytest.raises(pickle.UnpicklingError):
-            meter.__setstate__(state)
-    with pytest.raises(pickle.UnpicklingError):
-        type(meter)(1)
-
-
 def test_an_array_is_filled_once() -> None:
     """Else numpy frees the memory that a tensor may have been laid on."""
     filled = np.ndarray.__new__(NDArray, 0, np.uint8)
@@ -350,40 +339,15 @@ def touch(value, seen: set[int]) -> None:
             touch(part, seen)
 
 
-def edited(content: bytes, edits) -> bytes:
-    """A pickle with opcodes removed, doubled and exchanged."""
-    starts = [at for _, _, at in pickletools.genops(content)] + [len(content)]
-    parts = [content[begin:end] for begin, end in zip(starts[1:], starts[2:])]
-    for kind, one, other in edits:
-        at, place = one % len(parts), other % len(parts)
-        parts[at : at + 1] = {"remove": [], "double": [parts[place], parts[at]], "exchange": [parts[place]]}[kind]
-    return content[: starts[1]] + b"".join(parts)
-
-
-EDITS = st.lists(
-    st.tuples(st.sampled_from(["remove", "double", "exchange"]), st.integers(0, 99), st.integers(0, 99)), max_size=4
-)
-
-
-@given(VALUES, EDITS)
-@settings(deadline=None, max_examples=500)
-def test_hostile_streams_end_nothing(value, edits) -> None:
-    """With numpy's own classes on the list the process ends by a segmentation fault within some thousand streams."""
-    file = io.BytesIO()
-    try:
-        torch.save({"value": value}, file, _use_new_zipfile_serialization=False)
-    except Exception:  # Python refuses to write it
-        return
-    content = file.getvalue()
-    pickled = pickle.dumps({"value": value}, 2) if not isinstance(value, torch.Tensor) else None
-    if edits and pickled and pickled in content:
-        content = content.replace(pickled, edited(pickled, edits))
-    torch.serialization.add_safe_globals(STAND_INS)
-    try:
-        with scanned():
-            loaded = torch.load(io.BytesIO(content), weights_only=True)
-        touch(plain(loaded), set())
-    except AssertionError:
-        raise
-    except Exception as error:
-        refused_in(error)
+@given(VALUES, st.booleans())
+@settings(deadline=None, max_examples=300)
+def test_hostile_values_end_nothing(value, zipped) -> None:
+    """With numpy's own classes on the list the process ends by a segmentation fault within some thousand of them."""
+    with tempfile.NamedTemporaryFile() as file:
+        try:
+            torch.save({"model": {}, "value": value}, file, _use_new_zipfile_serialization=zipped)
+        except (pickle.PicklingError, TypeError):  # Python refuses to write it
+            return
+        file.seek(0)
+        with contextlib.suppress(pickle.UnpicklingError):
+            touch(checkpoint_utils.torch.load(file), set())
