@@ -16,6 +16,7 @@ import zipfile
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -89,10 +90,9 @@ def use(path: str, format: str | None, wanted: Wanted | None = None) -> None:
         assert table.matrix.shape == (len(table.words), reader.dim)
         assert np.isfinite(table.matrix).all()
         assert all(row.shape == (reader.dim,) for row in reader.compose(["houses"]).values())
-    except OptionError:
-        pass  # of compose
-    except EmbinitError as error:
-        if "\n" in str(error) or str(Path(path).parent) not in str(error):
+    except EmbinitError as error:  # of compose, it may be about the option alone
+        named = isinstance(error, OptionError) or str(Path(path).parent) in str(error)
+        if "\n" in str(error) or not named:
             raise AssertionError(f"no line that names the file: {error}") from error
 
 
@@ -119,12 +119,11 @@ def text(words: list[str], matrix: np.ndarray, header: bool = False) -> bytes:
     return encoded("\n".join(lines) + "\n")
 
 
-def in_zip(content: bytes, name: str = "v.txt", method: int = zipfile.ZIP_DEFLATED) -> Callable[[Path], None]:
-    def pack(path: Path) -> None:
-        with zipfile.ZipFile(path, "w", method) as archive:
+def in_zip(path: Path, members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> str:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in members.items():
             archive.writestr(name, content)
-
-    return pack
+    return str(path)
 
 
 def word2vec(words: list[str], matrix: np.ndarray, newline: bytes = b"\n", header: bytes | None = None) -> bytes:
@@ -182,16 +181,12 @@ def _bytes(make: Callable) -> Callable[[Path, list[str], np.ndarray], str]:
 
 
 def _zip(folder: Path, words: list[str], matrix: np.ndarray) -> str:
-    in_zip(text(words, matrix))(folder / "v.any")
-    return str(folder / "v.any")
+    return in_zip(folder / "v.any", {"v.txt": text(words, matrix)})
 
 
-def _npz(save: Callable) -> Callable[[Path, list[str], np.ndarray], str]:
-    def make(folder: Path, words: list[str], matrix: np.ndarray) -> str:
-        save(folder / "v.npz", words=np.array(words), matrix=matrix)
-        return str(folder / "v.npz")
-
-    return make
+def _npz(folder: Path, words: list[str], matrix: np.ndarray, save: Callable = np.savez) -> str:
+    save(folder / "v.npz", words=np.array(words), matrix=matrix)
+    return str(folder / "v.npz")
 
 
 def _huggingface(folder: Path, words: list[str], matrix: np.ndarray) -> str:
@@ -206,13 +201,10 @@ def _huggingface_torch(folder: Path, words: list[str], matrix: np.ndarray) -> st
     return str(folder)
 
 
-def _fairseq(zipped: bool) -> Callable[[Path, list[str], np.ndarray], str]:
-    def make(folder: Path, words: list[str], matrix: np.ndarray) -> str:
-        table = torch.from_numpy(np.concatenate([np.ones((4, matrix.shape[1]), np.float32), matrix]))
-        write_dictionary(folder, words)
-        return save_checkpoint(folder, {"encoder.embed_tokens.weight": table}, zipped=zipped)
-
-    return make
+def _fairseq(folder: Path, words: list[str], matrix: np.ndarray, zipped: bool = True) -> str:
+    table = torch.from_numpy(np.concatenate([np.ones((4, matrix.shape[1]), np.float32), matrix]))
+    write_dictionary(folder, words)
+    return save_checkpoint(folder, {"encoder.embed_tokens.weight": table}, zipped=zipped)
 
 
 def _word2vec(words: list[str], matrix: np.ndarray) -> bytes:
@@ -282,10 +274,10 @@ SOURCES = {
         sparing=5,
         unreadable=True,
     ),
-    "npz": Source(_npz(np.savez), heads=(b"x", b"PK\x03\x04"), **_NPZ),
-    "npz compressed": Source(_npz(np.savez_compressed), sparing=5, **_NPZ),
+    "npz": Source(_npz, heads=(b"x", b"PK\x03\x04"), **_NPZ),
+    "npz compressed": Source(partial(_npz, save=np.savez_compressed), sparing=5, **_NPZ),
     "huggingface": Source(_huggingface, file="model.safetensors", sparing=6, **_FOLDER),  # it holds the vocabulary
     "huggingface torch": Source(_huggingface_torch, file="pytorch_model.bin", repeats=False, **_FOLDER),
-    "fairseq": Source(_fairseq(True), heads=(b"x", b"PK\x03\x04", b"\x80\x02"), **_FAIRSEQ),
-    "fairseq legacy": Source(_fairseq(False), **_FAIRSEQ),
+    "fairseq": Source(_fairseq, heads=(b"x", b"PK\x03\x04", b"\x80\x02"), **_FAIRSEQ),
+    "fairseq legacy": Source(partial(_fairseq, zipped=False), **_FAIRSEQ),
 }
