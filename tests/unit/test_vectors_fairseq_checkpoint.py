@@ -28,7 +28,7 @@ from embinit_fairseq.errors import CheckpointError, OptionError, VectorFileError
 from embinit_fairseq.vectors import torch_file
 from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
 from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
-from embinit_fairseq.vectors.open import open_vectors, recognise
+from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
 
 SYMBOLS = ["the", "haus@@", "über", "a"]
@@ -47,11 +47,8 @@ def test_rows_and_specials(tmp_path, zipped, dtype):
     matrix = table(9).to(dtype)
     source = FairseqCheckpoint(save_checkpoint(tmp_path, {ENCODER: matrix, "x": torch.ones(2)}, zipped=zipped), dim=3)
     read, matrix = source.read(), matrix.float().numpy()
-    assert read.words == SYMBOLS
-    np.testing.assert_array_equal(read.matrix, matrix[4:8])
-    assert list(read.specials) == ["bos", "pad", "eos", "unk"]
-    np.testing.assert_array_equal(list(read.specials.values()), matrix[:4])
-    assert (read.origin.rows, read.origin.dim) == (9, 3)
+    assert (read.words, list(read.specials)) == (SYMBOLS, ["bos", "pad", "eos", "unk"])
+    np.testing.assert_array_equal([*read.specials.values(), *read.matrix], matrix[:8])
     read = source.read(Wanted(frozenset({"a", "<s>", "nothing"}), frozenset({"the"})))
     assert read.words == ["the", "a"]
     np.testing.assert_array_equal(read.matrix, matrix[[4, 7]])
@@ -61,30 +58,30 @@ def test_each_side_has_its_dictionary(tmp_path):
     """That of its language; where there are no languages the size decides."""
     state = {ENCODER: table(8), DECODER: table(5, 1)}
     task = {"_name": "translation", "source_lang": "de", "target_lang": "en", "data": "data-bin/x"}
+    unnamed = {"_name": "translation", "source_lang": None}
 
     def words(side, task=task):
         return FairseqCheckpoint(save_checkpoint(tmp_path, state, task), side=side).read().words
 
-    for given in (task, {"_name": "translation", "source_lang": None}):
-        write_dictionary(tmp_path, SYMBOLS, "dict.de.txt")
-        write_dictionary(tmp_path, ["house"], "dict.en.txt")
-        assert words(None, given) == words("encoder", given) == SYMBOLS
-        assert words("decoder", given) == ["house"]
-    with pytest.raises(OptionError, match=r"t\.pt: .*encoder, encoder_p, decoder, decoder_p .*'left'"):
-        words("left")
+    def refused_as(side, message, task=task):
+        with pytest.raises((OptionError, CheckpointError), match=message):
+            words(side, task)
+
+    write_dictionary(tmp_path, SYMBOLS, "dict.de.txt")
+    write_dictionary(tmp_path, ["house"], "dict.en.txt")
+    for each in (task, unnamed):
+        assert words(None, each) == words("encoder", each) == SYMBOLS
+        assert words("decoder", each) == ["house"]
+    refused_as("left", r"t\.pt: .*encoder, encoder_p, decoder, decoder_p .*'left'")
     write_dictionary(tmp_path, ["katze"], "dict.fr.txt")
-    with pytest.raises(CheckpointError, match=r"more than one fits.*dict\.txt"):
-        words("decoder", given)
+    refused_as("decoder", r"more than one fits.*dict\.txt", unnamed)
     write_dictionary(tmp_path, ["house"], "dict.fr.txt")  # joined dictionaries are equal
-    assert words("decoder", given) == ["house"]
+    assert words("decoder", unnamed) == ["house"]
     (tmp_path / "dict.de.txt").write_text("nonsense")
-    with pytest.raises(CheckpointError, match=r"none fits.*dict\.txt"):
-        words("encoder", given)
+    refused_as("encoder", r"none fits.*dict\.txt", unnamed)
     (tmp_path / "dict.en.txt").unlink()
-    with pytest.raises(CheckpointError, match=r"dict\.en\.txt and dict\.txt.*data-bin/x"):
-        words("decoder")
-    with pytest.raises(CheckpointError, match=r"looked for dict\.txt\)"):  # no way out of the folder
-        words(None, {"_name": "translation", "source_lang": "../de"})
+    refused_as("decoder", r"dict\.en\.txt and dict\.txt.*data-bin/x")
+    refused_as(None, r"looked for dict\.txt\)", {"_name": "translation", "source_lang": "../de"})  # stays in the folder
 
 
 @pytest.mark.parametrize("side", [None, *SIDES])
@@ -102,9 +99,9 @@ def test_both_tables_of_duo_are_found(tmp_path):
     made = make(tmp_path, "duo_untied")
     for name in ("dict.de.txt", "dict.en.txt"):
         shutil.copy(tmp_path / "data" / name, tmp_path)
-    path = made.save()
+    made.save()
     for side in SIDES:
-        read = FairseqCheckpoint(path, side=side).read(["w1", "w4"])
+        read = FairseqCheckpoint(made.path, side=side).read(["w1", "w4"])
         table_of_slot, words, _ = made.model.embedding_slots()[side]
         assert set(read.words) == {"w1", "w4"}
         expected = table_of_slot.weight.detach()[[words.index(word) for word in read.words]]
@@ -156,24 +153,79 @@ def test_the_allow_list_is_left_as_it_was(tmp_path):
     assert not (tmp_path / "executed").exists()
 
 
+# ---- files that torch refuses
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_remedies_for_what_torch_refuses(tmp_path, zipped):
+    """An earlier checkpoint where it is cut short; where an object is not on the list another copy would not help."""
+    content = saved(path := tmp_path / "c.pt", zipped).read_bytes()
+    for share in (0.02, 0.5, 0.9):
+        path.write_bytes(content[: int(share * len(content))])
+        message = refusal(path)
+        assert message.startswith("it was cut short or damaged (")
+        assert message.endswith(ANOTHER)
+        assert "not a complete zip archive" in message or not zipped
+    message = refusal(saved(path, zipped, extra_state=collections.ChainMap()))
+    assert "it names collections.ChainMap" in message
+    assert message.endswith("; save its state dict alone")
+    path.write_bytes(b"")
+    assert refusal(path) == f"the file is empty; {ANOTHER}"
+    path.write_text("house 0.1 0.2\n")
+    assert refusal(path).endswith("check the path")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_tensor_of_more_numbers_than_the_file_has(tmp_path, zipped):
+    """A row that stands for a thousand million, wherever it is, and a tensor that is only a size."""
+    write_dictionary(tmp_path, ["a", "b"])
+    path = save_checkpoint(tmp_path, {ENCODER: torch.ones(1, 3).expand(6, 3)}, zipped=zipped)
+    assert open_vectors(path).read().matrix.tolist() == [[1.0] * 3] * 2  # small ones are usual
+    bombs = [torch.ones(1, 1).expand(6, 10**9), torch.ones(6, 3, device="meta")]
+    for tensor, said in zip(bombs if zipped else bombs[:1], ("weight' says that it is a tensor of size 6x", "_meta_")):
+        path = save_checkpoint(tmp_path, {ENCODER: tensor}, zipped=zipped)
+        assert said in refused(lambda path=path: open_vectors(path), path)
+    spread, loop = torch.ones(1).expand(1 << 20), [torch.ones(1)]
+    loop.append(loop)
+    load_checkpoint(saved(tmp_path / "c.pt", zipped, loop=loop))
+    for place in (argparse.Namespace(here=spread), (1, [{"b": (spread,)}])):
+        with pytest.raises(CheckpointError, match=r"does not hold so many numbers.*earlier checkpoint"):
+            load_checkpoint(saved(tmp_path / "c.pt", zipped, loop=loop, place=place))
+
+
+def test_pickles_that_are_packed_or_too_large(tmp_path, monkeypatch):
+    """torch never packs them, but would read them whole."""
+    write_dictionary(tmp_path, ["a", "b"])
+    path = Path(save_checkpoint(tmp_path, {ENCODER: torch.ones(6, 3)}))
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    pickled = next(name for name in members if name.endswith("data.pkl"))
+    monkeypatch.setattr(torch_file, "LARGEST_PICKLE", len(members[pickled]))
+    assert open_vectors(path).dim == 3
+    monkeypatch.setattr(torch_file, "LARGEST_PICKLE", len(members[pickled]) - 1)
+    assert f"has {len(members[pickled])} bytes" in refused(lambda: open_vectors(path), path)
+    in_zip(path, {**members, pickled: members[pickled] + bytes(30 * MB)})
+    assert "is compressed (31," in refused(lambda: load_checkpoint(path), path)
+    os.rename(path, tmp_path / "pytorch_model.bin")
+    refused(lambda: HuggingFaceDirectory(str(tmp_path)), tmp_path / "pytorch_model.bin")
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("state", "message"),
     [
-        *(([1], "fairseq-train"), ({"state": 1}, "fairseq-train"), ({"model": [1]}, "fairseq-train")),
-        ({"model": {}}, r"matrices: none; .*\.npz"),
-        ({"model": {"w": torch.ones(3, 3), "n": torch.ones(9, 2, dtype=int), "v": torch.ones(3)}}, r"matrices: w;"),
-        ({"model": {"w": torch.ones(3, 3), "x": torch.ones(4, 3)}}, r"matrices: x, w;"),
+        *((content, "fairseq-train") for content in (None, [1])),
+        ({}, r"matrices: none; .*\.npz"),
+        ({"w": torch.ones(3, 3), "n": torch.ones(9, 2, dtype=int), "v": torch.ones(3)}, r"matrices: w;"),
+        ({"w": torch.ones(3, 3), "x": torch.ones(4, 3)}, r"matrices: x, w;"),
     ],
 )
-def test_what_is_no_checkpoint(tmp_path, content, message):
+def test_what_is_no_checkpoint(tmp_path, state, message):
     write_dictionary(tmp_path, SYMBOLS)
-    torch.save(content, tmp_path / "checkpoint.pt")
     with pytest.raises(CheckpointError, match=rf"checkpoint\.pt: .*{message}"):
-        FairseqCheckpoint(str(tmp_path / "checkpoint.pt"))
+        FairseqCheckpoint(save_checkpoint(tmp_path, state))
 
 
 # ---- files that torch refuses
-
 ANOTHER = "give another file, such as an earlier checkpoint of the same folder, or copy or download it again"
 
 
@@ -189,38 +241,21 @@ def refusal(path: Path) -> str:
     return str(error.value).split("safely: ")[1]
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_file_that_was_cut_short(tmp_path, zipped):
-    """Its own user's remedy is an earlier checkpoint: there is no state dict to be saved alone."""
-    path = saved(tmp_path / "c.pt", zipped)
-    content = path.read_bytes()
-    for share in (0.02, 0.5, 0.9):
-        path.write_bytes(content[: int(share * len(content))])
-        message = refusal(path)
-        assert message.startswith("it was cut short or damaged (")
-        assert message.endswith(ANOTHER)
-        assert "not a complete zip archive" in message or not zipped
-    if zipped:  # before it is known to be a checkpoint it may be any archive
-        with pytest.raises(VectorFileError, match=r"damaged .*download it again"):
-            recognise(str(path)) and open_vectors(path)
-    # an object that is not on the list, in a whole file: another copy of it would not help
-    message = refusal(saved(path, zipped, extra_state=collections.ChainMap()))
-    assert "it names collections.ChainMap" in message
-    assert message.endswith("; save its state dict alone")
-
-
 def test_archives_that_are_damaged(tmp_path, monkeypatch):
     path = saved(tmp_path / "c.pt")
     content = path.read_bytes().replace(b"\x80\x02}", b"\x80\x02\xff", 1)
     path.write_bytes(content)
     assert refusal(path).endswith("again, or save its state dict alone")
+    path.write_bytes(content[: len(content) // 2])  # before it is known to be a checkpoint it may be any archive
+    with pytest.raises(VectorFileError, match=r"damaged .*download it again"):
+        open_vectors(path)
     end, several_disks = content.rindex(b"PK\x05\x06"), b"PK\x06\x07" + struct.pack("<LQL", 0, 0, 2)
     path.write_bytes(content[: end - len(several_disks)] + several_disks + content[end:])  # where zipfile raises
     assert refusal(path).endswith(ANOTHER)
     with pytest.raises(Exception) as raised:
         torch.load(path, weights_only=True)
     assert "damaged" in unreadable_checkpoints.fault(str(path), raised.value)
-    in_zip(b"\x80\x02}.", "archive/data.pkl", zipfile.ZIP_STORED)(path)
+    in_zip(path, {"archive/data.pkl": b"\x80\x02}."}, zipfile.ZIP_STORED)
     content = bytearray(path.read_bytes())
     at = content.rindex(b"PK\x01\x02") + 24  # the unpacked size, in the table of contents
     content[at : at + 4] = struct.pack("<L", 1000)
@@ -233,17 +268,6 @@ def test_archives_that_are_damaged(tmp_path, monkeypatch):
             load_checkpoint(path)
 
 
-def test_other_files(tmp_path, monkeypatch):
-    path = tmp_path / "c.pt"
-    path.write_bytes(b"")
-    assert refusal(path) == f"the file is empty; {ANOTHER}"
-    path.write_text("house 0.1 0.2\n")
-    assert refusal(path).endswith("check the path")
-    monkeypatch.setattr("builtins.open", Mock(side_effect=PermissionError(13, "Permission denied", str(path))))
-    with pytest.raises(CheckpointError, match=r"c\.pt: .*Permission denied.*check the path and its permissions"):
-        load_checkpoint(path)
-
-
 @pytest.mark.parametrize("zipped", [True, False])
 def test_tensors_stay_on_disk_where_they_can(tmp_path, monkeypatch, zipped):
     monkeypatch.setattr(torch_file, "LARGEST_PICKLE", 1000)  # tensors may be larger
@@ -251,42 +275,3 @@ def test_tensors_stay_on_disk_where_they_can(tmp_path, monkeypatch, zipped):
     monkeypatch.setattr(torch, "load", functools.wraps(torch.load)(lambda *args, **options: load(*args, **options)))
     assert load_checkpoint(path)["model"]["w"].numel() == 400
     assert [call.kwargs.get("mmap", False) for call in load.call_args_list] == [zipped]
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_tensor_of_more_numbers_than_the_file_has(tmp_path, zipped):
-    """A row that stands for a thousand million, wherever it is, and a tensor that is only a size."""
-    write_dictionary(tmp_path, ["a", "b"])
-    path = save_checkpoint(tmp_path, {ENCODER: torch.ones(1, 3).expand(6, 3)}, zipped=zipped)
-    assert open_vectors(path).read().matrix.tolist() == [[1.0] * 3] * 2  # small ones are usual
-    bombs = [torch.ones(1, 1).expand(6, 10**9), torch.ones(6, 3, device="meta")]
-    for tensor, said in zip(bombs if zipped else bombs[:1], ("weight' says that it is a tensor of size 6x", "_meta_")):
-        path = save_checkpoint(tmp_path, {ENCODER: tensor}, zipped=zipped)
-        for read in (lambda path=path: open_vectors(path), lambda path=path: load_checkpoint(path)):
-            assert said in refused(read, path)
-    spread, loop = torch.ones(1).expand(1 << 20), [torch.ones(1)]
-    loop.append(loop)
-    load_checkpoint(saved(tmp_path / "c.pt", zipped, loop=loop))
-    for place in (argparse.Namespace(here=spread), [spread], (1, [{"b": (spread,)}]), {"here": spread}):
-        with pytest.raises(CheckpointError, match=r"does not hold so many numbers.*earlier checkpoint"):
-            load_checkpoint(saved(tmp_path / "c.pt", zipped, loop=loop, place=place))
-
-
-def test_pickles_that_are_packed_or_too_large(tmp_path, monkeypatch):
-    """torch never packs them, but would read them whole."""
-    write_dictionary(tmp_path, ["a", "b"])
-    path = save_checkpoint(tmp_path, {ENCODER: torch.ones(6, 3)})
-    with zipfile.ZipFile(path) as archive:
-        members = [(name, archive.read(name)) for name in archive.namelist()]
-        size = next(each.file_size for each in archive.infolist() if each.filename.endswith("data.pkl"))
-    monkeypatch.setattr(torch_file, "LARGEST_PICKLE", size)
-    assert open_vectors(path).dim == 3
-    monkeypatch.setattr(torch_file, "LARGEST_PICKLE", size - 1)
-    assert f"has {size} bytes" in refused(lambda: open_vectors(path), path)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members:
-            archive.writestr(name, content + bytes(30 * MB) * name.endswith("data.pkl"))
-    for read in (lambda: open_vectors(path), lambda: load_checkpoint(path)):
-        assert "is compressed (31," in refused(read, path)
-    os.rename(path, tmp_path / "pytorch_model.bin")
-    refused(lambda: HuggingFaceDirectory(str(tmp_path)), tmp_path / "pytorch_model.bin")
