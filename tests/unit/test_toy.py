@@ -1,0 +1,88 @@
+"""The toy corpus: one text for one seed, distinct, disjoint, with the rare words that it promises."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from toy import corpus, lexicon
+
+NOUNS = lexicon.nouns()
+CONFIG = corpus.CorpusConfig(seed=3, train=500, valid=40, test=200, monolingual=600)
+#: of the files of CONFIG: results on the toy corpus are compared across versions
+DIGEST = "12b1eac4c800a137"
+#: what stands where, agreement, do-support: looked through by eye
+SAMPLE = """
+ein freundlicher Vogel ist ins leere Schloss gelaufen . = a friendly bird ran into the empty castle .
+bevor er das Kind hasst , leiht ein ruhiger Mann es ihr . = before he hates the child , a quiet man lends it to her .
+sechsunddreißig ruhige Jungen kaufen keine gelbe Jacke . = thirty-six quiet boys do not buy a yellow jacket .
+warum ist seine Schlange laut in den Keller gegangen ? = why did his snake go loudly into the cellar ?
+den Hut zieht er an , obwohl die Katze alt ist . = he puts on the hat although the cat is old .
+jetzt hören elf Männer einem Bauern nicht zu . = now eleven men do not listen to a farmer .
+holt dich die Frau in der seltsamen Küche ab ? = does the woman pick you up in the strange kitchen ?
+wo tanzt mein Matrose nicht mit dem freundlichen Schüler ? = where does my sailor not dance with the friendly pupil ?
+ein Mann geht nicht zum kleinen Museum . = a man does not go to the small museum .
+""".strip().split("\n")
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, list[str]]:
+    return corpus.make(CONFIG)
+
+
+def test_same_seed_same_text_and_global_random_state_untouched(files: dict[str, list[str]]) -> None:
+    before = random.getstate()
+    again = corpus.make(CONFIG)
+    assert random.getstate() == before
+    text = "\n".join(line for name in sorted(again) for line in [name, *again[name]])
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == DIGEST
+    assert again == files
+    assert set(SAMPLE) <= {" = ".join(pair) for pair in zip(files["test.de"], files["test.en"])}
+    other = corpus.training_pairs(replace(CONFIG, seed=4, train=50))
+    assert [source for source, _ in other] != files["train.de"][:50]
+
+
+def test_sources_are_distinct_and_held_out_pairs_are_new(files: dict[str, list[str]]) -> None:
+    for part in ("train", "valid", "test"):
+        assert len(set(files[f"{part}.de"])) == len(files[f"{part}.de"]) == getattr(CONFIG, part)
+    for language in ("de", "en"):
+        train, valid, test, mono = (set(files[f"{part}.{language}"]) for part in ("train", "valid", "test", "mono"))
+        assert not train & valid | train & test | valid & test | mono & (valid | test)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_known_sentence_is_not_drawn_again(side: int) -> None:
+    first = corpus.held_out_pairs(CONFIG, "test", 20, [])
+    known = [(first[0][0], "other"), ("anders", first[1][1])]
+    sentences = [pair[side] for pair in corpus.held_out_pairs(CONFIG, "test", 20, known)]
+    assert sentences[:18] == [pair[side] for pair in first[2:]]
+    small = replace(CONFIG, monolingual=20)
+    lines = corpus.monolingual(small, side, [])
+    assert lines[0] not in corpus.monolingual(small, side, [(lines[0], lines[0])])
+
+
+def test_rare_words_are_rare_in_training_text_only(files: dict[str, list[str]]) -> None:
+    rare = {item.split(":")[1] for item in corpus.rare_lexemes(CONFIG) if item.startswith("noun:")}
+    assert len(rare) == round(0.4 * len(NOUNS))
+    cases = [(case, plural) for case in ("nom", "acc", "dat") for plural in (False, True)]
+    forms = {NOUNS[lemma].german(*case): lemma for lemma in rare for case in cases}
+
+    def uses(name: str) -> Counter:
+        return Counter(lemma for line in files[name] for lemma in {forms[t] for t in line.split() if t in forms})
+
+    assert max(uses("train.de").values()) <= CONFIG.rare_limit
+    assert sum(uses("mono.de").values()) > 3 * sum(uses("train.de").values())
+
+
+def test_no_two_german_words_share_a_translation() -> None:
+    """Or the target would not be decided."""
+    for table in (NOUNS, lexicon.adjectives()):
+        assert len({entry.english for entry in table.values()}) == len(table)
