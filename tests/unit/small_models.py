@@ -182,13 +182,11 @@ ARCHITECTURES = {
             "default": {},
             "one table, mapped": {**TIED, "encoder_dim_s": 5, "encoder_dim_p": 7},
             "tied output, mapped": {**TIED_OUTPUT, **MAPPED},
-            "all off": OFF,
             "all off, tied, mapped, pre-LN": {**OFF, **PRE_LN, **TIED_OUTPUT, **MAPPED},
             "pair, norm in the encoder": {"duo_share_weights": "pair", "duo_norm": "encoder"},
             "pair, norm all, tied output, mapped, pre-LN": {
                 **{"duo_share_weights": "pair", "duo_norm": "all", **TIED_OUTPUT, **MAPPED, **PRE_LN},
             },
-            "pair, other widths, one table": {"duo_share_weights": "pair", **TIED, **WIDER_DECODER},
             "norm all, pre-LN, gelu, learned": {"duo_norm": "all", **PRE_LN, **LEARNED, "activation_fn": "gelu"},
             "sdpa, unscaled, without positions": {"attention_kernel": "sdpa", **WITHOUT_POSITIONS},
             "eager, other widths, one table, pre-LN decoder": {
