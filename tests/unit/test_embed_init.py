@@ -202,14 +202,13 @@ def test_draws_depend_on_seed_and_slot_alone(data, glove):
 def test_bad_options_are_refused_by_name(flags, message, data, glove, tmp_path):
     wide = write_vectors(tmp_path / "wide.txt", {f"d{at}": [0.5] * 9 for at in range(40)})
     (tmp_path / "header.vec").write_text(f"31 {D}\n" + Path(glove["de"]).read_text())
-    flags = flags.format(wide=wide, header=tmp_path / "header.vec", **glove).split()
-    with pytest.raises(error, match=message):
-        build(data, TRANSFORMER, "--embed-init", *flags)
+    with pytest.raises(EmbinitError, match=message):
+        build(data, TRANSFORMER, "--embed-init", flags.format(wide=wide, header=tmp_path / "header.vec", **glove))
 
 
 def test_a_scale_that_is_none_is_one(data):
     """With a task that does not say what its dictionaries are."""
-    _, _, cfg = build(data, ["--task", "legacy_masked_lm", "--arch", "xlm_base", *SMALL], "--embed-init", "xavier")
+    _, _, cfg = build(data, f"--task legacy_masked_lm --arch xlm_base {ENCODER}", XAVIER)
     assert record_of(cfg, "encoder")["embed_scale"] == 1.0
 
 
