@@ -19,7 +19,7 @@ from source_files import numbers
 
 import embinit_fairseq
 from embinit_fairseq.checkpoints.reading import initialisation_record
-from embinit_fairseq.errors import CoverageError, OptionError, VectorFileError
+from embinit_fairseq.errors import CoverageError, EmbinitError, OptionError, VectorFileError
 from embinit_fairseq.hooks.options import EmbedInitOptions
 from embinit_fairseq.init import strategies
 from embinit_fairseq.init.draws import Draws, parse_std
