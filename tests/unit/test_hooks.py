@@ -22,7 +22,7 @@ from torch import nn
 
 from embinit_fairseq.checkpoints.reading import check_dictionary, initialisation_record
 from embinit_fairseq.errors import DataError, EmbinitError, OptionError, SlotError
-from embinit_fairseq.expand.expansion import prepare
+from embinit_fairseq.expand.source import open_model
 from embinit_fairseq.export.trained import open_trained
 from embinit_fairseq.hooks import wraps
 from embinit_fairseq.hooks.apply import _continue
@@ -373,7 +373,7 @@ def test_commands_that_are_given_a_dictionary(tmp_path):
     exported, expanded = hf_exports.checkpoint_of(tmp_path / "tupe"), expand_checkpoints.make(tmp_path, "lm")
     for checkpoint, slot, job in (
         (exported, "encoder", lambda: open_trained(exported.path, exported.dictionary, None, None)),
-        (expanded, "decoder", lambda: prepare(expanded.request())),
+        (expanded, "decoder", lambda: open_model(expanded.path, expanded.dictionary, None, None)),
     ):
         symbols = checkpoint.task.source_dictionary.symbols
         said = pytest.raises(DataError, match=rf"--dict .*\({slot}\).*dict\.txt of its training")
