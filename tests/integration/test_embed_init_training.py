@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from programs import PYTHON
 from trainings import (
-    REPOSITORY,
     SAVE_OFTEN,
     command,
     kill_9_and_resume,
@@ -27,7 +25,6 @@ from trainings import (
 from embinit_fairseq.checkpoints.reading import initialisation_record, load_checkpoint
 from embinit_fairseq.errors import OptionError, OutputError
 from embinit_fairseq.init.report import unpack_rows
-from embinit_fairseq.init.strategies import STRATEGIES
 
 pytestmark = pytest.mark.end_to_end
 ENCODER, DECODER = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
@@ -114,7 +111,7 @@ def test_frozen_tables_and_rows_do_not_move(here, vectors, tmp_path):
 
 
 def test_a_continued_run_says_what_was_frozen_at_its_start(here, vectors, tmp_path, caplog):
-    """Without the flag, with other rows, and from another folder whose vectors are gone."""
+    """Without the flag, and from another folder whose vectors are gone."""
     run, freeze = tmp_path / "run", ["--embed-init-freeze", "encoder:known"]
     init = ["--embed-init", "pretrained", "--embed-init-path"]
     first = here(run, *init, *vectors, *freeze, "--max-epoch", "1")
@@ -124,12 +121,8 @@ def test_a_continued_run_says_what_was_frozen_at_its_start(here, vectors, tmp_pa
     rows = known_rows(tmp_path / "second")
     assert torch.equal(first[ENCODER][rows], second[ENCODER][rows])
     assert "|freeze:encoder:known|" in report_of(tmp_path / "second")["slots"]["encoder"]["signature"]
-    other = shutil.copytree(run, tmp_path / "other")
-    here(other, *init, *vectors, "--max-update", "12")
+    here(run, *init, *vectors, "--max-update", "12")
     assert "was started with --embed-init-freeze encoder:known, now it is not frozen" in caplog.text
-    caplog.clear()
-    here(run, "--max-update", "12")
-    assert "was started with --embed-init-freeze encoder:known" in caplog.text
     assert report_of(run) == report
 
 
@@ -139,10 +132,9 @@ def test_a_table_that_was_frozen_from_the_start(here, tmp_path, caplog):
     start = here(run, *flags, "encoder", "--max-update", "2")
     tune = ["--finetune-from-model", str(run / "checkpoint_last.pt"), "--max-update", "2"]
     assert not torch.equal(here(tmp_path / "tuned", *tune)[ENCODER], start[ENCODER])
-    for other in ([], XAVIER, [*flags, "decoder"], [*flags, "encoder:9"]):
+    for other in ([], [*flags, "decoder"], [*flags, "encoder:9"]):
         with pytest.raises(OptionError, match=r"--embed-init-freeze encoder, .* or add --reset-optimizer"):
             here(run, *other, "--max-update", "4")
-    caplog.clear()
     now = here(run, *flags, "encoder", "--no-save-optimizer-state", "--max-update", "4")
     assert torch.equal(now[ENCODER], start[ENCODER])
     assert "these rows are trained now" not in caplog.text
@@ -151,38 +143,26 @@ def test_a_table_that_was_frozen_from_the_start(here, tmp_path, caplog):
     trained = here(run, "--reset-optimizer", "--max-update", "6")
     assert "was started with --embed-init-freeze encoder; without that flag these rows are trained now" in caplog.text
     assert not torch.equal(trained[ENCODER], start[ENCODER])
-    assert not torch.equal(here(run, "--max-update", "8")[ENCODER], trained[ENCODER])
 
 
 @pytest.mark.parametrize("begin", [[], XAVIER])
-def test_a_table_can_be_frozen_later(here, tmp_path, begin, caplog):
-    run = tmp_path / "run"
+def test_a_table_can_be_frozen_later(here, toy_translation, tmp_path, begin, caplog):
+    run, other = tmp_path / "run", tmp_path / "data"
     start = here(run, *begin, "--max-update", "2")
-    if not begin:
-        (run / "embed_init.json").write_text('{"slots": {}}')  # of some other run
     for updates in ("4", "6"):  # what is frozen later stays in the optimizer's state
         now = here(run, *XAVIER, "--embed-init-freeze", "encoder", "--max-update", updates)
         assert torch.equal(now[ENCODER], start[ENCODER])
         assert not torch.equal(now[DECODER], start[DECODER])
         assert ("HAS NO EFFECT" in caplog.text) == (not begin)
     assert not torch.equal(here(run, *begin, "--max-update", "8")[ENCODER], start[ENCODER])
-
-
-def test_data_and_models_that_are_not_those_of_the_run(here, toy_translation, tmp_path):
-    """Another width, and a dictionary of the same size in another order: every word would have another word's row."""
-    run, last, other = tmp_path / "run", str(tmp_path / "run" / "checkpoint_last.pt"), tmp_path / "other"
-    here(run, *XAVIER, "--max-update", "1")
-    with pytest.raises(OptionError, match=r"checkpoint_last.pt: .*'encoder' .*of 8 numbers, .* of 16: .*--save-dir"):
-        here(run, *XAVIER, "--encoder-embed-dim", "16", "--decoder-embed-dim", "16")
-    shutil.copytree(toy_translation, other)
-    lines = (other / "dict.de.txt").read_text().splitlines(keepends=True)
-    (other / "dict.de.txt").write_text("".join([lines[1], lines[0], *lines[2:]]))
-    for flags in (XAVIER, ["--max-update", "4"], ["--finetune-from-model", last], ["--restore-file", last]):
-        with pytest.raises(OptionError, match=r"another dictionary.*\(encoder\).*--srcdict"):
-            here(tmp_path / "new" if last in flags else run, *flags, data=other)
-    with pytest.raises(OptionError, match=r"another dictionary.*\(encoder\)"):
-        checkpoint_utils.load_model_ensemble_and_task([last], {"data": str(other)})
-    checkpoint_utils.load_model_ensemble_and_task([last], {"data": str(toy_translation)})
+    if begin:  # a dictionary of the same size in another order: every word would have another word's row
+        shutil.copytree(toy_translation, other)
+        first, second, *lines = (other / "dict.de.txt").read_text().splitlines(keepends=True)
+        (other / "dict.de.txt").write_text("".join([second, first, *lines]))
+        restore = ["--restore-file", str(run / "checkpoint_last.pt"), "--max-update", "9"]
+        for folder, flags in ((run, XAVIER), (run, []), (tmp_path / "new", restore)):
+            with pytest.raises(OptionError, match=r"another dictionary.*\(encoder\).*--srcdict"):
+                here(folder, *flags, data=other)
 
 
 def test_a_report_that_cannot_be_written_stops_the_training(here, tmp_path):
@@ -191,17 +171,3 @@ def test_a_report_that_cannot_be_written_stops_the_training(here, tmp_path):
     with pytest.raises(OutputError, match=rf"--save-dir {run}/embed_init.json: .*choose another --save-dir"):
         here(run, *XAVIER, "--max-update", "1")
     assert os.listdir(run) == ["embed_init.json"]
-
-
-@pytest.mark.parametrize(
-    "order", ["embinit_fairseq.vectors.open; import fairseq.options", "embinit_fairseq.hooks.options"]
-)
-def test_registration_in_any_order_of_imports(order):
-    code = (
-        f"import {order}\nimport fairseq.models, fairseq.registry\n"
-        "print(sorted(fairseq.registry.REGISTRIES['embed_init']['registry']),"
-        " 'embinit_classifier' in fairseq.models.ARCH_MODEL_REGISTRY,"
-        " hasattr(fairseq.models.build_model, '_embinit_wrapped'))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY)
-    assert done.stdout.strip() == f"{sorted(STRATEGIES)} True True", done.stdout + done.stderr

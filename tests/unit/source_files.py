@@ -197,7 +197,8 @@ def _huggingface(folder: Path, words: list[str], matrix: np.ndarray) -> str:
 
 def _huggingface_torch(folder: Path, words: list[str], matrix: np.ndarray) -> str:
     torch.save({"shared.weight": torch.from_numpy(matrix)}, folder / "pytorch_model.bin")
-    write(folder / "vocab.json", json.dumps({word: row for row, word in enumerate(words)}))
+    model = {"type": "WordLevel", "vocab": {word: row for row, word in enumerate(words)}}
+    write(folder / "tokenizer.json", json.dumps({"model": model, "added_tokens": [], "decoder": None}))
     return str(folder)
 
 

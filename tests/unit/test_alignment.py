@@ -16,7 +16,7 @@ from embinit_fairseq.init.report import coverage
 from embinit_fairseq.vectors.fairseq_checkpoint import read_rows
 from embinit_fairseq.vectors.table import Origin, VectorTable
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, read_dictionary
-from embinit_fairseq.vocab.tokens import ENTITIES, Token, compatible, detect_style, parse, spell, unescape
+from embinit_fairseq.vocab.tokens import ENTITIES, Token, detect_style, spell, unescape
 
 ROLES = dict(enumerate(SPECIAL_SYMBOLS.values()))
 
@@ -88,14 +88,6 @@ def test_rules_by_hand(symbols, words, markers, rules, expected):
     assert all(rule == "" for word, rule in pairs if word is None)
 
 
-def test_counts_are_in_the_order_of_the_rules():
-    counts = align(vocabulary("&apos;s", "house", "&apos;D"), table("'s", "'d", "house")).counts_by_rule()
-    assert list(counts.items()) == [("exact", 1), ("entities", 1), ("entities_casefold", 1)]
-    got = align(vocabulary("haus", "maus", "es"), table("▁haus", "▁maus", "es", markers="auto"))
-    assert (got.source_style, got.style) == ("sentencepiece", "none")
-    assert list(got.counts_by_rule().items()) == [("exact", 1), ("marker", 2)]
-
-
 ESCAPED = st.lists(st.sampled_from([*ENTITIES, "a", "B", "'", '"', " ", "-"]), min_size=1, max_size=6).map("".join)
 
 
@@ -106,26 +98,6 @@ def test_entities_mean_what_they_mean_in_html(symbol):
     assert spellings(symbol, {"entities"}) == list(dict.fromkeys([symbol, html.unescape(symbol)]))
     assert spellings(symbol, {"lower"}) == [symbol]
     assert unescape("&amp;lt; &nbsp; &amp &#39;") == "&lt; &nbsp; &amp &#39;"  # nothing else that Moses writes
-
-
-@given(st.lists(ESCAPED, min_size=1, max_size=6, unique=True), st.lists(ESCAPED, max_size=8, unique=True), st.data())
-@settings(max_examples=50, deadline=None)
-def test_entities_add_matches_and_change_none_by_spelling(symbols, words, data):
-    """Against the definition: first the symbol among the words, then its plain form, both as they are."""
-    dictionary, source = vocabulary(*symbols), table(*words)
-    got = rules_of(dictionary, source, rules=("exact", "entities"))
-    for symbol in symbols:
-        plain = html.unescape(symbol)
-        if symbol in words:
-            assert got[symbol] == (symbol, "exact")
-        else:
-            assert got[symbol] == ((plain, "entities") if plain in words and plain != symbol else (None, ""))
-    rules = data.draw(st.sets(st.sampled_from(["casefold", "marker"]))) | {"exact"}
-    without, with_entities = (rules_of(dictionary, source, rules=r) for r in (rules, rules | {"entities"}))
-    for symbol in symbols:
-        if without[symbol][1] in ("exact", "marker") or unescape(symbol) == symbol:
-            assert with_entities[symbol] == without[symbol]
-        assert bool(with_entities[symbol][1]) >= bool(without[symbol][1])
 
 
 def test_specials_take_the_formats_own_rows_never_words_spelled_so():
@@ -139,28 +111,10 @@ def test_specials_take_the_formats_own_rows_never_words_spelled_so():
     assert vectors.tolist() == [[-1, -1], [-2, -2], [-3, -3], [0, 1]]
 
 
-def test_coverage_counts_text_only():
-    words = vocabulary("a", "b", "c", "madeupword0000", counts=[6, 3, 1, 0])
-    got = coverage(words, align(words, table("a", "c", specials=("bos", "eos"))).found)
-    assert got == {"found": 2, "coverage_types": pytest.approx(2 / 3), "coverage_tokens": pytest.approx(0.7)}
-    assert not align(words, table("madeupword0000")).found.any()
-    nothing = vocabulary("madeupword0000", counts=[0])
-    assert coverage(nothing, np.ones(5, bool)) == {"found": 0, "coverage_types": 0.0, "coverage_tokens": 0.0}
-    assert coverage(vocabulary("a", counts=[0]), np.ones(5, bool))["coverage_tokens"] == 0.0
-
-
 STYLES = ["none", "subword_nmt", "sentencepiece", "wordpiece", "bytelevel"]
 SURFACES = st.text("abcäß", min_size=1, max_size=5) | st.lists(
     st.sampled_from(["&apos;", "&#91;", "'", "[", "S", "s"]), min_size=1, max_size=3
 ).map("".join)
-
-
-@given(SURFACES, st.sampled_from(STYLES))
-@settings(max_examples=60)
-def test_what_a_style_spells_it_reads_back(surface, style):
-    for token in (Token(surface, True, True), Token(surface, False, True), Token(surface, True, False)):
-        for spelling in spell(token, style):
-            assert compatible(parse(spelling, style), token)
 
 
 @given(
@@ -227,19 +181,27 @@ def test_what_fairseq_loads_is_loaded_and_what_it_refuses_is_refused(tmp_path, l
     assert vocabulary.regular.tolist() == [row > 3 and not filler for row, filler in enumerate(fillers)]
 
 
+def test_counts_are_of_text_and_in_the_order_of_the_rules():
+    got = align(vocabulary("haus", "maus", "es", "&apos;s"), table("▁haus", "▁maus", "es", "'s", markers="auto"))
+    assert (got.source_style, got.style) == ("sentencepiece", "none")
+    assert list(got.counts_by_rule().items()) == [("exact", 1), ("entities", 1), ("marker", 2)]
+    words = vocabulary("a", "b", "c", "madeupword0000", counts=[6, 3, 1, 0])
+    got = coverage(words, align(words, table("a", "c", "madeupword0000", specials=("bos", "eos"))).found)
+    assert got == {"found": 2, "coverage_types": pytest.approx(2 / 3), "coverage_tokens": pytest.approx(0.7)}
+    nothing = vocabulary("madeupword0000", counts=[0])
+    assert coverage(nothing, np.ones(5, bool)) == {"found": 0, "coverage_types": 0.0, "coverage_tokens": 0.0}
+    assert coverage(vocabulary("a", counts=[0]), np.ones(5, bool))["coverage_tokens"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("haus 1\nhaus 2\n", "dict.txt:2: .*'haus'.*remove"),
-        (f"haus 1\nmaus {2**63}\n", r"dict.txt:2: 9223372036854775808"),
-        ("haus " + 40 * "9", "dict.txt:1: 99999999999999999999"),
+        (f"a 1\nb {2**63}\n", "dict.txt:2: 9223"),
         ("", "no symbol"),
-        (None, r"--dict .*dict\.txt: .*check the path"),
     ],
 )
 def test_broken_dictionaries_are_named(tmp_path, text, message):
-    path = tmp_path / "dict.txt"
-    if text is not None:
-        path.write_text(text, encoding="utf-8")
+    (tmp_path / "dict.txt").write_text(text)
     with pytest.raises(DataError, match=message):
-        read_dictionary(path)
+        read_dictionary(tmp_path / "dict.txt")

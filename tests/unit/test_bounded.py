@@ -12,8 +12,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from source_files import refused, sparse, write
 
 from embinit_fairseq import bounded
@@ -46,20 +44,6 @@ def test_lines_as_python_reads_them(tmp_path):
     assert lines_of(write(tmp_path / "text", b"a\xff\n"), errors="replace") == ["a\ufffd"]
     path = write(tmp_path / "text", "bar\r" * (LONGEST // 2))
     assert lines_of(path, newline=None) == ["bar"] * (LONGEST // 2)  # of progress bars
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(1, 2 * LONGEST), min_size=1, max_size=4), st.sampled_from([None, "\n"]))
-def test_long_lines_are_refused_within_a_step_or_two(tmp_path_factory, lengths, newline):
-    """Python reads 8 KB at a time; what had been read ahead does not come any more."""
-    path, most = write(tmp_path_factory.getbasetemp() / "a", "\n".join("x" * n for n in lengths)), LONGEST + (2 << 13)
-    try:
-        assert list(map(len, lines_of(path, newline=newline))) == lengths
-        assert max(lengths) <= most
-    except DataError as error:
-        line = int(str(error).removeprefix(f"--text {path}:").split(":")[0])
-        assert max(lengths[line - 1 :]) > LONGEST
-        assert max(lengths[: line - 1], default=0) <= most
 
 
 def test_the_guard_counts_from_the_last_line_break_of_what_was_read(monkeypatch):
@@ -125,39 +109,26 @@ def test_json_comes_back(tmp_path):
     path = write(tmp_path / "a.json", json.dumps(value))
     assert bounded.read_json(path, DataError, largest=5000) == value
     for text, reason in (
-        *((text, r"not JSON \(") for text in ("", "{", '{"a": 1} b', "\ufeff1", "\0" * 30, b"\xff")),
+        *((text, r"not JSON \(") for text in ("", "{", '{"a": 1} b', "\ufeff1", b"\xff")),
         ('"' + "x" * 1000 + '"', "longer than 1,000 bytes"),
     ):
         with pytest.raises(DataError, match=rf"{path}: {reason}.*; mend it$"):
             bounded.read_json(write(tmp_path / "a.json", text), DataError, remedy="mend it")
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+    for text, reason in (
         *((shape.format(4301 * "7"), "thousands of digits") for shape in ("{}", '{{"a": {}}}', "[1, {}]", "-{}")),
-        *((text, "nested too deeply") for text in ("[" * 200_000, '{"a":' * 200_000)),
-    ],
-    ids=range(6),
-)
-def test_endless_numbers_and_nesting(text, reason):
-    for content in (text, text.encode()):
-        with pytest.raises(DataError, match=rf"here: .*{reason}.*; mend it"):
-            bounded.parse_json(content, "here", DataError, remedy="mend it")
+        *((text, "nested too deeply") for text in ("[" * 200_000, b'{"a":' * 200_000)),
+    ):
+        with pytest.raises(DataError, match=f"here: .*{reason}.*; mend it"):
+            bounded.parse_json(text, "here", DataError, remedy="mend it")
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (MemoryError(), "memory ran out (MemoryError)"),
+def test_what_says_that_memory_ran_out():
+    for error, said in (
         (MemoryError("Unable to allocate 4 GiB\nfor an array"), "memory ran out (Unable to allocate 4 GiB)"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory ran out (DefaultCPUAllocator"),
         (RuntimeError("CUDA out of memory. Tried"), "memory ran out (CUDA out of memory"),
         (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
-    ],
-)
-def test_what_says_that_memory_ran_out(error, said):
-    message = exhausted(error)
-    assert said in message
-    assert "\n" not in message
+    ):
+        assert said in exhausted(error)
+        assert "\n" not in exhausted(error)
     assert exhausted(RuntimeError("shape mismatch")) is exhausted(ValueError("of anything")) is None

@@ -8,11 +8,8 @@ import json
 import logging
 import sys
 from types import SimpleNamespace
-from unittest.mock import Mock
 
-import expand_checkpoints
 import fairseq.models
-import hf_exports
 import numpy as np
 import pytest
 import torch
@@ -20,10 +17,7 @@ from fairseq.data import Dictionary
 from fairseq.models import FairseqMultiModel
 from torch import nn
 
-from embinit_fairseq.checkpoints.reading import check_dictionary, initialisation_record
-from embinit_fairseq.errors import DataError, EmbinitError, OptionError, SlotError
-from embinit_fairseq.expand.source import open_model
-from embinit_fairseq.export.trained import open_trained
+from embinit_fairseq.errors import EmbinitError, OptionError, SlotError
 from embinit_fairseq.hooks import wraps
 from embinit_fairseq.hooks.apply import _continue
 from embinit_fairseq.hooks.freeze import Freeze, apply_freezes, parse_freeze
@@ -32,11 +26,7 @@ from embinit_fairseq.hooks.resume import check_optimizer_knows, checkpoint_to_re
 from embinit_fairseq.hooks.slots import (
     Slot,
     find_slots,
-    parse_formats,
-    parse_paths,
-    position_std,
     slot_named,
-    vocabulary_of,
 )
 from embinit_fairseq.init.report import other_dictionaries, pack_rows, symbols_digest
 
@@ -85,7 +75,6 @@ def test_models_that_cannot_be_filled_are_refused():
     without.encoder.dictionary = None
     for model, message in (
         (several, r"Several .*encoder\.embed_tokens"),
-        (model_of(), "encoder.embed_tokens and decoder.embed_tokens"),
         (model_of(nn.Module()), "encoder.embed_tokens"),
         (model_of(Side(rows=5)), "'encoder' has 5 rows but a dictionary of 4"),
         (without, "no dictionary"),
@@ -95,44 +84,7 @@ def test_models_that_cannot_be_filled_are_refused():
             find_slots(model, SimpleNamespace(source_dictionary=None))
 
 
-def test_special_rows_of_a_dictionary():
-    dictionary = Dictionary(extra_special_symbols=["[x]"])
-    for symbol in ("a", "<mask>"):
-        dictionary.add_symbol(symbol)
-    assert vocabulary_of(dictionary).roles == {0: "bos", 1: "pad", 2: "eos", 3: "unk", 4: "extra", 6: "mask"}
-
-
-def test_the_sigma_of_positions():
-    owner = nn.Module()
-    assert position_std(owner) is None
-    for padding, first in ((1, 2), (None, 0)):  # rows up to padding are never used
-        owner.embed_positions = nn.Embedding(10, 4, padding_idx=padding)
-        expected = float(owner.embed_positions.weight[first:].detach().double().std())
-        assert position_std(owner) == pytest.approx(expected)
-    owner.embed_positions = nn.Linear(1, 1)
-    assert position_std(owner) is None
-    sinusoidal = Mock(embedding_dim=2, max_positions=1e5, get_embedding=Mock(return_value=torch.eye(2)))
-    for owner, length in ((SimpleNamespace(), 1024), (SimpleNamespace(max_positions=lambda: 7), 7)):
-        owner.embed_positions = sinusoidal
-        assert position_std(owner) == pytest.approx(3**-0.5)
-        assert sinusoidal.get_embedding.call_args.args[0] == length
-
-
 TWO = {name: Slot(name, nn.Embedding(5, 4), None, nn.Module()) for name in ("encoder", "decoder")}
-
-
-def test_formats_are_of_paths():
-    paths = parse_paths(["encoder=a", "decoder=b=c"], TWO)
-    assert {slot: spec.paths for slot, spec in paths.items()} == {"encoder": ["a"], "decoder": ["b=c"]}
-    assert parse_formats(["glove"], TWO, paths) == {"encoder": "glove", "decoder": "glove"}
-    assert parse_formats(["decoder=npz", "encoder=glove"], TWO, paths) == {"decoder": "npz", "encoder": "glove"}
-    for texts, given, message in (
-        (["x"], paths, "x: .*there are: glove"),
-        (["encoder=npz", "glove"], paths, "glove: .*'encoder': .*another format"),
-        (["decoder=npz"], parse_paths(["encoder=a"], TWO), "decoder=npz: .*'decoder': .*--embed-init-path"),
-    ):
-        with pytest.raises(OptionError, match=rf"--embed-init-format {message}"):
-            parse_formats(texts, TWO, given)
 
 
 # ---- freezing, also where the optimizer steps a single-precision copy of half-precision parameters
@@ -209,24 +161,12 @@ def test_whole_tables_are_left_out_of_training():
         if trained:
             embedding(torch.tensor([0, 2])).sum().backward()
             assert not embedding.weight.grad.any()
-
-
-@pytest.mark.parametrize(
-    ("freezes", "known", "message"),
-    [
-        ([Freeze("decoder")], {}, "no slot 'decoder'; it has: encoder"),
-        ([Freeze("encoder", known=True)], {"encoder": None}, "--embed-init-path encoder=PATH"),
+    for freezes, known, message in (
         ([Freeze("encoder", known=True)], {"encoder": ~KNOWN & KNOWN}, "--embed-init-path encoder=PATH"),
         ([Freeze("encoder"), Freeze("encoder", until=3)], {}, "named twice"),
-    ],
-)
-def test_what_cannot_be_frozen_is_named(freezes, known, message):
-    _, _, slots, task = prepare_freeze(torch.float32)
-    with pytest.raises(EmbinitError, match=message):
-        apply_freezes(freezes, slots, known, task)
-
-
-def test_an_optimizer_knows_the_tables_that_it_has_trained():
+    ):
+        with pytest.raises(EmbinitError, match=message):
+            apply_freezes(freezes, slots, known, task)
     slots = {"a": {"freeze": "a"}, "b": {"freeze": "b:known"}, "c": {"freeze": None}}
     slots["d"] = {"freeze": "d", "in_optimizer": True}
     slots["e"] = {"freeze": "e:9", "in_optimizer": False}
@@ -239,51 +179,48 @@ def test_an_optimizer_knows_the_tables_that_it_has_trained():
 # ---- errors
 
 
-@pytest.mark.parametrize(
-    ("program", "error", "line"),
-    [
-        ("/bin/fairseq-train", OptionError("mend it"), "fairseq-train: error: mend it\n"),
-        ("/x/fairseq_cli/train.py", OptionError("mend it"), "train.py: error: mend it\n"),
-        ("/bin/fairseq-train", ValueError("not ours"), "others\n"),
-        *((program, OptionError("mend it"), "others\n") for program in ("/bin/another", "")),
-    ],
-)
-def test_a_mistake_is_one_line_in_fairseqs_commands(monkeypatch, capsys, program, error, line):
+@pytest.mark.parametrize("program", ["/bin/fairseq-train", "/x/fairseq_cli/train.py", "/bin/another", ""])
+def test_a_mistake_is_one_line_in_fairseqs_commands(monkeypatch, capsys, program):
     """Not twenty lines of traceback; errors that are not ours keep it, and programs that are not fairseq's."""
     monkeypatch.setattr(sys, "excepthook", lambda *_: print("others", file=sys.stderr))
     for _ in range(2):  # calling it again is harmless
         wraps.show_errors_as_lines()
     monkeypatch.setattr(sys, "argv", [program] if program else [])
-    sys.excepthook(type(error), error, None)
-    assert capsys.readouterr().err == line
+    for error in (OptionError("mend it"), ValueError("not ours")):
+        sys.excepthook(type(error), error, None)
+        ours = "fairseq" in program and isinstance(error, OptionError)
+        said = f"{program.split('/')[-1]}: error: mend it\n" if ours else "others\n"
+        assert capsys.readouterr().err == said
 
 
 # ---- which checkpoint is continued
 
 
-def test_which_checkpoint_is_continued(tmp_path):
+@pytest.mark.parametrize(
+    ("expected", "strategy", "told"),
+    [
+        (None, "xavier", {}),
+        (None, "xavier", {"save_dir": None}),
+        ("other", "xavier", {"restore_file": "other"}),
+        ("other", "xavier", {"continue_once": "other"}),
+        (OptionError, "xavier", {"finetune_from_model": "other"}),
+        ("other", None, {"finetune_from_model": "other"}),
+        ("run/checkpoint_last", "xavier", {"restore_file": None}),
+        ("run/checkpoint_last", "xavier", {"continue_once": "other"}),
+        ("run/checkpoint_last", "xavier", {"finetune_from_model": "other"}),
+        ("other-shard0", "xavier", {"restore_file": "other", "checkpoint_suffix": "-shard0"}),
+    ],
+)
+def test_which_checkpoint_is_continued(tmp_path, monkeypatch, expected, strategy, told):
     """As fairseq.checkpoint_utils.load_checkpoint decides."""
-    run, other = tmp_path / "run", tmp_path / "other.pt"
-    run.mkdir()
-    last = str(run / "checkpoint_last.pt")
-
-    def restored(strategy="xavier", save_dir=str(run), restore_file="checkpoint_last.pt", **keywords):
-        told = {"save_dir": save_dir, "restore_file": restore_file, **keywords}
-        return checkpoint_to_restore(InitRequest(strategy, EmbedInitOptions(), 1, **told))
-
-    assert restored() is restored(save_dir=None) is restored(restore_file=str(other)) is None
-    other.touch()
-    assert restored(restore_file=str(other)) == str(other)
-    assert restored(continue_once=str(other)) == str(other)
-    with pytest.raises(OptionError, match="--finetune-from-model"):
-        restored(finetune_from_model=str(other))
-    assert restored(None, finetune_from_model=str(other)) == str(other)
-    (run / "checkpoint_last.pt").touch()
-    assert restored(restore_file=None) == restored(continue_once=str(other)) == last
-    assert restored(finetune_from_model=str(other)) == last
-    assert restored(checkpoint_suffix="-shard0") is None
-    (tmp_path / "other-shard0.pt").touch()
-    assert restored(restore_file=str(other), checkpoint_suffix="-shard0") == str(tmp_path / "other-shard0.pt")
+    (tmp_path / "run").mkdir()
+    for name in ("other.pt", "other-shard0.pt", *([f"{expected}.pt"] if "run" in str(expected) else [])):
+        (tmp_path / name).touch()
+    paths = {key: str(tmp_path / "other.pt") if value == "other" else value for key, value in told.items()}
+    told = {"save_dir": str(tmp_path / "run"), "restore_file": "checkpoint_last.pt", **paths}
+    request = InitRequest(strategy, EmbedInitOptions(), 1, **told)
+    with pytest.raises(OptionError, match="--finetune") if expected is OptionError else contextlib.nullcontext():
+        assert checkpoint_to_restore(request) == (expected and str(tmp_path / f"{expected}.pt"))
 
 
 # ---- data of another dictionary of the same size: refused wherever a checkpoint with a report is continued or used
@@ -361,26 +298,3 @@ def test_a_checkpoint_that_is_used(monkeypatch, model, refused):
     with pytest.raises(OptionError, match=r"\(encoder\)") if refused else contextlib.nullcontext():
         assert fairseq.models.build_model(cfg, None, from_checkpoint=True) is model
     wraps._overrides.reset(before)
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"slots": []}', '{"slots": {"encoder": 1}}', "{", "[" * 100_000])
-def test_reports_that_nobody_here_wrote(text):
-    assert initialisation_record({"args": argparse.Namespace(embed_init_record=text)}) is None
-    assert initialisation_record({}) is initialisation_record({"cfg": {"model": argparse.Namespace()}}) is None
-
-
-def test_commands_that_are_given_a_dictionary(tmp_path):
-    exported, expanded = hf_exports.checkpoint_of(tmp_path / "tupe"), expand_checkpoints.make(tmp_path, "lm")
-    for checkpoint, slot, job in (
-        (exported, "encoder", lambda: open_trained(exported.path, exported.dictionary, None, None)),
-        (expanded, "decoder", lambda: open_model(expanded.path, expanded.dictionary, None, None)),
-    ):
-        symbols = checkpoint.task.source_dictionary.symbols
-        said = pytest.raises(DataError, match=rf"--dict .*\({slot}\).*dict\.txt of its training")
-        for words, outcome in ((symbols, contextlib.nullcontext()), (symbols[::-1], said)):
-            record = {"slots": {slot: record_of(words)["slots"]["encoder"]}}
-            checkpoint.state["cfg"]["embed_init_options"] = {"embed_init_record": json.dumps(record)}
-            checkpoint.save()
-            with outcome:
-                job()
-    check_dictionary({}, "c.pt", "--dict d.txt", {"encoder": OTHERS})

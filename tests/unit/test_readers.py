@@ -19,15 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_files import MB, SOURCES, in_zip, numbers, one_line, refused, sparse, text, use, write
 
-from embinit_fairseq import bounded
 from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError, VectorFileError
 from embinit_fairseq.expand.request import read_codes, read_words, segmenter
 from embinit_fairseq.runs.score import read_translations
-from embinit_fairseq.runs.tokens import Tokenizer, detokenizer
-from embinit_fairseq.vectors import binary, compressed, torch_file
+from embinit_fairseq.runs.tokens import detokenizer
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
 from embinit_fairseq.vectors.open import FORMATS, open_vectors, recognise
-from embinit_fairseq.vectors.table import WIDEST, Wanted
+from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 each_source = pytest.mark.parametrize("name", SOURCES)
@@ -219,12 +217,6 @@ def test_a_head_and_gigabytes_of_nothing(tmp_path, format, head):
     refused(lambda: open_vectors(str(path), format).read(), path, most=20 * MB)
 
 
-@pytest.mark.parametrize("head", [b"999999999999999999 3\n", b"300 999999999999999999\n"])
-def test_a_header_that_promises_more_than_there_is(tmp_path, head):
-    path = write(tmp_path / "v.txt", head + GOOD)
-    refused(lambda: open_vectors(path, "word2vec").read(), path, most=100 * MB)  # a constant, of any header
-
-
 @each_source_with("widest")
 def test_more_columns_than_vectors_have(tmp_path, monkeypatch, name):
     monkeypatch.setattr(SOURCES[name].widest, "WIDEST", 100)
@@ -247,13 +239,6 @@ def test_only_what_is_wanted_takes_memory(tmp_path, name):
     assert most < SOURCES[name].sparing * MB
 
 
-def test_the_limits_are_those_of_the_docs():
-    """Tests make them small; docs/vectors.md says what they are."""
-    assert (bounded.LONGEST_LINE, bounded.MOST_BLANK_LINES, WIDEST) == (1 << 20, 1_000_000, 65_536)
-    assert (bounded.LARGEST_JSON, torch_file.LARGEST_PICKLE, compressed.UNPACKING) == (1 << 25, 1 << 25, 1 << 28)
-    assert (compressed.LARGEST_CONTENTS, binary.LONGEST_WORD) == (1 << 24, 1 << 16)
-
-
 # ---- what is read beside vectors
 
 
@@ -273,16 +258,3 @@ READ_BESIDE = [
 def test_texts_without_a_line_break(tmp_path, read):
     path = sparse(tmp_path / "file", b"", 1 << 32)
     refused(lambda: read(path), path, most=80 * MB)
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "spiece.model"])
-def test_tokenizers_of_translations(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("embinit_fairseq.runs.tokens._LARGEST", 1000)
-    for content in [b"\xff"] if name == "vocab.txt" else [b"{}", b'{"model": ' + b"[" * 900, b"\xff"]:
-        (tmp_path / name).write_bytes(content)
-        refused(lambda: detokenizer([f"huggingface={tmp_path}"], None), tmp_path / name, most=80 * MB)
-    sparse(tmp_path / name, b"", 1 << 33)
-    refused(lambda: Tokenizer(str(tmp_path)), tmp_path / name, most=80 * MB)
-    (tmp_path / name).unlink()
-    with pytest.raises(OptionError, match="give a Hugging Face folder"):
-        Tokenizer(str(tmp_path))

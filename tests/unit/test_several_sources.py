@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from embinit_fairseq.errors import DimensionError, OptionError
+from embinit_fairseq.errors import OptionError
 from embinit_fairseq.init import strategies
 from embinit_fairseq.init.alignment import read_sources
 from embinit_fairseq.init.draws import Draws
@@ -56,6 +54,12 @@ def filled(reading, strategy=strategies.pretrained, dim=5, std=None, words=tuple
     return dict(zip([*SPECIAL_SYMBOLS, *words], table))
 
 
+@pytest.mark.parametrize("text", ["concat:a", "concat:", "avg:a,", "concat-l2:,a", "avg:a,,b"])
+def test_one_file_is_not_several(text):
+    with pytest.raises(OptionError, match=f"--embed-init-path {text}: .*at least two"):
+        parse_source(text)
+
+
 # ---- what may be written
 
 
@@ -65,7 +69,6 @@ def filled(reading, strategy=strategies.pretrained, dim=5, std=None, words=tuple
         ("a,b.txt", None, [("a,b.txt", None)]),  # one file: a comma is a comma
         ("./concat:a,b", None, [("./concat:a,b", None)]),
         ("~/a", None, [("/home/me/a", None)]),
-        ("concat:a,b", "concat", [("a", None), ("b", None)]),
         ("avg:a,b,c", "avg", [("a", None), ("b", None), ("c", None)]),
         ("concat-l2:x.zip:m.txt,b", "concat", [("x.zip:m.txt", None), ("b", None)]),
         ("concat:a,,1.txt,b,,,c", "concat", [("a,1.txt", None), ("b,", None), ("c", None)]),
@@ -75,48 +78,11 @@ def filled(reading, strategy=strategies.pretrained, dim=5, std=None, words=tuple
 def test_what_a_source_may_be(monkeypatch, text, how, files):
     monkeypatch.setenv("HOME", "/home/me")
     spec = parse_source(text)
-    assert (spec.how, spec.unit, list(spec.files), spec.paths) == (
-        how,
-        "-l2:" in text,
-        files,
-        [path for path, _ in files],
-    )
-    assert spec.method == (how and text.split(":")[0])
+    assert (spec.how, spec.unit, list(spec.files)) == (how, "-l2:" in text, files)
+    assert (spec.method, spec.paths) == (how and text.split(":")[0], [path for path, _ in files])
+    assert parse_source(spec.named(lambda path: path)) == spec
     formats = [format or "glove" for _, format in files]  # a format for all is for the files that name none
     assert [format for _, format in parse_source(text, "glove").files] == formats
-
-
-#: one that begins with a comma is written `./,`
-NAMES = st.text("ab,=/.:", min_size=1, max_size=6).filter(lambda name: name[0] != ",")
-
-
-@given(st.lists(NAMES, min_size=2, max_size=4), st.sampled_from(["concat", "avg-l2"]))
-@settings(max_examples=40)
-def test_names_with_commas_are_written_with_two(names, method):
-    text = f"{method}:{','.join(name.replace(',', ',,') for name in names)}"
-    spec = parse_source(text)
-    assert spec.paths == names
-    assert parse_source(spec.named(lambda path: path)) == spec
-    for text in ("concat:a", "concat:", "avg:a,", "concat-l2:,a", "avg:a,,b"):
-        with pytest.raises(OptionError, match=f"--embed-init-path {text}: .*at least two"):
-            parse_source(text)
-
-
-@pytest.mark.parametrize(
-    ("how", "names", "dim", "parts"),
-    [
-        ("concat", "ab", 300, ("has 3 dim", "has 2 dim", "together 5", "--encoder-embed-dim 5")),
-        ("avg", "ac", 300, ("has 3 dim", "expected 300", "--encoder-embed-dim 3")),
-        *(("avg", "ab", dim, ("has 3 dim", "has 2 dim", "concat:")) for dim in (None, 2, 3, 5)),
-    ],
-)
-def test_dimensions_of_several_files(files, how, names, dim, parts):
-    for right in ("concat:{a},{c}", "avg:{a},{c}"):
-        assert [reader.dim for reader in open_sources(parse_source(right.format(**files)), None)] == [3, 3]
-        open_sources(parse_source(right.format(**files)), 6 if "concat" in right else 3)
-    with pytest.raises(OptionError if names == "ab" and how == "avg" else DimensionError) as caught:
-        open_sources(parse_source(f"{how}:{','.join(files[name] for name in names)}"), dim)
-    assert all(part in str(caught.value) for part in (*(files[name] for name in names), *parts))
 
 
 # ---- what comes of it
@@ -167,21 +133,6 @@ def test_gaps_follow_the_rule_for_missing_rows(files):
     np.testing.assert_allclose(table["w0"][3:], known, rtol=1e-4, atol=1e-8)
 
 
-def test_gaussian_gaps_have_the_distribution_of_their_own_source_and_a_draw_of_their_own(tmp_path):
-    left, right, both = ([f"{side}{at}" for at in range(4000)] for side in "lrb")
-    words = left + right + both
-    a, b = numbers(left + both, 1, 3.0, 4), numbers(right + both, 2, 0.1, 5) @ np.float32([[1, 0.8], [0, 0.6]])
-    write_npz(tmp_path / "a.npz", left + both, a)
-    write_npz(tmp_path / "b.npz", right + both, b)
-    reading = read(concat({name: tmp_path / f"{name}.npz" for name in "ab"}, "a", "b"), words=words, oov="gaussian")
-    table = filled(reading, dim=3, words=words)
-    of_a, of_b = np.stack([table[word][:1] for word in right]), np.stack([table[word][1:] for word in left])
-    for drawn, rows in ((of_a, a), (of_b, b)):
-        np.testing.assert_allclose(drawn.mean(axis=0), rows.mean(axis=0), atol=0.06 * rows.std())
-        np.testing.assert_allclose(np.cov(drawn.T), np.cov(rows.T, ddof=0), rtol=0.12)
-    assert abs(np.corrcoef(of_a[:, 0], of_b[:, 0])[0, 1]) < 0.06  # one stream for both would show
-
-
 def test_the_mean_is_over_the_sources_that_have_the_word(files, tmp_path):
     reading = read(f"avg:{files['a']},{files['c']}", 3)
     table = filled(reading, dim=3)
@@ -197,19 +148,6 @@ def test_the_mean_is_over_the_sources_that_have_the_word(files, tmp_path):
     table = filled(read(f"concat-l2:{files['a']},{tmp_path / 'zeros.npz'}"), dim=6)
     np.testing.assert_allclose(table["w8"], [*a[8], *c[0]], rtol=1e-6)
     assert not table["w0"][3:].any()  # nothing to divide by
-
-
-def test_each_source_matches_by_its_own_rules(tmp_path):
-    write_npz(tmp_path / "pieces.npz", ["▁haus", "▁maus", "▁'s"], numbers("abc", 2, 1, 1))
-    write_npz(tmp_path / "words.npz", ["Haus", "'s", "maus"], numbers("abc", 2, 1, 2))
-    words = ["haus", "maus", "&apos;s"]
-    reading = read(f"concat:{tmp_path / 'pieces.npz'},{tmp_path / 'words.npz'}", words=words)
-    assert [part.alignment.counts_by_rule() for part in reading.parts] == [
-        {"marker": 2, "entities_marker": 1},
-        {"exact": 1, "entities": 1, "casefold": 1},
-    ]
-    assert reading.rows_by_rule() == {"marker": 2, "entities_marker": 1}
-    assert reading.found_in_all == 3
 
 
 def test_subwords_of_each_source(files, tmp_path, caplog):

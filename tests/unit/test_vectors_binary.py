@@ -3,78 +3,25 @@
 from __future__ import annotations
 
 import gzip
-import mmap
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from source_files import fasttext, numbers, sparse, word2vec, write
+from source_files import fasttext, numbers, word2vec, write
 
 from embinit_fairseq.errors import OptionError, VectorFileError
 from embinit_fairseq.vectors import binary
-from embinit_fairseq.vectors.binary import mapped_rows
 from embinit_fairseq.vectors.fasttext_bin import FastTextBinary, ngram_buckets
-from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.word2vec_bin import Word2VecBinary
 
 # ---- rows of a file through a memory map, against slicing its bytes
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    offset=st.integers(0, 9),
-    width=st.integers(1, 9),
-    rows=st.lists(st.integers(0, 6), max_size=12),
-    held=st.sampled_from([0, 1 << 18]),
-)
-def test_rows_equal_slices(tmp_path, offset, width, rows, held):
-    content = np.random.default_rng(width).integers(0, 256, offset + 7 * width + 3, dtype=np.uint8).tobytes()
-    write(tmp_path / "matrix", content)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(binary, "_HELD", held)  # one or several rows at a time
-        found = mapped_rows(tmp_path / "matrix", offset, width, np.array(rows, dtype=np.int64))
-    assert found.shape == (len(rows), width)
-    assert [row.tobytes() for row in found] == [content[offset + row * width :][:width] for row in rows]
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of the process from /proc")
-def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
-    """A sparse file of 256 MiB: rows all over it must not leave their neighbourhoods mapped."""
-    path = sparse(tmp_path / "large", b"", 1 << 28)
-    monkeypatch.setattr(binary, "_HELD", 8 << 20)
-
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-
-    before, peaks = resident(), []
-
-    class Watched(mmap.mmap):
-        def madvise(self, option):
-            peaks.append(resident() - before)
-            super().madvise(option)
-
-    monkeypatch.setattr(binary.mmap, "mmap", Watched)
-    found = mapped_rows(path, 0, 1024, np.arange(0, 1 << 18, 32))
-    assert len(peaks) > 5
-    assert max(peaks) < found.nbytes + 2 * binary._HELD
-
-
 # ---- word2vec
-
-
-def test_gensim_agrees_on_word2vec(tmp_path):
-    gensim = pytest.importorskip("gensim.models")
-    vectors, path = gensim.KeyedVectors(5), str(tmp_path / "v.bin.gz")
-    vectors.add_vectors([f"wort{n}" for n in range(40)] + ["ß"], numbers(41, 5))
-    vectors.save_word2vec_format(path, binary=True)
-    table = open_vectors(path).read()
-    assert table.words == vectors.index_to_key
-    np.testing.assert_array_equal(table.matrix, vectors.vectors)
-    assert table.matrix.flags.writeable
 
 
 # ---- fastText

@@ -7,7 +7,6 @@ import lzma
 import os
 import struct
 import zipfile
-import zlib
 from functools import partial
 
 import numpy as np
@@ -126,20 +125,6 @@ def test_archives_that_cannot_be_unpacked(tmp_path, monkeypatch):
     packed = bytearray(gzip.compress(LINES))
     packed[-6] ^= 1  # in the checksum
     refused(lambda: TextVectors(write(tmp_path / "v.gz", bytes(packed))).read(), tmp_path / "v.gz")
-
-
-def test_xz_may_not_take_any_amount_of_memory(tmp_path):
-    """Its block says how much unpacking takes: up to 4 GB, which fill up as it goes on."""
-    path = tmp_path / "v.txt.xz"
-    content = bytearray(lzma.compress(LINES))
-    size = 4 * (content[12] + 1)
-    head = content[12 : 12 + size]
-    head[head.index(b"\x21\x01") + 2] = 40  # of LZMA2: 4 GiB
-    head[-4:] = struct.pack("<I", zlib.crc32(bytes(head[:-4])))
-    content[12 : 12 + size] = head
-    path.write_bytes(content)
-    assert lzma.decompress(path.read_bytes()) == LINES
-    assert "unpack it first" in refused(lambda: open_vectors(str(path)), path)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 18])

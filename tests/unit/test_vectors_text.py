@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_files import write
 
-from embinit_fairseq import bounded
 from embinit_fairseq.errors import VectorFileError
 from embinit_fairseq.vectors import text_lines
 from embinit_fairseq.vectors.open import open_vectors
@@ -123,26 +122,6 @@ def test_how_many_broken_lines_are_a_few(tmp_path, monkeypatch, caplog, good, br
     path = write(tmp_path / "v.txt", "a 1 2\n" * 100 + "a 1 x\n" * 1000)
     with pytest.raises(VectorFileError, match=r"v.txt:20\d: 101 of the lines so far.*--embed-init-format"):
         open_vectors(path).read()
-
-
-def test_wide_rows_for_many_words(tmp_path):
-    """Which rows are wanted is known before which of them are there: the table must not begin as large as all."""
-    numbers = [" 1"] * 30 + [" 1.2345678"] * 10  # two batches, the second of fewer and longer numbers
-    path = write(tmp_path / "v.txt", "".join(f"w{row}{number * 1000}\n" for row, number in enumerate(numbers)))
-    reader, wanted = open_vectors(path), Wanted.words(f"w{number}" for number in range(50_000))
-    assert reader._capacity(wanted) * 1_000 * 4 <= 64 << 20
-    for each in (None, wanted):
-        assert_bits_equal(reader.read(each).matrix, np.repeat(floats(numbers), 1000))
-
-
-@pytest.mark.parametrize("blank", [b"\n", b"\t \r\n"])
-def test_blank_lines(tmp_path, monkeypatch, blank):
-    monkeypatch.setattr(bounded, "MOST_BLANK_LINES", 100)
-    good = "".join(f"w{number} 1 2 3\n" for number in range(30)).encode()
-    for wanted, count in ((None, 30), (Wanted.words(["w1"]), 1)):
-        assert len(open_vectors(write(tmp_path / "v.txt", good + blank * 100 + good)).read(wanted).words) == count
-        with pytest.raises(VectorFileError, match=r"v.txt:131: 101 of the lines .*remove them"):
-            open_vectors(write(tmp_path / "v.txt", good + blank * 10_000)).read(wanted)
 
 
 # ---- sub-words
