@@ -54,20 +54,19 @@ def test_every_variant_equals_fairseq_and_the_equations(make, variant):
         close(features[row, :length], tupe_reference.encode(w, IDS[row, :length], 2, **equations)[-1], 1e-10)
 
 
-def test_no_mask_means_padding_symbols(make):
+def test_masks_embeddings_attentions_and_more_words(make):
+    """No mask means padding symbols; attentions are probabilities; after `resize_token_embeddings` old logits stay."""
     model = exported(make())
-    close(model(IDS).logits[REAL], model(IDS, attention_mask=REAL.long()).logits[REAL])
-    close(model(IDS[:1]).logits, model(IDS).logits[:1])
-    close(model(inputs_embeds=model.get_input_embeddings()(IDS), attention_mask=REAL).logits, model(IDS).logits)
-
-
-def test_attentions_are_probabilities(make):
-    """Of what is no padding; and asking for them changes nothing else."""
-    model = exported(make())
+    logits = model(IDS).logits[REAL]
+    close(model(IDS, attention_mask=REAL.long()).logits[REAL], logits)
+    close(model(inputs_embeds=model.get_input_embeddings()(IDS), attention_mask=REAL).logits[REAL], logits)
     output = model(IDS, output_attentions=True)
-    close(output.logits[REAL], model(IDS).logits[REAL])
+    close(output.logits[REAL], logits)
     for weights in output.attentions:
         close((weights * REAL[:, None, None]).sum(-1), torch.ones(3, 2, 8, dtype=torch.float64))
+    model.resize_token_embeddings(20)
+    close(model(IDS).logits[REAL][:, : logits.shape[-1]], logits)
+    assert model.lm_head.decoder.weight is model.tupe.embed_tokens.weight
 
 
 def test_dropout_acts_where_it_does_in_fairseq(make, monkeypatch):
@@ -79,22 +78,18 @@ def test_dropout_acts_where_it_does_in_fairseq(make, monkeypatch):
     close(model(IDS).logits[REAL], found.model.train()(IDS)[0][REAL])
 
 
-def test_classes(make):
+def test_classes_and_regression(make):
     found = make("tupe_tiny", "--pooler-activation-fn relu", task=f"{CLASSES} --num-classes 3")
     model, labels = exported(found), torch.tensor([2, 0, 1])
     expected, _ = found.model(IDS, classification_head_name=HEAD)
-    close(model(IDS, attention_mask=REAL).logits, expected)
+    output = model(IDS, attention_mask=REAL, labels=labels)
+    close(output.logits, expected)
+    close(output.loss.double(), F.cross_entropy(expected, labels), 1e-6)
     assert (model.config.id2label, model.config.label2id) == ({0: "a", 1: "b", 2: "c"}, {"a": 0, "b": 1, "c": 2})
-    close(model(IDS, labels=labels).loss.double(), F.cross_entropy(expected, labels), 1e-6)
     model.config.problem_type = "multi_label_classification"
     several = torch.tensor([[1.0, 0, 1]] * 3, dtype=torch.float64)
-    loss, logits = model(IDS, labels=several, return_dict=False)
-    p = expected.sigmoid()
-    close(loss.double(), -(several * p.log() + (1 - several) * (1 - p).log()).mean(), 1e-6)
-    close(logits, expected)
-
-
-def test_regression(make):
+    loss, _ = model(IDS, labels=several, return_dict=False)
+    close(loss.double(), F.binary_cross_entropy_with_logits(expected, several), 1e-6)
     found = make("tupe_tiny", "", task=f"{CLASSES} --num-classes 1 --regression-target --best-checkpoint-metric loss")
     model, numbers = exported(found), torch.tensor([0.5, -1.0, 2.0])
     expected, _ = found.model(IDS, classification_head_name=HEAD)
@@ -114,27 +109,17 @@ def test_a_discriminator_is_a_backbone_and_is_fine_tuned(make):
 
 def test_inputs_and_configurations_that_cannot_be(make):
     model = exported(make())
-    for inputs, expected in (
-        ({"input_ids": IDS.flip(1)}, "padding_side='right'"),
-        ({"input_ids": torch.zeros(1, 13, dtype=torch.long)}, "an input has 13 tokens, the model has 12 positions"),
-        ({"input_ids": IDS, "attention_mask": torch.ones(3, 1, 8, 8)}, r"give \(batch, length\)"),
-        ({"input_ids": IDS, "inputs_embeds": torch.zeros(3, 8, 8)}, "and not both"),
+    for ids, mask, expected in (
+        (IDS.flip(1), None, "padding_side='right'"),
+        (torch.zeros(1, 13, dtype=torch.long), None, "an input has 13 tokens, the model has 12 positions"),
+        (IDS, torch.ones(3, 1, 8, 8), r"give \(batch, length\)"),
     ):
         with pytest.raises(ValueError, match=expected):
-            model(**inputs)
+            model(ids, attention_mask=mask)
     configurations, models = exported_code()
     for wrong in ({"position_encoding": "rotary"}, {"reset": "none"}, {"tie_word_embeddings": False}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             models.TupeModel(configurations.TupeConfig(**wrong))
-
-
-def test_more_words(make):
-    """`resize_token_embeddings`: the head follows, old logits stay."""
-    model = exported(make())
-    before = model(IDS).logits
-    model.resize_token_embeddings(20)
-    close(model(IDS).logits[REAL][:, : before.shape[-1]], before[REAL])
-    assert model.lm_head.decoder.weight is model.tupe.embed_tokens.weight
 
 
 def test_gradient_checkpointing_changes_no_gradient_and_one_graph_for_the_compiler(make):
@@ -143,11 +128,9 @@ def test_gradient_checkpointing_changes_no_gradient_and_one_graph_for_the_compil
     with torch.no_grad():
         for ids in (IDS, IDS[:, :2]):  # padded or not
             close(compiled(ids, attention_mask=ids != 1).logits[ids != 1], model(ids).logits[ids != 1])
-    gradients = []
-    for enable in (lambda *_: None, model.gradient_checkpointing_enable):
-        enable({"use_reentrant": False})
-        model.train().zero_grad()
-        model(IDS, labels=IDS).loss.backward()
-        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    parameters, gradients = list(model.train().parameters()), []
+    for _ in range(2):
+        gradients.append(torch.autograd.grad(model(IDS, labels=IDS).loss, parameters))
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     for one, other in zip(*gradients):
         close(one, other, 1e-9)
