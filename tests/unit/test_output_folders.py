@@ -1,6 +1,6 @@
 """What every command does that writes a folder or a file: complete or not there, and errors that say what is wrong.
 
-A command joins by a line in FOLDERS or FILES. What the functions below them do is in test_files.py.
+A command joins by a function that is named in FOLDERS or FILES.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from embinit_fairseq.export import run, verify
 @dataclass
 class Command:
     """first, second: arguments without --output that write different things. inputs: the folder of what is read.
-
-    name: of a file it writes inside --output; "" where --output is that file. force: has it --force?
-    """
+    name: of a file it writes inside --output; "" where --output is that file. force: has it --force?"""
 
     first: list[str]
     second: list[str]
@@ -43,10 +41,13 @@ class Command:
     def run(self, output: Path, *more: str, second: bool = False) -> int:
         return main([*(self.second if second else self.first), "--output", str(output), *more])
 
+    @property
+    def replace(self) -> list[str]:
+        return ["--force"] if self.force else []
+
 
 def expand_vocab(folder: Path) -> Command:
-    argv = expand_checkpoints.argv(expand_checkpoints.make(folder, "lm_tied"))
-    first = [word for word in argv if word not in ("--output", str(folder / "out"))]
+    first = expand_checkpoints.argv(expand_checkpoints.make(folder, "lm_tied"))
     return Command(first, [*first, "--method", "zeros"], folder, "model.pt")
 
 
@@ -54,7 +55,7 @@ def convert_tupe(folder: Path) -> Command:
     given, commands = Files(folder), []
     for name, dim in (("old.pt", 8), ("new.pt", 16)):
         os.rename(given.save(authors.make_weights(SYMBOLS, dim=dim)), folder / name)
-        commands.append(["convert-tupe", "--checkpoint", str(folder / name), "--dict", given.dictionary])
+        commands.append(given.argv(str(folder / name)))
     return Command(*commands, folder, "model.pt")
 
 
@@ -120,10 +121,6 @@ def refused(capsys, code: int, *parts: str) -> None:
     assert all(part in said[0] for part in parts), said
 
 
-def replaced(command: Command) -> list[str]:
-    return ["--force"] if command.force else []
-
-
 def test_it_is_written_once_and_replaced_when_asked(command, tmp_path, capsys):
     output = tmp_path / "out" if command.name else tmp_path / ("out.pt" if command.force else "out.png")
     if command.name:
@@ -134,7 +131,7 @@ def test_it_is_written_once_and_replaced_when_asked(command, tmp_path, capsys):
     if command.force:
         refused(capsys, command.run(output, second=True), f"--output {output}", "--force")
         assert snapshot(tmp_path) == old
-    assert command.run(output, *replaced(command), second=True) == 0
+    assert command.run(output, *command.replace, second=True) == 0
     assert os.listdir(tmp_path) == [output.name]
     assert (output / command.name).read_bytes() != old[str((output / command.name).relative_to(tmp_path))][2]
 
@@ -146,10 +143,10 @@ def test_a_full_disk(command, tmp_path, capsys):
         before = snapshot(tmp_path)
         capsys.readouterr()
         with largest_file(4096):
-            code = command.run(output, *replaced(command), second=True)
+            code = command.run(output, *command.replace, second=True)
         refused(capsys, code, f"{output}", "File too large", "free some space")
         assert snapshot(tmp_path) == before
-        assert command.run(output, *replaced(command)) == 0
+        assert command.run(output, *command.replace) == 0
 
 
 def test_places_that_cannot_be_written_to(command, tmp_path, capsys, monkeypatch):
@@ -163,7 +160,7 @@ def test_places_that_cannot_be_written_to(command, tmp_path, capsys, monkeypatch
             patch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)  # who runs the tests may be root
             refused(capsys, command.run(tmp_path / "a" / "b"), f"{tmp_path} is read-only", "another --output")
     output = tmp_path / "file" / "below.png"
-    refused(capsys, command.run(output, *replaced(command)), f"--output {output}")
+    refused(capsys, command.run(output, *command.replace), f"--output {output}")
     assert content(tmp_path) == {"file": "precious"}
 
 
@@ -184,11 +181,10 @@ def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, mon
     before, number = snapshot(tmp_path), signal.SIGHUP if error.args else signal.SIGTERM
 
     def stop(*_):
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             os.kill(os.getpid(), number)
             time.sleep(60)
-        except KeyboardInterrupt:
-            raise error from None
+        raise error
 
     monkeypatch.setattr(files, "_move", stop)
     handler = signal.signal(number, signal.SIG_DFL)  # a suite under nohup ignores SIGHUP
@@ -227,40 +223,16 @@ def test_a_running_child_of_export_hf_is_ended(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["child", "in"]
 
 
-@pytest.mark.parametrize("where", ["ours", "of the child"])
-def test_export_hf_names_a_full_tmpdir(tmp_path, capsys, monkeypatch, where):
-    command, save = export_hf(tmp_path / "in"), verify.save_tensors
-
-    def full(tensors, path):
-        with largest_file(100):
-            save(tensors, path)
-
-    if where == "ours":
-        monkeypatch.setattr(verify, "save_tensors", full)
-    else:
-        said = "safetensors_rust.SafetensorError: Error while serializing: I/O error: File too large (os error 27)"
-        monkeypatch.setattr(verify, "source_of", lambda _: f"raise SystemExit({said!r})")
+def test_export_hf_names_a_full_tmpdir(tmp_path, capsys, monkeypatch):
+    said = "safetensors_rust.SafetensorError: Error while serializing: I/O error: File too large (os error 27)"
+    monkeypatch.setattr(verify, "source_of", lambda _: f"raise SystemExit({said!r})")
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    refused(capsys, command.run(tmp_path / "out"), f"temporary files in {tmp_path}/tmp", "File too large", "TMPDIR")
+    code = export_hf(tmp_path / "in").run(tmp_path / "out")
+    refused(capsys, code, f"temporary files in {tmp_path}/tmp", "File too large", "TMPDIR")
     assert content(tmp_path / "tmp") == {}
 
 
-def test_the_tokenizer_of_export_hf_is_an_input(tmp_path, capsys):
-    command, given = export_hf(tmp_path / "in"), tmp_path / "tokenizer"
-    given.mkdir()
-    (given / "tokenizer.json").write_text("{}")
-    for output in (given, given / "out"):
-        refused(capsys, command.run(output, "--tokenizer", str(given), "--force"), f"--output {output}", "input")
-    assert content(given) == {"tokenizer.json": "{}"}
-
-
-def test_compare_makes_no_folder_before_it_has_something_to_write(tmp_path, capsys):
+def test_compare_makes_no_folder_before_it_has_something_to_write(tmp_path):
     assert main(["compare", str(tmp_path / "nowhere"), "--output", str(tmp_path / "a" / "b")]) == 2
-    assert "nowhere" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
-    done = write_run(tmp_path / "run", {"init": "xavier", "seed": "1"}, [2.0])
-    output = done / "training.json" / "b"
-    refused(capsys, main(["compare", str(done), "--output", str(output)]), f"--output {output}", "no folder")
-    assert main(["compare", str(done), "--output", str(tmp_path / "a" / "b")]) == 0
-    assert (tmp_path / "a" / "b" / "results.md").is_file()
