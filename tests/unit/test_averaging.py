@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import re
 from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from run_folders import refused
 
 from embinit_fairseq.checkpoints.averaging import average, best_checkpoints, last_checkpoints
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError
 
 
@@ -54,18 +52,17 @@ def test_mean_is_that_of_numpy(dtype: torch.dtype, tmp_path: Path) -> None:
 
 def test_the_newest_are_found_by_their_numbers(tmp_path: Path) -> None:
     numbers = ("_1_900", "_2_1000", "_2_1100", "_10_5000", "_9_2000", "_best", "_last", "3-shard0", "3", "9", "10")
-    for number in numbers:
+    for number in (*numbers, "_10_9000.pt.part"):
         (tmp_path / f"checkpoint{number}.pt").touch()
-    (tmp_path / "checkpoint_10_9000.pt.part").touch()
 
     def names(*arguments) -> list[str]:
-        return [path.name for path in last_checkpoints(tmp_path, *arguments)]
+        return [path.stem.removeprefix("checkpoint") for path in last_checkpoints(tmp_path, *arguments)]
 
-    assert names(3) == ["checkpoint_2_1100.pt", "checkpoint_9_2000.pt", "checkpoint_10_5000.pt"]
-    assert names(2, "epochs") == ["checkpoint9.pt", "checkpoint10.pt"]
+    assert names(3) == ["_2_1100", "_9_2000", "_10_5000"]
+    assert names(2, "epochs") == ["9", "10"]
     for path in tmp_path.glob("checkpoint_*"):
         path.unlink()
-    assert names(3) == ["checkpoint3.pt", "checkpoint9.pt", "checkpoint10.pt"]
+    assert names(3) == ["3", "9", "10"]
 
 
 @pytest.mark.parametrize("higher", [False, True])
@@ -88,49 +85,41 @@ def test_the_best_are_found_by_their_values(tmp_path: Path, higher: bool) -> Non
         names(2)
 
 
-def test_the_command(tmp_path: Path, capsys) -> None:
+def test_the_command(tmp_path: Path, printed) -> None:
     (tmp_path / "run/checkpoints").mkdir(parents=True)
     files = [str(tmp_path / f"run/checkpoints/checkpoint{epoch}.pt") for epoch in (1, 2, 3)]
     for epoch, file in enumerate(files, 1):
         write(Path(file), {"w": torch.tensor([float(epoch)])})
     for given, used, mean in (([str(tmp_path / "run"), "--last", "2"], files[1:], 2.5), (files[::2], files[::2], 2.0)):
-        assert main(["average", *given, "--output", str(tmp_path / "mean.pt"), "--force", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["checkpoints"] == used
+        assert printed("average", *given, "--output", tmp_path / "mean.pt", "--force")["checkpoints"] == used
         assert load_checkpoint(tmp_path / "mean.pt")["model"]["w"].tolist() == [mean]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "messages"),
-    [
-        ("run", ["run: a folder", "--last N or --best N"]),
-        ("run --last 1", ["--last 1", "two checkpoints"]),
-        ("run --last 3", ["2 numbered checkpoints", "smaller --last"]),
-        ("run --best 3", ["2 checkpoints", "smaller --best"]),
-        ("run 1.pt --last 2", ["--last", "one folder"]),
-        ("run --best 2 --by epochs", ["--by epochs", "--last N"]),
-        ("1.pt", ["1.pt: one checkpoint"]),
-        ("1.pt 1.pt", ["1.pt: given twice"]),
-        ("1.pt nowhere.pt", ["nowhere.pt: no such checkpoint"]),
-        ("1.pt 2.pt --output 2.pt", ["--output 2.pt", "another name"]),
-        ("1.pt 2.pt --output nowhere/m.pt", ["--output nowhere/m.pt", "mkdir -p"]),
-        ("1.pt cut.pt", ["cut.pt"]),
-        ("1.pt no_model.pt", ["no_model.pt: holds no model"]),
-        ("1.pt more.pt", ["1.pt and more.pt are of different models: a.more "]),
-        ("1.pt fewer.pt", ["1.pt and fewer.pt are of different models: decoder.bias "]),
-        ("1.pt shape.pt", ["1.pt and shape.pt are of different models: decoder.bias "]),
-    ],
-)
-def test_wrong_calls(tmp_path: Path, capsys, monkeypatch, arguments, messages) -> None:
+def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     for name in ("1.pt", "2.pt", "run/checkpoint1.pt", "run/checkpoint2.pt"):
         write(tmp_path / name, weights(1), extra_state={"val_loss": 1.0})
-    (tmp_path / "cut.pt").write_bytes((tmp_path / "1.pt").read_bytes()[:500])
     torch.save({"w": torch.ones(1)}, tmp_path / "no_model.pt")
     write(tmp_path / "more.pt", {**weights(1), "a.more": torch.ones(1)})
     write(tmp_path / "shape.pt", {**weights(1), "decoder.bias": torch.ones(1)})  # torch would stretch it
-    write(tmp_path / "fewer.pt", {name: value for name, value in weights(1).items() if name[:9] != "decoder.b"})
+    write(tmp_path / "fewer.pt", {name: value for name, value in weights(1).items() if name != "decoder.bias"})
     before = sorted(tmp_path.rglob("*"))
-    message = refused(capsys, "average", "--output", "m.pt", *arguments.split())
-    assert all(text in message for text in messages), message
+    for arguments, said in (
+        ("run", "run: a folder.*--last N or --best N"),
+        ("run --last 1", "--last 1.*two checkpoints"),
+        ("run --last 3", "2 numbered checkpoints.*smaller --last"),
+        ("run --best 3", "2 checkpoints.*smaller --best"),
+        ("run 1.pt --last 2", "--last.*one folder"),
+        ("run --best 2 --by epochs", "--by epochs.*--last N"),
+        ("1.pt", "1.pt: one checkpoint"),
+        ("1.pt 1.pt", "1.pt: given twice"),
+        ("1.pt 2.pt --output 2.pt", "--output 2.pt.*another name"),
+        ("1.pt 2.pt --output nowhere/m.pt", "--output nowhere/m.pt.*mkdir -p"),
+        ("1.pt no_model.pt", "no_model.pt: holds no model"),
+        ("1.pt more.pt", "1.pt and more.pt are of different models: a.more "),
+        ("1.pt fewer.pt", "1.pt and fewer.pt are of different models: decoder.bias "),
+        ("1.pt shape.pt", "1.pt and shape.pt are of different models: decoder.bias "),
+    ):
+        assert re.search(said, refused("average", "--output", "m.pt", *arguments.split()))
     assert sorted(tmp_path.rglob("*")) == before
