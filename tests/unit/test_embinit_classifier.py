@@ -75,22 +75,18 @@ def hub_with(classes, **options):
     return ClassifierHub(task, model_with(classes, **options))
 
 
-def test_the_hub_names_labels_and_gives_the_number_of_a_regression():
-    assert set(hub_with(3).predict("w1 w2", head="h")) == {"w0", "w1", "w2"}
+def test_the_hub_names_labels_gives_the_number_of_a_regression_and_says_what_cannot_be():
     hub = hub_with(1)
     logits, _ = hub.model(hub.encode("w1 w2")[None], classification_head_name="h")
     assert hub.predict("w1 w2", head="h") == {"score": logits.item()}
-
-
-def test_what_cannot_be_is_said():
-    with pytest.raises(OptionError, match="--init-token 0"):
-        ARCHITECTURES["embinit_classifier"].build(task_of(init_token=None), pooling="cls")
     hub = hub_with(3, max_positions=5, encoder_learned_pos=True)
+    assert set(hub.predict("w1 " * 4, head="h")) == {"w0", "w1", "w2"}
     with pytest.raises(OptionError, match="no classification head 'sentence_classification_head'; there are: h"):
         hub.predict("w1 w2")
     with pytest.raises(DataError, match="6 tokens, the model has 5 positions: shorten it"):
         hub.predict("w1 " * 5, head="h")
-    assert hub.predict("w1 " * 4, head="h")
     for sentences in ((), ("w1", "w2", "w3")):
         with pytest.raises(DataError, match=f"{len(sentences)} sentences were given"):
             hub.predict(*sentences, head="h")
+    with pytest.raises(OptionError, match="--init-token 0"):
+        ARCHITECTURES["embinit_classifier"].build(task_of(init_token=None), pooling="cls")
