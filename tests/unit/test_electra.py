@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fairseq import options as fairseq_options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 from small_models import ARCHITECTURES, BOS, EOS, PAD, preset, task_of
-from tupe_reference import encode, gelu, linear, lm_logits, normed
+from tupe_reference import below, encode, gelu, linear, lm_logits, normed
 
 from embinit_fairseq.criterions.electra import ElectraCriterion, ElectraCriterionConfig, uniform_noise
 from embinit_fairseq.errors import OptionError
@@ -64,13 +65,9 @@ def batch_of(sentences, masked, ids=None, width=0):
 # ---- Losses and gradients --------------------------------------------------------------------------------------------
 
 
-def part(w, prefix):
-    return {key.removeprefix(prefix): value for key, value in w.items() if key.startswith(prefix)}
-
-
 def generator_logits(w, tokens, columns, options):
     """Logits (len(columns), V) of one sentence."""
-    own, shared = part(w, "generator.sentence_encoder."), part(w, "encoder.sentence_encoder.")
+    own, shared = below(w, "generator.sentence_encoder."), below(w, "encoder.sentence_encoder.")
     x = shared["embed_tokens.weight"][tokens]
     kind = options["position_encoding"]
     if kind == "added":
@@ -81,18 +78,13 @@ def generator_logits(w, tokens, columns, options):
     own["embed_tokens.weight"] = linear(own, "embed_proj", x)  # a table of this sentence's vectors
     reset = "official" if kind == "untied" else None
     features = encode(own, torch.arange(len(tokens)), 3, kind, relative=options.get("rel_pos", False), reset=reset)[-1]
-    return lm_logits(part(w, "generator.lm_head."), features[columns], shared["embed_tokens.weight"])
+    return lm_logits(below(w, "generator.lm_head."), features[columns], shared["embed_tokens.weight"])
 
 
 def drawn_by_hand(logits, u):
     """The first token at which the sum of probabilities exceeds u; <pad> has none."""
     weights = [0.0 if token == PAD else math.exp(x) for token, x in enumerate(logits.tolist())]
-    total = 0.0
-    for token, weight in enumerate(weights):
-        total += weight / sum(weights)
-        if total > u:
-            return token
-    raise AssertionError("rounding")
+    return next(token for token, total in enumerate(accumulate(weights)) if total > u * sum(weights))
 
 
 def by_hand(w, batch, options):
@@ -112,9 +104,9 @@ def by_hand(w, batch, options):
             labels[column] = int(corrupted[column] != wanted)
             n["masked"], n["guessed"] = n["masked"] + 1, n["guessed"] + (int(scores.argmax()) == wanted)
         relative, kind = options.get("rel_pos", False), options["position_encoding"]
-        encoder, reset = part(w, "encoder.sentence_encoder."), "official" if kind == "untied" else None
+        encoder, reset = below(w, "encoder.sentence_encoder."), "official" if kind == "untied" else None
         features = encode(encoder, corrupted, 2, kind, relative=relative, reset=reset)[-1]
-        head = part(w, "encoder.rtd_head.")
+        head = below(w, "encoder.rtd_head.")
         for feature, label in zip(features, labels):
             probability = 1 / (1 + (-linear(head, "out_proj", gelu(linear(head, "dense", feature)))[0]).exp())
             n["rtd"] = n["rtd"] - (label * probability.log() + (1 - label) * (1 - probability).log())
