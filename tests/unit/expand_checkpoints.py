@@ -77,7 +77,7 @@ class Checkpoint:
         torch.save(self.state, self.path)
 
     def expand(self, method="avg", words=NEW, **options) -> dict:
-        (self.folder / "new.txt").write_text("".join(f"{word}\n" for word in words))
+        (self.folder / "new.txt").write_text("\n".join(words))
         files = {"checkpoint": self.path, "dictionary": self.dictionary, "words": str(self.folder / "new.txt")}
         return expand_vocabulary(ExpandRequest(**{**files, "method": method, "output": str(self.output), **options}))
 
@@ -126,14 +126,11 @@ def make(folder: Path, family: str, words=WORDS, fillers=0, other=None, flags=""
 
 
 def lowered(model) -> None:
-    """A tweak: all output biases -20."""
-    for name, parameter in model.named_parameters():
-        if name.endswith(("lm_head.bias", "fc_out.bias")):
-            parameter.fill_(-20.0)
+    """A tweak: the output bias of RoBERTa is -20."""
+    model.encoder.lm_head.bias.fill_(-20.0)
 
 
 def moments(model) -> dict:
-    """Of Adam after a step with random gradients."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
@@ -150,10 +147,9 @@ def logits(model, source, target):
         return model(target)[0][0]
 
 
-def as_fairseq(checkpoint, file=None):
-    """(model, task) of the result, or of a file in its folder, loaded by fairseq with nothing but the folder."""
-    data = {"data": str(checkpoint.output if file is None else Path(checkpoint.dictionary).parent)}
-    path = str(file or checkpoint.output / "model.pt")
+def as_fairseq(checkpoint):
+    """(model, task) of the result, loaded by fairseq with nothing but the folder."""
+    path, data = str(checkpoint.output / "model.pt"), {"data": str(checkpoint.output)}
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([path], arg_overrides=data)
     return models[0].eval(), task
 
@@ -166,7 +162,7 @@ def divergence(old, new):
 
 def argv(checkpoint, *more, words=NEW):
     new = checkpoint.folder / "new.txt"
-    new.write_text("".join(f"{word}\n" for word in words))
+    new.write_text("\n".join(words))
     files = {"checkpoint": checkpoint.path, "dict": checkpoint.dictionary, "words": new, "output": checkpoint.output}
     return ["expand-vocab", *(str(part) for flag, path in files.items() for part in (f"--{flag}", path)), *more]
 

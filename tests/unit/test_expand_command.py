@@ -9,17 +9,18 @@ import os
 import sys
 from pathlib import Path
 
+import expand_checkpoints
 import numpy as np
 import pytest
 import torch
-from expand_checkpoints import FAMILIES, LM, TEXT, WORDS, argv, as_fairseq, dictionary, logits, lowered, make, text_of
+from expand_checkpoints import LM, TEXT, WORDS, argv, as_fairseq, dictionary, divergence, logits, lowered, make, text_of
 from fairseq.data import Dictionary
 
 from embinit_fairseq.cli import expand_verify
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError
 from embinit_fairseq.expand import evaluation, expansion
-from embinit_fairseq.plots import histograms, style
+from embinit_fairseq.plots import histograms
 
 TABLE, TIED, OTHER = "decoder.embed_tokens.weight", "decoder.output_projection.weight", "decoder.layers.0.fc1.weight"
 
@@ -30,66 +31,57 @@ def no_picture(monkeypatch):
     monkeypatch.setattr(histograms, "draw_divergences", lambda *arguments: Path(arguments[-1]).touch())
 
 
-def verified(checkpoint, capsys, *more, code=0, **options) -> dict:
-    """What --verify finds."""
-    assert main(argv(checkpoint, "--json", "--verify", text_of(checkpoint), *more, **options)) == code
-    return json.loads(capsys.readouterr().out)["verify"]
-
-
-def refused(capsys, checkpoint, *more, **options) -> str:
+@pytest.fixture
+def no_output(refused):
     """The one line of a call that writes nothing."""
-    assert main(argv(checkpoint, *more, **options)) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1), captured.err
-    assert captured.err.startswith("embinit expand-vocab: error: ")
-    assert not checkpoint.output.exists()
-    return captured.err
+
+    def call(checkpoint, *more, **options):
+        said = refused(*argv(checkpoint, *more, **options))
+        assert not checkpoint.output.exists()
+        return said
+
+    return call
 
 
-def test_for_people(tmp_path, capsys):
+def verified(checkpoint, *more, code=0, **options) -> dict:
+    """What --verify finds."""
+    assert main(argv(checkpoint, "--verify", text_of(checkpoint), *more, **options)) == code
+    return json.loads((checkpoint.output / "expansion.json").read_text())["verify"]
+
+
+def test_for_people(tmp_path, shown, monkeypatch):
     checkpoint, more = make(tmp_path, "roberta", fillers=1), [f"n{i}" for i in range(10)]
     parts = ["3: x, y, z", "15 -> 17 (1 filler became words)", "avg, over 14 rows", "<mask> to row 16"]
     parts += ["<= 0.1942 nats", "embed_tokens.weight = encoder.lm_head.weight", "the optimiser's state"]
     zeros = ["--method", "zeros", "--force"]
     for flags, words, expected in (([], "xyz", parts), (zeros, more, ["no bound with zeros", "n7 and 2 more"])):
-        assert main(argv(checkpoint, *flags, words=words)) == 0
-        text = capsys.readouterr().out
+        text = shown(*argv(checkpoint, *flags, words=words))
         assert all(part in text for part in expected), text
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1", errors="strict"))
+    assert main(argv(checkpoint, "--force", words=("lothló", "𝔵"))) == 0
+    assert r"lothló, \U0001d535" in sys.stdout.buffer.getvalue().decode("latin-1")
 
 
-def test_a_fine_tuned_model_has_inputs_only(tmp_path, capsys):
+def test_a_fine_tuned_model_has_inputs_only(tmp_path, shown, no_output):
     """The head of a language model is still there and grows, but what the model says is a class."""
     checkpoint = make(tmp_path, "roberta_fine_tuned")
-    assert "words are inputs only" in refused(capsys, checkpoint, "--verify", text_of(checkpoint))
-    assert main(argv(checkpoint)) == 0
-    text = capsys.readouterr().out
+    assert "--verify: the new words are inputs only" in no_output(checkpoint, "--verify", text_of(checkpoint))
+    text = shown(*argv(checkpoint))
     assert all(part in text for part in ("the words are inputs only", "encoder.lm_head.bias"))
     files = ["dict.txt", "expansion.json", "input0", "label", "model.pt"]
     assert sorted(path.name for path in checkpoint.output.iterdir()) == files
     assert (checkpoint.output / "label/dict.txt").read_text() == "a 1\nb 1\nc 1\n"
 
 
-def test_words_that_the_terminal_cannot_show(tmp_path, monkeypatch):
-    checkpoint, words, shown = make(tmp_path, "lm_tied"), ("lothló", "ромашка", "𝔵"), []
-    for flags in ((), ("--json", "--force")):
-        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1", errors="strict"))
-        assert main(argv(checkpoint, *flags, words=words)) == 0
-        shown.append(sys.stdout.buffer.getvalue().decode("latin-1"))
-    assert r"lothló, \u0440\u043e\u043c\u0430\u0448\u043a\u0430, \U0001d535" in shown[0]
-    assert [word["word"] for word in json.loads(shown[1])["words"]] == list(words)
-
-
-def test_verify_measures_every_token(tmp_path, capsys):
+def test_verify_measures_every_token(tmp_path, figures):
     """Against one forward pass a sentence, and both distributions; also that batches of a length change nothing."""
     checkpoint = make(tmp_path, "lm_tied")
-    found = verified(checkpoint, capsys, "--method", "zeros")
+    found = verified(checkpoint, "--method", "zeros")
     (model, _), symbols, kls = as_fairseq(checkpoint), checkpoint.task.target_dictionary, []
     lines = [line.split() for line in TEXT.splitlines() if line]
     for words in [line[at : at + 15] for line in lines for at in range(0, len(line), 15)]:  # 16 positions with </s>
         ids = [symbols.eos(), *(symbols.index(word) for word in words)]
-        p = logits(checkpoint.model, ids, ids).double().log_softmax(-1)
-        q = logits(model, ids, ids).double().log_softmax(-1)[:, :13]
-        kls.append((p.exp() * (p - q)).sum(-1).numpy())
+        kls.append(divergence(logits(checkpoint.model, ids, ids), logits(model, ids, ids)).numpy())
     kls = np.concatenate(kls)
     assert found["tokens"] == len(kls) == 31
     zeros, avg = (found["methods"][method] for method in ("zeros", "avg"))
@@ -97,37 +89,39 @@ def test_verify_measures_every_token(tmp_path, capsys):
     assert [zeros[f"q{q}"] for q in (50, 90, 99)] == pytest.approx(np.quantile(kls, (0.5, 0.9, 0.99)), rel=1e-5)
     assert zeros["new_words_probability"] == pytest.approx((1 - np.exp(-kls)).mean(), rel=1e-5)
     assert found["unknown_words"] == pytest.approx(1 / 26)
-    assert "attention" not in expand_verify.render({**found, "unknown_words": 0.5})
-    assert "SOURCE TARGET" in expand_verify.render({**found, "unknown_words": 0.51})
+    assert ["SOURCE" in expand_verify.render({**found, "unknown_words": x}) for x in (0.5, 0.51)] == [False, True]
     assert list(found["methods"]) == ["zeros", "avg", "gaussian", "normal"]
     assert avg["max"] <= avg["bound"] == pytest.approx(np.log(1 + 3 / 13))
     assert (found["old_logits_changed_by"], found["pairs_too_long"]) == (0, 0)
-    record, written = (json.loads((checkpoint.output / f"{name}.json").read_text()) for name in ("expansion", "verify"))
-    assert record["verify"] == found
-    files = {path.name for path in checkpoint.output.iterdir()}
-    assert files == {"model.pt", "dict.txt", "expansion.json", "verify.json", "verify.png"} == set(record["files"])
-    assert sum(written["histograms"]["avg"]["counts"]) == 31
-    edges = written["histograms"]["zeros"]["edges"]
-    assert (len(edges), edges[0], edges[-1]) == (41, 0, pytest.approx(kls.max(), rel=1e-5))
-    assert (checkpoint.output / "verify.png").read_bytes()[:4] == b"\x89PNG"
+    files = json.loads((checkpoint.output / "expansion.json").read_text())["files"]
+    assert {path.name for path in checkpoint.output.iterdir()} == set(files) - {"verify.png"}
+    written = json.loads((checkpoint.output / "verify.json").read_text())["histograms"]
+    edges = written["zeros"]["edges"]
+    assert (sum(written["avg"]["counts"]), len(edges), edges[0], edges[-1]) == (31, 41, 0, pytest.approx(max(kls)))
+    assert [axes.get_title().split(":")[0] for axes in figures[0].axes] == list(written)
+    for axes, (method, shown) in zip(figures[0].axes, written.items()):
+        data, bound = axes.patches[0].get_data(), found["methods"][method]["bound"]
+        assert (data.edges.tolist(), data.values.tolist()) == (shown["edges"], shown["counts"])
+        assert [line.get_xdata()[0] for line in axes.get_lines()] == ([] if bound is None else [bound])
+    # --noise-scale is of the method that was asked for
+    other = verified(checkpoint, "--method", "gaussian", "--noise-scale", "4", "--force")["methods"]["normal"]
+    assert found["methods"]["normal"]["mean"] == other["mean"] > 0
 
 
 @pytest.mark.usefixtures("no_picture")
-@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
-def test_verify_of_a_biased_head(tmp_path, capsys, precision):
-    """All biases are -20: the stored mean keeps the bound in every precision, and zeros put everything on new words."""
+def test_verify_of_a_biased_head(tmp_path):
+    """All biases are -20: the stored mean keeps the bound in low precision, and zeros put everything on new words."""
     checkpoint = make(tmp_path, "roberta", tweak=lowered)
-    checkpoint.state["model"] = {key: value.to(precision) for key, value in checkpoint.state["model"].items()}
+    checkpoint.state["model"] = {key: value.bfloat16() for key, value in checkpoint.state["model"].items()}
     checkpoint.save()
-    found = verified(checkpoint, capsys, "--reset-optimizer")
+    found = verified(checkpoint, "--reset-optimizer")
     assert found["tokens"] == 1 + 1 + 1 + 2 + 1  # every seventh word of 4, 3, 2, 14 and 3
     assert found["methods"]["zeros"]["new_words_probability"] > 0.999
     assert found["methods"]["avg"]["max"] < 0.25
 
 
 @pytest.mark.usefixtures("no_picture")
-@pytest.mark.parametrize("damage", ["bias", "old row"])
-def test_verify_says_when_something_is_wrong(tmp_path, capsys, monkeypatch, damage):
+def test_verify_says_when_something_is_wrong(tmp_path, capsys, monkeypatch):
     """The rows are averaged and the bias of a tied head left at zero, as by libraries; or an old row has changed."""
     rows, write = expansion.new_rows, expansion.write_checkpoint
 
@@ -139,25 +133,14 @@ def test_verify_says_when_something_is_wrong(tmp_path, capsys, monkeypatch, dama
         content["model"][TABLE][5] += 1
         write(content, path)
 
-    if damage == "bias":
-        monkeypatch.setattr(expansion, "new_rows", without_bias)
-        checkpoint = make(tmp_path, "roberta", tweak=lowered)
-        assert main(argv(checkpoint, "--verify", text_of(checkpoint))) == 1
-        assert "THE BOUND DOES NOT HOLD" in capsys.readouterr().out
-        avg = json.loads((checkpoint.output / "verify.json").read_text())["methods"]["avg"]
-        assert (avg["holds"], avg["max"] > 10) == (False, True)
-    else:
-        monkeypatch.setattr(expansion, "write_checkpoint", damaged)
-        found = verified(make(tmp_path, "lm_tied"), capsys, code=1)
-        assert (found["holds"], found["old_logits_changed_by"] > 0.01) == (False, True)
-
-
-@pytest.mark.usefixtures("no_picture")
-def test_methods_are_compared_at_their_own_scale(tmp_path, capsys):
-    """--noise-scale is of the method that was asked for."""
-    checkpoint, flags = make(tmp_path, "lm_tied"), ((), ("--method", "gaussian", "--noise-scale", "4", "--force"))
-    one, other = (verified(checkpoint, capsys, *more)["methods"]["normal"]["mean"] for more in flags)
-    assert one == other > 0
+    monkeypatch.setattr(expansion, "write_checkpoint", damaged)
+    found = verified(make(tmp_path / "row", "lm_tied"), code=1)
+    assert (found["holds"], found["old_logits_changed_by"] > 0.01) == (False, True)
+    monkeypatch.setattr(expansion, "write_checkpoint", write)
+    monkeypatch.setattr(expansion, "new_rows", without_bias)
+    avg = verified(make(tmp_path / "bias", "roberta", tweak=lowered), code=1)["methods"]["avg"]
+    assert (avg["holds"], avg["max"] > 10) == (False, True)
+    assert "THE BOUND DOES NOT HOLD" in capsys.readouterr().out
 
 
 def test_every_place_is_masked_once_in_seven_sentences():
@@ -165,38 +148,26 @@ def test_every_place_is_masked_once_in_seven_sentences():
     mask = symbols.add_symbol("<mask>")
     rows = evaluation._masked([np.full(14, symbols.unk())] * 7, symbols, None)
     chosen = np.array([chosen for _, _, chosen in rows])
-    assert chosen.sum(axis=0).tolist() == [0, *[1] * 14, 0]
-    assert chosen.sum(axis=1).tolist() == [2] * 7
+    assert (chosen.sum(axis=0).tolist(), chosen.sum(axis=1).tolist()) == ([0, *[1] * 14, 0], [2] * 7)
     assert np.array_equal(np.array([inputs["src_tokens"] for inputs, _, _ in rows]) == mask, chosen)
 
 
-def test_each_panel_shows_the_counts_of_its_method(monkeypatch):
-    figures = []
-    monkeypatch.setattr(style, "save", lambda figure, path: figures.append(figure))
-    methods = {"avg": {"mean": 0.1, "bound": 0.2}, "zeros": {"mean": 3.0, "bound": None}}
-    counts = {"avg": {"edges": [0.0, 0.1, 0.2], "counts": [1, 2]}, "zeros": {"edges": [2.0, 4.0], "counts": [3]}}
-    histograms.draw_divergences("run/c.pt", 3, methods, counts, "a.png")
-    for axes, (method, title) in zip(figures[0].axes, {"avg": "avg: mean 0.1", "zeros": "zeros: mean 3"}.items()):
-        (steps,) = axes.patches
-        shown = {"edges": steps.get_data().edges.tolist(), "counts": steps.get_data().values.tolist()}
-        assert (axes.get_title(), shown) == (title, counts[method])
-        assert [line.get_xdata()[0] for line in axes.get_lines()] == [0.2] * (method == "avg")
-
-
 @pytest.mark.usefixtures("no_picture")
-def test_verify_of_translation(tmp_path, capsys):
+def test_verify_of_translation(tmp_path, no_output):
     checkpoint = make(tmp_path, "transformer_shared", fillers=1)
-    texts = {"de": TEXT, "en": "w1\nw2 w3\n\nw1\nw0 w8\n", "short": "w1\n", "empty": "\n" * 5}
-    files = {name: text_of(checkpoint, text, f"text.{name}") for name, text in texts.items()}
+    source, short, empty = (
+        text_of(checkpoint),
+        text_of(checkpoint, "w1\n", "short"),
+        text_of(checkpoint, "\n" * 5, "no"),
+    )
+    target = text_of(checkpoint, "w1\nw2 w3\n\nw1\nw0 w8\n", "target")
     for given, part in (
-        ((files["de"],), "takes two files, SOURCE TARGET, not 1"),
-        ((files["de"], files["short"]), "has 5 lines, "),
-        ((files["de"], files["empty"]), "no words in it"),
-        ((files["de"], str(tmp_path / "nowhere")), "no such file"),
+        ([], "two files, SOURCE TARGET, not 1"),
+        ([short], "has 5 lines, "),
+        ([empty], "no words in it"),
     ):
-        assert part in refused(capsys, checkpoint, "--verify", *given)
-    flags = ("--method", "subword", "--verify", files["de"], files["en"])
-    assert main(argv(checkpoint, *flags, words=("x\tw1 w2",))) == 0
+        assert part in no_output(checkpoint, "--verify", source, *given)
+    assert main(argv(checkpoint, "--method", "subword", "--verify", source, target, words=("x\tw1 w2",))) == 0
     found = json.loads((checkpoint.output / "verify.json").read_text())
     assert found["tokens"] == 2 + 3 + 2 + 3
     assert list(found["methods"]) == ["subword", "avg", "gaussian", "zeros", "normal"]
@@ -223,100 +194,75 @@ def test_batches_have_so_many_logits(monkeypatch):
     assert shapes == [(2, 3), (2, 3), (1, 3), (1, 9)]
 
 
-def test_verify_of_a_model_that_is_broken(tmp_path, capsys):
-    checkpoint = make(tmp_path, "lm_tied", tweak=lambda model: model.decoder.layers[0].fc2.bias.fill_(math.nan))
-    error = refused(capsys, checkpoint, "--verify", text_of(checkpoint))
-    assert f"--verify: what {checkpoint.path} computes is NaN or infinite; name an earlier" in error
-
-
-def test_errors_are_one_line_and_nothing_is_left(tmp_path, capsys):
+def test_errors_are_one_line_and_nothing_is_left(tmp_path, no_output):
     """Pipes can be read once, and then have no SHA-256; nobody writes to this one."""
     checkpoint = make(tmp_path, "lm_tied")
     os.mkfifo(tmp_path / "pipe")
     before = sorted([*(path.name for path in tmp_path.iterdir()), "new.txt"])
-    for words, part in ((("x", "w1"), "new.txt:2: "), ((), "one new word a line"), (("<s>",), "new.txt:1: ")):
-        assert part in refused(capsys, checkpoint, words=words)
+    assert "new.txt:2: " in no_output(checkpoint, words=("x", "w1"))
     for flag in ("--checkpoint", "--dict", "--words", "--bpe-codes", "--sentencepiece-model", "--verify"):
-        error = refused(capsys, checkpoint, flag, str(tmp_path / "pipe"))
+        error = no_output(checkpoint, flag, str(tmp_path / "pipe"))
         assert f"{flag} {tmp_path}/pipe: a pipe or device, not a file" in error
-    assert f"--verify {tmp_path}: a folder; name a file" in refused(capsys, checkpoint, "--verify", str(tmp_path))
-    for options, expected in (
-        ({"noise_scale": 0.1}, "--noise-scale 0.1"),
-        ({"user_dir": "/nowhere"}, "--user-dir /nowhere: no plugin of fairseq"),
-        ({"method": "subword"}, "needs the pieces of 'x'"),
-    ):
-        with pytest.raises(EmbinitError, match=expected):
-            checkpoint.expand(**options)
+    assert "--user-dir /nowhere: no plugin of fairseq" in no_output(checkpoint, "--user-dir", "/nowhere")
+    assert "needs the pieces of 'x'" in no_output(checkpoint, "--method", "subword")
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+    checkpoint = make(tmp_path / "nan", "lm_tied", tweak=lambda model: model.decoder.layers[0].fc2.bias.fill_(math.nan))
+    assert "computes is NaN or infinite; name an earlier" in no_output(checkpoint, "--verify", text_of(checkpoint))
 
 
 def test_dictionaries_that_do_not_fit_or_are_none(tmp_path):
-    for family, tables in (("transformer", "the encoder of .* a table of 15 rows"), ("lm_tied", "a table of 13 rows")):
+    for family, tables in (("transformer", "encoder of .* a table of 15 rows"), ("lm_tied", "a table of 13 rows")):
         checkpoint = make(tmp_path / family, family)
         path = checkpoint.folder / "other.txt"
         path.write_text(dictionary([*WORDS, "a", "b", "c", "d", "e"]))
         with pytest.raises(DataError, match=rf"--dict .*other\.txt: .* symbols \(4 specials, 14 lines.*{tables}"):
             checkpoint.expand(dictionary=str(path))
     path.write_text(dictionary().replace("w3 7\n", "w3 7\n\n"))
-    with pytest.raises(DataError, match=r"other\.txt:5: an empty line, which fairseq refuses in a dictionary; remove"):
+    with pytest.raises(DataError, match=r"other\.txt:5: an empty line"):
         checkpoint.expand(dictionary=str(path))
-    assert not checkpoint.output.exists()
     path.write_bytes(dictionary().replace("\n", "\r").encode())
     checkpoint.expand(dictionary=str(path))
     assert (checkpoint.output / "dict.txt").read_bytes() == f"{dictionary()}x 1\ny 1\nz 1\n".encode()
 
 
-@pytest.mark.parametrize(
-    ("arch", "expected"),
-    [
+def test_models_that_cannot_be_expanded(tmp_path, monkeypatch):
+    for arch, expected in (
         ("transformer_lm --adaptive-softmax-cutoff 5,8 --adaptive-softmax-factor 1", "--adaptive-softmax-cutoff"),
         ("transformer_lm --output-dictionary-size 10", r"only the first 10 of 13 symbols \(--output-dictionary-size"),
         ("fconv_lm --decoder-layers [(8,3)] --decoder-attention False", "weight normalisation"),
-    ],
-)
-def test_models_that_cannot_be_expanded(tmp_path, monkeypatch, arch, expected):
-    monkeypatch.setitem(FAMILIES, "lm", f"{LM} {arch} --decoder-embed-dim 8")
-    with pytest.raises(CheckpointError, match=rf"c\.pt: .*{expected}"):
-        make(tmp_path, "lm").expand()
-
-
-def put(weights, numbers) -> dict:
-    """Weights with another number in one place of each of these tensors."""
-    changed = {key: weights[key].clone() for key in numbers}
-    for key, (row, number) in numbers.items():
-        changed[key][row, 0] = number
-    return {**weights, **changed}
+    ):
+        monkeypatch.setitem(expand_checkpoints.FAMILIES, "lm", f"{LM} {arch} --decoder-embed-dim 8")
+        with pytest.raises(CheckpointError, match=rf"c\.pt: .*{expected}"):
+            make(tmp_path, "lm").expand()
 
 
 def mistakes(state: dict) -> dict:
     """What is said -> the checkpoint of which it is said."""
     weights, cfg, extra = state["model"], state["cfg"], state["extra_state"]
-    renamed = {**cfg["model"], "_name": "of_nobody", "arch": "of_nobody"}
+    renamed = {**cfg, "model": {**cfg["model"], "_name": "of_nobody"}}
+    pad, last = weights[TABLE].clone(), weights[TABLE].clone()
+    pad[1, 0], last[12, 0] = math.nan, math.inf
     changes = {
         "fully_sharded": {"fsdp_metadata": {}},
         "no table with a row for every symbol": {"model": {"layer.weight": weights[OTHER]}},
         rf"{TABLE} and {TIED} are one table .* differ in the file": {"model": {**weights, TIED: weights[TIED] + 1}},
         "cannot be loaded": {"model": {key: value for key, value in weights.items() if key != OTHER}},
-        rf"{TABLE} holds NaN or infinity; name an": {"model": put(weights, {TABLE: (1, math.nan)})},
-        rf"{TABLE} holds NaN": {"model": put(weights, dict.fromkeys((TABLE, TIED), (12, math.inf)))},
-        "--arch of_nobody, which neither .*--user-dir": {"cfg": {**cfg, "model": renamed}},
-        "its 'cfg' is of type int": {"cfg": 5},
-        "its 'extra_state' is of type int, .* name another checkpoint": {"extra_state": 7},
+        rf"{TABLE} holds NaN or infinity; name an": {"model": {**weights, TABLE: pad}},
+        rf"{TABLE} holds NaN": {"model": {**weights, TABLE: last, TIED: last}},
+        "--arch of_nobody, which neither .*--user-dir": {"cfg": renamed},
         "its 'optimizer_history' is of type dict": {"optimizer_history": {"a": 1}},
         "cannot be set up": {"cfg": {**cfg, "task": {**cfg["task"], "_name": "of_a_plugin"}}},
+        "no 'cfg'": {"cfg": None},
+        "no 'model' in it": {"model": {}},
     }
     averages = {
         rf"\(extra_state, ema\) has {TABLE} of shape \(3, 3\), but the model of \(13, 8\)": {TABLE: torch.ones(3, 3)},
-        rf"has {OTHER} of shape \(2,\), but": {**weights, OTHER: torch.ones(2)},
         f"has {TABLE} of shape None": {TABLE: [1.0]},
-        f"ema {TABLE} holds NaN or infinity": put({TABLE: weights[TABLE]}, {TABLE: (3, math.nan)}),
+        f"ema {TABLE} holds NaN or infinity": {TABLE: pad},
         f"ema {TABLE} and {TIED} are one table in the model, but differ": {**weights, TIED: weights[TABLE] + 1},
     }
     changes |= {said: {"extra_state": {**extra, "ema": ema}} for said, ema in averages.items()}
-    nothing = {"no 'model' in it": {"cfg": {}, "epoch": 3}, "no 'cfg'": {"model": weights, "cfg": None}}
-    names = {"5": {5: torch.ones(2)}, "complex64": {"w": torch.ones(2, dtype=torch.complex64)}}
-    nothing |= {f"{part}.*another checkpoint": {"model": {**weights, **entry}} for part, entry in names.items()}
-    return nothing | {said: {**state, **change} for said, change in changes.items()}
+    return {said: {**state, **change} for said, change in changes.items()}
 
 
 def test_checkpoints_that_are_none(tmp_path):
@@ -325,12 +271,6 @@ def test_checkpoints_that_are_none(tmp_path):
         torch.save(content, checkpoint.path)
         with pytest.raises(CheckpointError, match=rf"c\.pt\b.*{expected}"):
             checkpoint.expand()
-    (tmp_path / "c.pt").write_bytes((tmp_path / "c.pt").read_bytes()[:999])
-    with pytest.raises(CheckpointError, match="safely"):
-        checkpoint.expand()
-    (tmp_path / "c.pt").unlink()
-    with pytest.raises(CheckpointError, match="no such checkpoint"):
-        checkpoint.expand()
     assert not checkpoint.output.exists()
 
 
@@ -340,12 +280,11 @@ def test_what_can_be_left_out_or_made_smaller(tmp_path):
     checkpoint.state["model"] = {key: value.half() for key, value in checkpoint.state["model"].items()}
     checkpoint.state["last_optimizer_state"] = {"groups": {}}
     checkpoint.save()
-    for more, expected in (
-        ({"reset_optimizer": True}, r"--noise-scale: a new row of .* is too large for torch\.float16; .*smaller"),
-        ({"noise_scale": 1.0}, "--reset-optimizer"),
+    for scale, reset, expected in (
+        (9e9, True, r"--noise-scale: a new row of .* is too large for torch\.float16; .*smaller"),
+        (1.0, False, "--reset-optimizer"),
     ):
         with pytest.raises(EmbinitError, match=expected):
-            checkpoint.expand("gaussian", **{"noise_scale": 9e9, **more})
-        assert not checkpoint.output.exists()
+            checkpoint.expand("gaussian", noise_scale=scale, reset_optimizer=reset)
     assert checkpoint.expand("gaussian", noise_scale=1.0, reset_optimizer=True)["optimizer"] is False
     assert "last_optimizer_state" not in checkpoint.written()
