@@ -29,7 +29,8 @@ def before_and_after(checkpoint, model, task):
     for made, known in ((checkpoint.model, checkpoint.task), (model, task)):
         words = known.target_dictionary or known.source_dictionary
         source = [known.source_dictionary.index(symbol) for symbol in "w3 w1 w8 </s>".split()]
-        found.append((logits(made, source, [2, *map(words.index, "w0 w5 w2 w2 w7".split())]), words.indices))
+        target = ["</s>" if hasattr(made, "decoder") else "<s>", *"w0 w5 w2 w2 w7".split()]
+        found.append((logits(made, source, [*map(words.index, target)]), words.indices))
     (old, old_rows), (new, new_rows) = found
     return old, new[:, [new_rows[symbol] for symbol in old_rows]], new[:, [new_rows[word] for word in NEW]]
 
