@@ -12,8 +12,8 @@ BLEU = "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
 
 
 def write_run(folder: Path, labels: dict, losses: list[float], finished: bool = True, **changes) -> Path:
-    """losses: of the validations, one an epoch, 10 updates each. changes: of the record."""
-    folder.mkdir(parents=True)
+    """losses: of the validations, one an epoch of 10 updates. changes: of the record."""
+    folder.mkdir(parents=True, exist_ok=True)
     record = {
         "labels": {**labels},
         "command": f"fairseq-train data --lr 1e-3 --criterion cross_entropy --seed {labels.get('seed')}",
@@ -40,10 +40,9 @@ def write_run(folder: Path, labels: dict, losses: list[float], finished: bool = 
 
 
 def write_texts(folder: Path, hypotheses: list[str], references: list[str] | None) -> None:
-    """Translations, and the reference unless it is None."""
-    (folder / "test.hypothesis.text").write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
-    if references is not None:
-        (folder / "test.reference.text").write_text("\n".join(references) + "\n", encoding="utf-8")
+    for name, lines in (("hypothesis", hypotheses), ("reference", references)):
+        if lines is not None:
+            (folder / f"test.{name}.text").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def refused(capsys, *arguments: object) -> str:
@@ -80,17 +79,15 @@ def piped(tag: str, epoch: int, updates: int, **values: float) -> str:
 
 
 def json_messages(subset: str = "valid") -> list[tuple[str, str]]:
-    inner = json.dumps({"epoch": 1, "update": 0.9, "loss": "5.0", "num_updates": "8"})
-    return _messages(json_line, inner, subset)
+    """Two epochs of 10 updates with a validation at the end of each, and one within the first."""
+    return _messages(json_line, json.dumps({"epoch": 1, "update": 0.9, "loss": "5.0", "num_updates": "8"}), subset)
 
 
 def piped_messages(subset: str = "valid") -> list[tuple[str, str]]:
-    inner = "epoch 001:      8 / 10 loss=5.0, ppl=32, wps=1, num_updates=8, lr=0.001"
-    return _messages(piped, inner, subset)
+    return _messages(piped, "epoch 001:      8 / 10 loss=5.0, ppl=32, wps=1, num_updates=8, lr=0.001", subset)
 
 
 def _messages(line: Callable[..., str], inner: str, subset: str) -> list[tuple[str, str]]:
-    """Two epochs of 10 updates with a validation at the end of each, and one within the first."""
     return [
         (subset, line(subset, 1, 5, loss=4.5)),
         ("train_inner", inner),
