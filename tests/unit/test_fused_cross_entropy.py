@@ -69,31 +69,21 @@ def test_losses_and_gradients_are_those_of_the_equation(rows, symbols, seed, smo
         torch.testing.assert_close(found, gradient * weights[:, None])
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize(
-    ("dtype", "rounding"), [(torch.float32, 2**-22), (torch.bfloat16, 2**-8), (torch.float16, 2**-10)]
-)
-def test_half_precision_rounds_the_gradient_once_and_the_loss_not_at_all(dtype, rounding, smoothing):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_half_precision_rounds_the_gradient_once_and_the_loss_not_at_all(dtype):
     """Every gradient is the exact one, rounded to the type of the logits: also for a target that is nearly sure."""
     logits, target = drawn(40, 300, dtype)
     with torch.no_grad():
         logits[:5].scatter_(1, target[:5, None], 18.0)
-    loss, nll = fused_cross_entropy(logits, target, 7, smoothing)
+    loss, nll = fused_cross_entropy(logits, target, 7, 0.1)
     loss.backward()
-    losses, nlls, gradient = by_hand(logits, target, 7, smoothing)
+    losses, nlls, gradient = by_hand(logits, target, 7, 0.1)
+    rounding = max(torch.finfo(dtype).eps, 2**-21)
     assert (loss.dtype, nll.dtype, logits.grad.dtype) == (torch.float32, torch.float32, dtype)
     torch.testing.assert_close(loss.double(), losses.sum(), rtol=1e-6, atol=0)
     torch.testing.assert_close(nll.double(), nlls.sum(), rtol=1e-6, atol=0)
     # beside the rounding of the result: that of the exponential and of p - 1 in single precision
-    torch.testing.assert_close(logits.grad.double(), gradient, rtol=2 * rounding, atol=2e-7)
-
-
-def test_small_probabilities_survive_the_scaled_loss_of_half_precision():
-    """Probabilities of 1e-9 underflow in float16; fairseq's loss scale keeps them, and so must we."""
-    logits = torch.tensor([[20.0, 0.0, -0.5]], dtype=torch.float16, requires_grad=True)
-    (fused_cross_entropy(logits, torch.tensor([0]), -1)[0] * 2.0**14).backward()
-    _, _, gradient = by_hand(logits, torch.tensor([0]), -1, 0.0)
-    torch.testing.assert_close(logits.grad[:, 1:].double(), gradient[:, 1:] * 2**14, rtol=2e-2, atol=0)
+    torch.testing.assert_close(logits.grad.double(), gradient, rtol=rounding, atol=2e-7)
 
 
 # ----- as criterions
@@ -124,40 +114,25 @@ def outcome(criterion, model, reduce=True):
         "prev_output_tokens": batch_of([[EOS, 4, 5, 6], [EOS, 7], [EOS, 8, 9]]),
     }
     model.zero_grad()
-    loss, size, logged = criterion(
-        model, {"net_input": net_input, "target": target, "ntokens": 9, "nsentences": 3}, reduce
-    )
+    sample = {"net_input": net_input, "target": target, "ntokens": 9, "nsentences": 3}
+    loss, size, logged = criterion(model, sample, reduce)
     loss.sum().backward()
     logged = {key: torch.as_tensor(value).detach().sum().double() for key, value in logged.items()}
     return loss, size, logged, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
 SMOOTHED = {"label_smoothing": 0.1, "report_accuracy": True}
-CASES = [
-    ("cross_entropy", {}),
-    ("label_smoothed_cross_entropy", SMOOTHED),
-    ("label_smoothed_cross_entropy", {**SMOOTHED, "ignore_prefix_size": 1}),
-]
 
 
-@pytest.mark.parametrize("reduce", [True, False], ids=["sum", "each"])
-@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+@pytest.mark.parametrize("options", [{}, SMOOTHED, {**SMOOTHED, "ignore_prefix_size": 1}], ids=str)
 @pytest.mark.parametrize(("arch", "ties"), [("transformer", {}), ("duo_transformer", TIED)])
-def test_criterions_are_those_of_fairseq(arch, ties, name, options, reduce):
+def test_criterions_are_those_of_fairseq(arch, ties, options):
     """Also by name: fairseq compares that of a checkpoint's criterion."""
-    model, stock, ours = model_of(arch, **ties), criterion_of(name, **options), criterion_of(f"fused_{name}", **options)
-    torch.testing.assert_close(outcome(ours, model, reduce), outcome(stock, model, reduce), rtol=1e-5, atol=1e-6)
+    model, name = model_of(arch, **ties), f"{'label_smoothed_' * bool(options)}cross_entropy"
+    stock, ours = criterion_of(name, **options), criterion_of(f"fused_{name}", **options)
+    for reduce in (True, False):
+        torch.testing.assert_close(outcome(ours, model, reduce), outcome(stock, model, reduce), rtol=1e-5, atol=1e-6)
     assert type(ours).__name__ == type(stock).__name__
-
-
-def test_under_autocast_only_the_matrix_of_logits_is_in_half_precision():
-    model = model_of()
-    with torch.autocast("cpu", torch.bfloat16):
-        (expected, *_, gradients), (loss, *_, ours) = (
-            outcome(criterion_of(name), model) for name in ("cross_entropy", "fused_cross_entropy")
-        )
-    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(ours, gradients, rtol=2**-7, atol=2**-9)
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "label_smoothed_cross_entropy"])
