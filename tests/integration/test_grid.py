@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import threading
 import time
 from pathlib import Path
 
@@ -15,24 +13,20 @@ from embinit_fairseq.runs import grid as grids
 from embinit_fairseq.runs.grid import Grid, Line, default_share, read_lines, run_grid, visible_gpus
 
 
-def lines(*commands: str) -> list[Line]:
-    return read_lines("\n".join(commands))
-
-
 @pytest.fixture
 def grid(tmp_path, monkeypatch):
-    """Outcome of these lines; the current folder is the test's, and logs are in `logs`."""
+    """Done, failed and left of these lines; the current folder is the test's."""
     monkeypatch.chdir(tmp_path)
 
     def call(commands: list[str], jobs: int = 1, **options):
-        outcome = run_grid(Grid(lines(*commands), Path("logs"), jobs, **options))
+        outcome = run_grid(Grid(read_lines("\n".join(commands)), Path("logs"), jobs, **options))
         return outcome.done, outcome.failed, outcome.left
 
     return call
 
 
 def test_names_and_numbers() -> None:
-    found = lines("# a comment", "", "a.seed=1: echo x: y", "  echo b: c", "B=1 echo d")
+    found = read_lines("# a comment\n\na.seed=1: echo x: y\n  echo b: c\nB=1 echo d")
     assert found == [Line("a.seed=1", "echo x: y"), Line("2", "echo b: c"), Line("3", "B=1 echo d")]
     for text, remedy in (("# x", "give one per line"), ("a: x\na: y", "a name of its own")):
         with pytest.raises(OptionError, match=remedy):
@@ -72,18 +66,6 @@ def test_time_is_up(grid) -> None:
     assert not Path("/proc", Path("pid").read_text().strip()).exists()
 
 
-def test_two_calls_share_no_line(grid) -> None:
-    commands, first = ["a: touch begun; while [[ ! -f end ]]; do sleep 0.05; done"], []
-    thread = threading.Thread(target=lambda: first.append(grid(commands)))
-    thread.start()
-    while not Path("begun").exists():
-        time.sleep(0.02)
-    assert grid(commands) == ((), ("a",), ())
-    Path("end").touch()
-    thread.join()
-    assert first == [(("a",), (), ())]
-
-
 def test_gpus_and_cores_are_divided(grid, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -95,22 +77,6 @@ def test_gpus_and_cores_are_divided(grid, monkeypatch) -> None:
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        (["--jobs", "0"], ["--jobs 0", "from 1"]),
-        (["--minutes", "-1"], ["--minutes -1", "above 0"]),
-        (["--worker", "3/2"], ["--worker 3/2", "K from 1 to N"]),
-        (["--worker", "2"], ["--worker 2", "K/N"]),
-    ],
-)
-def test_options_that_cannot_be(tmp_path, refused, monkeypatch, options, parts) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("true\n"))
-    error = refused("grid", "-", "--logs", tmp_path / "logs", *options)
-    assert all(part in error for part in parts)
-    assert not (tmp_path / "logs").exists()
-
-
 def test_the_command(tmp_path, capsys, shown, refused) -> None:
     logs, file = tmp_path / "logs", tmp_path / "list"
     file.write_text("good: true\nbad: exit 3\n")
@@ -120,3 +86,5 @@ def test_the_command(tmp_path, capsys, shown, refused) -> None:
     assert "bad: failed with exit status 3" in error
     assert f"failed: bad; see {logs}" in error
     assert "absent" in refused("grid", tmp_path / "absent", "--logs", logs)
+    for option in ("--jobs 0", "--minutes -1", "--worker 3/2", "--worker 2"):
+        assert option in refused("grid", file, "--logs", logs, *option.split())
