@@ -18,13 +18,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(autouse=True)
 def nothing_of_earlier_tests() -> None:
-    """fairseq's commands leave a handler for a sys.stdout that has been closed, and values in its global meters, where
-    a criterion that logs another kind of number under the same name fails."""
+    """fairseq's commands leave a handler for a sys.stdout that has been closed, and values in its global meters."""
     root = logging.getLogger()
-    for handler in [handler for handler in root.handlers if type(handler) is logging.StreamHandler]:
-        root.removeHandler(handler)
-    metrics = sys.modules.get("fairseq.logging.metrics")
-    if metrics is not None:
+    root.handlers = [handler for handler in root.handlers if type(handler) is not logging.StreamHandler]
+    if metrics := sys.modules.get("fairseq.logging.metrics"):
         metrics.reset()
 
 
@@ -80,25 +77,16 @@ def data_dir() -> Path:
     return folder
 
 
-def write_parallel_text(folder: Path, split: str, sentences: int, generator: np.random.Generator) -> None:
-    """Write ``split.de`` and ``split.en``: English has one word per German word, in reversed order."""
-    with (folder / f"{split}.de").open("w") as german, (folder / f"{split}.en").open("w") as english:
-        for _ in range(sentences):
-            words = generator.integers(0, 60, size=generator.integers(3, 9))
-            german.write(" ".join(f"d{word}" for word in words) + "\n")
-            english.write(" ".join(f"e{word}" for word in reversed(words)) + "\n")
-
-
 @pytest.fixture(scope="session")
 def toy_translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ``data-bin`` folder, de to en: 200 sentences to train on, 20 to validate, 20 to test; 60 words a side.
-
-    The plain text lies beside it (``../train.de`` and so on). Read-only for tests: it is shared by the session.
-    """
-    folder = tmp_path_factory.mktemp("toy_translation")
-    generator = np.random.default_rng(1)
+    """A ``data-bin`` folder; English has one word per German word, in reversed order. The text lies beside it."""
+    folder, generator = tmp_path_factory.mktemp("toy_translation"), np.random.default_rng(1)
     for split, sentences in (("train", 200), ("valid", 20), ("test", 20)):
-        write_parallel_text(folder, split, sentences, generator)
+        with (folder / f"{split}.de").open("w") as german, (folder / f"{split}.en").open("w") as english:
+            for _ in range(sentences):
+                words = generator.integers(0, 60, size=generator.integers(3, 9))
+                german.write(" ".join(f"d{word}" for word in words) + "\n")
+                english.write(" ".join(f"e{word}" for word in reversed(words)) + "\n")
     prefixes = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
     command = [PYTHON, "-m", "fairseq_cli.preprocess", "-s", "de", "-t", "en", *prefixes]
     subprocess.run([*command, f"--destdir={folder / 'data-bin'}"], check=True, capture_output=True)

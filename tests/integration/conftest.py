@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import shutil
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -20,33 +21,24 @@ D = 8
 def monolingual(toy_translation, tmp_path_factory):
     """A data folder for language models: the German side of the toy corpus."""
     folder = tmp_path_factory.mktemp("monolingual")
-    (folder / "dict.txt").write_text((toy_translation / "dict.de.txt").read_text())
-    for split in ("train", "valid", "test"):
-        for suffix in ("bin", "idx"):
-            (folder / f"{split}.{suffix}").write_bytes((toy_translation / f"{split}.de-en.de.{suffix}").read_bytes())
+    shutil.copy(toy_translation / "dict.de.txt", folder / "dict.txt")
+    for file in toy_translation.glob("*.de-en.de.*"):
+        shutil.copy(file, folder / file.name.replace(".de-en.de", ""))
     return folder
 
 
-def write_vectors(path: Path, dictionary: Path, generator, *more: str) -> str:
-    """GloVe text for these words and 3 of 4 of a dictionary."""
+def write_vectors(path: Path, dictionary: Path, generator) -> str:
+    """GloVe text for 3 of 4 words of a dictionary."""
     words = [line.rsplit(" ", 1)[0] for line in dictionary.read_text().splitlines()]
-    chosen = [*more, *(word for word in words if int(word[1:]) % 4)]
+    chosen = [word for word in words if int(word[1:]) % 4]
     rows = [f"{w} " + " ".join(f"{x:.5f}" for x in generator.normal(0.05, 0.4, D)) for w in chosen]
     path.write_text("\n".join(rows) + "\n")
     return str(path)
 
 
 @pytest.fixture(scope="session")
-def glove(toy_translation, tmp_path_factory):
-    """Vectors of each side, and a row that is spelled `<s>`: language -> path."""
-    folder, generator = tmp_path_factory.mktemp("vectors"), np.random.default_rng(0)
-    dictionaries = {language: toy_translation / f"dict.{language}.txt" for language in ("de", "en")}
-    return {name: write_vectors(folder / name, file, generator, "<s>") for name, file in dictionaries.items()}
-
-
-@pytest.fixture(scope="session")
 def sentiment(tmp_path_factory):
-    """Pairs of sentences, labelled and binarised (`bin`) as sentence_prediction expects: see pre_training.pairs."""
+    """Labelled pairs of sentences, binarised in `bin`: see pre_training.pairs."""
     return pre_training.pairs(tmp_path_factory.mktemp("sentiment"))
 
 
@@ -70,14 +62,13 @@ def trained(tmp_path_factory):
     def train(name):
         architecture, folder = pre_training.ARCHITECTURES[name], tmp_path_factory.mktemp(name)
         data = data_of(architecture.data)
-        flags = "--save-interval 3 --validate-interval 3 --max-epoch".split()
-        flags += [architecture.epochs, "--save-dir", folder]
+        flags = f"--save-interval 3 --validate-interval 3 --max-epoch {architecture.epochs} --save-dir {folder}".split()
         return Trained(folder, run_to_end(architecture.command(data, *flags)), data)
 
     return train
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def vectors(toy_translation, tmp_path_factory):
     """SLOT=PATH for both slots."""
     folder, generator = tmp_path_factory.mktemp("vectors"), np.random.default_rng(0)

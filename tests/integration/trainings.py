@@ -29,7 +29,6 @@ def command(data, run, *flags):
 
 
 def train(data, run, *flags):
-    """Run fairseq-train; returns its log."""
     return run_to_end(command(data, run, *flags))
 
 
@@ -41,16 +40,15 @@ def run_to_end(command_line):
 
 
 def losses(log):
-    """num_updates -> loss of every training update and every validation."""
+    """("train" or "valid", num_updates) -> loss of every training update and every validation."""
     found = {}
     for line in log.splitlines():
-        body = line.rsplit(" | ", 1)[-1]
-        if body.startswith('{"'):
-            numbers = json.loads(body)
-            if "train_inner" in line:
-                found["train", numbers["num_updates"]] = numbers["loss"]
-            elif "valid_loss" in numbers:
-                found["valid", numbers["valid_num_updates"]] = numbers["valid_loss"]
+        head, _, body = line.rpartition(" | ")
+        numbers = json.loads(body) if body.startswith('{"') else {}
+        if head.endswith("train_inner"):
+            found["train", numbers["num_updates"]] = numbers["loss"]
+        elif "valid_loss" in numbers:
+            found["valid", numbers["valid_num_updates"]] = numbers["valid_loss"]
     return found
 
 
@@ -72,7 +70,7 @@ def kill_9_and_resume(arguments, folder, at_update):
 
 
 def killed_and_resumed(command_line, at_update):
-    """Kill a training with signal 9 when it logs an update, start it again; -> the losses of the second start."""
+    """Kill a training with signal 9 when it logs an update; -> the losses of a second start."""
     process = subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     for line in process.stdout:  # it ends when nobody can write any more, not even a fork of the tests' server
         if f'"num_updates": "{at_update}"' in line:
