@@ -11,15 +11,13 @@ import statistics
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from textcls import binarise, corpus, grid, table
 
-from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.errors import DataError
 
 HEADING = "split\tlabel\ttext\n"
 LINES = ["train\ta\tone two", "train\tb\tthree", "test\ta\tfour"]
@@ -41,29 +39,13 @@ def test_examples_keep_their_order_and_columns_may_stand_anywhere(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("train\ta", "2 fields, .*3 columns"),
-        ("train\ta\t ", ".*empty; remove"),
-        ("train\ttwo words\tword", ".*'two words'.* write _"),
-        ("dev\ta\tword", ".*'dev' must be train or test"),
-        ("test\tc\tword", ".* c is in no training text; remove"),
-        ("train\t<pad>\tword", ".*<pad>.*another name"),
-        ('train\t"a"\tword', '.*"a" beside a; .*remove'),
-    ],
-)
-def test_malformed_lines_are_refused(tmp_path, line, message):
-    with pytest.raises(DataError, match=f"data.tsv, line 5: {message}"):
-        corpus.read_examples(tsv(tmp_path, [*LINES, line]))
-
-
-@pytest.mark.parametrize(
     ("lines", "heading", "message"),
     [
+        ([*LINES, "train\ta"], HEADING, "line 5: 2 fields, .*3 columns"),
+        ([*LINES, "train\ttwo words\tword"], HEADING, "line 5: .*'two words'.* write _"),
+        ([*LINES, "dev\ta\tword"], HEADING, "line 5: .*'dev' must be train or test"),
+        ([*LINES, "test\tc\tword"], HEADING, "line 5: .* c is in no training text; remove"),
         (LINES, "split\ttext\n", "line 1: .*label"),
-        (LINES, "split\tlabel\ttext\ttext\n", "line 1: .*text; rename"),
-        (LINES, HEADING.replace("\n", "\r"), "line 1: .*tr "),
-        (LINES[::2], HEADING, "fewer than two lines with the split train"),
         (LINES[:2], HEADING, "no line with the split test"),
         ([LINES[0], *LINES[::2]], HEADING, "all texts have the label a"),
     ],
@@ -73,18 +55,13 @@ def test_malformed_files_are_refused(tmp_path, lines, heading, message):
         corpus.read_examples(tsv(tmp_path, lines, heading))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("It's GREAT, isn't it?", "it 's great , is n't it ?"),
-        ("They've (or they'll) say we're 'done'!", "they 've ( or they 'll ) say we 're 'done' !"),
-        ("co-operate: 3.5% of naïve", "co operate 3 5 of na ve"),
-        ("I'd; `quote`", "i 'd `quote`"),
-        (" -- ", ""),
-    ],
-)
-def test_clean_str_of_kim(text, expected):
-    assert corpus.clean_str(text) == expected
+def test_clean_str_of_kim():
+    for text, expected in {
+        "They've (we'll) say we're 'GREAT', isn't it?": "they 've ( we 'll ) say we 're 'great' , is n't it ?",
+        "co-operate: 3.5% of naïve": "co operate 3 5 of na ve",
+        "I'd; it's `quote`!": "i 'd it 's `quote` !",
+    }.items():
+        assert corpus.clean_str(text) == expected
 
 
 def test_protocols_differ_in_where_words_are_counted(tmp_path):
@@ -104,77 +81,16 @@ def test_protocols_differ_in_where_words_are_counted(tmp_path):
         assert {word for word in words if not word.startswith("madeupword")} == set(expected)
 
 
-def test_texts_and_labels_stay_side_by_side(tmp_path):
-    examples = [corpus.Example(at, "train" if at < 42 else "test", f"l{at % 3}", f"w{at}") for at in range(2, 52)]
-    texts = [example.text for example in examples[:-1]] + [""]
-    facts = corpus.write_corpus(examples, texts, tmp_path)
-    assert facts == json.loads((tmp_path / "facts.json").read_text())
-    assert (facts["train"], facts["test"], facts["labels"], facts["empty"]) == (40, 10, 3, 1)
-    binarise.write_texts(tmp_path, 1, tmp_path / "text")
-    seen = []
-    for name, size in (("train", 36), ("valid", 4), ("test", 10)):
-        columns = [(tmp_path / f"text/{name}.{column}").read_text().split("\n")[:-1] for column in ("input0", "label")]
-        seen += zip(*columns, strict=True)
-        assert len(columns[0]) == size
-    assert sorted(seen) == sorted(zip(texts, (example.label for example in examples)))
-
-
-@pytest.fixture
-def baselines():
-    pytest.importorskip("sklearn")
-    from textcls import baselines
-
-    return baselines
-
-
-def test_an_mlp_learns_until_the_patience_ends_and_keeps_the_best_epoch(baselines, monkeypatch):
-    """300 texts of 60 words; the first 30 words are more frequent in one class, the others in the other."""
-    generator = np.random.default_rng(1)
-    labels = generator.integers(2, size=300)
-    share = np.where((np.arange(60) < 30) == labels[:, None], 0.2, 0.05)
-    features = baselines.csr_matrix((generator.random((300, 60)) < share).astype(np.float32))
-    parts = {"train": slice(150), "valid": slice(150, 200), "test": slice(200, 300)}
-    sets = ({name: each[part] for name, part in parts.items()} for each in (features, labels))
-    topics, losses, seen = baselines.Sets(*sets, classes=2), [0.9, 0.5, 0.7, 0.6, 0.5, 0.4], []
-    one, again, other = (baselines.mlp(topics, seed, 8, 5) for seed in (1, 1, 2))
-    assert one.test_accuracy > 85
-    assert one.parameters == 60 * 1024 + 1024 + 1024 * 2 + 2
-    assert (one == again, one.valid_loss == other.valid_loss) == (True, False)
-
-    def evaluate(model, features, labels):
-        seen.append(model.last.bias.detach().clone())
-        return losses[len(seen) - 1] if len(seen) < 6 else 0.0, 100.0 * float(
-            torch.equal(seen[-1], seen[1 % len(seen)])
-        )
-
-    monkeypatch.setattr(baselines, "evaluate", evaluate)
-    outcome = baselines.mlp(topics, seed=1, epochs=50, patience=3)
-    assert len(seen) == 5 + 2  # 0.5 of the fifth epoch is not lower; then valid and test
-    assert (outcome.epoch, outcome.valid_loss) == (2, 0.5)
-    assert outcome.test_accuracy == 100.0  # the weights of the second epoch are back
-
-
-@pytest.fixture
-def arguments(tmp_path):
-    """A function that makes the lines of a grid: two files of vectors, a folder that looks prepared."""
+def test_lines_of_a_grid_are_commands_seed_by_seed(tmp_path):
     for name, dim in (("a", 6), ("b", 25)):
         (tmp_path / f"{name}.txt").write_text(f"one{' 0.5' * dim}\ntwo{' 0.5' * dim}\n")
     for seed in (1, 3):
         (tmp_path / f"my data/seeds/{seed}/bin").mkdir(parents=True)
     (tmp_path / "my data/seeds/dict.txt").write_text("one 2\ntwo 1\n")
-
-    def make(*models, vectors=("a", "b"), extra=(), **options):
-        values = {"data": tmp_path / "my data", "runs": tmp_path / "runs", "attentions": ["softmax"], "seeds": None}
-        values |= {"models": models, "epochs": 200, "patience": 10}
-        texts = [text if "=" in text else f"{text}={tmp_path}/{text}.txt" for text in vectors]
-        return list(grid.lines(argparse.Namespace(**{**values, "vectors": texts, **options}), extra))
-
-    return make
-
-
-def test_lines_of_a_grid_are_commands_seed_by_seed(arguments, tmp_path):
-    asked = "couples", "transformer:b", "transformer", "mlp"
-    lines = arguments(*asked, attentions=["softmax", "linear"], extra=["--lr", "0.5"])
+    given = {"data": tmp_path / "my data", "runs": tmp_path / "runs", "seeds": None, "epochs": 200, "patience": 10}
+    given |= {"models": ["couples", "transformer:b", "transformer", "mlp"], "attentions": ["softmax", "linear"]}
+    given["vectors"] = [f"{name}={tmp_path}/{name}.txt" for name in "ab"]
+    lines = grid.lines(argparse.Namespace(**given), ["--lr", "0.5"])
     found = {name: shlex.split(words) for name, words in (line.split(": ", 1) for line in lines)}
     models = [f"{couple}.{kind}" for couple in ("a+a", "a+b", "b+b") for kind in ("softmax", "linear")]
     models += ["transformer=b", "transformer", "mlp"]
@@ -190,40 +106,13 @@ def test_lines_of_a_grid_are_commands_seed_by_seed(arguments, tmp_path):
     assert "--embed-init" not in found["transformer.1"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(
-            ({"models": name}, re.escape(f"--models {name}: "))
-            for name in ("a", "a+b+c", "transformer:d", "a+d", "mlp:a")
-        ),
-        ({"vectors": []}, "--models couples: .*--vectors NAME=FILE"),
-        ({"vectors": ["n=missing"]}, "--vectors n=missing: .*missing"),
-        ({"vectors": ["dict"]}, "--vectors dict=.*give vectors"),
-        ({"vectors": ["cut"]}, r"--vectors cut=.*cut\.txt"),
-        ({"vectors": ["a b=x"]}, "--vectors a b=x: give NAME=FILE"),
-        ({"vectors": ["a", "a"]}, "--vectors a=.*twice"),
-        ({"seeds": [1, 2]}, "--seeds 2: .*SEEDS=2"),
-        ({"data": Path("nowhere")}, "--data nowhere: .*prepare.sh"),
-    ],
-    ids=str,
-)
-def test_what_no_grid_can_be_made_of_is_refused(arguments, tmp_path, options, message):
-    (tmp_path / "dict.txt").write_text("one 2\ntwo 1\n")
-    (tmp_path / "cut.txt").write_text("two 1 2 3\n" * 20 + "one 4 5")  # its head is whole
-    with pytest.raises(OptionError, match=message):
-        arguments(options.pop("models", "couples"), **options)
-
-
-def result(folder, model, seed, test, valid, attention="", protocol="textgcn"):
+def result(folder, model, seed, test, valid, attention=""):
     """A run; its vectors: those that the model names, g (50 dimensions) and h (300)."""
-    names = [name for name in re.split("[+:]", model) if name in "gh"]
-    slots = {
-        slot: {"dim": {"g": 50, "h": 300}[name], "coverage_types": 0.25, "coverage_tokens": 0.5}
-        | {"source": {"name": f"{name}.txt", "rows": 9}}
-        for slot, name in zip(("encoder", "encoder_p"), names)
-    }
-    trained, labels = model != "mlp", {"task": "MR", "protocol": protocol, "model": model, "seed": str(seed)}
+    slots = {}
+    for slot, name in zip(("encoder", "encoder_p"), [name for name in model.split("+") if name in "gh"]):
+        slots[slot] = {"dim": {"g": 50, "h": 300}[name], "coverage_types": 0.25, "coverage_tokens": 0.5}
+        slots[slot]["source"] = {"name": f"{name}.txt", "rows": 9}
+    trained, labels = model != "mlp", {"task": "MR", "protocol": "textgcn", "model": model, "seed": str(seed)}
     record = {
         "labels": {**labels, **({"attention": attention} if attention else {})},
         "command": "fairseq-train bin --lr 1e-3 --arch x" if trained else "baselines.py data",
@@ -231,11 +120,10 @@ def result(folder, model, seed, test, valid, attention="", protocol="textgcn"):
         "epochs": {"7": {"valid_accuracy": valid, "valid_num_updates": 7}} if trained else {},
         "best": {"epoch": 7, "valid_loss_nats": 0.5, **({} if trained else {"valid_accuracy": valid})},
         "init": {"slots": slots} if slots else None,
-        "scores": {"test_accuracy": test},
-        "time": {"wall_s": 8.0},
+        **{"scores": {"test_accuracy": test}, "time": {"wall_s": 8.0}},
         "data": {"all": f"{seed}", "input0/test.bin": "0123456789abcdef0"},
     }
-    path = folder / "runs" / protocol / f"{model}.{attention}.{seed}"
+    path = folder / "runs" / "textgcn" / f"{model}.{attention}.{seed}"
     path.mkdir(parents=True)
     for name in ("training", "result")[: 1 + (test is not None)]:
         (path / f"{name}.json").write_text(json.dumps(record))
@@ -247,27 +135,24 @@ def test_table_of_models_and_of_couples(tmp_path, monkeypatch):
     result(tmp_path, "g+g", 1, 70.0, 77.5, "softmax")
     result(tmp_path, "h+g", 1, 60.0, 76.0, "linear")
     result(tmp_path, "mlp", 1, 76.0, 75.0)
-    result(tmp_path, "transformer:h", 1, 65.0, 99.0)
-    result(tmp_path, "mlp", 1, 66.0, 70.0, protocol="inductive")
-    result(tmp_path, "late", 1, None, 70.0, protocol="inductive")
+    result(tmp_path, "late", 1, None, 70.0)
     monkeypatch.setattr(sys, "argv", ["table", str(tmp_path / "runs"), f"--output={tmp_path}"])
     table.main()
     text, data = (tmp_path / "results.md").read_text(), json.loads((tmp_path / "results.json").read_text())
     parts = [part.splitlines() for part in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
-    inductive, models, softmax, linear, vectors = (
+    models, softmax, linear, vectors = (
         [[cell.strip() for cell in line.split("|")[1:-1]] for line in part] for part in parts
     )
-    assert inductive[2][1:5] == ["1", "1,234", "66.00", "70.00"]
     duo = ["Duo (softmax), g + h", "Duo (softmax), g + g", "Duo (linear), h + g"]
-    assert [row[0] for row in models[2:]] == ["TF-IDF, MLP with 1,024 hidden units", "transformer, h", *duo]
+    assert [row[0] for row in models[2:]] == ["TF-IDF, MLP with 1,024 hidden units", *duo]
     cell = f"82.00 ± {statistics.stdev([80, 81, 85]):.2f}"
-    assert models[4][1:] == ["3", "1,234", cell, "70.00 ± 0.00", "0.500 ± 0.000", "7.0 ± 0.0", "8 ± 0.0"]
+    assert models[3][1:] == ["3", "1,234", cell, "70.00 ± 0.00", "0.500 ± 0.000", "7.0 ± 0.0", "8 ± 0.0"]
     assert softmax[2:] == [["g", "70.00 (1)", cell], ["h", "-", "-"]]
     assert linear[2:] == [["g", "-", "60.00"], ["h", "-", "-"]]
-    assert vectors[2:] == [["g", "g.txt", "9", "50", "25.0", "50.0"], ["h", "h.txt", "9", "300", "25.0", "50.0"]]
-    assert "Not finished yet: inductive/late..1." in text
+    assert vectors[2] == ["g", "g.txt", "9", "50", "25.0", "50.0"]
+    assert "Not finished yet: textgcn/late..1." in text
     choice = data["MR, textgcn"]["couples"]  # by the seed that all have, not the mean of three
     assert choice["seeds"] == ["1"]
     chosen, best = (choice[how] for how in ("chosen by validation accuracy", "best on the test texts"))
     assert (chosen["model"], chosen["test accuracy (%)"]["mean"]) == (duo[1], 70.0)
-    assert (best["model"], best["test accuracy (%)"]["mean"], best["val. accuracy (%)"]["mean"]) == (duo[0], 80.0, 70.0)
+    assert (best["model"], best["test accuracy (%)"]["mean"]) == (duo[0], 80.0)
