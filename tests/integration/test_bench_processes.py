@@ -10,8 +10,8 @@ from embinit_fairseq.bench import process
 from embinit_fairseq.errors import EmbinitError
 
 pytestmark = pytest.mark.end_to_end
-SHAPE = "--encoder-layers=1 --encoder-embed-dim=16 --encoder-ffn-embed-dim=16 --encoder-attention-heads=2"
-NUMBERS = {"batch": 2, "length": 8, "vocabulary": 32, "warmup": 0}
+SIZES = "--encoder-layers=1 --encoder-embed-dim=16 --encoder-ffn-embed-dim=16 --encoder-attention-heads=2".split()
+NUMBERS = {"batch": 2, "length": 8, "vocabulary": 32, "warmup": 0, "beam": 1, "padding": 0.0, "decode": False}
 
 
 def test_the_command(printed):
