@@ -50,15 +50,12 @@ def data(sentences: dict, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir()
     with tarfile.open(folder / "training-parallel-commoncrawl.tgz", "w:gz") as tar:
         for lang, side in (("en", "src"), ("de", "ref")):
-            europarl, crawl, news = (
-                "".join(f"{line}\n" for line in sentences["train"][lang][begin:end])
-                for begin, end in ((0, 110), (110, 180), (180, None))
-            )
-            (folder / f"training/europarl-v7.de-en.{lang}").write_text(europarl)
-            (folder / f"news-commentary-v9.de-en.{lang}.gz").write_bytes(gzip.compress(news.encode()))
+            train = [f"{line}\n".encode() for line in sentences["train"][lang]]
+            (folder / f"training/europarl-v7.de-en.{lang}").write_bytes(b"".join(train[:110]))
+            (folder / f"news-commentary-v9.de-en.{lang}.gz").write_bytes(gzip.compress(b"".join(train[180:])))
             info = tarfile.TarInfo(f"commoncrawl.de-en.{lang}")
-            info.size = len(crawl.encode())
-            tar.addfile(info, io.BytesIO(crawl.encode()))
+            info.size = sum(map(len, train[110:180]))
+            tar.addfile(info, io.BytesIO(b"".join(train[110:180])))
             test = "".join(f'<seg id="{n}">{line}</seg>\n' for n, line in enumerate(sentences["test"][lang]))
             (folder / f"test-full/newstest2014-deen-{side}.{lang}.sgm").write_text(f"<doc>\n{test}</doc>\n")
     return folder
@@ -123,24 +120,15 @@ def test_what_is_done_is_kept_and_other_settings_are_refused(prepared: Path, dat
     assert stamps(before) == before
     for name in ("bin/train.en-de.de.bin", "report.json", "work/clean/00002/train.en"):
         assert (folder / name).read_bytes() == (prepared / name).read_bytes()
-    for change in ({"BPE_SIZE": SIZE + 1}, {"DATA": tmp_path}):
-        assert "name another folder" in refused(PREPARE, OUTPUT=folder, **{**again, **change})
-    french = refused("wmt14_en_fr/train.sh", DATA=prepared, RUN=tmp_path / "run")
-    assert f"DATA={prepared}: no data of en-fr" in french
-    assert "PAIR=wmt14" in refused("wmt14/prepare.sh", OUTPUT=tmp_path / "out")
-    known = refused(PREPARE, OUTPUT=tmp_path / "out", DATA=data, CORPORA="europarl giga")
-    assert "CORPORA: en-de has no giga" in known
-    assert "news-v12" in known
+    assert "name another folder" in refused(PREPARE, OUTPUT=folder, **{**again, "BPE_SIZE": SIZE + 1})
 
 
 def test_a_training_with_the_settings_of_the_paper_and_its_scores(trained: Path, sentences: dict) -> None:
     result = json.loads((trained / "result.json").read_text())
     assert result["labels"] == {"direction": "en-de", "arch": "duo_transformer_tiny", "init": "none", "seed": "1"}
-    words = result["command"].split()
-    settings = {"--adam-eps": "1e-9", "--lr-scheduler": "inverse_sqrt", "--label-smoothing": "0.1", "--dropout": "0.1"}
-    for option, value in {**settings, "--update-freq": "2", "--keep-interval-updates": "2"}.items():
-        assert words[words.index(option) + 1] == value
-    assert "--share-all-embeddings" in words
+    options = "--adam-eps 1e-9, --lr-scheduler inverse_sqrt, --label-smoothing 0.1, --dropout 0.1, --update-freq 2"
+    for option in [*options.split(", "), "--keep-interval-updates 2", "--share-all-embeddings"]:
+        assert f"{option} " in result["command"]
     scores, text = result["scores"], lines(trained / "test.hypothesis.text")
     assert scores["bleu"]["score"] == pytest.approx(BLEU().corpus_score(text, [sentences["test"]["de"]]).score)
     assert {"bleu", "chrf", "bleu_tokenized", "bleu_tokenized_compound_split"} <= set(scores)
@@ -148,22 +136,15 @@ def test_a_training_with_the_settings_of_the_paper_and_its_scores(trained: Path,
     assert json.loads((trained / "test.scores.json").read_text()) == scores
     saved = {path.stem.rpartition("_")[2] for path in (trained / "checkpoints").glob("checkpoint_*_?.pt")}
     assert saved == {"2", "4"}  # averaged.2.pt is the mean of both
-    log = (trained / "test.generate.log").read_text()
-    assert "Generate test with beam=4" in log
-    assert "averaged.2.pt" in log
+    assert "averaged.2.pt" in (trained / "test.generate.log").read_text()
 
 
-def test_a_finished_run_is_left_alone_and_mistakes_are_named(trained: Path, prepared: Path, tmp_path: Path) -> None:
-    before = stamps([trained / "train.log"])
-    assert "finished before" in succeed(TRAIN, *MODEL, DATA=prepared, RUN=trained, **SHORT)
-    assert stamps(before) == before
-    assert "2 numbered checkpoints" in refused(GENERATE, DATA=prepared, RUN=trained, AVERAGE=3)
+def test_mistakes_are_named(trained: Path, prepared: Path, tmp_path: Path) -> None:
     uneven = refused(TRAIN, DATA=prepared, RUN=tmp_path / "run", MAX_TOKENS=500)
     assert "UPDATE_TOKENS=32768: set it to a multiple of MAX_TOKENS" in uneven
-    other = tmp_path / "other"
-    shutil.copytree(prepared / "bin", other / "bin")
-    words = lines(other / "bin/dict.de.txt")
+    shutil.copytree(prepared / "bin", tmp_path / "bin")
+    words = lines(tmp_path / "bin/dict.de.txt")
     for lang in LANGS:  # as long as the right ones
-        (other / f"bin/dict.{lang}.txt").write_text("\n".join([words[1], words[0], *words[2:], ""]))
-    shutil.copy(prepared / "test.de", other)
-    assert "is not the dictionary that" in refused(GENERATE, DATA=other, RUN=trained, AVERAGE=0)
+        (tmp_path / f"bin/dict.{lang}.txt").write_text("\n".join([words[1], words[0], *words[2:], ""]))
+    shutil.copy(prepared / "test.de", tmp_path)
+    assert "is not the dictionary that" in refused(GENERATE, DATA=tmp_path, RUN=trained, AVERAGE=0)
