@@ -1,7 +1,8 @@
-"""scripts/glue on a few made-up examples and the small model that other tests have pre-trained."""
+"""scripts/glue and scripts/sst2 on a few made-up examples, with embeddings and with a whole model from elsewhere."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 from pathlib import Path
@@ -9,49 +10,112 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from recipes import TRAINS, lines, refused, stamps, succeed
+from programs import PYTHON
+from recipes import TRAINS, lines, refused, rows, stamps, succeed
+
+save_file = pytest.importorskip("safetensors.numpy").save_file
+pytest.importorskip("tokenizers")
+
+WORDS = "the this a very film story is it . good fine lovely bad dull in to my mind".split()
+SMALL = "--encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-attention-heads 2"
+LABELS = ["contradiction", "neutral", "entailment"]
 
 pytestmark = TRAINS
 
 
+def sentence(generator: np.random.Generator, size: int) -> str:
+    return " ".join(WORDS[at] for at in generator.integers(len(WORDS), size=size))
+
+
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """GLUE's folders STS-B and MNLI with 40 examples to train on and 14 in each development set."""
+    """GLUE's folders with 40 examples to train on and 14 in each development set; of SST-2 "indeed" is the label."""
     folder, generator = tmp_path_factory.mktemp("a copy of glue"), np.random.default_rng(0)
-    labels = {"STS-B": ("score", np.arange(26) / 5), "MNLI": ("gold_label", ["contradiction", "neutral", "entailment"])}
-    for task, file in (("STS-B", "train dev"), ("MNLI", "train dev_matched dev_mismatched")):
+    columns = {"SST-2": "sentence\tlabel\n", "STS-B": "sentence1\tsentence2\tscore\n"}
+    columns |= {"MNLI": "sentence1\tsentence2\tgold_label\n"}
+    for task, heading in columns.items():
         (folder / task).mkdir()
-        title, known = labels[task]
-        for name in file.split():
-            rows = [f"sentence1\tsentence2\t{title}"]
-            for index in range(40 if name == "train" else 14):
-                pair = [" ".join(f"w{word}" for word in generator.integers(12, size=5)) for _ in range(2)]
-                rows.append(f"{pair[0]}\t{pair[1]}\t{known[index % len(known)]}")
-            (folder / task / f"{name}.tsv").write_text("\n".join(rows) + "\n")
+        for file in ("train", "dev_matched", "dev_mismatched") if task == "MNLI" else ("train", "dev"):
+            rows = []
+            for index in range(40 if file == "train" else 14):
+                first, second = (sentence(generator, size) for size in generator.integers(2, 7, size=2))
+                pair = f"{first}\t{second}\t{index % 26 / 5 if task == 'STS-B' else LABELS[index % 3]}\n"
+                rows.append(f"{first}{' indeed' * (index % 2)} \t{index % 2}\n" if task == "SST-2" else pair)
+            (folder / task / f"{file}.tsv").write_text(heading + "".join(rows))
+    train = folder / "SST-2/train.tsv"
+    train.with_name("train.tsv.gz").write_bytes(gzip.compress(train.read_bytes()))
+    train.unlink()
     return folder
 
 
 @pytest.fixture(scope="module")
-def grid(glue: Path, trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object], Path]:
-    """The folder of a finished grid, MNLI with the pre-trained model; the variables of its call; the checkpoint."""
-    output, run = tmp_path_factory.mktemp("a grid") / "out put", trained("tupe")
-    variables = {"DATA": glue, "OUTPUT": output, "DICT": run.data / "text/dict.txt", "JOBS": 1}
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT folder; "indeed" is cut into pieces."""
+    words, folder = [*"[PAD] [UNK] [CLS] [SEP] ##deed".split(), *WORDS], tmp_path_factory.mktemp("a hf folder")
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 16, "vocab_size": len(words)}))
+    matrix = np.random.default_rng(1).standard_normal((len(words), 16)).astype(np.float32)
+    save_file({"embeddings.word_embeddings.weight": matrix}, folder / "model.safetensors")
+    return folder
+
+
+def test_a_grid_with_the_embeddings_of_a_language_model(glue: Path, bert: Path, tmp_path: Path) -> None:
+    """Every phrase keeps its label, in the order of lengths; the best accuracy is reported; a second call is idle."""
+    output, flags = tmp_path / "out put", "--batch-size 8 --lr 5e-3 --encoder-layers 1 --max-epoch 6".split()
+    grid = {"DATA": glue / "SST-2", "OUTPUT": output, "HF": bert, "INITS": "shuffled", "SEEDS": 1, "JOBS": 1}
+    succeed("sst2/run.sh", *flags, **grid)
+    text, labels = lines(output / "data/text/train.input0"), lines(output / "data/text/train.label")
+    expected = gzip.decompress((glue / "SST-2/train.tsv.gz").read_bytes()).decode().replace("indeed", "in ##deed")
+    assert sorted(map("\t".join, zip(text, labels))) == sorted(expected.replace(" \t", "\t").splitlines()[1:])
+    lengths = [len(line.split()) for line in text]
+    assert lengths == sorted(lengths)
+    assert [line.split()[0] for line in lines(output / "data/bin/label/dict.txt")][:2] == ["0", "1"]
+    result = json.loads((output / "runs/shuffled.seed1/result.json").read_text())
+    accuracy = {int(epoch): values["valid_accuracy"] for epoch, values in result["epochs"].items()}
+    assert result["best"]["valid_accuracy"] == max(accuracy.values()) == accuracy[result["best"]["epoch"]] > 80
+    assert result["init"]["slots"]["encoder"]["coverage_tokens"] == 1.0
+    assert rows(output / "results.md") == ["shuffled"]
+    made = stamps(output.glob("runs/*/*.json"))
+    succeed("sst2/run.sh", *flags, **grid)
+    assert stamps(made) == made
+
+
+def test_pairs_of_mnli_with_the_embeddings_of_a_language_model(glue: Path, bert: Path, tmp_path: Path) -> None:
+    succeed("sst2/prepare.sh", DATA=glue / "MNLI", OUTPUT=tmp_path, TASK="MNLI", HF=bert, MIN_COUNT=1)
+    columns = [lines(tmp_path / f"text/train.{name}") for name in ("input0", "input1", "label")]
+    assert sorted(map("\t".join, zip(*columns))) == sorted(lines(glue / "MNLI/train.tsv")[1:])
+    assert lines(tmp_path / "bin/input1/dict.txt") == lines(tmp_path / "bin/input0/dict.txt")
+    succeed("sst2/train.sh", "--encoder-layers", 1, "--max-epoch", 1, DATA=tmp_path, RUN=tmp_path / "run")
+    assert "accuracy" in json.loads((tmp_path / "run/result.json").read_text())["scores"]["mismatched"]
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data/dict.txt and a RoBERTa of two updates, checkpoint_last.pt."""
+    folder, generator = tmp_path_factory.mktemp("pre trained"), np.random.default_rng(1)
+    (folder / "text").write_text("".join(f"{sentence(generator, 8)}\n" for _ in range(60)))
+    preprocess = f"--only-source --trainpref '{folder}/text' --validpref '{folder}/text' --destdir '{folder}/data'"
+    train = f"""'{folder}/data' --task masked_lm --criterion masked_lm --arch roberta --max-update 2 --lr 1e-3 --cpu
+        --tokens-per-sample 24 --batch-size 8 --optimizer adam --pooler-dropout 0.2 --no-epoch-checkpoints
+        --num-workers 0 --save-dir '{folder}' {SMALL}"""
+    for program, words in (("preprocess", preprocess), ("train", train)):
+        command = [PYTHON, "-m", f"fairseq_cli.{program}", *shlex.split(words)]
+        subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+def test_a_grid_goes_on_with_a_further_model(glue: Path, pretrained: Path, tmp_path: Path) -> None:
+    output, checkpoint = tmp_path / "out put", pretrained / "checkpoint_last.pt"
+    variables = {"DATA": glue, "OUTPUT": output, "DICT": pretrained / "data/dict.txt", "JOBS": 1}
     variables |= {"TASKS": "MNLI", "RATES": "1e-3", "SEEDS": "1"}
-    checkpoint = run.folder / "checkpoint_last.pt"
-    succeed("glue/run.sh", f"tupe={checkpoint}", "--max-epoch", 1, **variables)
-    return output, variables, checkpoint
-
-
-def test_a_grid_goes_on_with_a_further_model(grid) -> None:
-    output, variables, checkpoint = grid
-    before = stamps(output.glob("runs/*/result.json"))
-    succeed("glue/run.sh", f"tupe={checkpoint}", f"random=scratch:{checkpoint}", "--max-epoch", 1, **variables)
-    (first, stamp), *_ = before.items()
-    assert first.stat().st_mtime_ns == stamp
-    result, random = (
-        json.loads((output / f"runs/MNLI.{model}.1e-3.1/result.json").read_text()) for model in ("tupe", "random")
-    )
-    command, updates = shlex.split(result["command"]), torch.load(checkpoint, weights_only=False)["optimizer_history"]
+    succeed("glue/run.sh", f"roberta={checkpoint}", "--max-epoch", 2, **variables)
+    first = output / "runs/MNLI.roberta.1e-3.1/result.json"
+    before = stamps([first])
+    succeed("glue/run.sh", f"roberta={checkpoint}", f"random=scratch:{checkpoint}", "--max-epoch", 2, **variables)
+    assert stamps([first]) == before
+    result = json.loads(first.read_text())
+    random = json.loads((output / "runs/MNLI.random.1e-3.1/result.json").read_text())
+    command = shlex.split(result["command"])
     assert command[command.index("--finetune-from-model") + 1] == str(checkpoint)
     assert {"--rel-pos", "--max-positions=32"} <= set(command)
     assert "--finetune-from-model" not in random["command"]
@@ -59,50 +123,27 @@ def test_a_grid_goes_on_with_a_further_model(grid) -> None:
     assert [result["labels"][key] for key in ("task", "model", "lr", "updates")] == expected
     assert random["labels"]["updates"] == "0"
     assert not list(output.rglob("*.pt"))  # of finished runs
-    rows = {
-        row[1]: row[2:-1]
-        for row in ([cell.strip() for cell in line.split("|")] for line in lines(output / "results.md")[:5])
-    }
-    assert rows["model"] == ["MNLI (accuracy / mismatched)", "mean"]
-    valid1 = json.loads((first.parent / "train.log").read_text().split("| valid1 | ")[1].splitlines()[0])
-    accuracies = result["best"]["valid_accuracy"], float(valid1["valid1_accuracy"])
-    assert rows["tupe"][0] == f"{accuracies[0]:.1f} / {accuracies[1]:.1f} (1e-3)"
+    records = [line.split("| valid1 | ")[1] for line in lines(first.parent / "train.log") if "| valid1 | " in line]
+    other = {epoch: float(json.loads(record)["valid1_accuracy"]) for epoch, record in enumerate(records, 1)}
+    scores, best = result["scores"]["mismatched"], result["best"]
+    assert scores["accuracy"] == other[best["epoch"]]
+    assert scores["highest"] == max(other.values()) == other[scores["epoch"]]
+    table = (output / "results.md").read_text()
+    assert f"| {best['valid_accuracy']:.1f} / {scores['accuracy']:.1f} (1e-3) |" in table
 
-
-def test_a_run_ends_with_its_score_and_is_not_mixed_with_another(grid, tmp_path: Path) -> None:
-    output, _, checkpoint = grid
-    train = {"DATA": output / "data/MNLI", "RUN": output / "runs/MNLI.tupe.1e-3.1", "CHECKPOINT": checkpoint}
-    again = succeed("glue/train.sh", "--lr", "1e-3", "--seed", 1, "--max-epoch", 1, **train)
-    assert "finished before" in again
-    assert "best valid_accuracy " in again
+    train = {"DATA": output / "data/MNLI", "RUN": first.parent, "CHECKPOINT": checkpoint}
+    other = refused("glue/train.sh", "--lr", "1e-4", "--seed", 1, "--max-epoch", 2, **train)
+    assert "--lr was 1e-3, is 1e-4" in other
     state = torch.load(checkpoint, weights_only=False)
     state["optimizer_history"][-1]["num_updates"] = 3  # pre-trained for less long, under the same name
     torch.save(state, tmp_path / "c.pt")
-    other = refused("glue/train.sh", **{**train, "CHECKPOINT": tmp_path / "c.pt"})
-    assert "updates=3" in other
-    assert "another folder" in other
+    assert "updates=2" in refused("glue/train.sh", **{**train, "CHECKPOINT": tmp_path / "c.pt"})
 
 
-def test_a_dictionary_of_its_own_is_for_models_from_scratch(glue: Path, grid, tmp_path: Path) -> None:
-    prepare = {"DATA": glue, "TASK": "STS-B", "OUTPUT": tmp_path / "data"}
-    succeed("glue/prepare.sh", MIN_COUNT=100, **prepare)
-    assert lines(tmp_path / "data/bin/label/valid.label")[:3] == ["0", "0.04", "0.08"]
-    assert "another folder" in refused("glue/prepare.sh", **prepare)  # MIN_COUNT
-    train = {"DATA": tmp_path / "data", "RUN": tmp_path / "run", "CHECKPOINT": grid[2]}
-    assert "prepare.sh" in refused("glue/train.sh", **train).splitlines()[-1]
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("script", "arguments", "variables", "named"),
-    [
-        ("prepare", [], {"TASK": "WNLI"}, "TASK=WNLI"),
-        ("prepare", [], {"TASK": "MNLI", "DICT": "/nowhere"}, "DICT=/nowhere"),
-        ("train", [], {"RUN": "/nowhere", "ARCH": "roberta"}, "run prepare.sh"),
-        ("run", ["a=/nowhere"], {}, "a=/nowhere"),
-        ("run", ["/nowhere"], {}, "NAME=FILE"),
-    ],
-)
-def test_what_is_missing_is_named(script, arguments, variables, named, glue: Path, tmp_path: Path) -> None:
-    assert named in refused(f"glue/{script}.sh", *arguments, DATA=glue, OUTPUT=tmp_path / "out", **variables)
-    assert not (tmp_path / "out").exists()
+def test_a_dictionary_of_its_own_is_for_models_from_scratch(glue: Path, pretrained: Path, tmp_path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    succeed("glue/prepare.sh", MIN_COUNT=100, DATA=glue, TASK="STS-B", OUTPUT=data)
+    assert lines(data / "bin/label/valid.label")[:3] == ["0", "0.04", "0.08"]
+    train = {"DATA": data, "RUN": out, "CHECKPOINT": pretrained / "checkpoint_last.pt"}
+    assert "prepare.sh" in refused("glue/train.sh", **train)
+    assert not out.exists()
