@@ -1,7 +1,8 @@
 """An evaluation in which no token was scored.
 
-Symptom: ``fairseq-eval-lm`` on a text without a token that can be scored (all sentences skipped, or a ``--shard-id``
-    without one) prints ``Loss (base 2): 0.0000, Perplexity: 1.00`` and exits with 0.
+Symptom: ``fairseq-eval-lm`` on a text without a token that can be scored (blocks of ``--tokens-per-sample`` that are
+    longer than the model's positions are skipped; a ``--shard-id`` may have none) prints ``Loss (base 2): 0.0000,
+    Perplexity: 1.00`` and exits with 0.
 Versions: all.
 Where: fairseq_cli/eval_lm.py:188.
 Remedy: an error that says so and what to look at.
@@ -33,9 +34,9 @@ def patching(module):
         results = original(*args, **kwargs)
         if results["loss"] == 0:  # the sum of no numbers: every token costs something
             raise ValueError(
-                "no token was evaluated, so there is no perplexity: look whether the split of --gen-subset has text, "
-                "whether its sentences fit into --max-tokens and --max-target-positions, and at --num-shards and "
-                "--shard-id"
+                "no token was evaluated, so there is no perplexity: give --tokens-per-sample as many as the model has "
+                "positions, or fewer (the default is 1024; longer blocks are skipped), look whether the split of "
+                "--gen-subset has text, and at --num-shards and --shard-id"
             )
         return results
 
