@@ -60,11 +60,6 @@ def write(folder, split, **columns):
         (folder / f"{split}.{name}").write_text("".join(f"{line}\n" for line in lines))
 
 
-def write_corpus(folder, split, sentences, inputs, labels):
-    """Plain text: `text` to pre-train on, `input0` and `label` to fine-tune on."""
-    write(folder, split, text=sentences, input0=inputs, label=labels)
-
-
 def binarise_corpus(folder):
     """`text` for masked_lm and `classes` for sentence_prediction, with one dictionary."""
     binarise(folder, folder / "text", "text")
@@ -81,7 +76,7 @@ def ladders(folder):
         steps = 2 * generator.integers(2, size=size) - 1
         rows = (generator.integers(WORDS, size=(size, 1)) + steps[:, None] * np.arange(7)) % WORDS
         lines = [" ".join(f"w{word}" for word in row) for row in rows]
-        write_corpus(folder, split, lines, lines, (steps + 1) // 2)
+        write(folder, split, text=lines, input0=lines, label=(steps + 1) // 2)
     return binarise_corpus(folder)
 
 
@@ -92,7 +87,8 @@ def echoes(folder):
     for split, size in (("train", 400), ("valid", 60)):
         words, first = generator.integers(WORDS, size=(2, size))
         inputs = [f"w{one}" + f" w{word}" * 5 for one, word in zip(first, words)]
-        write_corpus(folder, split, [f"w{word} " * 8 for word in words], inputs, (words >= WORDS // 2).astype(int))
+        labels = (words >= WORDS // 2).astype(int)
+        write(folder, split, text=[f"w{word} " * 8 for word in words], input0=inputs, label=labels)
     return binarise_corpus(folder)
 
 

@@ -1,9 +1,7 @@
 """One contract for all architectures through real fairseq commands. One training of each is shared by all tests."""
 
-import json
 import re
 
-import numpy as np
 import pre_training as pre
 import pytest
 import torch
@@ -59,8 +57,7 @@ def test_masks_are_filled_from_python(name, trained):
     hub = ARCHITECTURES[name].model.from_pretrained(str(run.folder), "checkpoint_best.pt", str(run.data / "text"))
     for start in range(WORDS):
         words = [f"w{(start + at) % WORDS if name == 'tupe' else start}" for at in range(7)]
-        (text, probability, token), *others = hub.fill_mask(" ".join([*words[:3], "<mask>", *words[4:]]), topk=4)
-        assert text == " ".join([*words[:3], token, *words[4:]])
+        (_, probability, token), *others = hub.fill_mask(" ".join([*words[:3], "<mask>", *words[4:]]), topk=4)
         assert len(others) == 3
         assert 1 >= probability > others[0][1] > 0
         right += token == words[3]
@@ -104,28 +101,3 @@ def test_translations_are_the_same_in_all_batches_with_all_programs(name, traine
     hub = ARCHITECTURES[name].model.from_pretrained(str(run.folder), checkpoint.name, str(data))
     sentences = (run.data / "test.de").read_text().splitlines()
     assert hub.translate(sentences, beam=4) == [texts[number] for number in range(40)]
-
-
-def test_embed_init_fills_the_four_matrices_of_duo(toy_translation, here, tmp_path):
-    """Each of its own dimension; the one without a path is left to xavier."""
-    dims, written = {"encoder": 5, "encoder_p": 7, "decoder": 6, "decoder_p": 9}, {}
-    for slot, dim in dims.items():
-        language = "de" if slot.startswith("encoder") else "en"
-        words = [line.split()[0] for line in (toy_translation / f"dict.{language}.txt").read_text().splitlines()[:50]]
-        written[slot] = np.random.default_rng(dim).normal(0.1, 0.4, (50, dim)).round(5)
-        rows = [f"{word} {' '.join(map(str, row))}\n" for word, row in zip(words, written[slot])]
-        (tmp_path / slot).write_text("".join(rows))
-    options = "--task translation --arch duo_transformer_tiny --max-update 1 --lr 0 --embed-init pretrained"
-    for (slot, dim), stream in zip(dims.items(), "spsp"):
-        options += f" --{slot.removesuffix('_p')}-dim-{stream} {dim}"
-    paths = ["--embed-init-path", *(f"{slot}={tmp_path / slot}" for slot in list(dims)[:3])]
-    here(pre.train_command(toy_translation, *pre.TRAINING, *options.split(), *paths, "--save-dir", tmp_path / "run"))
-    model = model_of(tmp_path / "run" / "checkpoint_last.pt")
-    slots = json.loads((tmp_path / "run" / "embed_init.json").read_text())["slots"]
-    assert {slot: found["dim"] for slot, found in slots.items()} == dims
-    for slot, rows in written.items():
-        side, _, suffix = slot.partition("_")
-        matrix = model[f"{side}.embedding.embed_tokens{'_' * bool(suffix)}{suffix}.weight"]
-        assert slots[slot]["strategy"] == ("pretrained" if slot != "decoder_p" else "xavier")
-        assert np.allclose(matrix[4:54], rows, atol=1e-5) == (slot != "decoder_p")
-        assert not matrix[1].any()
