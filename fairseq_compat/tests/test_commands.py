@@ -7,7 +7,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fairseq_commands import (
     DECODER,
@@ -23,6 +22,7 @@ from fairseq_commands import (
     translation,
 )
 
+np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")  # with it comes the allow-list for torch.load
 

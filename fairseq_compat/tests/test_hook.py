@@ -150,9 +150,9 @@ def test_a_fairseq_that_a_fix_does_not_know(stand_in: Path, capsys: pytest.Captu
     assert [name for line, name in zip(lines, needed) if f"fix {name}, " in line and str(stand_in) in line] == needed
     assert len(lines) == len(needed)
     assert runner.APPLIED == {}
-    code, folder = f"import {OF_FAIRSEQ}, fairseq.trainer", {"PYTHONPATH": str(stand_in.parent)}
-    assert python("-c", code, **folder) == ""
-    assert len(python("-c", code, **folder, **{runner.TOLD: "x,cpu_autocast"}).splitlines()) == len(needed) - 1
+    code, folders = f"import {OF_FAIRSEQ}, fairseq.trainer", {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    assert python("-c", code, **folders) == ""
+    assert len(python("-c", code, **folders, **{runner.TOLD: "x,cpu_autocast"}).splitlines()) == len(needed) - 1
 
 
 def test_status_of_each_fix(stand_in: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

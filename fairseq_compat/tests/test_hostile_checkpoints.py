@@ -13,11 +13,11 @@ import struct
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")
 from fairseq.data import Dictionary  # noqa: E402

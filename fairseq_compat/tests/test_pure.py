@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
 compiled = pytest.importorskip("fairseq.data.data_utils_fast")
 from fairseq import libbleu  # noqa: E402
