@@ -48,6 +48,8 @@ def result(grid, run=RUN):
 
 def test_models_are_trained_and_tested(grid):
     """The accuracy is that of the kept checkpoint, text by text from Python; its validation loss is the lowest."""
+    from embinit_fairseq.models.duo_classifier import DuoClassifier
+
     run, data = grid[0]["OUT"] / "runs/textgcn" / RUN, grid[0]["OUT"] / "data/textgcn/seeds/1"
     found, lines = result(grid), {}
     assert found["parameters"]["trained"] == 13 + 13 * 600 + 600 * 2

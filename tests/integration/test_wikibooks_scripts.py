@@ -91,8 +91,8 @@ def test_data_are_what_fairseq_preprocess_makes_of_the_whole_text(prepared: Path
     encoder = Encoder(prepared / "bpe.codes", known)
     for split in ("train", "valid"):
         (tmp_path / split).write_text(joined(encoded, f"{split}.txt"), encoding="utf-8")
-        cut = map(encoder, joined(clean, f"{split}.txt").split())
-        assert joined(encoded, f"{split}.txt").split() == " ".join(cut).split()
+        pieces = map(encoder, joined(clean, f"{split}.txt").split())
+        assert joined(encoded, f"{split}.txt").split() == " ".join(pieces).split()
     dictionary = prepared / "bin" / "dict.txt"
     command = [VENV / "bin" / "fairseq-preprocess", "--only-source", "--srcdict", dictionary]
     command += ["--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid", "--destdir", tmp_path / "bin"]
