@@ -59,12 +59,17 @@ def test_batches_of_fixed_shapes(sizes, shapes) -> None:
     assert ours == theirs
 
 
-@given(SIZES, st.sampled_from([None, "none", "complete", "complete_doc", "eos", "other"]), st.integers(1, 12))
+@given(
+    SIZES,
+    st.sampled_from([None, "none", "complete", "complete_doc", "eos", "other"]),
+    st.integers(1, 12),
+    st.integers(0, 3),
+)
 @MORE
-def test_blocks_of_tokens(sizes, mode, block_size) -> None:
+def test_blocks_of_tokens(sizes, mode, block_size, separator) -> None:
     lengths = np.array(sizes, dtype=np.int64)
     both = pure_blocks, compiled_blocks
-    cuts = [result(module._get_slice_indices_fast, lengths, mode, block_size, 1) for module in both]
+    cuts = [result(module._get_slice_indices_fast, lengths, mode, block_size, separator) for module in both]
     assert cuts[0] == cuts[1]
     if cuts[0]:
         slices = np.array(cuts[0], dtype=np.int64)
@@ -73,7 +78,7 @@ def test_blocks_of_tokens(sizes, mode, block_size) -> None:
 
 
 ANY = st.lists(st.integers(1, 6), max_size=6)  # 1: padding, 2: the end of a sentence
-WORDS = st.builds(lambda before, word, after: [*before, word, *after], ANY, st.integers(3, 6), ANY)
+WORDS = st.builds(lambda before, word, after: [*before, word, *after], ANY, st.integers(2, 6), ANY)
 
 
 @given(st.lists(st.tuples(WORDS, WORDS), max_size=3), st.booleans())
