@@ -54,8 +54,12 @@ def unmoved(hub, vectors):
 
 def test_it_learns_from_frozen_vectors_and_says_what_counts(train, sentiment, vectors, tmp_path):
     hub = train("--criterion", "sentence_prediction_metrics")
-    columns = ((sentiment / f"valid.{name}").read_text().splitlines() for name in ("input0", "input1", "label"))
-    right = sum(max(found, key=found.get) == label for *pair, label in zip(*columns) for found in [hub.predict(*pair)])
+    *columns, labels = (
+        (sentiment / f"valid.{name}").read_text().splitlines() for name in ("input0", "input1", "label")
+    )
+    right = sum(
+        max(found, key=found.get) == label for *pair, label in zip(*columns, labels) for found in [hub.predict(*pair)]
+    )
     assert right >= 54, right  # of 60
     assert unmoved(hub, vectors) == {5: WORDS, 8: WORDS}
     moments = load_checkpoint(tmp_path / "checkpoint_last.pt")["last_optimizer_state"]["state"]
@@ -64,7 +68,11 @@ def test_it_learns_from_frozen_vectors_and_says_what_counts(train, sentiment, ve
     assert [symbol for symbol, *_ in found] == ["w1", "good", "<unk>", "</s>", "</s>", "w2", "</s>"]
     for column in (1, 2):
         assert sum(row[column] for row in found) == pytest.approx(1, abs=1e-6)
-        assert max(found, key=lambda row: row[column])[0] == "good"
+    told, other = [], []  # attention to the words that the label depends on, and to the rest
+    for pair in zip(*columns):
+        for symbol, *shares in hub.attention(*pair):
+            (told if symbol in ("good", "bad") else other).append(sum(shares))
+    assert np.mean(told) > 1.2 * np.mean(other), (np.mean(told), np.mean(other))
 
 
 def test_matrices_are_trained_on_request_known_rows_may_stay_and_continuing_needs_no_vectors(train, vectors, tmp_path):
