@@ -25,15 +25,20 @@ FAIRSEQ = "fairseq==0.12.2"
 BUILD = ("setuptools", "wheel", "cython")
 PYTHONS = ((3, 10), (3, 13))
 
-#: Runs at the start of each interpreter of the build: no compiled part reaches fairseq's own setup script.
-WITHOUT_EXTENSIONS = """
+#: Runs at the start of each interpreter of the build, in front of fairseq's own setup script: the distribution on the
+#: index lacks the sources of the parts that need torch (libnat, libbase), which a checkout has.
+SITE = """
+import os
+
 import setuptools
 
 _setup = setuptools.setup
 
 
 def setup(**options):
-    return _setup(**{**options, "ext_modules": []})
+    parts = options.get("ext_modules") or []
+    there = [part for part in parts if os.environ["FAIRSEQ_COMPILED"] and all(map(os.path.exists, part.sources))]
+    return _setup(**{**options, "ext_modules": there})
 
 
 setuptools.setup = setup
@@ -107,8 +112,7 @@ def build(source: str, begin: list[str], compiled: bool, target: str | None) -> 
     with tempfile.TemporaryDirectory(prefix="fairseq-build-") as folder:
         tools = os.path.join(folder, "tools")
         run([*begin, "--quiet", "--target", tools, *BUILD])
-        if not compiled:
-            Path(tools, "sitecustomize.py").write_text(WITHOUT_EXTENSIONS, encoding="utf-8")
+        Path(tools, "sitecustomize.py").write_text(SITE, encoding="utf-8")
         if os.path.isdir(source):  # a build writes into the folder it is given
             copy = os.path.join(folder, "fairseq")
             shutil.copytree(source, copy, ignore=shutil.ignore_patterns(".git", "build"), symlinks=True)
@@ -117,7 +121,7 @@ def build(source: str, begin: list[str], compiled: bool, target: str | None) -> 
         uncached = ["--no-cache"] if os.path.basename(begin[0]).startswith("uv") else ["--no-cache-dir"]
         options = ["--no-deps", "--no-build-isolation", *uncached, *(["--target", target] if target else [])]
         paths = os.pathsep.join(filter(None, [tools, os.environ.get("PYTHONPATH")]))
-        run([*begin, *options, source], PYTHONPATH=paths)
+        run([*begin, *options, source], PYTHONPATH=paths, FAIRSEQ_COMPILED="1" if compiled else "")
 
 
 def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = None) -> str:
