@@ -27,7 +27,7 @@ class Commands(list):
         tools = Path(env.get("PYTHONPATH", "").split(os.pathsep)[0])
         starts = (tools / "sitecustomize.py").read_text() if (tools / "sitecustomize.py").exists() else ""
         sources = sorted(os.listdir(words[-1])) if os.path.isdir(words[-1]) else []
-        self.append(SimpleNamespace(words=words, starts=starts, sources=sources, tools=tools))
+        self.append(SimpleNamespace(words=words, starts=starts, sources=sources, tools=tools, env=env))
         return SimpleNamespace(returncode=int(bool(self.fails) and self.fails in words))
 
 
@@ -42,6 +42,18 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     monkeypatch.setattr(importlib.util, "find_spec", {"pip": True}.get)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     return ran
+
+
+def parts_that_are_built(ran: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of fairseq's compiled parts, one with its source and one without."""
+    calls: list[dict] = []
+    monkeypatch.setitem(sys.modules, "setuptools", SimpleNamespace(setup=lambda **options: calls.append(options)))
+    monkeypatch.setenv("FAIRSEQ_COMPILED", ran.env["FAIRSEQ_COMPILED"])
+    exec(ran.starts, {})
+    parts = [SimpleNamespace(name=name, sources=[file]) for name, file in (("bleu", __file__), ("nat", "missing.cpp"))]
+    sys.modules["setuptools"].setup(name="fairseq", ext_modules=parts)
+    assert calls[0]["name"] == "fairseq"
+    return [part.name for part in calls[0]["ext_modules"]]
 
 
 def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *arguments: object) -> tuple[int, str, str]:
@@ -59,7 +71,7 @@ def test_with_pip_and_a_compiler(commands, monkeypatch, capsys) -> None:
     assert needs.words == [*pip, "torch", "hydra-core<1.4"]
     assert tools.words == [*pip, "--quiet", "--target", str(fairseq.tools), "setuptools", "wheel", "cython"]
     assert fairseq.words == [*pip, "--no-deps", "--no-build-isolation", "--no-cache-dir", "fairseq==0.12.2"]
-    assert not fairseq.starts
+    assert parts_that_are_built(fairseq, monkeypatch) == ["bleu"]
     assert not fairseq.tools.exists()
 
 
@@ -70,11 +82,7 @@ def test_without_a_compiler(commands, monkeypatch, capsys, arguments, why) -> No
     status, said, _ = main(monkeypatch, capsys, *arguments)
     assert status == 0
     assert why in said
-    calls: list[dict] = []
-    monkeypatch.setitem(sys.modules, "setuptools", SimpleNamespace(setup=lambda **options: calls.append(options)))
-    exec(commands[-1].starts, {})
-    sys.modules["setuptools"].setup(name="fairseq", ext_modules=["libbleu"])
-    assert calls == [{"name": "fairseq", "ext_modules": []}]
+    assert parts_that_are_built(commands[-1], monkeypatch) == []
 
 
 def test_a_checkout_into_a_folder_with_uv(commands, monkeypatch, capsys, tmp_path) -> None:
