@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
 compiled = pytest.importorskip("fairseq.data.data_utils_fast")
+import fairseq.libnat  # noqa: E402
 from fairseq import libbleu  # noqa: E402
 from fairseq.data import token_block_utils_fast as compiled_blocks  # noqa: E402
 from fairseq.scoring.bleu import BleuStat  # noqa: E402
 from fairseq_compat.pure import data_utils_fast as pure  # noqa: E402
+from fairseq_compat.pure import libnat  # noqa: E402
 from fairseq_compat.pure import token_block_utils_fast as pure_blocks  # noqa: E402
 from fairseq_compat.pure.libbleu import LIBRARY  # noqa: E402
 
-pytestmark = pytest.mark.skipif(compiled.__file__.endswith(".py"), reason="this fairseq was not compiled")
+needs_compiled = pytest.mark.skipif(compiled.__file__.endswith(".py"), reason="this fairseq was not compiled")
 SIZES = st.lists(st.integers(0, 9), max_size=30)
 MORE = settings(deadline=None, max_examples=200)
 
@@ -32,6 +34,7 @@ def result(function, *arguments):
     return [np.asarray(part).tolist() for part in returned]
 
 
+@needs_compiled
 @given(SIZES, st.integers(-1, 40), st.integers(-1, 6), st.integers(1, 5), st.randoms())
 @MORE
 def test_batches_by_size(sizes, max_tokens, max_sentences, multiple, random) -> None:
@@ -47,6 +50,7 @@ def test_batches_by_size(sizes, max_tokens, max_sentences, multiple, random) -> 
         assert ours == theirs
 
 
+@needs_compiled
 @given(SIZES, st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=4))
 @MORE
 def test_batches_of_fixed_shapes(sizes, shapes) -> None:
@@ -59,6 +63,7 @@ def test_batches_of_fixed_shapes(sizes, shapes) -> None:
     assert ours == theirs
 
 
+@needs_compiled
 @given(
     SIZES,
     st.sampled_from([None, "none", "complete", "complete_doc", "eos", "other"]),
@@ -81,6 +86,7 @@ ANY = st.lists(st.integers(1, 6), max_size=6)  # 1: padding, 2: the end of a sen
 WORDS = st.builds(lambda before, word, after: [*before, word, *after], ANY, st.integers(2, 6), ANY)
 
 
+@needs_compiled
 @given(st.lists(st.tuples(WORDS, WORDS), max_size=3), st.booleans())
 @MORE
 def test_counts_of_ngrams(texts, smooth) -> None:
@@ -95,3 +101,29 @@ def test_counts_of_ngrams(texts, smooth) -> None:
             library.bleu_add(ctypes.byref(stat), *sized, ctypes.c_int(1), ctypes.c_int(2))
         counts.append([getattr(stat, name) for name, _ in stat._fields_])
     assert counts[0] == counts[1]
+
+
+def common_length(x, y) -> int:
+    """Of the longest common subsequence, by its definition."""
+    if not x or not y:
+        return 0
+    if x[-1] == y[-1]:
+        return 1 + common_length(x[:-1], y[:-1])
+    return max(common_length(x[:-1], y), common_length(x, y[:-1]))
+
+
+@given(*[st.lists(st.integers(4, 7), max_size=6)] * 2)
+@MORE
+def test_edits_make_one_sentence_of_the_other_with_as_few_as_there_can_be(x, y) -> None:
+    (cells,) = libnat.suggested_ed2_path([x], [y], 1)
+    (mixed,) = libnat.suggested_ed2_path_with_delete([x], [y], 1, 2)
+    *inserted, deleted = cells
+    inserted = [[token for token in cell if token != 1] for cell in inserted]
+    deleted = deleted if x else []
+    kept = [[] if gone else [token] for gone, token in zip(deleted, x)]
+    assert [token for pair in zip(inserted, [*kept, []]) for cell in pair for token in cell] == y
+    fewest = len(x) + len(y) - 2 * common_length(x, y)
+    assert libnat.compute_ed2([x], [y]) == [sum(map(len, inserted)) + sum(deleted)] == [fewest]
+    assert [cell.count(2) for cell in mixed] == [*deleted, 0]
+    if fairseq.libnat.__file__.endswith(".so") and x:
+        assert fairseq.libnat.suggested_ed2_path([x], [y], 1) == [cells]

@@ -43,7 +43,7 @@ FIXES = {
 
 
 # compiled modules of fairseq, which modules of the same name in fairseq_compat.pure stand for where they are missing
-PURE = ("fairseq.libbleu", "fairseq.data.data_utils_fast", "fairseq.data.token_block_utils_fast")
+PURE = ("fairseq.libbleu", "fairseq.libnat", "fairseq.data.data_utils_fast", "fairseq.data.token_block_utils_fast")
 
 
 class FixingLoader:

@@ -156,4 +156,4 @@ def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = N
     if compiled:
         return f"{done}, compiled"
     why = f"for compiling these are missing: {', '.join(missing)}" if missing else "as asked"
-    return f"{done}, in pure Python ({why}): the same results, slower; without Levenshtein models"
+    return f"{done}, in pure Python ({why}): the same results, slower"
