@@ -194,11 +194,17 @@ def test_the_list_of_the_process(tmp_path) -> None:
     others = {"numpy.ndarray", "numpy.dtype", "argparse.Namespace", "builtins.bytes"}
     assert names == both | others | {"fairseq.data.dictionary.Dictionary"}
     before, reader = torch.serialization.get_safe_globals(), torch._weights_only_unpickler.Unpickler
-    torch.serialization.add_safe_globals([np.ndarray])
     try:
-        with pytest.raises(pickle.UnpicklingError):
-            from_torch(tmp_path / "c.pt", HOSTILE["an array called with a buffer"])
-        assert np.ndarray in torch.serialization.get_safe_globals()
+        for number in range(20):  # the list is a set: in some of its orders the other one came last
+            theirs = [
+                (type(f"Other{number}", (), {}), f"other.Other{number}"),
+                np.ndarray,
+                (np.ndarray, "numpy.ndarray"),
+            ]
+            torch.serialization.add_safe_globals(theirs)
+            with pytest.raises(pickle.UnpicklingError):
+                from_torch(tmp_path / "c.pt", HOSTILE["an array called with a buffer"])
+            assert set(torch.serialization.get_safe_globals()) >= set(theirs)
     finally:
         torch.serialization.clear_safe_globals()
         torch.serialization.add_safe_globals(before)

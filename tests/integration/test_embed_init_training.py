@@ -121,9 +121,12 @@ def test_a_continued_run_says_what_was_frozen_at_its_start(here, vectors, tmp_pa
     rows = known_rows(tmp_path / "second")
     assert torch.equal(first[ENCODER][rows], second[ENCODER][rows])
     assert "|freeze:encoder:known|" in report_of(tmp_path / "second")["slots"]["encoder"]["signature"]
+    shutil.copytree(run, tmp_path / "without")
+    here(tmp_path / "without", "--max-update", "12")
+    assert "was started with --embed-init-freeze encoder:known; without that flag" in caplog.text
+    assert report_of(tmp_path / "without") == report
     here(run, *init, *vectors, "--max-update", "12")
     assert "was started with --embed-init-freeze encoder:known, now it is not frozen" in caplog.text
-    assert report_of(run) == report
 
 
 def test_a_table_that_was_frozen_from_the_start(here, tmp_path, caplog):
@@ -132,6 +135,7 @@ def test_a_table_that_was_frozen_from_the_start(here, tmp_path, caplog):
     start = here(run, *flags, "encoder", "--max-update", "2")
     tune = ["--finetune-from-model", str(run / "checkpoint_last.pt"), "--max-update", "2"]
     assert not torch.equal(here(tmp_path / "tuned", *tune)[ENCODER], start[ENCODER])
+    caplog.clear()
     for other in ([], [*flags, "decoder"], [*flags, "encoder:9"]):
         with pytest.raises(OptionError, match=r"--embed-init-freeze encoder, .* or add --reset-optimizer"):
             here(run, *other, "--max-update", "4")

@@ -29,8 +29,9 @@ ARROWS = {
     "analysis": {"vocab", "vectors", "init", "modules"},
     "runs": {"vectors", "init", "checkpoints"},
     "plots": {"analysis", "checkpoints", "runs"},
-    "cli": {*"vocab vectors init checkpoints expand convert_tupe export analysis runs plots bench".split()},
-    "__init__": {"registration"},
+    "cli": {*"vocab vectors init embeddings checkpoints expand convert_tupe export analysis runs plots bench".split()},
+    "__init__": {"registration", "embeddings"},
+    "__main__": {"cli"},
 }
 WITHOUT_FAIRSEQ = {*BELOW, *"registration vocab vectors init embeddings modules analysis runs plots".split()}
 

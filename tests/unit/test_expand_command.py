@@ -65,7 +65,7 @@ def test_for_people(tmp_path, shown, monkeypatch):
 def test_a_fine_tuned_model_has_inputs_only(tmp_path, shown, no_output):
     """The head of a language model is still there and grows, but what the model says is a class."""
     checkpoint = make(tmp_path, "roberta_fine_tuned")
-    assert "--verify: the new words are inputs only" in no_output(checkpoint, "--verify", text_of(checkpoint))
+    assert "words are inputs only" in no_output(checkpoint, "--verify", text_of(checkpoint))
     text = shown(*argv(checkpoint))
     assert all(part in text for part in ("the words are inputs only", "encoder.lm_head.bias"))
     files = ["dict.txt", "expansion.json", "input0", "label", "model.pt"]

@@ -28,7 +28,8 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pickle import UnpicklingError
 from typing import Any
 
@@ -201,8 +202,35 @@ _named(_no_bytes, "builtins", "bytes")
 _named(DType, "numpy", "dtype")
 _named(NDArray, "numpy", "ndarray")
 _MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
-#: to be given to ``torch.serialization.add_safe_globals``
+#: what `allowed` puts on torch's list
 STAND_INS = [Namespace, Dictionary, DType, NDArray, _no_bytes, *map(_reconstruct, _MODULES), *map(_scalar, _MODULES)]
+
+
+def _name_on_the_list(entry: Any) -> str:
+    """By which torch finds an entry of its list: one with a name of its own is a pair."""
+    return entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"
+
+
+@contextmanager
+def allowed() -> Iterator[None]:
+    """Inside, the stand-ins are on torch's list, beside what others put there, but for things under the same names.
+
+    numpy's own ``ndarray``, which many a program allows, would else be called in place of the one here, or not: the
+    list is a set. Without effect on torch < 2.4, which has none.
+    """
+    serialization = sys.modules["torch"].serialization
+    if not hasattr(serialization, "add_safe_globals"):
+        yield
+        return
+    before = serialization.get_safe_globals()
+    ours = {_name_on_the_list(one) for one in STAND_INS}
+    serialization.clear_safe_globals()
+    serialization.add_safe_globals([*(one for one in before if _name_on_the_list(one) not in ours), *STAND_INS])
+    try:
+        yield
+    finally:
+        serialization.clear_safe_globals()
+        serialization.add_safe_globals(before)
 
 
 def plain(loaded: Any) -> Any:

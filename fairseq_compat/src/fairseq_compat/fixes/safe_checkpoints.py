@@ -32,7 +32,7 @@ def needed() -> bool:
 @contextmanager
 def patching(module):
     from fairseq_compat.fixes.unreadable_checkpoints import named
-    from fairseq_compat.plain_data import STAND_INS, plain, refused, swollen_tensor
+    from fairseq_compat.plain_data import allowed, plain, refused, swollen_tensor
     from fairseq_compat.scanned_pickles import scanned
     from fairseq_compat.shadow import shadow
 
@@ -40,8 +40,7 @@ def patching(module):
     torch = module.torch
 
     def load(file, *args, **kwargs):
-        torch.serialization.add_safe_globals(STAND_INS)  # each time: others may have cleared the list since
-        with scanned():
+        with allowed(), scanned():
             loaded = torch.load(file, *args, **{**kwargs, "weights_only": True})
         try:
             loaded = plain(loaded)
