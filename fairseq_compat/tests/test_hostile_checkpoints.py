@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,6 +28,7 @@ from fairseq_compat.plain_data import (  # noqa: E402
     refused_in,
     swollen_tensor,
 )
+from fairseq_compat.runner import load_fix  # noqa: E402
 from fairseq_compat.scanned_pickles import DEEPEST, Scan  # noqa: E402
 
 ZIPPED = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
@@ -166,6 +168,16 @@ def test_the_values_of_real_checkpoints(tmp_path, zipped) -> None:
     assert [tensor.dtype for tensor in loaded["tensors"]] == [tensor.dtype for tensor in value["tensors"]]
     assert type(loaded["parameter"]) is torch.nn.Parameter
     assert loaded["others"] == value["others"]
+
+
+def test_a_plugins_copy_of_the_module_loads_options(tmp_path) -> None:
+    """It calls torch's function, which knows the options of legacy architectures as soon as fairseq is imported."""
+    torch.serialization.clear_safe_globals()
+    with load_fix("safe_checkpoints").patching(SimpleNamespace(torch=torch)):
+        pass
+    torch.save({"args": argparse.Namespace(lr=[0.1]), "model": {"weight": torch.ones(2)}}, tmp_path / "c.pt")
+    options = torch.load(tmp_path / "c.pt", weights_only=True)["args"]
+    assert (type(options), options.lr) == (argparse.Namespace, [0.1])
 
 
 @ZIPPED

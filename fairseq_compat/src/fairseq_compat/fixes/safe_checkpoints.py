@@ -8,7 +8,9 @@ Versions: torch >= 2.6, where ``torch.load`` has ``weights_only=True`` as defaul
 Where: fairseq/checkpoint_utils.py:315 and :878.
 Remedy: stand-ins for the plain data of a fairseq checkpoint join the allow-list (``fairseq_compat.plain_data``, with
     the reason why numpy's own classes must not). Loading stays safe: a pickle that names any other global is refused,
-    as torch does, and one that calls these with anything but plain data is, too.
+    as torch does, and one that calls these with anything but plain data is, too. A plugin with a copy of fairseq's
+    module calls ``torch.load`` itself: for it the options of legacy architectures, which each of their checkpoints
+    holds, join the list at once; numpy's arrays do not, as `plain` would not be there to finish them.
 Upstream: fairseq issue 5603 (open); pytorch pull request 137602 (the change of the default).
 Can go: with a fairseq that stores plain containers only; old checkpoints need it for ever.
 """
@@ -32,12 +34,13 @@ def needed() -> bool:
 @contextmanager
 def patching(module):
     from fairseq_compat.fixes.unreadable_checkpoints import named
-    from fairseq_compat.plain_data import allowed, plain, refused, swollen_tensor
+    from fairseq_compat.plain_data import Namespace, allowed, plain, refused, swollen_tensor
     from fairseq_compat.scanned_pickles import scanned
     from fairseq_compat.shadow import shadow
 
     yield
     torch = module.torch
+    torch.serialization.add_safe_globals([Namespace])
 
     def load(file, *args, **kwargs):
         with allowed(), scanned():
