@@ -27,9 +27,9 @@ from embinit_fairseq.init.strategies import STRATEGIES, Strategy, build, shuffle
 from embinit_fairseq.vectors.open import open_sources, open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import write_npz, write_text
-from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
+from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary, vocabulary_of
 
-#: by what a tokenizer or a fairseq Dictionary calls its special symbols
+#: by what a tokenizer calls its special symbols
 _ROLES = ("bos", "cls", "pad", "eos", "sep", "unk", "mask")
 
 
@@ -226,7 +226,7 @@ def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
     elif hasattr(symbols, "get_vocab"):
         vocabulary = _of_tokenizer(symbols)
     elif hasattr(symbols, "symbols") and hasattr(symbols, "count"):
-        vocabulary = _of_dictionary(symbols)
+        vocabulary = vocabulary_of(symbols)
     else:
         names = _by_row(symbols) if isinstance(symbols, Mapping) else list(symbols)
         vocabulary = Vocabulary(names, np.ones(len(names), dtype=np.int64))
@@ -250,17 +250,6 @@ def _by_row(rows: Mapping[str, int]) -> list[str]:
     for symbol, row in rows.items():
         names[row] = symbol
     return names
-
-
-def _of_dictionary(dictionary: Any) -> Vocabulary:
-    roles = {row: "extra" for row in range(getattr(dictionary, "nspecial", 0))}
-    for role in ("bos", "pad", "eos", "unk"):
-        row = getattr(dictionary, f"{role}_index", None)
-        if row is not None:
-            roles[row] = role
-    if "<mask>" in dictionary.symbols:
-        roles[dictionary.symbols.index("<mask>")] = "mask"
-    return Vocabulary(list(dictionary.symbols), dictionary.count, roles)
 
 
 def _of_tokenizer(tokenizer: Any) -> Vocabulary:

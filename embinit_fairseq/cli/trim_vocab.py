@@ -100,12 +100,7 @@ def render(record: dict[str, Any]) -> str:
         f"({counted(record['words_removed'], 'word')} and {counted(record['fillers_removed'], 'filler')} removed)",
         f"checkpoint     {before / 1e6:,.1f} MB -> {after / 1e6:,.1f} MB",
         f"tables         {', '.join(' = '.join(names) for names in record['tables'].values())}",
-        "KL(new||old)   "
-        + (
-            "-log P_old(kept words), for every prefix of them"
-            if record["softmax"]
-            else "none: the words are inputs only"
-        ),
+        f"KL(new||old)   {_CERTIFICATE[record['softmax']]}",
         f"written        {record['request']['output']}: {', '.join(record['files'])}",
     ]
     if "verify" in record:

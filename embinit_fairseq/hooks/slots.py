@@ -18,7 +18,7 @@ from embinit_fairseq.hooks.options import EmbedInitOptions
 from embinit_fairseq.init.alignment import RULES, Part, Reading, read_sources
 from embinit_fairseq.init.report import describe
 from embinit_fairseq.vectors.open import FORMATS, SourceSpec, open_sources, parse_source
-from embinit_fairseq.vocab.dictionary import Vocabulary
+from embinit_fairseq.vocab.dictionary import Vocabulary, vocabulary_of
 
 
 @dataclass
@@ -139,26 +139,6 @@ def _check(model: str, name: str, embedding: Any, dictionary: Any) -> None:
             f"--embed-init: {model}: the slot {name!r} has {embedding.num_embeddings} rows but {size}; "
             "rows and words must be one to one, drop --embed-init for this --arch"
         )
-
-
-def vocabulary_of(dictionary: Any) -> Vocabulary:
-    """A fairseq Dictionary as a Vocabulary.
-
-    Special rows: the four of every dictionary, further ones in front of dict.txt, and `<mask>`, which tasks append
-    behind it. Other symbols that tasks append (language tags) cannot be told from words and are treated as such.
-    """
-    roles = {}
-    for role in ("bos", "pad", "eos", "unk"):
-        row = getattr(dictionary, f"{role}_index", None)
-        if row is not None:
-            roles[row] = role
-    special = getattr(dictionary, "nspecial", 0)
-    for row in range(special if special < len(dictionary) else 0):  # units of speech have theirs behind, and count all
-        roles.setdefault(row, "extra")
-    mask = dictionary.indices.get("<mask>")
-    if mask is not None:
-        roles[mask] = "mask"
-    return Vocabulary(list(dictionary.symbols), dictionary.count, roles)
 
 
 def position_std(owner: Any) -> float | None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,26 @@ class Vocabulary:
 def is_filler(symbol: str) -> bool:
     """Was it added by fairseq to round the size of a dictionary up?"""
     return bool(_FILLER.match(symbol))
+
+
+def vocabulary_of(dictionary: Any) -> Vocabulary:
+    """A fairseq Dictionary as a Vocabulary.
+
+    Special rows: the four of every dictionary, further ones in front of dict.txt, and `<mask>`, which tasks append
+    behind it. Other symbols that tasks append (language tags) cannot be told from words and are treated as such.
+    """
+    roles = {}
+    for role in ("bos", "pad", "eos", "unk"):
+        row = getattr(dictionary, f"{role}_index", None)
+        if row is not None:
+            roles[row] = role
+    special = getattr(dictionary, "nspecial", 0)
+    for row in range(special if special < len(dictionary) else 0):  # units of speech have theirs behind, and count all
+        roles.setdefault(row, "extra")
+    mask = dictionary.indices.get("<mask>")
+    if mask is not None:
+        roles[mask] = "mask"
+    return Vocabulary(list(dictionary.symbols), dictionary.count, roles)
 
 
 def read_dictionary(path: str | Path, flag: str = "--dict", error: type[EmbinitError] = DataError) -> Vocabulary:
