@@ -67,16 +67,17 @@ class Vectors:
         nearest = np.argsort(-cosines, kind="stable")[:count]
         return [(self.words[row], float(cosines[row])) for row in nearest]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], option: str = "") -> None:
         """Write them: `.npz`, text in word2vec's format if the name ends in `.vec`, else GloVe's; `.gz` compresses.
 
+        option: the flag that named the path, for messages.
         Raises VectorFileError for what cannot be written there, OutputError for the place.
         """
         name = os.fspath(path)
         if name.endswith(".npz"):
-            write_npz(path, self.words, self.matrix)
+            write_npz(path, self.words, self.matrix, option)
         else:
-            write_text(path, self.words, self.matrix, header=name.removesuffix(".gz").endswith(".vec"))
+            write_text(path, self.words, self.matrix, header=name.removesuffix(".gz").endswith(".vec"), option=option)
 
 
 class EmbeddingMatrix(NamedTuple):

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Read, write, say what was written."""
     wanted = None if args.dict is None else Wanted.words(read_dictionary(args.dict).symbols)
     table = read_vectors(args, wanted)
-    Vectors(table.words, table.matrix).save(args.output)
+    Vectors(table.words, table.matrix).save(args.output, "--output")
     rows, dim = table.matrix.shape
     if args.json:
         print_json({"output": args.output, "rows": rows, "dim": dim, "source": table.origin.path})

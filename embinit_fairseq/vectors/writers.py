@@ -41,15 +41,18 @@ def _writable(word: str) -> bytes:
     raise VectorFileError(f"the word {word!r} cannot stand in a text file of vectors. Write an .npz file instead.")
 
 
-def write_text(path: str | os.PathLike[str], words: Sequence[str], matrix: np.ndarray, header: bool = False) -> None:
+def write_text(
+    path: str | os.PathLike[str], words: Sequence[str], matrix: np.ndarray, header: bool = False, option: str = ""
+) -> None:
     """Write word2vec text (header) or GloVe text (no header), through gzip if the name ends in `.gz`.
 
     words: V. matrix: (V, D), rounded to float32; each number in its shortest spelling that reads back the same.
+    option: the flag that named the path, for messages.
     Raises VectorFileError if a word or number cannot be written, OutputError if the place cannot.
     """
     rows = _checked(words, matrix)
     names = [_writable(word) for word in words]
-    with whole_file(path) as file, contextlib.ExitStack() as stack:
+    with whole_file(path, option=option) as file, contextlib.ExitStack() as stack:
         out: IO[bytes] | gzip.GzipFile = file
         if os.fspath(path).endswith(".gz"):
             out = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
@@ -60,11 +63,11 @@ def write_text(path: str | os.PathLike[str], words: Sequence[str], matrix: np.nd
             out.write(b"".join(name + b" " + " ".join(map(str, row)).encode() + b"\n" for name, row in part))
 
 
-def write_npz(path: str | os.PathLike[str], words: Sequence[str], matrix: np.ndarray) -> None:
+def write_npz(path: str | os.PathLike[str], words: Sequence[str], matrix: np.ndarray, option: str = "") -> None:
     """Write `words` (V strings) and `matrix` (V, D) float32 as an `.npz` archive without pickles."""
     rows = _checked(words, matrix)
     bad = next((word for word in words if word.endswith("\0")), None)
     if bad is not None:
         raise VectorFileError(f"the word {bad!r} ends with a null character, which NumPy's strings drop.")
-    with whole_file(path) as file:
+    with whole_file(path, option=option) as file:
         np.savez(file, words=np.array(words, dtype=str), matrix=rows)

@@ -51,6 +51,13 @@ def expand_vocab(folder: Path) -> Command:
     return Command(first, [*first, "--method", "zeros"], folder, "model.pt")
 
 
+def trim_vocab(folder: Path) -> Command:
+    old = expand_checkpoints.make(folder, "lm_tied")
+    (folder / "kept").write_text("w1\nw2\n")
+    first = ["trim-vocab", "--checkpoint", old.path, "--dict", old.dictionary, "--keep", str(folder / "kept")]
+    return Command(first, [*first, "--reset-optimizer"], folder, "model.pt")
+
+
 def convert_tupe(folder: Path) -> Command:
     given, commands = Files(folder), []
     for name, dim in (("old.pt", 8), ("new.pt", 16)):
@@ -72,6 +79,13 @@ def average(folder: Path) -> Command:
     return Command(first, second, folder)
 
 
+def save_vectors(folder: Path) -> Command:
+    for number in (1, 2):
+        (folder / f"{number}.txt").write_bytes(text([f"w{row}" for row in range(999)], number * numbers(999)))
+    first, second = (["save-vectors", "--vectors", str(folder / f"{number}.txt")] for number in (1, 2))
+    return Command(first, second, folder, force=False)
+
+
 def plot_histogram(folder: Path) -> Command:
     (folder / "v.txt").write_bytes(text([f"w{row}" for row in range(9)], numbers(9)))
     first = ["plot", "histogram", "--vectors", str(folder / "v.txt")]
@@ -83,8 +97,8 @@ def plot_curves(folder: Path) -> Command:
     return Command(["plot", "curves", runs[0]], ["plot", "curves", *runs], folder, force=False)
 
 
-FOLDERS = {make.__name__.replace("_", "-"): make for make in (expand_vocab, convert_tupe, export_hf)}
-FILES = {make.__name__.replace("_", "-"): make for make in (average, plot_histogram, plot_curves)}
+FOLDERS = {make.__name__.replace("_", "-"): make for make in (expand_vocab, trim_vocab, convert_tupe, export_hf)}
+FILES = {make.__name__.replace("_", "-"): make for make in (average, plot_histogram, plot_curves, save_vectors)}
 
 
 @pytest.fixture(scope="module", params=[*FOLDERS, *FILES])
