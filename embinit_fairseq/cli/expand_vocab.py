@@ -9,6 +9,7 @@ from typing import Any
 
 from embinit_fairseq.cli import expand_verify
 from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options
 from embinit_fairseq.errors import counted
 from embinit_fairseq.expand.expansion import expanding
 from embinit_fairseq.expand.request import ExpandRequest
@@ -21,28 +22,17 @@ _SHOWN = 8
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
+    add_vocabulary_options(parser, "model.pt, dict.txt and expansion.json")
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="C.pt", help="written by fairseq-train; nothing in it is run")
-    add("--dict", required=True, metavar="dict.txt", help="its dictionary; of translation, that of one side")
     add("--words", required=True, metavar="FILE", help="one new word a line; behind a tab, its pieces if you like")
     add("--method", choices=list(METHODS), default="avg", help="what the new rows are (default: %(default)s)")
-    add("--output", required=True, metavar="DIR", help="a new folder, for model.pt, dict.txt and expansion.json")
-    add("--side", choices=("encoder", "decoder", "both"), help="translation: whose dictionary it is, if both fit")
     add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")
     scales = ", ".join(f"{name} {each.scale:g}" for name, each in METHODS.items() if each.scale is not None)
     add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
     add("--average-over", choices=AVERAGES, default="all", help="all rows but fillers (default), or words only")
-    add(
-        "--bpe-codes",
-        metavar="FILE",
-        help="for methods that need pieces: cut words with these codes of subword-nmt",
-    )
+    codes = "for methods that need pieces: cut words with these codes of subword-nmt"
+    add("--bpe-codes", metavar="FILE", help=codes)
     add("--sentencepiece-model", metavar="FILE", help="subword: cut words with this model of sentencepiece")
-    add("--verify", nargs="+", metavar="TEXT", help="measure on tokenised text (translation: SOURCE TARGET)")
-    add("--reset-optimizer", action="store_true", help="leave the optimiser's state out")
-    add("--user-dir", metavar="DIR", help="another plugin that the model comes from")
-    add("--force", action="store_true", help="replace the folder if an earlier expansion wrote it")
-    add("--json", action="store_true", help="print one JSON object instead of a summary")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options
 from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.expand.trimming import Trimming, TrimRequest, trimming_vocabulary
 from embinit_fairseq.files import write_json
@@ -22,19 +23,11 @@ _CERTIFICATE = {True: "-log P_old(kept words), for every prefix of them", False:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
+    add_vocabulary_options(parser, "model.pt, dict.txt and trim.json")
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="C.pt", help="written by fairseq-train; nothing in it is run")
-    add("--dict", required=True, metavar="dict.txt", help="its dictionary; of translation, that of one side")
     add("--keep-text", nargs="+", default=[], metavar="TEXT", help="the words of these stay (cut as the training text)")
     add("--keep", metavar="WORDS", help="these stay: one word a line, or a dict.txt")
     add("--min-count", type=int, metavar="N", help="words that the dictionary counts at least N times stay")
-    add("--output", required=True, metavar="DIR", help="a new folder, for model.pt, dict.txt and trim.json")
-    add("--side", choices=("encoder", "decoder", "both"), help="translation: whose dictionary it is, if both fit")
-    add("--verify", nargs="+", metavar="TEXT", help="measure on tokenised text (translation: SOURCE TARGET)")
-    add("--reset-optimizer", action="store_true", help="leave the optimiser's state out")
-    add("--user-dir", metavar="DIR", help="another plugin that the model comes from")
-    add("--force", action="store_true", help="replace the folder if an earlier call wrote it")
-    add("--json", action="store_true", help="print one JSON object instead of a summary")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -45,6 +45,15 @@ from embinit_fairseq.version import VERSION
 
 logger = logging.getLogger(__name__)
 
+#: options of fairseq -> whose embedding matrix they fill
+_STOCK_PATHS = {
+    "encoder_embed_path": "encoder",
+    "decoder_embed_path": "decoder",
+    "pretrained_xlm_checkpoint": "encoder",
+    "pretrained_mlm_checkpoint": "encoder",
+    "load_pretrained_decoder_from": "decoder",
+}
+
 
 def embed_init(model: nn.Module, task: Any, cfg: Any, request: InitRequest) -> None:
     """Initialise (fresh start) or only freeze again (continuation); leaves the report in `cfg` and in save_dir."""
@@ -100,14 +109,14 @@ def _check_options(request: InitRequest, paths: dict[str, SourceSpec], slots: di
 
 
 def _refuse_stock_paths(cfg: Any, request: InitRequest) -> None:
-    """fairseq's own flags for vectors fill the same tables."""
-    for name in ("encoder_embed_path", "decoder_embed_path"):
+    """fairseq's own flags for vectors and for trained checkpoints fill the same matrices."""
+    for name, slot in _STOCK_PATHS.items():
         path = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
         if path:
             flag = "--" + name.replace("_", "-")
             raise OptionError(
-                f"{flag} {path} and --embed-init {request.strategy} fill the same table; keep one of them "
-                f"(--embed-init pretrained --embed-init-path {name.split('_')[0]}={path} takes the vectors as they are)"
+                f"{flag} {path} and --embed-init {request.strategy} fill the same embedding matrix; keep one of them "
+                f"(--embed-init pretrained --embed-init-path {slot}={path} takes the vectors as they are)"
             )
 
 

@@ -41,6 +41,7 @@ SPLITS = ("train", "valid")
 def write_dictionary(counts: list[Path], path: Path, size: int) -> None:
     """The most frequent symbols, `size` with fairseq's own four, filled up to a multiple of eight."""
     dictionary = Dictionary(extra_special_symbols=SYMBOLS)
+    dictionary.count = [0] * len(dictionary)  # it counts a symbol when it is told of it
     for each in counts:
         for symbol, count in read_counts(each):
             dictionary.add_symbol(symbol, count)

@@ -19,6 +19,8 @@ from source_files import numbers
 import embinit_fairseq
 from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.errors import CoverageError, EmbinitError, OptionError, VectorFileError
+from embinit_fairseq.hooks.apply import embed_init
+from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest
 from embinit_fairseq.init import strategies
 from embinit_fairseq.init.draws import Draws, parse_std
 from embinit_fairseq.init.report import unpack_rows
@@ -202,6 +204,18 @@ def test_bad_options_are_refused_by_name(flags, message, data, glove, tmp_path):
     (tmp_path / "header.vec").write_text(f"31 {D}\n" + Path(glove["de"]).read_text())
     with pytest.raises(EmbinitError, match=message):
         build(data, TRANSFORMER, "--embed-init", flags.format(wide=wide, header=tmp_path / "header.vec", **glove))
+
+
+@pytest.mark.parametrize(
+    "name", ["pretrained_xlm_checkpoint", "pretrained_mlm_checkpoint", "load_pretrained_decoder_from"]
+)
+def test_what_fairseq_took_from_a_checkpoint_is_not_overwritten(name, data):
+    model, task, cfg = build(data, TRANSFORMER)
+    setattr(cfg["cfg"]["model"], name, "earlier.pt")
+    before = model.encoder.embed_tokens.weight.clone()
+    with pytest.raises(OptionError, match=rf"--{name.replace('_', '-')} .*--embed-init-path (en|de)coder=earlier.pt"):
+        embed_init(model, task, cfg["cfg"]["model"], InitRequest("xavier", EmbedInitOptions(), seed=1, no_save=True))
+    assert torch.equal(model.encoder.embed_tokens.weight, before)
 
 
 def test_a_scale_that_is_none_is_one(data):
