@@ -110,6 +110,10 @@ def kept_rows(vocabulary: Vocabulary, appended: int, request: TrimRequest) -> np
         words |= vocabulary.counts >= request.min_count
     words &= vocabulary.regular
     if not words.any():
+        if request.min_count is None:
+            raise DataError(
+                f"--keep {request.keep}: only special symbols, which stay anyway; name words of the dictionary"
+            )
         raise OptionError(f"--min-count {request.min_count}: no word of the dictionary is left; give a smaller number")
     kept |= words
     if kept.all():

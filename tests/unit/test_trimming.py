@@ -124,6 +124,7 @@ def test_what_stays(tmp_path: Path) -> None:
         ({"min_count": 0}, OptionError, "fewer"),
         ({"keep": "no one\nhere\n"}, DataError, "1: 'no'"),
         ({"keep": "\n"}, DataError, "--keep"),
+        ({"keep": "<s>\n"}, DataError, "--keep .*words"),
         ({"keep_text": "other words\n"}, DataError, "--keep-text"),
         ({"min_count": 1, "side": "decoder"}, EmbinitError, "--side"),
         ({"min_count": 1, "checkpoint": "missing.pt"}, EmbinitError, "missing.pt"),
