@@ -186,7 +186,7 @@ def test_wrong_options_and_partners_are_refused(caplog):
 
 
 def test_metrics_are_of_all_tokens_not_averages_of_batches():
-    first = {"sample_size": 20, "masked": 5, "guessed": 2, "replaced": 3, "flagged": 4, "hits": 1}
+    first = {"sample_size": 20, "masked": 5, "guessed": 2, "replaced": 13, "flagged": 14, "hits": 9}
     second = {"sample_size": 9, "masked": 0, "guessed": 0, "replaced": 0, "flagged": 1, "hits": 0}
     logs = [{**first, "mlm_loss": 9.0, "rtd_loss": 7.0}, {**second, "mlm_loss": 0.0, "rtd_loss": 6.0}]
     with metrics.aggregate(new_root=True) as meters:
@@ -196,8 +196,8 @@ def test_metrics_are_of_all_tokens_not_averages_of_batches():
     losses = {"mlm_loss": mlm, "rtd_loss": rtd, "loss": mlm + 50 * rtd}
     assert {name: values[name] for name in losses} == pytest.approx(losses, abs=6e-4)
     assert values["ppl"] == pytest.approx(2**mlm, abs=6e-3)
-    rates = {"mlm_accuracy": 2 / 5, "replaced": 3 / 29, "rtd_precision": 1 / 5, "rtd_recall": 1 / 3}
-    rates["rtd_original"] = (29 - 3 - 5 + 1) / 26
+    rates = {"mlm_accuracy": 2 / 5, "replaced": 13 / 29, "rtd_precision": 9 / 15, "rtd_recall": 9 / 13}
+    rates["rtd_original"] = (29 - 13 - 15 + 9) / 16
     assert {name: values[name] for name in rates} == pytest.approx({n: 100 * rates[n] for n in rates}, abs=0.06)
     with metrics.aggregate(new_root=True) as meters:
         ElectraCriterion.reduce_metrics([])  # fairseq: a worker that ran out of memory

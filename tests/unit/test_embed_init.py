@@ -172,6 +172,7 @@ def test_draws_depend_on_seed_and_slot_alone(data, glove):
     assert not torch.equal(other.encoder.embed_tokens.weight, xavier(seed=2).encoder.embed_tokens.weight)
     one, two = (xavier(f"--embed-init-seed {2**64 - 1}", seed=s).encoder.embed_tokens.weight for s in (1, 2))
     assert torch.equal(one, two)
+    assert not torch.equal(one, xavier("--embed-init-seed 0").encoder.embed_tokens.weight)
     _, _, cfg = build(data, ARCHITECTURES["transformer_lm"][0], XAVIER, seed=5)
     assert record_of(cfg, "decoder")["seed"] == 5
 
@@ -192,6 +193,8 @@ def test_draws_depend_on_seed_and_slot_alone(data, glove):
         ("xavier --embed-init-freeze source", "it has: encoder, decoder"),
         ("xavier --embed-init-freeze encoder:known", "not known which rows"),
         ("pretrained --embed-init-format encoder=word2vec --embed-init-path encoder={de}", "glove"),
+        ("pretrained --embed-init-format decoder=glove --embed-init-path encoder={de}", "decoder.*--embed-init-path"),
+        ("pretrained --embed-init-format enc=glove --embed-init-path encoder={de}", "it has: encoder, decoder"),
         ("xavier --encoder-embed-path {header}", "--encoder-embed-path .*pretrained .*encoder="),
         ("xavier --ddp-backend fully_sharded", "fully_sharded.*another backend"),
         ("pretrained --embed-init-oov subword --embed-init-path encoder={de}", "--embed-init-oov"),
@@ -224,6 +227,20 @@ def test_a_scale_that_is_none_is_one(data):
     assert record_of(cfg, "encoder")["embed_scale"] == 1.0
 
 
+def test_a_format_of_one_slot_or_of_all(data, glove):
+    both = (PRETRAINED, f"encoder={glove['de']} decoder={glove['en']}")
+    for formats in ("glove", "encoder=glove", "encoder=glove decoder=glove"):
+        _, _, cfg = build(data, TRANSFORMER, *both, "--embed-init-format", formats)
+        assert [record_of(cfg, slot)["source"]["format"] for slot in BOTH] == ["glove"] * 2
+
+
+def test_the_sigma_of_positions_is_that_of_rows_in_use(data):
+    """The rows of learned positions up to that of the padding are never looked up."""
+    model, _, cfg = build(data, TRANSFORMER, XAVIER, "--encoder-learned-pos")
+    weight = model.encoder.embed_positions.weight.detach()[model.encoder.embed_positions.padding_idx + 1 :]
+    assert record_of(cfg, "encoder")["position_std"] == pytest.approx(float(weight.double().std()), rel=1e-6)
+
+
 def test_generation_never_opens_vectors(data):
     """`from_checkpoint=True` is how fairseq builds a model whose weights come from a file."""
     _, task, cfg = build(data, TRANSFORMER, "--embed-init", "xavier")
@@ -242,7 +259,8 @@ def test_generation_never_opens_vectors(data):
     [
         ("--embed-init-path=encoder=a.txt --embed-init-strict", "--embed-init-path, --embed-init-strict: needs"),
         ("--embed-init-seed 3 --nobody-knows", "(--embed-init-seed: needs --embed-init {normal,xavier,"),
-        ("--embed-init xavier --embed-init-sed 3", "unrecognized arguments"),
+        ("--embed-init xavier --embed-init-sed 3", "unrecognized arguments: --embed-init-sed 3\n"),
+        ("--embed-init xavier --embed-init-seed three", "invalid int value: 'three'\n"),
         *((f"{PRETRAINED} encoder={bad}", "rename the file, or make a link") for bad in ("${a}", "a\\b")),
     ],
 )

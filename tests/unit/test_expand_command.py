@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -234,6 +235,16 @@ def test_models_that_cannot_be_expanded(tmp_path, monkeypatch):
         monkeypatch.setitem(expand_checkpoints.FAMILIES, "lm", f"{LM} {arch} --decoder-embed-dim 8")
         with pytest.raises(CheckpointError, match=rf"c\.pt: .*{expected}"):
             make(tmp_path, "lm").expand()
+
+
+def test_verify_of_a_model_that_is_used_otherwise(tmp_path, no_output, monkeypatch):
+    flags = "--task translation_lev --noise full_mask --criterion nat_loss --arch nonautoregressive_transformer"
+    shared = expand_checkpoints.FAMILIES["transformer_shared"]
+    monkeypatch.setitem(expand_checkpoints.FAMILIES, "nat_shared", f"{shared} {flags}")
+    checkpoint = make(tmp_path, "nat_shared")
+    said = no_output(checkpoint, "--verify", text_of(checkpoint, name="text.de"), text_of(checkpoint, name="text.en"))
+    assert re.search("--verify: NATransformerModel.*leave it out", said)
+    checkpoint.expand()
 
 
 def mistakes(state: dict) -> dict:

@@ -139,6 +139,25 @@ def test_workers_add_up_and_an_idle_one_counts_nothing(classes):
         assert together.get_smoothed_values()[name] == alone[name]
 
 
+def test_correlations_of_a_part_of_the_set():
+    """There is a place for every example that is validated, and what no batch has had yet does not count."""
+    model, features, targets = problem(1)
+    criterion = criterion_with(task_with(1))
+    assert criterion.validation_size() == SIZE
+    first = next(samples_of(features, targets, 8))
+    logged = validate(criterion, model, [first])
+    answers = model(first["net_input"]["features"])[0].view(-1).tolist()
+    assert logged["pearson"] == pytest.approx(100 * plain_pearson(answers, first["target"].tolist()), abs=0.005 + 1e-6)
+    criterion.root.dataset.valid_subset = "valid,train"
+    assert criterion.validation_size() == 1000
+
+
+@pytest.mark.parametrize("values", [[0.1] * 3, [0.1, 0.2, math.inf], [0.1, math.nan, 0.3]])
+def test_correlations_that_are_undefined(values):
+    assert math.isnan(glue_metrics.pearson(values, [1, 2, 3]))
+    assert math.isnan(glue_metrics.pearson([1, 2, 3], values))
+
+
 def test_bad_options_and_data_are_named():
     for classes, options, message in (
         (2, {"glue_metrics": ["pearson"]}, "--regression-target"),
