@@ -59,7 +59,7 @@ def start_server(folder: Path) -> None:
         listener.bind(str(folder / "socket"))
         listener.listen(64)
         server = subprocess.Popen(
-            [sys.executable, HERE / "server.py", str(listener.fileno())],
+            [sys.executable, HERE / "server.py", str(listener.fileno()), os.environ.get("PYTHONPATH", "")],
             pass_fds=[listener.fileno()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -1,8 +1,8 @@
-"""Runs Python programs for the tests in forks of one process that has imported torch already.
+"""Runs Python programs for the tests in forks of one process that has imported torch and fairseq already.
 
-``python server.py LISTENER`` (a socket it inherits) works until its standard input ends. A start costs a training of a
-few updates three quarters of its time, nearly all of it for torch. fairseq and all code of this repository are imported
-anew by each program, as in a process of its own.
+``python server.py LISTENER PYTHONPATH`` (a socket it inherits, where fairseq may be) works until its standard input ends. A start costs a training of a
+few updates three quarters of its time, nearly all of it for torch and fairseq. The plugin is imported anew by each
+program, as in a process of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import importlib.machinery
 import marshal
 import os
 import runpy
@@ -26,7 +27,7 @@ import types
 from pathlib import Path
 
 # what a training, a translation and most scripts import in the end (torch._dynamo comes with the first optimizer)
-PRELOADED = ["torch", "torch._dynamo", "hydra.experimental", "sacrebleu"]
+PRELOADED = ["torch", "torch._dynamo", "hydra.experimental", "sacrebleu", "fairseq.tasks", "fairseq.trainer"]
 # Read when these modules are imported, or when Python starts: with other values a program gets a process of its own.
 READ_AT_START = ("OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH", "CUDA", "LD_", "LC_", "LANG", "PYTHON")
 # read by Python, but seen to otherwise; and what fairseq, torch and scikit-learn set themselves
@@ -49,11 +50,24 @@ Request = tuple[list[str], str, dict[str, str], list[int], list[int]]
 @functools.cache
 def preload() -> bool:
     """Import what programs need; -> whether this process can be forked: without threads, which a fork would lose."""
+    sys.path[1:1] = first = entries(sys.argv[2])
     for name in PRELOADED:
         importlib.import_module(name)
+    del sys.path[1 : 1 + len(first)]
     gc.collect()
     gc.freeze()  # a collection in a fork would copy all pages
     return len(os.listdir("/proc/self/task")) == 1
+
+
+def entries(pythonpath: str) -> list[str]:
+    return [*map(os.path.abspath, pythonpath.split(os.pathsep))] if pythonpath else []
+
+
+def has_other_fairseq(environment: dict[str, str]) -> bool:
+    """Would a new process import another fairseq than was preloaded?"""
+    path = [*entries(environment.get("PYTHONPATH", "")), *sys.path[1:]]
+    found = importlib.machinery.PathFinder.find_spec("fairseq", path)
+    return found is None or found.origin != sys.modules["fairseq"].__file__
 
 
 def serve(listener: socket.socket) -> Request:
@@ -79,7 +93,7 @@ def guard(connection: socket.socket) -> Request:
         request = (*marshal.loads(content), streams)
     except (EOFError, TypeError, ValueError, struct.error):  # the client was killed in the middle
         os._exit(0)
-    if read_at_start(request[2]) != ENVIRONMENT or not preload():
+    if read_at_start(request[2]) != ENVIRONMENT or not preload() or has_other_fairseq(request[2]):
         end(connection, NEW_PROCESS)
     child = os.fork()
     if child == 0:
@@ -117,8 +131,7 @@ def take_over(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    extra = environment.get("PYTHONPATH", "")
-    sys.path[:] = [*(map(os.path.abspath, extra.split(os.pathsep)) if extra else []), *path]
+    sys.path[:] = [*entries(environment.get("PYTHONPATH", "")), *path]
     importlib.invalidate_caches()
     for number in PASSED_ON:
         usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
