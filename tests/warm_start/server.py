@@ -30,8 +30,9 @@ from pathlib import Path
 PRELOADED = ["torch", "torch._dynamo", "hydra.experimental", "sacrebleu", "fairseq.tasks", "fairseq.trainer"]
 # Read when these modules are imported, or when Python starts: with other values a program gets a process of its own.
 READ_AT_START = ("OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH", "CUDA", "LD_", "LC_", "LANG", "PYTHON")
-# read by Python, but seen to otherwise; and what fairseq, torch and scikit-learn set themselves
-NOT_THESE = ("PYTHONPATH", "PYTHONWARNINGS", "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+# read by Python, but seen to otherwise; of no effect without a GPU; and what fairseq, torch and scikit-learn set themselves
+NOT_THESE = {"PYTHONPATH", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES"}
+NOT_THESE |= {"TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 NEW_PROCESS = -1000  # instead of an exit status: the client is to start the program itself
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
