@@ -1,8 +1,8 @@
 """Runs Python programs for the tests in forks of one process that has imported torch and fairseq already.
 
-``python server.py LISTENER PYTHONPATH`` (a socket it inherits, where fairseq may be) works until its standard input ends. A start costs a training of a
-few updates three quarters of its time, nearly all of it for torch and fairseq. The plugin is imported anew by each
-program, as in a process of its own.
+``python server.py LISTENER PYTHONPATH`` (a socket it inherits; where fairseq may be) works until its input ends.
+A start costs a training of a few updates three quarters of its time, nearly all of it for torch and fairseq. The plugin
+is imported anew by each program, as in a process of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 PRELOADED = ["torch", "torch._dynamo", "hydra.experimental", "sacrebleu", "fairseq.tasks", "fairseq.trainer"]
 # Read when these modules are imported, or when Python starts: with other values a program gets a process of its own.
 READ_AT_START = ("OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH", "CUDA", "LD_", "LC_", "LANG", "PYTHON")
-# read by Python, but seen to otherwise; of no effect without a GPU; and what fairseq, torch and scikit-learn set themselves
+# seen to otherwise; of no effect without a GPU; and what fairseq, torch and scikit-learn set themselves
 NOT_THESE = {"PYTHONPATH", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES"}
 NOT_THESE |= {"TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 NEW_PROCESS = -1000  # instead of an exit status: the client is to start the program itself
