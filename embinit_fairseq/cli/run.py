@@ -169,7 +169,8 @@ class _Screen:
 
 
 def _is_wanted(reader: LogReader) -> bool:
-    return reader.level not in ("INFO", "DEBUG") or reader.logger.startswith("embinit_fairseq")
+    """What comes before the first record ("") is the help of argparse, or comes with the end of a failed run."""
+    return reader.level not in ("", "INFO", "DEBUG") or reader.logger.startswith("embinit_fairseq")
 
 
 def _is_score(key: str) -> bool:

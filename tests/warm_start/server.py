@@ -13,6 +13,7 @@ import functools
 import gc
 import importlib
 import importlib.machinery
+import logging
 import marshal
 import os
 import runpy
@@ -55,6 +56,8 @@ def preload() -> bool:
     for name in PRELOADED:
         importlib.import_module(name)
     del sys.path[1 : 1 + len(first)]
+    logging.root.handlers.clear()  # two tasks of fairseq set up logging, which is for the program to do first
+    logging.root.setLevel(logging.WARNING)
     gc.collect()
     gc.freeze()  # a collection in a fork would copy all pages
     return len(os.listdir("/proc/self/task")) == 1
