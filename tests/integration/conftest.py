@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import importlib
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -50,20 +52,36 @@ class Trained(NamedTuple):
     data: Path
 
 
+def made_once(tmp_path_factory, name, make):
+    """A folder that `make` fills, shared with the other processes of pytest-xdist: who comes first makes it."""
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / f"shared_{name}"
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            folder.mkdir()
+            make(folder)
+            (folder / "complete").touch()
+    assert (folder / "complete").exists(), f"{name} failed in another process"
+    return folder
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     """Name of an architecture -> its training, which is made at the first call. Read-only."""
 
     @functools.cache
-    def data_of(write):
-        return write(tmp_path_factory.mktemp("data"))
-
-    @functools.cache
     def train(name):
-        architecture, folder = pre_training.ARCHITECTURES[name], tmp_path_factory.mktemp(name)
-        data = data_of(architecture.data)
-        flags = f"--save-interval 3 --validate-interval 3 --max-epoch {architecture.epochs} --save-dir {folder}".split()
-        return Trained(folder, run_to_end(architecture.command(data, *flags)), data)
+        architecture = pre_training.ARCHITECTURES[name]
+        data = made_once(tmp_path_factory, architecture.data.__name__, architecture.data)
+
+        def make(folder):
+            flags = ["--save-interval", 3, "--validate-interval", 3, "--max-epoch", architecture.epochs]
+            log = run_to_end(architecture.command(data, *flags, "--save-dir", folder))
+            (folder / "train.log").write_text(log)
+
+        folder = made_once(tmp_path_factory, name, make)
+        return Trained(folder, (folder / "train.log").read_text(), data)
 
     return train
 
