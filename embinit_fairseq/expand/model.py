@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import logging
 import os
@@ -109,17 +110,22 @@ class Builder:
 
     def _cfg(self, overrides: dict[str, Any]) -> Any:
         """As `fairseq.checkpoint_utils.load_checkpoint_to_cpu` makes it; there is no other way to hand it options."""
-        from fairseq import checkpoint_utils
         from fairseq.dataclass.utils import overwrite_args_by_name
-        from omegaconf import OmegaConf
 
         with self._explained("read as a configuration of fairseq"):
-            state = copy.deepcopy(self._state)
-            if state.get("cfg") is not None:
-                state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
-            cfg = checkpoint_utils._upgrade_state_dict(state)["cfg"]
+            cfg = copy.deepcopy(self._upgraded)
             overwrite_args_by_name(cfg, overrides)
         return cfg
+
+    @functools.cached_property
+    def _upgraded(self) -> Any:
+        from fairseq import checkpoint_utils
+        from omegaconf import OmegaConf
+
+        state = copy.deepcopy(self._state)
+        if state.get("cfg") is not None:
+            state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+        return checkpoint_utils._upgrade_state_dict(state)["cfg"]
 
     @contextlib.contextmanager
     def _explained(self, done: str, file: str | None = None) -> Iterator[None]:
