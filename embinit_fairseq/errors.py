@@ -15,7 +15,7 @@ class VectorFileError(EmbinitError):
 
 
 class DimensionError(EmbinitError):
-    """The width of the vectors differs from the width of the model's table."""
+    """The dimension of the vectors differs from that of the model's embedding matrix."""
 
 
 class OptionError(EmbinitError):
@@ -62,6 +62,13 @@ def one_line() -> Iterator[None]:
         yield
     except EmbinitError as error:
         raise SystemExit(f"error: {error}") from None
+
+
+def check_heads(heads: int, dim: int, heads_name: str, dim_name: str) -> None:
+    """Raises OptionError, which names those that do, for attention heads that do not divide a dimension."""
+    if heads < 1 or dim % heads:
+        divisors = ", ".join(str(number) for number in range(1, 33) if dim % number == 0)
+        raise OptionError(f"{heads_name} {heads} does not divide {dim_name} {dim}; numbers that do: {divisors}")
 
 
 def counted(number: int, noun: str) -> str:

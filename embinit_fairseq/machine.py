@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +27,15 @@ def versions() -> dict[str, str | None]:
     return {"python": platform.python_version(), **package_versions(PACKAGES), "revision": git_revision()}
 
 
-def package_versions(packages: Sequence[str]) -> dict[str, str | None]:
+def package_versions(packages: Iterable[str]) -> dict[str, str | None]:
     """Name -> version, None if it is not installed."""
-    found: dict[str, str | None] = {}
+    installed: dict[str, str | None] = {}
     for package in packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+            installed[package] = None
+    return installed
 
 
 def git_revision() -> str | None:
@@ -76,7 +76,7 @@ def cores() -> int:
 
 def has_gpu_device(devices: Path = Path("/dev")) -> bool:
     """Of NVIDIA, also below Windows, or AMD: one that torch may know, even if the environment hides it."""
-    return any(found for name in ("nvidia[0-9]*", "dxg", "kfd") for found in devices.glob(name))
+    return any(device for name in ("nvidia[0-9]*", "dxg", "kfd") for device in devices.glob(name))
 
 
 def hardware() -> dict[str, Any]:
@@ -125,7 +125,7 @@ def processor_seconds(root: int) -> float | None:
     """
     try:
         tick = os.sysconf("SC_CLK_TCK")
-        stats = [found for entry in os.scandir("/proc") if entry.name.isdigit() and (found := _stat(entry.name))]
+        stats = [stat for entry in os.scandir("/proc") if entry.name.isdigit() and (stat := _stat(entry.name))]
     except (OSError, ValueError):
         return None
     children: dict[int, list[int]] = defaultdict(list)

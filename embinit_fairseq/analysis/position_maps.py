@@ -1,6 +1,6 @@
 """The positional correlation of every head of a trained model (Ke et al. 2021, Figure 6), by the model's own modules.
 
-H: heads, T: positions. TUPE's and BERT-R's positional scores depend neither on the words nor on the layer: one map a
+H: heads, T: positions. TUPE's and BERT-R's positional scores depend neither on the words nor on the layer: one map per
 head.
 """
 
@@ -84,25 +84,35 @@ def _find(model: TrainedModel, part: str | None, kind: str) -> tuple[str, str]:
         prefixes |= {
             key[: -len(_TOKENS)] + _POSITIONS for key in model.state if key.endswith(f"sentence_encoder{_TOKENS}")
         }
-    found = {prefix.partition(".")[0]: prefix for prefix in sorted(prefixes, reverse=True)}
-    if not found or kind not in POSITION_ENCODINGS:
+    prefix_of_part = {prefix.partition(".")[0]: prefix for prefix in sorted(prefixes, reverse=True)}
+    if not prefix_of_part or kind not in POSITION_ENCODINGS:
         raise CheckpointError(
             f"{model.path} is a checkpoint of {model.arch}, which has no positional correlation of this plugin; "
-            "tupe_*, bert_r_* and tupe_transformer have"
+            f"{_with_maps()} and tupe_transformer have"
         )
-    part = part or ("encoder" if "encoder" in found else next(iter(found)))
+    part = part or ("encoder" if "encoder" in prefix_of_part else next(iter(prefix_of_part)))
     _check_has_map(model, kind)
-    if part not in found:
+    if part not in prefix_of_part:
         raise OptionError(
             f"--part {part}: {model.path} ({model.arch}) has positions of this kind in its "
-            f"{' and '.join(sorted(found))} only"
+            f"{' and '.join(sorted(prefix_of_part))} only"
         )
-    return found[part], part
+    return prefix_of_part[part], part
+
+
+def _has_map(kind: str) -> bool:
+    """Does an encoding add scores that do not depend on the words?"""
+    return type(POSITION_ENCODINGS[kind].build(_SMALL)).bias is not PositionEncoding.bias
+
+
+def _with_maps() -> str:
+    """For messages."""
+    return ", ".join(f"{known.family}_*" for kind, known in POSITION_ENCODINGS.items() if _has_map(kind))
 
 
 def _check_has_map(model: TrainedModel, kind: str) -> None:
     known = POSITION_ENCODINGS[kind]
-    if type(known.build(_SMALL)).bias is PositionEncoding.bias:
+    if not _has_map(kind):
         hint = ": use embinit plot correlations" if kind == "added" else ""
         raise CheckpointError(
             f"{model.path} is a checkpoint of {model.arch} ({known.name}: {known.help}), which has no map without "
@@ -155,7 +165,7 @@ def _built(model: TrainedModel, kind: str, sizes: PositionSizes, state: dict[str
 
 
 def _bias(model: TrainedModel, module: PositionEncoding, length: int) -> np.ndarray:
-    """(H, T, T)."""
+    """The positional bias of the model for `length` positions, (H, T, T)."""
     try:
         with torch.no_grad():
             bias = module.bias(length)

@@ -10,7 +10,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import ARCH_MODEL_REGISTRY, register_model_architecture
 from omegaconf import II, OmegaConf
 
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.errors import OptionError, check_heads
 from embinit_fairseq.modules.attention_kernels import KERNELS
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig
 
@@ -44,7 +44,7 @@ RANGES: dict[str, tuple[float, float]] = {
 
 
 def check_ranges(cfg: Any) -> None:
-    """cfg: options of a model. Raises OptionError for numbers out of range and for heads that do not divide a width."""
+    """cfg: options of a model. Raises OptionError for numbers out of range and heads that do not divide a dimension."""
     options = as_dict(cfg)
     for name, value in options.items():
         for end, (smallest, largest) in RANGES.items():
@@ -52,17 +52,10 @@ def check_ranges(cfg: Any) -> None:
                 wanted = f"at least {smallest}" if largest == float("inf") else f"from {smallest} to {largest}"
                 raise OptionError(f"{flag(name)} {value}: must be {wanted}")
     for side in ("encoder", "decoder", "generator"):
-        heads, width = f"{side}_attention_heads", f"{side}_embed_dim"
+        heads, dim = f"{side}_attention_heads", f"{side}_embed_dim"
         if options.get(heads) is not None:
-            inherited: Any = options.get("encoder_embed_dim")  # tupe_transformer's decoder has the encoder's width
-            check_heads(flag(heads), options[heads], flag(width), options.get(width) or inherited)
-
-
-def check_heads(heads_flag: str, heads: int, width_flag: str, width: int) -> None:
-    """Raises OptionError for heads that do not divide a width."""
-    if width % heads:
-        divisors = ", ".join(str(n) for n in range(1, 33) if width % n == 0)
-        raise OptionError(f"{heads_flag} {heads} does not divide {width_flag} {width}; heads that do: {divisors}")
+            inherited: Any = options.get("encoder_embed_dim")  # tupe_transformer's decoder has the encoder's
+            check_heads(options[heads], options.get(dim) or inherited, flag(heads), flag(dim))
 
 
 def flag(name: str) -> str:
@@ -107,9 +100,9 @@ def check_restored(model: Any, checkpoint: str, saved: dict[str, Any] | Namespac
     now = model.function_options(model.cfg)
     different = [name for name in now if name in before and not _same(before[name], now[name])]
     if different:
-        said = ", ".join(_said(name, before[name], now[name]) for name in different)
+        listed = ", ".join(_compared(name, before[name], now[name]) for name in different)
         raise OptionError(
-            f"{checkpoint} was trained with other options: {said}. Give those of its training, or begin without that "
+            f"{checkpoint} was trained with other options: {listed}. Give those of its training, or begin without that "
             "checkpoint (--restore-file, --finetune-from-model, or checkpoint_last.pt in --save-dir)"
         )
 
@@ -118,7 +111,8 @@ def _same(one: Any, other: Any) -> bool:
     return one == other or str(one) == str(other)  # a choice may be an enumeration or its name
 
 
-def _said(name: str, before: Any, now: Any) -> str:
+def _compared(name: str, before: Any, now: Any) -> str:
+    """The flag with both values, for messages: `--encoder-attention-heads 8 (here 4)`."""
     if isinstance(before, bool):
         return f"{flag(name)} (here without)" if before else f"no {flag(name)} (here with it)"
     return f"{flag(name)} {before} (here {now})"

@@ -10,8 +10,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from embinit_fairseq.cli import plot_curves
-from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.cli.plot_curves import add_run_options
+from embinit_fairseq.cli.printing import print_json
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.files import check_place, made_folder, write_json, write_text
 from embinit_fairseq.plots.curves import draw, try_to_draw
@@ -24,14 +24,15 @@ from embinit_fairseq.runs.bootstrap import (
     recounted,
     scores_of,
 )
-from embinit_fairseq.runs.compare import Table, baseline_row, check_baseline
+from embinit_fairseq.runs.compare import Table, baseline_row, check_baseline, curves_record, read_tables
 from embinit_fairseq.runs.markdown import markdown
+from embinit_fairseq.runs.metrics import PANELS
 from embinit_fairseq.runs.warnings import warnings
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    plot_curves.add_run_options(parser)
+    add_run_options(parser)
     add = parser.add_argument
     add("--output", metavar="DIR", help="write results.md, results.json and curves.png; default: print only")
     add("--baseline", metavar="NAME", help="row that the others are tested against; default: the first of each table")
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         check_place(args.output)
     if args.reference is not None and not Path(args.reference).is_file():
         raise DataError(f"--reference {args.reference}: no such file; check the path")
-    tables, unfinished = plot_curves.read_tables(args)
+    tables, unfinished = read_tables(args.runs, args.by, args.metric, args.unfinished)
     check_baseline(tables, args.baseline)
     _check_reference(tables, args.reference)
     tests, notes = zip(*(_tests(table, args) for table in tables))
@@ -90,46 +91,46 @@ def _tests(table: Table, args: argparse.Namespace) -> tuple[list[SeedTest], list
     others = [row for row in table.rows if row is not base]
     by_seed = paired_tests(base, others, texts, args.samples, args.seed)
     progress = {"desc": "paired bootstrap", "unit": "seed", "leave": False, "delay": 1.0}
-    found = [test for tests in tqdm(by_seed, total=len(base.runs), **progress) for test in tests]
-    missing = [row.name for row in others if not any(test.row == row.name for test in found)]
-    if found:
+    tests = [test for of_seed in tqdm(by_seed, total=len(base.runs), **progress) for test in of_seed]
+    missing = [row.name for row in others if not any(test.row == row.name for test in tests)]
+    if tests:
         notes.append(
             f"paired bootstrap over the sentences of the test set, {args.samples:,} samples, each seed by itself; p is "
-            f"two-sided; signature `{found[0].scores[0].signature}`"
+            f"two-sided; signature `{tests[0].scores[0].signature}`"
         )
     if missing:
         notes.append(f"no paired bootstrap of {', '.join(missing)}: no seed with translations of both rows")
-    return found, notes
+    return tests, notes
 
 
 def _texts(table: Table, reference: Path | None) -> tuple[dict[str, Texts], list[str]]:
     """Translations by the names of the runs; a run without a reference is a note, damaged files are an error."""
-    found, without = {}, []
+    by_run, without = {}, []
     for run in table.runs:
         path, kept = run.texts()
         if path is not None and kept is None and reference is None:
             without.append(run.name)
         elif (texts := read_texts(run, reference)) is not None:
-            found[run.name] = texts
+            by_run[run.name] = texts
     notes = []
     if without:
         notes.append(
             f"no paired bootstrap and no new scores for {', '.join(without)}: no test.reference.text beside the "
             "translations; name the reference with --reference"
         )
-    return found, notes
+    return by_run, notes
 
 
 def _record(table: Table, tests: Sequence[SeedTest], notes: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
     """A table as data."""
-    columns, curves = table.columns(), plot_curves.curves_record(table, args.x)
+    columns, curves = table.columns(), curves_record(table, args.x)
     rows = []
     for row, curve in zip(table.rows, curves["rows"]):
         results = row.results(table.metric)
         runs = [{"run": run.name, "seed": run.seed, "best": run.best(table.metric)} for run in row.runs]
         summary = {column.title: column.summary(results) for column in columns}
-        found = {"name": row.name, "labels": row.labels, "runs": runs, "summary": summary}
-        rows.append({**found, "mean": curve["means"], "training": curve["training"]})
+        described = {"name": row.name, "labels": row.labels, "runs": runs, "summary": summary}
+        rows.append({**described, "mean": curve["means"], "training": curve["training"]})
     base = baseline_row(table, args.baseline)
     return {
         "title": table.title,
@@ -156,7 +157,7 @@ def _write(args: argparse.Namespace, tables: Sequence[Table], text: str, record:
     picture = output / "curves.png"
     with made_folder(output):
         has_curves = any(table.curves() for table in tables)
-        further = () if args.metric else ("valid_bleu",)
+        further = () if args.metric else PANELS
         drawn = has_curves and try_to_draw(draw, tables, picture, args.unit, args.x, further)
         files = [str(output / name) for name in ("results.md", "results.json")] + ([str(picture)] if drawn else [])
         if not drawn:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.cli.printing import print_json
 from embinit_fairseq.convert_tupe.convert import convert_tupe
 from embinit_fairseq.errors import OptionError
 

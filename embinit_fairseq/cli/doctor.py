@@ -14,13 +14,13 @@ import warnings
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tqdm import tqdm
 
-from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.cli.printing import print_json
 from embinit_fairseq.errors import counted
+from embinit_fairseq.machine import package_versions
 
 # ---- What `embinit doctor` looks at. Each check returns findings; nothing here prints -------------------------------
 # fairseq and torch are imported inside the functions, so that a broken installation is a finding and no traceback.
@@ -63,10 +63,11 @@ def versions() -> Iterator[Finding]:
     supported = (3, 9) <= tuple(int(part) for part in platform.python_version_tuple()[:2]) <= (3, 13)
     hint = "" if supported else "Python 3.10 - 3.13 are tried; use one of them"
     yield Finding("python", "ok" if supported else "warning", platform.python_version(), hint)
+    installed_versions = package_versions(PACKAGES)
     for package, lost in PACKAGES.items():
-        try:
-            yield Finding(package, "ok", version(package))
-        except PackageNotFoundError:
+        if (installed := installed_versions[package]) is not None:
+            yield Finding(package, "ok", installed)
+        else:
             yield Finding(package, "warning" if lost else "broken", f"not installed; {lost or 'needed'}", SETUP)
 
 

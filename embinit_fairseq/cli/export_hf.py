@@ -1,4 +1,4 @@
-"""Writes a trained tupe_*, bert_a_*, bert_r_*, bert_ad_* or electra_* model of fairseq as a folder for Hugging Face
+"""Writes a trained model of fairseq (--arch tupe_*, its comparison set bert_*, electra_*) as a folder for Hugging Face
 transformers: safetensors, modelling code, tokenizer. The folder is opened again by a process without fairseq and must
 compute what fairseq computes, or nothing is written and the exit code is 1."""
 
@@ -8,7 +8,7 @@ import argparse
 import sys
 from typing import Any
 
-from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.cli.printing import print_json
 from embinit_fairseq.export.run import DTYPES, ExportRequest, export
 from embinit_fairseq.export.verify import DifferentOutput
 
@@ -60,10 +60,10 @@ def render(record: dict[str, Any]) -> str:
         f"dictionary     {record['dictionary']}",
         f"tokenizer      {record['tokenizer']}",
     ]
-    for precision, found in record["verified"]["differences"].items():
+    for precision, measured in record["verified"]["differences"].items():
         lines.append(
-            f"{'verified':<15}{precision}: differs from fairseq by at most {found['difference']:.2e} (values up to "
-            f"{found['scale']:.3g}, allowed {found['allowed']:.2e})"
+            f"{'verified':<15}{precision}: differs from fairseq by at most {measured['difference']:.2e} (values up to "
+            f"{measured['scale']:.3g}, allowed {measured['allowed']:.2e})"
         )
     lines.append(f"written        {record['output']}: {', '.join(record['files'])}")
     return "\n".join(lines)

@@ -32,7 +32,7 @@ COMMANDS = {
     "plot": "pictures of trained models, trainings and vectors",
     "run": "start or continue a training, with a record of it: embinit run DIR -- fairseq-train DATA ...",
     "grid": "run a list of trainings, several at a time, and go on where a call was stopped",
-    "score": "BLEU, chrF, TER of translations, with sacrebleu's signatures",
+    "score": "scores of translations by sacrebleu, with their signatures",
     "average": "mean of a run's checkpoints, as one checkpoint",
     "compare": "runs side by side: seeds, scores, paired bootstrap, curves",
     "convert-tupe": "a checkpoint of the TUPE authors' code, for fairseq 0.12.2",

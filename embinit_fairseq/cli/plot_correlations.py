@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.cli.printing import print_json
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, VectorFileError
 from embinit_fairseq.plots.maps import draw_correlations
 from embinit_fairseq.plots.style import add_picture_options, check_output, read_model

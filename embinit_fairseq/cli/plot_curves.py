@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import counted
-from embinit_fairseq.plots.curves import UNITS, best_mean, draw
-from embinit_fairseq.runs.compare import AXES, Table, check_finished, compare, mean
-from embinit_fairseq.runs.folders import find_runs, is_finished
+from embinit_fairseq.plots.curves import UNITS, draw
+from embinit_fairseq.runs.compare import AXES, curves_record, read_tables
 
 HELP = "validation curves of runs, mean and band over seeds"
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """RUN ..., --metric, --by, --unit, --unfinished, --json."""
+    """RUN ..., --metric, --by, --x, --unit, --unfinished, --json: also those of `embinit compare`."""
     add = parser.add_argument
     add(
         "runs",
@@ -50,11 +49,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, draw, print."""
-    from embinit_fairseq.cli.vector_options import print_json
+    from embinit_fairseq.cli.printing import print_json
     from embinit_fairseq.plots.style import check_output
 
     check_output(args.output)
-    tables, unfinished = read_tables(args)
+    tables, unfinished = read_tables(args.runs, args.by, args.metric, args.unfinished)
     draw(tables, Path(args.output), args.unit, args.x)
     records = [curves_record(table, args.x) for table in tables]
     if args.json:
@@ -62,36 +61,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join([*(_line(record, row) for record in records for row in record["rows"]), "", args.output]))
     return 0
-
-
-def read_tables(args: argparse.Namespace) -> tuple[list[Table], list[str]]:
-    """What the arguments of `add_run_options` name, and the names of unfinished runs that were left out."""
-    runs = list({run.path.resolve(): run for argument in args.runs for run in find_runs(argument)}.values())
-    ended = [run for run in runs if is_finished(run) or (args.unfinished and run.validations)]
-    left_out = [run for run in runs if run not in ended]
-    check_finished(ended, left_out)
-    return compare(ended, args.by, args.metric), [run.name for run in left_out]
-
-
-def curves_record(table: Table, x: str | None = None) -> dict[str, Any]:
-    """Means and best places of a table, as data: of the validations, and of the training where it has been logged."""
-    axis, rows = table.axis(x), []
-    curves, training = table.curves(axis=axis), table.curves(table.training_metric, axis)
-    for row in table.rows:
-        means = {place: mean(values) for place, values in curves.get(row.name, {}).items()}
-        trained = {place: mean(values) for place, values in training.get(row.name, {}).items()}
-        best = best_mean(means, table.higher)
-        rows.append(
-            {
-                "name": row.name,
-                "runs": len(row.runs),
-                "best": best,
-                "value": None if best is None else means[best],
-                "means": means,
-                "training": trained,
-            }
-        )
-    return {"title": table.title, "metric": table.metric, "place": axis.title, "rows": rows}
 
 
 def _line(table: dict[str, Any], row: dict[str, Any]) -> str:

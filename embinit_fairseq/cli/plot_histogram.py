@@ -13,7 +13,8 @@ import numpy as np
 from embinit_fairseq.analysis.histograms import ValueHistogram, embedding_tables, value_histograms
 from embinit_fairseq.analysis.transforms import FORMULAS, position_table
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.cli.vector_options import print_json, read_vectors
+from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.vector_options import read_vectors
 from embinit_fairseq.errors import CheckpointError, OptionError
 from embinit_fairseq.init.alignment import align, plan
 from embinit_fairseq.init.report import describe

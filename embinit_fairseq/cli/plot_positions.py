@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embinit_fairseq.analysis.position_patterns import PATTERNS, HeadPattern, attention, head_patterns
-from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.cli.printing import print_json
 from embinit_fairseq.plots.maps import draw_positions
 from embinit_fairseq.plots.style import add_picture_options, check_output, read_model
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.runs.metrics import is_score
 
 if TYPE_CHECKING:
     from embinit_fairseq.runs.launch import Outcome
@@ -57,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train; the exit status is that of the training."""
-    from embinit_fairseq.cli.vector_options import print_json
+    from embinit_fairseq.cli.printing import print_json
     from embinit_fairseq.runs.launch import TrainingRequest, run
 
     request = TrainingRequest(Path(args.folder), args.training, _labels(args.label), args.metric, args.higher)
@@ -173,11 +174,7 @@ def _is_wanted(reader: LogReader) -> bool:
     return reader.level not in ("", "INFO", "DEBUG") or reader.logger.startswith("embinit_fairseq")
 
 
-def _is_score(key: str) -> bool:
-    return key.endswith(("loss", "ppl", "accuracy", "bleu", "f1", "mcc", "pearson", "spearman")) and "_best_" not in key
-
-
 def _validation(reader: LogReader) -> str:
     updates, values = list(reader.log.validations.items())[-1]
-    shown = {key: value for key, value in values.items() if key.startswith("valid_") and _is_score(key)}
+    shown = {key: value for key, value in values.items() if is_score(key)}
     return f"epoch {values['epoch']}, update {updates:,}: " + ", ".join(f"{k} {v:g}" for k, v in shown.items())

@@ -1,7 +1,7 @@
-"""Score translations: BLEU, chrF and TER by sacrebleu, with signatures. DIR is a run with what fairseq-generate printed
-(DIR/test.generate.log, or DIR/generate-test.txt of --results-path); scores and texts are kept there, in result.json and
-beside it, for `embinit compare`. HYP is such an output, or plain text with a translation a line; nothing is written
-then."""
+"""Score translations with sacrebleu (--metrics), and say its signatures. DIR is a run with what fairseq-generate has
+printed (DIR/test.generate.log, or DIR/generate-test.txt of --results-path); scores and texts are kept there, in
+result.json and beside it, for `embinit compare`. HYP is such an output, or plain text with a translation a line;
+nothing is written then."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score, keep, print."""
-    from embinit_fairseq.cli.vector_options import print_json
+    from embinit_fairseq.cli.printing import print_json
     from embinit_fairseq.runs.score import ScoreRequest, score
 
     if args.tokenized == "" and args.metrics != ["bleu", "chrf"]:
@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
     width = max(len(score.title) for score in SCORES.values())
     for name, score_kind in SCORES.items():
         if name in scored.scores:
-            found = scored.scores[name]
-            interval = f" ± {found['interval_95']:.2f}" if found.get("interval_95") is not None else ""
-            print(f"{score_kind.title:<{width}}  {found['score']:6.2f}{interval}  {found['signature']}")
+            result = scored.scores[name]
+            interval = f" ± {result['interval_95']:.2f}" if result.get("interval_95") is not None else ""
+            print(f"{score_kind.title:<{width}}  {result['score']:6.2f}{interval}  {result['signature']}")
     print(", ".join(f"{key} {scored.scores[key]}" for key in ("sentences", "beam", "lenpen") if key in scored.scores))
     return 0

@@ -9,7 +9,8 @@ from typing import Any
 
 from embinit_fairseq.analysis.statistics import table_statistics
 from embinit_fairseq.analysis.transforms import FORMULAS
-from embinit_fairseq.cli.vector_options import add_vector_options, print_json, read_for, read_vectors, source_of
+from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.vector_options import add_vector_options, read_for, read_vectors, source_of
 from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.init.alignment import RULES, Reading
 from embinit_fairseq.vectors.table import VectorTable

@@ -1,19 +1,17 @@
-"""Options and steps that `stats` and `analogy` share: vectors in, JSON or a table out."""
+"""--vectors and its companions, and how they are read: what `stats`, `analogy`, `neighbors`, `save-vectors` and the
+histogram share."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import math
-import sys
 from collections.abc import Collection, Iterator
-from typing import Any
 
 from embinit_fairseq.analysis.statistics import is_dictionary
+from embinit_fairseq.cli.printing import print_json as print_json  # expand-vocab and trim-vocab take it from here
 from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError
 from embinit_fairseq.init.alignment import Reading, read_sources
-from embinit_fairseq.vectors.open import FORMATS, SourceSpec, open_sources, open_vectors, parse_source
+from embinit_fairseq.vectors.open import FORMATS, SOURCES_HELP, SourceSpec, open_sources, open_vectors, parse_source
 from embinit_fairseq.vectors.table import VectorReader, VectorTable, Wanted
 from embinit_fairseq.vocab.dictionary import Vocabulary
 
@@ -31,11 +29,10 @@ def add_vector_options(parser: argparse.ArgumentParser, more: str = "") -> None:
         "--vectors",
         required=True,
         metavar="PATH",
-        help="GloVe, word2vec or fastText (text or .bin; text may be gz, bz2, xz, zip), a Hugging Face directory, "
-        "a fairseq checkpoint beside its dict.txt, or npz" + more,
+        help=SOURCES_HELP + more,
     )
     parser.add_argument("--format", choices=list(FORMATS), help="default: recognised from the content")
-    parser.add_argument("--side", choices=("encoder", "decoder"), help="which table of a fairseq checkpoint")
+    parser.add_argument("--side", choices=("encoder", "decoder"), help="which embedding matrix of a fairseq checkpoint")
     parser.add_argument("--strict", action="store_true", help="refuse files with broken lines instead of counting them")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
@@ -89,17 +86,3 @@ def _translated(error: EmbinitError) -> str:
     for theirs, ours in _OUR_FLAGS.items():
         message = message.replace(theirs, ours)
     return message
-
-
-def print_json(record: dict[str, Any]) -> None:
-    """One line of standard JSON: numbers that are not finite become null, and so that every output can hold it."""
-    unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(_finite(record), ensure_ascii=not unicode, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embinit_fairseq.convert_tupe.keys import Layout
-from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.errors import CheckpointError, OptionError, check_heads
 
 #: Options of `--arch tupe_base` and their defaults, in the order in which flags are printed.
 TUPE_BASE: dict[str, Any] = {
@@ -120,12 +120,11 @@ def _num_heads(path: str, settings: Settings, layout: Layout, num_heads: int | N
     if not known:
         raise OptionError(f"{path}: nothing in it says how many attention heads there are; give --heads (base: 12)")
     if len(set(known.values())) > 1:
-        said = ", ".join(f"{source}: {number}" for source, number in known.items())
-        raise OptionError(f"{path}: the numbers of attention heads differ ({said}); correct or leave out --heads")
-    found = next(iter(known.values()))
-    if found < 1 or layout.embed_dim % found:
-        raise OptionError(f"{path}: {found} attention heads do not divide the width {layout.embed_dim}; check --heads")
-    return found
+        listed = ", ".join(f"{source}: {number}" for source, number in known.items())
+        raise OptionError(f"{path}: the numbers of attention heads differ ({listed}); correct or leave out --heads")
+    num_heads = next(iter(known.values()))
+    check_heads(num_heads, layout.embed_dim, f"{path}: --heads", "the model's embed_dim")
+    return num_heads
 
 
 def _task_options(path: str, settings: Settings, layout: Layout, data: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -97,6 +97,7 @@ def _known_arch(path: str, state: dict[str, Any]) -> str:
 
     import embinit_fairseq.models.electra
     from embinit_fairseq.models.tupe import TupeModel
+    from embinit_fairseq.modules.position_encoding import ENCODERS
 
     cfg, args = state.get("cfg"), state.get("args")
     options = cfg.get("model") if isinstance(cfg, dict) else args
@@ -106,8 +107,8 @@ def _known_arch(path: str, state: dict[str, Any]) -> str:
     model = fairseq.models.ARCH_MODEL_REGISTRY.get(arch)
     if model not in (TupeModel, embinit_fairseq.models.electra.ElectraModel):
         raise CheckpointError(
-            f"{path} holds a model of --arch {arch}: export-hf knows tupe_*, bert_a_*, bert_r_*, bert_ad_* and "
-            "electra_* of this plugin; for others look for a conversion in transformers itself"
+            f"{path} holds a model of --arch {arch}: export-hf knows {ENCODERS} and electra_* "
+            "of this plugin; for others look for a conversion in transformers itself"
         )
     return arch
 

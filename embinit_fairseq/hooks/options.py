@@ -17,6 +17,8 @@ from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.init.alignment import RULES
 from embinit_fairseq.init.draws import OOV_CHOICES
+from embinit_fairseq.init.strategies import STRATEGIES
+from embinit_fairseq.vectors.open import SOURCES_HELP
 from embinit_fairseq.vectors.table import MARKERS
 
 SECTION = "embed_init_options"
@@ -41,10 +43,9 @@ class EmbedInitOptions(FairseqDataclass):
     """Everything that `--embed-init STRATEGY` can be told."""
 
     embed_init_path: Optional[list[str]] = _option(
-        "where the vectors come from, per slot (encoder, decoder): GloVe, word2vec, fastText text (also gz, bz2, xz, "
-        "zip) or .bin, a Hugging Face model directory, a fairseq checkpoint with dict.txt beside it, "
-        "or npz; several for one table: concat:A,B (side by side) or avg:A,B (their mean), concat-l2: or avg-l2: of "
-        "vectors of length 1. Slots without a path get xavier. Needed at step 0 only",
+        f"where the vectors come from, per slot (encoder, decoder): {SOURCES_HELP}; several for one embedding matrix: "
+        "concat:A,B (side by side) or avg:A,B (their mean), concat-l2: or avg-l2: of vectors of length 1. Slots "
+        "without a path get xavier. Needed at step 0 only",
         type=slot_path,
         nargs="+",
         metavar="SLOT=PATH",
@@ -76,7 +77,8 @@ class EmbedInitOptions(FairseqDataclass):
     # a number as text; inside older checkpoints a float
     embed_init_std: Optional[str] = _option(
         "standard deviation to aim at: a number, a multiple of that of the Xavier matrix (0.25x), or the word xavier "
-        "(default: xavier; shuffled: that of the vectors). For xavier, pretrained_xavier and shuffled",
+        "(default: xavier; shuffled: that of the vectors). For "
+        + ", ".join(name for name, strategy in STRATEGIES.items() if strategy.scaled),
         metavar="S",
     )
     embed_init_shuffle: str = _option(
@@ -85,8 +87,8 @@ class EmbedInitOptions(FairseqDataclass):
         choices=("rows", "elements"),
     )
     embed_init_freeze: Optional[list[str]] = _option(
-        "tables that are not trained: all of a slot, only the rows that were found (SLOT:known), or until an update "
-        "(SLOT:1000); both: SLOT:known:1000",
+        "embedding matrices that are not trained: all of a slot, only the matched rows (SLOT:known), or until an "
+        "update (SLOT:1000); both: SLOT:known:1000",
         nargs="+",
         metavar="SLOT[:known][:UPDATES]",
     )

@@ -17,7 +17,7 @@ from embinit_fairseq.errors import CoverageError, OptionError, SlotError, counte
 from embinit_fairseq.hooks.options import EmbedInitOptions
 from embinit_fairseq.init.alignment import RULES, Part, Reading, read_sources
 from embinit_fairseq.init.report import describe
-from embinit_fairseq.vectors.open import FORMATS, SourceSpec, open_sources, parse_source
+from embinit_fairseq.vectors.open import SourceSpec, check_format, open_sources, parse_source
 from embinit_fairseq.vocab.dictionary import Vocabulary, vocabulary_of
 
 
@@ -205,8 +205,7 @@ def parse_formats(texts: Iterable[str] | None, slots: dict[str, Slot], paths: di
     formats: dict[str, str] = {}
     for text in texts or ():
         name, separator, value = text.rpartition("=")
-        if value not in FORMATS:
-            raise OptionError(f"--embed-init-format {text}: no such format; there are: {', '.join(FORMATS)}")
+        check_format(value, text)
         chosen = [slot_named(name, slots, f"--embed-init-format {text}").name] if separator else list(paths)
         for slot in chosen:
             if slot not in paths or formats.get(slot, value) != value:

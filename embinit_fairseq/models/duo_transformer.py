@@ -52,8 +52,10 @@ class DuoTransformerConfig(TranslationConfig):
     duo_share_weights: ChoiceEnum([*SHARING, *_OLD_SHARING]) = field(
         default=DEFAULT_SHARING,
         metadata={
-            "help": "4 projections in each attention instead of 6. stream: one for keys and values of a stream; "
-            "pair: one for the keys of both streams, one for their values. (on: the older name of stream)"
+            "help": "projections for queries, keys and values. "
+            + "; ".join(f"{name}: {sharing.help}" for name, sharing in SHARING.items())
+            + ". "
+            + ", ".join(f"({old}: the older name of {new})" for old, new in _OLD_SHARING.items())
         },
     )
     duo_norm: ChoiceEnum(["off", *SIDES, "all"]) = field(

@@ -17,9 +17,9 @@ from fairseq.models.transformer import Embedding, TransformerConfig, Transformer
 from torch import Tensor, nn
 
 from embinit_fairseq.architectures.hub import load_trained
-from embinit_fairseq.architectures.options import check_heads, check_ranges, check_restored
+from embinit_fairseq.architectures.options import check_ranges, check_restored
 from embinit_fairseq.architectures.state_dicts import find_head, fit_heads
-from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.errors import DataError, OptionError, check_heads
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ def _num_heads(cfg: Any) -> int:
 def _encoder_config(cfg: EmbinitClassifierConfig) -> TransformerConfig:
     """The stock encoder's configuration."""
     dim, heads = cfg.encoder_embed_dim, _num_heads(cfg)
-    check_heads("--encoder-attention-heads", heads, "--encoder-embed-dim", dim)
+    check_heads(heads, dim, "--encoder-attention-heads", "--encoder-embed-dim")
     stock = TransformerConfig()
     stock.encoder.embed_dim, stock.encoder.ffn_embed_dim = dim, cfg.encoder_ffn_embed_dim
     stock.encoder.layers, stock.encoder.attention_heads = cfg.encoder_layers, heads

@@ -163,7 +163,7 @@ class TupeModel(FairseqEncoderModel):
         return {"self"}
 
     def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""
+        """Of cfg, what must not differ from a checkpoint's (see `check_restored`)."""
         return function_options(cfg)
 
     def check_training(self, checkpoint: Optional[str], saved: Any) -> None:
@@ -222,13 +222,12 @@ SIZES: dict[str, dict[str, int]] = {
         "max_positions": 128,
     },
 }
-_FAMILIES = {"tupe": "untied", "bert_a": "added", "bert_r": "relative", "bert_ad": "four_terms"}
 
 register_presets(
     "tupe",
     {
-        f"{family}_{size}": {"position_encoding": position_encoding, **preset}
-        for family, position_encoding in _FAMILIES.items()
+        f"{known.family}_{size}": {"position_encoding": kind, **preset}
+        for kind, known in POSITION_ENCODINGS.items()
         for size, preset in SIZES.items()
     },
 )

@@ -1,10 +1,5 @@
-"""From the decoder's streams to logits. Li et al. 2020, section 3.3 and the last row of Table 5.
-
-    fusion         f = [y^S, y^P] W_F,  logits = f O^T,  O = [E_S, E_P] W_O: W_O is learned, the tables are the inputs'
-    no fusion      logits = y^S (M_S E_S)^T + y^P (M_P E_P)^T: each stream against the table that it started from
-
-E_s (V, D_s): a stream's table; M_s: the map from D_s to the width d, the identity where they are equal. Without tied
-tables the logits are one linear map of f, or of [y^S, y^P].
+"""Duo (Li et al. 2020), torch only: linear maps per stream, attention between two streams (section 3.2.1), encoder and
+decoder layers (sections 3.2 to 3.4), fusion and logits (section 3.3). Each part says its equations.
 """
 
 from __future__ import annotations
@@ -23,7 +18,7 @@ from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig, Resi
 # ----------------------------------------------------------------------------------------------------------------------
 # Several streams of the same words, computed together: x (n, B, T, C), stream s by weight s in one batched product.
 #
-# n: streams (Duo: S is stream 0, P is stream 1), B: batch, T: length, C: width.
+# n: streams (Duo: S is stream 0, P is stream 1), B: batch, T: length, C: embed_dim.
 
 
 class StreamLinear(nn.Module):
@@ -55,7 +50,8 @@ def values_for_queries(x: Tensor) -> Tensor:
 
 
 def back_to_values(x: Tensor) -> Tensor:
-    """What the queries of stream s found goes to stream s + 1, whose values it is made of: undoes the above."""
+    """x (n, ...): what the queries of stream s collected goes to stream s + 1, whose values it is made of: undoes the
+    above."""
     return x if x.shape[0] == 1 else x.roll(1, 0)
 
 
@@ -67,43 +63,63 @@ def back_to_values(x: Tensor) -> Tensor:
 #     C^S = MultiHead(y^P, K = h^P, V = h^S),  C^P = MultiHead(y^S, K = h^S, V = h^P)       h: the encoder's two streams
 #
 # Results stand in the order of the queries: entry S is A^P, entry P is A^S (`back_to_values` exchanges them). Each
-# stream has a projection for Q; those for K and V are six matrices with Q's, or four, as `share_weights` says:
+# stream has a projection for Q; those for K and V are six matrices with Q's, or fewer, as SHARING says:
 #
 #     off      each stream has its own W_K and its own W_V
 #     stream   each stream has one matrix for both:      K^S = V^S = S W^S,    K^P = V^P = P W^P
 #     pair     the streams have the same two matrices:   K^S = S W_K, K^P = P W_K,  V^S = S W_V, V^P = P W_V
 #
 # The output projection belongs to both streams. With one stream (`off`) this is ordinary attention.
-# n: streams, B: batch, T: tgt_len, S: src_len, C: width.
-
-#: choices of --duo-share-weights
-SHARING = ("off", "stream", "pair")
+# n: streams, B: batch, T: tgt_len, S: src_len, C: embed_dim.
 
 
-def check_sharing(share_weights: str) -> None:
-    """Raises ValueError for a name that the attentions below do not know: they would take it for `off`."""
-    if share_weights not in ("off", "stream", "pair"):
-        raise ValueError(f"share_weights={share_weights!r}: the attentions of Duo have no such case")
+@dataclass(frozen=True)
+class Sharing:
+    """One `--duo-share-weights NAME`. help: for people. matrices: 2, one for keys and one for values, or 1 for both.
+
+    common: has the other stream the same matrices?
+    """
+
+    help: str
+    matrices: int
+    common: bool = False
+
+    def projection(self, num_streams: int, in_features: int, out_features: int) -> nn.Module:
+        """x (n, ..., in) -> keys and values of all streams, (n, ..., matrices * out)."""
+        size = in_features, self.matrices * out_features
+        return nn.Linear(*size) if self.common else StreamLinear(num_streams, *size)
+
+    def keys_and_values(self, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, ..., matrices * C) -> keys and values, (n, ..., C) each."""
+        parts = kv.chunk(self.matrices, dim=-1)
+        return parts[0], parts[-1]
+
+
+#: name -> way of sharing; to add one is to add a line here
+SHARING = {
+    "off": Sharing("6 projections in each attention", matrices=2),
+    "stream": Sharing("4: one for keys and values of a stream", matrices=1),
+    "pair": Sharing("4: one for the keys of both streams, one for their values", matrices=2, common=True),
+}
 
 
 class DuoSelfAttention(nn.Module):
     """Projections come from one batched product over the streams: rows q, k, v (off) or q, kv (stream).
 
-    pair: q from such a product, k and v of both streams from one plain product.
+    Where streams have matrices in common, q comes from such a product, k and v of both from one plain product.
     """
 
     def __init__(
         self, num_streams: int, embed_dim: int, num_heads: int, dropout: float = 0.0, share_weights: str = "stream"
     ) -> None:
         super().__init__()
-        self.num_heads, self.dropout, self.share_weights = num_heads, dropout, share_weights
+        self.num_heads, self.dropout, self.sharing = num_heads, dropout, SHARING[share_weights]
         self.scale = (embed_dim // num_heads) ** -0.5
-        check_sharing(share_weights)
-        if share_weights == "pair":
+        if self.sharing.common:
             self.q_proj = StreamLinear(num_streams, embed_dim, embed_dim)
-            self.kv_proj = nn.Linear(embed_dim, 2 * embed_dim)
+            self.kv_proj = self.sharing.projection(num_streams, embed_dim, embed_dim)
         else:
-            self.in_proj = StreamLinear(num_streams, embed_dim, (2 if share_weights == "stream" else 3) * embed_dim)
+            self.in_proj = StreamLinear(num_streams, embed_dim, (1 + self.sharing.matrices) * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     def forward(self, x: Tensor, attn_bias: AttentionBias) -> Tensor:
@@ -118,19 +134,18 @@ class DuoSelfAttention(nn.Module):
         return self.out_proj(join_heads(y, x.shape))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if self.share_weights == "pair":
-            q, (k, v) = self.q_proj(x), self.kv_proj(x).chunk(2, dim=-1)
-        elif self.share_weights == "stream":
-            q, k = self.in_proj(x).chunk(2, dim=-1)
-            v = k
+        if self.sharing.common:
+            q, kv = self.q_proj(x), self.kv_proj(x)
         else:
-            q, k, v = self.in_proj(x).chunk(3, dim=-1)
+            qkv = self.in_proj(x)
+            q, kv = qkv[..., : x.shape[-1]], qkv[..., x.shape[-1] :]
+        k, v = self.sharing.keys_and_values(kv)
         v = values_for_queries(v)
         return split_heads(q, self.num_heads), split_heads(k, self.num_heads), split_heads(v, self.num_heads)
 
 
 class DuoCrossAttention(nn.Module):
-    """Queries from the decoder's streams; keys and values from the encoder's, of width kdim."""
+    """Queries from the decoder's streams; keys and values from the encoder's, of dimension kdim."""
 
     def __init__(
         self,
@@ -142,21 +157,15 @@ class DuoCrossAttention(nn.Module):
         share_weights: str = "stream",
     ) -> None:
         super().__init__()
-        self.num_heads, self.dropout, self.share_weights = num_heads, dropout, share_weights
+        self.num_heads, self.dropout, self.sharing = num_heads, dropout, SHARING[share_weights]
         self.scale = (embed_dim // num_heads) ** -0.5
-        check_sharing(share_weights)
         self.q_proj = StreamLinear(num_streams, embed_dim, embed_dim)
-        self.kv_proj: nn.Module
-        if share_weights == "pair":
-            self.kv_proj = nn.Linear(kdim, 2 * embed_dim)
-        else:
-            self.kv_proj = StreamLinear(num_streams, kdim, (1 if share_weights == "stream" else 2) * embed_dim)
+        self.kv_proj = self.sharing.projection(num_streams, kdim, embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     def memory(self, encoder_out: Tensor) -> Memory:
         """encoder_out (n, B, S, kdim) -> keys, and the values that go with them, (n B, num_heads, S, d) each."""
-        kv = self.kv_proj(encoder_out)
-        k, v = (kv, kv) if self.share_weights == "stream" else kv.chunk(2, dim=-1)
+        k, v = self.sharing.keys_and_values(self.kv_proj(encoder_out))
         return split_heads(k, self.num_heads), split_heads(values_for_queries(v), self.num_heads)
 
     def forward(
@@ -190,7 +199,7 @@ def join_heads(y: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def beams_together(q: Tensor, beam: int) -> Tensor:
-    """(N, num_heads, T, d) -> (N / beam, num_heads, beam T, d): what is asked of the same keys."""
+    """(N, num_heads, T, d) -> (N / beam, num_heads, beam T, d): queries that meet the same keys are joined."""
     return q if beam == 1 else q.unflatten(0, (-1, beam)).transpose(1, 2).flatten(2, 3)
 
 
@@ -205,8 +214,8 @@ def beams_apart(y: Tensor, beam: int) -> Tensor:
 #     duo_norm off    x^P <- LN(x^P + A^S),  x^S <- LN(x^S + A^P)      the residual of the stream that asked
 #     duo_norm on     x^S <- LN(x^S + A^S),  x^P <- LN(x^P + A^P)     equation (6): of the stream whose values these are
 #
-# A^S is what queries and keys of P found in the values of S. The same holds for cross-attention. pre-
-# LN normalises what enters a block instead. B: batch, T: tgt_len, C: width.
+# A^S is what queries and keys of P make of the values of S. The same holds for cross-attention. Pre-LN normalises what
+# enters a block instead. B: batch, T: tgt_len, C: embed_dim.
 
 
 @dataclass(frozen=True)
@@ -249,7 +258,7 @@ class DuoEncoderLayer(ResidualLayer):
 
 
 class DuoDecoderLayer(DecoderBlocks):
-    """x (n, B, T, C), encoder_out (n, B, S, kdim), weights (n, B, num_heads, T, S). kdim: width of the encoder."""
+    """x (n, B, T, C), encoder_out (n, B, S, kdim), weights (n, B, num_heads, T, S). kdim: the encoder's C."""
 
     def __init__(self, cfg: LayerConfig, streams: StreamConfig, kdim: int) -> None:
         super().__init__()
@@ -265,11 +274,17 @@ class DuoDecoderLayer(DecoderBlocks):
         return self.after(x, back_to_values(y) if self.duo_norm else y, norm)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ---- From the decoder's streams to logits. Li et al. 2020, section 3.3 and the last row of Table 5 ------------------
+#
+#     fusion       f = [y^S, y^P] W_F,  logits = f O^T,  O = [E_S, E_P] W_O: W_O is learned, E_S and E_P are the inputs'
+#     no fusion    logits = y^S (M_S E_S)^T + y^P (M_P E_P)^T: each stream against the matrix that it started from
+#
+# E_s (V, D_s): a stream's embedding matrix; M_s: the map from D_s to d = embed_dim, the identity where they are equal.
+# If output and input embeddings are not tied, the logits are one linear map of f, or of [y^S, y^P].
 
 
 class Fusion(nn.Module):
-    """[y^S, y^P] W_F: n streams of width d become one."""
+    """[y^S, y^P] W_F: n streams of dimension d become one."""
 
     def __init__(self, num_streams: int, embed_dim: int) -> None:
         super().__init__()
@@ -282,7 +297,7 @@ class Fusion(nn.Module):
 
 
 class FusedTables(nn.Module):
-    """O = [E_S, E_P] W_O for tables of dimensions `dims`.
+    """O = [E_S, E_P] W_O for embedding matrices of dimensions `dims`.
 
     With matrices from N(0, 1/D_s) the rows of O are distributed like those of a matrix of dimension d, N(0, 1/d).
     """

@@ -13,7 +13,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.errors import check_heads
 from embinit_fairseq.modules.attention_kernels import AttentionBias, attend
 
 # ---- Batches without their padding: what looks at one token at a time need not look at padding ----------------------
@@ -58,11 +58,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, num_terms: int = 1) -> None:
         super().__init__()
-        if embed_dim % num_heads:
-            raise OptionError(
-                f"{num_heads} attention heads do not divide the width {embed_dim}; numbers that do: "
-                f"{', '.join(str(n) for n in range(1, 33) if embed_dim % n == 0)}"
-            )
+        check_heads(num_heads, embed_dim, "num_heads", "embed_dim")
         self.num_heads, self.dropout = num_heads, dropout
         self.scale = (num_terms * (embed_dim // num_heads)) ** -0.5
         self.qkv_proj = nn.Linear(embed_dim, 3 * embed_dim)
@@ -100,7 +96,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Widths and dropouts of one layer."""
+    """Dimensions and dropouts of one layer."""
 
     embed_dim: int
     ffn_embed_dim: int

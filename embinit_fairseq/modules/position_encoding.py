@@ -151,12 +151,14 @@ class PositionSizes:
 class KnownEncoding:
     """An entry of `POSITION_ENCODINGS`.
 
-    name: in the paper. build: makes the module. relative: are there buckets of relative positions: "never", "always",
-    or where they are asked for ("optional", --rel-pos). resets: may `<s>` be treated apart from other positions?
-    limited: has it a vector for each of --max-positions positions?
+    name: in the paper. family: what the names of its --arch begin with (`bert_a`: bert_a_base, ...). build: makes the
+    module. relative: are there buckets of relative positions: "never", "always", or where they are asked for
+    ("optional", --rel-pos). resets: may `<s>` be treated apart from other positions? limited: has it a vector for each
+    of --max-positions positions?
     """
 
     name: str
+    family: str
     help: str
     build: Callable[[PositionSizes], PositionEncoding]
     relative: str = "never"
@@ -164,7 +166,7 @@ class KnownEncoding:
     limited: bool = False
 
     def has_buckets(self, asked: bool) -> bool:
-        """asked: by --rel-pos."""
+        """Has the model buckets of relative positions? asked: by --rel-pos."""
         return self.relative == "always" or (self.relative == "optional" and asked)
 
 
@@ -172,6 +174,7 @@ class KnownEncoding:
 POSITION_ENCODINGS = {
     "untied": KnownEncoding(
         "TUPE",
+        "tupe",
         "TUPE-A, with --rel-pos TUPE-R",
         lambda sizes: untied_positions(
             sizes.embed_dim,
@@ -188,23 +191,28 @@ POSITION_ENCODINGS = {
     ),
     "added": KnownEncoding(
         "BERT-A",
+        "bert_a",
         "positions added to the embeddings",
         lambda sizes: AddedPositions(sizes.embed_dim, sizes.max_positions),
         limited=True,
     ),
     "relative": KnownEncoding(
         "BERT-R",
+        "bert_r",
         "relative positions only",
         lambda sizes: RelativePositions(sizes.num_heads, sizes.num_buckets, sizes.max_distance),
         relative="always",
     ),
     "four_terms": KnownEncoding(
         "BERT-A^d",
+        "bert_ad",
         "all four correlations",
         lambda sizes: FourTermPositions(sizes.embed_dim, sizes.max_positions),
         limited=True,
     ),
 }
+#: for messages: the architectures that are encoders with one of these
+ENCODERS = ", ".join(f"{known.family}_*" for known in POSITION_ENCODINGS.values())
 
 
 def published_name(encoding: str, relative: bool = False, tied: bool = False) -> str:

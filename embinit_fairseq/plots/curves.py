@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.plots import style
-from embinit_fairseq.runs.compare import Curve, Table, mean, metric_title
-from embinit_fairseq.runs.logs import best_place, nats
+from embinit_fairseq.runs.compare import Curve, Table, best_mean, mean, metric_title
+from embinit_fairseq.runs.logs import nats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,11 +27,6 @@ def perplexity(bits: float) -> float:
 
 #: what a loss is shown in; fairseq logs bits
 UNITS: dict[str, Callable[[float], float]] = {"bits": float, "nats": nats, "perplexity": perplexity}
-
-
-def best_mean(means: Mapping[float, float], higher: bool) -> float | None:
-    """The place of the best of all means, NaN left out."""
-    return best_place({place: value for place, value in means.items() if not math.isnan(value)}, higher)
 
 
 def draw(

@@ -16,7 +16,9 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.init.strategies import STRATEGIES
-from embinit_fairseq.runs.metrics import SCORES, Score
+from embinit_fairseq.runs.folders import find_runs, is_finished
+from embinit_fairseq.runs.logs import best_place
+from embinit_fairseq.runs.metrics import SCORES, Score, is_score
 from embinit_fairseq.runs.run import CLOCKS, Run
 
 #: the order of architectures: what others are compared with first, then the ladder of Li et al. 2020 (Table 5)
@@ -54,12 +56,12 @@ class Column:
 
     def cell(self, runs: Sequence[dict[str, Any]]) -> str:
         """Mean ± deviation, for Markdown; "-" without a value."""
-        found = self.summary(runs)
-        if found is None:
+        summary = self.summary(runs)
+        if summary is None:
             return "-"
-        single = found["sd"] is None or self.constant
-        deviation = "" if single else f" ± {found['sd']:,.{max(self.digits, 1)}f}"
-        return f"{found['mean']:,.{self.digits}f}{deviation}"
+        single = summary["sd"] is None or self.constant
+        deviation = "" if single else f" ± {summary['sd']:,.{max(self.digits, 1)}f}"
+        return f"{summary['mean']:,.{self.digits}f}{deviation}"
 
     def summary(self, runs: Sequence[dict[str, Any]]) -> dict[str, float | None] | None:
         """Mean and sample standard deviation (None for one run, or if it is not finite); None without a value."""
@@ -106,7 +108,7 @@ class Axis:
 
     @property
     def title(self) -> str:
-        """Below a picture."""
+        """Label of the axis: epoch, update, or the unit of the clock."""
         if self.clock is not None:
             return CLOCKS[self.clock]
         return "update" if self.by_updates else "epoch"
@@ -134,11 +136,11 @@ class Row:
         if not runs:
             return {}
         places = sorted(set.intersection(*(set(curve) for _, curve in runs)))
-        found: Curve = {place: [curve[place] for _, curve in runs] for place in places}
+        values: Curve = {place: [curve[place] for _, curve in runs] for place in places}
         if axis.clock is None:
-            return found
+            return values
         clocks = [run.clock(axis.clock) for run, _ in runs]
-        return {mean([clock[place] for clock in clocks]): found[place] for place in places if _on_all(place, clocks)}
+        return {mean([clock[place] for clock in clocks]): values[place] for place in places if _on_all(place, clocks)}
 
 
 def _on_all(place: int, clocks: Sequence[Mapping[int, float]]) -> bool:
@@ -181,9 +183,9 @@ class Table:
 
     def curves(self, metric: str | None = None, axis: Axis | None = None) -> dict[str, Curve]:
         """Name of a row -> its curve, of rows that have one with a number in it. metric: default: the table's."""
-        found = {row.name: row.curve(metric or self.metric, axis or self.axis()) for row in self.rows}
+        curves = {row.name: row.curve(metric or self.metric, axis or self.axis()) for row in self.rows}
         return {
-            name: curve for name, curve in found.items() if any(math.isfinite(mean(each)) for each in curve.values())
+            name: curve for name, curve in curves.items() if any(math.isfinite(mean(each)) for each in curve.values())
         }
 
     def by_metric(self, metric: str) -> Table:
@@ -239,29 +241,24 @@ def compare(runs: Sequence[Run], by: Sequence[str] = (), metric: str | None = No
         if label not in labels:
             raise OptionError(f"--by {label}: no run has this label; there are: {', '.join(labels) or 'none'}")
     if metric is not None and not any(run.curve(metric) or run.best(metric) for run in runs):
-        known = sorted({key for run in runs for each in run.validations for key in each.values if _is_score(key)})
+        known = sorted({key for run in runs for each in run.validations for key in each.values if is_score(key)})
         raise OptionError(f"--metric {metric}: no run has logged it; there are: {', '.join(known) or 'none'}")
     tables: dict[tuple, list[Run]] = defaultdict(list)
     for run in runs:
         chosen = metric or run.metric
         task = tuple(str(run.labels.get(label, "")) for label in _TASK)
         tables[(*task, chosen, run.higher_is_better(chosen))].append(run)
-    found = []
+    compared = []
     for (*names, chosen, higher), members in sorted(tables.items()):
         parts = _same_data(members)
         for data, part in parts:
             title = ", ".join([name for name in names if name] + ([data] if len(parts) > 1 else []))
-            found.append(_table(title or "runs", chosen, higher, part, by))
-    titles = [table.title for table in found]
+            compared.append(_table(title or "runs", chosen, higher, part, by))
+    titles = [table.title for table in compared]
     return [
         replace(table, title=f"{table.title}, {table.metric}") if titles.count(table.title) > 1 else table
-        for table in found
+        for table in compared
     ]
-
-
-def _is_score(key: str) -> bool:
-    noise = ("wps", "wpb", "bsz", "num_updates", "ups", "wall", "gnorm", "lr", "clip", "scale")
-    return key.startswith("valid_") and not key.endswith(noise) and not key.startswith("valid_best_")
 
 
 def _same_data(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
@@ -335,8 +332,8 @@ def rank(label: str) -> tuple[int, str]:
 
 def signature(run: Run, score: str) -> str | None:
     """sacrebleu's signature of one of SCORES; None if the run has no such score."""
-    found = (run.record.get("scores") or {}).get(score)
-    return found.get("signature") if isinstance(found, dict) else None
+    recorded = (run.record.get("scores") or {}).get(score)
+    return recorded.get("signature") if isinstance(recorded, dict) else None
 
 
 def baseline_row(table: Table, name: str | None) -> Row | None:
@@ -351,6 +348,49 @@ def check_baseline(tables: Sequence[Table], name: str | None) -> None:
     if name is not None and not any(baseline_row(table, name) for table in tables):
         names = dict.fromkeys(row.name for table in tables for row in table.rows)
         raise OptionError(f"--baseline {name}: no row has this name; there are: {', '.join(names)}")
+
+
+def read_tables(
+    places: Sequence[str], by: Sequence[str] = (), metric: str | None = None, with_unfinished: bool = False
+) -> tuple[list[Table], list[str]]:
+    """Tables of the runs at these places (see `find_runs`), and the names of unfinished runs that were left out.
+
+    by, metric: as for `compare`. Raises DataError if no run is left.
+    """
+    runs = list({run.path.resolve(): run for place in places for run in find_runs(place)}.values())
+    compared = [run for run in runs if is_finished(run) or (with_unfinished and run.validations)]
+    left_out = [run for run in runs if run not in compared]
+    check_finished(compared, left_out)
+    return compare(compared, by, metric), [run.name for run in left_out]
+
+
+def best_mean(means: Mapping[float, float], higher: bool) -> float | None:
+    """The place of the best of all means, NaN left out."""
+    return best_place({place: value for place, value in means.items() if not math.isnan(value)}, higher)
+
+
+def curves_record(table: Table, x: str | None = None) -> dict[str, Any]:
+    """Means and best places of a table, as data: of the validations, and of the training where it has been logged.
+
+    x: of AXES; None: as `Table.axis` chooses.
+    """
+    axis, rows = table.axis(x), []
+    curves, training = table.curves(axis=axis), table.curves(table.training_metric, axis)
+    for row in table.rows:
+        means = {place: mean(values) for place, values in curves.get(row.name, {}).items()}
+        trained = {place: mean(values) for place, values in training.get(row.name, {}).items()}
+        best = best_mean(means, table.higher)
+        rows.append(
+            {
+                "name": row.name,
+                "runs": len(row.runs),
+                "best": best,
+                "value": None if best is None else means[best],
+                "means": means,
+                "training": trained,
+            }
+        )
+    return {"title": table.title, "metric": table.metric, "place": axis.title, "rows": rows}
 
 
 def check_finished(runs: Sequence[Run], unfinished: Sequence[Run]) -> None:

@@ -1,4 +1,5 @@
-"""The scores of translations: one entry is all that a score needs to be computed, recorded, checked and compared."""
+"""The scores of translations: one entry is all that a score needs to be computed, recorded, checked and compared; and
+what the values that a training logs are: which of them are scores, and in which direction."""
 
 from __future__ import annotations
 
@@ -78,3 +79,25 @@ SCORES: dict[str, Score] = {
 }
 #: those that are counted on text
 TEXT_SCORES = tuple(name for name, score in SCORES.items() if not score.of_tokens)
+
+# ---- Values that a training logs, by their names in the log ---------------------------------------------------------
+
+#: what fairseq logs beside scores: sizes, speed, the optimizer
+_NOT_SCORES = frozenset("wps wpb bsz ups num_updates wall train_wall gnorm clip lr loss_scale gb_free".split())
+#: in the name of what is better low
+_LOWER_IS_BETTER = ("loss", "ppl", "perplexity")
+#: metrics with a panel of their own in `curves.png` of `embinit compare`, beside that of --metric, where runs log them
+PANELS = ("valid_bleu",)
+
+
+def is_score(key: str) -> bool:
+    """Is a logged value, such as valid_accuracy, a score of a validation? Whatever has another name than fairseq's own
+    figures is; the best value so far (valid_best_accuracy) is not."""
+    name = key.removeprefix("valid_")
+    return name != key and name not in _NOT_SCORES and not name.startswith("best_")
+
+
+def higher_is_better(metric: str) -> bool:
+    """By the name of a logged value: losses, perplexities and TER are better low, all others high."""
+    score = SCORES.get(metric.removeprefix("valid_"))
+    return score.higher if score else not any(word in metric for word in _LOWER_IS_BETTER)

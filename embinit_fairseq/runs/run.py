@@ -11,7 +11,7 @@ from typing import Any
 
 from embinit_fairseq.runs.command import DATA, FREE_OPTIONS, LIMITS, Command, joint_hash, parse_command
 from embinit_fairseq.runs.logs import RunLog, best_place, nats
-from embinit_fairseq.runs.metrics import SCORES
+from embinit_fairseq.runs.metrics import higher_is_better
 
 #: where translations of the test set are, and the reference they were scored with
 _TEXTS = (
@@ -19,7 +19,6 @@ _TEXTS = (
     ("test/hypothesis.text", "test/reference.text"),
     ("test.hypothesis.txt", "test.reference.txt"),
 )
-_LOWER_IS_BETTER = ("loss", "ppl", "perplexity")
 #: in every command, but no setting of the experiment
 _PLACES = frozenset([DATA, *"--seed --seeds --save-dir --user-dir --output --data".split()])
 #: of the validations and of the training, in this order; see `Validation`
@@ -75,11 +74,10 @@ class Run:
         return len(self.validations) > len({each.epoch for each in self.validations})
 
     def higher_is_better(self, metric: str) -> bool:
-        """As the run was told for its own metric; by name for others: losses, perplexities and TER are better low."""
+        """As the run was told for its own metric; by name for others."""
         if metric == self.metric and "higher_is_better" in self.record:
             return bool(self.record["higher_is_better"])
-        score = SCORES.get(metric.removeprefix("valid_"))
-        return score.higher if score else not any(word in metric for word in _LOWER_IS_BETTER)
+        return higher_is_better(metric)
 
     def curve(self, metric: str, by_updates: bool | None = None) -> dict[int, float]:
         """Epoch or update -> value, where the log has one. by_updates: which; default: the run's own.
@@ -135,7 +133,7 @@ class Run:
 
     @cached_property
     def command(self) -> Command | None:
-        """That of the record."""
+        """The training's command line, from the record; None where it was not recorded."""
         words = shlex.split(self.record.get("command") or "")
         return parse_command(words, any_program=True) if words else None
 

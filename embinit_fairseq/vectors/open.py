@@ -18,27 +18,35 @@ from embinit_fairseq.vectors.text_lines import header_of, numeric_tail
 
 @dataclass(frozen=True)
 class Format:
-    """module, reader: the class that reads it, imported when it is needed. told: what else the class is told.
+    """title: for help texts. module, reader: the class that reads it, imported when it is needed.
 
-    sided: has a file several embedding matrices, so that the reader must be told a side?
+    told: what else the class is told. sided: has a file several embedding matrices, so that the reader must be told a
+    side? The class is called as `reader(path, dim, strict, **told)`, a sided one with `side=` as well.
     """
 
+    title: str
     module: str
     reader: str
     told: Mapping[str, Any] = field(default_factory=dict)
     sided: bool = False
 
 
-#: name -> format. To add one is to write a reader, a line here, and how it is recognised in `recognise`.
+_ROOM = "embinit_fairseq.vectors."
+#: name -> format, in the order of help texts. To add one is to write a reader, a line here, and how its content is told
+#: from that of others (`_from_head`; a folder or a zip archive: `recognise`).
 FORMATS = {
-    "glove": Format("embinit_fairseq.vectors.text", "TextVectors", {"header": False}),
-    "word2vec": Format("embinit_fairseq.vectors.text", "TextVectors", {"header": True}),  # fastText's .vec, too
-    "word2vec_bin": Format("embinit_fairseq.vectors.word2vec_bin", "Word2VecBinary"),
-    "fasttext_bin": Format("embinit_fairseq.vectors.fasttext_bin", "FastTextBinary"),
-    "huggingface": Format("embinit_fairseq.vectors.huggingface", "HuggingFaceDirectory"),
-    "fairseq": Format("embinit_fairseq.vectors.fairseq_checkpoint", "FairseqCheckpoint", sided=True),
-    "npz": Format("embinit_fairseq.vectors.npz", "NpzVectors"),
+    "glove": Format("GloVe", _ROOM + "text", "TextVectors", {"header": False}),
+    "word2vec": Format("word2vec or fastText text (.vec)", _ROOM + "text", "TextVectors", {"header": True}),
+    "word2vec_bin": Format("word2vec .bin", _ROOM + "word2vec_bin", "Word2VecBinary"),
+    "fasttext_bin": Format("fastText .bin", _ROOM + "fasttext_bin", "FastTextBinary"),
+    "huggingface": Format("a Hugging Face model directory", _ROOM + "huggingface", "HuggingFaceDirectory"),
+    "fairseq": Format(
+        "a fairseq checkpoint with dict.txt beside it", _ROOM + "fairseq_checkpoint", "FairseqCheckpoint", sided=True
+    ),
+    "npz": Format("npz", _ROOM + "npz", "NpzVectors"),
 }
+#: for help texts: what a source of vectors may be
+SOURCES_HELP = ", ".join(format.title for format in FORMATS.values()) + "; text also as gz, bz2, xz or zip"
 
 _FASTTEXT_MAGIC = struct.pack("<i", 793712314)
 _PICKLE = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"  # the magic number torch.save wrote before 1.6
@@ -56,18 +64,23 @@ def open_vectors(
 
     path: a file (text also gz, bz2, xz, a zip archive with one member, or `archive.zip:member`) or a directory.
     format: one of FORMATS, None to recognise it from content. dim: the D that is expected. strict: refuse files with
-    broken lines. side: `encoder` or `decoder`, which table of a fairseq checkpoint.
+    broken lines. side: `encoder` or `decoder`, which embedding matrix of a fairseq checkpoint.
     Raises VectorFileError (missing, unreadable, unknown), DimensionError (other D), OptionError (no such format).
     """
     path = os.fspath(path)
     check_exists(split_member(path)[0])
     if format is None:
         format = recognise(path)
-    if format not in FORMATS:
-        raise OptionError(f"--embed-init-format {format}: no such format. Choose from {', '.join(FORMATS)}.")
-    chosen = FORMATS[format]
+    chosen = FORMATS[check_format(format, format)]
     reader = getattr(importlib.import_module(chosen.module), chosen.reader)
     return reader(path, dim, strict, **chosen.told, **({"side": side} if chosen.sided else {}))
+
+
+def check_format(format: str, text: str) -> str:
+    """The format, one of FORMATS; raises OptionError for any other. text: the value of the flag that names it."""
+    if format not in FORMATS:
+        raise OptionError(f"--embed-init-format {text}: no such format; there are: {', '.join(FORMATS)}")
+    return format
 
 
 def recognise(path: str) -> str:
@@ -130,7 +143,7 @@ class SourceSpec:
 
     @property
     def method(self) -> str | None:
-        """What is before the colon."""
+        """How several sources are joined, as the user writes it: "concat", "avg-l2", ...; None for one source."""
         return self.how and self.how + ("-l2" if self.unit else "")
 
     @property
@@ -172,7 +185,7 @@ def parse_source(text: str, format: str | None = None) -> SourceSpec:
 def open_sources(
     spec: SourceSpec, dim: int | None = None, strict: bool = False, side: str | None = None
 ) -> list[VectorReader]:
-    """The readers of all files. dim: the D of the table (None: any).
+    """The readers of all files. dim: the D of the embedding matrix (None: any).
 
     Raises VectorFileError; DimensionError unless the dimensions of the files give D; OptionError for a mean of several.
     """

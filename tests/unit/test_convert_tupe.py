@@ -137,7 +137,7 @@ def test_number_of_heads(files):
         (True, 4, None, "differ"),
         (False, 2, 4, "differ"),
         (False, None, None, "give --heads"),
-        (False, None, 3, "do not divide the width 8"),
+        (False, None, 3, "--heads 3 .* 8; numbers that do: 1, 2"),
     ):
         weights = authors.make_weights(SYMBOLS, rel_pos=rel_pos)
         with pytest.raises(OptionError, match=expected):

@@ -13,6 +13,7 @@ from run_folders import configuration, json_line, json_messages, piped_messages,
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.runs.folders import find_runs, is_finished
 from embinit_fairseq.runs.logs import best_place, read_log
+from embinit_fairseq.runs.metrics import higher_is_better, is_score
 from embinit_fairseq.runs.record import KINDS, check_record, so_far, summary
 
 NAN, INF = math.nan, math.inf
@@ -68,6 +69,14 @@ def test_a_higher_metric_and_others_that_are_better_low(tmp_path) -> None:
     assert (run.metric, run.higher_is_better(run.metric)) == ("valid_bleu", True)
     # the last of equal ones
     assert [run.best(f"valid_{metric}")["epoch"] for metric in ("bleu", *low)] == [3, 2, 2, 2]
+
+
+def test_what_a_logged_value_is() -> None:
+    """A new metric is shown, whatever its name; fairseq's own figures are not."""
+    scores = [f"valid_{name}" for name in ("loss", "bleu", "ter", "kappa", "upscale")]
+    others = [f"valid_{name}" for name in ("wps", "bsz", "num_updates", "best_kappa")]
+    assert list(filter(is_score, [*scores, *others, "train_kappa", "epoch"])) == scores
+    assert list(map(higher_is_better, scores)) == [False, True, False, True, True]
 
 
 def saved_state(epoch: int, iterations: int, updates: int, value: float, cfg: dict) -> dict:
