@@ -20,6 +20,7 @@ from tupe_reference import randomise
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.export.files import configuration, modelling_code, weights
 from embinit_fairseq.export.trained import Trained, open_trained
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
 os.environ.setdefault("HF_MODULES_CACHE", tempfile.mkdtemp())  # not the home folder of who runs the tests
 SIZES = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 6 --encoder-layers 2 --encoder-attention-heads 2"
@@ -37,6 +38,12 @@ VARIANTS = {
     "bert_a": ("bert_a_tiny", "--embedding-normalize", {"kind": "added"}),
     "bert_r": ("bert_r_tiny", PRE_LN, {"kind": "relative", "pre_ln": True}),
     "bert_ad": ("bert_ad_tiny", "", {"kind": "four_terms"}),
+}
+#: and encodings without a line above, as their presets have them
+VARIANTS |= {
+    known.family: (f"{known.family}_tiny", "", {"kind": kind})
+    for kind, known in POSITION_ENCODINGS.items()
+    if kind not in {reference["kind"] for _, _, reference in VARIANTS.values()}
 }
 
 

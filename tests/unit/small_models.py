@@ -13,6 +13,8 @@ from omegaconf import OmegaConf
 from tupe_reference import randomise
 
 import embinit_fairseq  # noqa: F401
+from embinit_fairseq.modules.duo import SHARING
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
 BOS, PAD, EOS = 0, 1, 2
 
@@ -89,7 +91,7 @@ DUO_SWITCHES = [
         **({}, TIED_OUTPUT, TIED)[(i + j) % 3],
         **({}, PRE_LN)[(i + j // 2) % 2],
     }
-    for i, share in enumerate(("off", "stream", "pair"))
+    for i, share in enumerate(SHARING)
     for j, norm in enumerate(("off", "encoder", "decoder", "all"))
 ]
 
@@ -144,6 +146,10 @@ _BERT_VARIANTS = {
     "BERT-A": {"position_encoding": "added", "embedding_normalize": True},
     "BERT-R, relu": {"position_encoding": "relative", "rel_pos_bins": 16, "activation_fn": "relu"},
     "BERT-A^d, sdpa": {"position_encoding": "four_terms", "attention_kernel": "sdpa"},
+}
+_ENCODINGS = {"untied", *(options.get("position_encoding") for options in _BERT_VARIANTS.values())}
+_BERT_VARIANTS |= {
+    known.name: {"position_encoding": kind} for kind, known in POSITION_ENCODINGS.items() if kind not in _ENCODINGS
 }
 _OF_DECODER = {"encoder_embed_dim": {"decoder_embed_dim": 8}}
 

@@ -91,7 +91,7 @@ def test_verify_measures_every_token(tmp_path, figures):
     assert zeros["new_words_probability"] == pytest.approx((1 - np.exp(-kls)).mean(), rel=1e-5)
     assert found["unknown_words"] == pytest.approx(1 / 26)
     assert ["SOURCE" in expand_verify.render({**found, "unknown_words": x}) for x in (0.5, 0.51)] == [False, True]
-    assert list(found["methods"]) == ["zeros", "avg", "gaussian", "normal"]
+    assert list(found["methods"]) == ["zeros", *(name for name in expand_verify.COMPARED if name != "zeros")]
     assert avg["max"] <= avg["bound"] == pytest.approx(np.log(1 + 3 / 13))
     assert (found["old_logits_changed_by"], found["pairs_too_long"]) == (0, 0)
     files = json.loads((checkpoint.output / "expansion.json").read_text())["files"]
@@ -171,7 +171,7 @@ def test_verify_of_translation(tmp_path, no_output):
     assert main(argv(checkpoint, "--method", "subword", "--verify", source, target, words=("x\tw1 w2",))) == 0
     found = json.loads((checkpoint.output / "verify.json").read_text())
     assert found["tokens"] == 2 + 3 + 2 + 3
-    assert list(found["methods"]) == ["subword", "avg", "gaussian", "zeros", "normal"]
+    assert list(found["methods"]) == ["subword", *expand_verify.COMPARED]
     assert found["methods"]["avg"]["max"] <= found["methods"]["avg"]["bound"]
     assert found["methods"]["subword"]["holds"] is True
 

@@ -106,6 +106,13 @@ ENCODINGS = {
     "TUPE-R, tied": (lambda: untied(None, 8), {"tupe_tie_cls": True}),
     "BERT-R": (lambda: randomised(encodings.RelativePositions(HEADS, 8, 6)), {"position_encoding": "relative"}),
 }
+SIZES = encodings.PositionSizes(C, HEADS, LONGEST, 8, 6)
+#: and encodings without a line above that add a bias
+ENCODINGS |= {
+    known.name: (lambda known=known: randomised(known.build(SIZES)), {"position_encoding": kind})
+    for kind, known in encodings.POSITION_ENCODINGS.items()
+    if known.name not in ("TUPE", *ENCODINGS) and known.build(SIZES).bias(3) is not None
+}
 
 
 @pytest.mark.parametrize("name", ENCODINGS)

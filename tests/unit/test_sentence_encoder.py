@@ -22,7 +22,7 @@ BOS, PAD, MASK = 0, 1, 10
 SENTENCES = [[BOS, 4, 5, 6, 7, 2], [BOS, 8, 2], [BOS]]
 #: how the reference says it
 ENCODINGS = {
-    "narrow": {"kind": "none"},  # ELECTRA's generator: embeddings of another width than the layers
+    "narrow": {"kind": "none"},  # ELECTRA's generator: embeddings of another dimension than the layers
     "bert_a": {"kind": "added"},
     "bert_r": {"kind": "relative", "relative": True},
     "bert_ad": {"kind": "four_terms"},
@@ -30,6 +30,12 @@ ENCODINGS = {
     "tupe_r": {"kind": "untied", "reset": "official", "relative": True},
     "tupe_r_paper": {"kind": "untied", "reset": "paper", "relative": True},
     "tupe_a_tie_cls": {"kind": "untied"},
+}
+#: and encodings without a line above
+ENCODINGS |= {
+    known.family: {"kind": kind, "relative": known.relative == "always"}
+    for kind, known in POSITION_ENCODINGS.items()
+    if kind not in {reference["kind"] for reference in ENCODINGS.values()}
 }
 each_encoding = pytest.mark.parametrize("name", ENCODINGS)
 each_order = pytest.mark.parametrize("pre_ln", [False, True], ids=["post-LN", "pre-LN"])

@@ -12,6 +12,7 @@ from tupe_reference import class_logits, randomise
 from embinit_fairseq.architectures.hub import TupeHub
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.modules import attention_kernels
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
 TUPE, ELECTRA = ARCHITECTURES["tupe"], ARCHITECTURES["electra"]
 TOKENS = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]])
@@ -43,7 +44,7 @@ def test_initial_values(options):
 
 
 PRESETS = {"base": (12, 768, 3072, 12, 512), "large": (24, 1024, 4096, 16, 512), "tiny": (4, 256, 1024, 4, 128)}
-POSITIONS = {"tupe": "untied", "bert_a": "added", "bert_r": "relative", "bert_ad": "four_terms"}
+POSITIONS = {known.family: kind for kind, known in POSITION_ENCODINGS.items()}
 
 
 @pytest.mark.parametrize("size", PRESETS)
