@@ -49,7 +49,7 @@ class LineGuard(io.RawIOBase):
         self._gap = 0  # bytes since the chunk with the last line break
 
     def readable(self) -> bool:
-        """It is."""
+        """Yes: the interface of io.RawIOBase asks."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:

@@ -133,10 +133,10 @@ def check_place(path: PathLike, option: str = "--output") -> None:
 
 def _unwritable(folder: Path) -> str | None:
     """Why nothing can be made in `folder`, or where it is not there in the first folder above it that is."""
-    there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
-    if not there.is_dir():
-        return f"{there} is no folder"
-    return None if os.access(there, os.W_OK | os.X_OK) else f"{there} is read-only"
+    existing = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    if not existing.is_dir():
+        return f"{existing} is no folder"
+    return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is read-only"
 
 
 @contextlib.contextmanager

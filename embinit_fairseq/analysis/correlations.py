@@ -3,7 +3,7 @@
     logit_ij = 1/sqrt(d) ((w_i + p_i) W^Q) ((w_j + p_j) W^K)^T
              = word-to-word + word-to-position + position-to-word + position-to-position (+ constants)
 
-w: word vectors, p: position vectors, d: width of a head, T: tokens, C: width. A layer norm between the sum and the
+w: word vectors, p: position vectors, d: head_dim, T: tokens, C: dimension. A layer norm between the sum and the
 attention (--embedding-normalize, --encoder-normalize-before) is split exactly: with the standard deviation s_i that the
 sum w_i + p_i has,
 

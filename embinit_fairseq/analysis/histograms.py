@@ -44,18 +44,18 @@ def embedding_tables(state: Mapping[str, Any], path: str, slots: Sequence[str] =
 
     Raises CheckpointError if there is none, OptionError for a slot that is not there.
     """
-    found: dict[str, np.ndarray] = {}
+    tables: dict[str, np.ndarray] = {}
     for name, matrix in matrices(dict(state)).items():
         match = _TABLE.search(name)
         if match:
             slot = (name.split(".")[0] if "." in name[: match.start() + 1] else "encoder") + (match.group(1) or "")
-            found[slot] = matrix.take(np.arange(matrix.shape[0]))
-    if not found:
+            tables[slot] = matrix.take(np.arange(matrix.shape[0]))
+    if not tables:
         raise CheckpointError(f"{path}: no token embeddings (embed_tokens) in it; name a checkpoint of fairseq-train")
     for slot in slots:
-        if slot not in found:
-            raise OptionError(f"--slot {slot}: {path} has no such table; there are: {', '.join(found)}")
-    return {slot: table for slot, table in found.items() if not slots or slot in slots}
+        if slot not in tables:
+            raise OptionError(f"--slot {slot}: {path} has no such table; there are: {', '.join(tables)}")
+    return {slot: table for slot, table in tables.items() if not slots or slot in slots}
 
 
 def value_histograms(

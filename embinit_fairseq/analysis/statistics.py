@@ -72,7 +72,7 @@ Moments = dict[str, float]
 
 
 def table_statistics(
-    found: VectorTable | Reading,
+    source: VectorTable | Reading,
     vocabulary: Vocabulary | None = None,
     formula: str = "fairseq",
     length: int = 1024,
@@ -86,18 +86,18 @@ def table_statistics(
     encoding. Raises CoverageError if a file has no word of the dictionary.
     """
     record: dict[str, Any]
-    if isinstance(found, VectorTable):
-        rows, dim, given, padding = len(found.words), found.origin.dim, found.matrix, 0
-        record = {**_origin(found.origin.path, found.origin), "rows": rows, "found": rows, "rows_by_rule": {}}
+    if isinstance(source, VectorTable):
+        rows, dim, given, padding = len(source.words), source.origin.dim, source.matrix, 0
+        record = {**_origin(source.origin.path, source.origin), "rows": rows, "found": rows, "rows_by_rule": {}}
         record.update(coverage_types=None, coverage_tokens=None, missing=[])
     else:
         assert vocabulary is not None  # a Reading was read for one
-        for part in found.parts:
+        for part in source.parts:
             _check_coverage(part, len(vocabulary))
-        rows, dim, given = len(vocabulary), found.source.vectors.shape[1], found.source.given
+        rows, dim, given = len(vocabulary), source.source.vectors.shape[1], source.source.given
         padding = 0 if vocabulary.pad_row is None else dim
-        record = {**_sources(found), "rows": rows, **found.coverage, "rows_by_rule": found.rows_by_rule()}
-        record["missing"] = missing_words(vocabulary, found.matched, missing)
+        record = {**_sources(source), "rows": rows, **source.coverage, "rows_by_rule": source.rows_by_rule()}
+        record["missing"] = missing_words(vocabulary, source.matched, missing)
     moments, filled = describe(given), rows * dim - given.size - padding
     return {**record, **moments, **_beside(moments, rows, dim, filled, padding, formula, length)}
 
@@ -115,7 +115,7 @@ def _origin(path: str, origin: Origin) -> dict[str, Any]:
     return {**source, "duplicates": origin.duplicates, "broken_lines": origin.broken_lines}
 
 
-def _sources(found: Reading) -> dict[str, Any]:
+def _sources(reading: Reading) -> dict[str, Any]:
     """Of several files each with its own coverage and moments, and together the sums."""
     files = [
         {
@@ -124,13 +124,18 @@ def _sources(found: Reading) -> dict[str, Any]:
             "rows_by_rule": part.alignment.counts_by_rule(),
             **part.moments,
         }
-        for path, part in zip(found.spec.paths, found.parts)
+        for path, part in zip(reading.spec.paths, reading.parts)
     ]
-    if found.spec.how is None:
-        return _origin(found.spec.paths[0], found.parts[0].origin)
+    if reading.spec.how is None:
+        return _origin(reading.spec.paths[0], reading.parts[0].origin)
     together = {key: sum(file[key] for file in files) for key in ("source_rows", "duplicates", "broken_lines")}
-    record = {"vectors": found.spec.text, "format": found.spec.method, "dim": found.source.vectors.shape[1], **together}
-    return {**record, "found_in_all": found.found_in_all, "sources": files}
+    record = {
+        "vectors": reading.spec.text,
+        "format": reading.spec.method,
+        "dim": reading.source.vectors.shape[1],
+        **together,
+    }
+    return {**record, "found_in_all": reading.found_in_all, "sources": files}
 
 
 def missing_words(vocabulary: Vocabulary, matched: np.ndarray, most: int) -> list[tuple[str, int]]:

@@ -55,16 +55,16 @@ class TrainedModel:
         """
         import torch
 
-        found = {}
+        state = {}
         for key, value in self.state.items():
             if not key.startswith(prefix):
                 continue
             if not isinstance(value, torch.Tensor):
                 raise CheckpointError(f"{self.path}: {key} is a {type(value).__name__}, not a tensor; it is damaged")
-            found[key[len(prefix) :]] = value.double()
+            state[key[len(prefix) :]] = value.double()
             if not torch.isfinite(value).all():
                 raise CheckpointError(f"{self.path}: {key} holds NaN or infinity; take an earlier checkpoint")
-        return found
+        return state
 
 
 def trained_model(checkpoint: dict[str, Any], path: str) -> TrainedModel:

@@ -66,7 +66,7 @@ def position_table(formula: str, length: int, dim: int) -> np.ndarray:
 class Surroundings:
     """What the steps need to know beside the table.
 
-    xavier_rows: the N of Xavier's range; None takes the table's own. positions: formula (see `positions.FORMULAS`).
+    xavier_rows: the N of Xavier's range; None takes the table's own. positions: formula (see `FORMULAS`).
     position_rows: L. seed: decides which position each row gets.
     """
 

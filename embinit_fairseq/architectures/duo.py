@@ -1,6 +1,6 @@
-"""Decoder of `--arch duo_transformer_*`: fairseq's interface around layers that hold several streams.
+"""Embeddings, encoder and decoder of `--arch duo_transformer_*`: fairseq's interface around layers of several streams.
 
-n: streams, B: batch, T: tgt_len, S: src_len, C: width, V: symbols.
+n: streams, B: batch, T: tgt_len, S: src_len, C: embed_dim, V: symbols.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from embinit_fairseq.modules.duo import (
 from embinit_fairseq.modules.encoder_layer import LayerConfig
 
 # ---- The streams of embeddings of one side of `--arch duo_transformer_*`, and what both sides are told --------------
-# Each stream has a table of its own (`embed_tokens`: S, `embed_tokens_p`: P). A table whose dimension is not the width
+# Each stream has a matrix of its own (`embed_tokens`: S, `embed_tokens_p`: P). One whose dimension is not the layers'
 # gets a learned linear map (Li et al. 2020, section 4.2.1: 300 to 512). Positions are added to each stream.
-# n: streams, B: batch, T: tgt_len, C: width.
+# n: streams, B: batch, T: tgt_len, C: embed_dim.
 
 #: behind `embed_tokens`, `encoder` and `decoder`: the names of the streams
 SUFFIXES = ("", "_p")
@@ -114,7 +114,7 @@ class DuoEmbedding(nn.Module):
         return [getattr(self, f"embed_tokens{suffix}") for suffix in self.suffixes]
 
     def maps(self) -> list[nn.Linear | None]:
-        """From D_s to the width; None where they are equal."""
+        """From D_s to embed_dim; None where they are equal."""
         return [getattr(self, f"embed_map{suffix}", None) for suffix in self.suffixes]
 
     def max_positions(self) -> int:
@@ -129,7 +129,7 @@ class DuoEmbedding(nn.Module):
 
 
 def _map(dim: int, width: int) -> nn.Linear:
-    """Xavier's distribution: what comes out has about the scale of a table of this width."""
+    """Xavier's distribution: what comes out has about the scale of an embedding matrix of this dimension."""
     linear = nn.Linear(dim, width)
     nn.init.xavier_uniform_(linear.weight)
     nn.init.zeros_(linear.bias)
@@ -147,7 +147,7 @@ def one_below_the_other(x: Tensor, num_streams: int) -> Tensor:
 
 
 # ---- Encoder of `--arch duo_transformer_*`: fairseq's interface around layers that hold several streams -------------
-# n: streams, B: batch, S: src_len, C: width.
+# n: streams, B: batch, S: src_len, C: embed_dim.
 
 
 class DuoEncoder(FairseqEncoder):
@@ -191,7 +191,7 @@ class DuoEncoder(FairseqEncoder):
 
 # ----------------------------------------------------------------------------------------------------------------------
 
-#: about as many steps as the sentences of a batch are decoded in: for so many the fused table is made, or not
+#: about as many steps as the sentences of a batch are decoded in: for so many the fused matrix is made, or not
 _STEPS = 16
 
 
@@ -278,7 +278,7 @@ class DuoDecoder(CachedDecoder):
         return F.linear(features, self._fused_table(tables, incremental_state))
 
     def rows_of(self, new_order: Tensor, cache: DecoderCache) -> Tensor:
-        """In each stream the same."""
+        """The rows of a beam's hypotheses, of one stream; they are the same in the others."""
         return self._rows(new_order, len(cache.sentence) // self.cfg.streams.num_streams)
 
     def make_generation_fast_(self, **kwargs: Any) -> None:

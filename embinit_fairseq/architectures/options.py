@@ -1,4 +1,5 @@
-"""Options of translation models under the names of fairseq's `transformer`, and what they make of a side."""
+"""Options of our models: presets, ranges, comparison with those of a checkpoint; then the options of translation
+models, under the names of fairseq's `transformer`, and what they make of a side."""
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 from argparse import Namespace
@@ -127,18 +128,18 @@ SIDES = ("encoder", "decoder")
 class TranslationConfig(FairseqDataclass):
     """Options of fairseq's `transformer` under the same names."""
 
-    encoder_embed_dim: int = field(default=512, metadata={"help": "width of the encoder's embeddings and layers"})
-    encoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "width inside its feed-forward networks"})
+    encoder_embed_dim: int = field(default=512, metadata={"help": "dimension of the encoder's embeddings and layers"})
+    encoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "dimension inside its feed-forward networks"})
     encoder_layers: int = field(default=6, metadata={"help": "number of encoder layers"})
     encoder_attention_heads: int = field(default=8, metadata={"help": "attention heads of the encoder"})
     encoder_normalize_before: bool = field(
         default=False, metadata={"help": "layer norm before each block of the encoder (pre-LN)"}
     )
     decoder_embed_dim: Optional[int] = field(
-        default=None, metadata={"help": "width of the decoder's embeddings and layers (default: the encoder's)"}
+        default=None, metadata={"help": "dimension of the decoder's embeddings and layers (default: the encoder's)"}
     )
     decoder_ffn_embed_dim: Optional[int] = field(
-        default=None, metadata={"help": "width inside its feed-forward networks (default: the encoder's)"}
+        default=None, metadata={"help": "dimension inside its feed-forward networks (default: the encoder's)"}
     )
     decoder_layers: int = field(default=6, metadata={"help": "number of decoder layers"})
     decoder_attention_heads: int = field(default=8, metadata={"help": "attention heads of the decoder"})
@@ -146,12 +147,15 @@ class TranslationConfig(FairseqDataclass):
         default=False, metadata={"help": "layer norm before each block of the decoder (pre-LN)"}
     )
     share_decoder_input_output_embed: bool = field(
-        default=False, metadata={"help": "one table for the decoder's input and output"}
+        default=False, metadata={"help": "one embedding matrix for the decoder's input and output"}
     )
     share_all_embeddings: bool = field(
-        default=False, metadata={"help": "one table for encoder, decoder and output (needs a joined dictionary)"}
+        default=False,
+        metadata={"help": "one embedding matrix for encoder, decoder and output (needs a joined dictionary)"},
     )
-    no_scale_embedding: bool = field(default=False, metadata={"help": "do not multiply embeddings with sqrt(width)"})
+    no_scale_embedding: bool = field(
+        default=False, metadata={"help": "do not multiply embeddings with sqrt(dimension)"}
+    )
     dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings, attention and FFN outputs"})
     attention_dropout: float = field(default=0.0, metadata={"help": "dropout of attention weights"})
     activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the feed-forward networks"})

@@ -27,24 +27,24 @@ def fit_pre_training_parts(state: State, prefixes: tuple[str, ...], words: str, 
 
     Raises OptionError if they are wanted and not there.
     """
-    there = [key for key in state if key.startswith(prefixes)]
-    if wanted and not there:
+    present = [key for key in state if key.startswith(prefixes)]
+    if wanted and not present:
         raise OptionError(
             f"the checkpoint has no {words}, which fine-tuning leaves behind: continue pre-training with the "
             "checkpoint of the pre-training"
         )
-    if there and not wanted:
-        for key in there:
+    if present and not wanted:
+        for key in present:
             del state[key]
-        logger.info("%d tensors of the pre-training are left out: %s", len(there), words)
+        logger.info("%d tensors of the pre-training are left out: %s", len(present), words)
 
 
 def find_head(heads: nn.ModuleDict, name: str) -> nn.Module:
     """The classification head of this name; raises OptionError, which lists the others, if there is none."""
     if name not in heads:
         none = "it has none (fine-tune it, or load a fine-tuned one)"
-        there = f"there are: {', '.join(heads)}" if len(heads) else none
-        raise OptionError(f"the model has no classification head {name!r}; {there}")
+        available = f"there are: {', '.join(heads)}" if len(heads) else none
+        raise OptionError(f"the model has no classification head {name!r}; {available}")
     return heads[name]
 
 
@@ -91,7 +91,7 @@ def _fit_head(model: Any, state: State, name: str, last: str) -> None:
 def check_weights(model: nn.Module, state: State, untie_cls: bool) -> None:
     """Raises OptionError, with the flag to give, where loading would fail with a page of names or shapes.
 
-    This is for weights that come alone: if a training is to begin with a checkpoint, `restoring.check_restored` has
+    This is for weights that come alone: if a training is to begin with a checkpoint, `options.check_restored` has
     compared all options before. untie_cls: a table of untied positions has one row more than there are positions.
     """
     own = {key: tuple(value.shape) for key, value in model.state_dict().items() if not key.startswith(HEADS)}

@@ -146,8 +146,8 @@ class CachedDecoder(FairseqIncrementalDecoder):
         """call(number, layer, x, need_weights). Returns x behind all, the weights of the aligned layer, all states."""
         weights, states = None, [x]
         for number, layer in enumerate(self.layers):
-            x, found = call(number, layer, x, number == aligned)
-            weights = weights if found is None else found
+            x, of_layer = call(number, layer, x, number == aligned)
+            weights = weights if of_layer is None else of_layer
             states.append(x)
         return x, weights, states
 
@@ -215,7 +215,7 @@ class TranslationModel(FairseqEncoderDecoderModel):
         super().prepare_for_inference_(cfg)
 
     def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""
+        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
         raise NotImplementedError
 
     def check_training(self, checkpoint: str | None, saved: Any) -> None:

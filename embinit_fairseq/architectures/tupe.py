@@ -91,7 +91,7 @@ def build_sentence_encoder(cfg: Any, dictionary: Any, shared: SentenceEncoder | 
         embed_tokens = nn.Embedding(len(dictionary), cfg.encoder_embed_dim, dictionary.pad())
         return SentenceEncoder(config, embed_tokens, positions, dictionary.bos())
     encoder = SentenceEncoder(config, shared.embed_tokens, positions, dictionary.bos())
-    encoder.emb_layer_norm, encoder.said = shared.emb_layer_norm, shared.said
+    encoder.emb_layer_norm, encoder.logged = shared.emb_layer_norm, shared.logged
     return encoder
 
 

@@ -1,7 +1,7 @@
 """Encoder and decoder of `--arch tupe_transformer`: fairseq's interfaces around layers that are batch first.
 
 Nothing positional is added to the embeddings; self-attention gets its positions as a bias (TUPE, Ke et al. 2021).
-B: batch, T: tgt_len, S: src_len, C: width of a side.
+B: batch, T: tgt_len, S: src_len, C: dimension of a side.
 """
 
 from __future__ import annotations

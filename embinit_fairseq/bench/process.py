@@ -111,8 +111,8 @@ def _death(request: BenchRequest, code: int | None, output: Path) -> str:
     if code == -signal.SIGKILL:
         return f"{request.name}: the process was killed, as systems do when memory runs out: take {sizes}"
     last = output.read_text(errors="replace").splitlines()[-_LAST_LINES:] if output.exists() else []
-    said = f" after: {' | '.join(last)}" if last else ""
-    return f"{request.name}: the process ended with code {code}{said}. Try {sizes}, or another --precision"
+    log = f" after: {' | '.join(last)}" if last else ""
+    return f"{request.name}: the process ended with code {code}{log}. Try {sizes}, or another --precision"
 
 
 def _child(request: BenchRequest, connection: Connection, output: str) -> None:

@@ -136,48 +136,49 @@ def _machine(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _block(name: str, found: dict[str, Any], record: dict[str, Any]) -> str:
-    batch, seconds, decode = found["batch"], found["seconds"], record["mode"] == "decode"
-    what = f"task {found['task']}" + ("" if decode else f", criterion {found['criterion']}")
+def _block(name: str, result: dict[str, Any], record: dict[str, Any]) -> str:
+    batch, seconds, decode = result["batch"], result["seconds"], record["mode"] == "decode"
+    what = f"task {result['task']}" + ("" if decode else f", criterion {result['criterion']}")
     padded = f", {batch['padding']:.0%} of every second one padding" if batch["padding"] else ""
     doing = "beam search" if decode else "forward, loss, backward, clipping, Adam"
-    steps = counted(len(found["all_seconds"]), "step")
+    steps = counted(len(result["all_seconds"]), "step")
     steps += f" in {record['turns']} turns" if record["turns"] > 1 else f" after {record['warmup']}"
     lines = [
-        _line("architecture", f"{name}: {counted(found['parameters'], 'parameter')}; {what}"),
+        _line("architecture", f"{name}: {counted(result['parameters'], 'parameter')}; {what}"),
         _line(
             "batch",
             f"{counted(batch['sentences'], 'sentence')} of {batch['length']:,} tokens{padded}: "
-            f"{found['tokens']:,} tokens; vocabulary {batch['vocabulary']:,}; {found['precision']}",
+            f"{result['tokens']:,} tokens; vocabulary {batch['vocabulary']:,}; {result['precision']}",
         ),
         _line(
             "step", f"{seconds['median']:.4g} s (quartiles {seconds['q1']:.4g}, {seconds['q3']:.4g}; {steps}): {doing}"
         ),
         _line(
-            "tokens/s", f"{found['tokens_per_second']:,.0f} ({_COUNTED_AS[record['mode']][found['task']]}; no padding)"
+            "tokens/s",
+            f"{result['tokens_per_second']:,.0f} ({_COUNTED_AS[record['mode']][result['task']]}; no padding)",
         ),
     ]
     if decode:
-        lines.append(_line("sentences/s", f"{found['sentences_per_second']:.3g}"))
-    lines += _flops(found, decode)
-    lines.append(_line("attention", _attention(found["attention"])))
-    lines.append(_line("memory", _memory(found["memory"])))
+        lines.append(_line("sentences/s", f"{result['sentences_per_second']:.3g}"))
+    lines += _flops(result, decode)
+    lines.append(_line("attention", _attention(result["attention"])))
+    lines.append(_line("memory", _memory(result["memory"])))
     return "\n".join(lines)
 
 
-def _flops(found: dict[str, Any], decode: bool) -> list[str]:
-    if found["flops"] is None:
+def _flops(result: dict[str, Any], decode: bool) -> list[str]:
+    if result["flops"] is None:
         why = "not counted for beam search" if decode else "PyTorch 2.3 counts them, this one or this kernel does not"
         return [_line("FLOPs", why)]
-    repeated = ", what --checkpoint-activations repeats included" if found["flops_repeated"] else ""
-    per_token = f"{_amount(found['flops_per_token'])} a token"
-    share = f"{found['share_of_peak']:.1%} of the {_amount(found['matrix_peak'])} of a large matrix product, measured"
-    share += " here" if found["device"] == "cuda" else " here; the share is by the seconds of the processor"
-    if found["vendor_peak"] is not None:
-        share += f"; {found['share_of_vendor_peak']:.1%} of the {_amount(found['vendor_peak'])} in the data sheet"
+    repeated = ", what --checkpoint-activations repeats included" if result["flops_repeated"] else ""
+    per_token = f"{_amount(result['flops_per_token'])} a token"
+    share = f"{result['share_of_peak']:.1%} of the {_amount(result['matrix_peak'])} of a large matrix product, measured"
+    share += " here" if result["device"] == "cuda" else " here; the share is by the seconds of the processor"
+    if result["vendor_peak"] is not None:
+        share += f"; {result['share_of_vendor_peak']:.1%} of the {_amount(result['vendor_peak'])} in the data sheet"
     return [
-        _line("FLOPs", f"{_amount(found['flops'])} a step, {per_token}: forward and backward{repeated}"),
-        _line("FLOP/s", f"{_amount(found['flops_per_second'])}: {share}"),
+        _line("FLOPs", f"{_amount(result['flops'])} a step, {per_token}: forward and backward{repeated}"),
+        _line("FLOP/s", f"{_amount(result['flops_per_second'])}: {share}"),
     ]
 
 
@@ -215,8 +216,8 @@ def _estimates(estimates: dict[str, dict[str, Any]]) -> str:
         f"{counted(first['devices'], 'device')}, each at {first['scaling']:.0%} of its speed alone; "
         "without validation, saving, loading of data"
     ]
-    for name, found in estimates.items():
-        basis = "assumed" if found["assumed"] else "measured"
-        rate = f"{found['tokens_per_second']:,.0f} tokens/s a device, {basis}"
-        lines.append(f"  {name}: {found['hours']:,.4g} hours, {found['device_hours']:,.4g} device hours ({rate})")
+    for name, estimate in estimates.items():
+        basis = "assumed" if estimate["assumed"] else "measured"
+        rate = f"{estimate['tokens_per_second']:,.0f} tokens/s a device, {basis}"
+        lines.append(f"  {name}: {estimate['hours']:,.4g} hours, {estimate['device_hours']:,.4g} device hours ({rate})")
     return "\n".join(lines)

@@ -101,16 +101,16 @@ def attention_operations(step: Step) -> list[str]:
     with torch.autograd.profiler.profile(use_kineto=False) as profile:
         step()
     names = {event.key for event in profile.key_averages()}
-    found = sorted(name for name in names if "attention" in name and name.startswith(("aten::_", "flex")))
-    if not any("math" in name for name in found):  # which has a softmax inside
-        found += [name for name in ("aten::_softmax",) if name in names]
-    return found
+    kernels = sorted(name for name in names if "attention" in name and name.startswith(("aten::_", "flex")))
+    if not any("math" in name for name in kernels):  # which has a softmax inside
+        kernels += [name for name in ("aten::_softmax",) if name in names]
+    return kernels
 
 
 def kernel_names(operations: list[str]) -> list[str]:
     """attention_operations in words: eager, sdpa (flash), ..."""
-    found = (next((name for part, name in _KERNELS.items() if part in operation), None) for operation in operations)
-    return sorted({name for name in found if name is not None})
+    kernels = (next((name for part, name in _KERNELS.items() if part in operation), None) for operation in operations)
+    return sorted({name for name in kernels if name is not None})
 
 
 def allocated_mb(device: str) -> float | None:
@@ -138,7 +138,7 @@ class Setting:
     sizes: Sizes
 
     def dtype(self) -> torch.dtype:
-        """Of the products of matrices."""
+        """Number type of matrix products under this precision."""
         if self.precision == "amp":  # PyTorch's autocast
             return torch.float16 if self.device == "cuda" else torch.bfloat16
         return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[self.precision]
@@ -150,7 +150,7 @@ def measure(request: BenchRequest, on_step: Callable[[], None]) -> Measurement:
         utils.import_user_module(argparse.Namespace(user_dir=request.user_dir))
     setting = _setting(request)
     libraries = peak_mb()
-    with temporary_folder() as folder, _choices_of_attention() as said:
+    with temporary_folder() as folder, _choices_of_attention() as logged:
         cfg = _configuration(request, setting, str(folder))
         task = tasks.setup_task(cfg.task)
         torch.manual_seed(1)
@@ -182,7 +182,7 @@ def measure(request: BenchRequest, on_step: Callable[[], None]) -> Measurement:
         "attention": {
             "kernels": kernel_names(operations),
             "operations": operations,
-            "choice": said,
+            "choice": logged,
         },
         "memory": memory,
     }
@@ -205,13 +205,13 @@ def _setting(request: BenchRequest) -> Setting:
     task = request.task or task_of(request.arch)
     if request.decode and not issubclass(ARCH_MODEL_REGISTRY[request.arch], FairseqEncoderDecoderModel):
         raise OptionError(f"--decode: {request.arch} does not translate; leave --decode out")
-    there = torch.cuda.is_available()
-    if request.device == "cuda" and not there:
+    available = torch.cuda.is_available()
+    if request.device == "cuda" and not available:
         reason = "is built without CUDA" if torch.version.cuda is None else "finds no GPU or no driver"
         raise OptionError(
             f"--device cuda: PyTorch {reason}; take --device cpu, or install a CUDA build (embinit doctor)"
         )
-    device = request.device or ("cuda" if there else "cpu")
+    device = request.device or ("cuda" if available else "cpu")
     precision = request.precision or ("fp16" if device == "cuda" else "fp32")
     if device == "cpu" and precision == "fp16":
         raise OptionError("--precision fp16 needs a GPU; on a CPU take bf16 (PyTorch's autocast) or fp32")
@@ -230,14 +230,14 @@ def _check_memory(request: BenchRequest, task: str, device: str, sizes: Sizes) -
     predicted = {"masked_lm": MASKED, "sentence_prediction": 0.0}.get(task, 1.0) * tokens
     needed = 2 * predicted * sizes.vocabulary + 8 * tokens
     if device == "cuda":
-        there = torch.cuda.get_device_properties(0).total_memory
+        installed = torch.cuda.get_device_properties(0).total_memory
     else:
-        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > installed:
         raise OptionError(
             f"{request.name}: --batch {sizes.sentences} of --length {sizes.length} with --vocabulary "
-            f"{sizes.vocabulary} needs more than {needed / 2**30:,.0f} GiB, {device} has {there / 2**30:,.0f}: take "
-            "smaller ones"
+            f"{sizes.vocabulary} needs more than {needed / 2**30:,.0f} GiB, {device} has {installed / 2**30:,.0f}: "
+            "take smaller ones"
         )
 
 
@@ -341,20 +341,20 @@ def _memory(device: str, libraries: float) -> dict[str, float | None]:
 @contextlib.contextmanager
 def _choices_of_attention() -> Iterator[list[str]]:
     """What our models log meanwhile about the kernel they choose, and why."""
-    said: list[str] = []
+    logged: list[str] = []
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             line = record.getMessage()
-            if line.startswith("attention in ") and line not in said:
-                said.append(line)
+            if line.startswith("attention in ") and line not in logged:
+                logged.append(line)
 
     ours = logging.getLogger("embinit_fairseq")
     level, handler = ours.level, Keep()
     ours.setLevel(logging.INFO)
     ours.addHandler(handler)
     try:
-        yield said
+        yield logged
     finally:
         ours.removeHandler(handler)
         ours.setLevel(level)

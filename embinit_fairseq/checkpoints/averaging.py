@@ -37,14 +37,14 @@ def last_checkpoints(folder: Path, number: int, by: str | None = None) -> list[P
 
     by: "updates" or "epochs"; default: updates if there are any.
     """
-    found = _numbered(folder, by)
-    if len(found) < number:
+    checkpoints = _numbered(folder, by)
+    if len(checkpoints) < number:
         raise CheckpointError(
-            f"{folder}: {counted(len(found), 'numbered checkpoint')}{f' by {by}' if by else ''} (such as "
+            f"{folder}: {counted(len(checkpoints), 'numbered checkpoint')}{f' by {by}' if by else ''} (such as "
             f"checkpoint_1_500.pt or checkpoint3.pt), {number} to be averaged; give a smaller --last, or train with "
             "--save-interval-updates and a larger --keep-interval-updates, or without --no-epoch-checkpoints"
         )
-    return found[-number:]
+    return checkpoints[-number:]
 
 
 def _numbered(folder: Path, by: str | None) -> list[Path]:

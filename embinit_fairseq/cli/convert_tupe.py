@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 def render(record: dict[str, Any]) -> str:
     """The record for people."""
-    size = f"{record['encoder_layers']} layers, width {record['encoder_embed_dim']}"
+    size = f"{record['encoder_layers']} layers, dimension {record['encoder_embed_dim']}"
     size += f", FFN {record['encoder_ffn_embed_dim']}, {record['encoder_attention_heads']} heads"
     size += f", {record['max_positions']} positions, {record['num_symbols']:,} symbols"
     stored, written = (" and ".join(record[name]) for name in ("stored_as", "written_as"))

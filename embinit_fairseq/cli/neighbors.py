@@ -27,10 +27,10 @@ def run(args: argparse.Namespace) -> int:
     unknown = [word for word in args.words if word not in vectors]
     if unknown:
         raise OptionError(f"{unknown[0]!r} has no vector in --vectors {args.vectors}; look at its spelling and case")
-    found = {word: vectors.most_similar(word, args.count) for word in args.words}
+    nearest = {word: vectors.most_similar(word, args.count) for word in args.words}
     if args.json:
-        print_json(found)
+        print_json(nearest)
         return 0
-    for word, neighbours in found.items():
+    for word, neighbours in nearest.items():
         print(f"{word}: " + ", ".join(f"{other} {cosine:.3f}" for other, cosine in neighbours))
     return 0

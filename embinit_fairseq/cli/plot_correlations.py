@@ -132,15 +132,15 @@ def _lines(args: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
         if args.sentence.split():
             yield "--sentence", args.sentence.split()
         return
-    found = 0
+    kept = 0
     try:
         with open_bytes(args.text) as lines:
             for number, line in enumerate(lines, 1):
                 words = line.decode("utf-8").split()
                 if words:
-                    found += 1
+                    kept += 1
                     yield f"{args.text}, line {number}", words
-                if found == args.sentences:
+                if kept == args.sentences:
                     return
     except UnicodeDecodeError as error:
         raise DataError(f"{args.text}, line {number}: not UTF-8 ({error.reason}); convert the text") from error

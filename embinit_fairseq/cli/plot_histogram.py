@@ -56,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"--position-rows {args.position_rows}: must be at least 1 and at most {_MOST_ROWS:,}")
     check_output(args.output)
     tables = read_tables(args)
-    edges, found = value_histograms(tables, args.bins, args.scaled)
-    positions = {table.dim: position_std(args, table.dim) for table in found}
-    draw_values(edges, found, positions, args.scaled, args.output)
-    record = _record(edges, found, positions, args)
+    edges, histograms = value_histograms(tables, args.bins, args.scaled)
+    positions = {table.dim: position_std(args, table.dim) for table in histograms}
+    draw_values(edges, histograms, positions, args.scaled, args.output)
+    record = _record(edges, histograms, positions, args)
     if args.json:
         print_json(record)
     else:
@@ -105,7 +105,7 @@ def position_std(args: argparse.Namespace, dim: int) -> float:
 
 
 def _record(
-    edges: np.ndarray, found: list[ValueHistogram], positions: dict[int, float], args: argparse.Namespace
+    edges: np.ndarray, histograms: list[ValueHistogram], positions: dict[int, float], args: argparse.Namespace
 ) -> dict[str, Any]:
     tables = [
         {
@@ -118,7 +118,7 @@ def _record(
             "position_std": positions[each.dim],
             "density": each.density.tolist(),
         }
-        for each in found
+        for each in histograms
     ]
     return {"picture": args.output, "scaled": args.scaled, "edges": edges.tolist(), "tables": tables}
 

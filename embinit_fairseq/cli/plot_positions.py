@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
     from embinit_fairseq.analysis.position_maps import position_map
 
     model = read_model(args.checkpoint)
-    found = position_map(model, args.part, args.length)
-    patterns = head_patterns(found.ordinary)
-    draw_positions(model, found, patterns, args.softmax, args.output)
-    record = _record(model, found, patterns, args)
+    shown = position_map(model, args.part, args.length)
+    patterns = head_patterns(shown.ordinary)
+    draw_positions(model, shown, patterns, args.softmax, args.output)
+    record = _record(model, shown, patterns, args)
     if args.json:
         print_json(record)
     else:
@@ -54,28 +54,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _record(
-    model: TrainedModel, found: PositionMap, patterns: list[HeadPattern], args: argparse.Namespace
+    model: TrainedModel, shown: PositionMap, patterns: list[HeadPattern], args: argparse.Namespace
 ) -> dict[str, Any]:
     return {
         "checkpoint": args.checkpoint,
         "arch": model.arch,
-        "encoding": found.encoding,
-        "part": found.part,
-        "length": found.scores.shape[-1],
-        "causal": found.part == "decoder",
-        "cls_untied": found.untied,
+        "encoding": shown.encoding,
+        "part": shown.part,
+        "length": shown.scores.shape[-1],
+        "causal": shown.part == "decoder",
+        "cls_untied": shown.untied,
         "picture": args.output,
-        "heads": [_head_record(found, index, pattern) for index, pattern in enumerate(patterns)],
+        "heads": [_head_record(shown, index, pattern) for index, pattern in enumerate(patterns)],
     }
 
 
-def _head_record(found: PositionMap, index: int, pattern: HeadPattern) -> dict[str, Any]:
-    scores, ordinary = found.scores[index], found.ordinary[index]
+def _head_record(shown: PositionMap, index: int, pattern: HeadPattern) -> dict[str, Any]:
+    scores, ordinary = shown.scores[index], shown.ordinary[index]
     seen = ordinary[np.isfinite(ordinary)]
     numbers = {"min": seen.min(), "max": seen.max(), "mean": seen.mean(), "std": seen.std()}
-    if found.has_cls:
+    if shown.has_cls:
         numbers["cls_share"] = attention(scores)[1:, 0].mean()
-    if found.untied:
+    if shown.untied:
         numbers.update(from_cls=scores[0, 0], to_cls=scores[1, 0])
     measured = {key: getattr(pattern, key) for key in ("width", "keys", "direction", "distance")}
     named = {"head": index + 1, "pattern": pattern.name, "meaning": PATTERNS[pattern.name]}

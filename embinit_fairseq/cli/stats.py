@@ -31,15 +31,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, match, print."""
     vocabulary: Vocabulary | None = None
-    found: VectorTable | Reading
+    source: VectorTable | Reading
     if args.dict is None:
         if source_of(args).how is not None:
             raise OptionError(f"--vectors {args.vectors}: several files make a table for a dictionary only; add --dict")
-        found = read_vectors(args, None, args.dim)
+        source = read_vectors(args, None, args.dim)
     else:
         vocabulary = read_dictionary(args.dict)
-        found = read_for(args, vocabulary, args.match, args.dim)
-    record = table_statistics(found, vocabulary, args.position_formula, args.position_rows, max(args.missing, 0))
+        source = read_for(args, vocabulary, args.match, args.dim)
+    record = table_statistics(source, vocabulary, args.position_formula, args.position_rows, max(args.missing, 0))
     if args.json:
         print_json(record)
     else:

@@ -292,5 +292,5 @@ def _precisions(model: Mapping[str, Tensor]) -> list[str]:
 
 def _left_out(state: dict[str, Any]) -> list[str]:
     extra = state.get("extra_state")
-    held = {*state, *(extra if isinstance(extra, dict) else ())}
-    return [why for name, why in DROPPED.items() if name in held]
+    names = {*state, *(extra if isinstance(extra, dict) else ())}
+    return [why for name, why in DROPPED.items() if name in names]

@@ -1,8 +1,8 @@
 """Names and shapes in a checkpoint of the TUPE authors' code, and what each parameter is called here.
 
-Letters of shapes: V symbols with `<mask>`, C width, P rows of the position table (longest input + 1), F width inside
-the feed-forward networks, R rows of the relative table (buckets + 1), H attention heads, K width and N classes of a
-classification head.
+Letters of shapes: V symbols with `<mask>`, C embed_dim, P rows of the position table (longest input + 1), F dimension
+inside the feed-forward networks, R rows of the relative table (buckets + 1), H attention heads, K dimension and N
+classes of a classification head.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def checked_layout(path: str, shapes: Mapping[str, Shape]) -> tuple[Layout, list
 def _read_layout(path: str, shapes: Mapping[str, Shape]) -> Layout:
     def shape(name: str, dimensions: int = 2) -> Shape:
         """The shape of a parameter that every TUPE has; CheckpointError if it is missing or of other dimensions."""
-        found = shapes.get(name)
-        if found is None:
+        shape = shapes.get(name)
+        if shape is None:
             raise CheckpointError(f"{path}: no {name} in it; {_what_else(shapes)}")
-        if len(found) != dimensions or 0 in found:
-            raise CheckpointError(f"{path}: {name} has the shape {found}, not {dimensions} dimensions; it is damaged")
-        return found
+        if len(shape) != dimensions or 0 in shape:
+            raise CheckpointError(f"{path}: {name} has the shape {shape}, not {dimensions} dimensions; it is damaged")
+        return shape
 
     position_rows = shape(THEIRS + "pos.weight")[0]
     num_symbols, embed_dim = shape(THEIRS + "embed_tokens.weight")

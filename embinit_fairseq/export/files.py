@@ -135,15 +135,15 @@ def _used(node: ast.AST) -> set[str]:
 
 def _reachable(parts: Mapping[str, _Part], owner: Mapping[str, str], source: str) -> set[str]:
     """Names that the definitions of `source` lead to, its own and those of imports included."""
-    found: set[str] = set()
+    reachable: set[str] = set()
     waiting = list(parts[source].definitions)
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in reachable:
+            reachable.add(name)
             if name in owner:
                 waiting += _used(parts[owner[name]].definitions[name])
-    return found
+    return reachable
 
 
 def _imports(parts: Mapping[str, _Part], needed: set[str]) -> str:
@@ -199,7 +199,7 @@ def configuration(trained: Trained, dtype: str) -> dict[str, Any]:
 
     cfg, dictionary = trained.model.cfg, trained.model.encoder.dictionary
     known = POSITION_ENCODINGS[str(cfg.position_encoding)]
-    found = {
+    settings = {
         "architectures": [_AUTO_MAP[trained.auto_class].rpartition(".")[2]],
         "auto_map": _AUTO_MAP,
         "model_type": "tupe",
@@ -229,7 +229,7 @@ def configuration(trained: Trained, dtype: str) -> dict[str, Any]:
         "transformers_version": transformers.__version__,
         "embinit_fairseq_version": VERSION,
     }
-    return {**found, **_classes(trained)}
+    return {**settings, **_classes(trained)}
 
 
 def _classes(trained: Trained) -> dict[str, Any]:
@@ -248,14 +248,14 @@ def _classes(trained: Trained) -> dict[str, Any]:
 def weights(trained: Trained) -> dict[str, Tensor]:
     """The model's tensors under their exported names; the head's tied matrix is the embeddings and not named again."""
     model, prefix = trained.model, "" if trained.auto_class == "AutoModel" else "tupe."
-    found = {f"{prefix}{name}": value for name, value in model.encoder.sentence_encoder.state_dict().items()}
+    tensors = {f"{prefix}{name}": value for name, value in model.encoder.sentence_encoder.state_dict().items()}
     if trained.head is not None:
         head = model.classification_heads[trained.head]
-        found.update({f"classifier.{name}": value for name, value in head.state_dict().items()})
+        tensors.update({f"classifier.{name}": value for name, value in head.state_dict().items()})
     elif trained.lm_head is not None:
         lm_head = {name: value for name, value in trained.lm_head.state_dict().items() if name != "weight"}
-        found.update({f"lm_head.{'decoder.bias' if name == 'bias' else name}": lm_head[name] for name in lm_head})
-    return {name: value.detach().contiguous() for name, value in found.items()}
+        tensors.update({f"lm_head.{'decoder.bias' if name == 'bias' else name}": lm_head[name] for name in lm_head})
+    return {name: value.detach().contiguous() for name, value in tensors.items()}
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -38,10 +38,10 @@ def describe(trained: Trained) -> str:
 
 
 def sizes(trained: Trained) -> str:
-    """Layers, widths, heads, positions, symbols."""
+    """Layers, dimensions, heads, positions, symbols."""
     cfg = trained.model.cfg
     return (
-        f"{cfg.encoder_layers} layers, width {cfg.encoder_embed_dim}, FFN {cfg.encoder_ffn_embed_dim}, "
+        f"{cfg.encoder_layers} layers, dimension {cfg.encoder_embed_dim}, FFN {cfg.encoder_ffn_embed_dim}, "
         f"{cfg.encoder_attention_heads} heads, {cfg.max_positions} positions, {len(trained.symbols):,} symbols"
     )
 
@@ -54,8 +54,8 @@ def write_card(trained: Trained, record: dict[str, Any], path: Path) -> None:
 def _card(trained: Trained, record: dict[str, Any]) -> str:
     kind, auto = describe(trained), record["auto_class"]
     measured = "\n".join(
-        f"| {precision} | {found['difference']:.2e} | {found['scale']:.3g} | {found['allowed']:.2e} |"
-        for precision, found in record["verified"]["differences"].items()
+        f"| {precision} | {difference['difference']:.2e} | {difference['scale']:.3g} | {difference['allowed']:.2e} |"
+        for precision, difference in record["verified"]["differences"].items()
     )
     labels = f"\nClasses: {', '.join(trained.labels)}.\n" if trained.labels else ""
     left_out = f"\nNot exported: {', '.join(record['left_out'])}.\n" if record["left_out"] else ""

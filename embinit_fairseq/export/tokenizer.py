@@ -209,9 +209,9 @@ def check_text(trained: Trained, tokenizer: Tokenizer, theirs: Sequence[list[int
 
     Raises DifferentOutput if that is so on a text of the user's own, or for a tokenizer of theirs.
     """
-    for number, (line, expected, found) in enumerate(zip(tokenizer.lines, tokenizer.expected, theirs)):
-        if found != expected:
-            reason = f"{line[:80]!r} would get the ids {found[:20]}, in fairseq {expected[:20]}"
+    for number, (line, expected, ids) in enumerate(zip(tokenizer.lines, tokenizer.expected, theirs)):
+        if ids != expected:
+            reason = f"{line[:80]!r} would get the ids {ids[:20]}, in fairseq {expected[:20]}"
             if number < tokenizer.own or tokenizer.kind == "given":
                 raise DifferentOutput(
                     f"{trained.path}: {reason} ({tokenizer.why}); nothing is written: prepare the text as that of the "

@@ -84,11 +84,11 @@ def open_trained(checkpoint: str, dictionary: str | None, label_dictionary: str 
     check_dictionary(state, checkpoint, f"--dict {dictionary}", {"encoder": symbols})
     head = _chosen_head(checkpoint, list(model.classification_heads), head)
     history = state.get("optimizer_history") or [{}]
-    found = Trained(
+    trained = Trained(
         checkpoint, dictionary, arch, model, symbols, options, int(history[-1].get("num_updates") or 0), head
     )
-    labels = _labels(found, label_dictionary)
-    return Trained(**{**vars(found), "labels": labels})
+    labels = _labels(trained, label_dictionary)
+    return Trained(**{**vars(trained), "labels": labels})
 
 
 def _known_arch(path: str, state: dict[str, Any]) -> str:
@@ -118,12 +118,12 @@ def _find_dictionary(checkpoint: str, options: dict[str, Any]) -> str:
     data = str(options.get("data") or "").split(os.pathsep)[0]
     folders = [Path(checkpoint).parent, *([Path(data)] if data else [])]
     places = [folder / name for folder in folders for name in ("dict.txt", "input0/dict.txt")]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    dictionary = next((place for place in places if place.is_file()), None)
+    if dictionary is None:
         raise OptionError(
             f"no dict.txt in {' or '.join(map(str, folders))}: name the dictionary of the training by --dict"
         )
-    return str(found)
+    return str(dictionary)
 
 
 def _check_finite(path: str, weights: dict[str, Any]) -> None:

@@ -108,7 +108,7 @@ def _read_back(trained: Trained, folder: Path, place: Path, lines: Sequence[str]
 
 
 def _compare(trained: Trained, batches: Sequence[dict[str, Tensor]], theirs: dict[str, Tensor], dtype: str) -> dict:
-    found: dict[str, dict[str, float]] = {}
+    differences: dict[str, dict[str, float]] = {}
     for precision, name in (("stored", dtype), ("double", "float64")):
         if precision == "double":
             trained.model.double()
@@ -116,9 +116,11 @@ def _compare(trained: Trained, batches: Sequence[dict[str, Tensor]], theirs: dic
             for part, ours in _run_fairseq(trained, batch).items():
                 for kernel in ("sdpa", "eager") if precision == "double" else ("sdpa",):
                     other = theirs[f"{precision}.{kernel}.{number}.{part}"]
-                    _note(found.setdefault(name, {"difference": 0.0, "scale": 0.0}), ours.double(), other.double())
-        _check(trained, name, found[name])
-    return {"differences": found}
+                    _note(
+                        differences.setdefault(name, {"difference": 0.0, "scale": 0.0}), ours.double(), other.double()
+                    )
+        _check(trained, name, differences[name])
+    return {"differences": differences}
 
 
 def _run_fairseq(trained: Trained, batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -138,18 +140,18 @@ def _run_fairseq(trained: Trained, batch: dict[str, Tensor]) -> dict[str, Tensor
     return outputs
 
 
-def _note(found: dict[str, float], ours: Tensor, theirs: Tensor) -> None:
+def _note(measured: dict[str, float], ours: Tensor, theirs: Tensor) -> None:
     difference = float("inf") if ours.shape != theirs.shape else float((ours - theirs).abs().max())
-    if not difference <= found["difference"]:  # also if it is not a number
-        found["difference"] = difference
-    found["scale"] = max(found["scale"], float(ours.abs().max()))
+    if not difference <= measured["difference"]:  # also if it is not a number
+        measured["difference"] = difference
+    measured["scale"] = max(measured["scale"], float(ours.abs().max()))
 
 
-def _check(trained: Trained, precision: str, found: dict[str, float]) -> None:
-    allowed = TOLERANCES[precision] * found["scale"]
-    found["allowed"] = allowed
-    if not found["difference"] <= allowed:
+def _check(trained: Trained, precision: str, measured: dict[str, float]) -> None:
+    allowed = TOLERANCES[precision] * measured["scale"]
+    measured["allowed"] = allowed
+    if not measured["difference"] <= allowed:
         raise DifferentOutput(
-            f"{trained.path}: the exported model differs from fairseq's by {found['difference']:.3g} in {precision} "
+            f"{trained.path}: the exported model differs from fairseq's by {measured['difference']:.3g} in {precision} "
             f"(allowed: {allowed:.3g}); nothing is written, {_REPORT}"
         )

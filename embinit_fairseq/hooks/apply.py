@@ -58,7 +58,9 @@ _STOCK_PATHS = {
 def embed_init(model: nn.Module, task: Any, cfg: Any, request: InitRequest) -> None:
     """Initialise (fresh start) or only freeze again (continuation); leaves the report in `cfg` and in save_dir."""
     if request.ddp_backend == "fully_sharded":
-        raise OptionError("--embed-init: --ddp-backend fully_sharded cuts tables into pieces; use another backend")
+        raise OptionError(
+            "--embed-init: --ddp-backend fully_sharded cuts embedding matrices into pieces; use another backend"
+        )
     slots = find_slots(model, task)
     freezes = parse_freeze(request.options.embed_init_freeze or ())
     paths = parse_paths(request.options.embed_init_path, slots)
@@ -66,13 +68,13 @@ def embed_init(model: nn.Module, task: Any, cfg: Any, request: InitRequest) -> N
     _refuse_stock_paths(cfg, request)
     checkpoint = checkpoint_to_restore(request)
     record: dict[str, Any] | None
-    held: set[str] = set()
+    in_optimizer: set[str] = set()
     if checkpoint is None:
         record, known = _start(slots, paths, request)
     else:
         record, known = _continue(slots, checkpoint, request)
-        held = _in_optimizer(record, freezes, slots, checkpoint, request)
-    frozen = apply_freezes(freezes, slots, known, task, held)
+        in_optimizer = _in_optimizer(record, freezes, slots, checkpoint, request)
+    frozen = apply_freezes(freezes, slots, known, task, in_optimizer)
     if record is None:
         return
     for name, slot_record in record["slots"].items():
@@ -147,7 +149,7 @@ def _start(
 
 
 def _fill(slot: Slot, name: str, strategy: EmbedInit, read: Reading | None, request: InitRequest) -> dict[str, Any]:
-    """Fill one table and describe what was done."""
+    """Fill one embedding matrix and describe what was done."""
     options = request.options
     std = parse_std(options.embed_init_std) if strategy.scaled else TargetStd()
     draws = Draws(slot.embedding.num_embeddings, slot.embedding.embedding_dim, request.draw_seed, slot.name, std)
@@ -160,7 +162,7 @@ def _fill(slot: Slot, name: str, strategy: EmbedInit, read: Reading | None, requ
     )
     if not np.isfinite(table).all():
         raise OptionError(
-            f"--embed-init {name}: the table of {slot.name!r} has numbers beyond float32; the vectors in "
+            f"--embed-init {name}: the embedding matrix of {slot.name!r} has numbers beyond float32; the vectors in "
             f"{read.spec.text if read else 'use'} are too large for this strategy"
         )
     write_table(slot, table)
@@ -180,7 +182,7 @@ def _fill(slot: Slot, name: str, strategy: EmbedInit, read: Reading | None, requ
 
 
 def _table_record(slot: Slot, read: Reading | None, fills: bool) -> dict[str, Any]:
-    """What a filled table is like. fills: rows that the source does not have were filled by another rule."""
+    """What a filled embedding matrix is like. fills: rows that the source does not have were filled by another rule."""
     table, positions = _as_array(slot), position_std(slot.owner)
     after = describe(table)
     matched = describe(table[read.matched]) if read and fills else None
@@ -195,7 +197,7 @@ def _table_record(slot: Slot, read: Reading | None, fills: bool) -> dict[str, An
         "tied": slot.tied,
         "embed_scale": slot.embed_scale,
         "position_std": positions,
-        # first of the rows that have a vector: the figure of the whole table is one that no word may have
+        # first of the rows that have a vector: the figure of the whole embedding matrix is one that no word may have
         "matched": matched,
         "matched_scaled_std": matched and matched["std"] * slot.embed_scale,
         "matched_absorption_ratio": matched and ratio(matched),
@@ -214,7 +216,7 @@ def _as_array(slot: Slot) -> np.ndarray:
 def _continue(
     slots: dict[str, Slot], checkpoint: str, request: InitRequest
 ) -> tuple[dict[str, Any] | None, dict[str, np.ndarray | None]]:
-    """A checkpoint will replace every table: open no vectors, only recall which rows were known."""
+    """A checkpoint will replace every embedding matrix: open no vectors, only recall which rows were known."""
     record = read_record(checkpoint)
     logger.info("--embed-init %s: weights come from %s, no vectors are read", request.strategy, checkpoint)
     if record is None:
@@ -246,7 +248,7 @@ def _continue(
 def _in_optimizer(
     record: dict[str, Any] | None, freezes: list[Freeze], slots: dict[str, Slot], checkpoint: str, request: InitRequest
 ) -> set[str]:
-    """Names of the slots whose tables the optimizer that fairseq restores has trained so far."""
+    """Names of the slots whose embedding matrices the optimizer that fairseq restores has trained so far."""
     if not restores_optimizer(checkpoint, request):
         return set()
     if record is None:
@@ -261,8 +263,8 @@ def _check_width(slot: Slot, old: dict[str, Any], checkpoint: str) -> None:
     dim = slot.embedding.embedding_dim
     if old["dim"] != dim:
         raise OptionError(
-            f"{checkpoint}: its table {slot.name!r} has rows of {old['dim']} numbers, here they are of {dim}: give the "
-            "width of its training, or another --save-dir for a fresh start"
+            f"{checkpoint}: the matrix {slot.name!r} has rows of {old['dim']} numbers, here they are of {dim}: give "
+            "the dimension of its training, or another --save-dir for a fresh start"
         )
 
 

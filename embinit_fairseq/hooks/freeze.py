@@ -1,8 +1,8 @@
-"""`--embed-init-freeze`: tables, or rows of them, that stay as they are.
+"""`--embed-init-freeze`: embedding matrices, or rows of them, that stay as they are.
 
-A whole table that is never trained has `requires_grad` off, as fairseq expects. Rows, or a time limit, need more: the
+A whole matrix that is never trained has `requires_grad` off, as fairseq expects. Rows, or a time limit, need more: the
 gradient of a frozen row is zero, and whatever an optimizer still does to it (weight decay, momentum) is undone after
-each step, so that the row stays the same to the last bit. So does a table that the restored optimizer trains: what is
+each step, so that the row stays the same to the last bit. So does a matrix that the restored optimizer trains: what is
 not to be trained from now on cannot be taken out of its state.
 """
 
@@ -29,7 +29,7 @@ class Freeze:
 
     @property
     def whole(self) -> bool:
-        """The table is never trained."""
+        """The embedding matrix is never trained."""
         return not self.known and self.until is None
 
     def __str__(self) -> str:
@@ -61,13 +61,13 @@ def apply_freezes(
 ) -> dict[str, str]:
     """Freeze; returns slot name -> what was frozen. known: slot name -> (N,) bool of rows that were found.
 
-    in_optimizer: names of slots whose tables have a state in the optimizer that fairseq will restore.
+    in_optimizer: names of slots whose embedding matrices have a state in the optimizer that fairseq will restore.
     """
     done: dict[str, str] = {}
     for freeze in freezes:
         slot = slot_named(freeze.slot, slots, f"--embed-init-freeze {freeze}")
         if slot.name in done:
-            raise OptionError(f"--embed-init-freeze: the table of {' and '.join(slot.names)} is named twice")
+            raise OptionError(f"--embed-init-freeze: the embedding matrix of {' and '.join(slot.names)} is named twice")
         done[slot.name] = str(freeze)
         weight = slot.embedding.weight
         if freeze.whole and not (slot.name in in_optimizer and weight.requires_grad):
@@ -124,7 +124,7 @@ class _HeldRows:
         return gradient.masked_fill(self.mask.to(gradient.device)[:, None], 0.0)
 
     def _rows_of(self, optimizer: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """(table, its frozen rows) for the parameter and, in half-precision training, its single-precision master."""
+        """(matrix, its frozen rows) for the parameter and, in half-precision training, its single-precision master."""
         tables = [self.weight.data, *_master_copies(optimizer, self.weight)]
         return [(table, table[self.mask.to(table.device)].clone()) for table in tables]
 

@@ -142,14 +142,14 @@ class InitRequest:
 
 def request_from(cfg: Any) -> InitRequest:
     """What a model's configuration asks for."""
-    found = _lookup(cfg)
-    strategy = found("embed_init", None)
+    lookup = _lookup(cfg)
+    strategy = lookup("embed_init", None)
     if strategy is not None and not isinstance(strategy, str):
         raise OptionError(f"--embed-init: expected the name of a strategy, found {strategy!r}")
     values: dict[str, Any] = {}
     for option in fields(EmbedInitOptions):
         if not option.name.startswith("_"):
-            value = found(option.name, option.default, section=SECTION)
+            value = lookup(option.name, option.default, section=SECTION)
             values[option.name] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     rest = {
         "save_dir": "checkpoint",
@@ -165,8 +165,8 @@ def request_from(cfg: Any) -> InitRequest:
     return InitRequest(
         strategy=strategy,
         options=EmbedInitOptions(**values),
-        seed=int(found("seed", 1, section="common")),
-        **{name: found(name, defaults[name], section=section) for name, section in rest.items()},
+        seed=int(lookup("seed", 1, section="common")),
+        **{name: lookup(name, defaults[name], section=section) for name, section in rest.items()},
     )
 
 

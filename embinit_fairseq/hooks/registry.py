@@ -43,7 +43,7 @@ class EmbedInit:
         EmbedInitOptions.add_args(parser)
 
     def table(self, source: Source | None, draws: Draws, options: EmbedInitOptions) -> np.ndarray:
-        """The (N, D) float32 table. source is None exactly if `needs_source` is false."""
+        """The (N, D) float32 embedding matrix. source is None exactly if `needs_source` is false."""
         raise NotImplementedError
 
 

@@ -61,7 +61,9 @@ def refuse_overrides(model: Any, overrides: dict[str, Any]) -> None:
     """Where a checkpoint is loaded to be used: raises OptionError for overrides that decide what its weights mean."""
     if not hasattr(model, "function_options"):
         return
-    decisive = set(model.function_options(model.cfg)) - {"max_positions"}  # the table's rows tell of that one
+    decisive = set(model.function_options(model.cfg)) - {
+        "max_positions"
+    }  # the embedding matrix's rows tell of that one
     changed = sorted(decisive & set(overrides))
     if changed:
         given = ", ".join(f"{name}={overrides[name]!r}" for name in changed)
@@ -92,7 +94,7 @@ REPORT_FILE = "embed_init.json"
 def checkpoint_to_restore(request: InitRequest) -> str | None:
     """The checkpoint fairseq will load over the model that was just built; None for a fresh start.
 
-    Follows `fairseq.checkpoint_utils.load_checkpoint`. `--finetune-from-model` would overwrite every table without a
+    Follows `fairseq.checkpoint_utils.load_checkpoint`. `--finetune-from-model` would overwrite every matrix without a
     word, so the two flags are refused together.
     """
     restore_file = request.restore_file
@@ -108,8 +110,8 @@ def checkpoint_to_restore(request: InitRequest) -> str | None:
             path = request.finetune_from_model
         elif request.finetune_from_model:
             raise OptionError(
-                f"--embed-init {request.strategy} and --finetune-from-model {request.finetune_from_model}: all tables "
-                "come from that checkpoint, so nothing would be left of the initialisation; drop one of the flags"
+                f"--embed-init {request.strategy} and --finetune-from-model {request.finetune_from_model}: all "
+                "matrices come from that checkpoint, so nothing would be left of the initialisation; drop one of the flags"
             )
     else:
         path = restore_file.replace(".pt", request.checkpoint_suffix + ".pt")
@@ -117,7 +119,7 @@ def checkpoint_to_restore(request: InitRequest) -> str | None:
 
 
 def left_out(record: dict[str, Any]) -> set[str]:
-    """Slots of a report whose tables the run's optimizer does not know: they have always been frozen as a whole."""
+    """Slots of a report whose matrices the run's optimizer does not know: they have always been frozen as a whole."""
     frozen = {name: slot for name, slot in record["slots"].items() if slot.get("freeze")}
     return {
         name
@@ -142,7 +144,7 @@ def check_optimizer_knows(record: dict[str, Any], trained: set[str], checkpoint:
     if unknown:
         raise OptionError(
             f"the run in {checkpoint} was started with --embed-init-freeze {' '.join(unknown)}, so its optimizer does "
-            "not know these tables: give the flag again, or add --reset-optimizer"
+            "not know these embedding matrices: give the flag again, or add --reset-optimizer"
         )
 
 
@@ -155,10 +157,10 @@ def refuse_other_dictionary(
     languages), nothing is said.
     """
     try:
-        found = slots() if callable(slots) else slots
+        available = slots() if callable(slots) else slots
     except SlotError:
         return
-    wrong = report.other_dictionaries(record, {name: slot.vocabulary.symbols for name, slot in found.items()})
+    wrong = report.other_dictionaries(record, {name: slot.vocabulary.symbols for name, slot in available.items()})
     if wrong:
         raise OptionError(
             f"{checkpoint} was trained with another dictionary of the same size ({' and '.join(wrong)}), so that words "

@@ -1,4 +1,4 @@
-"""Slots: the token-embedding tables of a finished model, found without knowing its architecture."""
+"""Slots: the token-embedding matrices of a finished model, found without knowing its architecture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from embinit_fairseq.vocab.dictionary import Vocabulary, vocabulary_of
 
 @dataclass
 class Slot:
-    """One table: name, the embedding, the dictionary of its rows, the module it belongs to, slots tied to it."""
+    """One matrix: name, the embedding, the dictionary of its rows, the module it belongs to, slots tied to it."""
 
     name: str
     embedding: nn.Embedding
@@ -33,7 +33,7 @@ class Slot:
 
     @property
     def names(self) -> list[str]:
-        """All names under which a user may speak of this table."""
+        """All names under which a user may speak of this embedding matrix."""
         return [self.name, *self.tied]
 
     @property
@@ -44,12 +44,12 @@ class Slot:
 
 
 def find_slots(model: nn.Module, task: Any) -> dict[str, Slot]:
-    """Name -> slot; tables that share their parameter are one slot with several names (`Slot.tied`).
+    """Name -> slot; embedding matrices that share their parameter are one slot with several names (`Slot.tied`).
 
     A model of several models (one for each pair of languages) has the slots of all of them, `de-en.encoder` and so on.
     A model may say itself what its slots are: `embedding_slots() -> {name: (embedding, dictionary, owner)}`.
-    Raises SlotError for a model without a table that `--embed-init` can fill, and for one with a table of words that is
-    not among its slots: all are filled, or none.
+    Raises SlotError for a model without a matrix that `--embed-init` can fill, and for one with a matrix of
+    words that is not among its slots: all are filled, or none.
     """
     slots: dict[str, Slot] = {}
     for name, embedding, dictionary, owner in _candidates(model, task):
@@ -61,7 +61,7 @@ def find_slots(model: nn.Module, task: Any) -> dict[str, Slot]:
             slots[name] = Slot(name, embedding, vocabulary_of(dictionary), owner)
     if not slots:
         raise SlotError(
-            f"--embed-init: {type(model).__name__} has no token-embedding table that can be initialised "
+            f"--embed-init: {type(model).__name__} has no token-embedding matrix that can be initialised "
             "(looked for encoder.embed_tokens and decoder.embed_tokens); drop --embed-init for this --arch"
         )
     _refuse_half(model, task, slots)
@@ -69,7 +69,7 @@ def find_slots(model: nn.Module, task: Any) -> dict[str, Slot]:
 
 
 def _refuse_half(model: nn.Module, task: Any, slots: dict[str, Slot]) -> None:
-    """Raise SlotError for a further table with a row for each word of a dictionary."""
+    """Raise SlotError for a further embedding matrix with a row for each word of a dictionary."""
     filled = {id(slot.embedding.weight) for slot in slots.values()}
     sizes = _dictionary_sizes(model, task) | {slot.embedding.num_embeddings for slot in slots.values()}
     for name, module in model.named_modules():
@@ -77,7 +77,7 @@ def _refuse_half(model: nn.Module, task: Any, slots: dict[str, Slot]) -> None:
             if "position" in name:  # as many positions as words
                 continue
             raise SlotError(
-                f"--embed-init: {type(model).__name__} has a table of words, {name}, that cannot be reached beside "
+                f"--embed-init: {type(model).__name__} has a matrix of words, {name}, that cannot be reached beside "
                 f"{' and '.join(slots)}; a model is not filled by half: drop --embed-init for this --arch, or let the "
                 "model have embedding_slots()"
             )
@@ -130,8 +130,8 @@ def _dictionary_of(part: nn.Module, model: nn.Module, task: Any, side: str) -> A
 def _check(model: str, name: str, embedding: Any, dictionary: Any) -> None:
     if not isinstance(embedding, nn.Embedding):
         raise SlotError(
-            f"--embed-init: the slot {name!r} of {model} is a {type(embedding).__name__}, not one table with a row per "
-            "word (adaptive or character inputs); such a model cannot be initialised, drop --embed-init"
+            f"--embed-init: the slot {name!r} of {model} is a {type(embedding).__name__}, not one matrix with a row "
+            "per word (adaptive or character inputs); such a model cannot be initialised, drop --embed-init"
         )
     if dictionary is None or embedding.num_embeddings != len(dictionary):
         size = "no dictionary" if dictionary is None else f"a dictionary of {len(dictionary)}"
@@ -183,7 +183,7 @@ LOW_COVERAGE = 0.2  # share of the running tokens under which we warn
 
 
 def parse_paths(texts: Iterable[str] | None, slots: dict[str, Slot]) -> dict[str, SourceSpec]:
-    """`SLOT=PATH` values -> slot name -> source. Two of them for one table (tied slots) must be the same."""
+    """`SLOT=PATH` values -> slot name -> source. Two of them for one embedding matrix (tied slots) must be the same."""
     paths: dict[str, SourceSpec] = {}
     for text in texts or ():
         name, separator, path = text.partition("=")
@@ -193,7 +193,7 @@ def parse_paths(texts: Iterable[str] | None, slots: dict[str, Slot]) -> dict[str
         slot, source = slot_named(name, slots, f"--embed-init-path {text}"), parse_source(path)
         if paths.get(slot.name, source) != source:
             raise OptionError(
-                f"--embed-init-path {text}: the table of {' and '.join(slot.names)} is one and the same here, but "
+                f"--embed-init-path {text}: the matrix of {' and '.join(slot.names)} is one and the same here, but "
                 f"another path was given for it ({paths[slot.name].text}); give one path, or do not share embeddings"
             )
         paths[slot.name] = source
@@ -258,7 +258,7 @@ def _judge_coverage(slot: Slot, path: str, part: Part) -> None:
 
 
 def source_record(reading: Reading) -> dict[str, Any]:
-    """What was read for a table, for the report: each file with its own coverage where there are several."""
+    """What was read for a matrix, for the report: each file with its own coverage where there are several."""
     spec, parts = reading.spec, reading.parts
     first = _file_record(spec.paths[0], parts[0])
     record = {

@@ -1,4 +1,5 @@
-"""Everything that makes `--embed-init` known to fairseq, when it is imported."""
+"""What the plugin does to fairseq when it is imported: `--embed-init` in all models, errors of ours as one line,
+and the length of an epoch for learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def tell(schedule: Any, epoch_itr: Any, trainer: Trainer) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Where fairseq's work is touched from outside its extension points (help.py adds to the text of its help).
+# Where fairseq's work is touched from outside its extension points.
 #
 # fairseq has no hook between "the model is built" and "training starts", and RoBERTa-type encoders redraw every
 # embedding after building it, so that `build_embedding` would be too early. `fairseq.models.build_model` is what every

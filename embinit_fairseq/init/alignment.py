@@ -20,7 +20,7 @@ from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wan
 from embinit_fairseq.vocab.dictionary import Vocabulary
 from embinit_fairseq.vocab.tokens import compatible, detect_style, parse, spell, unescape
 
-# ---- Which row of a source belongs to which row of a model's table, and by which rule -------------------------------
+# ---- Which row of a source belongs to which row of a model's matrix, and by which rule -------------------------------
 # The rules, tried in this order: `exact` spelling; `casefold`, the same word in another case; `marker`, the same
 # piece of text in another segmenter's spelling; `marker_casefold`, both. Each is tried for the symbol as it is and then
 # for its plain form without Moses' entities (`&apos;s` is `'s`): `entities`, `entities_casefold` and so on.
@@ -44,9 +44,9 @@ _STYLES = ("none", "subword_nmt", "sentencepiece", "wordpiece", "bytelevel")
 
 @dataclass
 class Alignment:
-    """For each of the N rows of a model's table the row of the source it takes.
+    """For each of the N rows of a model's embedding matrix the row of the source it takes.
 
-    source_row: (N,) int64 into the table's matrix, -1 = none. rule: what matched, per row: "special" (the source's
+    source_row: (N,) int64 into `VectorTable.matrix`, -1 = none. rule: what matched, per row: "special" (the source's
     own special row, kept in `VectorTable.specials`), one of the rules above, or "" (nothing). style, source_style:
     the marker styles of the two vocabularies.
     """
@@ -154,8 +154,8 @@ class _Matcher:
         # Words are word-initial: where a segmenter has both `▁haus` and the inner piece `haus`, the first is the word.
         if self.style == "none" and "marker" in self.rules:
             translated = self._translations(form)
-            if form not in translated and (found := self._first(self.exact, translated)) is not None:
-                return found, "marker"
+            if form not in translated and (match := self._first(self.exact, translated)) is not None:
+                return match, "marker"
         # that a plain form is spelled like its row needs no other rule than `entities`
         if (plain or "exact" in self.rules) and form in self.exact and self._means_the_same(form):
             return self.exact[form], "exact"
@@ -170,12 +170,12 @@ class _Matcher:
     def _translated(self, form: str, plain: bool) -> tuple[int, str]:
         if "marker" in self.rules:
             translated = self._translations(form)
-            if (found := self._first(self.exact, translated)) is not None:
-                return found, "marker"
+            if (match := self._first(self.exact, translated)) is not None:
+                return match, "marker"
             if "casefold" in self.rules:
                 translated = [word.casefold() for word in translated]
-                if (found := self._first(self.folded, translated)) is not None:
-                    return found, "marker_casefold"
+                if (match := self._first(self.folded, translated)) is not None:
+                    return match, "marker_casefold"
         return -1, ""
 
     def _translations(self, form: str) -> list[str]:
@@ -219,7 +219,7 @@ class Part:
 
 @dataclass
 class Reading:
-    """What was read for one table: source, ready for a strategy; parts, one a file; spec."""
+    """What was read for one embedding matrix: source, ready for a strategy; parts, one a file; spec."""
 
     spec: SourceSpec
     source: Source

@@ -54,7 +54,7 @@ def parse_std(given: float | str | None) -> TargetStd:
 
 
 class Draws:
-    """The random matrices of one slot. rows, dim: the N x D of the slot's table. std: the sigma to aim at."""
+    """The random matrices of one slot. rows, dim: the N x D of the slot's matrix. std: the sigma to aim at."""
 
     def __init__(self, rows: int, dim: int, seed: int, slot: str, std: TargetStd | float | None = None) -> None:
         self.rows, self.dim, self.seed, self.slot = rows, dim, seed, slot
@@ -104,42 +104,42 @@ class Draws:
 
 
 # ---- Rows that the source does not have: `--embed-init-oov` ---------------------------------------------------------
-# Every fill takes (rows to fill (M,), draws, the found rows as they are in the final table (K, d), the d columns to
+# Every fill takes (rows to fill (M,), draws, the found rows as they are in the final matrix (K, d), the d columns to
 # fill) and returns (M, d) float32. The columns are all D, or those of one of several sources side by side (`concat:`).
 
 ALL = slice(None)
 _BLOCK_ELEMENTS = 16_000_000  # of the (rows x K) matrix of normal numbers: 64 MB at a time
 
 
-def fill_xavier(rows: np.ndarray, draws: Draws, found: np.ndarray, columns: slice = ALL) -> np.ndarray:
+def fill_xavier(rows: np.ndarray, draws: Draws, matched: np.ndarray, columns: slice = ALL) -> np.ndarray:
     """The rows of the Xavier draw."""
     return draws.xavier[rows, columns]
 
 
-def fill_zeros(rows: np.ndarray, draws: Draws, found: np.ndarray, columns: slice = ALL) -> np.ndarray:
+def fill_zeros(rows: np.ndarray, draws: Draws, matched: np.ndarray, columns: slice = ALL) -> np.ndarray:
     """Zeros."""
-    return np.zeros((len(rows), found.shape[1]), dtype=np.float32)
+    return np.zeros((len(rows), matched.shape[1]), dtype=np.float32)
 
 
-def fill_mean(rows: np.ndarray, draws: Draws, found: np.ndarray, columns: slice = ALL) -> np.ndarray:
+def fill_mean(rows: np.ndarray, draws: Draws, matched: np.ndarray, columns: slice = ALL) -> np.ndarray:
     """The mean of the found rows, for each column."""
-    mean = found.mean(axis=0, dtype=np.float64).astype(np.float32)
+    mean = matched.mean(axis=0, dtype=np.float64).astype(np.float32)
     return np.broadcast_to(mean, (len(rows), len(mean)))
 
 
-def fill_gaussian(rows: np.ndarray, draws: Draws, found: np.ndarray, columns: slice = ALL) -> np.ndarray:
+def fill_gaussian(rows: np.ndarray, draws: Draws, matched: np.ndarray, columns: slice = ALL) -> np.ndarray:
     """N(mu, Sigma) with the found rows' mean and (1/K) covariance, without forming Sigma.
 
     mu + (E - mu)^T z / sqrt(K), z ~ N(0, I_K), has exactly that distribution (Hewitt 2021).
     """
-    mean = found.mean(axis=0, dtype=np.float64)
-    centred = ((found - mean) / math.sqrt(len(found))).astype(np.float32)
+    mean = matched.mean(axis=0, dtype=np.float64)
+    centred = ((matched - mean) / math.sqrt(len(matched))).astype(np.float32)
     # each source of several has a stream of its own
     generator = draws.generator("oov_gaussian" if columns == ALL else f"oov_gaussian {columns.start}")
-    block = max(1, _BLOCK_ELEMENTS // len(found))
-    result = np.empty((len(rows), found.shape[1]), dtype=np.float32)
+    block = max(1, _BLOCK_ELEMENTS // len(matched))
+    result = np.empty((len(rows), matched.shape[1]), dtype=np.float32)
     for start in range(0, len(rows), block):
-        z = generator.standard_normal((min(block, len(rows) - start), len(found)), dtype=np.float32)
+        z = generator.standard_normal((min(block, len(rows) - start), len(matched)), dtype=np.float32)
         result[start : start + block] = z @ centred + mean
     return result
 

@@ -1,4 +1,4 @@
-"""The record of an initialisation: what was put into each table, from where, and what it looks like.
+"""The record of an initialisation: what was put into each embedding matrix, from where, and what it looks like.
 
 The same JSON object goes to the log (as a table), to `embed_init.json` and into the checkpoint.
 """
@@ -17,15 +17,15 @@ from embinit_fairseq.errors import counted
 from embinit_fairseq.vocab.dictionary import Vocabulary
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Numbers about a table: moments, coverage, position encodings, absorption (Kim et al. 2024, Tables 2 and 6).
+# Numbers about a matrix: moments, coverage, position encodings, absorption (Kim et al. 2024, Tables 2 and 6).
 
-_BLOCK_ROWS = 8192  # float64 copies of a block only, whatever the table's size
+_BLOCK_ROWS = 8192  # float64 copies of a block only, whatever the embedding matrix's size
 
 
 def describe(matrix: np.ndarray) -> dict[str, float]:
     """min, max, mean and sample standard deviation over all elements, accumulated in float64.
 
-    Empty or single-element tables have std nan, as numpy's ddof=1.
+    Empty or single-element embedding matrices have std nan, as numpy's ddof=1.
     """
     count = matrix.size
     if count == 0:
@@ -43,12 +43,12 @@ def describe(matrix: np.ndarray) -> dict[str, float]:
 
 def coverage(vocabulary: Vocabulary, matched: np.ndarray) -> dict[str, float | int]:
     """matched: (N,) bool. How many of these rows stand for text, and their share of all types and running tokens."""
-    found = matched & vocabulary.regular
+    matched_regular = matched & vocabulary.regular
     types, mass = int(vocabulary.regular.sum()), int(vocabulary.counts[vocabulary.regular].sum())
     return {
-        "found": int(found.sum()),
-        "coverage_types": float(found.sum() / types) if types else 0.0,
-        "coverage_tokens": float(vocabulary.counts[found].sum() / mass) if mass else 0.0,
+        "found": int(matched_regular.sum()),
+        "coverage_types": float(matched_regular.sum() / types) if types else 0.0,
+        "coverage_tokens": float(vocabulary.counts[matched_regular].sum() / mass) if mass else 0.0,
     }
 
 
@@ -103,9 +103,9 @@ def other_dictionaries(record: dict[str, Any], symbols: Mapping[str, Sequence[st
     """
     slots = record.get("slots", {})
     wrong = []
-    for name, found in symbols.items():
+    for name, current in symbols.items():
         slot = slots.get(name, {})
-        if slot.get("rows") == len(found) and slot.get("dictionary") not in (None, symbols_digest(found)):
+        if slot.get("rows") == len(current) and slot.get("dictionary") not in (None, symbols_digest(current)):
             wrong.append(name)
     return wrong
 

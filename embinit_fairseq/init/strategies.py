@@ -1,6 +1,6 @@
 """The initialisations of Kim et al. 2024 as pure functions, (source rows, draws) -> matrix, and their table STRATEGIES.
 
-X (N, D) is the slot's table, X_p the rows of the source that were found, X_x the Xavier matrix drawn for N x D;
+X (N, D) is the slot's matrix, X_p the rows of the source that were found, X_x the Xavier matrix drawn for N x D;
 mean and sigma are over all elements, sigma with the sample's n - 1. `<pad>` is zeroed by the caller of `build`.
 """
 
@@ -32,9 +32,9 @@ class Gap:
 
 @dataclass
 class Source:
-    """What the source offers for one table.
+    """What the source offers for one embedding matrix.
 
-    rows: (K,) int64 rows of the table that were found; vectors: (K, D) float32, X_p. composed_rows, composed: (J,)
+    rows: (K,) int64 rows of the matrix that were found; vectors: (K, D) float32, X_p. composed_rows, composed: (J,)
     and (J, D): rows put together from sub-words (`--embed-init-oov subword`), which take part in a transformation but
     not in mean and sigma. oov: how the remaining rows are filled. gaps: the columns of these K + J rows that have no
     vector, where sources stand side by side.
@@ -96,7 +96,7 @@ class Strategy:
 
 
 def build(strategy: Rule, source: Source | None, draws: Draws, pad_row: int | None) -> np.ndarray:
-    """The (N, D) float32 table of a slot, `<pad>` zero."""
+    """The (N, D) float32 embedding matrix of a slot, `<pad>` zero."""
     table = strategy(source, draws)
     if pad_row is not None:
         table[pad_row] = 0.0
@@ -183,7 +183,7 @@ def _values(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
 
 
 def _place(source: Source, placed: np.ndarray, draws: Draws) -> np.ndarray:
-    """Put the source's (transformed) rows into the table and fill the others."""
+    """Put the source's (transformed) rows into the embedding matrix and fill the others."""
     table = np.empty((draws.rows, draws.dim), dtype=np.float32)
     table[source.placed_rows] = placed
     missing = np.ones(draws.rows, dtype=bool)

@@ -1,7 +1,7 @@
 """`--arch duo_classifier`: text classification with two frozen embeddings of every word. Li et al. 2020, section 3.1.
 
 What is learned: two queries, W_O and the label layer, D_S + D_P + (D_S + D_P) F + F K parameters (section 3.1.4; F the
-width of the sentence vector, K labels). The paper does not say where its dropout is; here, as in the original
+dimension of the sentence vector, K labels). The paper does not say where its dropout is; here, as in the original
 transformer, behind each sub-layer: on [a^P, a^S] and on the sentence vector e.
 """
 
@@ -35,15 +35,17 @@ SIZES = ("encoder_dim_s", "encoder_dim_p", "duo_ffn_dim")
 class DuoClassifierConfig(FairseqDataclass):
     """Options of the classifier."""
 
-    encoder_dim_s: int = field(default=300, metadata={"help": "dimension of the first table (slot encoder)"})
-    encoder_dim_p: int = field(default=300, metadata={"help": "dimension of the second table (slot encoder_p)"})
-    duo_ffn_dim: int = field(default=600, metadata={"help": "width of the sentence vector"})
+    encoder_dim_s: int = field(default=300, metadata={"help": "dimension of the first embedding matrix (slot encoder)"})
+    encoder_dim_p: int = field(
+        default=300, metadata={"help": "dimension of the second embedding matrix (slot encoder_p)"}
+    )
+    duo_ffn_dim: int = field(default=600, metadata={"help": "dimension of the sentence vector"})
     duo_attention: ChoiceEnum(list(ATTENTIONS)) = field(
         default="softmax",
         metadata={"help": "weights of the words: equations 1 and 2, or without their softmax as in the experiments"},
     )
     dropout: float = field(default=0.1, metadata={"help": "dropout of [a^P, a^S] and of the sentence vector"})
-    train_embeddings: bool = field(default=False, metadata={"help": "train the two tables, too"})
+    train_embeddings: bool = field(default=False, metadata={"help": "train the two embedding matrices, too"})
     max_positions: int = field(default=512, metadata={"help": "longest input in tokens, which concerns the task only"})
 
 
@@ -105,17 +107,17 @@ class DuoClassifier(BaseFairseqModel):
         return sys.maxsize
 
     def embedding_slots(self) -> dict[str, tuple[nn.Embedding, Any, nn.Module]]:
-        """For `--embed-init`: encoder, encoder_p -> (table, dictionary, where it is used)."""
+        """For `--embed-init`: encoder, encoder_p -> (embedding matrix, dictionary, where it is used)."""
         return {
             name: (table, self.dictionary, self) for name, table in zip(SLOTS, (self.embed_tokens, self.embed_tokens_p))
         }
 
     def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""
+        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
         return {name: getattr(cfg, name) for name in (*SIZES, "duo_attention")}
 
     def check_training(self, checkpoint: Optional[str], saved: Any) -> None:
-        """Before a training: raises OptionError for options that cannot work; warns of frozen random tables."""
+        """Before a training: raises OptionError for options that cannot work; warns of frozen random matrices."""
         request = request_from(self.cfg)
         if checkpoint is not None and saved is not None:
             check_restored(self, checkpoint, saved)
@@ -126,8 +128,8 @@ class DuoClassifier(BaseFairseqModel):
         partly = [freeze for freeze in request.options.embed_init_freeze or () if ":" in freeze]
         if partly:
             raise OptionError(
-                f"--embed-init-freeze {partly[0]}: both tables are frozen as they are; add --train-embeddings to train "
-                "the rest, or drop it"
+                f"--embed-init-freeze {partly[0]}: both matrices are frozen as they are; add --train-embeddings to "
+                "train the rest, or drop it"
             )
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
@@ -157,8 +159,8 @@ def _check_sources(request: InitRequest) -> None:
     missing = [slot for slot in SLOTS if slot not in given]
     if len(missing) == 1:  # without any, --embed-init says so; other names, too
         raise OptionError(
-            f"--embed-init-path: no vectors for {missing[0]}, whose table would be random and stay so: add "
-            f"{missing[0]}=FILE, or train the tables (--train-embeddings)"
+            f"--embed-init-path: no vectors for {missing[0]}, whose embedding matrix would be random and stay so: add "
+            f"{missing[0]}=FILE, or train the embedding matrices (--train-embeddings)"
         )
 
 
@@ -167,9 +169,9 @@ class DuoHub(ClassifierHub):
 
     @torch.no_grad()
     def attention(self, *sentences: str) -> list[tuple[str, float, float]]:
-        """(symbol of the dictionary, its weight by the first table, by the second) of every token of the input.
+        """(symbol of the dictionary, its weight by the first matrix, by the second) of every token of the input.
 
-        The first weighs the vectors of the second table and the other way round. They add up to 1, unless
+        The first weighs the vectors of the second embedding matrix and the other way round. They add up to 1, unless
         `--duo-attention linear`, whose weights are any numbers.
         """
         tokens = self.encode(*sentences).to(next(self.model.parameters()).device)

@@ -62,17 +62,21 @@ class DuoTransformerConfig(TranslationConfig):
         default="decoder", metadata={"help": "where residuals are those of the values' stream (equation 6)"}
     )
     duo_fusion: ON_OFF = field(
-        default="on", metadata={"help": "fusion layer, and logits against a projection of both tables side by side"}
+        default="on",
+        metadata={"help": "fusion layer, and logits against a projection of both embedding matrices side by side"},
     )
     encoder_dim_s: Optional[int] = field(
-        default=None, metadata={"help": "dimension of the encoder's first table, mapped to its width (default: that)"}
+        default=None,
+        metadata={
+            "help": "dimension of the encoder's first embedding matrix, mapped to --encoder-embed-dim (default: that)"
+        },
     )
-    encoder_dim_p: Optional[int] = field(default=None, metadata={"help": "of its second table"})
+    encoder_dim_p: Optional[int] = field(default=None, metadata={"help": "of its second embedding matrix"})
     decoder_dim_s: Optional[int] = field(
         default=None,
-        metadata={"help": "of the decoder's first table (default: its width; the encoder's table if they are shared)"},
+        metadata={"help": "of the decoder's first (default: --decoder-embed-dim; the encoder's if they are shared)"},
     )
-    decoder_dim_p: Optional[int] = field(default=None, metadata={"help": "of its second table"})
+    decoder_dim_p: Optional[int] = field(default=None, metadata={"help": "of its second embedding matrix"})
     encoder_learned_pos: bool = field(default=False, metadata={"help": "learned positions instead of sinusoids"})
     decoder_learned_pos: bool = field(default=False, metadata={"help": "learned positions instead of sinusoids"})
     no_token_positional_embeddings: bool = field(default=False, metadata={"help": "no positions at all"})
@@ -92,22 +96,22 @@ def check_options(cfg: Any) -> None:
     for side in SIDES:
         width, learned = (side_option(cfg, side, name) for name in ("embed_dim", "learned_pos"))
         if width < 4 and not (learned or cfg.no_token_positional_embeddings):
-            raise OptionError(f"--{side}-embed-dim {width}: sinusoidal positions need a width of 4 or more")
+            raise OptionError(f"--{side}-embed-dim {width}: sinusoidal positions need a dimension of 4 or more")
 
 
 def check_shared(cfg: Any, source: Any, target: Any) -> None:
-    """--share-all-embeddings: raises OptionError for dictionaries or tables that cannot be one."""
+    """--share-all-embeddings: raises OptionError for dictionaries or embedding matrices that cannot be one."""
     check_joined(source, target)
     for stream, ours, theirs in zip("sp", *(table_dims(cfg, side) for side in SIDES)):
         if ours != theirs:
             raise OptionError(
-                f"--share-all-embeddings: --decoder-dim-{stream} {theirs}, but the encoder's table, which is to be the "
-                f"same, has {ours} columns: drop it, or give --encoder-dim-{stream} {theirs}"
+                f"--share-all-embeddings: --decoder-dim-{stream} {theirs}, but the encoder's matrix, which is to "
+                f"be the same, has {ours} columns: drop it, or give --encoder-dim-{stream} {theirs}"
             )
 
 
 def table_dims(cfg: Any, side: str) -> list[int]:
-    """Dimensions of a side's tables: as given, else its width, or what the encoder has if the tables are shared."""
+    """Dimensions of a side's embedding matrices: as given, else its embed_dim; the encoder's if they are shared."""
     if side == "decoder" and cfg.share_all_embeddings:
         defaults = table_dims(cfg, "encoder")
     else:
@@ -190,7 +194,7 @@ class DuoTransformerModel(TranslationModel):
         return model
 
     def embedding_slots(self) -> dict[str, tuple[nn.Embedding, Any, nn.Module]]:
-        """For `--embed-init`: encoder, encoder_p, decoder, decoder_p -> (table, dictionary, where it is used)."""
+        """For `--embed-init`: encoder, encoder_p, decoder, decoder_p -> (matrix, dictionary, where it is used)."""
         return {
             f"{name}{suffix}": (table, side.dictionary, side.embedding)
             for name, side in (("encoder", self.encoder), ("decoder", self.decoder))
@@ -198,7 +202,7 @@ class DuoTransformerModel(TranslationModel):
         }
 
     def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""
+        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
         return function_options(cfg)
 
 

@@ -32,9 +32,9 @@ class ElectraConfig(TupeConfig):
 
     generator_layers: int = field(default=12, metadata={"help": "number of layers of the generator"})
     generator_embed_dim: int = field(
-        default=256, metadata={"help": "width of the generator's layers; its embeddings are the discriminator's"}
+        default=256, metadata={"help": "dimension of the generator's layers; its embeddings are the discriminator's"}
     )
-    generator_ffn_embed_dim: int = field(default=1024, metadata={"help": "width inside the generator's FFNs"})
+    generator_ffn_embed_dim: int = field(default=1024, metadata={"help": "dimension inside the generator's FFNs"})
     generator_attention_heads: int = field(default=4, metadata={"help": "attention heads of the generator"})
 
 
@@ -163,7 +163,7 @@ def _generator_config(cfg: ElectraConfig) -> Any:
     return own
 
 
-#: of the generator: in base a third of the discriminator's width (Clark et al. 2020, Table 6), in tiny a quarter
+#: of the generator: in base a third of the discriminator's dimension (Clark et al. 2020, Table 6), in tiny a quarter
 _GENERATORS: dict[str, dict[str, int]] = {
     "base": {},
     "tiny": {

@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 class EmbinitClassifierConfig(FairseqDataclass):
     """Options of the classifier."""
 
-    encoder_embed_dim: int = field(default=512, metadata={"help": "width D of embeddings and layers"})
-    encoder_ffn_embed_dim: int = field(default=512, metadata={"help": "width inside the feed-forward networks"})
+    encoder_embed_dim: int = field(default=512, metadata={"help": "dimension D of embeddings and layers"})
+    encoder_ffn_embed_dim: int = field(default=512, metadata={"help": "dimension inside the feed-forward networks"})
     encoder_layers: int = field(default=3, metadata={"help": "number of encoder layers"})
     encoder_attention_heads: Optional[int] = field(
         default=None, metadata={"help": "attention heads (default: 10 if D = 300, else 8)"}
@@ -107,7 +107,7 @@ class EmbinitClassifier(FairseqEncoderModel):
         return self.encoder.max_positions()
 
     def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""
+        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
         names = ["layers", "embed_dim", "ffn_embed_dim", "normalize_before"]
         names = [
             *(f"encoder_{name}" for name in names),
@@ -117,7 +117,7 @@ class EmbinitClassifier(FairseqEncoderModel):
         ]
         if not cfg.no_token_positional_embeddings:
             names.append("encoder_learned_pos")
-            names += ["max_positions"] if cfg.encoder_learned_pos else []  # the table's rows
+            names += ["max_positions"] if cfg.encoder_learned_pos else []  # the embedding matrix's rows
         return {"encoder_attention_heads": _num_heads(cfg), **{name: getattr(cfg, name) for name in names}}
 
     def check_training(self, checkpoint: Optional[str], saved: Any) -> None:

@@ -55,8 +55,8 @@ class TupeConfig(FairseqDataclass):
         },
     )
     encoder_layers: int = field(default=12, metadata={"help": "number of layers"})
-    encoder_embed_dim: int = field(default=768, metadata={"help": "width of embeddings and layers"})
-    encoder_ffn_embed_dim: int = field(default=3072, metadata={"help": "width inside the feed-forward networks"})
+    encoder_embed_dim: int = field(default=768, metadata={"help": "dimension of embeddings and layers"})
+    encoder_ffn_embed_dim: int = field(default=3072, metadata={"help": "dimension inside the feed-forward networks"})
     encoder_attention_heads: int = field(default=12, metadata={"help": "attention heads"})
     encoder_normalize_before: bool = field(default=False, metadata={"help": "layer norm before each block (pre-LN)"})
     embedding_normalize: bool = field(default=False, metadata={"help": "layer norm on the embeddings"})
@@ -153,7 +153,7 @@ class TupeModel(FairseqEncoderModel):
         return self.encoder.max_positions()
 
     def embedding_slots(self) -> dict[str, tuple[nn.Embedding, Any, nn.Module]]:
-        """The table of `--embed-init`; the language-model head is tied to it."""
+        """The embedding matrix of `--embed-init`; the language-model head is tied to it."""
         encoder = self.encoder.sentence_encoder
         return {"encoder": (encoder.embed_tokens, self.encoder.dictionary, encoder)}
 
@@ -163,7 +163,7 @@ class TupeModel(FairseqEncoderModel):
         return {"self"}
 
     def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `check_restored`)."""
+        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
         return function_options(cfg)
 
     def check_training(self, checkpoint: Optional[str], saved: Any) -> None:

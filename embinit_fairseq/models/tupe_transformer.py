@@ -70,7 +70,7 @@ class TupeTransformerModel(TranslationModel):
         return model
 
     def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `restoring.check_restored`)."""
+        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
         sizes = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before")
         names = ["activation_fn", "no_scale_embedding", "share_all_embeddings", "rel_pos"]
         names += ["max_source_positions", "max_target_positions", *(_RELATIVE if cfg.rel_pos else ())]

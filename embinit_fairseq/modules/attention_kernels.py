@@ -99,7 +99,7 @@ def check_trainable(requested: str, head_dim: int, dropout: float) -> None:
 
 
 def _check_flex(at: Situation) -> None:
-    """On a CPU PyTorch runs a plain statement of it, for which widths and types do not matter."""
+    """On a CPU PyTorch runs a plain statement of it, for which dimensions and types do not matter."""
     version, compiled = ".".join(map(str, at.torch_version)), at.device != "cpu"
     power_of_two = at.head_dim & (at.head_dim - 1) == 0
     obstacles = [
@@ -108,12 +108,15 @@ def _check_flex(at: Situation) -> None:
         (at.dropout > 0, "has no dropout of attention weights: add --attention-dropout 0"),
         (not compiled and at.needs_grad, "has no gradients on a CPU"),
         (compiled and not at.has_triton, "is compiled by Triton, which is not installed"),
-        (compiled and at.head_dim < 16, f"needs heads of width 16 or more, these have {at.head_dim}"),
-        (compiled and at.torch_version == (2, 6) and not power_of_two, "needs a power of two as width in PyTorch 2.6"),
+        (compiled and at.head_dim < 16, f"needs heads of dimension 16 or more, these have {at.head_dim}"),
+        (
+            compiled and at.torch_version == (2, 6) and not power_of_two,
+            "needs a power of two as head_dim in PyTorch 2.6",
+        ),
         (compiled and at.dtype == torch.float64, "sums in single precision, the model has double precision"),
     ]
-    for there, what in obstacles:
-        if there:
+    for applies, what in obstacles:
+        if applies:
             raise OptionError(
                 f"--attention-kernel flex {what}; or choose auto (from_pretrained: attention_kernel='auto')"
             )

@@ -156,7 +156,7 @@ class DecoderCache:
 
 
 def next_power_of_two(length: int) -> int:
-    """At least 32."""
+    """The smallest power of two that is at least `length`, and at least 32."""
     return max(32, 1 << (length - 1).bit_length())
 
 
@@ -195,7 +195,7 @@ class DecoderSelfAttention(SelfAttention):
 
 
 class CrossAttention(nn.Module):
-    """C: embed_dim. Keys and values come from an encoder of width kdim by one matrix product (rows k, v)."""
+    """C: embed_dim. Keys and values come from an encoder of dimension kdim by one matrix product (rows k, v)."""
 
     def __init__(self, embed_dim: int, num_heads: int, kdim: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ class DecoderBlocks(ResidualLayer):
 
 
 class DecoderLayer(DecoderBlocks):
-    """Of one stream. kdim: width of the encoder."""
+    """Of one stream. kdim: dimension of the encoder."""
 
     def __init__(self, cfg: LayerConfig, kdim: int) -> None:
         super().__init__()

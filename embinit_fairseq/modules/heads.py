@@ -17,7 +17,7 @@ POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh,
 class MaskedLMHead(nn.Module):
     """LN(act(x W + b)) E^T + bias, with the token embeddings E (V, D): the parameter itself, not a copy.
 
-    D is C, but for a model whose embeddings have another width than its features (`features_dim`): W is C x D.
+    D is C, but for a model whose embeddings have another dimension than its features (`features_dim`): W is C x D.
     """
 
     def __init__(self, embed_tokens: nn.Embedding, activation: str, features_dim: int | None = None) -> None:

@@ -24,7 +24,7 @@ STANDARD_DEVIATION = 0.02
 
 
 def init_bert_params(module: nn.Module) -> None:
-    """For `Module.apply`, on a finished model. Only a table with a padding index has that row set to zero."""
+    """For `Module.apply`, on a finished model. Only a matrix with a padding index has that row set to zero."""
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=STANDARD_DEVIATION)
     if isinstance(module, nn.Linear) and module.bias is not None:

@@ -6,7 +6,7 @@ Ke et al. 2021 (TUPE), equations as numbered in the ICLR version:
     (8)   (7) + b_{j-i}                                                with a relative term
     (9)   reset(v, i, j) = theta_1 if i = 1, theta_2 if j = 1, v_ij otherwise
 
-i: query, j: key, d: width of a head, p: position vectors (after a layer norm), theta_1: `<s>` to all, theta_2: all to
+i: query, j: key, d: head_dim, p: position vectors (after a layer norm), theta_1: `<s>` to all, theta_2: all to
 `<s>`. All layers and all sentences share one bias; it is computed once per forward pass.
 """
 

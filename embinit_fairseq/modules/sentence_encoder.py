@@ -34,7 +34,7 @@ class SentenceEncoder(nn.Module):
     """Embedding, (positions), (layer norm), dropout, (projection), padding to zero, layers, (layer norm of pre-LN).
 
     Where there is much padding (`packing`), all but attention sees the tokens alone: (N, C), not (batch, src_len, C).
-    Embeddings of another width than the layers' are projected to it (ELECTRA's generator).
+    Embeddings of another dimension than the layers' are projected to it (ELECTRA's generator).
     """
 
     def __init__(self, cfg: EncoderConfig, embed_tokens: nn.Embedding, positions: PositionEncoding, bos: int) -> None:
@@ -49,7 +49,7 @@ class SentenceEncoder(nn.Module):
         self.embed_proj = nn.Linear(input_dim, embed_dim) if input_dim != embed_dim else None
         self.layers = nn.ModuleList(EncoderLayer(cfg.layer) for _ in range(cfg.num_layers))
         self.layer_norm = nn.LayerNorm(embed_dim) if cfg.layer.normalize_before else None
-        self.said: set[str] = set()  # lines of the log; networks of one model may share it
+        self.logged: set[str] = set()  # lines of the log; networks of one model may share it
 
     def forward(
         self, src_tokens: Tensor, masked_tokens: Tensor | None = None, return_all_hiddens: bool = False
@@ -110,8 +110,8 @@ class SentenceEncoder(nn.Module):
         kernel, why = choose_kernel(self.cfg.attention_kernel, here)
         mode = "training" if self.training else "evaluation"
         line = f"attention in {mode} on {x.device.type}: {kernel} ({why})"
-        if line not in self.said:
-            self.said.add(line)
+        if line not in self.logged:
+            self.logged.add(line)
             logger.info(line)
         return kernel
 

@@ -21,11 +21,11 @@ def xavier_std(table: ValueHistogram, scaled: bool) -> float:
 
 
 def draw_values(
-    edges: np.ndarray, found: list[ValueHistogram], positions: dict[int, float], scaled: bool, path: str
+    edges: np.ndarray, histograms: list[ValueHistogram], positions: dict[int, float], scaled: bool, path: str
 ) -> None:
     """Densities as steps on a logarithmic scale; lines at + and - of each sigma, dashed Xavier's, dotted positions'."""
     figure, (axes,) = new_panels(1, height=4.8)
-    for table in found:
+    for table in histograms:
         label = f"{table.name}: sigma {table.moments['std']:.3g}"
         steps = axes.stairs(table.density, edges, label=label, linewidth=1.3, baseline=None)
         for sign in (-1, 1):
@@ -53,17 +53,17 @@ def draw_divergences(
     """methods: `expand.evaluation.summary` of each; histograms: edges and counts. Writes the PNG `path`."""
     columns = 2 if len(methods) <= 4 else 3
     figure, panels = style.new_figure(columns, -(-len(methods) // columns))
-    for axes, (method, found) in zip(panels, methods.items()):
+    for axes, (method, divergences) in zip(panels, methods.items()):
         edges, counts = histograms[method]["edges"], histograms[method]["counts"]
         axes.stairs(counts, edges, fill=True, color="0.45")
         axes.set_yscale("log", nonpositive="clip")
         axes.set_ylim(bottom=0.5)
         axes.minorticks_off()
-        axes.set_title(f"{method}: mean {found['mean']:.3g}", fontsize=9, pad=4)
+        axes.set_title(f"{method}: mean {divergences['mean']:.3g}", fontsize=9, pad=4)
         axes.set_xlabel("KL(old || new) in nats", fontsize=8)
         axes.tick_params(labelsize=7, length=2)
-        if found["bound"] is not None:
-            axes.axvline(found["bound"], color="tab:red", linewidth=1, linestyle="--", label="bound")
+        if divergences["bound"] is not None:
+            axes.axvline(divergences["bound"], color="tab:red", linewidth=1, linestyle="--", label="bound")
             axes.legend(fontsize=7, frameon=False)
     panels[0].set_ylabel("tokens", fontsize=8)
     for axes in panels[len(methods) :]:

@@ -21,31 +21,31 @@ _READABLE = 24
 
 
 def draw_positions(
-    model: TrainedModel, found: PositionMap, patterns: list[HeadPattern], softmax: bool, path: str
+    model: TrainedModel, shown: PositionMap, patterns: list[HeadPattern], softmax: bool, path: str
 ) -> None:
     """One panel per head: scores as they are, or with `softmax` the attention that they alone give."""
-    num_heads, length, _ = found.scores.shape
+    num_heads, length, _ = shown.scores.shape
     columns = min(num_heads, 4 if num_heads <= 16 else 6)
     figure, panels = style.new_figure(columns, math.ceil(num_heads / columns))
-    values, options, label = _relative_attention(found.scores) if softmax else _plain_scores(found)
+    values, options, label = _relative_attention(shown.scores) if softmax else _plain_scores(shown)
     for number, (axes, pattern) in enumerate(zip(panels, patterns)):
         image = style.draw_map(axes, values[number], f"head {number + 1}: {pattern.name}", **options)
-        if found.has_cls:
+        if shown.has_cls:
             style.mark_cls(axes)
     for axes in panels[num_heads:]:
         axes.remove()
     panels = panels[:num_heads]
-    ticks = style.position_ticks(length, found.has_cls)
+    ticks = style.position_ticks(length, shown.has_cls)
     style.label_axes(panels, columns, "query position", "key position", *ticks)
     style.colour_bar(figure, image, panels, label, values)
-    style.title(figure, model, f"{model.arch}, {found.encoding}, {found.part}")
+    style.title(figure, model, f"{model.arch}, {shown.encoding}, {shown.part}")
     style.save(figure, path)
 
 
-def _plain_scores(found: PositionMap) -> tuple[np.ndarray, dict[str, Any], str]:
+def _plain_scores(shown: PositionMap) -> tuple[np.ndarray, dict[str, Any], str]:
     """One scale for all heads, made for what is not reset."""
-    low, high = style.limits(found.ordinary)
-    values = np.where(np.isfinite(found.scores), found.scores, np.nan)
+    low, high = style.limits(shown.ordinary)
+    values = np.where(np.isfinite(shown.scores), shown.scores, np.nan)
     return values, {"cmap": "viridis", "vmin": low, "vmax": high}, "positional correlation (before the softmax)"
 
 

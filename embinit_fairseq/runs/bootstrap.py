@@ -105,10 +105,10 @@ def _check_named(run: Run, texts: Texts, reference: Path) -> None:
     recorded = (run.record.get("scores") or {}).get("bleu")
     if not isinstance(recorded, dict) or recorded.get("score") is None:
         return
-    found = _metrics(run)["bleu"].corpus_score(texts.lines, [texts.reference]).score
-    if abs(found - recorded["score"]) > ROUNDING:
+    bleu = _metrics(run)["bleu"].corpus_score(texts.lines, [texts.reference]).score
+    if abs(bleu - recorded["score"]) > ROUNDING:
         raise DataError(
-            f"--reference {reference}: gives {run.name} BLEU {found:.1f}, but its record has {recorded['score']:.1f}; "
+            f"--reference {reference}: gives {run.name} BLEU {bleu:.1f}, but its record has {recorded['score']:.1f}; "
             "name the reference that these translations were scored with, or compare runs of one test set at a time"
         )
 

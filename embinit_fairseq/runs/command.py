@@ -64,7 +64,7 @@ class Command:
     def options(self) -> dict[str, tuple[str, ...]]:
         """Flag -> its values, the last of repeated ones; DATA -> the folder."""
         data = self._data_at
-        found: dict[str, tuple[str, ...]] = {} if data is None else {DATA: (self.arguments[data],)}
+        options: dict[str, tuple[str, ...]] = {} if data is None else {DATA: (self.arguments[data],)}
         flag = ""
         for at, word in enumerate(self.arguments):
             if at == data:
@@ -72,10 +72,10 @@ class Command:
             if is_flag(word):
                 flag, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
                 flag = _ALIASES.get(flag, flag)
-                found[flag] = (value,) if equals else ()
+                options[flag] = (value,) if equals else ()
             else:
-                found[flag] = (*found.get(flag, ()), word)
-        return found
+                options[flag] = (*options.get(flag, ()), word)
+        return options
 
     def option(self, flag: str, default: str | None = None) -> str | None:
         """The first value of an option."""
@@ -86,12 +86,12 @@ class Command:
         """Place of DATA among the arguments: the first one, or the only one that is a folder with binarised data."""
         if self.arguments and not is_flag(self.arguments[0]):
             return 0
-        found = [
+        places = [
             at
             for at, (before, word) in enumerate(zip(self.arguments, self.arguments[1:]), 1)
             if not is_flag(word) and before not in PLACES and all(map(_binarised, map(Path, word.split(":"))))
         ]
-        return found[0] if len(found) == 1 else None
+        return places[0] if len(places) == 1 else None
 
     def data(self) -> list[Path]:
         """The folders of DATA, several where it is DATA1:DATA2. DataError for one that is missing."""
@@ -109,16 +109,16 @@ class Command:
 
     def vector_hashes(self) -> dict[str, str]:
         """SHA-256 of the files of --embed-init-path, by path as given; joint ones of folders (Hugging Face)."""
-        found = {}
+        hashes = {}
         for value in self.options.get("--embed-init-path", ()):
             for name in parse_source(value.partition("=")[2]).paths:
                 path = Path(name)
                 if path.is_file():
-                    found[str(path)] = sha256(path)
+                    hashes[str(path)] = sha256(path)
                 elif path.is_dir():
                     files = (each for each in sorted(path.iterdir()) if each.is_file())
-                    found[str(path)] = joint_hash({each.name: sha256(each) for each in files})
-        return found
+                    hashes[str(path)] = joint_hash({each.name: sha256(each) for each in files})
+        return hashes
 
     def saving_to(self, folder: Path) -> Command:
         """The command with this --save-dir. OptionError if it has another one."""
@@ -151,7 +151,7 @@ def data_hashes(folders: Sequence[Path]) -> dict[str, str]:
 
 
 def is_flag(word: str) -> bool:
-    """-0.5 is a value."""
+    """Is the word an option? A negative number such as -0.5 is a value."""
     return word.startswith("-") and len(word) > 1 and not _NUMBER.match(word)
 
 
@@ -202,7 +202,7 @@ def _is(values: tuple[str, ...] | None) -> str:
 
 
 def limits(command: Command) -> dict[str, tuple[str, ...]]:
-    """How far it trains."""
+    """The options that end a training (LIMITS), with their values."""
     return {flag: values for flag, values in command.options.items() if flag in LIMITS}
 
 

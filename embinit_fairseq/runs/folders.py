@@ -56,7 +56,7 @@ def _runs_in(path: Path) -> Iterator[Run]:
         _check_is_log(path)
         yield run_of_log(path)
         return
-    folders = {found.parent for name in (RESULT, TRAINING) for found in path.rglob(name)}
+    folders = {record.parent for name in (RESULT, TRAINING) for record in path.rglob(name)}
     if folders:
         yield from map(read_run, sorted(folders))
         return
@@ -74,10 +74,10 @@ def _check_is_log(file: Path) -> None:
         return
     beside, above = file.absolute().parent, file.absolute().parent.parent  # RUN/checkpoints is not all of a run
     records = (RESULT, TRAINING, "train.log")
-    found = [folder for folder in (beside, above) if any((folder / name).is_file() for name in records)]
-    if not found and any(beside.glob("checkpoint*.pt")):
-        found = [beside]
-    remedy = f"the folder of its run, {found[0]}" if found else "a run folder, a log or a save directory"
+    recorded = [folder for folder in (beside, above) if any((folder / name).is_file() for name in records)]
+    if not recorded and any(beside.glob("checkpoint*.pt")):
+        recorded = [beside]
+    remedy = f"the folder of its run, {recorded[0]}" if recorded else "a run folder, a log or a save directory"
     raise DataError(f"{file}: a checkpoint; give {remedy}")
 
 
@@ -171,14 +171,16 @@ def run_of_checkpoints(folder: Path) -> Run | None:
     With --no-epoch-checkpoints only the best and the last validation are known.
     """
     states = {file: load_checkpoint(file) for file in _files(folder)}
-    found = {file: state["extra_state"] for file, state in states.items() if _is_training(state)}
-    if not found:
+    trainings = {file: state["extra_state"] for file, state in states.items() if _is_training(state)}
+    if not trainings:
         return None
-    last = states[next(reversed(found))]
+    last = states[next(reversed(trainings))]
     options, sections = _options(last), _configuration(last)
     metric = f"valid_{options.get('best_checkpoint_metric', 'loss')}"
     by_updates = {
-        each.updates: each for file, extra in found.items() if (each := _saved_validation(states[file], extra, metric))
+        each.updates: each
+        for file, extra in trainings.items()
+        if (each := _saved_validation(states[file], extra, metric))
     }
     places = (("task", "task", "task"), ("arch", "arch", "model"), ("init", "embed_init", "embed_init"))
     labels = {label: options.get(name) or _name(sections.get(section)) for label, name, section in places}

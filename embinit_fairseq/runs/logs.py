@@ -155,12 +155,12 @@ class LogReader:
         # from the last place: tried at each of many, the pattern would take quadratic time
         if " @ " in message and (saved := _SAVED.match(message, max(0, message.rfind(_SAVED_BEGINS)))):
             self.log.saved_updates = max(self.log.saved_updates, int(saved.group(1)))
-        elif message.startswith("num. shared") and (found := _PARAMETERS.search(message)):
-            self.log.parameters, self.log.trained_parameters = (int(n.replace(",", "")) for n in found.groups())
-        elif message.endswith(" types") and (found := _DICTIONARY.match(message)):
-            self.log.dictionaries[found.group(1) or ""] = int(found.group(2).replace(",", ""))
-        elif message.startswith("loaded ") and (found := _EXAMPLES.match(message)):
-            self.log.examples[PurePath(found.group(2)).name] = int(found.group(1).replace(",", ""))
+        elif message.startswith("num. shared") and (fields := _PARAMETERS.search(message)):
+            self.log.parameters, self.log.trained_parameters = (int(n.replace(",", "")) for n in fields.groups())
+        elif message.endswith(" types") and (fields := _DICTIONARY.match(message)):
+            self.log.dictionaries[fields.group(1) or ""] = int(fields.group(2).replace(",", ""))
+        elif message.startswith("loaded ") and (fields := _EXAMPLES.match(message)):
+            self.log.examples[PurePath(fields.group(2)).name] = int(fields.group(1).replace(",", ""))
         elif message.startswith("done training in "):
             self.log.finished = True
         elif "num_updates" in message:
@@ -178,10 +178,10 @@ class LogReader:
             self.log.wall_s += (self.last - self.first).total_seconds()
 
     def _take_values(self, message: str) -> None:
-        found = _json_values(message) if message.startswith("{") else _piped_values(message)
-        if found is None:
+        logged = _json_values(message) if message.startswith("{") else _piped_values(message)
+        if logged is None:
             return
-        tag, epoch, values = found
+        tag, epoch, values = logged
         tag = "valid" if tag == self.subset else tag
         if tag == "train_inner":
             self.inner = {"epoch": epoch, **values}

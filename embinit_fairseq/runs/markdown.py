@@ -81,10 +81,10 @@ def markdown(
     lines = []
     if len(tables) > 1:
         lines += [f"**{len(tables)} tables: task, data or metric differ; do not compare figures across them.**", ""]
-    for table, found, remarks in zip(tables, tests, notes):
+    for table, of_table, remarks in zip(tables, tests, notes):
         lines += [f"## {table.title}", ""]
         lines += [line for text in warnings(table) for line in (f"**Attention: {text}.**", "")]
-        lines += [*_rows(table), "", *_tests(table, found, baseline), *(f"* {text}" for text in remarks)]
+        lines += [*_rows(table), "", *_tests(table, of_table, baseline), *(f"* {text}" for text in remarks)]
         lines += [*_in_common(table), ""]
     if unfinished:
         lines += [f"{counted(len(unfinished), 'run')} not finished: {', '.join(unfinished)}.", ""]
@@ -116,8 +116,8 @@ def _tests(table: Table, tests: Sequence[SeedTest], baseline: str | None) -> lis
     lines = header([f"against {base.name}", "seed", *titles])
     order = {row.name: at for at, row in enumerate(table.rows)}
     for test in sorted(tests, key=lambda test: order[test.row]):
-        found = {score.metric: f"{score.difference:+.1f} | {score.p:.3f}" for score in test.scores}
-        cells = [found.get(name, "- | -") for name in names]
+        cell_of = {score.metric: f"{score.difference:+.1f} | {score.p:.3f}" for score in test.scores}
+        cells = [cell_of.get(name, "- | -") for name in names]
         lines.append(f"| {_in_cell(test.row)} | {_in_cell(test.seed)} | {' | '.join(cells)} |")
     return [*lines, ""]
 

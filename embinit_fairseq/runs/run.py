@@ -88,21 +88,21 @@ class Run:
             by_updates = self.by_updates
         if metric.startswith("train_"):
             return self._training_curve(metric, by_updates)
-        found = ((v.updates if by_updates else v.epoch, v.values.get(metric)) for v in self.validations)
-        return {place: value for place, value in found if place is not None and value is not None}
+        points = ((v.updates if by_updates else v.epoch, v.values.get(metric)) for v in self.validations)
+        return {place: value for place, value in points if place is not None and value is not None}
 
     def _training_curve(self, metric: str, by_updates: bool) -> dict[int, float]:
         epochs = {int(epoch): values for epoch, values in self.record.get("epochs", {}).items()}
-        found = (
+        points = (
             (values.get("train_num_updates") if by_updates else epoch, values.get(metric))
             for epoch, values in sorted(epochs.items())
         )
-        return {int(place): value for place, value in found if place is not None and value is not None}
+        return {int(place): value for place, value in points if place is not None and value is not None}
 
     def clock(self, kind: str) -> dict[int, float]:
         """Update -> seconds until its validation. kind: of CLOCKS."""
-        found = ((each.updates, getattr(each, kind)) for each in self.validations)
-        return {updates: seconds for updates, seconds in found if updates is not None and seconds is not None}
+        clocks = ((each.updates, getattr(each, kind)) for each in self.validations)
+        return {updates: seconds for updates, seconds in clocks if updates is not None and seconds is not None}
 
     def best(self, metric: str) -> dict[str, Any]:
         """{"epoch", "update", metric: its best value, "valid_loss_bits", "valid_loss_nats", "train_loss_bits"}.
@@ -119,11 +119,11 @@ class Run:
         if place is None:
             return {}
         at = self.validations[place]
-        found = {"epoch": at.epoch, "update": at.updates, metric: at.values[metric]}
+        best = {"epoch": at.epoch, "update": at.updates, metric: at.values[metric]}
         if (bits := at.values.get("valid_loss")) is not None:
-            found |= {"valid_loss_bits": bits, "valid_loss_nats": nats(bits)}
-        found["train_loss_bits"] = self.curve("train_loss", by_updates=False).get(at.epoch)
-        return {key: value for key, value in found.items() if value is not None}
+            best |= {"valid_loss_bits": bits, "valid_loss_nats": nats(bits)}
+        best["train_loss_bits"] = self.curve("train_loss", by_updates=False).get(at.epoch)
+        return {key: value for key, value in best.items() if value is not None}
 
     def option(self, flag: str) -> str | None:
         """The value of an option of fairseq-train, from the command or the configuration in the log."""
@@ -167,8 +167,8 @@ class Run:
 
     def texts(self) -> tuple[Path | None, Path | None]:
         """Translations of the test set and their reference, None for what is not there."""
-        found = ((self.path / text, self.path / reference) for text, reference in _TEXTS)
-        for text, reference in found:
+        pairs = ((self.path / text, self.path / reference) for text, reference in _TEXTS)
+        for text, reference in pairs:
             if text.is_file():
                 return text, reference if reference.is_file() else None
         return None, None

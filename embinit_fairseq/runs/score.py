@@ -101,13 +101,13 @@ def score(request: ScoreRequest) -> Scored:
     """All of it. DataError, before anything is written, for files that are missing or do not belong together."""
     _check(request)
     is_run = request.place.is_dir()
-    found = read_translations(translations_in(request.place, request.subset) if is_run else request.place)
+    translated = read_translations(translations_in(request.place, request.subset) if is_run else request.place)
     if is_run:
-        check_dictionaries(request.place, found)
-    lang = request.lang or found.option("target_lang")
-    expected = f"translations in {found.path}", len(found.tokens)
+        check_dictionaries(request.place, translated)
+    lang = request.lang or translated.option("target_lang")
+    expected = f"translations in {translated.path}", len(translated.tokens)
     source = None if request.source is None else read_lines(request.source, *expected)
-    scored = _scored(request, found, lang, expected)
+    scored = _scored(request, translated, lang, expected)
     if not is_run:
         return scored
     return keep(request.place, request.subset, scored, source)
@@ -122,10 +122,10 @@ def _check(request: ScoreRequest) -> None:
         raise DataError(f"{request.place}: no such folder or file; name a run, or translations")
 
 
-def _scored(request: ScoreRequest, found: Translations, lang: str | None, expected: tuple[str, int]) -> Scored:
+def _scored(request: ScoreRequest, translated: Translations, lang: str | None, expected: tuple[str, int]) -> Scored:
     scores: dict[str, Any] = {}
     decode = detokenizer(request.steps, lang)
-    as_is = found.tokens if request.steps or found.decoded is None else found.decoded
+    as_is = translated.tokens if request.steps or translated.decoded is None else translated.decoded
     text = [decode(line).replace(UNKNOWN, UNKNOWN_WORD) for line in as_is]
     reference = None
     if not request.of_tokens:
@@ -135,20 +135,20 @@ def _scored(request: ScoreRequest, found: Translations, lang: str | None, expect
             scores[name] = counted_score(metric, text, reference, request.confidence)
     token_file = request.reference if request.of_tokens else request.token_reference
     if token_file is not None:
-        words = _words(request.steps, lang, found.tokens, text)
+        words = _words(request.steps, lang, translated.tokens, text)
         tokens = [unescape_moses(line) for line in read_lines(token_file, *expected)]
         metric = SCORES["bleu_tokenized"].metric(lowercase=request.lowercase)
         scores["bleu_tokenized"] = counted_score(metric, words, tokens, request.confidence)
-    scores.update(found.settings(), sentences=len(text))
-    return Scored(scores, found.tokens, text, reference, (*_unknown(found), *_doubts(text, request)))
+    scores.update(translated.settings(), sentences=len(text))
+    return Scored(scores, translated.tokens, text, reference, (*_unknown(translated), *_doubts(text, request)))
 
 
-def _unknown(found: Translations) -> list[str]:
+def _unknown(translated: Translations) -> list[str]:
     """What cannot be checked or recorded without the configuration of fairseq-generate."""
-    if found.decoded is None or found.option("data") is not None:
+    if translated.decoded is None or translated.option("data") is not None:
         return []
     return [
-        f"{found.path} does not say with which checkpoint and dictionaries it was made, so that they could not be "
+        f"{translated.path} does not say with which checkpoint and dictionaries it was made, so that they could not be "
         "checked: fairseq-generate prints them to standard error; keep it, too (> LOG 2>&1)"
     ]
 
@@ -165,12 +165,12 @@ def counted_score(
     metric: Metric, translations: Sequence[str], reference: Sequence[str], confidence: bool = False
 ) -> dict[str, Any]:
     """What is recorded of a score. interval_95: half of it, by bootstrap over sentences; None if sacrebleu has none."""
-    found = metric.corpus_score(translations, [reference], n_bootstrap=_BOOTSTRAP if confidence else 1)
+    result = metric.corpus_score(translations, [reference], n_bootstrap=_BOOTSTRAP if confidence else 1)
     signature = str(metric.get_signature())
     plain = _OF_INTERVAL.sub("", signature)  # the score itself is the same without an interval
-    record = {"score": found.score, "signature": plain, "details": str(found)}
+    record = {"score": result.score, "signature": plain, "details": str(result)}
     if confidence:
-        record["interval_95"] = json.loads(found.format(signature=signature, is_json=True)).get("confidence_var")
+        record["interval_95"] = json.loads(result.format(signature=signature, is_json=True)).get("confidence_var")
     return record
 
 
@@ -259,19 +259,19 @@ def _lines(path: Path) -> list[str]:
     return lines
 
 
-def check_dictionaries(run: Path, found: Translations) -> None:
+def check_dictionaries(run: Path, translated: Translations) -> None:
     """DataError if fairseq-generate has read other dictionaries than the training, whose symbols mean other words.
 
     A dictionary of the same length, but of other text, gives no error of fairseq's, only a wrong BLEU.
     """
-    data, file = found.option("data"), run / TRAINING
+    data, file = translated.option("data"), run / TRAINING
     if data is None or not file.is_file():
         return
     for name, value in (read_record(file).get("data") or {}).items():
         path = Path(data) / name
         if name.startswith("dict.") and path.is_file() and sha256(path) != value:
             raise DataError(
-                f"{found.path}: translated with {path}, which is not the dictionary that {run} was trained with; "
+                f"{translated.path}: translated with {path}, which is not the dictionary that {run} was trained with; "
                 "translate again with the data of the training"
             )
 

@@ -36,29 +36,29 @@ def warnings(table: Table) -> list[str]:
 
 
 def _row_warnings(row: Row) -> list[str]:
-    found = []
+    notes = []
     by_seed = _names_by(row.runs, lambda run: run.seed)
     for seed, names in by_seed.items():
         if len(names) > 1:
-            found.append(f"{row.name}: {counted(len(names), 'run')} with seed {seed} ({', '.join(names)})")
+            notes.append(f"{row.name}: {counted(len(names), 'run')} with seed {seed} ({', '.join(names)})")
     if differing := [*_different_commands(row.runs), *_different_options(row.runs)]:
         more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-        found.append(f"{row.name}: runs with different options are averaged ({'; '.join(differing[:SHOWN])}{more})")
-    return found
+        notes.append(f"{row.name}: runs with different options are averaged ({'; '.join(differing[:SHOWN])}{more})")
+    return notes
 
 
 def _different_commands(runs: Sequence[Run]) -> list[str]:
     """Options that the commands of trainings do not have in common."""
     known = [(run, settings) for run in runs if (settings := run.settings())]
     options = sorted({flag for _, settings in known for flag in settings})
-    found = []
+    differing = []
     for flag in options:
         values = defaultdict(list)
         for run, settings in known:
             values[settings.get(flag, "not given") or "given"].append(run.name)
         if len(values) > 1:
-            found.append(f"{flag} {_listed(values)}")
-    return found
+            differing.append(f"{flag} {_listed(values)}")
+    return differing
 
 
 def _different_options(runs: Sequence[Run]) -> list[str]:
@@ -75,11 +75,11 @@ def _configured(option: str, run: Run) -> str:
 
 def _names_by(runs: Iterable[Run], value: Callable[[Run], Any]) -> dict[Any, list[str]]:
     """Value -> names of the runs that have it; runs without one are left out."""
-    found: dict[Any, list[str]] = defaultdict(list)
+    groups: dict[Any, list[str]] = defaultdict(list)
     for run in runs:
         if (key := value(run)) is not None:
-            found[key].append(run.name)
-    return dict(found)
+            groups[key].append(run.name)
+    return dict(groups)
 
 
 def _different_seeds(rows: Sequence[Row]) -> list[str]:
@@ -95,11 +95,11 @@ def _different_data(runs: Sequence[Run]) -> list[str]:
     by_seed: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         by_seed[run.seed][(run.record.get("data") or {}).get("all", "unknown")].append(run.name)
-    differing = {seed: found for seed, found in by_seed.items() if len(found) > 1}
+    differing = {seed: hashes for seed, hashes in by_seed.items() if len(hashes) > 1}
     return [
         f"training or validation data differ with seed {seed} "
-        f"({_listed({data[:8]: names for data, names in found.items()})})"
-        for seed, found in differing.items()
+        f"({_listed({data[:8]: names for data, names in hashes.items()})})"
+        for seed, hashes in differing.items()
     ]
 
 
@@ -108,16 +108,16 @@ def _perhaps_different_data(runs: Sequence[Run]) -> list[str]:
     unknown = [run for run in runs if run.data_hash() is None]
     if not unknown:
         return []
-    found = []
+    notes = []
     for what, value in (("folders of data", Run.data_folder), ("training data", _sentences)):
         values = _names_by(runs, value)
         if len(values) > 1:
-            found.append(f"{what} differ ({_listed(values)})")
-    return found
+            notes.append(f"{what} differ ({_listed(values)})")
+    return notes
 
 
 def _sentences(run: Run) -> str | None:
-    """That were trained on."""
+    """Number of training sentences by the log, such as `206,112 sentences`; None if the log does not say."""
     examples = run.log.examples if run.log else {}
     sizes = [size for name, size in examples.items() if name.startswith("train")]
     return counted(max(sizes), "sentence") if sizes else None
@@ -140,31 +140,31 @@ def _different_lengths(table: Table) -> list[str]:
 
 def _different_losses(table: Table) -> list[str]:
     """A label-smoothed loss is larger than a cross-entropy of the same model."""
-    found = []
+    notes = []
     for flag in ("--criterion", "--label-smoothing"):
         values = _names_by(table.runs, methodcaller("option", flag))
         if len(values) > 1:
-            found.append(f"losses of different {flag} cannot be compared ({_listed(values)})")
-    return found
+            notes.append(f"losses of different {flag} cannot be compared ({_listed(values)})")
+    return notes
 
 
 def _diverged(table: Table) -> list[str]:
-    found = []
+    notes = []
     for run in table.runs:
         values = run.curve(table.metric, run.by_updates).values()
         if broken := sum(not math.isfinite(value) for value in values):
-            found.append(f"{run.name}: {broken} of {len(values)}")
-    return [f"validations whose {table.metric} is NaN or infinite ({'; '.join(found)})"] if found else []
+            notes.append(f"{run.name}: {broken} of {len(values)}")
+    return [f"validations whose {table.metric} is NaN or infinite ({'; '.join(notes)})"] if notes else []
 
 
 def _different_from_texts(runs: Sequence[Run]) -> list[str]:
     """`counted`: BLEU of the translations, where it could be counted as the recorded one was."""
-    found = []
+    notes = []
     for run in runs:
         counted_now, recorded = run.record.get("counted"), (run.record.get("scores") or {}).get("bleu") or {}
         if counted_now is not None and abs(counted_now - recorded["score"]) > ROUNDING:
-            found.append(f"{run.name}: {recorded['score']:.1f} recorded, {counted_now:.1f} counted")
-    return [f"the recorded BLEU is not that of the translations ({'; '.join(found)})"] if found else []
+            notes.append(f"{run.name}: {recorded['score']:.1f} recorded, {counted_now:.1f} counted")
+    return [f"the recorded BLEU is not that of the translations ({'; '.join(notes)})"] if notes else []
 
 
 def _different_signatures(table: Table, score: str, title: str) -> list[str]:

@@ -31,9 +31,9 @@ def mapped_rows(file: str | Path, offset: int, width: int, rows: np.ndarray) -> 
 
     The caller has checked that the rows lie inside the file. (Reading each row by itself costs three times as much.)
     """
-    found = np.empty((len(rows), width), dtype=np.uint8)
+    copied = np.empty((len(rows), width), dtype=np.uint8)
     if not len(rows):
-        return found
+        return copied
     with open(file, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         count = (len(mapped) - offset) // width
         # As bytes: NumPy copies a whole array first if its numbers do not begin at a multiple of their size.
@@ -41,11 +41,11 @@ def mapped_rows(file: str | Path, offset: int, width: int, rows: np.ndarray) -> 
         step = max(1, _HELD // (width + _NEIGHBOURHOOD))
         for begin in range(0, len(rows), step):
             part = slice(begin, begin + step)
-            np.take(matrix, rows[part], axis=0, out=found[part], mode="clip")
+            np.take(matrix, rows[part], axis=0, out=copied[part], mode="clip")
             if hasattr(mmap, "MADV_DONTNEED"):
                 mapped.madvise(mmap.MADV_DONTNEED)
         del matrix  # the map can be closed only when nothing refers to it
-    return found
+    return copied
 
 
 # ---- Checks that the readers of binary formats share ----------------------------------------------------------------
@@ -64,10 +64,10 @@ def existing_file(path: str) -> Path:
     return file
 
 
-def check_dimension(path: str, found: int, dim: int | None) -> None:
-    """Raise DimensionError unless the source's width is the one that was asked for (None: any)."""
-    if dim is not None and found != dim:
-        raise dimension_error(path, found, dim)
+def check_dimension(path: str, own_dim: int, dim: int | None) -> None:
+    """Raise DimensionError unless the source's dimension is the one that was asked for (None: any)."""
+    if dim is not None and own_dim != dim:
+        raise dimension_error(path, own_dim, dim)
 
 
 def check_finite(path: str, names: Sequence[str], matrix: np.ndarray) -> None:

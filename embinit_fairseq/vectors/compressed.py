@@ -114,8 +114,8 @@ def open_member(path: str, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
             raise NotImplementedError("packed by LZMA, which may take any amount of memory")
         return archive.open(name)
     except KeyError:
-        held = ", ".join(archive.namelist()[:10])
-        raise VectorFileError(f"{path}: no such member. The archive holds {held}.") from None
+        members = ", ".join(archive.namelist()[:10])
+        raise VectorFileError(f"{path}: no such member. The archive holds {members}.") from None
     except _ZIP_DAMAGE as error:  # also: encrypted, or a packing method that Python does not know
         raise VectorFileError(
             f"{path}: {name} cannot be read ({error}). Unpack the archive or fetch it again."
@@ -175,7 +175,7 @@ class _Xz(io.RawIOBase):
         self._unpacker: lzma.LZMADecompressor | None = _xz_stream()  # None: at the end
 
     def readable(self) -> bool:
-        """It is."""
+        """Yes: the interface of io.RawIOBase asks."""
         return True
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
 from embinit_fairseq.vectors.torch_file import TorchMatrix, load_safely, matrices
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_dictionary
 
-# ---- Which row of a fairseq checkpoint's table belongs to which symbol, read without fairseq ------------------------
+# ---- Which row of a fairseq checkpoint's matrix belongs to which symbol, read without fairseq ------------------------
 # Row order is that of fairseq's Dictionary: `<s>`, `<pad>`, `</s>`, `<unk>`, the lines of `dict.txt`, and then what the
 # task appends: `<mask>`, language tags.
 
@@ -60,7 +60,7 @@ def read_rows(file: Path) -> FairseqRows:
 
 
 def fit_rows(rows: FairseqRows, file: Path, checkpoint: str, table: str, count: int, task: str) -> None:
-    """Name what the task appended; CheckpointError unless dictionary and table (of `count` rows) belong together."""
+    """Name what the task appended; CheckpointError unless dictionary and matrix (of `count` rows) belong together."""
     more = count - rows.size
     if more == 0 or (more > 0 and task in _TAG_TASKS):
         return
@@ -93,10 +93,10 @@ def _get(settings: Any, key: str) -> Any:
 
 
 def find_dictionary(checkpoint: Path, language: str | None, data: str | None, count: int, task: str) -> Path:
-    """The dictionary beside a checkpoint whose table has `count` rows; CheckpointError if there is none.
+    """The dictionary beside a checkpoint whose embedding matrix has `count` rows; CheckpointError if there is none.
 
     `dict.<language>.txt`, else `dict.txt`. fairseq often does not record the languages (it infers them from the names
-    of the data): then the one `dict.*.txt` whose size fits the table.
+    of the data): then the one `dict.*.txt` whose size fits the embedding matrix.
     """
     names = ([f"dict.{language}.txt"] if language and Path(language).name == language else []) + ["dict.txt"]
     for name in names:
@@ -107,10 +107,10 @@ def find_dictionary(checkpoint: Path, language: str | None, data: str | None, co
     if len(fitting) == 1:
         return next(iter(fitting.values()))
     if others:
-        found = ", ".join(file.name for file in others)
+        listed = ", ".join(file.name for file in others)
         raise CheckpointError(
-            f"{checkpoint}: which dictionary belongs to its table of {count} rows? It names no languages, and of "
-            f"{found} {'more than one fits' if fitting else 'none fits'}; copy the right one to dict.txt beside it"
+            f"{checkpoint}: which dictionary belongs to its matrix of {count} rows? It names no languages, and of "
+            f"{listed} {'more than one fits' if fitting else 'none fits'}; copy the right one to dict.txt beside it"
         )
     origin = f" (it was trained with the data in {data})" if data else ""
     raise CheckpointError(
@@ -129,7 +129,7 @@ def _fits(file: Path, count: int, task: str) -> bool:
 
 # ----------------------------------------------------------------------------------------------------------------------
 
-#: side -> names of its table, `_p`: the second one of Duo. RoBERTa's encoder was called a decoder before fairseq 0.10.
+#: side -> names of its matrix, `_p`: the second one of Duo. RoBERTa's encoder was called a decoder before fairseq 0.10.
 _TABLES = {
     "encoder": (
         "encoder.embed_tokens.weight",
@@ -146,12 +146,12 @@ _LANGUAGE = {"encoder": "source_lang", "decoder": "target_lang"}
 
 
 class FairseqCheckpoint:
-    """An embedding table of a checkpoint that fairseq-train wrote, with `dict.txt` or `dict.<language>.txt` beside it.
+    """An embedding matrix of a checkpoint that fairseq-train wrote, with `dict.txt` or `dict.<language>.txt` beside it.
 
-    dim: the width that is needed (None: any). strict: without effect, since nothing in a checkpoint may be broken.
-    side: which table; "encoder" (also the default), "decoder", "encoder_p" or "decoder_p". A model with one table has
-    it on both sides, and one with a single stream has it for both streams.
-    Raises CheckpointError for a file that is none or does not fit its dictionary, DimensionError for another width.
+    dim: the dimension that is needed (None: any). strict: without effect, since nothing in a checkpoint may be broken.
+    side: which matrix; "encoder" (also the default), "decoder", "encoder_p" or "decoder_p". A model with one
+    has it on both sides, and one with a single stream has it for both streams.
+    Raises CheckpointError for a file that is none or does not fit its dictionary, DimensionError for another dimension.
     """
 
     format = "fairseq"
@@ -160,33 +160,33 @@ class FairseqCheckpoint:
         self.path = os.fspath(path)
         if side not in (None, *_TABLES):
             raise OptionError(
-                f"{self.path}: of a fairseq checkpoint the table of {', '.join(_TABLES)} can be taken, not of {side!r}"
+                f"{self.path}: of a fairseq checkpoint the matrix of {', '.join(_TABLES)} can be taken, not of {side!r}"
             )
         file = existing_file(self.path)
         checkpoint = load_safely(file, CheckpointError, "a fairseq checkpoint")
-        self.table, found, self._matrix = self._find_table(checkpoint, side or "encoder")
+        self.table, slot, self._matrix = self._find_table(checkpoint, side or "encoder")
         self.rows, self.dim = self._matrix.shape
         check_dimension(f"{self.path} ({self.table})", self.dim, dim)
-        language = task_setting(checkpoint, _LANGUAGE[found.removesuffix("_p")])
+        language = task_setting(checkpoint, _LANGUAGE[slot.removesuffix("_p")])
         self._task = task_setting(checkpoint, "task") or ""
         self.dictionary = find_dictionary(file, language, task_setting(checkpoint, "data"), self.rows, self._task)
 
     def _find_table(self, checkpoint: object, side: str) -> tuple[str, str, TorchMatrix]:
-        """(name, side, matrix) of the table of this side, or of the only one."""
+        """(name, side, matrix) of the embedding matrix of this side, or of the only one."""
         state = checkpoint.get("model") if isinstance(checkpoint, dict) else None
         if not isinstance(state, dict):
             raise CheckpointError(
                 f"{self.path}: not a fairseq checkpoint (no 'model' in it); name a checkpoint*.pt that fairseq-train "
                 "wrote, or a directory for Hugging Face models"
             )
-        found = matrices(state)
+        available = matrices(state)
         for candidate in (side, side.removesuffix("_p"), *_LANGUAGE):
             for name in _TABLES[candidate]:
-                if name in found:
-                    return name, candidate, found[name]
-        largest = sorted(found, key=lambda name: -found[name].shape[0])[:8]
+                if name in available:
+                    return name, candidate, available[name]
+        largest = sorted(available, key=lambda name: -available[name].shape[0])[:8]
         raise CheckpointError(
-            f"{self.path}: no embedding table with a known name (like {_TABLES['encoder'][0]}); its largest matrices: "
+            f"{self.path}: no embedding matrix with a known name (like {_TABLES['encoder'][0]}); its largest matrices: "
             f"{', '.join(largest) or 'none'}; write the one you mean to an .npz file with words and matrix"
         )
 

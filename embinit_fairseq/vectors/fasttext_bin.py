@@ -175,8 +175,8 @@ class _Layout:
 class FastTextBinary:
     """A `.bin` model of fastText (not quantised). Only the rows of wanted words and of their n-grams are read.
 
-    dim: the width that is needed (None: any). strict: refuse words that are not UTF-8 instead of counting them.
-    Raises VectorFileError for a file that is none, DimensionError for another width.
+    dim: the dimension that is needed (None: any). strict: refuse words that are not UTF-8 instead of counting them.
+    Raises VectorFileError for a file that is none, DimensionError for another dimension.
     """
 
     format = "fasttext_bin"
@@ -195,8 +195,8 @@ class FastTextBinary:
         """The wanted words (None: all) with the vectors that fastText itself gives them, in the file's order."""
         places: dict[str, int] = {}
         duplicates = 0
-        scan, found = self._scan(wanted)
-        for place, word in found:
+        scan, rows = self._scan(wanted)
+        for place, word in rows:
             if word in places:
                 duplicates += 1
             else:
@@ -231,11 +231,11 @@ class FastTextBinary:
         with readable(self.path), open(self.path, "rb") as stream:
             stream.seek(head.SIZE)
             scan = RecordScan(self.path, stream, head.entries, b"\0", head.ENTRY, wanted, self.strict)
-            found = [(number, word) for number, word, _ in scan if number < head.words]  # labels come last
+            rows = [(number, word) for number, word, _ in scan if number < head.words]  # labels come last
             if "_layout" not in self.__dict__:
                 stream.seek(head.SIZE + scan.consumed)
                 self._layout = self._read_layout(stream)
-        return scan, found
+        return scan, rows
 
     @cached_property
     def _layout(self) -> _Layout:
@@ -319,9 +319,9 @@ class FastTextBinary:
             cut = np.fromiter((word != _END_OF_SENTENCE for word in words), bool, len(words))[owner]
             if self._layout.kept is not None:
                 keys = self._layout.kept[:, 0]
-                found = np.minimum(np.searchsorted(keys, bucket), len(keys) - 1)
-                cut &= keys[found] == bucket
-                bucket = self._layout.kept[found, 1]
+                at = np.minimum(np.searchsorted(keys, bucket), len(keys) - 1)
+                cut &= keys[at] == bucket
+                bucket = self._layout.kept[at, 1]
             owner, rows = owner[cut], head.words + bucket[cut]
         if own is None:
             return owner, rows

@@ -98,13 +98,13 @@ def find_specials(directory: Path, rows: dict[str, int]) -> dict[str, int]:
         content = read_optional_json(directory / name)
         declared.update({key: value for key, value in content.items() if key.endswith("_token")})
     names = {key: _spelling(value) for key, value in declared.items()}
-    found: dict[str, int] = {}
+    specials: dict[str, int] = {}
     for role, keys in _DECLARED.items():
         tokens = [names.get(key) for key in keys] if any(names.values()) else list(_USUAL[role])
         row = next((rows[token] for token in tokens if token in rows), None)
-        if row is not None and (role in ("bos", "eos") or row not in found.values()):
-            found[role] = row
-    return found
+        if row is not None and (role in ("bos", "eos") or row not in specials.values()):
+            specials[role] = row
+    return specials
 
 
 def _spelling(declared: Any) -> str | None:
@@ -278,17 +278,17 @@ def _from_sentencepiece(file: Path, model_type: str, largest: int) -> Vocabulary
 
 def _add_tokens(vocabulary: Vocabulary, directory: Path) -> None:
     """Tokens added after training, as slow tokenizers keep them: added_tokens.json, tokenizer_config.json."""
-    found: dict[str, Any] = _checked(
+    added: dict[str, Any] = _checked(
         directory / "added_tokens.json", read_optional_json(directory / "added_tokens.json"), empty=True
     )
     decoder = read_optional_json(directory / "tokenizer_config.json").get("added_tokens_decoder")
     for row, token in (decoder if isinstance(decoder, dict) else {}).items():
         if isinstance(token, dict) and isinstance(token.get("content"), str) and _ROW.fullmatch(row):
-            found.setdefault(token["content"], int(row))
+            added.setdefault(token["content"], int(row))
     taken = set(vocabulary.rows.values())
-    new = {name: row for name, row in found.items() if name not in vocabulary.rows and row not in taken}
+    new = {name: row for name, row in added.items() if name not in vocabulary.rows and row not in taken}
     vocabulary.rows.update(new)
-    vocabulary.added |= frozenset(found)
+    vocabulary.added |= frozenset(added)
 
 
 def _checked(file: Path, rows: dict[Any, Any], empty: bool = False) -> dict[str, int]:

@@ -88,31 +88,31 @@ def find_embedding(directory: Path) -> tuple[Path, str, Matrix]:
             "model with save_pretrained() (TensorFlow and Flax weights are not read) and name that directory"
         )
     if not chosen.name.endswith(".index.json"):
-        found = _matrices(chosen)
-        name = _choose(chosen, found)
-        return chosen, name, found[name]
+        available = _matrices(chosen)
+        name = _choose(chosen, available)
+        return chosen, name, available[name]
     shards = _shards(chosen)
     name = _choose_name(chosen, shards) or _choose(chosen, _all_matrices(chosen, shards))
     shard = _shard_path(chosen, shards[name])
-    found = _matrices(shard)
-    if name not in found:
+    available = _matrices(shard)
+    if name not in available:
         raise VectorFileError(
             f"{shard}: no floating point matrix {name!r}, which {chosen.name} promises; download the shards again"
         )
-    return shard, name, found[name]
+    return shard, name, available[name]
 
 
 def _matrices(file: Path) -> dict[str, Matrix]:
     if file.suffix == ".safetensors":
         return safetensors_matrices(file)
     state = load_safely(file, VectorFileError, "a PyTorch state dict")
-    found = matrices(state) if isinstance(state, dict) else {}
-    if not found:
+    available = matrices(state) if isinstance(state, dict) else {}
+    if not available:
         raise VectorFileError(
             f"{file}: not a state dict: no named two-dimensional tensors in it; save the model with "
             "save_pretrained(), or torch.save(model.state_dict(), ...)"
         )
-    return dict(found)
+    return dict(available)
 
 
 def _all_matrices(index: Path, shards: dict[str, str]) -> dict[str, Matrix]:
@@ -143,25 +143,25 @@ def _choose_name(file: Path, names: Iterable[str]) -> str | None:
     """The name of the input embedding among names of tensors, None if no known name is there."""
     names = sorted(names)
     for known in EMBEDDING_NAMES:
-        found = [name for name in names if name == known or name.endswith("." + known)]
+        matching = [name for name in names if name == known or name.endswith("." + known)]
         # Of an encoder and a decoder with a table each, the encoder's is the input embedding.
-        found = [name for name in found if "decoder." not in name] or found
-        if len(found) > 1:
+        matching = [name for name in matching if "decoder." not in name] or matching
+        if len(matching) > 1:
             raise VectorFileError(
-                f"{file}: several tensors could be the input embedding: {', '.join(found[:8])}; save the model you "
+                f"{file}: several tensors could be the input embedding: {', '.join(matching[:8])}; save the model you "
                 "mean alone, or write its matrix to an .npz file with words and matrix"
             )
-        if found:
-            return found[0]
+        if matching:
+            return matching[0]
     return None
 
 
-def _choose(file: Path, found: dict[str, Matrix]) -> str:
-    name = _choose_name(file, found)
+def _choose(file: Path, available: dict[str, Matrix]) -> str:
+    name = _choose_name(file, available)
     if name is not None:
         return name
-    largest = sorted(found, key=lambda name: -found[name].shape[0])[:8]
-    candidates = ", ".join(f"{name} {found[name].shape[0]}x{found[name].shape[1]}" for name in largest)
+    largest = sorted(available, key=lambda name: -available[name].shape[0])[:8]
+    candidates = ", ".join(f"{name} {available[name].shape[0]}x{available[name].shape[1]}" for name in largest)
     raise VectorFileError(
         f"{file}: no tensor has the name of a known input embedding (like {EMBEDDING_NAMES[0]}); its largest matrices: "
         f"{candidates or 'none'}; write the one you mean to an .npz file with words and matrix"
@@ -171,7 +171,7 @@ def _choose(file: Path, found: dict[str, Matrix]) -> str:
 def safetensors_matrices(file: Path) -> dict[str, Matrix]:
     """The two-dimensional floating point tensors of a safetensors file, by name; VectorFileError if damaged."""
     header, start, size = _header(file)
-    found: dict[str, Matrix] = {}
+    available: dict[str, Matrix] = {}
     for name, entry in header.items():
         kind = entry.get("dtype") if isinstance(entry, dict) else None
         if name == "__metadata__" or not isinstance(kind, str) or kind not in _FLOATS:
@@ -192,8 +192,8 @@ def safetensors_matrices(file: Path) -> dict[str, Matrix]:
                 f"{file}: truncated: the tensor {name[:80]!r} lacks {counted(start + end - size, 'byte')}; download "
                 "the file again"
             )
-        found[name] = SafetensorsMatrix(file, kind, (shape[0], shape[1]), start + begin)
-    return found
+        available[name] = SafetensorsMatrix(file, kind, (shape[0], shape[1]), start + begin)
+    return available
 
 
 def _header(file: Path) -> tuple[dict[str, Any], int, int]:

@@ -158,7 +158,7 @@ def _is_punctuation(character: str) -> bool:
 
 
 def _longest_first(part: str, rows: dict[str, int]) -> list[int]:
-    found: list[int] = []
+    chosen: list[int] = []
     begin = 0
     while begin < len(part):
         prefix = "##" if begin else ""
@@ -166,9 +166,9 @@ def _longest_first(part: str, rows: dict[str, int]) -> list[int]:
         end = next((end for end in ends if prefix + part[begin:end] in rows), None)
         if end is None:
             return []
-        found.append(rows[prefix + part[begin:end]])
+        chosen.append(rows[prefix + part[begin:end]])
         begin = end
-    return found
+    return chosen
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -177,8 +177,8 @@ def _longest_first(part: str, rows: dict[str, int]) -> list[int]:
 class HuggingFaceDirectory:
     """The input embedding of a model saved by `save_pretrained`, with its tokenizer's vocabulary.
 
-    path: the directory. dim: the width that is needed (None: any). strict: without effect, since nothing in
-    such a directory may be broken. Raises VectorFileError for anything else, DimensionError for another width.
+    path: the directory. dim: the dimension that is needed (None: any). strict: without effect, since nothing in
+    such a directory may be broken. Raises VectorFileError for anything else, DimensionError for another dimension.
     """
 
     format = "huggingface"

@@ -67,8 +67,8 @@ class NpzVectors:
         names = set(archive.namelist())
         matrix_name = next((name for name in _MATRIX_NAMES if f"{name}.npy" in names), None)
         if "words.npy" not in names or matrix_name is None:
-            held = ", ".join(sorted(name.removesuffix(".npy") for name in names)[:10]) or "nothing"
-            raise self._refuse(f"no arrays `words` and `matrix`, it holds {held}")
+            arrays = ", ".join(sorted(name.removesuffix(".npy") for name in names)[:10]) or "nothing"
+            raise self._refuse(f"no arrays `words` and `matrix`, it holds {arrays}")
         words, matrix = self._header(archive, "words"), self._header(archive, matrix_name)
         if len(words.shape) != 1 or words.dtype.kind not in "US":
             raise self._refuse(f"`words` is no list of strings (shape {words.shape}, type {words.dtype})")

@@ -33,15 +33,15 @@ def cut(surface: str, pieces: Collection[str], markers: str, longest: int) -> li
     longest: the length of the longest piece.
     """
     text = "▁" + surface if markers == "sentencepiece" else surface
-    found: list[str] = []
+    cut_off: list[str] = []
     begin = 0
     while begin < len(text):
         ends = range(min(len(text), begin + longest), begin, -1)
         named = ((_name(text, begin, end, markers), end) for end in ends)
         piece, begin = next(((name, end) for name, end in named if name in pieces), ("", begin + 1))
         if piece:
-            found.append(piece)
-    return [piece for piece in found if piece != "▁"]  # no part of the word itself
+            cut_off.append(piece)
+    return [piece for piece in cut_off if piece != "▁"]  # no part of the word itself
 
 
 def _name(text: str, begin: int, end: int, markers: str) -> str:

@@ -15,7 +15,7 @@ from embinit_fairseq.errors import DimensionError, VectorFileError, counted
 from embinit_fairseq.vectors.parse import RowParser, parse_number
 from embinit_fairseq.vectors.table import WIDEST, Wanted
 
-# ---- What the first lines of a text file of vectors say: header, width, separator -----------------------------------
+# ---- What the first lines of a text file of vectors say: header, dimension, separator -------------------------------
 
 BOM = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r\n"
@@ -63,7 +63,7 @@ def _widths(lines: list[bytes]) -> Counter[int]:
 
 
 def inspect_head(path: str, lines: list[bytes], header: bool | None, dim: int | None) -> TextHead:
-    """Find out header, width and separator from the file's first lines (BOM removed).
+    """Find out header, dimension and separator from the file's first lines (BOM removed).
 
     header: whether there is one, None to find out. dim: the expected D. Raises VectorFileError if the lines are no
     vectors, DimensionError if D is not the expected one.
@@ -98,18 +98,18 @@ def _decide(path: str, widths: Counter[int], announced: tuple[int, int] | None, 
             f"{path}:1: the header announces {counted(announced[1], 'number')} a line, but line 2 ff. have {usual}. "
             "The file is damaged: download it again, or correct its header."
         )
-    found = announced[1] if announced else usual
-    if dim is None or dim == found or (not announced and dim < usual and dim == min(widths)):
-        return found if dim is None else dim
-    raise dimension_error(path, found, dim)
+    dimension = announced[1] if announced else usual
+    if dim is None or dim == dimension or (not announced and dim < usual and dim == min(widths)):
+        return dimension if dim is None else dim
+    raise dimension_error(path, dimension, dim)
 
 
-def dimension_error(path: str, found: int, expected: int) -> DimensionError:
-    """The error for vectors of another width than the model's table."""
+def dimension_error(path: str, dim: int, expected: int) -> DimensionError:
+    """The error for vectors of another dimension than the model's table."""
     return DimensionError(
-        f"{path}: the vectors have {counted(found, 'dimension')}, expected {expected}. Vectors are never cut or "
-        f"padded: set --encoder-embed-dim {found} or --decoder-embed-dim {found} (the slot's; transformer_lm: "
-        f"--decoder-input-dim {found} too; Duo: --encoder-dim-s, --encoder-dim-p and so on), or choose a file with "
+        f"{path}: the vectors have {counted(dim, 'dimension')}, expected {expected}. Vectors are never cut or "
+        f"padded: set --encoder-embed-dim {dim} or --decoder-embed-dim {dim} (the slot's; transformer_lm: "
+        f"--decoder-input-dim {dim} too; Duo: --encoder-dim-s, --encoder-dim-p and so on), or choose a file with "
         f"{counted(expected, 'dimension')}."
     )
 

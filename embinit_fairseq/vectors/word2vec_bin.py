@@ -21,8 +21,8 @@ _LONGEST_HEADER = 100  # bytes
 class Word2VecBinary:
     """A `.bin` file of word2vec, gensim and others; may be packed (gz, bz2, xz, zip).
 
-    dim: the width that is needed (None: any). strict: refuse words that are not UTF-8 instead of counting them.
-    Raises VectorFileError for a file that is none, DimensionError for another width.
+    dim: the dimension that is needed (None: any). strict: refuse words that are not UTF-8 instead of counting them.
+    Raises VectorFileError for a file that is none, DimensionError for another dimension.
     """
 
     format = "word2vec_bin"

@@ -16,7 +16,7 @@ each_kind = pytest.mark.parametrize("relative", [False, True], ids=["TUPE-A", "T
 @each_reset
 @each_kind
 def test_longer_than_the_table_is_refused(reset, relative):
-    """The authors' code reshapes 2 (L + 1) rows without an error: see point 16 of its description."""
+    """The authors' code reshapes 2 (L + 1) rows without an error."""
     module = untied_positions(C, HEADS, LONGEST, reset=reset, num_buckets=32 * relative)
     assert module.bias(LONGEST).shape == (HEADS, LONGEST, LONGEST)
     for length in (LONGEST + 1, 2 * LONGEST + 1):

@@ -1,7 +1,7 @@
 """Attention with an additive bias: softmax(q k^T * scale + mask) v.
 
 Fused by `scaled_dot_product_attention`, or spelled out where the probabilities are wanted (`eager`). B: batch,
-H: num_heads, T: length, d: width of a head.
+H: num_heads, T: length, d: head_dim.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TUPE and its comparison set for transformers (Ke et al. 2021, Rethinking Positional Encoding in Language
 Pre-training). Needs torch >= 2.1 and transformers, nothing else.
 
-Every layer computes, with heads of width d,
+Every layer computes, with heads of dimension d,
 
     softmax((x W^Q) (x W^K)^T / sqrt(n d) + B) (x W^V) W^O
 
@@ -96,11 +96,11 @@ class TupeModel(TupePreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The table of tokens."""
+        """The embedding matrix of tokens."""
         return self.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Take another table of tokens."""
+        """Take another embedding matrix of tokens."""
         self.embed_tokens = value
 
     def forward(
@@ -178,8 +178,8 @@ class TupeModel(TupePreTrainedModel):
         first = torch.zeros_like(padding_mask[:, 0])
         if input_ids is not None:
             first = input_ids[:, 0] != self.config.bos_token_id
-        found = torch.stack([padding_mask.any(), padding_mask[:, 0].any(), first.any()])
-        any_padding, left_padding, no_bos = found.tolist()
+        facts = torch.stack([padding_mask.any(), padding_mask[:, 0].any(), first.any()])
+        any_padding, left_padding, no_bos = facts.tolist()
         if left_padding:
             raise ValueError("a sentence begins with padding, but positions are columns: padding_side='right'")
         if no_bos and self.positions.untie_cls:
@@ -215,7 +215,7 @@ class TupeForMaskedLM(TupePreTrainedModel):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:
-        """The last layer of the head; its weight is the table of tokens."""
+        """The last layer of the head; its weight is the embedding matrix of tokens."""
         return self.lm_head.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
@@ -236,11 +236,11 @@ class TupeForMaskedLM(TupePreTrainedModel):
 
         labels (batch, length), -100 where there is nothing to predict: loss, the mean cross-entropy of the others.
         """
-        found = self.tupe(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, True)
-        logits, loss = self.lm_head(found.last_hidden_state), None
+        encoded = self.tupe(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, True)
+        logits, loss = self.lm_head(encoded.last_hidden_state), None
         if labels is not None:
             loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.to(logits.device).flatten())
-        output = MaskedLMOutput(loss, logits, found.hidden_states, found.attentions)
+        output = MaskedLMOutput(loss, logits, encoded.hidden_states, encoded.attentions)
         return output if return_dict or return_dict is None else output.to_tuple()
 
 
@@ -277,10 +277,10 @@ class TupeForSequenceClassification(TupePreTrainedModel):
         labels: classes (batch,) -> cross-entropy; numbers (batch,) for a single label -> mean squared error; 0 and 1
         (batch, num_labels) -> binary cross-entropy. `config.problem_type` decides where they leave it open.
         """
-        found = self.tupe(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, True)
-        logits = self.classifier(found.last_hidden_state)
+        encoded = self.tupe(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, True)
+        logits = self.classifier(encoded.last_hidden_state)
         loss = None if labels is None else self._loss(logits.float(), labels.to(logits.device))
-        output = SequenceClassifierOutput(loss, logits, found.hidden_states, found.attentions)
+        output = SequenceClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
         return output if return_dict or return_dict is None else output.to_tuple()
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> None:
-    """See above."""
+    """Read INPUTS.json, compute with the exported model, write and print what the head of this file says."""
     for name in ("fairseq", "fairseq_cli", "fairseq_compat", "embinit_fairseq"):
         sys.modules[name] = None  # type: ignore[assignment]  # importing it is an ImportError from here on
     import transformers
@@ -30,8 +30,8 @@ def main() -> None:
         model.config._attn_implementation = kernel
         model = model.double() if precision == "double" else model
         for number in range(len(batches) // 3):
-            found = run(model, *(batches[f"{number}.{part}"] for part in ("ids", "mask", "chosen")))
-            outputs.update({f"{precision}.{kernel}.{number}.{part}": value for part, value in found.items()})
+            computed = run(model, *(batches[f"{number}.{part}"] for part in ("ids", "mask", "chosen")))
+            outputs.update({f"{precision}.{kernel}.{number}.{part}": value for part, value in computed.items()})
     save_file(outputs, given["output"])
     answer = {name: sorted(map(str, info[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     answer["dtype"] = str(next(iter(outputs.values())).dtype).removeprefix("torch.")
@@ -46,10 +46,10 @@ def run(model, ids, mask, chosen):
     import torch
 
     with torch.inference_mode():
-        found = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-    outputs = {"features": found.hidden_states[-1][chosen]}
-    if "logits" in found:
-        outputs["logits"] = found.logits[chosen] if found.logits.dim() == 3 else found.logits
+        output = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+    outputs = {"features": output.hidden_states[-1][chosen]}
+    if "logits" in output:
+        outputs["logits"] = output.logits[chosen] if output.logits.dim() == 3 else output.logits
     return {part: value.contiguous() for part, value in outputs.items()}
 
 
