@@ -111,7 +111,8 @@ def checkpoint_to_restore(request: InitRequest) -> str | None:
         elif request.finetune_from_model:
             raise OptionError(
                 f"--embed-init {request.strategy} and --finetune-from-model {request.finetune_from_model}: all "
-                "matrices come from that checkpoint, so nothing would be left of the initialisation; drop one of the flags"
+                "matrices come from that checkpoint, so nothing would be left of the initialisation; drop one of the "
+                "flags"
             )
     else:
         path = restore_file.replace(".pt", request.checkpoint_suffix + ".pt")

@@ -11,21 +11,22 @@ PACKAGE = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 
 #: room -> rooms it may import from, beside those that stand below everything: BELOW
 BELOW = {"errors", "bounded", "files", "machine", "version"}
-ALONE = "errors version machine registration vocab modules optimizers bench".split()
+ALONE = "errors bounded version machine registration vocab modules optimizers bench".split()
 ARROWS = {
     **{room: set() for room in ALONE},
-    **{room: {"errors"} for room in ("bounded", "files")},
+    "files": {"errors"},
     "vectors": {"vocab"},
     "init": {"vocab", "vectors"},
     "embeddings": {"vocab", "vectors", "init"},
-    "checkpoints": {"vocab", "vectors", "init"},
+    "checkpoints": {"vectors", "init"},
     "hooks": {"vocab", "vectors", "init", "checkpoints"},
-    "architectures": {"modules", "init", "hooks"},
-    "models": {"modules", "architectures", "init", "hooks", "checkpoints"},
-    "criterions": {"modules", "models", "hooks"},
+    "architectures": {"modules", "hooks"},
+    "models": {"modules", "architectures", "hooks"},
+    "criterions": {"modules", "models"},
     "lr_schedulers": {"hooks"},
-    **{room: {"vocab", "vectors", "init", "checkpoints"} for room in ("expand", "convert_tupe")},
-    "export": {"vocab", "modules", "checkpoints", "expand", "architectures", "models"},
+    "expand": {"vocab", "vectors", "init", "checkpoints"},
+    "convert_tupe": {"vocab", "vectors"},
+    "export": {"vocab", "modules", "checkpoints", "expand", "models"},
     "analysis": {"vocab", "vectors", "init", "modules"},
     "runs": {"vectors", "init", "checkpoints"},
     "plots": {"analysis", "checkpoints", "runs"},
@@ -34,6 +35,11 @@ ARROWS = {
     "__main__": {"cli"},
 }
 WITHOUT_FAIRSEQ = {*BELOW, *"registration vocab vectors init embeddings modules analysis runs plots".split()}
+
+
+def imported_rooms(path: Path) -> set[str]:
+    parts = (name.split(".") for name in imports_of(path))
+    return {room for package, room, *_ in (each for each in parts if len(each) > 1) if package == "embinit_fairseq"}
 
 
 def imports_of(path: Path, top_level: bool = False) -> set[str]:
@@ -62,6 +68,13 @@ def test_imports_go_one_way(file):
             assert parts[0] not in ("fairseq", "fairseq_cli"), f"{file} imports {name}"
         if parts[0] == "fairseq_compat" and room != "cli":  # safe reading has its list there
             assert name in ("fairseq_compat.plain_data", "fairseq_compat.scanned_pickles"), f"{file} imports {name}"
+
+
+def test_no_arrow_is_unused():
+    used: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        used.setdefault(path.relative_to(PACKAGE).parts[0].removesuffix(".py"), set()).update(imported_rooms(path))
+    assert {room: unused for room, allowed in ARROWS.items() if (unused := allowed - used[room])} == {}
 
 
 def loaded_with(name: str, seen: set[str]) -> set[str]:

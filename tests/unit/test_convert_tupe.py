@@ -224,7 +224,7 @@ def test_the_command(files, printed, shown):
     assert sorted(os.listdir(files.output)) == ["dict.txt", "model.pt"]
     weights = authors.make_weights(SYMBOLS, rel_pos=False, classes=3)
     text = shown(*files.argv(files.save(weights, authors.fine_tuned(), fp16=True), "--force"))
-    parts = ["TUPE-A, 7 updates (2 layers, width 8", "float16, written as float32", "3 classes", "<url> added"]
+    parts = ["TUPE-A, 7 updates (2 layers, dimension 8", "float16, written as float32", "3 classes", "<url> added"]
     parts += ["--label-dict gives the real ones", "the optimiser's state", "label/dict.txt", "--arch tupe_base"]
     assert all(part in text for part in parts), text
 

@@ -141,7 +141,11 @@ def test_slots_of_embed_init(name, options, names):
         ("duo_transformer", {"duo_streams": 3}, "--duo-streams 3: must be 1 or 2"),
         ("duo_transformer", {"duo_streams": 1, "encoder_dim_p": 5}, "--encoder-dim-p is .*drop it or --duo-streams 1"),
         ("duo_transformer", {"decoder_embed_dim": 9}, "heads 2 does not divide --decoder-embed-dim 9"),
-        ("duo_transformer", {"decoder_embed_dim": 2}, "--decoder-embed-dim 2: sinusoidal positions need a width of 4"),
+        (
+            "duo_transformer",
+            {"decoder_embed_dim": 2},
+            "--decoder-embed-dim 2: sinusoidal positions need a dimension of 4",
+        ),
         ("duo_transformer", {**TIED, "encoder_dim_p": 5, "decoder_dim_p": 7}, "--decoder-dim-p 7, .*--encoder-dim-p 7"),
         ("duo_transformer", {**TIED, "decoder_dim_s": 7}, r"has 8 columns: drop it, or give --encoder-dim-s 7"),
     ],

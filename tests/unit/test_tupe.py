@@ -114,7 +114,7 @@ def test_a_kernel_that_cannot_train_is_refused_before_a_training(monkeypatch):
     wide = {"attention_kernel": "flex", "encoder_embed_dim": 32}
     with pytest.raises(OptionError, match="flex has no dropout of attention weights: add --attention-dropout 0"):
         TUPE.build(**wide).check_training(None, None)
-    with pytest.raises(OptionError, match="width 16 or more, these have 2"):  # the generator's
+    with pytest.raises(OptionError, match="dimension 16 or more, these have 2"):  # the generator's
         ELECTRA.build(**wide, attention_dropout=0.0).check_training(None, None)
     TUPE.build(**wide, attention_dropout=0.0).check_training(None, None)
 
