@@ -42,8 +42,8 @@ class Questions:
         row_of: dict[str, int] = {}
         for row, word in enumerate(words):
             row_of.setdefault(word, row)
-        found = [[row_of.get(word, -1) for word in question] for question in self.words]
-        return np.asarray(found, dtype=np.int64).reshape(-1, 4)
+        rows = [[row_of.get(word, -1) for word in question] for question in self.words]
+        return np.asarray(rows, dtype=np.int64).reshape(-1, 4)
 
 
 def read_questions(path: str, lower: bool = True) -> Questions:

@@ -80,7 +80,7 @@ def table_statistics(
 ) -> dict[str, Any]:
     """Everything `embinit stats` reports, as one JSON object.
 
-    found: all rows of a file, or (with their vocabulary) the rows that the words of a dictionary have in one file or
+    source: all rows of a file, or (with their vocabulary) the rows that the words of a dictionary have in one file or
     several. Of a dictionary, `rows` is N, and min, max, mean, std are over the rows that were matched; without one, the
     coverage is None. xavier is the distribution's, not a draw: sigma = sqrt(2 / (N + D)). formula, length: the position
     encoding. Raises CoverageError if a file has no word of the dictionary.

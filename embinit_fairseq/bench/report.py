@@ -113,7 +113,7 @@ _WIDTH = 16
 
 def render(record: dict[str, Any]) -> str:
     """A block for each architecture; ratios and estimates below."""
-    blocks = [_machine(record), *(_block(name, found, record) for name, found in record["results"].items())]
+    blocks = [_machine(record), *(_block(name, result, record) for name, result in record["results"].items())]
     if len(record["results"]) > 1:
         blocks.append(_ratios(record))
     if "estimate" in record:

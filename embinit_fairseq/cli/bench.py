@@ -198,10 +198,10 @@ def result(turns: list[Measurement], peak: float) -> dict[str, Any]:
     return merged
 
 
-def _estimate(args: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
-    rate, assumed = found["tokens_per_second"], args.assume_tflops is not None
+def _estimate(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
+    rate, assumed = result["tokens_per_second"], args.assume_tflops is not None
     if assumed:
-        if found["flops_per_token"] is None:
+        if result["flops_per_token"] is None:
             raise OptionError("--assume-tflops: the FLOPs could not be counted here, so there is nothing to divide")
-        rate = args.assume_tflops * 1e12 / found["flops_per_token"]
+        rate = args.assume_tflops * 1e12 / result["flops_per_token"]
     return {**estimate(args.updates, args.tokens_per_update, rate, args.gpus, args.scaling), "assumed": assumed}

@@ -54,10 +54,10 @@ class _Parser(argparse.ArgumentParser):
         self, args: Any = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """An unknown argument is an error of the sub-command that was given it."""
-        found, further = super().parse_known_args(args, namespace)
+        known, further = super().parse_known_args(args, namespace)
         if further and not self.takes_further:
             self.error(f"unrecognized arguments: {' '.join(further)}{self.hint}")
-        return found, further
+        return known, further
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")

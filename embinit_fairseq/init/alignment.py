@@ -269,8 +269,8 @@ def _read(reader: VectorReader, vocabulary: Vocabulary, wanted: Wanted, rules: C
     alignment = align(vocabulary, table, rules, markers)
     rows, vectors = alignment.gather(table, vocabulary)
     nothing = np.empty(0, dtype=np.int64), np.empty((0, reader.dim), dtype=np.float32)
-    found = coverage(vocabulary, alignment.found)
-    return Part(table.origin, alignment, found, rows, vectors, describe(vectors), *nothing)
+    covered = coverage(vocabulary, alignment.found)
+    return Part(table.origin, alignment, covered, rows, vectors, describe(vectors), *nothing)
 
 
 def _compose(

@@ -120,12 +120,12 @@ def _lines(path: Path) -> list[str]:
 def scores_of(run: Run, texts: Texts) -> dict[str, dict[str, Any]]:
     """METRICS that the run's record lacks, from its translations; counted as the scores that it has."""
     missing = [name for name in METRICS if signature(run, name) is None]
-    found = {}
+    scores = {}
     for name, metric in _metrics(run).items():
         if name in missing:
             score = metric.corpus_score(texts.lines, [texts.reference])
-            found[name] = {"score": score.score, "signature": str(metric.get_signature()), "details": str(score)}
-    return found
+            scores[name] = {"score": score.score, "signature": str(metric.get_signature()), "details": str(score)}
+    return scores
 
 
 def recounted(run: Run, texts: Texts) -> float | None:

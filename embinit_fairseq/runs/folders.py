@@ -225,8 +225,8 @@ def _saved_validation(state: dict[str, Any], extra: dict[str, Any], metric: str)
 
 def _name(section: Any) -> str | None:
     """Of a part of the configuration: a name, or options with a name among them."""
-    found = section.get("_name") if isinstance(section, Mapping) else section
-    return found if isinstance(found, str) else None
+    name = section.get("_name") if isinstance(section, Mapping) else section
+    return name if isinstance(name, str) else None
 
 
 def _configuration(state: dict[str, Any]) -> Mapping[str, Any]:
@@ -284,10 +284,10 @@ def _values(node: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, repr(node.value if isinstance(node, Enum) else node)
 
 
-def _settings(found: Iterator[tuple[str, str]]) -> dict[str, str]:
+def _settings(pairs: Iterator[tuple[str, str]]) -> dict[str, str]:
     """Sections may say the same option; all of them count."""
     joined: dict[str, list[str]] = {}
-    for name, value in found:
+    for name, value in pairs:
         if name not in _NO_SETTINGS and name != "_name":
             joined.setdefault(name, [])
             if value not in joined[name]:

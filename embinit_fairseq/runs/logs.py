@@ -207,8 +207,8 @@ class LogReader:
 
     def _clock_of_values(self) -> dict[int, float]:
         """By what fairseq has counted at the ends of epochs, for logs without times (--log-file)."""
-        found = ((values.get("train_num_updates"), values.get("train_wall")) for values in self.log.epochs.values())
-        return {int(updates): wall for updates, wall in found if updates is not None and wall is not None}
+        ends = ((values.get("train_num_updates"), values.get("train_wall")) for values in self.log.epochs.values())
+        return {int(updates): wall for updates, wall in ends if updates is not None and wall is not None}
 
 
 def _json_values(message: str) -> tuple[str, int, dict[str, float]] | None:

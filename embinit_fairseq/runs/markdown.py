@@ -27,8 +27,8 @@ def _in_cell(text: str) -> str:
 
 def distinct(title: str, results: Sequence[Result], value: Callable[[Result], object]) -> list[str]:
     """A line with what the runs have in common, with several values where they differ; none without a value."""
-    found = sorted({str(each) for each in map(value, results) if each is not None})
-    return [f"* {title}: " + "; ".join(f"`{each}`" for each in found)] if found else []
+    values = sorted({str(each) for each in map(value, results) if each is not None})
+    return [f"* {title}: " + "; ".join(f"`{each}`" for each in values)] if values else []
 
 
 def environment(
@@ -42,16 +42,16 @@ def environment(
     ]
 
 
-def _versions(found: dict[str, str | None] | None) -> str | None:
-    return ", ".join(f"{name} {version}" for name, version in found.items() if version) if found else None
+def _versions(versions: dict[str, str | None] | None) -> str | None:
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version) if versions else None
 
 
-def _hardware(found: dict[str, Any] | None) -> str | None:
-    if not found:
+def _hardware(hardware: dict[str, Any] | None) -> str | None:
+    if not hardware:
         return None
-    cores, threads = found.get("cores"), found.get("threads")
-    parts = [found.get("cpu"), cores and counted(cores, "core"), threads and f"{counted(threads, 'thread')} a run"]
-    gpus = f"; {', '.join(found['gpus'])}" if found.get("gpus") else ""
+    cores, threads = hardware.get("cores"), hardware.get("threads")
+    parts = [hardware.get("cpu"), cores and counted(cores, "core"), threads and f"{counted(threads, 'thread')} a run"]
+    gpus = f"; {', '.join(hardware['gpus'])}" if hardware.get("gpus") else ""
     return ", ".join(part for part in parts if part) + gpus
 
 

@@ -70,18 +70,18 @@ class Translations:
 
     def option(self, name: str) -> str | None:
         """Of fairseq-generate, as text."""
-        found = option_in(self.configuration, name)
-        return None if found == "None" else found
+        value = option_in(self.configuration, name)
+        return None if value == "None" else value
 
     def settings(self) -> dict[str, Any]:
         """What is recorded beside scores: {"beam": ..., "lenpen": ..., "checkpoint": ...}, as far as it is known."""
         beam, penalty, checkpoint = self.option("beam"), self.option("lenpen"), self.option("path")
-        found = {
+        options = {
             "beam": None if beam is None else int(beam),
             "lenpen": None if penalty is None else float(penalty),
             "checkpoint": checkpoint,
         }
-        return {key: value for key, value in found.items() if value is not None}
+        return {key: value for key, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True)

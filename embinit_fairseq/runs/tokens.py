@@ -78,8 +78,8 @@ def moses_tokenizer(lang: str | None) -> Step:
 def pieces_left(lines: Sequence[str]) -> tuple[int, str] | None:
     """(number of lines, step) of lines that look as if they were still in pieces; None if there are none."""
     marks = {"bpe": lambda line: "@@ " in line or line.endswith("@@"), "sentencepiece": lambda line: "▁" in line}
-    found = [(sum(map(holds, lines)), step) for step, holds in marks.items()]
-    return max((each for each in found if each[0]), default=None)
+    counts = [(sum(map(holds, lines)), step) for step, holds in marks.items()]
+    return max((each for each in counts if each[0]), default=None)
 
 
 def _step(text: str, lang: str | None) -> Step:

@@ -57,8 +57,8 @@ def _name(text: str, begin: int, end: int, markers: str) -> str:
 def cut_all(surfaces: Iterable[str], pieces: Collection[str], markers: str) -> dict[str, list[str]]:
     """Surface -> its pieces; surfaces without any known piece are left out."""
     longest = max(map(len, pieces), default=0)
-    found = {surface: cut(surface, pieces, markers, longest) for surface in surfaces}
-    return {surface: parts for surface, parts in found.items() if parts}
+    pieces_of = {surface: cut(surface, pieces, markers, longest) for surface in surfaces}
+    return {surface: parts for surface, parts in pieces_of.items() if parts}
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -39,9 +39,9 @@ def fields(line: bytes) -> list[bytes]:
 
 def header_of(line: bytes) -> tuple[int, int] | None:
     """(V, D) if the line is a word2vec header, else None."""
-    found = fields(line)
-    if len(found) == 2 and all(field.isdigit() and len(field) < 19 for field in found):
-        return int(found[0]), int(found[1])
+    numbers = fields(line)
+    if len(numbers) == 2 and all(field.isdigit() and len(field) < 19 for field in numbers):
+        return int(numbers[0]), int(numbers[1])
     return None
 
 
@@ -229,8 +229,8 @@ class RowCollector:
 
     def check_last(self, number: int, line: bytes) -> None:
         """Raise VectorFileError if the file's last non-blank line shows that the file was cut short."""
-        found = fields(line)
-        cut = len(found) <= self._dim or (not line.endswith(b"\n") and parse_number(found[-1]) is None)
+        values = fields(line)
+        cut = len(values) <= self._dim or (not line.endswith(b"\n") and parse_number(values[-1]) is None)
         if cut:
             raise VectorFileError(
                 f"{self._path}:{number}: the last line has no {self._dim} numbers: the file is cut short. "

@@ -130,10 +130,10 @@ def _read_codes(path: str) -> tuple[dict[tuple[str, str], int], bool]:
 
 def _joined(pieces: list[str], pair: tuple[str, str]) -> list[str]:
     """Every occurrence of the pair as one piece, from the left."""
-    found: list[str] = []
+    tokens: list[str] = []
     at = 0
     while at < len(pieces):
         width = 2 if tuple(pieces[at : at + 2]) == pair else 1
-        found.append("".join(pieces[at : at + width]))
+        tokens.append("".join(pieces[at : at + width]))
         at += width
-    return found
+    return tokens
