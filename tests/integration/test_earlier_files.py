@@ -30,16 +30,26 @@ def earlier(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_goes_on(earlier, name) -> None:
-    before = load_checkpoint(str(earlier / name / "checkpoints/checkpoint_last.pt"))
-    record = json.loads((earlier / name / "training.json").read_text())
-    program, *flags = record["command"].replace("--max-epoch 2", "--max-epoch 3").split()
+def test_embinit_run_knows_the_run(earlier, name, capfd) -> None:
+    """The recorded call does nothing, one with more epochs goes on, another --lr is refused."""
+    last = earlier / name / "checkpoints/checkpoint_last.pt"
+    before, written = load_checkpoint(str(last)), last.read_bytes()
+    program, *flags = json.loads((earlier / name / "training.json").read_text())["command"].split()
     assert program == "fairseq-train"
-    run_to_end([PYTHON, "-m", "fairseq_cli.train", *flags])
-    after = load_checkpoint(str(earlier / name / "checkpoints/checkpoint_last.pt"))
+
+    def call(*changes: str, code: int = 0) -> str:
+        assert main(["run", name, "--", PYTHON, "-m", "fairseq_cli.train", *flags, *changes]) == code
+        return capfd.readouterr().err
+
+    assert "finished before" in call()
+    assert "--lr was 0.01, is 0.02" in call("--max-epoch", "3", "--lr", "0.02", code=2)
+    assert last.read_bytes() == written
+    call("--max-epoch", "3")
+    after = load_checkpoint(str(last))
     assert after["model"].keys() == before["model"].keys()
     assert [state["optimizer_history"][-1]["num_updates"] for state in (before, after)] == [10, 15]
     assert any(not torch.equal(after["model"][key], value) for key, value in before["model"].items())
+    assert list(json.loads((earlier / name / "result.json").read_text())["epochs"]) == ["1", "2", "3"]
 
 
 def test_runs_are_compared_and_an_expanded_model_translates(earlier, capsys) -> None:

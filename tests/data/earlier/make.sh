@@ -45,4 +45,4 @@ train() { # NAME OPTION...
 printf 'd3d4 1\nd5d6 1\n' | cut -d' ' -f1 >new.txt
 python -m embinit_fairseq.cli.main expand-vocab --checkpoint transformer/checkpoints/checkpoint_last.pt \
   --dict data/bin/dict.de.txt --side encoder --words new.txt --method avg --output expanded
-rm -r embinit_fairseq text data/bin/preprocess.log data/bin/test.*
+rm -r embinit_fairseq text data/bin/preprocess.log
