@@ -1,4 +1,4 @@
-"""Rows for new words, drawn from N(mu, c Sigma) of the old ones: SPEC section H.
+"""Rows for new words, drawn from N(mu, c Sigma) of the old ones.
 
     python benchmarks/expand.py                                   # 32,000 x 4096 and 250,000 x 768; 10 and 1,000 words
     python benchmarks/expand.py --sizes 2000x64 --words 10 --repeat 1

@@ -1,6 +1,6 @@
 """Reading the rows of a vocabulary from GloVe-like text: our reader, fairseq's own loader and gensim.
 
-    python benchmarks/vectors.py                      # 400k x 300 (1 GB), vocabulary 30k: SPEC section H, row 1
+    python benchmarks/vectors.py                      # 400k x 300 (1 GB), vocabulary 30k
     python benchmarks/vectors.py --rows 20000 --dim 50 --vocab 2000
 
 The file is generated (seeded): numbers with five significant digits as in the published GloVe files. Every job runs

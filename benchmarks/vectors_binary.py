@@ -1,6 +1,6 @@
 """Reading the rows of a vocabulary from binary files: word2vec .bin, fastText .bin, safetensors.
 
-    python benchmarks/vectors_binary.py               # SPEC section H, row 2
+    python benchmarks/vectors_binary.py
     python benchmarks/vectors_binary.py --rows 20000 --buckets 20000 --dim 50 --vocab 2000 --repeat 1
 
 Peers: gensim (word2vec and fastText), `load_file` of safetensors for numpy and for torch. The files are generated

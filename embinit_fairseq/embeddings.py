@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from embinit_fairseq.errors import CoverageError, DimensionError, OptionError
 from embinit_fairseq.init.alignment import RULES, Reading, read_sources
 from embinit_fairseq.init.draws import OOV_CHOICES, Draws, TargetStd, parse_std
 from embinit_fairseq.init.report import describe
-from embinit_fairseq.init.strategies import STRATEGIES, Strategy, build, shuffled
+from embinit_fairseq.init.strategies import SCALED, STRATEGIES, Strategy, build
 from embinit_fairseq.vectors.open import open_sources, open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import write_npz, write_text
@@ -134,8 +133,7 @@ def embedding_matrix(
         raise OptionError(f"dim is needed: {strategy} takes no vectors that say it")
     target = parse_std(None if std is None else str(std)) if chosen.scaled else TargetStd()
     draws = Draws(len(vocabulary), dim, seed, slot, target)
-    rule = partial(shuffled, rescaled=std is not None) if chosen.rule is shuffled else chosen.rule
-    table = build(rule, reading.source if reading else None, draws, vocabulary.pad_row)
+    table = build(chosen.rule_for(std is not None), reading.source if reading else None, draws, vocabulary.pad_row)
     return EmbeddingMatrix(table, _report(strategy, oov, seed, target, vocabulary, table, reading))
 
 
@@ -173,7 +171,7 @@ def _strategy(name: str, source: Any, std: Any, oov: str, match: Collection[str]
     if chosen.needs_source and source is None:
         raise OptionError(f"strategy {name!r} needs vectors: give a source")
     if std is not None and not chosen.scaled:
-        raise OptionError(f"std {std}: {name} keeps the sigma it has; take xavier or pretrained_xavier")
+        raise OptionError(f"std {std}: {name} keeps the sigma it has; take one of {', '.join(SCALED)}")
     if oov not in OOV_CHOICES:
         raise OptionError(f"oov {oov!r}: choose from {', '.join(OOV_CHOICES)}")
     unknown = set(match) - set(RULES)

@@ -17,7 +17,7 @@ from embinit_fairseq.init.alignment import Part, Reading
 from embinit_fairseq.init.report import absorption_ratio, describe, xavier_bound
 from embinit_fairseq.vectors.compressed import open_bytes
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable
-from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
+from embinit_fairseq.vocab.dictionary import Vocabulary, is_dictionary, read_dictionary
 
 # ---- The most frequent words of a dictionary or of a plain text, as the rows of an embedding layer ------------------
 
@@ -31,22 +31,16 @@ def frequent_words(path: str, top: int | None = None) -> Vocabulary:
     """
     if top is not None and top < 1:
         raise OptionError(f"--top must be at least 1, not {top}")
-    counts = _dictionary_counts(path) if _looks_like_dictionary(path) else _text_counts(path)
+    counts = _dictionary_counts(path) if is_dictionary(path) else _text_counts(path)
     if not counts:
         raise DataError(f"{path}: no words in it; give a fairseq dict.txt or a tokenised text")
     words = sorted(counts, key=lambda word: -counts[word])[:top]
     return Vocabulary(words, np.array([counts[word] for word in words]))
 
 
-def is_dictionary(vectors: VectorReader) -> bool:
+def are_a_dictionary(vectors: VectorReader) -> bool:
     """Was a dictionary opened as text vectors of one dimension?"""
-    return vectors.dim == 1 and vectors.format == "glove" and _looks_like_dictionary(vectors.path)
-
-
-def _looks_like_dictionary(path: str) -> bool:
-    with open_bytes(path) as lines:
-        first = [line.split() for _, line in zip(range(100), lines) if line.strip()]
-    return bool(first) and all(len(fields) in (2, 3) and fields[1].isdigit() for fields in first)
+    return vectors.dim == 1 and vectors.format == "glove" and is_dictionary(vectors.path)
 
 
 def _dictionary_counts(path: str) -> dict[str, int]:

@@ -42,7 +42,7 @@ PACKAGES = {
     "transformers": "no embinit export-hf",
     "matplotlib": "no pictures",
     "sacremoses": "no Moses tokens in the scripts",
-    "spacy": "no spaCy tokens in the scripts (--tokens spacy)",
+    "spacy": "no spaCy tokens in the scripts (TOKENS=spacy)",
     "scikit-learn": "no baselines in scripts/textcls",
 }
 
@@ -60,7 +60,7 @@ class Finding:
 
 def versions() -> Iterator[Finding]:
     """Python and the packages."""
-    supported = (3, 9) <= tuple(int(part) for part in platform.python_version_tuple()[:2]) <= (3, 13)
+    supported = (3, 10) <= tuple(int(part) for part in platform.python_version_tuple()[:2]) <= (3, 13)
     hint = "" if supported else "Python 3.10 - 3.13 are tried; use one of them"
     yield Finding("python", "ok" if supported else "warning", platform.python_version(), hint)
     installed_versions = package_versions(PACKAGES)

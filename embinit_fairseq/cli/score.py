@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.runs.metrics import SCORES, TEXT_SCORES
+from embinit_fairseq.runs.metrics import DEFAULT_SCORES, SCORES, TEXT_SCORES
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +24,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         nargs="+",
         choices=TEXT_SCORES,
-        default=["bleu", "chrf"],
         help="; ".join(f"{name}: {SCORES[name].help}, {SCORES[name].direction}" for name in TEXT_SCORES)
-        + "; default: bleu chrf",
+        + f"; default: {' '.join(DEFAULT_SCORES)}",
     )
     add(
         "--detokenize",
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from embinit_fairseq.cli.printing import print_json
     from embinit_fairseq.runs.score import ScoreRequest, score
 
-    if args.tokenized == "" and args.metrics != ["bleu", "chrf"]:
+    if args.tokenized == "" and args.metrics:
         raise OptionError("--metrics: count on text, but --tokenized says that --ref has tokens; leave one of them out")
     scored = score(
         ScoreRequest(
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             token_reference=Path(args.tokenized) if args.tokenized else None,
             source=Path(args.src) if args.src else None,
             subset=args.subset,
-            metrics=args.metrics,
+            metrics=args.metrics or DEFAULT_SCORES,
             steps=args.detokenize,
             lang=args.lang,
             lowercase=args.lowercase,

@@ -7,7 +7,7 @@ import argparse
 import contextlib
 from collections.abc import Collection, Iterator
 
-from embinit_fairseq.analysis.statistics import is_dictionary
+from embinit_fairseq.analysis.statistics import are_a_dictionary
 from embinit_fairseq.cli.printing import print_json as print_json  # expand-vocab and trim-vocab take it from here
 from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError
 from embinit_fairseq.init.alignment import Reading, read_sources
@@ -62,7 +62,7 @@ def read_for(args: argparse.Namespace, vocabulary: Vocabulary, rules: Collection
 
 
 def _refuse_dictionary(reader: VectorReader, args: argparse.Namespace) -> None:
-    if is_dictionary(reader):
+    if are_a_dictionary(reader):
         where = "it as --dict, and word vectors as --vectors" if hasattr(args, "dict") else "word vectors"
         raise OptionError(
             f"--vectors {reader.path}: one whole number a word: looks like a fairseq dictionary; give {where}"

@@ -21,6 +21,7 @@ from embinit_fairseq.expand.request import read_codes
 from embinit_fairseq.export.files import source_of
 from embinit_fairseq.export.trained import Trained
 from embinit_fairseq.export.verify import DifferentOutput
+from embinit_fairseq.vocab.tokens import CONTINUES
 
 # ---- tokenizer.json and tokenizer_config.json for a fairseq dictionary ----------------------------------------------
 # Written by the library tokenizers. Letters: V, rows of the embeddings.
@@ -100,8 +101,8 @@ def bpe_json(layout: Layout, codes: str) -> tuple[dict[str, str], int]:
     vocabulary = {symbol: layout.rows[symbol] for symbol in whole}
     for symbol, row in layout.rows.items():
         if symbol not in whole:
-            inside = symbol.endswith("@@") and symbol != "@@"
-            vocabulary[symbol[:-2] if inside else symbol + _END] = row
+            inside = symbol.endswith(CONTINUES) and symbol != CONTINUES
+            vocabulary[symbol.removesuffix(CONTINUES) if inside else symbol + _END] = row
     merges: list[Any] = list(
         dict.fromkeys(tuple(line.strip("\r\n ").split(" ")) for line in codes.rstrip("\n").split("\n")[1:])
     )
@@ -185,7 +186,7 @@ def choose_tokenizer(trained: Trained, codes: str | None, given: str | None, ver
         return _given(trained, layout, given, own)
     if codes is None:
         lines = own + _sample(trained, joined=False)
-        cut = any(symbol.endswith("@@") for symbol in trained.symbols)
+        cut = any(symbol.endswith(CONTINUES) for symbol in trained.symbols)
         why = "words separated by blanks" + (", cut into sub-words before (--bpe-codes does it here)" if cut else "")
         return Tokenizer(
             "words", words_json(layout), lines, [layout.wrap(encode(line)) for line in lines], why, len(own)
@@ -256,7 +257,7 @@ def _sample(trained: Trained, joined: bool) -> list[str]:
         words = [draw.choice(symbols) for _ in range(draw.randint(1, 12))] if symbols else []
         words.insert(draw.randrange(len(words) + 1), "".join(draw.choices(letters, k=draw.randint(1, 9))))
         text = " ".join(words) + " "
-        lines.append((text.replace("@@ ", "").replace("@@", "") if joined else text).strip())
+        lines.append((text.replace(f"{CONTINUES} ", "").replace(CONTINUES, "") if joined else text).strip())
     return lines
 
 

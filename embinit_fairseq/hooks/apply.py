@@ -100,9 +100,10 @@ def _check_options(request: InitRequest, paths: dict[str, SourceSpec], slots: di
         raise OptionError(f"--embed-init {request.strategy} needs vectors: add --embed-init-path {names}")
     std = request.options.embed_init_std
     if std is not None and not strategy.scaled:
+        scaled = ", ".join(name for name, other in EMBED_INIT_REGISTRY.items() if other.scaled)
         raise OptionError(
-            f"--embed-init-std {std}: {request.strategy} keeps the sigma it has; to choose one, use --embed-init "
-            + ("pretrained_xavier" if strategy.fills else "xavier")
+            f"--embed-init-std {std}: {request.strategy} keeps the sigma it has; drop the flag, or use --embed-init "
+            f"with one of {scaled}"
         )
     parse_std(std)
     seed = request.options.embed_init_seed

@@ -17,7 +17,7 @@ from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.init.alignment import RULES
 from embinit_fairseq.init.draws import OOV_CHOICES
-from embinit_fairseq.init.strategies import STRATEGIES
+from embinit_fairseq.init.strategies import SCALED
 from embinit_fairseq.vectors.open import SOURCES_HELP
 from embinit_fairseq.vectors.table import MARKERS
 
@@ -77,8 +77,7 @@ class EmbedInitOptions(FairseqDataclass):
     # a number as text; inside older checkpoints a float
     embed_init_std: Optional[str] = _option(
         "standard deviation to aim at: a number, a multiple of that of the Xavier matrix (0.25x), or the word xavier "
-        "(default: xavier; shuffled: that of the vectors). For "
-        + ", ".join(name for name, strategy in STRATEGIES.items() if strategy.scaled),
+        f"(default: xavier; shuffled: that of the vectors). For {', '.join(SCALED)}",
         metavar="S",
     )
     embed_init_shuffle: str = _option(

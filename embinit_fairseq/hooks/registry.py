@@ -22,7 +22,7 @@ from hydra.core.config_store import ConfigStore
 
 from embinit_fairseq.hooks.options import SECTION, EmbedInitOptions
 from embinit_fairseq.init.draws import Draws
-from embinit_fairseq.init.strategies import STRATEGIES, Source, Strategy, shuffled, shuffled_elements
+from embinit_fairseq.init.strategies import STRATEGIES, Source, Strategy
 
 
 class EmbedInit:
@@ -54,11 +54,7 @@ def _register(name: str, strategy: Strategy) -> None:
     """One of our own strategies as a class, which is what fairseq's registries hold; each needs a name of its own."""
 
     def table(self: EmbedInit, source: Source | None, draws: Draws, options: EmbedInitOptions) -> np.ndarray:
-        if strategy.rule is not shuffled:
-            return strategy.rule(source, draws)
-        assert source is not None  # both need one
-        rule = shuffled_elements if options.embed_init_shuffle == "elements" else shuffled
-        return rule(source, draws, rescaled=options.embed_init_std is not None)
+        return strategy.rule_for(options.embed_init_std is not None, options.embed_init_shuffle)(source, draws)
 
     told = {key: getattr(strategy, key) for key in ("needs_source", "fills", "scaled", "always_scaled")}
     register_embed_init(name)(type(f"EmbedInit_{name}", (EmbedInit,), {**told, "table": table}))

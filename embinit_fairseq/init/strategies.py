@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,14 +86,21 @@ class Strategy:
     """One `--embed-init NAME`. rule: what fills the matrix.
 
     needs_source: does it want vectors? fills: are there rows without a vector to fill (`--embed-init-oov`)?
-    scaled: does `--embed-init-std` apply? always_scaled: without it, too, the values are moved to a sigma.
+    scaled: does `--embed-init-std` apply? always_scaled: without it, too, the values are moved to a sigma; the others
+    are told by the keyword `rescaled`. of_elements: in place of `rule` with `--embed-init-shuffle elements`.
     """
 
-    rule: Rule
+    rule: Callable[..., np.ndarray]
     needs_source: bool = False
     fills: bool = False
     scaled: bool = False
     always_scaled: bool = True
+    of_elements: Callable[..., np.ndarray] | None = None
+
+    def rule_for(self, std_given: bool, shuffle: str = "rows") -> Rule:
+        """What fills the matrix with these options."""
+        rule = self.of_elements if self.of_elements is not None and shuffle == "elements" else self.rule
+        return rule if self.always_scaled else partial(rule, rescaled=std_given)
 
 
 def build(strategy: Rule, source: Source | None, draws: Draws, pad_row: int | None) -> np.ndarray:
@@ -202,6 +210,8 @@ STRATEGIES = {
     "xavier": Strategy(xavier, scaled=True),
     "pretrained": Strategy(pretrained, needs_source=True, fills=True),
     "pretrained_xavier": Strategy(pretrained_xavier, needs_source=True, fills=True, scaled=True),
-    "shuffled": Strategy(shuffled, needs_source=True, fills=True, scaled=True, always_scaled=False),
+    "shuffled": Strategy(shuffled, True, fills=True, scaled=True, always_scaled=False, of_elements=shuffled_elements),
     "xavier_pretrained": Strategy(xavier_pretrained, needs_source=True),
 }
+#: names of those that `--embed-init-std` applies to
+SCALED = tuple(name for name, strategy in STRATEGIES.items() if strategy.scaled)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.runs.compare import Row, signature
-from embinit_fairseq.runs.metrics import SCORES, TEXT_SCORES
+from embinit_fairseq.runs.metrics import DEFAULT_SCORES, SCORES, TEXT_SCORES
 from embinit_fairseq.runs.run import Run
 from embinit_fairseq.runs.warnings import ROUNDING
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
     from sacrebleu.significance import Result
 
-#: tested, and counted for runs that lack them; others are tested where both runs have recorded them
-METRICS = ("bleu", "chrf")
 MOST_SAMPLES = 100_000
 
 
@@ -118,8 +116,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def scores_of(run: Run, texts: Texts) -> dict[str, dict[str, Any]]:
-    """METRICS that the run's record lacks, from its translations; counted as the scores that it has."""
-    missing = [name for name in METRICS if signature(run, name) is None]
+    """DEFAULT_SCORES that the run's record lacks, from its translations; counted as the scores that it has."""
+    missing = [name for name in DEFAULT_SCORES if signature(run, name) is None]
     scores = {}
     for name, metric in _metrics(run).items():
         if name in missing:
@@ -218,11 +216,11 @@ def _p(baseline: Result, system: Result, samples: int) -> float:
 
 
 def _recorded(runs: Sequence[Run]) -> list[str]:
-    """METRICS, and what else all runs have counted on text."""
-    return [name for name in TEXT_SCORES if name in METRICS or all(signature(run, name) for run in runs)]
+    """DEFAULT_SCORES, and what else all runs have counted on text."""
+    return [name for name in TEXT_SCORES if name in DEFAULT_SCORES or all(signature(run, name) for run in runs)]
 
 
-def _metrics(run: Run, names: Sequence[str] = METRICS) -> dict[str, Metric]:
+def _metrics(run: Run, names: Sequence[str] = DEFAULT_SCORES) -> dict[str, Metric]:
     """Scores on text with the case and the tokeniser of the run's own BLEU."""
     text = signature(run, "bleu") or ""
     tokenize = re.search(r"\btok:([\w.-]+)", text)

@@ -43,7 +43,7 @@ def find_runs(argument: str) -> list[Run]:
     runs = list(_runs_in(path))
     if not runs:
         raise DataError(
-            f"{path}: no run in it: neither {RESULT} or {TRAINING} of the scripts, nor a log or checkpoints of "
+            f"{path}: no run in it: neither {RESULT} or {TRAINING} of embinit run, nor a log or checkpoints of "
             "fairseq-train; check the path, or train first"
         )
     return (
@@ -82,7 +82,7 @@ def _check_is_log(file: Path) -> None:
 
 
 def is_finished(run: Run) -> bool:
-    """Scored (a run of the scripts), or trained to the end (a log). A save directory does not tell: yes."""
+    """It has its result (of embinit run), or was trained to the end (a log). A save directory does not tell: yes."""
     if (run.path / TRAINING).is_file() or (run.path / RESULT).is_file():
         return (run.path / RESULT).is_file()
     return run.log is None or run.log.finished

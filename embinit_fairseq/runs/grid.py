@@ -10,7 +10,6 @@ command itself can, as `embinit run` does. Names are given once.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import signal
@@ -24,6 +23,7 @@ from typing import IO
 from embinit_fairseq import machine
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.files import check_place, made_folder, write_text
+from embinit_fairseq.runs.process import lock, send, start
 
 Tell = Callable[[str], None]
 _NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.+=@-]*): +(?=\S)")
@@ -162,7 +162,7 @@ class _Runner:
             self.tell(f"{line.name}: done before")
             return
         log = (self.grid.logs / f"{line.name}.log").open("ab")
-        if not _locked(log):
+        if not lock(log):
             log.close()
             self.failed.append(line.name)
             self.tell(f"{line.name}: another call is running it")
@@ -172,14 +172,7 @@ class _Runner:
         log.write(f"$ {line.command}\n".encode())
         log.flush()
         command = ["bash", "-euo", "pipefail", "-c", line.command]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=self._environment(slot),
-        )
+        process = start(command, log, self._environment(slot))
         self.running.append(_Job(line, slot, log, process))
         self.tell(f"{line.name}: started")
 
@@ -207,28 +200,12 @@ class _Runner:
     def _end(self) -> None:
         """SIGTERM to everything that is running, which `embinit run` gives on to its training; SIGKILL if it stays."""
         for job in self.running:
-            _kill(job.process, signal.SIGTERM)
+            send(job.process, signal.SIGTERM)
         until = time.monotonic() + _PATIENCE
         for job in self.running:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.process.wait(max(0.1, until - time.monotonic()))
-            _kill(job.process, signal.SIGKILL)  # what the command left behind in its group, too
+            send(job.process, signal.SIGKILL)  # what the command left behind in its group, too
             job.process.wait()
             job.log.close()
         self.running.clear()
-
-
-def _locked(log: IO[bytes]) -> bool:
-    """False: another process has it. A file system without locks is no reason to stop."""
-    try:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
-
-
-def _kill(process: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)

@@ -30,7 +30,18 @@ from embinit_fairseq import bounded, machine
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.runs.command import Command, data_hashes, differences, labels_of, limits, parse_command
 from embinit_fairseq.runs.logs import LogReader, RunLog, read_log
-from embinit_fairseq.runs.record import CHECKPOINTS, LOG, RESULT, TRAINING, read_record, result_of, write_record
+from embinit_fairseq.runs.process import lock, send, start
+from embinit_fairseq.runs.record import (
+    CHECKPOINTS,
+    LOG,
+    RESULT,
+    TRAINING,
+    UNITS,
+    read_record,
+    result_of,
+    seconds_of,
+    write_record,
+)
 
 #: seconds between two looks at the log, and between two records of the time used so far
 _LOOK, _NOTE = 0.2, 60.0
@@ -141,8 +152,6 @@ def _search_path() -> str:
 @contextlib.contextmanager
 def _locked_log(folder: Path) -> Iterator[IO[bytes]]:
     """The log, open for appending and locked, as long as this process or one of the training's holds it open."""
-    import fcntl
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOG).open("ab")
@@ -150,18 +159,12 @@ def _locked_log(folder: Path) -> Iterator[IO[bytes]]:
         raise OptionError(f"{folder}: cannot be written ({error.strerror}); choose another folder") from error
     with file:
         deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise OptionError(
-                        f"{folder}: another call is training in this folder; wait for its end, or choose another folder"
-                    ) from None
-                time.sleep(0.1)
-            except OSError:  # a file system without locks
-                break
+        while not lock(file):
+            if time.monotonic() > deadline:
+                raise OptionError(
+                    f"{folder}: another call is training in this folder; wait for its end, or choose another folder"
+                )
+            time.sleep(0.1)
         yield file
 
 
@@ -247,15 +250,15 @@ def _train(folder: Path, command: Command, record: dict[str, Any], log_file: IO[
     }
     record["sessions"] = [*earlier, session]
     write_record(folder / TRAINING, record)
-    start, reader, place = time.monotonic(), LogReader(folder / LOG), log_file.seek(0, os.SEEK_END)
+    begin, reader, place = time.monotonic(), LogReader(folder / LOG), log_file.seek(0, os.SEEK_END)
     child = _start(command, log_file)
     counted = not _ELSEWHERE.intersection(Path(word).name for word in command.launcher)
 
     def note(cpu_s: float | None) -> None:
-        session["wall_s"] = round(time.monotonic() - start, 3)
+        session["wall_s"] = round(time.monotonic() - begin, 3)
         session["cpu_s"] = round(cpu_s, 3) if counted and cpu_s is not None else None
 
-    noted = start
+    noted = begin
     timed: set[int] = set()
     with (folder / LOG).open("rb") as lines, _signals_go_to(child):
         lines.seek(place)
@@ -283,15 +286,9 @@ def _start(command: Command, log_file: IO[bytes]) -> subprocess.Popen:
     """In a process group of its own, so that a signal of the terminal comes once: by `_signals_go_to`."""
     program = shutil.which(command.words[0], path=_search_path())
     assert program is not None  # it was looked for before the record was written
-    return subprocess.Popen(
-        [program, *command.words[1:]],
-        stdin=subprocess.DEVNULL,
-        stdout=log_file,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "PATH": _search_path()},
-        start_new_session=True,
-        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
-    )
+    environment = {**os.environ, "PATH": _search_path()}
+    before = _end_with_parent if sys.platform == "linux" else None
+    return start([program, *command.words[1:]], log_file, environment, before)
 
 
 def _end_with_parent() -> None:
@@ -304,8 +301,7 @@ def _signals_go_to(child: subprocess.Popen) -> Iterator[None]:
     """What ends this process ends the training first; what stops it (Ctrl-Z) stops the training, too."""
 
     def forward(number: int, frame: Any) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
+        send(child, number)
 
     def stop(number: int, frame: Any) -> None:
         forward(signal.SIGSTOP, frame)
@@ -334,14 +330,9 @@ def _read(lines: IO[bytes], reader: LogReader, watch: Watch, to_end: bool) -> No
 
 def _note_validations(record: dict[str, Any], log: RunLog, timed: set[int]) -> None:
     """Seconds of all sessions at the validations that this session has made since the last call."""
-    now = {unit: _total(record["sessions"], unit) for unit in ("wall_s", "cpu_s")}
+    now = {unit: seconds_of(record["sessions"], unit) for unit in UNITS}
     record["times"].update({str(updates): now for updates in log.validations if updates not in timed})
     timed.update(log.validations)
-
-
-def _total(sessions: Sequence[Mapping[str, Any]], unit: str) -> float | None:
-    known = [value for session in sessions if (value := session.get(unit)) is not None]
-    return round(sum(known), 3) if len(known) == len(sessions) else None
 
 
 def _exit_code(status: int) -> int:

@@ -118,7 +118,7 @@ def nats(bits: float) -> float:
 def read_log(path: Path) -> RunLog:
     """Parse the log of a training; DataError if there is no such file."""
     if not path.is_file():
-        raise DataError(f"{path} is missing: train first (train.sh writes it)")
+        raise DataError(f"{path} is missing: train first (embinit run writes it)")
     reader = LogReader(path)
     for _, line in read_lines(path, DataError, newline=None, errors="replace"):  # progress bars end theirs with CR
         reader.take(line)

@@ -77,6 +77,8 @@ SCORES: dict[str, Score] = {
         cased=False,
     ),
 }
+#: what is counted where nothing else is asked for
+DEFAULT_SCORES = ("bleu", "chrf")
 #: those that are counted on text
 TEXT_SCORES = tuple(name for name, score in SCORES.items() if not score.of_tokens)
 

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,8 @@ from embinit_fairseq.runs.metrics import SCORES, Score
 RESULT, TRAINING = "result.json", "training.json"
 #: inside a run's folder
 LOG, CHECKPOINTS = "train.log", "checkpoints"
+#: seconds of a session: by the clock, of the processors
+UNITS = ("wall_s", "cpu_s")
 
 
 class Kind(NamedTuple):
@@ -176,18 +178,15 @@ def result_of(record: Mapping[str, Any], folder: Path, log: RunLog, earlier: Map
         "init": json.loads(report.read_text(encoding="utf-8")) if report.is_file() else earlier.get("init"),
         "scores": dict(earlier.get("scores", {})),
     }
-    result["time"].update(_measured(record.get("sessions", [])))
+    totals = {unit: seconds_of(record.get("sessions", []), unit) for unit in UNITS}
+    result["time"].update({unit: total for unit, total in totals.items() if total is not None})
     return result
 
 
-def _measured(sessions: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of all sessions; nothing for a unit that one of them does not know."""
-    totals = {}
-    for unit in ("wall_s", "cpu_s"):
-        known = [value for session in sessions if (value := session.get(unit)) is not None]
-        if known and len(known) == len(sessions):
-            totals[unit] = round(sum(known), 3)
-    return totals
+def seconds_of(sessions: Sequence[Mapping[str, Any]], unit: str) -> float | None:
+    """Of all sessions together, in one of UNITS; None where there is none, or one does not know."""
+    known = [value for session in sessions if (value := session.get(unit)) is not None]
+    return round(sum(known), 3) if known and len(known) == len(sessions) else None
 
 
 def summary(log: RunLog, metric: str, higher: bool) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from embinit_fairseq import bounded
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.files import sha256, write_json, write_text
 from embinit_fairseq.runs.logs import CONFIGURATION, option_in, read_log
-from embinit_fairseq.runs.metrics import SCORES
+from embinit_fairseq.runs.metrics import DEFAULT_SCORES, SCORES
 from embinit_fairseq.runs.record import LOG, RESULT, TRAINING, read_record, result_of, write_record
-from embinit_fairseq.runs.tokens import UNKNOWN, detokenizer, moses_tokenizer, pieces_left, unescape_moses, words_of
+from embinit_fairseq.runs.tokens import UNKNOWN, detokenizer, moses_tokenizer, pieces_left, words_of
+from embinit_fairseq.vocab.tokens import unescape
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -50,7 +51,7 @@ class ScoreRequest:
     token_reference: Path | None = None
     source: Path | None = None
     subset: str = "test"
-    metrics: Sequence[str] = ("bleu", "chrf")
+    metrics: Sequence[str] = DEFAULT_SCORES
     steps: Sequence[str] = ()
     lang: str | None = None
     lowercase: bool = False
@@ -106,7 +107,7 @@ def score(request: ScoreRequest) -> Scored:
         check_dictionaries(request.place, translated)
     lang = request.lang or translated.option("target_lang")
     expected = f"translations in {translated.path}", len(translated.tokens)
-    source = None if request.source is None else read_lines(request.source, *expected)
+    source = None if request.source is None else read_lines(request.source, *expected, "the text that was translated")
     scored = _scored(request, translated, lang, expected)
     if not is_run:
         return scored
@@ -136,7 +137,7 @@ def _scored(request: ScoreRequest, translated: Translations, lang: str | None, e
     token_file = request.reference if request.of_tokens else request.token_reference
     if token_file is not None:
         words = _words(request.steps, lang, translated.tokens, text)
-        tokens = [unescape_moses(line) for line in read_lines(token_file, *expected)]
+        tokens = [unescape(line) for line in read_lines(token_file, *expected)]
         metric = SCORES["bleu_tokenized"].metric(lowercase=request.lowercase)
         scores["bleu_tokenized"] = counted_score(metric, words, tokens, request.confidence)
     scores.update(translated.settings(), sentences=len(text))
@@ -236,13 +237,16 @@ def read_translations(path: Path) -> Translations:
     return Translations(path, [tokens[n] for n in order], [decoded[n] for n in order] if whole else None, configuration)
 
 
-def read_lines(path: Path, what: str, expected: int) -> list[str]:
-    """A text with as many lines as something else has. DataError, with both numbers, if it has not."""
+def read_lines(path: Path, what: str, expected: int, meant: str = "their reference") -> list[str]:
+    """A text with as many lines as something else has. DataError, with both numbers, if it has not.
+
+    meant: what it should be.
+    """
     lines = _lines(path)
     if len(lines) != expected:
         raise DataError(
-            f"{path} has {counted(len(lines), 'line')}, but there are {expected:,} {what}; name the text that was "
-            "translated, or translate again"
+            f"{path} has {counted(len(lines), 'line')}, but there are {expected:,} {what}; name {meant}, or "
+            "translate again"
         )
     return lines
 
@@ -280,27 +284,42 @@ def check_dictionaries(run: Path, translated: Translations) -> None:
 
 
 def keep(run: Path, subset: str, scored: Scored, source: Sequence[str] | None) -> Scored:
-    """Write the texts and <subset>.scores.json beside the translations; scores of the test set to result.json, too."""
+    """Write the texts and <subset>.scores.json beside the translations; scores of the test set to result.json, too.
+
+    What was kept of the same translations and reference stays: their other scores, and texts that were not given again.
+    """
     texts = {"hypothesis.tokens": scored.tokens, "hypothesis.text": scored.text, "reference.text": scored.reference}
-    files = []
-    for name, lines in {**texts, "source.text": source}.items():
-        file = run / f"{subset}.{name}"
-        if lines is not None:
-            write_text(file, "".join(f"{line}\n" for line in lines))
-            files.append(file)
-        else:
-            file.unlink(missing_ok=True)  # of other translations
-    write_json(run / f"{subset}.scores.json", scored.scores)
-    files.append(run / f"{subset}.scores.json")
-    notes = list(scored.notes)
+    given = {run / f"{subset}.{name}": _text(lines) for name, lines in texts.items() if lines is not None}
+    same = all(file.is_file() and file.read_text(encoding="utf-8") == text for file, text in given.items())
+    if source is not None:
+        given[run / f"{subset}.source.text"] = _text(source)
+    for file, text in given.items():
+        write_text(file, text)
+    if not same:
+        for name in (*texts, "source.text"):
+            if run / f"{subset}.{name}" not in given:
+                (run / f"{subset}.{name}").unlink(missing_ok=True)
+    place, notes = run / f"{subset}.scores.json", list(scored.notes)
+    scores = {**(_kept_scores(place) if same else {}), **scored.scores}
+    write_json(place, scores)
+    files = [*given, place]
     if subset == "test":
         record = _result(run)
         if record is None:
             notes.append(f"the training in {run} has not come to its end: its {RESULT} is still to be written")
         else:
-            write_record(run / RESULT, {**record, "scores": _joined(record.get("scores") or {}, scored.scores)})
+            write_record(run / RESULT, {**record, "scores": _joined(record.get("scores") or {}, scores)})
             files.append(run / RESULT)
     return Scored(scored.scores, scored.tokens, scored.text, scored.reference, tuple(notes), tuple(files))
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _kept_scores(file: Path) -> dict[str, Any]:
+    found = bounded.read_json(file, DataError, remedy="remove it and score again") if file.is_file() else {}
+    return found if isinstance(found, dict) else {}
 
 
 def _result(run: Path) -> dict[str, Any] | None:

@@ -12,14 +12,13 @@ spacy               tokens of spaCy                                  blanks, by 
 from __future__ import annotations
 
 import contextlib
-import html
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from embinit_fairseq.bounded import read_bytes, read_json
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, unescape
 
 #: fairseq's symbol: also what a tokenizer's own unknown piece becomes
 UNKNOWN = "<unk>"
@@ -30,15 +29,7 @@ _OF_WORDS = ("moses", "spacy")
 #: Bytes of a tokenizer's file; the largest, for 250,000 pieces, have 35 MB.
 _LARGEST, _REMEDY = 1 << 28, "download it again"
 
-#: escape-special-chars.perl
-_ESCAPE = re.compile("&(?:amp|lt|gt|apos|quot|#124|#91|#93);")
-
 Step = Callable[[str], str]
-
-
-def unescape_moses(line: str) -> str:
-    """Undo Moses' escapes, and nothing else that looks like one: `&apos;s` -> `'s`."""
-    return _ESCAPE.sub(lambda match: html.unescape(match.group()), line)
 
 
 def detokenizer(steps: Sequence[str], lang: str | None) -> Step:
@@ -64,7 +55,7 @@ def words_of(steps: Sequence[str], lang: str | None) -> Callable[[str], str] | N
     names = [step.partition("=")[0] for step in steps]
     if not steps or names[-1] == "moses":
         before = detokenizer(steps[:-1], lang)
-        return lambda line: unescape_moses(before(line))
+        return lambda line: unescape(before(line))
     return None
 
 
@@ -77,7 +68,10 @@ def moses_tokenizer(lang: str | None) -> Step:
 
 def pieces_left(lines: Sequence[str]) -> tuple[int, str] | None:
     """(number of lines, step) of lines that look as if they were still in pieces; None if there are none."""
-    marks = {"bpe": lambda line: "@@ " in line or line.endswith("@@"), "sentencepiece": lambda line: "▁" in line}
+    marks = {
+        "bpe": lambda line: f"{CONTINUES} " in line or line.endswith(CONTINUES),
+        "sentencepiece": lambda line: PREFIX["sentencepiece"] in line,
+    }
     counts = [(sum(map(holds, lines)), step) for step, holds in marks.items()]
     return max((each for each in counts if each[0]), default=None)
 
@@ -102,12 +96,12 @@ def _step(text: str, lang: str | None) -> Step:
 
 def join_bpe(line: str) -> str:
     """Undo subword-nmt's cuts, also at the end of a line that stopped inside a word."""
-    return (line + " ").replace("@@ ", "").strip()
+    return (line + " ").replace(f"{CONTINUES} ", "").strip()
 
 
 def join_sentencepiece(line: str) -> str:
     """Undo sentencepiece's cuts without its model (not for models with byte pieces)."""
-    return line.replace(" ", "").replace("▁", " ").strip()
+    return line.replace(" ", "").replace(PREFIX["sentencepiece"], " ").strip()
 
 
 def _sentencepiece(model: str) -> Step:
@@ -124,7 +118,7 @@ def _check_is_file(model: str) -> None:
 def _moses(flag: str, lang: str | None, escaped: bool) -> Step:
     detokenizer = _sacremoses(flag, lang).MosesDetokenizer(lang=lang)
     if escaped:
-        return lambda line: detokenizer.detokenize(unescape_moses(line).split(), unescape=False)
+        return lambda line: detokenizer.detokenize(unescape(line).split(), unescape=False)
     return lambda line: detokenizer.detokenize(line.split(), unescape=False)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from embinit_fairseq import bounded
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import EmbinitError, VectorFileError
+from embinit_fairseq.vocab.tokens import PREFIX
 
 # ---- Files of a Hugging Face directory: JSON, models of sentencepiece -----------------------------------------------
 
@@ -231,7 +232,7 @@ def _collect_types(part: Any, kinds: set[str]) -> None:
 def _sniff(tokens: Any) -> str:
     """Markers judged by the tokens themselves: the sign that more than a twentieth of them begin with."""
     enough = len(tokens) / 20
-    for marker, sign in (("bytelevel", "Ġ"), ("sentencepiece", "▁"), ("wordpiece", "##")):
+    for marker, sign in PREFIX.items():
         if sum(isinstance(token, str) and token.startswith(sign) for token in tokens) > enough:
             return marker
     return "auto"

@@ -17,7 +17,7 @@ from embinit_fairseq.errors import OptionError, VectorFileError, counted
 from embinit_fairseq.vectors.compressed import CHUNK, open_lines
 from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
 from embinit_fairseq.vectors.text_lines import BOM, HEAD_LINES, LineScan, RowCollector, TextHead, inspect_head
-from embinit_fairseq.vocab.tokens import detect_style
+from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, detect_style
 
 # ---- Cutting words into the sub-words of a text file of vectors (BPEmb and the like) --------------------------------
 # Such a file says how its pieces are marked but not by which merges words were cut, so words are cut greedily: the
@@ -32,7 +32,8 @@ def cut(surface: str, pieces: Collection[str], markers: str, longest: int) -> li
 
     longest: the length of the longest piece.
     """
-    text = "▁" + surface if markers == "sentencepiece" else surface
+    begins = PREFIX["sentencepiece"]
+    text = begins + surface if markers == "sentencepiece" else surface
     cut_off: list[str] = []
     begin = 0
     while begin < len(text):
@@ -41,16 +42,16 @@ def cut(surface: str, pieces: Collection[str], markers: str, longest: int) -> li
         piece, begin = next(((name, end) for name, end in named if name in pieces), ("", begin + 1))
         if piece:
             cut_off.append(piece)
-    return [piece for piece in cut_off if piece != "▁"]  # no part of the word itself
+    return [piece for piece in cut_off if piece != begins]  # no part of the word itself
 
 
 def _name(text: str, begin: int, end: int, markers: str) -> str:
     """How the file spells the part of the word."""
     part = text[begin:end]
     if markers == "wordpiece" and begin:
-        return "##" + part
+        return PREFIX[markers] + part
     if markers == "subword_nmt" and end < len(text):
-        return part + "@@"
+        return part + CONTINUES
     return part
 
 

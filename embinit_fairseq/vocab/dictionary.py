@@ -5,6 +5,7 @@ Row order is fairseq's: `<s>`, `<pad>`, `</s>`, `<unk>`, then one row a line of 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -102,18 +103,36 @@ def read_lines_of_dictionary(
     CR ends a line, too. `overwrite`: the symbol may stand here twice; the last row is the one that counts.
     """
     for number, line in read_lines(path, error, flag, newline=None):
-        symbol, _, last = line.rstrip().rpartition(" ")
-        overwrite = last == "#fairseq:overwrite"
-        if overwrite:
-            symbol, _, last = symbol.rpartition(" ")
-        try:
-            count = int(last)
-        except ValueError:
-            count = None
         if not line.strip():
             raise error(f"{path}:{number}: an empty line, which fairseq refuses in a dictionary; remove it")
-        if count is None or last == line.rstrip():
+        found = _parse(line)
+        if found is None:
             raise error(f"{path}:{number}: expected 'symbol count', found {line[:60]!r}; is this a fairseq dict.txt?")
+        symbol, count, overwrite = found
         if abs(count) > _LARGEST:
-            raise error(f"{path}:{number}: {last[:20]}... is no count of words (above 2^63); write the real one, or 1")
+            raise error(
+                f"{path}:{number}: {str(count)[:20]}... is no count of words (above 2^63); write the real one, or 1"
+            )
         yield number, symbol, count, overwrite
+
+
+def _parse(line: str) -> tuple[str, int, bool] | None:
+    """(symbol, count, overwrite); None for what is no `symbol count [#fairseq:overwrite]`."""
+    symbol, blank, last = line.rstrip().rpartition(" ")
+    overwrite = last == "#fairseq:overwrite"
+    if overwrite:
+        symbol, blank, last = symbol.rpartition(" ")
+    try:
+        return (symbol, int(last), overwrite) if blank else None
+    except ValueError:
+        return None
+
+
+def is_dictionary(path: str | Path, lines: int = 100) -> bool:
+    """Is it a `dict.txt`, by its first lines? In a text that looks like one (`the 3`) a symbol would have blanks."""
+    try:
+        first = [line for _, line in itertools.islice(read_lines(path, DataError, newline=None), lines) if line.strip()]
+    except DataError:  # packed, or of another encoding
+        return False
+    found = [_parse(line) for line in first]
+    return bool(found) and all(each is not None and len(each[0].split()) == 1 for each in found)

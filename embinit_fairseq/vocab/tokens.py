@@ -15,8 +15,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_PREFIX = {"sentencepiece": "▁", "bytelevel": "Ġ", "wordpiece": "##"}
-_CONTINUES = "@@"
+#: what a piece begins with, that begins a word (wordpiece: that does not)
+PREFIX = {"sentencepiece": "▁", "bytelevel": "Ġ", "wordpiece": "##"}
+#: subword-nmt: what a piece ends with that does not end its word
+CONTINUES = "@@"
 #: A style is recognised when at least this share of the symbols carries its marker: stray `▁` or `##/##` in word
 #: lists stay below it, segmenters are far above.
 _SHARE = 0.02
@@ -46,13 +48,13 @@ class Token:
 
 def detect_style(symbols: Iterable[str]) -> str:
     """Name the marker style of a list of symbols, "none" for plain words."""
-    total, seen = 0, {"subword_nmt": 0, **dict.fromkeys(_PREFIX, 0)}
+    total, seen = 0, {"subword_nmt": 0, **dict.fromkeys(PREFIX, 0)}
     for symbol in symbols:
         total += 1
-        if len(symbol) > 2 and symbol.endswith(_CONTINUES):
+        if len(symbol) > 2 and symbol.endswith(CONTINUES):
             seen["subword_nmt"] += 1
             continue
-        for style, prefix in _PREFIX.items():
+        for style, prefix in PREFIX.items():
             if symbol.startswith(prefix) and len(symbol) > len(prefix):
                 seen[style] += 1
     best = max(seen, key=lambda style: seen[style])
@@ -62,16 +64,16 @@ def detect_style(symbols: Iterable[str]) -> str:
 def parse(symbol: str, style: str) -> Token:
     """Read a symbol as its segmenter means it."""
     if style == "subword_nmt":
-        if symbol.endswith(_CONTINUES) and len(symbol) > 2:
-            return Token(symbol[: -len(_CONTINUES)], None, False)
+        if symbol.endswith(CONTINUES) and len(symbol) > 2:
+            return Token(symbol[: -len(CONTINUES)], None, False)
         return Token(symbol, None, True)
     if style in ("sentencepiece", "bytelevel"):
-        prefix = _PREFIX[style]
+        prefix = PREFIX[style]
         if symbol.startswith(prefix):
             return Token(symbol[len(prefix) :], True, None)
         return Token(symbol, False, None)
     if style == "wordpiece":
-        if symbol.startswith("##") and len(symbol) > 2:
+        if symbol.startswith(PREFIX[style]) and len(symbol) > 2:
             return Token(symbol[2:], False, None)
         return Token(symbol, True, None)
     return Token(symbol, True, True)
@@ -82,12 +84,12 @@ def spell(token: Token, style: str) -> list[str]:
     if not token.surface:
         return []
     if style == "subword_nmt":
-        whole, cut = token.surface, token.surface + _CONTINUES
+        whole, cut = token.surface, token.surface + CONTINUES
         return [whole] if token.final else [cut] if token.final is False else [whole, cut]
     if style == "none":
         return [token.surface] if token.initial is not False and token.final is not False else []
-    marked = {"wordpiece": ("", "##"), "sentencepiece": ("▁", ""), "bytelevel": ("Ġ", "")}[style]
-    initial, inside = marked[0] + token.surface, marked[1] + token.surface
+    marked = PREFIX[style] + token.surface
+    initial, inside = (token.surface, marked) if style == "wordpiece" else (marked, token.surface)
     return [initial] if token.initial else [inside] if token.initial is False else [initial, inside]
 
 

@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-CONTINUES = "@@"  # subword-nmt: behind a piece that does not end its word
+from embinit_fairseq.vocab.tokens import CONTINUES
+
 UNKNOWN = "<unk>"  # fairseq's symbol, which WikiText has in place of rare words
 
 

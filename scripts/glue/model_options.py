@@ -89,7 +89,7 @@ def check_dictionary(state: dict[str, Any], path: Path, dictionary: Path) -> Non
     if tables and len(tables[0]) != len(symbols):
         raise CheckpointError(
             f"{dictionary} has {len(symbols)} symbols (with <mask>), the model in {path} {len(tables[0])}: "
-            "prepare the data with the dict.txt and the codes of its pre-training (prepare.sh --dict FILE --codes FILE)"
+            "prepare the data with the dict.txt and codes of its pre-training (prepare.sh with DICT=FILE CODES=FILE)"
         )
 
 

@@ -1,5 +1,5 @@
-"""Loss against the scale of the embeddings, with positions added, absent and untied: the table and the picture of
-docs/results/scale.md, from the runs of `experiments.py scale`.
+"""Loss against the scale of the embeddings, with positions added, absent and untied: the table and the picture for
+docs/results/scale.md (still to be written), from the runs of `experiments.py scale`.
 
     python scripts/multi30k/scale_figure.py runs/scale --epochs 6 --output scale.png
 
@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a chec
 
 from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.files import whole_file
+from embinit_fairseq.runs.markdown import header
 from embinit_fairseq.runs.record import read_record
 
 PLACES = ("added", "absent", "untied")
@@ -57,8 +58,7 @@ def read(folder: Path, epochs: int) -> tuple[Losses, dict[tuple[str, float], flo
 def table(losses: Losses, ratios: dict[tuple[str, float], float]) -> str:
     """Markdown: a row a scale; mean and, of several seeds, sample standard deviation."""
     columns = sorted(losses, key=lambda key: (key[0], PLACES.index(key[1])))
-    lines = ["| sigma, of Xavier's | absorption ratio | " + " | ".join(", ".join(key) for key in columns) + " |"]
-    lines += ["|---:|---:|" + "---:|" * len(columns)]
+    lines = header(["sigma, of Xavier's", "absorption ratio", *map(", ".join, columns)], texts=0)
     for factor in sorted({factor for column in losses.values() for factor in column}):
         found = [ratio for (_, each), ratio in ratios.items() if each == factor]
         cells = [f"{factor:g}", f"{mean(found):.2f}" if found else "-"]

@@ -62,9 +62,9 @@ class Sets:
 
 def read_sets(text: Path, words: Path, labels: Path) -> Sets:
     """text: folder with <set>.input0 and <set>.label; words, labels: fairseq dictionaries. IDF is that of train."""
-    dictionary = read_dictionary(words)
-    vocabulary = [dictionary.symbols[row] for row in np.flatnonzero(dictionary.regular)]
-    names = [line.rsplit(" ", 1)[0] for line in labels.read_text(encoding="utf-8").splitlines()]
+    vocabulary, names = (
+        [found.symbols[row] for row in np.flatnonzero(found.regular)] for found in map(read_dictionary, (words, labels))
+    )
     vectorizer = TfidfVectorizer(tokenizer=str.split, token_pattern=None, lowercase=False, vocabulary=vocabulary)
     texts = {name: (text / f"{name}.input0").read_text(encoding="utf-8").split("\n")[:-1] for name in SETS}
     vectorizer.fit(texts["train"])
@@ -155,7 +155,7 @@ def new_record(args: argparse.Namespace) -> dict:
     settings, data = args.data / "settings", args.data / "seeds" / str(args.seed) / "bin"
     if not settings.is_file() or not data.is_dir():
         raise DataError(
-            f"DATA {args.data}: no seeds/{args.seed}; run prepare.sh with OUT={args.data} SEEDS={args.seed}"
+            f"DATA {args.data}: no seeds/{args.seed}; run prepare.sh with OUTPUT={args.data} SEEDS={args.seed}"
         )
     made_with = dict(line.split("=", 1) for line in settings.read_text(encoding="utf-8").splitlines())
     labels = {name: value for name, value in made_with.items() if name != "data" and "sha256" not in name}

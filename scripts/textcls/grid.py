@@ -143,7 +143,7 @@ def prepared_seeds(data: Path) -> list[int]:
     """Those for which prepare.sh has made data; OptionError if there are none."""
     seeds = sorted(int(path.parent.name) for path in data.glob("seeds/*/bin") if path.parent.name.isdigit())
     if not seeds or not (data / "seeds" / "dict.txt").is_file():
-        raise OptionError(f"--data {data}: not prepared; run prepare.sh with OUT={data} first")
+        raise OptionError(f"--data {data}: not prepared; run prepare.sh with OUTPUT={data} first")
     return seeds
 
 
@@ -199,7 +199,7 @@ def lines(args: argparse.Namespace, extra: Sequence[str]) -> Iterator[str]:
     available = prepared_seeds(args.data)
     for seed in args.seeds or ():
         if seed not in available:
-            raise OptionError(f"--seeds {seed}: not prepared; run prepare.sh with OUT={args.data} SEEDS={seed}")
+            raise OptionError(f"--seeds {seed}: not prepared; run prepare.sh with OUTPUT={args.data} SEEDS={seed}")
     vectors = read_vectors(args.vectors, args.data / "seeds" / "dict.txt")
     runs = list_runs(list_models(args.models, list(vectors)), args.attentions, args.seeds or available)
     check_vectors(args.runs, vectors)

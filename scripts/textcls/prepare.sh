@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Prepare a data set of text classification for fairseq.
 #
-#   DATA=mr.tsv OUT=data/mr MIN_COUNT=1 STOP_WORDS=none bash scripts/textcls/prepare.sh
+#   DATA=mr.tsv OUTPUT=data/mr MIN_COUNT=1 STOP_WORDS=none bash scripts/textcls/prepare.sh
 #
 # DATA: a file of lines split <tab> label <tab> text, with these three words as its first line; split is train or test.
 # It may be a .gz; a quotation mark is a character like others. scripts/textcls/from_textgcn.py makes it of a checkout of
-# Text GCN. OUT: folder for the data (OUT/corpus, OUT/seeds/N/bin). The same call goes on where it stopped, also with
+# Text GCN. OUTPUT: folder for the data (OUTPUT/corpus, OUTPUT/seeds/N/bin). The same call goes on where it stopped, also with
 # more SEEDS.
 #
 # SEEDS: each draws its own tenth of the training texts for validation (1 2 ... 10)
@@ -17,7 +17,7 @@
 # NAME: what the data set is called in tables (the name of the file)
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to a TSV file with the columns split, label, text}" "${OUT:?set it to the folder for the data}"
+: "${DATA:?set it to a TSV file with the columns split, label, text}" "${OUTPUT:?set it to the folder for the data}"
 [[ -f $DATA ]] || die "DATA=$DATA: no such file; name a TSV file with the columns split, label, text"
 name=$(basename "$DATA" .gz)
 protocol=${PROTOCOL:-textgcn} min_count=${MIN_COUNT:-5} stop_words=${STOP_WORDS:-spacy} clean=${CLEAN:-kim}
@@ -28,13 +28,13 @@ read -ra seeds <<<"${SEEDS:-1 2 3 4 5 6 7 8 9 10}"
 made_with=("task=${NAME:-${name%.*}}" "data=$(sha256sum <"$DATA" | cut -c -64)" "protocol=$protocol"
   "min_count=$min_count" "stop_words=$stop_words" "clean=$clean")
 [[ ! -f $stop_words ]] || made_with+=("stop_words_sha256=$(sha256sum <"$stop_words" | cut -c -64)")
-[[ -d $OUT/corpus ]] || rm -f "$OUT/settings" # of data that were refused
-settings "$OUT" "${made_with[@]}"
+[[ -d $OUTPUT/corpus ]] || rm -f "$OUTPUT/settings" # of data that were refused
+settings "$OUTPUT" "${made_with[@]}"
 
 flags=()
 [[ $clean == kim ]] || flags=(--no-clean)
-[[ -d $OUT/corpus ]] ||
+[[ -d $OUTPUT/corpus ]] ||
   python "$REPO/scripts/textcls/corpus.py" --data "$DATA" "${words[@]}" --stop-words "$stop_words" \
-    ${flags[@]+"${flags[@]}"} --output "$OUT/corpus"
-python "$REPO/scripts/textcls/binarise.py" --corpus "$OUT/corpus" "${words[@]}" --seeds "${seeds[@]}" \
-  --output "$OUT/seeds" >"$OUT/preprocess.log"
+    ${flags[@]+"${flags[@]}"} --output "$OUTPUT/corpus"
+python "$REPO/scripts/textcls/binarise.py" --corpus "$OUTPUT/corpus" "${words[@]}" --seeds "${seeds[@]}" \
+  --output "$OUTPUT/seeds" >"$OUTPUT/preprocess.log"

@@ -15,7 +15,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
 seed=${SEED:-1} best=$RUN/checkpoints/checkpoint_best.pt
 [[ -f $DATA/corpus/labels.txt && -d $DATA/seeds/$seed/bin ]] ||
-  die "DATA=$DATA: no seeds/$seed/bin in it; run prepare.sh with OUT=$DATA SEEDS=$seed first"
+  die "DATA=$DATA: no seeds/$seed/bin in it; run prepare.sh with OUTPUT=$DATA SEEDS=$seed first"
 
 mapfile -t labels < <(grep -v -e ^data= -e sha256 "$DATA/settings")
 task=("$DATA/seeds/$seed/bin" --user-dir "$PLUGIN" --task sentence_prediction --criterion sentence_prediction_metrics

@@ -79,7 +79,7 @@ WRONG = {
     "reproduce/table1.sh EXPERIMENTS=mnli.t5": "mnli.t5 needs MNLI T5",
     "glue/prepare.sh TASK=WNLI": "TASK=WNLI",
     "glue/prepare.sh TASK=MNLI DICT=/nowhere": "DICT=/nowhere",
-    "glue/run.sh a=/nowhere": "a=/nowhere",
+    "glue/run.sh MODELS=a=/nowhere": "MODELS: a=/nowhere",
     "sst2/prepare.sh": "neither",
     "sst2/prepare.sh HF=/nowhere": "HF=/nowhere",
 }
@@ -90,7 +90,7 @@ def test_what_cannot_be_is_refused(called: str, said: str, tmp_path: Path) -> No
     script, *words = called.split()
     (tmp_path / "bin").mkdir()
     variables = {"DATA": tmp_path, "OUTPUT": tmp_path / "out", "RUN": tmp_path / "out"}
-    variables |= dict(word.split("=") for word in words if word[0].isupper())
+    variables |= dict(word.split("=", 1) for word in words if word[0].isupper())
     done = bash(REPO / "scripts" / script, *(w for w in words if not w[0].isupper()), cwd=tmp_path, **variables)
     assert done.returncode != 0
     assert said in done.stderr

@@ -37,20 +37,20 @@ def grid(tmp_path_factory):
         lines = [f"{word} {' '.join(f'{value:.4f}' for value in row)}" for word, row in zip(WORDS, rows)]
         (folder / f"v{dim}.txt").write_text("\n".join(lines) + "\n")
     arguments = ["--vectors", f"v5={folder}/v5.txt", f"v8={folder}/v8.txt", "--models", "v5+v8", "tfidf_lr", "mlp"]
-    variables = {**VARIABLES, "DATA": folder / "toy.tsv", "OUT": folder / "out", "KEEP": "1"}
+    variables = {**VARIABLES, "DATA": folder / "toy.tsv", "OUTPUT": folder / "out", "KEEP": "1"}
     succeed("textcls/run.sh", *arguments, *OPTIONS, **variables)
     return variables, [*arguments, *OPTIONS]
 
 
 def result(grid, run=RUN):
-    return json.loads((grid[0]["OUT"] / "runs/textgcn" / run / "result.json").read_text())
+    return json.loads((grid[0]["OUTPUT"] / "runs/textgcn" / run / "result.json").read_text())
 
 
 def test_models_are_trained_and_tested(grid):
     """The accuracy is that of the kept checkpoint, text by text from Python; its validation loss is the lowest."""
     from embinit_fairseq.models.duo_classifier import DuoClassifier
 
-    run, data = grid[0]["OUT"] / "runs/textgcn" / RUN, grid[0]["OUT"] / "data/textgcn/seeds/1"
+    run, data = grid[0]["OUTPUT"] / "runs/textgcn" / RUN, grid[0]["OUTPUT"] / "data/textgcn/seeds/1"
     found, lines = result(grid), {}
     assert found["parameters"]["trained"] == 13 + 13 * 600 + 600 * 2
     assert [found["init"]["slots"][slot]["dim"] for slot in ("encoder", "encoder_p")] == [5, 8]
@@ -67,12 +67,12 @@ def test_models_are_trained_and_tested(grid):
     assert found["best"]["valid_loss"] == pytest.approx(loss, abs=0.001)
     assert found["best"]["valid_loss"] == min(epoch["valid_loss"] for epoch in found["epochs"].values())
     assert min(result(grid, f"{name}.1")["scores"]["test_accuracy"] for name in ("tfidf_lr", "mlp")) > 80
-    assert f"| {found['scores']['test_accuracy']:.2f} |" in (grid[0]["OUT"] / "results.md").read_text()
+    assert f"| {found['scores']['test_accuracy']:.2f} |" in (grid[0]["OUTPUT"] / "results.md").read_text()
 
 
 def test_the_same_call_repeats_only_what_was_stopped(grid):
     variables, arguments = grid
-    out, before = variables["OUT"], result(grid)
+    out, before = variables["OUTPUT"], result(grid)
     times = stamps(out.rglob("result.json"))
     assert succeed("textcls/run.sh", *arguments, **variables).count("done before") == 3
     assert stamps(times) == times
@@ -93,8 +93,8 @@ def test_data_that_cannot_be_used_are_refused_and_leave_nothing(grid, tmp_path):
     good, broken, out = grid[0]["DATA"], tmp_path / "broken.tsv", tmp_path / "out"
     broken.write_text(good.read_text() + "train\tpositive\n")
     for variables, said in (({"DATA": broken}, f"{broken}, line 322: "), ({"PROTOCOL": "other"}, "other")):
-        assert said in refused("textcls/prepare.sh", **{**VARIABLES, "DATA": good, "OUT": out, **variables})
+        assert said in refused("textcls/prepare.sh", **{**VARIABLES, "DATA": good, "OUTPUT": out, **variables})
         assert not (out / "corpus").exists()
-    succeed("textcls/prepare.sh", **VARIABLES | {"DATA": good, "OUT": out, "PROTOCOL": "inductive", "SEEDS": "2 3"})
+    succeed("textcls/prepare.sh", **VARIABLES | {"DATA": good, "OUTPUT": out, "PROTOCOL": "inductive", "SEEDS": "2 3"})
     drawn = [(out / f"seeds/{seed}/text/valid.input0").read_text() for seed in (2, 3)]
     assert drawn[0] != drawn[1]

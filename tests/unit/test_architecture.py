@@ -28,7 +28,7 @@ ARROWS = {
     "convert_tupe": {"vocab", "vectors"},
     "export": {"vocab", "modules", "checkpoints", "expand", "models"},
     "analysis": {"vocab", "vectors", "init", "modules"},
-    "runs": {"vectors", "init", "checkpoints"},
+    "runs": {"vocab", "vectors", "init", "checkpoints"},
     "plots": {"analysis", "checkpoints", "runs"},
     "cli": {*"vocab vectors init embeddings checkpoints expand convert_tupe export analysis runs plots bench".split()},
     "__init__": {"registration", "embeddings"},

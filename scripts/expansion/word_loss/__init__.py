@@ -22,7 +22,7 @@ from fairseq import metrics
 from fairseq.criterions import register_criterion
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion, CrossEntropyCriterionConfig
 
-CONTINUES = "@@"
+CONTINUES = "@@"  # as in embinit_fairseq.vocab.tokens, whose import would register the whole plugin
 _COUNTED = ("word", "new", "other")
 
 
