@@ -15,7 +15,7 @@ from embinit_fairseq.init.alignment import RULES, align, plan, spellings
 from embinit_fairseq.init.report import coverage
 from embinit_fairseq.vectors.fairseq_checkpoint import read_rows
 from embinit_fairseq.vectors.table import Origin, VectorTable
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, read_dictionary
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, read_dictionary, vocabulary_of
 from embinit_fairseq.vocab.tokens import ENTITIES, Token, detect_style, spell, unescape
 
 ROLES = dict(enumerate(SPECIAL_SYMBOLS.values()))
@@ -24,6 +24,14 @@ ROLES = dict(enumerate(SPECIAL_SYMBOLS.values()))
 def vocabulary(*words, counts=None):
     counts = [1] * 4 + list(counts or [1] * len(words))
     return Vocabulary([*SPECIAL_SYMBOLS, *words], counts, dict(ROLES))
+
+
+def test_a_mask_that_a_task_has_appended_is_no_word():
+    dictionary = Dictionary()
+    for symbol in ("a", "<mask>"):
+        dictionary.add_symbol(symbol)
+    found = vocabulary_of(dictionary)
+    assert (found.roles[5], found.regular.tolist()) == ("mask", [False] * 4 + [True, False])
 
 
 def table(*words, markers="none", specials=()):

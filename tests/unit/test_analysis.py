@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from embinit_fairseq.analysis import analogy as search
 from embinit_fairseq.analysis import transforms as positions
 from embinit_fairseq.analysis.analogy import evaluate, read_questions, score
-from embinit_fairseq.analysis.statistics import table_statistics
+from embinit_fairseq.analysis.statistics import frequent_words, table_statistics
 from embinit_fairseq.analysis.transforms import Surroundings, transform
 from embinit_fairseq.errors import CoverageError, DataError, OptionError
 from embinit_fairseq.init.alignment import read_sources
@@ -202,3 +202,16 @@ def test_all_rows_have_the_moments_of_a_table_that_is_filled_with_a_draw(vocabul
     assert record["absorption_ratios_all_rows"]["pretrained"] == pytest.approx(expected)
     with pytest.raises(CoverageError, match=r"v\.txt"):
         statistics(make_table(["nothing"], np.ones((1, 4))), vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("foo 3 \nbar -1\nbaz 4 #fairseq:overwrite\n", ["baz", "foo", "bar"]),
+        ("a b 3\nb 3\n", ["b", "3", "a"]),  # text: no symbol has a blank
+        ("a b\n", ["a", "b"]),
+    ],
+)
+def test_words_of_a_dictionary_and_of_a_text(tmp_path, text, words):
+    (tmp_path / "words").write_text(text)
+    assert frequent_words(str(tmp_path / "words")).symbols == words

@@ -24,6 +24,7 @@ FILES = {
     "escaped.txt": "king 6\nQueen 3\nxyzzy 1\n&apos;s 1\nnone 1\n",
     "text": "man man man woman woman king king queen queen apple nothing",
     "none": "alpha beta",
+    "odd.txt": "foo 3 \nbar -1\nbaz 2 #fairseq:overwrite\n",  # a dictionary, too
 }
 
 
@@ -73,11 +74,8 @@ def test_errors_are_one_line_with_a_remedy(refused):
         ("stats --vectors v.txt --dim wide", "--dim", "--help"),
         ("stats --vectors concat:v.txt,w.txt --dict dict.txt --dim 4", "concat:v.txt,w.txt: ", "Leave out --dim 4"),
         ("stats --vectors concat:v.txt,w.txt", "add --dict"),
-        (
-            "stats --vectors dict.txt",
-            "looks like a fairseq dictionary",
-            "give it as --dict",
-        ),
+        ("stats --vectors dict.txt", "looks like a fairseq dictionary", "give it as --dict"),
+        ("stats --vectors odd.txt", "odd.txt", "give it as --dict"),
         ("analogy --vectors v.txt --questions absent.txt", "absent.txt", "check the path"),
         *(
             (f"analogy --vectors v.txt --questions questions.txt --table4 --{flag} 0", flag.split("-")[0])
@@ -151,6 +149,9 @@ def test_missing_packages_and_a_fix_that_is_needed_and_not_active(capsys, monkey
     found = {finding.check: finding.status for finding in doctor.versions()}
     assert found.items() >= {"no-such-package": "broken", "no-such-extra": "warning", "numpy": "ok"}.items()
     assert main(["doctor", "--no-steps"]) == 1
+    for version, status in (("3.9.18", "warning"), ("3.10.1", "ok")):
+        monkeypatch.setattr(doctor.platform, "python_version_tuple", lambda v=version: tuple(v.split(".")))
+        assert next(doctor.versions()).status == status
     fix = SimpleNamespace(fix="numpy_aliases", reason="loaded before the hook", needed=True, active=False)
     monkeypatch.setitem(sys.modules, "fairseq_compat", SimpleNamespace(status=lambda: [fix]))
     (finding,) = doctor.compatibility()

@@ -11,6 +11,7 @@ from torch import nn
 
 import embinit_fairseq as ei
 from embinit_fairseq.cli.main import main
+from embinit_fairseq.embeddings import _vocabulary
 from embinit_fairseq.errors import CoverageError, DimensionError, OptionError
 from embinit_fairseq.hooks.apply import embed_init
 from embinit_fairseq.hooks.options import request_from
@@ -74,6 +75,8 @@ def test_special_tokens_of_a_tokenizer_are_no_words(vectors: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "haus", "##haus", "rot"]
     (vectors.parent / "vocab.txt").write_text("\n".join(words))
     tokenizer = transformers.BertTokenizerFast(str(vectors.parent / "vocab.txt"))
+    assert _vocabulary(tokenizer, None).roles == dict(enumerate(["pad", "unk", "bos", "eos", "mask"]))  # as fairseq's
+    assert _vocabulary(tokenizer, "rot").roles == dict(enumerate(["unk", "bos", "eos", "mask"], 1)) | {7: "pad"}
     matrix, report = ei.embedding_matrix(tokenizer, vectors, "pretrained", oov="zeros")
     assert [word for word, row in zip(words, matrix) if row.any()] == ["haus", "rot"]
     assert report["pad"] == 0
@@ -99,7 +102,7 @@ def test_neighbours_are_those_with_the_largest_cosine(vectors: Path, tmp_path: P
         ({"strategy": "xavir"}, OptionError, "pretrained_xavier"),
         ({"source": None}, OptionError, "source"),
         ({"source": None, "strategy": "xavier"}, OptionError, "dim"),
-        ({"std": 0.1, "strategy": "pretrained"}, OptionError, "pretrained_xavier"),
+        ({"std": 0.1, "strategy": "pretrained"}, OptionError, "pretrained_xavier, shuffled"),
         ({"oov": "ones"}, OptionError, "zeros"),
         ({"match": ["fuzzy"]}, OptionError, "casefold"),
         ({"pad": "<pad>"}, OptionError, "pad"),

@@ -19,10 +19,16 @@ from torch import nn
 
 from embinit_fairseq.errors import EmbinitError, OptionError, SlotError
 from embinit_fairseq.hooks import wraps
-from embinit_fairseq.hooks.apply import _continue
+from embinit_fairseq.hooks.apply import _continue, _write_report
 from embinit_fairseq.hooks.freeze import Freeze, apply_freezes, parse_freeze
 from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest
-from embinit_fairseq.hooks.resume import check_optimizer_knows, checkpoint_to_restore, left_out, recall
+from embinit_fairseq.hooks.resume import (
+    check_optimizer_knows,
+    checkpoint_to_restore,
+    left_out,
+    recall,
+    restores_optimizer,
+)
 from embinit_fairseq.hooks.slots import (
     Slot,
     find_slots,
@@ -221,6 +227,16 @@ def test_which_checkpoint_is_continued(tmp_path, monkeypatch, expected, strategy
     request = InitRequest(strategy, EmbedInitOptions(), 1, **told)
     with pytest.raises(OptionError, match="--finetune") if expected is OptionError else contextlib.nullcontext():
         assert checkpoint_to_restore(request) == (expected and str(tmp_path / f"{expected}.pt"))
+
+
+def test_whose_optimizer_is_restored_and_where_no_report_is_written(tmp_path):
+    path = str(tmp_path / "checkpoint.pt")
+    torch.save({"last_optimizer_state": {}}, path)
+    for told, expected in (({}, True), ({"finetune_from_model": path}, False), ({"reset_optimizer": True}, False)):
+        assert restores_optimizer(path, InitRequest(None, EmbedInitOptions(), 1, **told)) == expected
+    for no_save in (True, False):
+        _write_report({}, InitRequest("xavier", EmbedInitOptions(), 1, save_dir=str(tmp_path / "run"), no_save=no_save))
+        assert (tmp_path / "run").exists() != no_save
 
 
 # ---- data of another dictionary of the same size: refused wherever a checkpoint with a report is continued or used

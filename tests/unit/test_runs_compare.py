@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sacrebleu.metrics import BLEU as Bleu
 from sacrebleu.metrics import CHRF
 
 from embinit_fairseq.cli.main import main
+from embinit_fairseq.runs.compare import _same_data
 
 REFERENCE = [f"the {a} sees the {b} in the {c}" for a in ("dog", "cat") for b in ("tree", "house") for c in "xyz"]
 WORSE = [line.replace("sees the", "see").replace("tree", "house") for line in REFERENCE]
@@ -101,6 +103,13 @@ def test_what_stands_in_one_table_and_what_is_said_of_it(tmp_path, compare, show
     assert warning in text
     assert (str(tmp_path / "b") in text) == bool(text) == bool(warning), text
     assert ("different length" in text) == ("length" in warning)
+
+
+def test_a_log_that_fits_several_data_belongs_to_one_that_says_the_same() -> None:
+    """Known are hashes of the first two, sizes of the others: these are not split for what is not known."""
+    known = [("h1", {}), ("h2", {}), (None, {"train": 9}), (None, {"train": 9})]
+    runs = [SimpleNamespace(data_hash=lambda h=h: h, data_sizes=lambda s=s: s) for h, s in known]
+    assert [part for _, part in _same_data(runs)] == [runs[:1], runs[1:2], runs[2:]]
 
 
 @pytest.fixture

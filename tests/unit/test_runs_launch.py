@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from run_folders import json_line, write_log
 
 from embinit_fairseq import machine
+from embinit_fairseq.cli.run import _Screen
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.runs import launch
 from embinit_fairseq.runs.command import DATA, data_hashes, differences, labels_of, parse_command
+from embinit_fairseq.runs.logs import LogReader, RunLog
+from embinit_fairseq.runs.process import lock
 from embinit_fairseq.runs.record import read_record
 
 TRAIN = "fairseq-train bin --arch lstm --lr 0.1 --adam-betas (0.9,0.98) --fp16 --clip-norm -0.5 --max-epoch 2"
@@ -73,6 +76,12 @@ def test_hashes_of_data_and_vectors(tmp_path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty: holds no files"):
         data_hashes([tmp_path / "empty"])
+    several = [tmp_path / "a", tmp_path / "b"]
+    for folder in several:
+        folder.mkdir()
+        (folder / "dict.txt").write_text(folder.name)
+    names = [f"{folder.as_posix()}/dict.txt" for folder in several]
+    assert list(data_hashes(several).items())[1:] == [(names[0], sha("a")), (names[1], sha("b"))]
     words = ["fairseq-train", "--user-dir", f"{tmp_path}/hf", "--fp16", f"{tmp_path}/raw"]
     assert parse_command([*words, f"{tmp_path}/label"]).data() == [tmp_path / "label"]  # the one with a dictionary
     vectors, folder = f"{tmp_path}/dict.de.txt", f"{tmp_path}/hf"
@@ -149,7 +158,7 @@ def test_the_same_call_again_does_nothing_and_more_epochs_go_on(tmp_path, call, 
     file, report = tmp_path / "run/result.json", tmp_path / "run/checkpoints/embed_init.json"
     report.parent.mkdir(parents=True)
     report.write_text('{"slots": {}}')
-    call("--max-epoch", "2")
+    call("--max-epoch", "2", labels={"direction": "de-en"})
     again = call("--max-epoch", "2")
     assert (again.started, training.calls) == (False, 1)
     assert "finished before" in again.notes[0]
@@ -164,10 +173,42 @@ def test_the_same_call_again_does_nothing_and_more_epochs_go_on(tmp_path, call, 
     assert not call("--max-epoch", "2").started
     assert result(tmp_path)["best"]["epoch"] == 2
     file.write_text(json.dumps(scored))
-    assert call("--max-epoch", "3").started
+    assert call("--max-epoch", "3", labels={"size": "small"}).started
     assert list(result(tmp_path)["epochs"]) == ["1", "2", "3"]
     assert result(tmp_path)["time"]["cpu_s"] == 4.0
     assert result(tmp_path)["scores"] == {}, "they were those of another model"
+    assert result(tmp_path)["labels"].items() >= {"direction": "de-en", "size": "small"}.items()
+
+
+def test_all_updates_are_done_before_the_training_says_that_it_is(tmp_path) -> None:
+    """It was killed right after it had saved the last checkpoint: started again, it would do one more."""
+    old, new = command(TRAIN), command(f"{TRAIN} --max-update 20")
+    assert "--max-update 20" in str(launch._reached(old, new, RunLog(saved_updates=20)))
+    assert launch._reached(old, new, RunLog(saved_updates=19)) is None
+
+
+def test_a_validation_keeps_the_time_of_its_own() -> None:
+    record, log, timed = {"sessions": [{"wall_s": 9.0, "cpu_s": None}, {}], "times": {}}, RunLog(), set()
+    for updates, seconds in ((5, 1.0), (10, 2.0)):
+        record["sessions"][1].update(wall_s=seconds, cpu_s=seconds)
+        log.validations[updates] = {}
+        launch._note_validations(record, log, timed)
+    assert record["times"] == {"5": {"wall_s": 10.0, "cpu_s": None}, "10": {"wall_s": 11.0, "cpu_s": None}}
+
+
+def test_a_log_has_one_writer(tmp_path) -> None:
+    with (tmp_path / "a").open("ab") as one, (tmp_path / "a").open("ab") as two, (tmp_path / "b").open("ab") as other:
+        assert [lock(log) for log in (one, two, other)] == [True, False, True]
+
+
+@pytest.mark.parametrize(("level", "logger"), [("WARNING", "fairseq.trainer"), ("INFO", "embinit_fairseq.hooks.apply")])
+def test_warnings_and_our_own_records_are_shown(capsys, tmp_path, level, logger) -> None:
+    reader, screen = LogReader(tmp_path / "train.log"), _Screen(verbose=False)
+    for where in (f"INFO | {logger.replace('embinit', 'x')}", f"{level} | {logger}"):
+        line = f"2024-01-01 10:00:00 | {where} | look here"
+        reader.take(line)
+        screen.show(line, reader)
+    assert capsys.readouterr().err == f"{line}\n"
 
 
 def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, training) -> None:

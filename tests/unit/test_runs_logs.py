@@ -47,6 +47,8 @@ def test_a_resumed_run_has_two_sessions_and_the_later_values(tmp_path) -> None:
     assert log.validations[10]["valid_loss"] == log.epochs[1]["valid_loss"] == 3.5
     assert (log.sessions, log.finished, log.wall_s) == (2, False, 4 + 11)
     assert list(log.epochs) == [1]  # the last line was cut off
+    file.write_text("\n".join([write_log(file, json_messages()).read_text(), *again]))
+    assert not read_log(file).finished  # it had come to its end, but not with more epochs
 
 
 def test_a_log_is_a_run(tmp_path) -> None:
@@ -105,6 +107,9 @@ def test_a_save_directory_without_a_log(tmp_path) -> None:
 def test_what_is_no_run_is_named(tmp_path) -> None:
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
+    for look in (find_runs, lambda path: read_log(folder / "train.log")):
+        with pytest.raises(DataError, match="embinit run"):
+            look(str(folder))
     (tmp_path / "run/result.json").write_text("{}")
     for file, expected in (
         (folder / "other.log", "no validation"),

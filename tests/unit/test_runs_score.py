@@ -146,6 +146,25 @@ def test_scores_of_the_test_set_go_to_the_result(scored, run, capsys) -> None:
     assert (found["beam"], found["mismatched"], "ter" in found) == (5, {"accuracy": 1.0}, False)
 
 
+def test_what_is_kept_of_the_same_translations_and_of_others(scored, run) -> None:
+    """Their scores and texts stay where others are added; nothing stays of translations that are no longer there."""
+    write_run(run, {"seed": "1"}, [2.0])
+    write_lines(run.parent / "source", SOURCE := ["eins", "zwei", "drei"])
+
+    def kept() -> tuple[set, set]:
+        found = [json.loads((run / f).read_text()) for f in ("result.json", "test.scores.json")]
+        assert found[0]["scores"] == found[1]
+        texts = {name for name in ("source", "reference") if (run / f"test.{name}.text").exists()}
+        return found[1].keys() & {"bleu", "bleu_tokenized", "ter"}, texts
+
+    scored(RAW, "--src", "source", "--metrics", "bleu")
+    assert read_lines(run / "test.source.text") == SOURCE
+    scored(RAW, "--metrics", "ter")
+    assert kept() == ({"bleu", "ter"}, {"source", "reference"})
+    scored(TOKENS, "--tokenized")
+    assert kept() == ({"bleu_tokenized"}, set())
+
+
 def test_a_training_that_has_ended_gets_its_result_and_one_that_goes_on_has_none(scored, run, capsys) -> None:
     write_run(run, {"seed": "1"}, [], finished=False)
     generate_log(run / "test.generate.log", RAW)
@@ -162,18 +181,20 @@ def test_a_training_that_has_ended_gets_its_result_and_one_that_goes_on_has_none
 def test_wrong_calls(run, refused) -> None:
     write_lines(run.parent / "hyp", RAW)
     write_lines(run.parent / "short", ["one"])
+    write_lines(run / "valid.generate.log", RAW)
     for arguments, said in (
         ("run --ref raw", ["run: no translations", "fairseq-generate DATA", "run/test.generate.log"]),
         ("nowhere --ref raw", ["nowhere: no such"]),
         ("hyp --ref nowhere", ["nowhere: no such file"]),
-        ("hyp --ref short", ["short has 1 line", "3 translations in hyp"]),
+        ("hyp --ref short", ["short has 1 line", "3 translations in hyp", "name their reference"]),
+        ("run --ref raw --src short --subset valid", ["short has 1 line", "the text that was translated"]),
         ("hyp --ref raw --tokenized short", ["short has 1 line"]),
         ("hyp --ref raw --detokenize moses", ["--detokenize moses", "--lang"]),
         ("hyp --ref raw --detokenize letters", ["--detokenize letters", "bpe"]),
         ("hyp --ref raw --detokenize bpe=x", ["--detokenize bpe=x"]),
         ("hyp --ref raw --detokenize huggingface", ["huggingface=DIR"]),
         ("hyp --ref raw --tokenize martian", ["--tokenize martian"]),
-        ("hyp --ref raw --tokenized --metrics ter", ["--metrics", "--tokenized"]),
+        ("hyp --ref raw --tokenized --metrics bleu chrf", ["--metrics", "--tokenized"]),
     ):
         message = refused("score", *arguments.split())
         assert all(text in message for text in said), message
