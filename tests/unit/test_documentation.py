@@ -1,0 +1,63 @@
+"""What README, CONTRIBUTING and docs/ name is there: tests, files of the repository, options of `embinit`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from embinit_fairseq.cli.main import COMMANDS, build_parser
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ROOMS = "benchmarks docs embinit_fairseq examples fairseq_compat scripts tests".split()
+FILES = {p.relative_to(REPOSITORY).as_posix() for room in ROOMS for p in (REPOSITORY / room).rglob("*.*")}
+FILES |= {path.name for path in REPOSITORY.glob("*.*")}
+PLACES = {file[at:] for file in FILES for at in [0, *(m.end() for m in re.finditer("/", file))]}  # src/a.py, a.py
+PYTHON = [file for file in FILES if re.search(r"tests/.*\.py$", file)]
+TESTS = {name for f in PYTHON for name in re.findall(r"^def (test_\w+)", (REPOSITORY / f).read_text("utf-8"), re.M)}
+TESTS |= {Path(file).stem for file in PYTHON}
+#: what is made, a data set, and files of fairseq and of plugins of others
+OTHERS = {"results.md", "test_2016_flickr", "scripts/average_checkpoints.py", "get_ende_bleu.sh"}
+OTHERS |= {
+    "prepare-wmt14en2de.sh",
+    "prepare-wmt14en2fr.sh",
+    "preprocess.py",
+    "scripts/generate_ctc.py",
+    "generate_bnmt.py",
+}
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "tests/README.md",
+    *sorted(f for f in FILES if re.fullmatch(r"docs/.*\.md", f)),
+]
+
+
+#: their further options are those of fairseq-train
+FURTHER = {"bench"}
+
+
+@lru_cache
+def flags_of(command: str) -> set[str]:
+    """All that a sub-command and its own sub-commands take."""
+    parsers, flags = [build_parser(command)], set()
+    while parsers:
+        for action in parsers.pop()._actions:
+            flags.update(action.option_strings)
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+    return flags
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_names_is_there(page: str) -> None:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    assert not set(re.findall(r"\btest_\w+\b(?![*<])", text)) - TESTS - OTHERS
+    named = set(re.findall(r"(?<![\w./*<>$~{}-])\w[\w.-]*(?:/[\w.-]+)*\.(?:py|sh|md)\b", text))
+    assert not {name for name in named - PLACES - OTHERS if not (REPOSITORY / name).exists()}  # some are links
+    for name, words in re.findall(r"\bembinit ([a-z-]+)((?:\\\n|[^\n`|;)])*)", text):
+        if name in COMMANDS and name not in FURTHER:
+            assert not set(re.findall(r"(?<=[\s\[(])--[a-z][\w-]*", words.partition(" -- ")[0])) - flags_of(name), name
