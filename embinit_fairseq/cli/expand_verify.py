@@ -46,9 +46,10 @@ def verify(expansion: Expansion, folder: Path, paths: Sequence[str], quiet: bool
     from embinit_fairseq.expand.evaluation import histogram, read_text
     from embinit_fairseq.plots.histograms import draw_divergences
 
-    task, size = expansion.builder.set_up(expansion.texts), expansion.placement.new_size
-    text = read_text(expansion.model, expansion.softmax, size, task, paths)
-    model, _ = expansion.builder.load(expansion.new_texts, load_checkpoint(folder / "model.pt")["model"])
+    source = expansion.source
+    task, size = source.builder.set_up(source.texts), expansion.placement.new_size
+    text = read_text(source.model, source.softmax, size, task, paths)
+    model, _ = source.builder.load(expansion.new_texts, load_checkpoint(folder / "model.pt")["model"])
     recipes = {expansion.recipe.method: expansion.recipe}
     for method in COMPARED:
         recipes.setdefault(method, replace(expansion.recipe, method=method, scale=None, pieces=()))
@@ -107,7 +108,7 @@ def _logits_before(expansion: Expansion, batch: Batch) -> Any:
 
     from embinit_fairseq.expand.evaluation import logits
 
-    return logits(expansion.model, batch)[:, torch.from_numpy(expansion.placement.kept)]
+    return logits(expansion.source.model, batch)[:, torch.from_numpy(expansion.placement.kept)]
 
 
 def _after(
@@ -121,9 +122,9 @@ def _after(
     placement = expansion.placement
     kept = torch.from_numpy(placement.moved[placement.kept])
     rows = torch.from_numpy(placement.rows)
-    moved = batch.moved(placement.moved, expansion.fit.sides)
+    moved = batch.moved(placement.moved, expansion.source.fit.sides)
     values = model.state_dict()
-    stored = {table.name: values[table.name][rows] for table in expansion.tables}
+    stored = {table.name: values[table.name][rows] for table in expansion.source.tables}
     for method, recipe in recipes.items():
         if method != expansion.recipe.method:
             _put(expansion, values, rows, recipe)
@@ -137,9 +138,9 @@ def _put(expansion: Expansion, values: dict[str, Any], rows: Any, recipe: Recipe
     """Other rows for the new words, rounded as the checkpoint would hold them."""
     import torch
 
-    weights = expansion.state["model"]
+    weights = expansion.source.state["model"]
     (drawn,) = expansion.rows(recipe, [weights])
-    for table in expansion.tables:
+    for table in expansion.source.tables:
         precision = weights[table.keys[0]].dtype
         values[table.name][rows] = torch.from_numpy(drawn[table.name]).to(precision).to(values[table.name].dtype)
 
@@ -149,8 +150,8 @@ def _summary(expansion: Expansion, kl: np.ndarray, recipe: Recipe, largest: floa
 
     from embinit_fairseq.expand.evaluation import rounded_bound, summary
 
-    weights, limit = expansion.state["model"], bound(recipe)
-    eps = max(torch.finfo(weights[table.keys[0]].dtype).eps for table in expansion.tables)
+    weights, limit = expansion.source.state["model"], bound(recipe)
+    eps = max(torch.finfo(weights[table.keys[0]].dtype).eps for table in expansion.source.tables)
     return summary(kl, limit, None if limit is None else rounded_bound(limit, largest, eps))
 
 

@@ -7,6 +7,7 @@ torch and fairseq are imported when a checkpoint is opened.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,8 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embinit_fairseq.expand.model import Builder, Texts
-from embinit_fairseq.expand.output import check_result, versions, write_checkpoint, write_dictionary_files
+from embinit_fairseq.expand.model import Texts
+from embinit_fairseq.expand.output import (
+    changed_checkpoint,
+    check_result,
+    versions,
+    write_checkpoint,
+    write_dictionary_files,
+)
 from embinit_fairseq.expand.request import (
     ExpandRequest,
     NewWord,
@@ -25,29 +32,21 @@ from embinit_fairseq.expand.request import (
     read_words,
     segmenter,
 )
-from embinit_fairseq.expand.source import open_model
+from embinit_fairseq.expand.source import SourceModel, open_model
 from embinit_fairseq.expand.state import (
     Placement,
     averaged_rows,
     averages_in,
-    expand_optimizer,
-    expand_settings,
-    expand_weights,
     new_dictionary,
     place_words,
 )
-from embinit_fairseq.expand.tables import (
-    UNKNOWN_LANGUAGES,
-    DictionaryTable,
-    Fit,
-    tensors_of,
-)
+from embinit_fairseq.expand.tables import Fit, by_copy, tensors_of
 from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
 from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
 from embinit_fairseq.vocab.dictionary import Vocabulary
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -58,46 +57,34 @@ if TYPE_CHECKING:
 class Expansion:
     """What was found out about a checkpoint and its new words.
 
-    state: the checkpoint. symbols: of its dictionary, those that the task appends included. texts, new_texts: the
-    dictionaries before and after. pieces: of every word (subword). softmax: are the words outputs, too?
+    source: the checkpoint. new_texts: the dictionaries afterwards. pieces: of every word (subword).
     """
 
     request: ExpandRequest
-    builder: Builder
-    state: dict[str, Any]
-    fit: Fit
-    symbols: list[str]
+    source: SourceModel
     placement: Placement
     recipe: Recipe
     pieces: list[list[str]]
-    texts: Texts
     new_texts: Texts
-    model: nn.Module
-    tables: list[DictionaryTable]
-    softmax: bool
 
     @property
     def bound(self) -> float | None:
         """What KL(old || new) cannot exceed; None without a softmax over the words, or without a guarantee."""
-        return bound(self.recipe) if self.softmax else None
+        return bound(self.recipe) if self.source.softmax else None
 
     @property
     def new_symbols(self) -> list[str]:
         """As `symbols`, of the new dictionary."""
         after = [""] * self.placement.new_size
-        for row, symbol in [*zip(self.placement.moved, self.symbols), *zip(self.placement.rows, self.placement.words)]:
+        old = zip(self.placement.moved, self.source.symbols)
+        for row, symbol in [*old, *zip(self.placement.rows, self.placement.words)]:
             after[row] = symbol
         return after
 
     def rows(self, recipe: Recipe, copies: Sequence[Mapping[str, Tensor]]) -> list[dict[str, np.ndarray]]:
         """For every state dict (the model's, those of its averages): name of a table -> rows of the new words."""
-        found = new_rows(recipe, tensors_of(self.tables, copies))
-        drawn: list[dict[str, np.ndarray]] = [{} for _ in copies]
-        for table in self.tables:
-            holders = [number for number, copy in enumerate(copies) if table.keys_in(copy)]
-            for number, rows in zip(holders, found[table.name]):
-                drawn[number][table.name] = rows
-        return drawn
+        tables = self.source.tables
+        return by_copy(tables, copies, new_rows(recipe, tensors_of(tables, copies)))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -111,7 +98,7 @@ FILES = (
 
 def record_of(expansion: Expansion, dictionaries: list[str], sha256: dict[str, str]) -> dict[str, Any]:
     """What was done, as one JSON object. sha256: of what was read."""
-    request, placement, recipe = expansion.request, expansion.placement, expansion.recipe
+    request, source, placement, recipe = expansion.request, expansion.source, expansion.placement, expansion.recipe
     appended = range(placement.described, placement.old_size)
     return {
         "expand_vocab": 1,
@@ -119,18 +106,18 @@ def record_of(expansion: Expansion, dictionaries: list[str], sha256: dict[str, s
         "method": recipe.method,
         "noise_scale": recipe.c,
         "seed": recipe.seed,
-        "sides": list(expansion.fit.sides) if expansion.builder.languages else None,
+        "sides": list(source.fit.sides) if source.builder.languages else None,
         "n": len(recipe.averaged),
         "k": recipe.count,
-        "softmax": expansion.softmax,
+        "softmax": source.softmax,
         "bound": expansion.bound,
         "rows_before": placement.old_size,
         "rows_after": placement.new_size,
         "reused_fillers": len(placement.reused),
-        "moved": {expansion.symbols[row]: int(placement.moved[row]) for row in appended if placement.added},
-        "tables": {table.name: list(table.names) for table in expansion.tables},
-        "averages": list(averages_in(expansion.state)),
-        "optimizer": not request.reset_optimizer and "last_optimizer_state" in expansion.state,
+        "moved": {source.symbols[row]: int(placement.moved[row]) for row in appended if placement.added},
+        "tables": {table.name: list(table.names) for table in source.tables},
+        "averages": list(averages_in(source.state)),
+        "optimizer": not request.reset_optimizer and "last_optimizer_state" in source.state,
         "files": ["model.pt", *dictionaries, "expansion.json"],
         "words": _words(expansion),
         "sha256": sha256,
@@ -162,13 +149,15 @@ def expanding(request: ExpandRequest) -> Iterator[tuple[Expansion, Path, dict[st
     inputs = check_inputs(request.inputs)
     check_folder(request.output, request.force, FILES, inputs.values())
     expansion = prepare(request)
-    content = expanded_checkpoint(expansion)
+    new_rows_of = functools.partial(expansion.rows, expansion.recipe)
+    source, symbols = expansion.source, expansion.new_symbols
+    content = changed_checkpoint(source, expansion.placement, symbols, not request.reset_optimizer, new_rows_of)
     with whole_folder(request.output, request.force, FILES) as temporary:
-        builder, fit, texts = expansion.builder, expansion.fit, expansion.new_texts
+        builder, fit, texts = source.builder, source.fit, expansion.new_texts
         dictionaries = write_dictionary_files(builder, fit, request.dictionary, texts, temporary)
         write_checkpoint(content, temporary / "model.pt")
         del content
-        check_result(builder, fit, texts, expansion.new_symbols, temporary / "model.pt")
+        check_result(builder, fit, texts, symbols, temporary / "model.pt")
         hashes = {name: sha256(path) for name, path in inputs.items()}
         record = record_of(expansion, dictionaries, hashes)
         write_json(temporary / "expansion.json", record)
@@ -183,21 +172,8 @@ def prepare(request: ExpandRequest) -> Expansion:
     words = read_words(request.words, set(source.symbols))
     recipe, pieces = _recipe(request, source.vocabulary, source.fit, words, cut)
     placement = place_words(source.vocabulary, source.fit.appended, [word.text for word in words])
-    return Expansion(
-        request=request,
-        builder=source.builder,
-        state=source.state,
-        fit=source.fit,
-        symbols=source.symbols,
-        placement=placement,
-        recipe=recipe,
-        pieces=pieces,
-        texts=source.texts,
-        new_texts=source.fit.texts(new_dictionary(request.dictionary, placement)),
-        model=source.model,
-        tables=source.tables,
-        softmax=source.softmax,
-    )
+    new_texts = source.fit.texts(new_dictionary(request.dictionary, placement))
+    return Expansion(request, source, placement, recipe, pieces, new_texts)
 
 
 def _recipe(
@@ -210,23 +186,3 @@ def _recipe(
     averaged = averaged_rows(vocabulary, fit.appended, request.average_over)
     rows = [np.array([row_of[piece] for piece in word]) for word in pieces]
     return Recipe(request.method, len(words), averaged, request.noise_scale, request.seed, rows), pieces
-
-
-def expanded_checkpoint(expansion: Expansion) -> dict[str, Any]:
-    """The content of model.pt: the old checkpoint with longer tables, moments and averages."""
-    request, state, tables, placement = expansion.request, expansion.state, expansion.tables, expansion.placement
-    languages = expansion.builder.languages
-    named = None if languages == UNKNOWN_LANGUAGES else languages
-    content = expand_settings(state, placement, (expansion.symbols, expansion.new_symbols), named)
-    averages = averages_in(state)
-    drawn = expansion.rows(expansion.recipe, [state["model"], *averages.values()])
-    content["model"] = expand_weights(state["model"], tables, placement, drawn[0])
-    if averages:
-        pairs = zip(averages.items(), drawn[1:])
-        longer = {name: expand_weights(weights, tables, placement, rows) for (name, weights), rows in pairs}
-        content["extra_state"] = {**state["extra_state"], **longer}
-    moments = content.pop("last_optimizer_state", None)
-    if moments is not None and not request.reset_optimizer:
-        longer = expand_optimizer(request.checkpoint, moments, expansion.model, tables, placement)
-        content["last_optimizer_state"] = longer
-    return content

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.expand.model import Builder, Texts, write_dictionaries
-from embinit_fairseq.expand.state import averages_in
+from embinit_fairseq.expand.source import SourceModel
+from embinit_fairseq.expand.state import (
+    RowChange,
+    averages_in,
+    expand_optimizer,
+    expand_settings,
+    expand_weights,
+)
 from embinit_fairseq.expand.tables import UNKNOWN_LANGUAGES, Fit
 
 _PACKAGES = ("embinit-fairseq", "fairseq", "torch", "numpy")
@@ -44,6 +53,35 @@ def _copy_labels(dictionary: str, folder: Path) -> bool:
     if found is not None:
         shutil.copyfile(found / "label" / "dict.txt", folder / "label" / "dict.txt")
     return found is not None
+
+
+def changed_checkpoint(
+    source: SourceModel,
+    change: RowChange,
+    new_symbols: Sequence[str],
+    keep_optimizer: bool,
+    new_rows: Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, np.ndarray]]] | None = None,
+) -> dict[str, Any]:
+    """The content of model.pt: the old checkpoint with other tables and averages, and the optimiser's state or none.
+
+    new_rows: state dicts (the model's, those of its averages) -> for each, name of a table -> its rows `change.rows`.
+    """
+    state, tables, languages = source.state, source.tables, source.builder.languages
+    named = None if languages == UNKNOWN_LANGUAGES else languages
+    content = expand_settings(state, change, (source.symbols, new_symbols), named)
+    averages = averages_in(state)
+    copies = [state["model"], *averages.values()]
+    new = new_rows(copies) if new_rows is not None else [{} for _ in copies]
+    content["model"] = expand_weights(state["model"], tables, change, new[0])
+    if averages:
+        pairs = zip(averages.items(), new[1:])
+        changed = {name: expand_weights(weights, tables, change, rows) for (name, weights), rows in pairs}
+        content["extra_state"] = {**state["extra_state"], **changed}
+    moments = content.pop("last_optimizer_state", None)
+    if moments is not None and keep_optimizer:
+        kept = expand_optimizer(source.builder.path, moments, source.model, tables, change)
+        content["last_optimizer_state"] = kept
+    return content
 
 
 def write_checkpoint(content: dict[str, Any], path: Path) -> None:

@@ -17,6 +17,7 @@ from embinit_fairseq.expand.model import Builder, Texts
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, read_dictionary
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor, nn
 
 
@@ -360,6 +361,18 @@ def has_softmax(model: nn.Module, tables: list[DictionaryTable], sides: tuple[st
     return isinstance(model, FairseqLanguageModel) or any(table.is_output for table in tables)
 
 
-def tensors_of(tables: list[DictionaryTable], copies: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Tensor]]:
+def tensors_of(tables: Sequence[DictionaryTable], copies: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Tensor]]:
     """Name of a table -> its tensor in every state dict (of the model, and of averages of it) that has it."""
     return {table.name: [copy[key] for copy in copies for key in table.keys_in(copy)[:1]] for table in tables}
+
+
+def by_copy(
+    tables: Sequence[DictionaryTable], copies: Sequence[Mapping[str, Tensor]], found: Mapping[str, Sequence[np.ndarray]]
+) -> list[dict[str, np.ndarray]]:
+    """What was found for `tensors_of`, for each state dict: name of a table -> its rows."""
+    rows: list[dict[str, np.ndarray]] = [{} for _ in copies]
+    for table in tables:
+        holders = [number for number, copy in enumerate(copies) if table.keys_in(copy)]
+        for number, each in zip(holders, found[table.name]):
+            rows[number][table.name] = each
+    return rows

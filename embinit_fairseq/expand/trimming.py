@@ -18,10 +18,15 @@ import numpy as np
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.expand.model import Texts
-from embinit_fairseq.expand.output import check_result, versions, write_checkpoint, write_dictionary_files
+from embinit_fairseq.expand.output import (
+    changed_checkpoint,
+    check_result,
+    versions,
+    write_checkpoint,
+    write_dictionary_files,
+)
 from embinit_fairseq.expand.source import SourceModel, open_model
-from embinit_fairseq.expand.state import averages_in, expand_optimizer, expand_settings, expand_weights
-from embinit_fairseq.expand.tables import UNKNOWN_LANGUAGES
+from embinit_fairseq.expand.state import averages_in
 from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
 
@@ -166,25 +171,6 @@ def prepare(request: TrimRequest) -> Trimming:
     return Trimming(request, source, removal, source.fit.texts(text))
 
 
-def trimmed_checkpoint(trimming: Trimming) -> dict[str, Any]:
-    """The content of model.pt: the old checkpoint with shorter tables, moments and averages."""
-    source, removal = trimming.source, trimming.removal
-    languages = source.builder.languages
-    named = None if languages == UNKNOWN_LANGUAGES else languages
-    content = expand_settings(source.state, removal, (source.symbols, trimming.new_symbols), named)
-    content["model"] = expand_weights(source.state["model"], source.tables, removal, {})
-    averages = averages_in(source.state)
-    if averages:
-        shorter = {name: expand_weights(weights, source.tables, removal, {}) for name, weights in averages.items()}
-        content["extra_state"] = {**source.state["extra_state"], **shorter}
-    moments = content.pop("last_optimizer_state", None)
-    if moments is not None and not trimming.request.reset_optimizer:
-        content["last_optimizer_state"] = expand_optimizer(
-            trimming.request.checkpoint, moments, source.model, source.tables, removal
-        )
-    return content
-
-
 @contextlib.contextmanager
 def trimming_vocabulary(request: TrimRequest) -> Iterator[tuple[Trimming, Path, dict[str, Any]]]:
     """(what was done, the new folder, its record): complete, but under a temporary name until the block ends.
@@ -195,7 +181,7 @@ def trimming_vocabulary(request: TrimRequest) -> Iterator[tuple[Trimming, Path, 
     check_folder(request.output, request.force, FILES, inputs.values())
     trimming = prepare(request)
     source = trimming.source
-    content = trimmed_checkpoint(trimming)
+    content = changed_checkpoint(source, trimming.removal, trimming.new_symbols, not request.reset_optimizer)
     with whole_folder(request.output, request.force, FILES) as folder:
         dictionaries = write_dictionary_files(
             source.builder, source.fit, request.dictionary, trimming.new_texts, folder

@@ -80,11 +80,11 @@ def _gaussian(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> 
 
 
 def _zeros(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
-    return [np.zeros((recipe.count, _columns(table))) for table in tables]
+    return [np.zeros((recipe.count, columns_of(table))) for table in tables]
 
 
 def _normal(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
-    shapes = [(recipe.count, _columns(table)) for table in tables]
+    shapes = [(recipe.count, columns_of(table)) for table in tables]
     return [
         np.zeros(shape)
         if table.ndim == 1
@@ -95,9 +95,9 @@ def _normal(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> li
 
 def mean_row(table: Table, rows: np.ndarray) -> np.ndarray:
     """The mean of the rows, (D,), accumulated in float64."""
-    total = np.zeros(_columns(table))
+    total = np.zeros(columns_of(table))
     for part in _parts(len(rows), len(total)):
-        total += _take(table, rows[part]).sum(axis=0, dtype=np.float64)
+        total += take_rows(table, rows[part]).sum(axis=0, dtype=np.float64)
     return total / len(rows)
 
 
@@ -132,7 +132,7 @@ def _noise_without_sigma(
     for part in _parts(len(rows), widest):
         z = generator.standard_normal((part.stop - part.start, count), dtype=np.float32)
         for table, mean, total in zip(tables, means, noise):
-            total += z.T @ _centred(_take(table, rows[part]), mean)
+            total += z.T @ _centred(take_rows(table, rows[part]), mean)
     return [total / math.sqrt(len(rows)) for total in noise]
 
 
@@ -143,7 +143,7 @@ def _noise_with_sigma(
     edges = np.cumsum([len(mean) for mean in means])
     sigma = np.zeros((edges[-1], edges[-1]))
     for part in _parts(len(rows), edges[-1]):
-        block = np.hstack([_centred(_take(table, rows[part]), mean) for table, mean in zip(tables, means)])
+        block = np.hstack([_centred(take_rows(table, rows[part]), mean) for table, mean in zip(tables, means)])
         sigma += block.T @ block
     values, vectors = np.linalg.eigh(sigma / len(rows))
     g = generator.standard_normal((count, edges[-1])) * np.sqrt(values.clip(min=0.0))
@@ -195,7 +195,7 @@ METHODS = {
 }
 
 
-def _columns(table: Table) -> int:
+def columns_of(table: Table) -> int:
     return 1 if table.ndim == 1 else int(table.shape[1])
 
 
@@ -205,7 +205,7 @@ def _parts(length: int, columns: int) -> Iterator[slice]:
         yield slice(start, min(start + step, length))
 
 
-def _take(table: Table, rows: np.ndarray) -> np.ndarray:
+def take_rows(table: Table, rows: np.ndarray) -> np.ndarray:
     """(len(rows), D) in the table's precision, at least float32; a view where the rows follow each other."""
     first, last = int(rows[0]), int(rows[-1])
     together = last - first + 1 == len(rows) and bool((np.diff(rows) == 1).all())
