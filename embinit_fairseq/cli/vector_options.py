@@ -39,7 +39,7 @@ def add_vector_options(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 def read_vectors(args: argparse.Namespace, wanted: Wanted | None, dim: int | None = None) -> VectorTable:
     """The wanted rows of --vectors (None: all)."""
-    with _our_flags(dim):
+    with our_flags(dim):
         reader = open_vectors(args.vectors, format=args.format, dim=dim, strict=args.strict, side=args.side)
         _refuse_dictionary(reader, args)
         return reader.read(wanted)
@@ -47,14 +47,14 @@ def read_vectors(args: argparse.Namespace, wanted: Wanted | None, dim: int | Non
 
 def source_of(args: argparse.Namespace) -> SourceSpec:
     """What --vectors names: one file, or several."""
-    with _our_flags(None):
+    with our_flags(None):
         return parse_source(args.vectors, args.format)
 
 
 def read_for(args: argparse.Namespace, vocabulary: Vocabulary, rules: Collection[str], dim: int | None) -> Reading:
     """What --vectors, one file or several (`concat:A,B`), has for a dictionary."""
     spec = source_of(args)
-    with _our_flags(dim):
+    with our_flags(dim):
         readers = open_sources(spec, dim, args.strict, args.side)
         for reader in readers:
             _refuse_dictionary(reader, args)
@@ -70,7 +70,7 @@ def _refuse_dictionary(reader: VectorReader, args: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
-def _our_flags(dim: int | None) -> Iterator[None]:
+def our_flags(dim: int | None = None) -> Iterator[None]:
     """Errors of the readers, with the names that the flags of training have here."""
     try:
         yield

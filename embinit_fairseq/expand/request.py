@@ -58,13 +58,18 @@ def check_options(request: ExpandRequest) -> None:
     for flag, value, choices in (("method", request.method, METHODS), ("average-over", request.average_over, AVERAGES)):
         if value not in choices:
             raise OptionError(f"--{flag} {value}: choose from {', '.join(choices)}")
-    if not 0 <= request.seed < 2**64:
-        raise OptionError(f"--seed {request.seed}: a seed is a number from 0 to 2^64 - 1")
+    check_seed(request.seed)
     scale = request.noise_scale
     if scale is not None and METHODS[request.method].scale is None:
         raise OptionError(f"--noise-scale {scale}: --method {request.method} has no noise; leave it out")
     if scale is not None and not 0 <= scale < 1e10:
         raise OptionError(f"--noise-scale {scale}: a factor of the covariance, 0 to below 1e10 (1: as the old rows)")
+
+
+def check_seed(seed: int) -> None:
+    """Raises OptionError for what is no seed."""
+    if not 0 <= seed < 2**64:
+        raise OptionError(f"--seed {seed}: a seed is a number from 0 to 2^64 - 1")
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
@@ -136,13 +141,17 @@ def _check(path: str, number: int, word: str, symbols: Collection[str]) -> None:
         raise DataError(f"{path}:{number}: {word!r} is what fairseq calls rows without a meaning; choose another name")
 
 
-def segmenter(bpe_codes: str | None, sentencepiece_model: str | None) -> Segmenter | None:
+def segmenter(
+    bpe_codes: str | None,
+    sentencepiece_model: str | None,
+    flags: tuple[str, str] = ("--bpe-codes", "--sentencepiece-model"),
+) -> Segmenter | None:
     """How words without pieces are cut; None if no file is given. OptionError for both, DataError for a bad one."""
     if bpe_codes is not None and sentencepiece_model is not None:
-        raise OptionError("--bpe-codes and --sentencepiece-model: give the one that the dictionary was made with")
+        raise OptionError(f"{flags[0]} and {flags[1]}: give the one that the dictionary was made with")
     if bpe_codes is not None:
-        return _subword_nmt(bpe_codes)
-    return None if sentencepiece_model is None else _sentencepiece(sentencepiece_model)
+        return _subword_nmt(bpe_codes, flags[0])
+    return None if sentencepiece_model is None else _sentencepiece(sentencepiece_model, flags[1])
 
 
 def read_codes(path: str, flag: str = "--bpe-codes") -> Any:
@@ -171,14 +180,14 @@ def _check_codes(path: str, flag: str) -> None:
         blank = number if pieces == [""] else None
 
 
-def _subword_nmt(path: str) -> Segmenter:
-    bpe = read_codes(path)
+def _subword_nmt(path: str, flag: str) -> Segmenter:
+    bpe = read_codes(path, flag)
     # what ends with @@ is no whole word, and codes say nothing about it
     return lambda word: [] if word.endswith(_CONTINUES) else bpe.segment_tokens([word])
 
 
-def _sentencepiece(path: str) -> Segmenter:
-    processor = load_sentencepiece(path, DataError, "--sentencepiece-model")
+def _sentencepiece(path: str, flag: str) -> Segmenter:
+    processor = load_sentencepiece(path, DataError, flag)
 
     def pieces(word: str) -> list[str]:
         found = processor.encode(word.removeprefix(_INITIAL), out_type=str)

@@ -192,7 +192,7 @@ def _set(node: Any, name: str, value: Any) -> None:
 
 # ----------------------------------------------------------------------------------------------------------------------
 
-_REMEDY = "add --reset-optimizer to leave the optimiser's state out (training goes on from the weights alone)"
+RESET_REMEDY = "add --reset-optimizer to leave the optimiser's state out (training goes on from the weights alone)"
 _MOST_FROZEN = 4  # tables of embeddings of one model, when it is looked for those that were
 #: (name, shape) of parameters
 Parameters = Sequence[tuple[str, tuple[int, ...]]]
@@ -252,7 +252,7 @@ def expand_optimizer(
     """
     groups, moments = state.get("param_groups"), state.get("state")
     if not isinstance(groups, list) or not isinstance(moments, Mapping):
-        raise CheckpointError(f"{path}: the state of its optimiser is of several or unknown ones; {_REMEDY}")
+        raise CheckpointError(f"{path}: the state of its optimiser is of several or unknown ones; {RESET_REMEDY}")
     names = {name for table in tables for name in table.names}
     parameters = [(name, tuple(value.shape)) for name, value in model.named_parameters()]
     count = sum(len(group["params"]) for group in groups)
@@ -291,7 +291,9 @@ def _trained(
             break
     places = [[(key, shape) for key, (name, shape) in enumerate(trained) if name in names] for trained in fitting]
     if not places or any(found != places[0] for found in places):
-        raise CheckpointError(f"{path}: the state of its optimiser is not that of the model's parameters; {_REMEDY}")
+        raise CheckpointError(
+            f"{path}: the state of its optimiser is not that of the model's parameters; {RESET_REMEDY}"
+        )
     return fitting[0]
 
 
@@ -347,7 +349,7 @@ def _flat(
         if _is_moment(value) and (value.dim() != 1 or len(value) < sum(sizes)):
             raise CheckpointError(
                 f"{path}: its optimiser keeps {key} of {tuple(value.shape)} for {sum(sizes)} numbers of the model; "
-                f"tables that were frozen cannot be told apart in it; {_REMEDY}"
+                f"tables that were frozen cannot be told apart in it; {RESET_REMEDY}"
             )
         expanded[key] = _longer(value, parameters, sizes, names, placement) if _is_moment(value) else value
     return expanded

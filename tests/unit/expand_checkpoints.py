@@ -45,6 +45,8 @@ FAMILIES = {
     "roberta_fine_tuned": f"{CLASSES} roberta_base {ENCODER}",
     "classifier": f"{CLASSES} embinit_classifier {ENCODER}",
 }
+#: translation with a table for each side, where the dictionary of the target is the decoder's
+TWO_TABLES = ("transformer", "tupe_transformer", "duo", "duo_untied", "lstm")
 WORDS = [f"w{number}" for number in range(9)]
 NEW = ("x", "y", "z")
 TEXT = "w0 w1 w2 w3\nw5 unknown w7\n\nw8 w8\nw1 w2 w3 w4 w5 w6 w7 w8 w0 w1 w2 w3 w4 w5 w6 w7 w8\n"

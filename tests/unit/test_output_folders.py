@@ -58,6 +58,13 @@ def trim_vocab(folder: Path) -> Command:
     return Command(first, [*first, "--reset-optimizer"], folder, "model.pt")
 
 
+def transfer_vocab(folder: Path) -> Command:
+    old = expand_checkpoints.make(folder, "lm_tied")
+    (folder / "new").write_text("w1 2\nw2 1\nother 1\n")
+    first = ["transfer-vocab", "--checkpoint", old.path, "--dict", old.dictionary, "--new-dict", str(folder / "new")]
+    return Command([*first, "--method", "copy"], [*first, "--method", "avg"], folder, "model.pt")
+
+
 def convert_tupe(folder: Path) -> Command:
     given, commands = Files(folder), []
     for name, dim in (("old.pt", 8), ("new.pt", 16)):
@@ -97,7 +104,8 @@ def plot_curves(folder: Path) -> Command:
     return Command(["plot", "curves", runs[0]], ["plot", "curves", *runs], folder, force=False)
 
 
-FOLDERS = {make.__name__.replace("_", "-"): make for make in (expand_vocab, trim_vocab, convert_tupe, export_hf)}
+MADE = (expand_vocab, trim_vocab, transfer_vocab, convert_tupe, export_hf)
+FOLDERS = {make.__name__.replace("_", "-"): make for make in MADE}
 FILES = {make.__name__.replace("_", "-"): make for make in (average, plot_histogram, plot_curves, save_vectors)}
 
 

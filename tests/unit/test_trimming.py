@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from expand_checkpoints import FAMILIES, NEW, TEXT, USER_DIR, WORDS, make
+from expand_checkpoints import FAMILIES, NEW, TEXT, TWO_TABLES, USER_DIR, WORDS, make
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
@@ -47,7 +47,7 @@ def test_after_an_expansion_it_gives_back_the_old_checkpoint(family: str, tmp_pa
         str(old.output / name),
         tmp_path / "back",
         keep=old.dictionary,
-        side="decoder" if family in ("transformer", "tupe_transformer", "duo", "duo_untied", "lstm") else None,
+        side="decoder" if family in TWO_TABLES else None,
         user_dir=USER_DIR,
     )
     assert record["words_removed"] == len(NEW)

@@ -1,0 +1,79 @@
+"""Moves a trained model to another dictionary (other words, another segmentation, another domain): language models,
+masked ones, translation. Words of both dictionaries keep their rows; what the others get is --method. The model is then
+to be tuned on text that is cut for the new dictionary."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from embinit_fairseq.cli.vector_options import our_flags, print_json
+from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options
+from embinit_fairseq.expand.transfer import TransferRequest, transferring_vocabulary
+from embinit_fairseq.init.transfer import METHODS
+from embinit_fairseq.vectors.open import FORMATS
+
+_SHOWN = 4  # examples of each kind
+_SAID = {
+    "copied": "keep their rows",
+    "composed": "are means of old rows",
+    "averaged": "are the mean of all old words",
+    "drawn": "are drawn",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_vocabulary_options(parser, "model.pt, dict.txt and transfer.json", measures=False)
+    add = parser.add_argument
+    add("--new-dict", required=True, metavar="dict.txt", help="the dictionary that the model is to have")
+    methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
+    add("--method", required=True, choices=list(METHODS), help=methods)
+    add("--vectors", metavar="FILE", help="focus: vectors of the new dictionary's words or pieces, in any format")
+    add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
+    add("--old-bpe-codes", metavar="FILE", help="subword: cut new words with the old model's codes of subword-nmt")
+    add("--old-sentencepiece-model", metavar="FILE", help="subword: cut new words with the old sentencepiece model")
+    add("--seed", type=int, default=1, metavar="N", help="of what is drawn (default: %(default)s)")
+    add("--keep-optimizer", action="store_true", help="keep the optimiser's state, of words that keep their rows, too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Transfer and print."""
+    taken = {name: value for name, value in vars(args).items() if name in TransferRequest.__dataclass_fields__}
+    with our_flags(), transferring_vocabulary(TransferRequest(**taken, dictionary=args.dict)) as (_, _, record):
+        pass
+    if args.json:
+        print_json(record)
+    else:
+        print(render(record))
+    return 0
+
+
+def render(record: dict[str, Any]) -> str:
+    """The record for people."""
+    marks = record["segmentation"]
+    lines = [
+        f"rows           {record['rows_before']:,} -> {record['rows_after']:,}",
+        f"segmentation   {marks['old']} -> {marks['new']}",
+        f"method         {record['method']}: {METHODS[record['method']].help}",
+    ]
+    for kind, count in record["words"].items():
+        if count:
+            examples = ", ".join(map(_said, record["examples"][kind][:_SHOWN]))
+            lines.append(f"{kind:<14} {count:,} words {_SAID[kind]}: {examples}{' ...' if count > _SHOWN else ''}")
+    lines.append(f"tables         {', '.join(' = '.join(names) for names in record['tables'].values())}")
+    if record["sides"]:
+        lines.append(f"side           {' and '.join(record['sides'])}")
+    state = "kept for rows that are kept" if record["optimizer"] else "left out; it starts anew"
+    lines += [
+        f"optimiser      {state}",
+        f"written        {record['request']['output']}: {', '.join(record['files'])}",
+    ]
+    return "\n".join(lines)
+
+
+def _said(example: dict[str, Any]) -> str:
+    word, parts = example["word"], example.get("from", {})
+    if not parts or list(parts) == [word]:
+        return word
+    return f"{word} = " + " + ".join(f"{weight:.2g} {old}" for old, weight in list(parts.items())[:3])

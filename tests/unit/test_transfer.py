@@ -1,0 +1,408 @@
+"""`embinit transfer-vocab`: one matrix W for all tables of a model, by every method, and by FOCUS's own package."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from expand_checkpoints import FAMILIES, TWO_TABLES, USER_DIR, WORDS, dictionary, make
+from hypothesis import given
+from hypothesis import strategies as st
+from test_trimming import assert_same
+
+from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.cli.main import main
+from embinit_fairseq.expand.transfer import TransferRequest, transferring_vocabulary
+from embinit_fairseq.init.transfer import (
+    METHODS,
+    Given,
+    longest_pieces,
+    shared_rows,
+    sparsemax,
+    symbols_of,
+    transfer_weights,
+    transferred_rows,
+)
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
+
+SPECIALS = list(SPECIAL_SYMBOLS)
+OTHERS = ["w3", "new", "w0", "w1w2", "w8", "newer", "w5", "w6", "w4"]
+
+
+def symbols(*words: str, appended=()):
+    names = [*SPECIALS, *words, *appended]
+    return symbols_of(names, np.arange(len(names) - len(appended)) < 4, len(names) - len(appended))
+
+
+def given_of(old: str, new: str, **more) -> Given:
+    one, other = symbols(*old.split()), symbols(*new.split())
+    return Given(one, other, shared_rows(one, other), **more)
+
+
+def transfer(checkpoint: str, old: str, new: str, method: str, output: Path, **options) -> tuple:
+    with transferring_vocabulary(TransferRequest(checkpoint, old, new, method, str(output), **options)) as (
+        done,
+        _,
+        record,
+    ):
+        return done, record, str(output / "model.pt")
+
+
+def side_of(family: str) -> dict:
+    return {"side": "decoder" if family in TWO_TABLES else None, "user_dir": USER_DIR}
+
+
+def write(path: Path, *words: str) -> str:
+    path.write_text(dictionary(words))
+    return str(path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_there_and_back_is_the_old_checkpoint(family: str, tmp_path: Path) -> None:
+    """A permuted dictionary gives the permuted model with the same outputs; back again, all bits are the old ones."""
+    old = make(tmp_path, family, fillers=2)
+    old.state["extra_state"]["ema"] = {name: value + 1 for name, value in old.state["model"].items()}
+    old.save()
+    order = [4, 0, 7, 2, 8, 1, 6, 3, 5]
+    text = dictionary([WORDS[at] for at in order], fillers=2)
+    (tmp_path / "new.txt").write_text(text)
+    options = {**side_of(family), "keep_optimizer": True}
+    done, record, moved = transfer(
+        old.path, old.dictionary, str(tmp_path / "new.txt"), "copy", tmp_path / "out", **options
+    )
+    assert record["words"] == {"copied": 9, "composed": 0, "averaged": 0, "drawn": 0}
+    assert (tmp_path / "out" / Path(old.dictionary).name).read_text() == text
+    source = done.weights.source
+    assert source.tolist()[4:13] == [4 + at for at in order]
+    model, _ = done.source.builder.load(done.new_texts, load_checkpoint(moved)["model"])
+    tokens = torch.randint(4, 13, (2, 5), generator=torch.Generator().manual_seed(1))
+    tokens[:, 0] = 0  # as for TUPE
+    was = torch.from_numpy(source)[tokens]
+
+    def outputs(model, target, source):
+        if "--source-lang" in FAMILIES[family]:
+            return model.double()(source, torch.full((2,), 5), target)[0]
+        return model.double()(target)[0]
+
+    before = outputs(done.source.model, was, was)
+    after = outputs(model, tokens, tokens if len(done.source.fit.sides) == 2 else was)
+    if before.shape[-1] == len(source):
+        before = before[..., source]
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
+    written = str(tmp_path / "out" / Path(old.dictionary).name)
+    _, _, back = transfer(moved, written, old.dictionary, "copy", tmp_path / "back", **options)
+    before, after = load_checkpoint(old.path), load_checkpoint(back)
+    for part in ("model", "last_optimizer_state", "extra_state"):
+        assert_same(before[part], after[part], part)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("family", ["lm", "roberta", "transformer_shared", "duo", "classifier"])
+def test_every_table_is_w_times_the_old_one(family: str, method: str, tmp_path: Path) -> None:
+    """Inputs, outputs, biases and averages, in float64; what keeps its row keeps its moments, the others have none."""
+    old = make(tmp_path, family)
+    old.state["extra_state"]["ema"] = {name: value + 1 for name, value in old.state["model"].items()}
+    old.save()
+    vectors = tmp_path / "vectors.txt"
+    numbers = np.random.default_rng(1).normal(size=(len(OTHERS), 5))
+    vectors.write_text("".join(f"{word} {' '.join(map(str, row))}\n" for word, row in zip(OTHERS, numbers)))
+    options = {**side_of(family), "keep_optimizer": True, "vectors": str(vectors) if method == "focus" else None}
+    new = write(tmp_path / "new.txt", *OTHERS)
+    done, record, path = transfer(old.path, old.dictionary, new, method, tmp_path / "out", **options)
+    kinds = {"copy": (6, 0, 0, 3), "subword": (6, 0, 3, 0), "avg": (6, 0, 3, 0), "focus": (6, 3, 0, 0)}
+    assert tuple(record["words"].values()) == kinds.get(method, (0, 0, 0, 9))
+    weights, state = done.weights, load_checkpoint(path)
+    matrix, drawn = torch.from_numpy(weights.dense()), weights.rows_of("drawn")
+    for before, after in [(old.state[part], state[part]) for part in ("model",)] + [
+        (old.state["extra_state"]["ema"], state["extra_state"]["ema"])
+    ]:
+        for table in done.source.tables:
+            for key in table.keys_in(before):
+                expected = (matrix @ before[key].double()).float()
+                expected[drawn] = after[key][drawn]
+                torch.testing.assert_close(after[key], expected, rtol=1e-6, atol=1e-7)
+                copied = weights.source >= 0
+                assert torch.equal(after[key][copied], before[key][weights.source[copied]])
+    names = [name for name, _ in done.source.model.named_parameters()]
+    for table in done.source.tables:
+        for name in set(table.names) & set(names):
+            before, after = (each["last_optimizer_state"]["state"][names.index(name)] for each in (old.state, state))
+            for moment in ("exp_avg", "exp_avg_sq"):
+                assert torch.equal(after[moment][copied], before[moment][weights.source[copied]])
+                assert not after[moment][~copied].any()
+    if drawn.size:  # z is that of the average, too: it is one word
+        key = done.source.tables[0].keys[0]
+        sources = [(old.state["model"], state["model"]), (old.state["extra_state"]["ema"], state["extra_state"]["ema"])]
+        z = []
+        for before, after in sources:
+            words = before[key][4 : 4 + len(WORDS)].double()
+            z.append((after[key][drawn].double() - words.mean(0)) / words.std(0, correction=0))
+        torch.testing.assert_close(*z, rtol=0, atol=1e-4)
+        assert 0.5 < z[0].std() < 1.6
+
+
+def test_without_keep_optimizer_it_starts_anew_and_a_seed_is_a_draw(tmp_path: Path) -> None:
+    old, new = make(tmp_path, "lm"), write(tmp_path / "new.txt", *OTHERS)
+    torch.manual_seed(1)
+    np.random.seed(1)
+    paths = [
+        transfer(old.path, old.dictionary, new, "copy", tmp_path / str(number), seed=seed)[2]
+        for number, seed in enumerate((1, 1, 2))
+    ]
+    one, same, other = (load_checkpoint(path) for path in paths)
+    assert "last_optimizer_state" not in one
+    assert_same(one["model"], same["model"])
+    tables = [state["model"]["decoder.embed_tokens.weight"] for state in (one, other)]
+    assert not torch.equal(*tables)
+    assert not torch.equal(one["model"]["decoder.output_projection.weight"], tables[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "shared"),
+    [
+        ("the a cat", "cat the dog", [6, 4, -1]),
+        ("the ca@@ ing", "▁the ▁ca ing ca ▁ing", [4, 5, 6, 5, 6]),  # `ing` ends a word, or is one
+        ("▁the ing ▁ca", "the ca@@ ing in@@", [4, 6, 5, -1]),
+        ("▁the ing ▁ca", "the ##ing ##x ca", [4, 5, -1, 6]),
+        ("the ing", "▁the ing ▁ing ▁", [4, -1, 5, -1]),  # inside a word it is not the word
+        ("Ġthe ing", "▁the ing Ġthe", [4, 5, 4]),
+        ("the a@@ madeupword0000", "the madeupword0000 madeupword0001 a@@", [4, 6, -1, 5]),
+    ],
+)
+def test_words_are_shared_whatever_their_segmenter_writes(old: str, new: str, shared: list[int]) -> None:
+    assert given_of(old, new).shared.tolist() == [0, 1, 2, 3, *shared]
+
+
+def test_what_a_task_appends_keeps_its_row_and_is_in_no_mean() -> None:
+    old, new = (
+        symbols("a", "b", "madeupword0000", appended=["<mask>", "[de]"]),
+        symbols("b", "x", appended=["<mask>", "[de]"]),
+    )
+    weights = transfer_weights("avg", Given(old, new, shared_rows(old, new)))
+    assert weights.source.tolist() == [0, 1, 2, 3, 5, -1, 7, 8]
+    assert weights.dense()[5].tolist() == [0, 0, 0, 0, 0.5, 0.5, 0, 0, 0]
+    weights = transfer_weights("random", Given(old, new, shared_rows(old, new)))
+    assert weights.source.tolist() == [0, 1, 2, 3, -1, -1, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "pieces"),
+    [
+        ("lo@@ w@@ er low@@ e r", "lower@@ lower x", {"lower@@": [], "lower": ["low@@", "er"], "x": []}),
+        ("lo@@ w@@ er low@@ e@@ r@@", "lower@@ lo@@", {"lower@@": ["low@@", "e@@", "r@@"]}),
+        ("▁low er ▁l o w", "lower slower lowo@@", {"lower": ["▁low", "er"], "slower": [], "lowo@@": ["▁low", "o"]}),
+        ("low ##er ##low", "▁lower lower ▁x", {"▁lower": ["low", "##er"], "lower": ["##low", "##er"]}),
+        ("low er", "lower low@@", {"lower": [], "low@@": []}),  # words make up no other word
+    ],
+)
+def test_the_longest_pieces_of_the_old_dictionary(old: str, new: str, pieces: dict) -> None:
+    case = given_of(old, new)
+    for word, expected in pieces.items():
+        rows = longest_pieces(case.new.token(case.new.names.index(word)), case.old)
+        assert [case.old.names[row] for row in rows] == expected
+    weights = transfer_weights("subword", case)
+    for word, expected in pieces.items():
+        row = weights.dense()[case.new.names.index(word)]
+        wanted = expected or [case.old.names[at] for at in case.old.words]
+        assert row == pytest.approx([wanted.count(name) / len(wanted) for name in case.old.names])
+
+
+def test_pieces_by_the_codes_that_the_old_text_was_cut_with(tmp_path: Path) -> None:
+    """l o, then lo w</w>: `low` is a piece, and inside a word `lo` and what follows are."""
+    old = make(tmp_path, "lm", words=["lo@@", "low", "w@@", "e@@", "r", "o@@", "l@@", "r@@"])
+    (tmp_path / "codes").write_text("#version: 0.2\nl o\nlo w</w>\n")
+    new = write(tmp_path / "new.txt", "low", "lower@@", "lower", "lox", "w@@")
+    _, record, _ = transfer(
+        old.path, old.dictionary, new, "subword", tmp_path / "out", old_bpe_codes=str(tmp_path / "codes")
+    )
+    assert [(each["word"], each["from"]) for each in record["examples"]["composed"]] == [
+        ("lower@@", {"lo@@": 0.25, "w@@": 0.25, "e@@": 0.25, "r@@": 0.25}),
+        ("lower", {"lo@@": 0.25, "w@@": 0.25, "e@@": 0.25, "r": 0.25}),
+    ]
+    assert record["words"] == {"copied": 2, "composed": 2, "averaged": 1, "drawn": 0}
+
+
+words = st.lists(st.text("ab", min_size=1, max_size=3), min_size=2, max_size=12, unique=True)
+spelled = st.sampled_from(["{}", "{}@@", "▁{}", "##{}"])
+
+
+plain = st.sampled_from([name for name, method in METHODS.items() if not method.needs_vectors])
+
+
+@given(old=words, new=words, marks=st.tuples(spelled, spelled), method=plain)
+def test_rows_of_w_are_means(old: list[str], new: list[str], marks: tuple[str, str], method: str) -> None:
+    """Of words only, and each symbol that both have is itself; with the same dictionary W is the identity."""
+    lists = [[mark.format(w) if at % 2 else w for at, w in enumerate(ws)] for mark, ws in zip(marks, (old, new))]
+    case = given_of(*map(" ".join, (dict.fromkeys(each) for each in lists)))
+    weights = transfer_weights(method, case)
+    dense = weights.dense()
+    drawn = np.isin(np.arange(len(dense)), weights.rows_of("drawn"))
+    assert dense.sum(1) == pytest.approx((~drawn).astype(float))
+    assert (dense >= 0).all()
+    assert np.array_equal(dense[:4], np.eye(len(dense[0]))[:4])
+    assert not dense[4:, :4].any()
+    table = np.random.default_rng(1).normal(size=(len(dense[0]), 3))
+    made = transferred_rows(weights, {"table": [table, table[:, 0]]}, 1)["table"]
+    kept = ~drawn[weights.rows]
+    assert made[0][kept] == pytest.approx((dense @ table)[weights.rows][kept])
+    assert made[1][kept] == pytest.approx((dense @ table)[weights.rows, 0][kept])
+    same = transfer_weights("copy", given_of(*[" ".join(dict.fromkeys(lists[0]))] * 2))
+    assert np.array_equal(same.dense(), np.eye(len(same.kind)))
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=8))
+def test_sparsemax_is_the_nearest_point_of_the_simplex(scores: list[float]) -> None:
+    """Its optimality: with p = max(z - tau, 0), all z_i - p_i are tau where p_i > 0, and no more where it is 0."""
+    z = np.array(scores)
+    p = sparsemax(z)
+    assert p.sum() == pytest.approx(1)
+    assert (p >= 0).all()
+    tau = (z - p)[p > 0]
+    assert np.ptp(tau) < 1e-12
+    assert (z[p == 0] <= tau.mean() + 1e-12).all()
+
+
+def focus_case(words: int = 60, dim: int = 12, wide: int = 8, seed: int = 1):
+    """(old names, new names, old table, vectors of some new words), words without a vector on both sides included."""
+    generator = np.random.default_rng(seed)
+    old, new = [f"o{n}" for n in range(words)], [f"n{n}" for n in range(words)]
+    new[::2] = old[: len(new[::2])]
+    table = generator.normal(size=(words + 4, dim))
+    vectors = {word: generator.normal(size=wide).astype(np.float32) for word in new if not word.endswith("7")}
+    vectors[new[1]] = np.zeros(wide, dtype=np.float32)
+    return old, new, table, vectors
+
+
+def focus_by_its_equation(old: list[str], new: list[str], table: np.ndarray, vectors: dict) -> dict[str, np.ndarray]:
+    """Dobler and de Melo 2023, section 3, in float64; sparsemax by sorting (Martins and Astudillo 2016)."""
+    shared = [word for word in new if word in old and word in vectors]
+    rows = {}
+    for word in new:
+        if word in old or word not in vectors or not vectors[word].any():
+            continue
+        a = vectors[word].astype(float)
+        z = [a @ b / np.sqrt(a @ a) / np.sqrt(b @ b) for b in (vectors[each].astype(float) for each in shared)]
+        ranked, k = sorted(z, reverse=True), 0
+        while k < len(z) and 1 + (k + 1) * ranked[k] > sum(ranked[: k + 1]):
+            k += 1
+        tau = (sum(ranked[:k]) - 1) / k
+        rows[word] = sum(max(value - tau, 0) * table[4 + old.index(each)] for value, each in zip(z, shared))
+    return rows
+
+
+def focus_here(old, new, table, vectors) -> tuple[np.ndarray, np.ndarray]:
+    """(W times the table, without the drawn rows; which are drawn)."""
+    one, other = symbols(*old), symbols(*new)
+    at = np.array([4 + row for row, word in enumerate(new) if word in vectors])
+    case = Given(one, other, shared_rows(one, other), None, at, np.stack([vectors[other.names[row]] for row in at]))
+    weights = transfer_weights("focus", case)
+    return weights.dense() @ table, weights.rows_of("drawn")
+
+
+def test_focus_is_its_equation() -> None:
+    case = focus_case()
+    made, drawn = focus_here(*case)
+    expected = focus_by_its_equation(*case)
+    assert len(expected) > 20
+    for word, row in expected.items():
+        np.testing.assert_allclose(made[4 + case[1].index(word)], row, rtol=0, atol=1e-12)
+    assert {case[1][row - 4] for row in drawn} == {"n1", "n7", "n17", "n27", "n37", "n47", "n57"}
+
+
+def test_focus_is_that_of_the_package_deepfocus(monkeypatch) -> None:
+    focus = pytest.importorskip("deepfocus.focus", reason="pip install deepfocus: FOCUS by its authors")
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    old, new, table, vectors = focus_case(words=400, dim=48, wide=20)
+    monkeypatch.setattr(focus, "load_target_token_embedding", lambda **_: vectors)
+    tokenizers = [
+        PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer(models.WordLevel({w: n for n, w in enumerate([*SPECIALS, *words])}, "<unk>"))
+        )
+        for words in (old, new)
+    ]
+    theirs = focus.FOCUS(
+        tokenizers[1],
+        tokenizers[0],
+        torch.from_numpy(table).float(),
+        target_training_data_path="patched",
+        verbosity="silent",
+    ).numpy()
+    ours, drawn = focus_here(old, new, table.astype(np.float32), vectors)
+    compared = np.setdiff1d(np.arange(len(ours)), drawn)
+    assert len(compared) > 350
+    difference = np.abs(ours - theirs)[compared].max()
+    print(f"largest difference of {compared.size} rows: {difference:.3g}")
+    assert difference < 5e-6  # they count in float32
+
+
+#: options beside the usual ones, what the one line names
+BAD = {
+    "the same dictionary": ("--new-dict {old}", ["--new-dict", "give the dictionary"]),
+    "nothing shared, copy": ("--new-dict {strange}", ["--new-dict", "--method subword or avg"]),
+    "nothing shared, focus": ("--new-dict {strange} --method focus --vectors {vectors}", ["--new-dict", "avg"]),
+    "no vectors": ("--method focus", ["--method focus", "--vectors FILE"]),
+    "vectors for nothing": ("--vectors {vectors}", ["--vectors", "leave it out"]),
+    "vectors of no new word": ("--method focus --vectors {old_vectors}", ["--vectors", "new words", "--new-dict"]),
+    "vectors of no shared word": ("--method focus --vectors {new_vectors}", ["--vectors", "both", "--new-dict"]),
+    "a dictionary as vectors": ("--method focus --vectors {new}", ["--vectors", "word vectors"]),
+    "a broken line": ("--new-dict {broken}", ["broken:2", "dict.txt"]),
+    "a word twice": ("--new-dict {twice}", ["twice:3", "remove"]),
+    "no words": ("--new-dict {fillers}", ["--new-dict", "words"]),
+    "a missing dictionary": ("--new-dict {old}.not", ["--new-dict", ".not"]),
+    "codes for nothing": ("--old-bpe-codes {codes}", ["--old-bpe-codes", "leave it out"]),
+    "other codes": ("--method subword --old-bpe-codes {codes}", ["--old-bpe-codes", "segmented with"]),
+    "no codes": ("--method subword --old-bpe-codes {old}.not", ["--old-bpe-codes", ".not"]),
+    "a side of one dictionary": ("--side encoder", ["--side encoder", "leave --side out"]),
+    "a seed": ("--seed -1", ["--seed -1", "2^64"]),
+    "another dictionary": ("--dict {twice_less}", ["--dict", "trained with"]),
+    "a folder as a dictionary": ("--new-dict {folder}", ["--new-dict", "a folder"]),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_and_writes_nothing(options: str, said: list[str], tmp_path: Path, capsys) -> None:
+    old = make(tmp_path, "lm_tied")
+    files = {
+        "new": dictionary(OTHERS),
+        "strange": dictionary(["other", "words"]),
+        "broken": "w1 7\nw2\n",
+        "twice": "w1 7\nw2 7\nw1 7\n",
+        "twice_less": "w1 7\n",
+        "fillers": dictionary([], fillers=3),
+        "codes": "#version: 0.2\nn e\n",
+        "vectors": "w3 1 2\nnew 1 0\n",
+        "old_vectors": "w3 1 2\nw0 1 0\n",
+        "new_vectors": "new 1 2\nnewer 1 0\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    paths = {name: tmp_path / name for name in files} | {"old": old.dictionary, "folder": tmp_path}
+    given = {"--checkpoint": old.path, "--dict": old.dictionary, "--new-dict": str(paths["new"]), "--method": "copy"}
+    more = options.format(**paths).split()
+    given |= dict(zip(more[::2], more[1::2]))
+    code = main(["transfer-vocab", "--output", str(old.output), *(part for pair in given.items() for part in pair)])
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (2, 1), error
+    assert all(part in error for part in said), error
+    assert not old.output.exists()
+
+
+def test_a_side_that_must_be_named_or_is_another(tmp_path: Path, capsys) -> None:
+    """Two tables of one size; and the optimiser's state that cannot be understood names its own option."""
+    old, new = make(tmp_path, "transformer", other=WORDS), write(tmp_path / "new.txt", *OTHERS)
+    argv = ["transfer-vocab", "--checkpoint", old.path, "--dict", old.dictionary, "--new-dict", new, "--method", "copy"]
+    argv += ["--output", str(old.output)]
+    old.state["last_optimizer_state"] = {"several": 1}
+    old.save()
+    for more, said in (
+        ([], "--side encoder"),
+        (["--side", "encoder"], "dict.de.txt"),
+        (["--side", "decoder", "--keep-optimizer"], "leave --keep-optimizer out"),
+    ):
+        assert main([*argv, *more]) == 2
+        assert said in capsys.readouterr().err
+        assert not old.output.exists()
+    assert main([*argv, "--side", "decoder"]) == 0
+    assert "6 words keep their rows: w3, w0" in capsys.readouterr().out
