@@ -174,15 +174,16 @@ def test_words_are_shared_whatever_their_segmenter_writes(old: str, new: str, sh
 
 
 def test_what_a_task_appends_keeps_its_row_and_is_in_no_mean() -> None:
-    old, new = (
-        symbols("a", "b", "madeupword0000", appended=["<mask>", "[de]"]),
-        symbols("b", "x", appended=["<mask>", "[de]"]),
-    )
+    """Nor are fillers, of which new ones are means."""
+    appended = ["<mask>", "[de]"]
+    old = symbols("a", "b", "madeupword0000", appended=appended)
+    new = symbols("b", "x", "madeupword0001", appended=appended)
     weights = transfer_weights("avg", Given(old, new, shared_rows(old, new)))
-    assert weights.source.tolist() == [0, 1, 2, 3, 5, -1, 7, 8]
+    assert weights.source.tolist() == [0, 1, 2, 3, 5, -1, -1, 7, 8]
     assert weights.dense()[5].tolist() == [0, 0, 0, 0, 0.5, 0.5, 0, 0, 0]
     weights = transfer_weights("random", Given(old, new, shared_rows(old, new)))
-    assert weights.source.tolist() == [0, 1, 2, 3, -1, -1, 7, 8]
+    assert weights.source.tolist() == [0, 1, 2, 3, -1, -1, -1, 7, 8]
+    assert weights.dense()[4:7].sum(1).tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
