@@ -20,22 +20,16 @@ PYTHON = [file for file in FILES if re.search(r"tests/.*\.py$", file)]
 TESTS = {name for f in PYTHON for name in re.findall(r"^def (test_\w+)", (REPOSITORY / f).read_text("utf-8"), re.M)}
 TESTS |= {Path(file).stem for file in PYTHON}
 #: what is made, a data set, and files of fairseq and of plugins of others
-OTHERS = {"results.md", "test_2016_flickr", "scripts/average_checkpoints.py", "get_ende_bleu.sh"}
-OTHERS |= {
-    "prepare-wmt14en2de.sh",
-    "prepare-wmt14en2fr.sh",
-    "preprocess.py",
-    "scripts/generate_ctc.py",
-    "generate_bnmt.py",
-}
+OTHERS = set(
+    """results.md test_2016_flickr scripts/average_checkpoints.py get_ende_bleu.sh prepare-wmt14en2de.sh
+    prepare-wmt14en2fr.sh preprocess.py scripts/generate_ctc.py generate_bnmt.py train_bnmt.py""".split()
+)
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
     "tests/README.md",
     *sorted(f for f in FILES if re.fullmatch(r"docs/.*\.md", f)),
 ]
-
-
 #: their further options are those of fairseq-train
 FURTHER = {"bench"}
 
