@@ -28,7 +28,7 @@ from embinit_fairseq.expand.output import (
 from embinit_fairseq.expand.source import SourceModel, open_model
 from embinit_fairseq.expand.state import averages_in
 from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler
 
 #: names and patterns of what a removal may write to its folder
 FILES = ("model.pt", "trim.json", "dict.txt", "dict.*.txt", "input0/dict.txt", "label/dict.txt")
@@ -144,6 +144,8 @@ def _rows_of_list(path: str, row_of: dict[str, int]) -> list[int]:
     rows = []
     for number, line in read_lines(path, DataError, "--keep", encoding="utf-8-sig"):
         word = line.split()[0] if line.split() else None
+        if word is not None and is_filler(word):  # fairseq-preprocess pads dictionaries; an expansion uses them up
+            continue
         if word is not None and word not in row_of:
             raise DataError(f"{path}:{number}: {word!r} is not in the dictionary; remove the line, or correct it")
         if word is not None:

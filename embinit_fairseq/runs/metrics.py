@@ -59,7 +59,13 @@ class Score:
 
 #: name in records and options -> score, in the order of tables
 SCORES: dict[str, Score] = {
-    "bleu": Score("BLEU", "BLEU", "words and phrases in common with the reference", language=True),
+    "bleu": Score(
+        "BLEU",
+        "BLEU",
+        "words and phrases in common with the reference",
+        language=True,
+        options={"force": True},  # embinit score says itself, once, that text looks tokenised
+    ),
     "bleu_tokenized": Score(
         "tokenised BLEU",
         "BLEU",

@@ -32,7 +32,9 @@ UNKNOWN_WORD = "\N{DOUBLE QUESTION MARK}"
 _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
 _LINE = re.compile(r"([HD])-(\d+)\t\S+\t(.*)$")
 _SUMMARY = re.compile(r"Generate \S+ with beam=(\d+):")
+_SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
 _BOOTSTRAP = 1000
+_TOKENIZED = 100  # lines that end in a period by itself, by which sacrebleu doubts, too
 _OF_INTERVAL = re.compile(r"\|bs:\d+\|seed:\d+")
 
 
@@ -62,12 +64,18 @@ class ScoreRequest:
 @dataclass(frozen=True)
 class Translations:
     """tokens: as the model made them. decoded: what fairseq-generate has made of them, None for plain text.
-    configuration: of fairseq-generate, as printed."""
+    configuration: of fairseq-generate, as printed. found_target: the target language that it took from its data."""
 
     path: Path
     tokens: list[str]
     decoded: list[str] | None = None
     configuration: str = ""
+    found_target: str | None = None
+
+    @property
+    def target_lang(self) -> str | None:
+        """As it was told, or as it found out itself."""
+        return self.option("target_lang") or self.found_target
 
     def option(self, name: str) -> str | None:
         """Of fairseq-generate, as text."""
@@ -105,7 +113,7 @@ def score(request: ScoreRequest) -> Scored:
     translated = read_translations(translations_in(request.place, request.subset) if is_run else request.place)
     if is_run:
         check_dictionaries(request.place, translated)
-    lang = request.lang or translated.option("target_lang")
+    lang = request.lang or translated.target_lang
     expected = f"translations in {translated.path}", len(translated.tokens)
     source = None if request.source is None else read_lines(request.source, *expected, "the text that was translated")
     scored = _scored(request, translated, lang, expected)
@@ -185,10 +193,12 @@ def _words(steps: Sequence[str], lang: str | None, tokens: Sequence[str], text: 
 
 def _doubts(text: Sequence[str], request: ScoreRequest) -> list[str]:
     pieces = pieces_left(text)
-    if pieces is None:
-        return []
-    number, step = pieces
-    return [f"{counted(number, 'translation')} of {len(text):,} still in pieces: add --detokenize {step}"]
+    if pieces is not None:
+        number, step = pieces
+        return [f"{counted(number, 'translation')} of {len(text):,} still in pieces: add --detokenize {step}"]
+    if not request.of_tokens and sum(line.endswith(" .") for line in text) >= _TOKENIZED:
+        return ["translations end in a tokenised period ( .): if the reference is plain text, add --detokenize moses"]
+    return []
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -215,6 +225,7 @@ def read_translations(path: Path) -> Translations:
     lines = _lines(path)
     best: dict[str, dict[int, str]] = {"H": {}, "D": {}}
     configuration = summary = ""
+    target = None
     for line in lines:
         if match := _LINE.match(line):
             best[match.group(1)].setdefault(int(match.group(2)), match.group(3))
@@ -222,6 +233,8 @@ def read_translations(path: Path) -> Translations:
             configuration = line[line.index(CONFIGURATION) :]
         elif match := _SUMMARY.match(line):
             summary = f"beam={match.group(1)},"
+        elif match := _SET.match(line):
+            target = match.group(1)
     configuration = configuration or summary  # which goes to standard error, and may be lost
     tokens, decoded = best["H"], best["D"]
     if not tokens and not configuration:
@@ -233,8 +246,8 @@ def read_translations(path: Path) -> Translations:
             f"number {missing[0]}); run fairseq-generate again"
         )
     order = range(len(tokens))
-    whole = len(decoded) == len(tokens)
-    return Translations(path, [tokens[n] for n in order], [decoded[n] for n in order] if whole else None, configuration)
+    shown = [decoded[n] for n in order] if len(decoded) == len(tokens) else None
+    return Translations(path, [tokens[n] for n in order], shown, configuration, target)
 
 
 def read_lines(path: Path, what: str, expected: int, meant: str = "their reference") -> list[str]:

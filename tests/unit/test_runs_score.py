@@ -90,6 +90,25 @@ def test_order_case_and_settings(scored, run, printed) -> None:
     assert "tok:intl" in printed("score", "run", "--ref", "raw", "--tokenize", "intl")["bleu"]["signature"]
 
 
+def test_the_language_may_be_one_that_fairseq_found_itself(scored, run) -> None:
+    pytest.importorskip("sacremoses")
+    generate_log(run / "test.generate.log", TOKENS)
+    log = (run / "test.generate.log").read_text().replace("target_lang='en'", "target_lang=None")
+    found = "2026 | INFO | fairseq.tasks.translation | bin test de-en 3 examples\n"
+    (run / "test.generate.log").write_text(found + log)
+    assert read_translations(run / "test.generate.log").target_lang == "en"
+    assert main(["score", "run", "--ref", "raw", "--detokenize", "moses"]) == 0
+
+
+def test_text_that_looks_tokenised_is_said_once(run, capsys) -> None:
+    write_lines(run / "hypotheses", [f"{word} ." for word in "abcde"] * 20)
+    write_lines(run / "reference", [f"{word}." for word in "abcde"] * 20)
+    assert main(["score", str(run / "hypotheses"), "--ref", str(run / "reference")]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out + captured.err).count("--detokenize moses") == 1
+    assert "force" not in captured.err
+
+
 def test_all_scores_are_those_of_sacrebleu(scored) -> None:
     """TER may be above 100; the scores themselves do not depend on the bootstrap of their intervals."""
     text = ["A man in a hat sings a song.", "x " * 40, "He sleeps all day long, all day long, all day long."]

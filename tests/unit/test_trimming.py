@@ -95,7 +95,7 @@ def test_what_stays(tmp_path: Path) -> None:
     lines = [f"{word} {number}" for number, word in enumerate(WORDS)]
     (tmp_path / "data" / "dict.txt").write_text("\n".join([*lines, *(f"madeupword000{n} 0" for n in range(3))]) + "\n")
     (tmp_path / "text").write_text(TEXT.split("\n")[0])
-    (tmp_path / "list").write_text("w8\nw7 12\nmadeupword0000 0\n")
+    (tmp_path / "list").write_text("w8\nw7 12\nmadeupword0000 0\nmadeupword0009 0\n")
     (tmp_path / "out").mkdir()
     wanted = {
         "text": ({"keep_text": (str(tmp_path / "text"),)}, ["w0", "w1", "w2", "w3"]),
