@@ -14,7 +14,7 @@
 # JOBS     trainings at a time, one thread each, default 2
 #
 # What stands behind the script's name goes to fairseq-train. Makes the environment by scripts/setup.sh if there is
-# none; that takes the longest, once. Then about three to eight minutes on two CPU cores; no GPU is used. Can be stopped
+# none; that takes the longest, once. Then about six to eight minutes on two idle CPU cores; no GPU is used. Can be stopped
 # and started again: what is finished is not repeated.
 # shellcheck source=env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"

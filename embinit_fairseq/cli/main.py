@@ -66,7 +66,10 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser(chosen: str | None = None) -> _Parser:
     """The parser with all sub-commands; the options are those of the chosen one."""
-    parser = _Parser(prog="embinit", description="Inspect vectors, embeddings and the installation of embinit_fairseq.")
+    parser = _Parser(
+        prog="embinit",
+        description="Trainings, vocabularies, vectors and pictures of embinit_fairseq, a plugin of fairseq.",
+    )
     parser.add_argument("--version", action="version", version=f"embinit {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name, text in COMMANDS.items():

@@ -167,6 +167,9 @@ class _Screen:
         if not self.verbose and self.tail:
             shown = self.tail[-1:] if _USAGE_ERROR.match(self.tail[-1]) else self.tail
             print(*shown, sep="\n", file=sys.stderr)
+            if "unrecognized arguments: --embed-init" in shown[-1] and "needs --embed-init" not in shown[-1]:
+                plugin = Path(__file__).resolve().parents[1]
+                print(f"--embed-init is an option of this plugin: add --user-dir {plugin}", file=sys.stderr)
 
 
 def _is_wanted(reader: LogReader) -> bool:

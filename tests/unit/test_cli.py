@@ -13,6 +13,7 @@ import pytest
 
 from embinit_fairseq.cli import doctor, stats
 from embinit_fairseq.cli.main import main
+from embinit_fairseq.cli.run import _Screen
 
 ROWS = {"man": "0 0 1 0", "woman": "0 1 1 0", "king": "1 0 1 0", "queen": "1 1 1 0", "apple": "0 0 -3 1"}
 STATS, ANALOGY = ("stats", "--vectors", "v.txt"), ("analogy", "--vectors", "v.txt", "--questions", "questions.txt")
@@ -156,3 +157,13 @@ def test_missing_packages_and_a_fix_that_is_needed_and_not_active(capsys, monkey
     monkeypatch.setitem(sys.modules, "fairseq_compat", SimpleNamespace(status=lambda: [fix]))
     (finding,) = doctor.compatibility()
     assert (finding.status, bool(finding.hint)) == ("broken", True)
+
+
+@pytest.mark.parametrize(("option", "hint"), [("--embed-init xavier", "--user-dir"), ("--nobody-knows", None)])
+def test_run_says_what_the_plugins_option_needs(option, hint, capsys) -> None:
+    screen = _Screen(verbose=False)
+    screen.tail = ["  --lr LR", f"fairseq-train: error: unrecognized arguments: {option}"]
+    screen.show_last()
+    shown = capsys.readouterr().err
+    assert "--lr" not in shown
+    assert (hint in shown) if hint else ("--user-dir" not in shown)
