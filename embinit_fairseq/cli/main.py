@@ -68,7 +68,7 @@ def build_parser(chosen: str | None = None) -> _Parser:
     """The parser with all sub-commands; the options are those of the chosen one."""
     parser = _Parser(
         prog="embinit",
-        description="Trainings, vocabularies, vectors and pictures of embinit_fairseq, a plugin of fairseq.",
+        description="Trainings, vocabularies, vectors and pictures of embinit_fairseq.",
     )
     parser.add_argument("--version", action="version", version=f"embinit {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
