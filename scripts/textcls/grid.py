@@ -84,7 +84,7 @@ def read_vectors(texts: Sequence[str], dictionary: Path) -> dict[str, Vectors]:
             raise OptionError(f"--vectors {text}: the name {name} is given twice; choose another one")
         try:
             reader = open_vectors(path)
-            if is_dictionary(reader):
+            if is_dictionary(path):
                 raise DataError("one whole number per word: looks like a fairseq dictionary; give vectors")
             reader.read(wanted)
         except EmbinitError as error:
