@@ -81,6 +81,17 @@ def whole_file(path: PathLike, mode: str = "wb", option: str = "") -> Iterator[I
             _clean_up(place)
 
 
+def check_file(path: PathLike, force: bool = False, inputs: Iterable[PathLike] = (), option: str = "--output") -> None:
+    """Before any work: OutputError for a file that is one of those that are read, or that is there without `force`."""
+    where = _named(option, path)
+    if any(os.path.exists(path) and os.path.exists(each) and os.path.samefile(path, each) for each in inputs):
+        raise OutputError(f"{where}: is one of the files that are read; {_another(option)}")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise OutputError(f"{where}: there is no such folder; make it first (mkdir -p)")
+    if os.path.isfile(path) and not force:
+        raise OutputError(f"{where}: there is a file of this name; {_another(option)}, or add --force to replace it")
+
+
 # --- folders
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, OptionError, counted
-from embinit_fairseq.files import whole_file
+from embinit_fairseq.files import check_file, whole_file
 
 if TYPE_CHECKING:
     import torch
@@ -120,14 +120,7 @@ def _check_paths(paths: Sequence[Path], output: Path, force: bool) -> None:
     for at, path in enumerate(real):
         if path in real[:at]:
             raise OptionError(f"{paths[at]}: given twice; name each checkpoint once")
-    if output.resolve() in real:
-        raise OptionError(f"--output {output}: one of the checkpoints that are averaged; choose another name")
-    if not output.parent.is_dir():
-        raise OptionError(f"--output {output}: there is no folder {output.parent}; make it first (mkdir -p)")
-    if output.is_file() and not force:
-        raise OptionError(
-            f"--output {output}: there is a file of this name; choose another name, or add --force to replace it"
-        )
+    check_file(output, force, paths)
 
 
 def _updates(state: Mapping[str, Any]) -> int:

@@ -5,6 +5,7 @@ interrupted; another command in a used folder is refused. Behind -- stands the c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shlex
 import shutil
@@ -61,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     from embinit_fairseq.cli.printing import print_json
     from embinit_fairseq.runs.launch import TrainingRequest, run
 
+    if not args.folder.strip():
+        raise OptionError("embinit run: the folder of the run is empty; name one (is a variable of the shell unset?)")
     request = TrainingRequest(Path(args.folder), args.training, _labels(args.label), args.metric, args.higher)
     screen = _Screen(args.verbose)
     outcome = run(request, screen.show)
@@ -154,8 +157,9 @@ class _Screen:
         print(f"\r{text[: shutil.get_terminal_size().columns - 1]}\033[K", end="", file=sys.stderr, flush=True)
 
     def _print(self, line: str) -> None:
-        self.clear()
-        print(line, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a screen that is gone or full ends no training
+            self.clear()
+            print(line, file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Remove the line with the progress."""

@@ -6,9 +6,10 @@ from __future__ import annotations
 import argparse
 
 from embinit_fairseq.cli.printing import print_json
-from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors
+from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors, source_of
 from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import counted
+from embinit_fairseq.files import check_file
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
@@ -16,6 +17,7 @@ from embinit_fairseq.vocab.dictionary import read_dictionary
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_vector_options(parser)
+    parser.add_argument("--force", action="store_true", help="replace a file of that name")
     parser.add_argument("--dict", metavar="DICT", help="only the words of this dict.txt, spelled as there")
     parser.add_argument(
         "--output", required=True, metavar="FILE", help=".npz; .vec: word2vec's text; else GloVe's text; .gz compresses"
@@ -24,6 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, write, say what was written."""
+    inputs = [*source_of(args).paths, *([args.dict] if args.dict else [])]
+    check_file(args.output, args.force, inputs)
     wanted = None if args.dict is None else Wanted.words(read_dictionary(args.dict).symbols)
     table = read_vectors(args, wanted)
     Vectors(table.words, table.matrix).save(args.output, "--output")

@@ -10,6 +10,7 @@ command itself can, as `embinit run` does. Names are given once.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -168,7 +169,8 @@ class _Runner:
             self.tell(f"{line.name}: another call is running it")
             return
         mark.unlink(missing_ok=True)
-        slot = min(set(range(self.grid.jobs)) - {job.slot for job in self.running})
+        used = {job.slot for job in self.running}
+        slot = next(number for number in itertools.count() if number not in used)
         log.write(f"$ {line.command}\n".encode())
         log.flush()
         command = ["bash", "-euo", "pipefail", "-c", line.command]

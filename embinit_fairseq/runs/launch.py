@@ -47,6 +47,8 @@ from embinit_fairseq.runs.record import (
 _LOOK, _NOTE = 0.2, 60.0
 #: how long to wait for the processes of a call that was killed
 _PATIENCE = 3.0
+#: in result.json only
+_OF_RESULT = ("parameters", "epochs", "best", "time", "init", "scores")
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 #: launchers whose processes are not ours, so that the system does not tell us their processor time
 _ELSEWHERE = frozenset("srun mpirun mpiexec ssh docker".split())
@@ -69,7 +71,8 @@ class TrainingRequest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """code: the training's exit status, 128 + N if signal N has ended it. started: False if it was finished before.
+    """code: the training's exit status, 128 + N if signal N has ended it; 1 if it ended without having come to its end.
+    started: False if it was finished before.
 
     record: result.json; training.json where the training has failed.
     """
@@ -103,7 +106,7 @@ def run(request: TrainingRequest, watch: Watch = lambda line, log: None) -> Outc
         code = _train(folder, command, record, log_file, watch)
         log = read_log(folder / LOG)
         if code != 0 or not log.finished:
-            return Outcome(code, True, record, _unfinished(code))
+            return Outcome(code or 1, True, record, _unfinished(code))
         return _finish(folder, record, log, started=True)
 
 
@@ -172,6 +175,14 @@ def record_before(folder: Path) -> dict[str, Any] | None:
     """The record of the run that is there; None if there is none, or one that failed before it saved anything."""
     file = folder / TRAINING
     if not file.is_file():
+        if (folder / RESULT).is_file():  # which holds all that was in it
+            result = read_record(folder / RESULT)
+            return {key: value for key, value in result.items() if key not in _OF_RESULT}
+        if any((folder / CHECKPOINTS).glob("*.pt")):
+            raise DataError(
+                f"{folder}: holds checkpoints of which no record says how they were made ({TRAINING} is missing); "
+                "choose another folder, or remove them"
+            )
         return None
     ended = (folder / RESULT).is_file() or ((folder / LOG).is_file() and read_log(folder / LOG).finished)
     return read_record(file) if ended or any((folder / CHECKPOINTS).glob("*.pt")) else None
@@ -374,4 +385,4 @@ def _doubts(record: Mapping[str, Any], log: RunLog) -> list[str]:
 def _unfinished(code: int) -> tuple[str, ...]:
     if code:
         return ()
-    return ("the command ended without an error, but its log does not say that training is done; call again",)
+    return ("the command ended without an error, but its log does not say that training is done: not finished",)

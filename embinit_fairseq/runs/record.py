@@ -87,9 +87,11 @@ KINDS = {
     "hardware/threads": _or_null(WHOLE),
     "hardware/gpus": _or_null(TEXTS),
     "sessions": OBJECTS,
+    "sessions/*/wall_s": _or_null(NUMBER),
+    "sessions/*/cpu_s": _or_null(NUMBER),
     "times": OBJECT,
     "times/*": OBJECT,
-    "times/*/wall_s": NUMBER,
+    "times/*/wall_s": _or_null(NUMBER),
     "times/*/cpu_s": _or_null(NUMBER),
     "parameters": _or_null(OBJECT),
     "parameters/*": _or_null(WHOLE),
@@ -119,12 +121,19 @@ KINDS = {
 NUMBERED = {"epochs": "an epoch", "times": "a number of updates"}
 _NUMBER_KEY = re.compile(r"0|[1-9][0-9]{0,14}")
 _REMEDY = "correct the file, or remove it and start the run again, which writes it anew"
+_REMEDY_TRAINING = f"correct the file; or, if there is a {RESULT}, remove this one and start the run again"
+
+
+def _remedy(file: Path) -> str:
+    return _REMEDY_TRAINING if file.name == TRAINING else _REMEDY
 
 
 def read_record(file: Path) -> dict[str, Any]:
     """result.json or training.json; DataError for a file that is none."""
-    record = read_json(file, DataError, remedy="remove it and start the run again, which writes it anew")
+    record = read_json(file, DataError, remedy=_remedy(file))
     check_record(record, file)
+    if file.name == TRAINING and not record.get("command"):
+        raise DataError(f"{file}: command is missing; {_remedy(file)}")
     return {**record, "labels": {label: str(value) for label, value in record["labels"].items()}}
 
 
@@ -138,17 +147,18 @@ def check_record(record: Any, file: Path) -> None:
     """DataError, with the key, what it holds and what it should, for the first value that is not of its kind."""
     if not isinstance(record, dict) or not isinstance(record.get("labels"), dict):
         raise DataError(
-            f"{file}: not the record of a run (labels missing or of another kind); name the folder of a run, or remove "
-            "the file and start the run again"
+            f"{file}: not the record of a run (labels missing or of another kind); name a run, or {_remedy(file)}"
         )
     for key, kind in KINDS.items():
         for path, value in _values(record, key.split("/")):
             if not kind.test(value):
-                raise DataError(f"{file}: {'.'.join(path)} is {_shown(value)}, not {kind.name}; {_REMEDY}")
+                raise DataError(f"{file}: {'.'.join(path)} is {_shown(value)}, not {kind.name}; {_remedy(file)}")
     for name, what in NUMBERED.items():
         for key in record.get(name, {}):
             if not _NUMBER_KEY.fullmatch(key):
-                raise DataError(f'{file}: {name} has the key {_shown(key)}, not that of {what}, such as "3"; {_REMEDY}')
+                raise DataError(
+                    f'{file}: {name} has the key {_shown(key)}, not that of {what}, such as "3"; {_remedy(file)}'
+                )
 
 
 def _values(node: Any, key: list[str], before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -158,6 +168,9 @@ def _values(node: Any, key: list[str], before: tuple[str, ...] = ()) -> Iterator
     elif isinstance(node, dict):
         for name in node if key[0] == "*" else {key[0]} & node.keys():
             yield from _values(node[name], key[1:], (*before, name))
+    elif isinstance(node, list) and key[0] == "*":
+        for number, item in enumerate(node):
+            yield from _values(item, key[1:], (*before, str(number)))
 
 
 def _shown(value: Any) -> str:

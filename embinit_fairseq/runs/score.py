@@ -6,6 +6,7 @@ scores and texts in the folder of the run, where `embinit compare` finds them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -239,11 +240,12 @@ def read_translations(path: Path) -> Translations:
     tokens, decoded = best["H"], best["D"]
     if not tokens and not configuration:
         return Translations(path, lines)
-    missing = [number for number in range(max(tokens, default=0) + 1) if number not in tokens]
-    if missing:
+    number = max(tokens, default=-1) + 1 - len(tokens)
+    if number > 0:
+        first = next(at for at in itertools.count() if at not in tokens)
         raise DataError(
-            f"{path}: not all translations are in it ({counted(len(missing), 'sentence')} missing, the first is "
-            f"number {missing[0]}); run fairseq-generate again"
+            f"{path}: not all translations are in it ({counted(number, 'sentence')} missing, the first is number "
+            f"{first}); run fairseq-generate again"
         )
     order = range(len(tokens))
     shown = [decoded[n] for n in order] if len(decoded) == len(tokens) else None
@@ -273,7 +275,7 @@ def _lines(path: Path) -> list[str]:
     lines = [line.removesuffix("\r") for _, line in bounded.read_lines(path, DataError)]
     if not lines:
         raise DataError(f"{path}: empty; write it again")
-    return lines
+    return [lines[0].removeprefix("\ufeff"), *lines[1:]]  # a mark of some editors, which is no text
 
 
 def check_dictionaries(run: Path, translated: Translations) -> None:
@@ -306,6 +308,7 @@ def keep(run: Path, subset: str, scored: Scored, source: Sequence[str] | None) -
     same = all(file.is_file() and file.read_text(encoding="utf-8") == text for file, text in given.items())
     if source is not None:
         given[run / f"{subset}.source.text"] = _text(source)
+    record = _result(run) if subset == "test" else None  # read before anything is written
     for file, text in given.items():
         write_text(file, text)
     if not same:
@@ -317,7 +320,6 @@ def keep(run: Path, subset: str, scored: Scored, source: Sequence[str] | None) -
     write_json(place, scores)
     files = [*given, place]
     if subset == "test":
-        record = _result(run)
         if record is None:
             notes.append(f"the training in {run} has not come to its end: its {RESULT} is still to be written")
         else:

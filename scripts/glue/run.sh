@@ -2,11 +2,10 @@
 # GLUE as in Ke et al. 2021: tasks x pre-trained models x learning rates x seeds, then one table.
 #
 #   DATA=GLUE OUTPUT=runs/glue DICT=pretraining/bin/dict.txt CODES=pretraining/bpe.codes \
-#     MODELS="bert_a=bert_a.pt tupe_r=tupe_r.pt random=scratch:tupe_r.pt" bash scripts/glue/run.sh --max-epoch 3
+#     bash scripts/glue/run.sh bert_a=bert_a.pt tupe_r=tupe_r.pt random=scratch:tupe_r.pt --max-epoch 3
 #
-# DATA, DICT, CODES, HF: as in prepare.sh. OUTPUT: data, runs and results go here. MODELS: NAME=FILE ..., pre-trained models;
-# NAME=scratch:FILE is the same architecture with random weights. What stands behind the script's name goes to
-# fairseq-train.
+# DATA, DICT, CODES, HF: as in prepare.sh. OUTPUT: data, runs and results go here. NAME=FILE ...: pre-trained models;
+# NAME=scratch:FILE is the same architecture with random weights. What stands behind them goes to fairseq-train.
 # TASKS: default those that DATA has; RATES: peak learning rates, default "2e-5 3e-5 4e-5 5e-5"; SEEDS: default
 # "1 2 3 4 5". JOBS: runs at a time (embinit grid). KEEP=1: keep the checkpoints of finished runs, 24 bytes a parameter.
 #
@@ -16,18 +15,19 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to the folder with the tasks of GLUE (CoLA, RTE, ...)}" "${OUTPUT:?set it to a folder for the results}"
 HERE=$REPO/scripts/glue
-: "${MODELS:?name pre-trained models: NAME=FILE ..., NAME of letters, digits and _ . + -}"
-for model in $MODELS; do
-  [[ $model =~ ^[A-Za-z0-9_.+][A-Za-z0-9_.+-]*=. ]] || die "MODELS: $model: give NAME=FILE, NAME of letters, digits and _ . + -"
-  [[ -f ${model#*=} || -f ${model#*=scratch:} ]] || die "MODELS: $model: no such file"
+models=()
+while [[ ${1:-} =~ ^[A-Za-z0-9_.+-]+=. && $1 != -* ]]; do
+  [[ -f ${1#*=} || -f ${1#*=scratch:} ]] || die "$1: no such file"
+  models+=("$1") && shift
 done
+[[ ${#models[@]} -gt 0 ]] || die "name pre-trained models: NAME=FILE ..., NAME of letters, digits and _ . + -"
 TASKS=${TASKS:-$(python "$HERE/tasks.py" names "$DATA")}
 
 for task in $TASKS; do
   TASK=$task OUTPUT=$OUTPUT/data/$task bash "$HERE/prepare.sh"
 done
 # Seed by seed: a grid that was stopped has all rates with equally many seeds.
-for seed in ${SEEDS:-1 2 3 4 5}; do for task in $TASKS; do for model in $MODELS; do
+for seed in ${SEEDS:-1 2 3 4 5}; do for task in $TASKS; do for model in "${models[@]}"; do
   for rate in ${RATES:-2e-5 3e-5 4e-5 5e-5}; do
     name=${model%%=*} file=${model#*=} run=$OUTPUT/runs/$task.${model%%=*}.$rate.$seed scratch=""
     [[ $file != scratch:* ]] || scratch=1

@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
-from embinit_fairseq.analysis.statistics import is_dictionary
+from embinit_fairseq.analysis.statistics import are_a_dictionary
 from embinit_fairseq.errors import DataError, EmbinitError, OptionError, one_line
 from embinit_fairseq.files import sha256
 from embinit_fairseq.init.alignment import plan
@@ -84,7 +84,7 @@ def read_vectors(texts: Sequence[str], dictionary: Path) -> dict[str, Vectors]:
             raise OptionError(f"--vectors {text}: the name {name} is given twice; choose another one")
         try:
             reader = open_vectors(path)
-            if is_dictionary(path):
+            if are_a_dictionary(reader):
                 raise DataError("one whole number per word: looks like a fairseq dictionary; give vectors")
             reader.read(wanted)
         except EmbinitError as error:

@@ -109,11 +109,10 @@ def test_a_grid_goes_on_with_a_further_model(glue: Path, pretrained: Path, tmp_p
     output, checkpoint = tmp_path / "out put", pretrained / "checkpoint_last.pt"
     variables = {"DATA": glue, "OUTPUT": output, "DICT": pretrained / "data/dict.txt", "JOBS": 1}
     variables |= {"TASKS": "MNLI", "RATES": "1e-3", "SEEDS": "1"}
-    succeed("glue/run.sh", "--max-epoch", 2, MODELS=f"roberta={checkpoint}", **variables)
+    succeed("glue/run.sh", f"roberta={checkpoint}", "--max-epoch", 2, **variables)
     first = output / "runs/MNLI.roberta.1e-3.1/result.json"
     before = stamps([first])
-    both = f"roberta={checkpoint} random=scratch:{checkpoint}"
-    succeed("glue/run.sh", "--max-epoch", 2, MODELS=both, **variables)
+    succeed("glue/run.sh", f"roberta={checkpoint}", f"random=scratch:{checkpoint}", "--max-epoch", 2, **variables)
     assert stamps([first]) == before
     result = json.loads(first.read_text())
     random = json.loads((output / "runs/MNLI.random.1e-3.1/result.json").read_text())

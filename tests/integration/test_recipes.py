@@ -79,7 +79,7 @@ WRONG = {
     "reproduce/table1.sh EXPERIMENTS=mnli.t5": "mnli.t5 needs MNLI T5",
     "glue/prepare.sh TASK=WNLI": "TASK=WNLI",
     "glue/prepare.sh TASK=MNLI DICT=/nowhere": "DICT=/nowhere",
-    "glue/run.sh MODELS=a=/nowhere": "MODELS: a=/nowhere",
+    "glue/run.sh a=/nowhere": "a=/nowhere",
     "sst2/prepare.sh": "neither",
     "sst2/prepare.sh HF=/nowhere": "HF=/nowhere",
 }

@@ -114,7 +114,7 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
         ("run --best 2 --by epochs", "--by epochs.*--last N"),
         ("1.pt", "1.pt: one checkpoint"),
         ("1.pt 1.pt", "1.pt: given twice"),
-        ("1.pt 2.pt --output 2.pt", "--output 2.pt.*another name"),
+        ("1.pt 2.pt --output 2.pt", "--output 2.pt.*another --output"),
         ("1.pt 2.pt --output nowhere/m.pt", "--output nowhere/m.pt.*mkdir -p"),
         ("1.pt no_model.pt", "no_model.pt: holds no model"),
         ("1.pt more.pt", "1.pt and more.pt are of different models: a.more "),

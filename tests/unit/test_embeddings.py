@@ -89,6 +89,11 @@ def test_neighbours_are_those_with_the_largest_cosine(vectors: Path, tmp_path: P
     assert [word for word, _ in loaded.most_similar("haus", 9)] == order[1:]
     assert loaded.most_similar(loaded["haus"], 2)[0] == ("haus", pytest.approx(1, abs=1e-6))
     assert main(["save-vectors", "--vectors", str(vectors), "--output", str(tmp_path / "all.npz")]) == 0
+    for output in (vectors, tmp_path / "all.npz"):  # what is read, and what is there
+        content = Path(output).read_bytes()
+        assert main(["save-vectors", "--vectors", str(vectors), "--output", str(output)]) == 2
+        assert Path(output).read_bytes() == content
+    assert main(["save-vectors", "--vectors", str(vectors), "--output", str(vectors), "--force"]) == 2
     assert main(["neighbors", "haus", "--vectors", str(tmp_path / "all.npz"), "--count", "2"]) == 0
     printed = capsys.readouterr().out
     assert f"haus: {order[1]} {loaded.most_similar('haus')[0][1]:.3f}, {order[2]}" in printed

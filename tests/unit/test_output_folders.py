@@ -90,7 +90,7 @@ def save_vectors(folder: Path) -> Command:
     for number in (1, 2):
         (folder / f"{number}.txt").write_bytes(text([f"w{row}" for row in range(999)], number * numbers(999)))
     first, second = (["save-vectors", "--vectors", str(folder / f"{number}.txt")] for number in (1, 2))
-    return Command(first, second, folder, force=False)
+    return Command(first, second, folder)
 
 
 def plot_histogram(folder: Path) -> Command:

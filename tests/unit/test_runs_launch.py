@@ -220,6 +220,52 @@ def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, traini
     assert result(tmp_path)["time"]["cpu_s"] == 2.0
 
 
+def test_a_record_that_is_gone_costs_nothing_else(tmp_path, call, training) -> None:
+    """result.json holds all that training.json did; checkpoints without either are somebody's, and stay."""
+    call("--max-epoch", "2")
+    log = (tmp_path / "run/train.log").read_bytes()
+    (tmp_path / "run/training.json").unlink()
+    assert not call("--max-epoch", "2").started
+    assert (tmp_path / "run/train.log").read_bytes() == log
+    assert "epochs" not in json.loads((tmp_path / "run/training.json").read_text())
+    with pytest.raises(OptionError, match="--lr was not given"):
+        call("--max-epoch", "2", "--lr", "0.2")
+    for name in ("training.json", "result.json"):
+        (tmp_path / "run" / name).unlink()
+    with pytest.raises(DataError, match=r"run: holds checkpoints .*choose another folder"):
+        call("--max-epoch", "2")
+    assert (tmp_path / "run/train.log").read_bytes() == log
+
+
+@pytest.mark.parametrize(
+    ("record", "where"),
+    [
+        ("{", "training.json: not JSON"),
+        ({"labels": {}}, "command is missing"),
+        ({"labels": {}, "command": "fairseq-train bin", "sessions": [{"wall_s": "x"}]}, r"sessions\.0\.wall_s"),
+    ],
+)
+def test_a_damaged_record_is_named_before_anything_starts(tmp_path, call, training, record, where) -> None:
+    call("--max-epoch", "1")
+    (tmp_path / "run/training.json").write_text(record if isinstance(record, str) else json.dumps(record))
+    with pytest.raises(DataError, match=where):
+        call("--max-epoch", "2")
+    assert training.calls == 1
+
+
+def test_an_earlier_record_without_sessions_goes_on(tmp_path, call, training) -> None:
+    call("--max-epoch", "1")
+    file = tmp_path / "run/training.json"
+    before = {key: value for key, value in json.loads(file.read_text()).items() if key not in ("sessions", "times")}
+    file.write_text(json.dumps({**before, "times": {"10": {"wall_s": None, "cpu_s": None}}}))
+    assert call("--max-epoch", "2").code == 0
+
+
+def test_a_command_that_ends_before_its_training_is_done_has_failed(call, monkeypatch, training) -> None:
+    monkeypatch.setattr(launch, "_train", lambda *given: 0)
+    assert call("--max-epoch", "1").code == 1
+
+
 @pytest.mark.parametrize(("change", "ended"), [("options", True), ("data", True), ("vectors", False)])
 def test_another_run_is_refused(tmp_path, call, training, ended, change) -> None:
     (tmp_path / "v.txt").write_text("a 1 2\n")

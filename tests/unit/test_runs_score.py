@@ -109,6 +109,24 @@ def test_text_that_looks_tokenised_is_said_once(run, capsys) -> None:
     assert "force" not in captured.err
 
 
+def test_damage_is_found_before_anything_is_written(scored, run, refused) -> None:
+    scored(TOKENS)
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    write_lines(run.parent / "other", RAW[::-1])
+    (run / "result.json").write_text("{")
+    assert "result.json" in refused("score", "run", "--ref", "other")
+    assert {path: path.read_bytes() for path in before} == before
+    with (run / "test.generate.log").open("a") as log:
+        log.write("H-9999999999999999999\t-1\tx\n")
+    assert "the first is number 3" in refused("score", "run", "--ref", "raw")
+
+
+def test_the_mark_of_an_editor_is_no_text(run, printed) -> None:
+    (run / "marked").write_text("\ufeff" + "\n".join(RAW) + "\n", encoding="utf-8")
+    found = [printed("score", *files) for files in (("raw", "--ref", "run/marked"), ("run/marked", "--ref", "raw"))]
+    assert [each[name]["score"] for each in found for name in ("bleu", "chrf")] == pytest.approx([100.0] * 4)
+
+
 def test_all_scores_are_those_of_sacrebleu(scored) -> None:
     """TER may be above 100; the scores themselves do not depend on the bootstrap of their intervals."""
     text = ["A man in a hat sings a song.", "x " * 40, "He sleeps all day long, all day long, all day long."]
