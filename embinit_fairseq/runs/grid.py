@@ -204,10 +204,13 @@ class _Runner:
         for job in self.running:
             send(job.process, signal.SIGTERM)
         until = time.monotonic() + _PATIENCE
-        for job in self.running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                job.process.wait(max(0.1, until - time.monotonic()))
-            send(job.process, signal.SIGKILL)  # what the command left behind in its group, too
-            job.process.wait()
-            job.log.close()
-        self.running.clear()
+        try:
+            for job in self.running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    job.process.wait(max(0.1, until - time.monotonic()))
+        finally:  # also if that is interrupted once more
+            for job in self.running:
+                send(job.process, signal.SIGKILL)  # what the command left behind in its group, too
+                job.process.wait()
+                job.log.close()
+            self.running.clear()

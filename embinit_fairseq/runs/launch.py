@@ -11,7 +11,6 @@ The same call again continues what was interrupted, and leaves alone what is fin
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shlex
@@ -52,7 +51,6 @@ _OF_RESULT = ("parameters", "epochs", "best", "time", "init", "scores")
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 #: launchers whose processes are not ours, so that the system does not tell us their processor time
 _ELSEWHERE = frozenset("srun mpirun mpiexec ssh docker".split())
-_DIED_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 #: called with every line of the log, and what has been read so far
 Watch = Callable[[str, LogReader], None]
@@ -298,13 +296,7 @@ def _start(command: Command, log_file: IO[bytes]) -> subprocess.Popen:
     program = shutil.which(command.words[0], path=_search_path())
     assert program is not None  # it was looked for before the record was written
     environment = {**os.environ, "PATH": _search_path()}
-    before = _end_with_parent if sys.platform == "linux" else None
-    return start([program, *command.words[1:]], log_file, environment, before)
-
-
-def _end_with_parent() -> None:
-    """Linux: a training does not outlive the `embinit run` that keeps its record, even if that is killed."""
-    ctypes.CDLL(None).prctl(_DIED_WITH_PARENT, int(signal.SIGTERM))
+    return start([program, *command.words[1:]], log_file, environment)
 
 
 @contextlib.contextmanager

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
+import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import IO
+
+_DIED_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def lock(log: IO[bytes]) -> bool:
@@ -21,12 +26,10 @@ def lock(log: IO[bytes]) -> bool:
     return True
 
 
-def start(
-    command: Sequence[str], log: IO[bytes], environment: Mapping[str, str], before: Callable[[], None] | None = None
-) -> subprocess.Popen[bytes]:
+def start(command: Sequence[str], log: IO[bytes], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a command that prints to `log` and reads nothing; a signal of the terminal does not reach it.
 
-    before: called in the new process.
+    Linux: it does not outlive this process, even if that is killed.
     """
     return subprocess.Popen(
         command,
@@ -35,8 +38,12 @@ def start(
         stderr=subprocess.STDOUT,
         env=dict(environment),
         start_new_session=True,
-        preexec_fn=before,
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
     )
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DIED_WITH_PARENT, int(signal.SIGTERM))
 
 
 def send(process: subprocess.Popen[bytes], number: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -56,6 +58,28 @@ def test_every_line_belongs_to_one_worker(grid) -> None:
     assert sorted(name for share in shares for name in share) == names
     task = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "4"}
     assert (default_share(task), default_share({})) == ((3, 4), (1, 1))
+
+
+def test_more_jobs_than_there_can_be(grid) -> None:
+    assert grid(["a: true", "b: true"], jobs=10**21)[0] == ("a", "b")
+
+
+def test_nothing_outlives_a_grid_that_is_killed(tmp_path) -> None:
+    command = [sys.executable, "-m", "embinit_fairseq", "grid", "-", "--logs", str(tmp_path / "logs")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process.stdin.write(
+        f"a: echo $$ > {tmp_path}/pid.part; mv {tmp_path}/pid.part {tmp_path}/pid; sleep 60 & wait".encode()
+    )
+    process.stdin.close()
+    until = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    number = int((tmp_path / "pid").read_text())
+    process.kill()
+    process.wait()
+    while Path(f"/proc/{number}/cmdline").exists() and Path(f"/proc/{number}/cmdline").read_bytes():
+        assert time.monotonic() < until, "the line still runs"
+        time.sleep(0.1)
 
 
 def test_time_is_up(grid) -> None:
