@@ -18,6 +18,14 @@ from embinit_fairseq.files import write_json
 from embinit_fairseq.init.new_rows import METHODS
 
 _SHOWN = 8
+_ELSE = "else text has them in pieces, and they never occur"
+#: style of the dictionary's pieces -> how new words are kept whole
+_PROTECT = {
+    "subword_nmt": f"give --bpe-codes CODES, or cut text by apply-bpe --glossaries '^(?:word|word)$', {_ELSE}",
+    "sentencepiece": f"give --sentencepiece-model MODEL, or cut text with a model that has the words, {_ELSE}",
+    "wordpiece": f"make the new words added tokens of the tokenizer, {_ELSE}",
+    "bytelevel": f"make the new words added tokens of the tokenizer, {_ELSE}",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +38,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     scales = ", ".join(f"{name} {each.scale:g}" for name, each in METHODS.items() if each.scale is not None)
     add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
     add("--average-over", choices=AVERAGES, default="all", help="all rows but fillers (default), or words only")
-    codes = "for methods that need pieces: cut words with these codes of subword-nmt"
-    add("--bpe-codes", metavar="FILE", help=codes)
-    add("--sentencepiece-model", metavar="FILE", help="subword: cut words with this model of sentencepiece")
+    add(
+        "--bpe-codes",
+        metavar="CODES",
+        help="of subword-nmt: cut words, and write what keeps the new ones whole",
+    )
+    add("--sentencepiece-model", metavar="MODEL", help="the same with a model of sentencepiece")
+    add("--segment-text", nargs="+", default=[], metavar="TEXT", help="old text, not cut: is it still cut as before?")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _request(args: argparse.Namespace) -> ExpandRequest:
     taken = {name: value for name, value in vars(args).items() if name in ExpandRequest.__dataclass_fields__}
-    return ExpandRequest(**taken, dictionary=args.dict)
+    return ExpandRequest(**{**taken, "dictionary": args.dict, "segment_text": tuple(args.segment_text)})
 
 
 def render(record: dict[str, Any]) -> str:
@@ -82,6 +94,7 @@ def render(record: dict[str, Any]) -> str:
     lines += [
         f"also expanded  {_also(record)}",
         f"written        {record['request']['output']}: {', '.join(record['files'])}",
+        *_segmentation(record),
     ]
     if "verify" in record:
         lines.append(expand_verify.render(record["verify"]))
@@ -94,6 +107,30 @@ def _bound(record: dict[str, Any]) -> str:
     if record["bound"] is None:
         return f"no bound with {record['method']} (avg has one); --verify TEXT measures it"
     return f"<= {record['bound']:.4g} nats for every prefix of old words"
+
+
+def _segmentation(record: dict[str, Any]) -> list[str]:
+    """How text is cut now; without codes or model what is to be done, if the dictionary is one of pieces."""
+    found = record["segmentation"]
+    if found is None:
+        advice = _PROTECT.get(record["style"])
+        return [f"attention      the dictionary has pieces of words: {advice}"] if advice else []
+    lines = [f"reachable      {found['reachable']:,} of {record['k']:,} new words"]
+    if found["unreachable"]:
+        shown = [f"{word} ({' '.join(pieces)})" for word, pieces in list(found["unreachable"].items())[:_SHOWN]]
+        begins = "; what begins a word is written with ▁" if found["kind"] == "sentencepiece" else ""
+        more = " ..." if len(found["unreachable"]) > _SHOWN else ""
+        lines.append(f"not reachable  {', '.join(shown)}{more}: text has them in pieces{begins}")
+    if "text" in found:
+        lines.append(f"old text       {_old_text(found['text'])}")
+    return [*lines, f"cut text by    {found['command']}"]
+
+
+def _old_text(text: dict[str, Any]) -> str:
+    before, after, inside = (sum(text[name].values()) for name in ("before", "after", "inside_longer_words"))
+    said = f"{counted(text['sentences'], 'sentence')} cut as before but for new words ({text['changed']:,} have some)"
+    longer = f", {inside:,} of these at the beginning of longer words" if inside else ""
+    return f"{said}, which occur {after:,} times, before {before:,} times{longer}"
 
 
 def _also(record: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """New words for a trained fairseq model: every table over its dictionary gets rows, everything else stays as it is.
 
-Hewitt 2021. The result is a folder with model.pt, dict.txt and expansion.json, complete or not there.
+Hewitt 2021. The result is a folder with model.pt, dict.txt and expansion.json, complete or not there; with it goes the
+segmentation that makes the new words.
 torch and fairseq are imported when a checkpoint is opened.
 """
 
@@ -30,7 +31,14 @@ from embinit_fairseq.expand.request import (
     check_options,
     cut_words,
     read_words,
-    segmenter,
+)
+from embinit_fairseq.expand.segmentation import (
+    SEGMENTATION_FILES,
+    Segmentation,
+    check_segmentation,
+    read_segmentation,
+    symbols_of,
+    write_segmentation,
 )
 from embinit_fairseq.expand.source import SourceModel, open_model
 from embinit_fairseq.expand.state import (
@@ -44,6 +52,7 @@ from embinit_fairseq.expand.tables import Fit, by_copy, tensors_of
 from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
 from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
 from embinit_fairseq.vocab.dictionary import Vocabulary
+from embinit_fairseq.vocab.tokens import detect_style
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +67,7 @@ class Expansion:
     """What was found out about a checkpoint and its new words.
 
     source: the checkpoint. new_texts: the dictionaries afterwards. pieces: of every word (subword).
+    segmentation: how text is cut, if that was said.
     """
 
     request: ExpandRequest
@@ -66,6 +76,7 @@ class Expansion:
     recipe: Recipe
     pieces: list[list[str]]
     new_texts: Texts
+    segmentation: Segmentation | None
 
     @property
     def bound(self) -> float | None:
@@ -93,11 +104,14 @@ class Expansion:
 FILES = (
     *("model.pt", "expansion.json", "verify.json", "verify.png"),
     *("dict.txt", "dict.*.txt", "input0/dict.txt", "label/dict.txt"),
+    *SEGMENTATION_FILES,
 )
 
 
-def record_of(expansion: Expansion, dictionaries: list[str], sha256: dict[str, str]) -> dict[str, Any]:
-    """What was done, as one JSON object. sha256: of what was read."""
+def record_of(
+    expansion: Expansion, dictionaries: list[str], segmentation: dict[str, Any] | None, sha256: dict[str, str]
+) -> dict[str, Any]:
+    """What was done, as one JSON object. segmentation: its record; sha256: of what was read."""
     request, source, placement, recipe = expansion.request, expansion.source, expansion.placement, expansion.recipe
     appended = range(placement.described, placement.old_size)
     return {
@@ -118,8 +132,10 @@ def record_of(expansion: Expansion, dictionaries: list[str], sha256: dict[str, s
         "tables": {table.name: list(table.names) for table in source.tables},
         "averages": list(averages_in(source.state)),
         "optimizer": not request.reset_optimizer and "last_optimizer_state" in source.state,
-        "files": ["model.pt", *dictionaries, "expansion.json"],
+        "files": ["model.pt", *dictionaries, *(segmentation["files"] if segmentation else ()), "expansion.json"],
         "words": _words(expansion),
+        "style": detect_style(symbols_of(expansion.source.vocabulary)),
+        "segmentation": segmentation,
         "sha256": sha256,
         "versions": versions(),
     }
@@ -155,25 +171,40 @@ def expanding(request: ExpandRequest) -> Iterator[tuple[Expansion, Path, dict[st
     with whole_folder(request.output, request.force, FILES) as temporary:
         builder, fit, texts = source.builder, source.fit, expansion.new_texts
         dictionaries = write_dictionary_files(builder, fit, request.dictionary, texts, temporary)
+        segmentation = _segmentation(expansion, temporary)
         write_checkpoint(content, temporary / "model.pt")
         del content
         check_result(builder, fit, texts, symbols, temporary / "model.pt")
         hashes = {name: sha256(path) for name, path in inputs.items()}
-        record = record_of(expansion, dictionaries, hashes)
+        record = record_of(expansion, dictionaries, segmentation, hashes)
         write_json(temporary / "expansion.json", record)
         yield expansion, temporary, record
+
+
+def _segmentation(expansion: Expansion, folder: Path) -> dict[str, Any] | None:
+    """Write how text is cut now, if it is known how it was; returns the record of that."""
+    request, segmentation, words = expansion.request, expansion.segmentation, expansion.placement.words
+    if segmentation is None:
+        return None
+    symbols = symbols_of(expansion.source.vocabulary)
+    found = write_segmentation(segmentation, words, symbols, request.segment_text, folder)
+    return {**found, "command": segmentation.command(request.output)}
 
 
 def prepare(request: ExpandRequest) -> Expansion:
     """Read and check everything; build the model as it is. Writes nothing."""
     check_options(request)
-    cut = segmenter(request.bpe_codes, request.sentencepiece_model)
+    segmentation = read_segmentation(request.bpe_codes, request.sentencepiece_model)
     source = open_model(request.checkpoint, request.dictionary, request.side, request.user_dir)
     words = read_words(request.words, set(source.symbols))
+    if segmentation is not None:
+        segmentation = segmentation.for_dictionary(set(source.symbols))
+        check_segmentation(segmentation, source.vocabulary, request.dictionary, request.words, words)
+    cut = segmentation.pieces if segmentation is not None else None
     recipe, pieces = _recipe(request, source.vocabulary, source.fit, words, cut)
     placement = place_words(source.vocabulary, source.fit.appended, [word.text for word in words])
     new_texts = source.fit.texts(new_dictionary(request.dictionary, placement))
-    return Expansion(request, source, placement, recipe, pieces, new_texts)
+    return Expansion(request, source, placement, recipe, pieces, new_texts, segmentation)
 
 
 def _recipe(

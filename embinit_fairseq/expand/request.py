@@ -12,7 +12,6 @@ from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.expand.state import AVERAGES
 from embinit_fairseq.init.new_rows import METHODS
-from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
 from embinit_fairseq.vocab.dictionary import is_filler
 
 # ---- The options of an expansion, and the checkpoint it begins with -------------------------------------------------
@@ -42,6 +41,7 @@ class ExpandRequest:
     average_over: str = "all"
     bpe_codes: str | None = None
     sentencepiece_model: str | None = None
+    segment_text: tuple[str, ...] = ()
     user_dir: str | None = None
     reset_optimizer: bool = False
     force: bool = False
@@ -50,7 +50,8 @@ class ExpandRequest:
     def inputs(self) -> dict[str, str | None]:
         """Option -> file that is read."""
         names = ("checkpoint", "dictionary", "words", "bpe_codes", "sentencepiece_model")
-        return {name: getattr(self, name) for name in names}
+        texts = {f"segment_text {number}": path for number, path in enumerate(self.segment_text, start=1)}
+        return {**{name: getattr(self, name) for name in names}, **texts}
 
 
 def check_options(request: ExpandRequest) -> None:
@@ -58,6 +59,8 @@ def check_options(request: ExpandRequest) -> None:
     for flag, value, choices in (("method", request.method, METHODS), ("average-over", request.average_over, AVERAGES)):
         if value not in choices:
             raise OptionError(f"--{flag} {value}: choose from {', '.join(choices)}")
+    if request.segment_text and request.bpe_codes is None and request.sentencepiece_model is None:
+        raise OptionError("--segment-text: nothing says how text is cut; give --bpe-codes or --sentencepiece-model")
     check_seed(request.seed)
     scale = request.noise_scale
     if scale is not None and METHODS[request.method].scale is None:
@@ -97,7 +100,6 @@ def read_checkpoint(path: str) -> dict[str, Any]:
 
 #: word -> its pieces
 Segmenter = Callable[[str], list[str]]
-_INITIAL, _CONTINUES = "▁", "@@"  # sentencepiece: here a word begins; subword-nmt: it goes on
 
 
 @dataclass(frozen=True)
@@ -139,63 +141,6 @@ def _check(path: str, number: int, word: str, symbols: Collection[str]) -> None:
         )
     if is_filler(word):
         raise DataError(f"{path}:{number}: {word!r} is what fairseq calls rows without a meaning; choose another name")
-
-
-def segmenter(
-    bpe_codes: str | None,
-    sentencepiece_model: str | None,
-    flags: tuple[str, str] = ("--bpe-codes", "--sentencepiece-model"),
-) -> Segmenter | None:
-    """How words without pieces are cut; None if no file is given. OptionError for both, DataError for a bad one."""
-    if bpe_codes is not None and sentencepiece_model is not None:
-        raise OptionError(f"{flags[0]} and {flags[1]}: give the one that the dictionary was made with")
-    if bpe_codes is not None:
-        return _subword_nmt(bpe_codes, flags[0])
-    return None if sentencepiece_model is None else _sentencepiece(sentencepiece_model, flags[1])
-
-
-def read_codes(path: str, flag: str = "--bpe-codes") -> Any:
-    """The BPE of subword-nmt with these codes; DataError, naming the line, if it has other than two pieces.
-
-    flag: what names the file, for messages.
-    """
-    from subword_nmt.apply_bpe import BPE
-
-    _check_codes(path, flag)
-    try:
-        with open(path, encoding="utf-8") as codes:
-            return BPE(codes)
-    except (ValueError, SystemExit) as error:  # it leaves the program when a line has not two parts
-        raise DataError(f"{flag} {path}: not the codes of subword-nmt (learn-bpe); give those") from error
-
-
-def _check_codes(path: str, flag: str) -> None:
-    """Line by line, since subword-nmt reads the file whole."""
-    blank = None
-    for number, line in read_lines(path, DataError, flag):
-        pieces = line.strip("\r\n ").split(" ")
-        if blank or (len(pieces) != 2 and pieces != [""] and not (number == 1 and line.startswith("#version:"))):
-            where, found = (blank, "an empty line") if blank else (number, repr(line[:60]))
-            raise DataError(f"{flag} {path}:{where}: expected two pieces, found {found}; give the codes of subword-nmt")
-        blank = number if pieces == [""] else None
-
-
-def _subword_nmt(path: str, flag: str) -> Segmenter:
-    bpe = read_codes(path, flag)
-    # what ends with @@ is no whole word, and codes say nothing about it
-    return lambda word: [] if word.endswith(_CONTINUES) else bpe.segment_tokens([word])
-
-
-def _sentencepiece(path: str, flag: str) -> Segmenter:
-    processor = load_sentencepiece(path, DataError, flag)
-
-    def pieces(word: str) -> list[str]:
-        found = processor.encode(word.removeprefix(_INITIAL), out_type=str)
-        if not word.startswith(_INITIAL) and found:  # inside a word: without the mark that encoding puts in front
-            found[0] = found[0].removeprefix(_INITIAL)
-        return [piece for piece in found if piece]
-
-    return pieces
 
 
 def cut_words(

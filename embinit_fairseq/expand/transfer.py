@@ -24,7 +24,8 @@ from embinit_fairseq.expand.output import (
     write_checkpoint,
     write_dictionary_files,
 )
-from embinit_fairseq.expand.request import check_seed, segmenter
+from embinit_fairseq.expand.request import check_seed
+from embinit_fairseq.expand.segmentation import read_segmentation
 from embinit_fairseq.expand.source import SourceModel, open_model
 from embinit_fairseq.expand.state import RESET_REMEDY, averages_in
 from embinit_fairseq.expand.tables import by_copy, tensors_of
@@ -180,10 +181,10 @@ def _check_dictionaries(
 def _cut(request: TransferRequest) -> Callable[[Token], list[str]] | None:
     """How the old text was segmented, for the text of a new symbol."""
     flags = ("--old-bpe-codes", "--old-sentencepiece-model")
-    segment = segmenter(request.old_bpe_codes, request.old_sentencepiece_model, flags)
-    if segment is None:
+    segmentation = read_segmentation(request.old_bpe_codes, request.old_sentencepiece_model, flags)
+    if segmentation is None:
         return None
-    cut = segment
+    cut = segmentation.pieces
 
     def by_codes(token: Token) -> list[str]:
         pieces = cut(token.surface)

@@ -17,7 +17,7 @@ from typing import Any
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, counted
-from embinit_fairseq.expand.request import read_codes
+from embinit_fairseq.expand.segmentation import read_codes
 from embinit_fairseq.export.files import source_of
 from embinit_fairseq.export.trained import Trained
 from embinit_fairseq.export.verify import DifferentOutput

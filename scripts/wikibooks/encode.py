@@ -22,7 +22,7 @@ from wikibooks.pool import finished_shards, run_tasks
 from wikibooks.words import WordSet, write_counts
 
 from embinit_fairseq.errors import one_line
-from embinit_fairseq.expand.request import read_codes
+from embinit_fairseq.expand.segmentation import read_codes
 from embinit_fairseq.files import whole_folder
 from embinit_fairseq.machine import cores
 

@@ -24,7 +24,8 @@ from torch import nn
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
 from embinit_fairseq.expand.evaluation import divergence, histogram, rounded_bound, summary
 from embinit_fairseq.expand.model import Texts, write_dictionaries
-from embinit_fairseq.expand.request import ExpandRequest, check_options, cut_words, read_words, segmenter
+from embinit_fairseq.expand.request import ExpandRequest, check_options, cut_words, read_words
+from embinit_fairseq.expand.segmentation import read_segmentation
 from embinit_fairseq.expand.state import (
     averaged_rows,
     expand_optimizer,
@@ -103,7 +104,7 @@ def test_words_and_pieces(tmp_path):
 
 
 def test_pieces_of_subword_nmt(tmp_path):
-    cut = segmenter(written(tmp_path / "codes", "#version: 0.2\nf r\nfr o\nd o</w>\n"), None)
+    cut = read_segmentation(written(tmp_path / "codes", "#version: 0.2\nf r\nfr o\nd o</w>\n"), None).pieces
     path = written(tmp_path / "new.txt", "frodo\nfrodofro\tdo fro@@\n")
     assert cut_words(path, read_words(path, ()), cut, {"fro@@", "do"}) == [["fro@@", "do"], ["do", "fro@@"]]
     for text, symbols, expected in (
@@ -118,7 +119,7 @@ def test_pieces_of_sentencepiece(tmp_path):
     written(tmp_path / "text", "the ring and the king sing of the thing\n" * 20)
     options = {"vocab_size": 25, "minloglevel": 2, "hard_vocab_limit": False}
     sentencepiece.SentencePieceTrainer.train(input=tmp_path / "text", model_prefix=str(tmp_path / "sp"), **options)
-    cut = segmenter(None, str(tmp_path / "sp.model"))
+    cut = read_segmentation(None, str(tmp_path / "sp.model")).pieces
     assert ["".join(cut(word)) for word in ("▁theking", "king")] == ["▁theking", "king"]
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sp.model"))
     assert all(processor.piece_to_id(piece) != processor.unk_id() for piece in cut("▁theking"))
@@ -133,7 +134,7 @@ def test_files_that_cut_nothing(tmp_path):
         ((broken, broken), "give the one"),
     ):
         with pytest.raises(EmbinitError, match=expected):
-            segmenter(*options)
+            read_segmentation(*options)
 
 
 def test_options_and_their_limits():

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from source_files import MB, SOURCES, in_zip, numbers, one_line, refused, sparse, text, use, write
 
 from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError, VectorFileError
-from embinit_fairseq.expand.request import read_codes, read_words, segmenter
+from embinit_fairseq.expand.request import read_words
+from embinit_fairseq.expand.segmentation import read_codes, read_segmentation
 from embinit_fairseq.runs.score import read_translations
 from embinit_fairseq.runs.tokens import detokenizer
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
@@ -246,8 +247,8 @@ READ_BESIDE = [
     read_dictionary,
     lambda path: read_words(str(path), ()),
     lambda path: read_codes(str(path), "--model"),
-    lambda path: segmenter(str(path), None),
-    lambda path: segmenter(None, str(path)),
+    lambda path: read_segmentation(str(path), None),
+    lambda path: read_segmentation(None, str(path)),
     read_translations,
     load_sentencepiece,
     lambda path: detokenizer([f"sentencepiece={path}"], None),

@@ -1,0 +1,256 @@
+"""New words that a segmenter produces, and old text that it cuts as before: subword-nmt and sentencepiece."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from expand_checkpoints import argv, make
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from subword_nmt.learn_bpe import learn_bpe
+
+from embinit_fairseq.errors import DataError
+from embinit_fairseq.expand.request import NewWord
+from embinit_fairseq.expand.segmentation import (
+    Segmentation,
+    Sentencepiece,
+    SubwordNmt,
+    check_segmentation,
+    compare,
+    is_reachable,
+    only_joined,
+    write_segmentation,
+)
+from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
+
+SYLLABLES = "ba de ki lo mu na".split()
+KINDS = ("codes", "unigram", "bpe")
+
+
+def sentences(seed: int = 0, count: int = 300) -> list[str]:
+    generator = random.Random(seed)
+    words = ["".join(generator.choices(SYLLABLES, k=generator.randint(1, 4))) for _ in range(60)]
+    return [" ".join(generator.choices(words, k=6)) for _ in range(count)]
+
+
+def train(path: Path, kind: str, **more) -> Path:
+    options = {"hard_vocab_limit": False, "minloglevel": 3, "model_type": kind, "vocab_size": 40, **more}
+    with open(path, "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences()), model_writer=file, **options)
+    return path
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("segmentation")
+    found = {kind: train(folder / kind, kind) for kind in ("unigram", "bpe", "word", "char")}
+    found["bytes"] = train(folder / "bytes", "unigram", byte_fallback=True, vocab_size=300)
+    found["codes"], found["new"] = folder / "codes", folder / "new"
+    found["new"].mkdir()
+    with open(found["codes"], "w") as codes:
+        learn_bpe(io.StringIO("\n".join(sentences())), codes, 20)
+    return found
+
+
+def opened(files: dict[str, Path], kind: str) -> tuple[Segmentation, str]:
+    """The segmentation, and the mark of its symbols that begin a word."""
+    return (SubwordNmt(str(files[kind])), "") if kind == "codes" else (Sentencepiece(str(files[kind])), "▁")
+
+
+words = st.lists(st.sampled_from(SYLLABLES), min_size=1, max_size=5).map("".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(words, max_size=12), st.sets(words, min_size=1, max_size=4), st.sampled_from(KINDS))
+def test_old_text_is_cut_as_before(files, text: list[str], new: set[str], kind: str) -> None:
+    """Word by word: a new one is one piece; of sentencepiece longer words may begin with it."""
+    old, mark = opened(files, kind)
+    symbols = [mark + word for word in sorted(new) if len(old.cut(word)) > 1]
+    grown = old.write(symbols, files["new"])
+    kept = [
+        word for word in text if mark + word in symbols or not (mark and f"{mark}{word}".startswith((*symbols, " ")))
+    ]
+    pieces = [[mark + word] if mark + word in symbols else old.cut(word) for word in kept]
+    assert grown.cut(" ".join(kept)) == [piece for each in pieces for piece in each]
+    assert only_joined(old.cut(" ".join(text)), grown.cut(" ".join(text)), symbols, old)
+    assert all(is_reachable(grown, symbol, "ba") for symbol in symbols)
+    assert all(grown.pieces(symbol) == [symbol] for symbol in symbols)
+
+
+def test_words_that_are_regular_expressions(files) -> None:
+    """Each matches itself only, `cat` not in `category`; a later expansion keeps those that are in its dictionary."""
+    words = ["cat", "c++", "a.b", "(x", "x|y", "[a-z]", "b\\", "^$", "日本"]
+    other = ["category", "bobcat", "cats", "c+++", "axb", "x", "y", "(x|", "c", "日本語"]
+    old = SubwordNmt(str(files["codes"]))
+    first = old.write(words, files["new"])
+    assert first.cut(" ".join(words)) == words
+    assert first.cut(" ".join(other)) == old.cut(" ".join(other))
+    second = SubwordNmt(first.path).for_dictionary({*words} - {"a.b"})
+    assert second.cut("cat a.b x|y") == ["cat", *old.cut("a.b"), "x|y"]
+    (files["new"] / "more").mkdir(exist_ok=True)
+    assert second.write(["dog"], files["new"] / "more").cut("cat dog dogs") == ["cat", "dog", *old.cut("dogs")]
+    expression = (files["new"] / "glossary.txt").read_text(encoding="utf-8").strip()
+    command = first.command("the folder")
+    assert command.startswith(
+        "subword-nmt apply-bpe --codes 'the folder/bpe.codes' --glossaries \"$(cat 'the folder/gl"
+    )
+    assert all(re.search(expression, word) for word in words)
+    (files["new"] / "more" / "glossary.txt").write_text("cat|dog\n")
+    with pytest.raises(DataError, match=r"glossary.txt: .*move it"):
+        SubwordNmt(str(files["new"] / "more" / "bpe.codes"))
+    with pytest.raises(DataError, match=r"--words: .* 131,071; add fewer"):
+        old.write([f"word{number}" for number in range(15_000)], files["new"])
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "word", "bytes"])
+def test_a_grown_model_of_sentencepiece(files, kind: str) -> None:
+    """Old numbers stay; unknown characters; a word inside of words; a word that is a piece already; a word twice."""
+    old, _ = opened(files, kind)
+    (first, *_), processor = old.cut("ba"), sentencepiece.SentencePieceProcessor(str(files[kind]))
+    words = ["▁龍鳳x", "▁qu", "▁ba▁qu", "▁quz"]
+    new = old.write([*words, first], files["new"])
+    grown = sentencepiece.SentencePieceProcessor(new.path)
+    size = processor.get_piece_size()
+    assert [grown.id_to_piece(row) for row in range(size)] == [processor.id_to_piece(row) for row in range(size)]
+    assert grown.get_piece_size() - size == len(words) + (5 if kind == "bpe" else 0)  # and what lies between
+    reached = [word for word in words if kind != "word" or word != "▁ba▁qu"]
+    assert [word for word in words if is_reachable(new, word, "lona")] == reached
+    assert grown.encode("lo  龍鳳x quz ", out_type=str)[-2:] == ["▁龍鳳x", "▁quz"]
+    text = "鳳 龍鳳xy qu, quba é"
+    assert only_joined(old.cut(text), new.cut(text), words, old)
+    assert new.command("a b").startswith("spm_encode --model='a b/sentencepiece.model' --output_format=piece")
+
+
+def test_a_word_that_stands_inside_of_words(files) -> None:
+    """As in languages without blanks; in others what begins a word is written with its mark."""
+    old, _ = opened(files, "unigram")
+    new = old.write(["龍鳳"], files["new"])
+    assert is_reachable(new, "龍鳳", "ba")
+    assert new.cut("q龍鳳q") == ["▁", "q", "龍鳳", "q"]
+    assert not is_reachable(old.write(["lolo"], files["new"]), "lolo", "ba")
+
+
+def vocabulary_of(path: Path, pieces) -> Vocabulary:
+    path.write_text("".join(f"{piece} 1\n" for piece in dict.fromkeys(pieces)), encoding="utf-8")
+    return read_dictionary(path)
+
+
+@pytest.mark.parametrize(("dictionary", "kind", "said"), [
+    ("codes", "unigram", r"--sentencepiece-model .*unigram: can make only \d+% of the pieces .*; give the file"),
+    ("unigram", "codes", "--bpe-codes .*codes: no piece .* ends with @@.*leave --bpe-codes out"),
+    ("words", "codes", "--bpe-codes .*codes: no piece .* ends with @@"),
+    ("words", "unigram", "--sentencepiece-model .*unigram: can make only 0%"),
+    ("others", "codes", r"--bpe-codes .*codes: can make only \d%"),
+])  # fmt: skip
+def test_a_segmentation_of_another_dictionary(files, tmp_path, dictionary: str, kind: str, said: str) -> None:
+    text = " ".join(sentences())
+    others = text.translate(str.maketrans("abdeiklmnou", "xyzwvtrsqpg")).replace(" ", "@@ ")
+    cut: dict[str, Callable[[str], list[str]]] = {"words": str.split, "others": lambda _: others.split()}
+    pieces = (cut.get(dictionary) or opened(files, dictionary)[0].cut)(text)
+    vocabulary = vocabulary_of(tmp_path / "dict.txt", pieces)
+    with pytest.raises(DataError, match=said):
+        check_segmentation(opened(files, kind)[0], vocabulary, "dict.txt", "new.txt", [])
+    if dictionary in files:
+        check_segmentation(opened(files, dictionary)[0], vocabulary, "dict.txt", "new.txt", [])
+
+
+@pytest.mark.parametrize(("kind", "word", "said"), [
+    ("codes", "ba@@", "new.txt:7: 'ba@@' cannot be reached: .*write one, or leave"),
+    ("unigram", "▁½", "new.txt:7: '▁½' .* normaliser of .* makes '▁1⁄2' of it; write that"),
+    ("bpe", "▁Ⅳx", "new.txt:7: .* makes '▁IVx' of it"),
+    ("bpe", "\x02", "new.txt:7: .* removes it; leave it out"),
+])  # fmt: skip
+def test_words_that_cannot_be_reached(files, tmp_path, kind: str, word: str, said: str) -> None:
+    old, _ = opened(files, kind)
+    vocabulary = vocabulary_of(tmp_path / "dict.txt", old.cut(" ".join(sentences())))
+    with pytest.raises(DataError, match=said):
+        check_segmentation(old, vocabulary, "dict.txt", "new.txt", [NewWord(word, 7)])
+
+
+def test_models_without_words(files) -> None:
+    with pytest.raises(DataError, match=r"--sentencepiece-model .*char: a model of characters.*leave it out"):
+        Sentencepiece(str(files["char"]))
+
+
+def test_what_only_joins_pieces(files) -> None:
+    old, _ = opened(files, "codes")
+    before = "a@@ b c@@ d@@ e a".split()
+    for after, words, right in (
+        ("ab c@@ d@@ e a", ["ab"], True),
+        ("ab cde a", ["ab", "cde"], True),
+        ("ab cde a", ["ab"], False),
+        ("a@@ b c@@ d@@ e", [], False),
+        ("a@@ b c@@ d@@ e a a", ["a"], False),
+        ("a@@ bc@@ d@@ e a", ["bc@@"], False),
+        ("a@@ b c@@ de a", ["cd"], False),
+    ):
+        assert only_joined(before, after.split(), words, old) == right, after
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_in_old_text(files, tmp_path, kind: str) -> None:
+    """Of each word before and after, and at the beginning of longer words; a sentence that is cut otherwise."""
+    old, mark = opened(files, kind)
+    word = next(word for word in " ".join(sentences()).split() if len(old.cut(word)) > 2)
+    (tmp_path / "text").write_text(f"{word} lo\n\n{word}q {word}\nlo\n", encoding="utf-8")
+    record = write_segmentation(old, [mark + word], old.cut("lo"), [str(tmp_path / "text")], files["new"])
+    longer = {} if kind == "codes" else {mark + word: 1}
+    occurrences = {mark + word: 2 + len(longer)}
+    numbers = {"sentences": 3, "changed": 2, "before": {}, "after": occurrences, "inside_longer_words": longer}
+    assert record["text"] == {"files": [str(tmp_path / "text")], **numbers}
+    assert (record["reachable"], record["unreachable"]) == (1, {})
+
+    class Another:
+        """Cuts the last word otherwise."""
+
+        cut = staticmethod(lambda text: [*old.cut(text)[:-1], "q"])
+
+    with pytest.raises(DataError, match=r"--segment-text .*text:1: .*leave out the word"):
+        compare(old, Another(), [mark + word], [str(tmp_path / "text")])
+    (tmp_path / "text").write_text("\n")
+    with pytest.raises(DataError, match=r"--segment-text .*no sentence"):
+        compare(old, old, [], [str(tmp_path / "text")])
+
+
+@pytest.mark.parametrize("kind", ["codes", "unigram"])
+def test_the_command(files, tmp_path, shown, refused, kind: str) -> None:
+    """Also with a method that needs pieces; refused in one line, with nothing written; without codes what to do."""
+    old, mark = opened(files, kind)
+    text = tmp_path / "text"
+    text.write_text("\n".join(sentences()), encoding="utf-8")
+    checkpoint = make(tmp_path, "lm_tied", words=list(dict.fromkeys(old.cut(text.read_text()))))
+    words = [mark + word for word in dict.fromkeys(text.read_text().split()) if len(old.cut(word)) > 2][:3]
+    unreachable = ["lolo"] if mark else []
+    flag = [old.flag, str(files[kind])]
+    said = shown(
+        *argv(checkpoint, *flag, "--segment-text", str(text), "--method", "subword", words=[*words, *unreachable])
+    )
+    record = json.loads((checkpoint.output / "expansion.json").read_text())
+    found = record["segmentation"]
+    assert f"reachable      3 of {3 + len(unreachable)}" in said
+    assert (list(found["unreachable"]), "not reachable  lolo (▁lo l o)" in said) == (unreachable, bool(unreachable))
+    assert f"cut text by    {found['command']}" in said
+    assert str(checkpoint.output) in found["command"]
+    counts = {word: text.read_text().split().count(word.removeprefix(mark)) for word in words}
+    assert all(found["text"]["after"][word] >= count > 0 for word, count in counts.items())
+    assert f"300 sentences cut as before but for new words ({found['text']['changed']} have some)" in said
+    assert {*found["files"]} <= {*record["files"]} == {path.name for path in checkpoint.output.iterdir()}
+    assert "segment_text 1" in record["sha256"]
+
+    advice = shown(*argv(checkpoint, "--force", words=words))
+    assert f"attention      the dictionary has pieces of words: give {old.flag} " in advice
+    assert not {*found["files"]} & {path.name for path in checkpoint.output.iterdir()}
+    plain = make(tmp_path / "plain", "lm_tied")
+    assert "attention" not in shown(*argv(plain))
+    plain = make(tmp_path / "plain", "lm_tied")
+    for more, part in ((["--segment-text", str(text)], "--segment-text: "), (flag, f"{old.flag} {files[kind]}: ")):
+        error = refused(*argv(plain, "--force", *more))
+        assert part in error
+        assert re.search("leave|give", error)
