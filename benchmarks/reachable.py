@@ -73,26 +73,29 @@ def by_hand(old: Segmentation, words: list[str], folder: Path) -> dict[str, Segm
     return {"plain words as glossary": plain, "merges behind the codes": SubwordNmt(str(folder / "more"))}
 
 
-def row(name: str, old: Segmentation, new: Segmentation, words: list[str], text: list[str]) -> str:
+def row(name: str, old: Segmentation, new: Segmentation, words: list[str], text: list[str], sizes: list[int]) -> str:
+    """A line of the table; the first `sizes` sentences each have a number in the cells behind the second."""
     cuts = [(old.cut(line), new.cut(line)) for line in text]
+    before = [sum(piece in words for piece in cut) for cut, _ in cuts]
+    after = [sum(piece in words for piece in cut) for _, cut in cuts]
+    longer = [sum(piece in words and not new.is_alone(cut, at) for at, piece in enumerate(cut)) for _, cut in cuts]
+    other = [not only_joined(*pair, words, old) for pair in cuts]
     reached = [sum(is_reachable(each, word, "the") for word in words) for each in (old, new)]
-    times = [sum(piece in set(words) for cut in cuts for piece in cut[side]) for side in (0, 1)]
-    longer = sum(piece in set(words) and not new.is_alone(cut, at) for _, cut in cuts for at, piece in enumerate(cut))
-    other = sum(not only_joined(before, after, words, old) for before, after in cuts)
-    return f"| {name} | {reached[0]} -> {reached[1]} | {times[0]} -> {times[1]} | {longer} | {other} |"
+    cells = (" / ".join(f"{sum(numbers[:size]):,}" for size in sizes) for numbers in (before, after, longer, other))
+    return f"| {name} | {reached[0]} -> {reached[1]} | {' | '.join(cells)} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", required=True, help="text that the segmentation is learned on, in words")
     parser.add_argument("--text", required=True, help="text that is looked at")
-    parser.add_argument("--sentences", type=int, default=400, help="of it (default: %(default)s)")
+    parser.add_argument("--sentences", type=int, nargs="+", default=[400], help="of it (default: %(default)s)")
     parser.add_argument("--size", type=int, default=8000, help="merges or pieces (default: %(default)s)")
     parser.add_argument("--words", type=int, default=50, help="new ones (default: %(default)s)")
     args = parser.parse_args()
-    train, text = read(args.train), read(args.text, args.sentences)
-    print("| segmentation | words reachable | occurrences | of these in longer words | sentences cut otherwise |")
-    print("|---|---|---|---|---|")
+    train, text = read(args.train), read(args.text, max(args.sentences))
+    print("| segmentation | words reachable | occur before | after | in longer words | cut otherwise |")
+    print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as made:
         folder, written = Path(made), Path(made) / "written"
         written.mkdir()
@@ -101,9 +104,9 @@ def main() -> None:
             learned[f"sentencepiece, {kind}"] = sentencepiece(train, args.size, folder, kind)
         for name, old in learned.items():
             words = new_words(old, train, args.words, "" if isinstance(old, SubwordNmt) else "▁")
-            print(row(name, old, old.write(words, written), words, text), flush=True)
+            print(row(name, old, old.write(words, written), words, text, args.sentences), flush=True)
             for other, new in by_hand(old, words, folder).items():
-                print(row(f"{name}: {other}", old, new, words, text), flush=True)
+                print(row(f"{name}: {other}", old, new, words, text, args.sentences), flush=True)
 
 
 if __name__ == "__main__":

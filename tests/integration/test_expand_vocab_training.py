@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shutil
+import subprocess
 
 import pytest
+import recipes
 import torch
 from fairseq.models.transformer import TransformerModel
 from pre_training import PLUGIN, train_command
@@ -61,3 +66,38 @@ def test_translation(here, toy_translation, tmp_path, capsys):
     flags = ["--path", tmp_path / "second/model.pt", "--beam", "2", "--cpu", "--max-len-b", "8", *PLUGIN]
     here([None, None, "fairseq_cli.generate", *map(str, [data, *flags])])
     assert capsys.readouterr().out.count("\nH-") == 20
+
+
+def test_the_whole_way_on_bpe_text(tmp_path):
+    """The commands of docs/expand_vocab.md, in small: words that BPE had cut come out of the model as symbols."""
+    page = (recipes.SCRIPTS.parent / "docs/expand_vocab.md").read_text(encoding="utf-8")
+    (commands,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    sizes = f"{SIZES} {SIZES.replace('encoder', 'decoder')}".replace("8", "16")
+    small = f"{sizes} --cpu --lr 0.01 --batch-size 32 --no-epoch-checkpoints --num-workers 0 --dropout 0"
+    for place, other in (
+        ("--max-tokens 4096 --lr 0.0005", small),
+        ("-s 8000", "-s 40"),
+        ("--max-epoch 30", "--max-epoch 8"),
+        ("--max-epoch 3\n", "--max-epoch 6\n"),
+        ("--beam 5", "--beam 1 --cpu"),
+    ):
+        assert commands.count(place) == 1, place
+        commands = commands.replace(place, other)
+    pairs = [[side.replace(".", " .") for side in pair] for pair in recipes.sentence_pairs()]
+    for split, part in (("train", pairs[:216]), ("valid", pairs[216:236]), ("test", pairs[236:])):
+        for lang, sentences in zip(("de", "en"), zip(*part)):
+            (tmp_path / f"{split}.{lang}").write_text("".join(f"{line}\n" for line in sentences), encoding="utf-8")
+    (tmp_path / "new.txt").write_text("finds\nbeach\nbook\n")
+    env = recipes.environment(PATH=f"{recipes.VENV}/bin:{os.environ['PATH']}")
+    command = ["bash", "-euo", "pipefail", "-c", commands]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "reachable      3 of 3 new words" in done.stdout
+    assert "cut text by    subword-nmt apply-bpe --codes grown/bpe.codes" in done.stdout
+    record = json.loads((tmp_path / "grown/expansion.json").read_text())["segmentation"]["text"]
+    running = (tmp_path / "train.en").read_text().split()
+    expected = {word: running.count(word) for word in ("finds", "beach", "book")}
+    assert (record["before"], record["after"], record["sentences"]) == ({}, expected, 216)
+    found = re.findall(r"^([TH])-\d+\t(?:\S+\t)?(.*)", (tmp_path / "translations").read_text(), re.MULTILINE)
+    said, wanted = ([word for kind, line in found if kind == one for word in line.split()] for one in "HT")
+    assert all(word in said and word in wanted for word in expected), found
