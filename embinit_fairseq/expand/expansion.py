@@ -116,7 +116,7 @@ def record_of(
     appended = range(placement.described, placement.old_size)
     return {
         "expand_vocab": 1,
-        "request": asdict(request),
+        "request": {**asdict(request), "segment_text": list(request.segment_text)},
         "method": recipe.method,
         "noise_scale": recipe.c,
         "seed": recipe.seed,

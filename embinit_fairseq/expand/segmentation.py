@@ -36,8 +36,9 @@ from embinit_fairseq.vocab.tokens import detect_style, parse
 
 #: what a segmentation may write beside the dictionary
 SEGMENTATION_FILES = ("bpe.codes", "glossary.txt", "sentencepiece.model")
-#: of a dictionary's pieces, those that its own segmenter can make: with other codes of the same language it is half
-_LEAST_SHARE = 0.6
+#: of a dictionary's pieces, what its own segmenter can make at least: that is nearly all, one learned on other text of
+#: the same language makes two thirds
+_LEAST_SHARE = 0.8
 _MOST_SHOWN = 5
 _CONTINUES, _INITIAL = "@@", "▁"  # subword-nmt: the word goes on; sentencepiece: here one begins
 
