@@ -168,9 +168,6 @@ def test_a_segmentation_of_another_dictionary(files, tmp_path, dictionary: str, 
     others = text.translate(str.maketrans("abdeiklmnou", "xyzwvtrsqpg")).replace(" ", "@@ ")
     cut: dict[str, Callable[[str], list[str]]] = {"words": str.split}
     cut["others"] = lambda text: [*old.cut(text), *others.split()]
-        "words": str.split,
-        "others": lambda text: [*old.cut(text), *others.split()],
-    }
     pieces = (cut.get(dictionary) or opened(files, dictionary)[0].cut)(text)
     vocabulary = vocabulary_of(tmp_path / "dict.txt", pieces)
     with pytest.raises(DataError, match=said):
@@ -183,6 +180,7 @@ def test_a_segmentation_of_another_dictionary(files, tmp_path, dictionary: str, 
     ("codes", "ba@@", "new.txt:7: 'ba@@' cannot be reached: .*write one, or leave"),
     ("unigram", "▁½", "new.txt:7: '▁½' .* normaliser of .* makes '▁1⁄2' of it; write that"),
     ("bpe", "▁Ⅳx", "new.txt:7: .* makes '▁IVx' of it"),
+    ("char", "▁ba", "new.txt:7: .*char is a model of characters.*leave --sentencepiece-model out"),
     ("bpe", "\x02", "new.txt:7: .* removes it; leave it out"),
 ])  # fmt: skip
 def test_words_that_cannot_be_reached(files, tmp_path, kind: str, word: str, said: str) -> None:
@@ -190,11 +188,6 @@ def test_words_that_cannot_be_reached(files, tmp_path, kind: str, word: str, sai
     vocabulary = vocabulary_of(tmp_path / "dict.txt", old.cut(" ".join(sentences())))
     with pytest.raises(DataError, match=said):
         check_segmentation(old, vocabulary, "dict.txt", "new.txt", [NewWord(word, 7)])
-
-
-def test_models_without_words(files) -> None:
-    with pytest.raises(DataError, match=r"--sentencepiece-model .*char: a model of characters.*leave it out"):
-        Sentencepiece(str(files["char"]))
 
 
 def test_what_only_joins_pieces(files) -> None:
