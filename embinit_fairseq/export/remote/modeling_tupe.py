@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, SequenceClassifierOutput
 from transformers.utils import logging
 
-from embinit_fairseq.export.remote.attention import AttentionBias, additive_mask
+from embinit_fairseq.export.remote.attention import LogitBias, additive_mask
 from embinit_fairseq.export.remote.configuration_tupe import TupeConfig
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, EncoderLayer, LayerConfig
 from embinit_fairseq.modules.heads import ClassificationHead
@@ -157,7 +157,7 @@ class TupeModel(TupePreTrainedModel):
         """tensors: x, mask, what is added to queries and to keys; one by one: checkpointing follows only arguments."""
 
         def run(x: Tensor, mask: Tensor | None, p_q: Tensor | None, p_k: Tensor | None) -> Tensor:
-            return layer(x, AttentionBias(mask, eager, weights), None if p_q is None else (p_q, p_k))
+            return layer(x, LogitBias(mask, eager, weights), None if p_q is None else (p_q, p_k))
 
         if self.gradient_checkpointing and self.training:
             return self._gradient_checkpointing_func(run, *tensors)
