@@ -150,7 +150,7 @@ ARCHITECTURES = {
         f"""{MASKED_LM} --arch tupe_tiny --rel-pos --criterion masked_lm --encoder-layers 2
             --encoder-ffn-embed-dim 32 --embedding-normalize --dropout 0 --lr 0.01""",
         # not knowing the order would leave log2(12) = 3.6 bits, not knowing the direction more than 1
-        *(18, "loss", lambda bits: bits < 1.5, NO_DROPOUT, "legacy_ddp"),
+        *(15, "loss", lambda bits: bits < 1.5, NO_DROPOUT, "legacy_ddp"),
     ),
     "electra": Architecture(
         *(ElectraModel, echoes, "text"),
@@ -158,19 +158,19 @@ ARCHITECTURES = {
             --generator-layers 1 --generator-embed-dim 8 --generator-ffn-embed-dim 8 --generator-attention-heads 2
             --leave-unmasked-prob 0 --random-token-prob 0 --dropout 0 --lr 0.003 --batch-size 20""",
         # log2(12) = 3.585: more than how frequent words are
-        *(18, "mlm_loss", lambda bits: bits < 3.58, NO_DROPOUT, "legacy_ddp"),
+        *(15, "mlm_loss", lambda bits: bits < 3.58, NO_DROPOUT, "legacy_ddp"),
     ),
     "duo_transformer": Architecture(
         *(DuoTransformerModel, reversed_words, "text"),
         "--task translation --arch duo_transformer_tiny --share-all-embeddings --lr 0.003",
-        *(30, "loss", lambda bits: bits < 0.6),  # not knowing a word leaves log2(12) = 3.6 bits
+        *(18, "loss", lambda bits: bits < 0.6),  # not knowing a word leaves log2(12) = 3.6 bits
     ),
     "tupe_transformer": Architecture(
         *(TupeTransformerModel, reversed_words, "text"),
         """--task translation --arch tupe_transformer --rel-pos --encoder-layers 1 --decoder-layers 1 --dropout 0.1
             --encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 --decoder-attention-heads 4
             --lr 0.005""",
-        *(30, "loss", lambda bits: bits < 1.0),
+        *(12, "loss", lambda bits: bits < 1.0),
     ),
     "embinit_classifier": Architecture(
         *(EmbinitClassifier, pairs, "bin"),
