@@ -14,8 +14,8 @@
 # JOBS     trainings at a time, one thread each, default 2
 #
 # What stands behind the script's name goes to fairseq-train. Makes the environment by scripts/setup.sh if there is
-# none; that takes the longest, once. Then about six to eight minutes on two idle CPU cores; no GPU is used. Can be stopped
-# and started again: what is finished is not repeated.
+# none; that takes the longest, once. Then eleven to fifteen minutes of processor time, half of that on two idle cores; no
+# GPU is used. Can be stopped and started again: what is finished is not repeated.
 # shellcheck source=env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 OUTPUT=${OUTPUT:-runs/quickstart} SEED=${SEED:-1} DIM=${DIM:-96}

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from embinit_fairseq.analysis.analogy import TABLE4, Row, Score, evaluate, read_questions
 from embinit_fairseq.analysis.statistics import frequent_words
 from embinit_fairseq.analysis.transforms import FORMULAS, RANDOM, TRANSFORMS, Surroundings
-from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors
 from embinit_fairseq.errors import CoverageError, OptionError
 from embinit_fairseq.init.alignment import align, plan

@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Choose, average, print."""
     from embinit_fairseq.checkpoints.averaging import average
-    from embinit_fairseq.cli.printing import print_json
+    from embinit_fairseq.cli.records import print_json
 
     chosen = _chosen(args)
     average(chosen, Path(args.output), args.force)

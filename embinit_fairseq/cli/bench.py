@@ -18,7 +18,7 @@ from embinit_fairseq import machine
 from embinit_fairseq.bench import report as bench_report
 from embinit_fairseq.bench.process import BenchRequest, Measurement, measured
 from embinit_fairseq.bench.report import PRECISIONS, estimate, quartiles, relative, throughput, vendor_peak
-from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import OptionError
 
 #: main.py gives us what it does not know, in args.further

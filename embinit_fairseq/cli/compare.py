@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from embinit_fairseq.cli.plot_curves import add_run_options
-from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.files import check_place, made_folder, write_json, write_text
 from embinit_fairseq.plots.curves import draw, try_to_draw

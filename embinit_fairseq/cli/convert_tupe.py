@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.records import show
 from embinit_fairseq.convert_tupe.convert import convert_tupe
 from embinit_fairseq.errors import OptionError
 
@@ -38,10 +38,7 @@ def run(args: argparse.Namespace) -> int:
         half=args.half,
         force=args.force,
     )
-    if args.json:
-        print_json(record)
-    else:
-        print(render(record))
+    show(record, render, args.json)
     return 0
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import counted
 from embinit_fairseq.machine import package_versions
 

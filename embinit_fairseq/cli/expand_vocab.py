@@ -8,7 +8,7 @@ import argparse
 from typing import Any
 
 from embinit_fairseq.cli import expand_verify
-from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options
 from embinit_fairseq.errors import counted
 from embinit_fairseq.expand.expansion import expanding
@@ -57,16 +57,12 @@ def run(args: argparse.Namespace) -> int:
             record["files"] += expand_verify.FILES
             write_json(folder / "expansion.json", record)
             code = int(not record["verify"]["holds"])
-    if args.json:
-        print_json(record)
-    else:
-        print(render(record))
+    show(record, render, args.json)
     return code
 
 
 def _request(args: argparse.Namespace) -> ExpandRequest:
-    taken = {name: value for name, value in vars(args).items() if name in ExpandRequest.__dataclass_fields__}
-    return ExpandRequest(**{**taken, "dictionary": args.dict, "segment_text": tuple(args.segment_text)})
+    return request_of(ExpandRequest, args, dictionary=args.dict, segment_text=tuple(args.segment_text))
 
 
 def render(record: dict[str, Any]) -> str:

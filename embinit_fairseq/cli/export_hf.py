@@ -8,7 +8,7 @@ import argparse
 import sys
 from typing import Any
 
-from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.export.run import DTYPES, ExportRequest, export
 from embinit_fairseq.export.verify import DifferentOutput
 
@@ -31,16 +31,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export, print; 1 if the result computes something else than fairseq's model."""
-    taken = {name: value for name, value in vars(args).items() if name in ExportRequest.__dataclass_fields__}
     try:
-        record = export(ExportRequest(**taken, dictionary=args.dict, label_dictionary=args.label_dict))
+        record = export(request_of(ExportRequest, args, dictionary=args.dict, label_dictionary=args.label_dict))
     except DifferentOutput as error:
         print(f"embinit export-hf: error: {error}", file=sys.stderr)
         return 1
-    if args.json:
-        print_json(record)
-    else:
-        print(render(record))
+    show(record, render, args.json)
     return 0
 
 

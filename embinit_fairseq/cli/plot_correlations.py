@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.records import show
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, VectorFileError
 from embinit_fairseq.plots.maps import draw_correlations
 from embinit_fairseq.plots.style import add_picture_options, check_output, read_model
@@ -75,10 +75,7 @@ def run(args: argparse.Namespace) -> int:
     symbols = [sentence.symbols for sentence in sentences]
     draw_correlations(model, terms, symbols, args.output, args.head, args.own_scale)
     record = _record(model, terms, count, sentences, args)
-    if args.json:
-        print_json(record)
-    else:
-        print(render(record))
+    show(record, render, args.json)
     return 0
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from embinit_fairseq.analysis.histograms import ValueHistogram, embedding_tables, value_histograms
 from embinit_fairseq.analysis.transforms import FORMULAS, position_table
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.records import show
 from embinit_fairseq.cli.vector_options import read_vectors
 from embinit_fairseq.errors import CheckpointError, OptionError
 from embinit_fairseq.init.alignment import align, plan
@@ -60,10 +60,7 @@ def run(args: argparse.Namespace) -> int:
     positions = {table.dim: position_std(args, table.dim) for table in histograms}
     draw_values(edges, histograms, positions, args.scaled, args.output)
     record = _record(edges, histograms, positions, args)
-    if args.json:
-        print_json(record)
-    else:
-        print(render(record))
+    show(record, render, args.json)
     return 0
 
 

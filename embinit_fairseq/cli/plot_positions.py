@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embinit_fairseq.analysis.position_patterns import PATTERNS, HeadPattern, attention, head_patterns
-from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.records import show
 from embinit_fairseq.plots.maps import draw_positions
 from embinit_fairseq.plots.style import add_picture_options, check_output, read_model
 
@@ -46,10 +46,7 @@ def run(args: argparse.Namespace) -> int:
     patterns = head_patterns(shown.ordinary)
     draw_positions(model, shown, patterns, args.softmax, args.output)
     record = _record(model, shown, patterns, args)
-    if args.json:
-        print_json(record)
-    else:
-        print(render(record))
+    show(record, render, args.json)
     return 0
 
 

@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train; the exit status is that of the training."""
-    from embinit_fairseq.cli.printing import print_json
+    from embinit_fairseq.cli.records import print_json
     from embinit_fairseq.runs.launch import TrainingRequest, run
 
     if not args.folder.strip():
@@ -78,10 +78,8 @@ def run(args: argparse.Namespace) -> int:
         )
     elif outcome.code:
         screen.show_last()
-        print(
-            f"embinit run: error: the training ended with exit status {outcome.code}; see {args.folder}/train.log",
-            file=sys.stderr,
-        )
+        what = "came to no end" if outcome.notes else f"ended with exit status {outcome.code}"
+        print(f"embinit run: error: the training {what}; see {args.folder}/train.log", file=sys.stderr)
     if args.json:
         print_json(outcome.record)
     elif not outcome.code:

@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score, keep, print."""
-    from embinit_fairseq.cli.printing import print_json
+    from embinit_fairseq.cli.records import print_json
     from embinit_fairseq.runs.score import ScoreRequest, score
 
     if args.tokenized == "" and args.metrics:

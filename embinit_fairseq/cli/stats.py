@@ -9,7 +9,7 @@ from typing import Any
 
 from embinit_fairseq.analysis.statistics import table_statistics
 from embinit_fairseq.analysis.transforms import FORMULAS
-from embinit_fairseq.cli.printing import print_json
+from embinit_fairseq.cli.records import show
 from embinit_fairseq.cli.vector_options import add_vector_options, read_for, read_vectors, source_of
 from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.init.alignment import RULES, Reading
@@ -40,10 +40,7 @@ def run(args: argparse.Namespace) -> int:
         vocabulary = read_dictionary(args.dict)
         source = read_for(args, vocabulary, args.match, args.dim)
     record = table_statistics(source, vocabulary, args.position_formula, args.position_rows, max(args.missing, 0))
-    if args.json:
-        print_json(record)
-    else:
-        print(render(record))
+    show(record, render, args.json)
     return 0
 
 

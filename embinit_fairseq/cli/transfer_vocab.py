@@ -7,18 +7,20 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from embinit_fairseq.cli.vector_options import our_flags, print_json
+from embinit_fairseq.cli.records import request_of, show
+from embinit_fairseq.cli.vector_options import our_flags
 from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options
+from embinit_fairseq.errors import counted
 from embinit_fairseq.expand.transfer import TransferRequest, transferring_vocabulary
 from embinit_fairseq.init.transfer import METHODS
 from embinit_fairseq.vectors.open import FORMATS
 
 _SHOWN = 4  # examples of each kind
 _SAID = {
-    "copied": "keep their rows",
-    "composed": "are means of old rows",
-    "averaged": "are the mean of all old words",
-    "drawn": "are drawn",
+    "copied": "of the old dictionary",
+    "composed": "of old rows",
+    "averaged": "as the mean of all old words",
+    "drawn": "at random",
 }
 
 
@@ -39,13 +41,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Transfer and print."""
-    taken = {name: value for name, value in vars(args).items() if name in TransferRequest.__dataclass_fields__}
-    with our_flags(), transferring_vocabulary(TransferRequest(**taken, dictionary=args.dict)) as (_, _, record):
+    request = request_of(TransferRequest, args, dictionary=args.dict)
+    with our_flags(), transferring_vocabulary(request) as (_, _, record):
         pass
-    if args.json:
-        print_json(record)
-    else:
-        print(render(record))
+    show(record, render, args.json)
     return 0
 
 
@@ -60,7 +59,8 @@ def render(record: dict[str, Any]) -> str:
     for kind, count in record["words"].items():
         if count:
             examples = ", ".join(map(_said, record["examples"][kind][:_SHOWN]))
-            lines.append(f"{kind:<14} {count:,} words {_SAID[kind]}: {examples}{' ...' if count > _SHOWN else ''}")
+            more = " ..." if count > _SHOWN else ""
+            lines.append(f"{kind:<14} {counted(count, 'word')} {_SAID[kind]}: {examples}{more}")
     lines.append(f"tables         {', '.join(' = '.join(names) for names in record['tables'].values())}")
     if record["sides"]:
         lines.append(f"side           {' and '.join(record['sides'])}")

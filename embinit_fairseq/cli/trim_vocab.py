@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.cli.vector_options import print_json
+from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options
 from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.expand.trimming import Trimming, TrimRequest, trimming_vocabulary
@@ -39,16 +39,12 @@ def run(args: argparse.Namespace) -> int:
         if args.verify:
             record["verify"] = verify(trimming, folder, args.verify, args.json)
             write_json(folder / "trim.json", record)
-    if args.json:
-        print_json(record)
-    else:
-        print(render(record))
+    show(record, render, args.json)
     return int(not record.get("verify", {}).get("holds", True))
 
 
 def _request(args: argparse.Namespace) -> TrimRequest:
-    taken = {name: value for name, value in vars(args).items() if name in TrimRequest.__dataclass_fields__}
-    return TrimRequest(**{**taken, "dictionary": args.dict, "keep_text": tuple(args.keep_text)})
+    return request_of(TrimRequest, args, dictionary=args.dict, keep_text=tuple(args.keep_text))
 
 
 def verify(trimming: Trimming, folder: Path, paths: Sequence[str], quiet: bool = False) -> dict[str, Any]:

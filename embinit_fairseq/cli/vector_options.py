@@ -8,7 +8,6 @@ import contextlib
 from collections.abc import Collection, Iterator
 
 from embinit_fairseq.analysis.statistics import are_a_dictionary
-from embinit_fairseq.cli.printing import print_json as print_json  # expand-vocab and trim-vocab take it from here
 from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError
 from embinit_fairseq.init.alignment import Reading, read_sources
 from embinit_fairseq.vectors.open import FORMATS, SOURCES_HELP, SourceSpec, open_sources, open_vectors, parse_source

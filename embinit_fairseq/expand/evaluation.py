@@ -20,7 +20,7 @@ from embinit_fairseq.errors import DataError, OptionError
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
 
 # ---- How much a model changes when its softmax gets new words: KL divergence per token (Hewitt 2021) ----------------

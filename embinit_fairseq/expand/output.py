@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from embinit_fairseq.expand.state import (
     expand_weights,
 )
 from embinit_fairseq.expand.tables import UNKNOWN_LANGUAGES, Fit
+from embinit_fairseq.machine import package_versions
 
 _PACKAGES = ("embinit-fairseq", "fairseq", "torch", "numpy")
 
@@ -112,10 +112,4 @@ def check_result(builder: Builder, fit: Fit, texts: Texts, symbols: Sequence[str
 
 def versions() -> dict[str, str | None]:
     """Of the packages that decide about the result."""
-    found: dict[str, str | None] = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
+    return package_versions(_PACKAGES)

@@ -11,6 +11,7 @@ from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.expand.state import AVERAGES
+from embinit_fairseq.init.draws import check_seed
 from embinit_fairseq.init.new_rows import METHODS
 from embinit_fairseq.vocab.dictionary import is_filler
 
@@ -61,18 +62,12 @@ def check_options(request: ExpandRequest) -> None:
             raise OptionError(f"--{flag} {value}: choose from {', '.join(choices)}")
     if request.segment_text and request.bpe_codes is None and request.sentencepiece_model is None:
         raise OptionError("--segment-text: nothing says how text is cut; give --bpe-codes or --sentencepiece-model")
-    check_seed(request.seed)
+    check_seed(request.seed, "--seed")
     scale = request.noise_scale
     if scale is not None and METHODS[request.method].scale is None:
         raise OptionError(f"--noise-scale {scale}: --method {request.method} has no noise; leave it out")
     if scale is not None and not 0 <= scale < 1e10:
         raise OptionError(f"--noise-scale {scale}: a factor of the covariance, 0 to below 1e10 (1: as the old rows)")
-
-
-def check_seed(seed: int) -> None:
-    """Raises OptionError for what is no seed."""
-    if not 0 <= seed < 2**64:
-        raise OptionError(f"--seed {seed}: a seed is a number from 0 to 2^64 - 1")
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:

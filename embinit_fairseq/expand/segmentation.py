@@ -183,8 +183,8 @@ class Sentencepiece:
         self._processor = load_sentencepiece(path, DataError, flag)
         self._content = Path(path).read_bytes()
         self._type = _model_type(self._content)
-        # cuts symbols: no blank is put in front and none is taken off
         self._kind_of = functools.cache(self._look_up)
+        # cuts symbols: no blank is put in front and none is taken off
         as_it_is = _field(_NORMALISER, bytes([3 << 3, 0, 4 << 3, 0]))  # add_dummy_prefix, remove_extra_whitespaces
         self._of_symbols = type(self._processor)()
         self._of_symbols.LoadFromSerializedProto(_without_test(self._content) + as_it_is)
@@ -398,12 +398,11 @@ def write_segmentation(
     """
     new = segmentation.write(words, folder)
     around = next((new.as_text(symbol) for symbol in symbols if is_reachable(new, symbol, "")), "")
-    reached = [word for word in words if is_reachable(new, word, around)]
-    missed = {word: new.cut(new.as_text(word)) for word in words if word not in set(reached)}
+    missed = {word: new.cut(new.as_text(word)) for word in words if not is_reachable(new, word, around)}
     record = {
         "kind": new.kind,
         "files": [name for name in SEGMENTATION_FILES if (folder / name).exists()],
-        "reachable": len(reached),
+        "reachable": len(words) - len(missed),
         "unreachable": missed,
     }
     return {**record, "text": compare(segmentation, new, words, texts)} if texts else record

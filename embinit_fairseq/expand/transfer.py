@@ -24,13 +24,13 @@ from embinit_fairseq.expand.output import (
     write_checkpoint,
     write_dictionary_files,
 )
-from embinit_fairseq.expand.request import check_seed
 from embinit_fairseq.expand.segmentation import read_segmentation
 from embinit_fairseq.expand.source import SourceModel, open_model
 from embinit_fairseq.expand.state import RESET_REMEDY, averages_in
 from embinit_fairseq.expand.tables import by_copy, tensors_of
 from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
 from embinit_fairseq.init.alignment import read_sources
+from embinit_fairseq.init.draws import check_seed
 from embinit_fairseq.init.transfer import (
     COMPOSED,
     COPIED,
@@ -116,7 +116,7 @@ def check_options(request: TransferRequest) -> None:
     if request.method not in METHODS:
         raise OptionError(f"--method {request.method}: choose from {', '.join(METHODS)}")
     method = METHODS[request.method]
-    check_seed(request.seed)
+    check_seed(request.seed, "--seed")
     if method.needs_vectors and request.vectors is None:
         raise OptionError(
             f"--method {request.method} needs --vectors FILE: word vectors of the new dictionary's words or pieces"

@@ -37,7 +37,7 @@ from embinit_fairseq.hooks.slots import (
 )
 from embinit_fairseq.init import report
 from embinit_fairseq.init.alignment import RULES, Reading
-from embinit_fairseq.init.draws import Draws, TargetStd, parse_std
+from embinit_fairseq.init.draws import Draws, TargetStd, check_seed, parse_std
 from embinit_fairseq.init.report import absorption_ratio, describe
 from embinit_fairseq.init.strategies import build
 from embinit_fairseq.vectors.open import SourceSpec
@@ -107,8 +107,8 @@ def _check_options(request: InitRequest, paths: dict[str, SourceSpec], slots: di
         )
     parse_std(std)
     seed = request.options.embed_init_seed
-    if seed is not None and not 0 <= seed < 2**64:
-        raise OptionError(f"--embed-init-seed {seed}: a seed is a number from 0 to 2^64 - 1")
+    if seed is not None:
+        check_seed(seed, "--embed-init-seed")
 
 
 def _refuse_stock_paths(cfg: Any, request: InitRequest) -> None:

@@ -17,6 +17,12 @@ from embinit_fairseq.errors import OptionError
 from embinit_fairseq.init.report import describe, xavier_bound
 
 
+def check_seed(seed: int, flag: str) -> None:
+    """OptionError for what is no seed; flag: the option."""
+    if not 0 <= seed < 2**64:
+        raise OptionError(f"{flag} {seed}: a seed is a number from 0 to 2^64 - 1")
+
+
 @dataclass(frozen=True)
 class TargetStd:
     """The sigma to aim at: `number`, or where that is None `times` the sigma of the Xavier matrix drawn."""

@@ -406,4 +406,4 @@ def test_a_side_that_must_be_named_or_is_another(tmp_path: Path, capsys) -> None
         assert said in capsys.readouterr().err
         assert not old.output.exists()
     assert main([*argv, "--side", "decoder"]) == 0
-    assert "6 words keep their rows: w3, w0" in capsys.readouterr().out
+    assert "6 words of the old dictionary: w3, w0" in capsys.readouterr().out
