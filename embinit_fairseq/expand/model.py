@@ -103,29 +103,33 @@ class Builder:
 
         with temporary_folder() as folder, torch.random.fork_rng(devices=[]), _quiet():
             write_dictionaries(folder, self.options, texts, self.languages)
-            yield self._cfg({"data": str(folder), **self._language_options(), **_NO_FILES, **_NO_RECORD})
+            yield self._cfg(str(folder))
 
     def _language_options(self) -> dict[str, str]:
         return {} if self.languages is None else dict(zip(("source_lang", "target_lang"), self.languages))
 
-    def _cfg(self, overrides: dict[str, Any]) -> Any:
-        """As `fairseq.checkpoint_utils.load_checkpoint_to_cpu` makes it; there is no other way to hand it options."""
-        from fairseq.dataclass.utils import overwrite_args_by_name
-
+    def _cfg(self, data: str) -> Any:
+        """A copy, since tasks and models change theirs."""
         with self._explained("read as a configuration of fairseq"):
             cfg = copy.deepcopy(self._upgraded)
-            overwrite_args_by_name(cfg, overrides)
+            for part in (cfg.task, cfg.model):
+                if isinstance(part, Namespace) or (part is not None and "data" in part):
+                    part.data = data
         return cfg
 
     @functools.cached_property
     def _upgraded(self) -> Any:
+        """As `fairseq.checkpoint_utils.load_checkpoint_to_cpu` makes it; there is no other way to hand it options."""
         from fairseq import checkpoint_utils
+        from fairseq.dataclass.utils import overwrite_args_by_name
         from omegaconf import OmegaConf
 
         state = copy.deepcopy(self._state)
         if state.get("cfg") is not None:
             state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
-        return checkpoint_utils._upgrade_state_dict(state)["cfg"]
+        cfg = checkpoint_utils._upgrade_state_dict(state)["cfg"]
+        overwrite_args_by_name(cfg, {**self._language_options(), **_NO_FILES, **_NO_RECORD})
+        return cfg
 
     @contextlib.contextmanager
     def _explained(self, done: str, file: str | None = None) -> Iterator[None]:

@@ -72,7 +72,7 @@ def ladders(folder):
     """Sentences that count up or down, w3 w4 w5 ... or w3 w2 w1 ...: a masked word follows from its neighbours and
     their order. `text` to pre-train on; in `classes` the label is the direction."""
     generator = np.random.default_rng(0)
-    for split, size in (("train", 400), ("valid", 60)):
+    for split, size in (("train", 160), ("valid", 60)):
         steps = 2 * generator.integers(2, size=size) - 1
         rows = (generator.integers(WORDS, size=(size, 1)) + steps[:, None] * np.arange(7)) % WORDS
         lines = [" ".join(f"w{word}" for word in row) for row in rows]
@@ -84,7 +84,7 @@ def echoes(folder):
     """Sentences of one word, w3 w3 w3 ..., so that a replaced one stands out: `text` to pre-train on. In `classes` the
     label is 1 if that word is of the upper half of the vocabulary; the first word is any."""
     generator = np.random.default_rng(0)
-    for split, size in (("train", 400), ("valid", 60)):
+    for split, size in (("train", 200), ("valid", 60)):
         words, first = generator.integers(WORDS, size=(2, size))
         inputs = [f"w{one}" + f" w{word}" * 5 for one, word in zip(first, words)]
         labels = (words >= WORDS // 2).astype(int)
@@ -148,7 +148,7 @@ ARCHITECTURES = {
     "tupe": Architecture(
         *(TupeModel, ladders, "text"),
         f"""{MASKED_LM} --arch tupe_tiny --rel-pos --criterion masked_lm --encoder-layers 2
-            --encoder-ffn-embed-dim 32 --embedding-normalize --dropout 0 --lr 0.01""",
+            --encoder-ffn-embed-dim 32 --embedding-normalize --dropout 0 --lr 0.01 --batch-size 16""",
         # not knowing the order would leave log2(12) = 3.6 bits, not knowing the direction more than 1
         *(15, "loss", lambda bits: bits < 1.5, NO_DROPOUT, "legacy_ddp"),
     ),
@@ -156,7 +156,7 @@ ARCHITECTURES = {
         *(ElectraModel, echoes, "text"),
         f"""{MASKED_LM} --arch electra_tupe_tiny --criterion electra --encoder-layers 1 --encoder-ffn-embed-dim 64
             --generator-layers 1 --generator-embed-dim 8 --generator-ffn-embed-dim 8 --generator-attention-heads 2
-            --leave-unmasked-prob 0 --random-token-prob 0 --dropout 0 --lr 0.003 --batch-size 20""",
+            --leave-unmasked-prob 0 --random-token-prob 0 --dropout 0 --lr 0.003 --batch-size 10""",
         # log2(12) = 3.585: more than how frequent words are
         *(15, "mlm_loss", lambda bits: bits < 3.58, NO_DROPOUT, "legacy_ddp"),
     ),

@@ -23,7 +23,7 @@ MODELS = {
 
 def fine_tuning(run, name, *flags):
     """Sentences of the training's corpus, with its dictionary."""
-    sizes = "--encoder-embed-dim 16 --encoder-attention-heads 2 --max-positions 32 --init-token 0".split()
+    sizes = "--encoder-embed-dim 16 --encoder-attention-heads 2 --max-positions 32 --init-token 0 --batch-size 16".split()
     classes = [*pre.TRAINING, *pre.CLASSES.split(), *sizes, *MODELS[name].split()]
     return pre.train_command(run.data / "classes", *classes, *flags)
 
