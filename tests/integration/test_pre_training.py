@@ -23,8 +23,8 @@ MODELS = {
 
 def fine_tuning(run, name, *flags):
     """Sentences of the training's corpus, with its dictionary."""
-    sizes = "--encoder-embed-dim 16 --encoder-attention-heads 2 --max-positions 32 --init-token 0 --batch-size 16".split()
-    classes = [*pre.TRAINING, *pre.CLASSES.split(), *sizes, *MODELS[name].split()]
+    sizes = "--encoder-embed-dim 16 --encoder-attention-heads 2 --max-positions 32 --init-token 0".split()
+    classes = [*pre.TRAINING, *pre.CLASSES.split(), *sizes, *MODELS[name].split(), "--batch-size", "16"]
     return pre.train_command(run.data / "classes", *classes, *flags)
 
 

@@ -98,8 +98,11 @@ def test_there_and_back_is_the_old_checkpoint(family: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("family", "method"),
-    [*(("lm", method) for method in METHODS), *((one, "avg") for one in ("roberta", "transformer_shared", "classifier"))]
-    + [("duo", "focus")],
+    [
+        *(("lm", method) for method in METHODS),
+        *((family, "avg") for family in ("roberta", "transformer_shared", "classifier")),
+        ("duo", "focus"),
+    ],
 )
 def test_every_table_is_w_times_the_old_one(family: str, method: str, tmp_path: Path) -> None:
     """Inputs, outputs, biases and averages, in float64; what keeps its row keeps its moments, the others have none."""
