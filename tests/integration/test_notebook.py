@@ -1,0 +1,29 @@
+"""examples/notebook from the first cell to the last, on genuine vectors and a few sentences."""
+
+from pathlib import Path
+
+import pytest
+
+nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+pytest.importorskip("transformers")
+pytest.importorskip("pandas")
+NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "notebook" / "bert_from_glove.ipynb"
+pytestmark = pytest.mark.end_to_end
+
+
+def test_the_notebook(data_dir, tmp_path, monkeypatch):
+    places = {"VECTORS": data_dir / "vectors/glove.6B.100d.subset.txt.gz", "SST2": data_dir / "glue/SST-2"}
+    small = {"SENTENCES": 300, "UPDATES": 4, "SEEDS": 1, **places}
+    for name, value in small.items():
+        monkeypatch.setenv(name, str(value))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    # of committed outputs there is the picture, and no trace of a machine
+    committed = str([cell.get("outputs") for cell in notebook.cells])
+    assert "image/png" in committed
+    assert "/site-packages/" not in committed
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    tables = [out["data"]["text/plain"] for cell in notebook.cells for out in cell.get("outputs", []) if "data" in out]
+    sigma = {row.split()[0]: float(row.split()[4]) for row in tables[1].splitlines()[1:]}
+    assert sigma["pretrained_xavier"] == pytest.approx(sigma["xavier"], rel=0.02)
+    assert sigma["pretrained"] > 5 * sigma["xavier"]
