@@ -1,8 +1,8 @@
 """How the tests start programs: much faster than in new processes, unless a test is about starts and stops.
 
 Programs that are killed or stopped, that work in several processes, or whose start itself is tested get
-``sys.executable`` and ``sys.prefix`` instead; and the first start of every program is always a new process. With
-EMBINIT_TESTS_COLD_START=1, and without OMP_NUM_THREADS=1, all of them are. See warm_start/server.py.
+``sys.executable`` and ``sys.prefix`` instead; and the first start of each of fairseq's commands and of embinit is a new
+process. With EMBINIT_TESTS_COLD_START=1, and without OMP_NUM_THREADS=1, all of them are. See warm_start/server.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What the tests start in place of ``python`` and of console scripts: asks server.py to run the program.
 
 ``python -ISE client.py FOLDER PYTHON NAME ARGUMENT...``: FOLDER is the server's; NAME is python or a script beside
-PYTHON. The first start of each program, and those with options of the interpreter, are processes of their own.
+PYTHON. The first start of each of fairseq's commands and of embinit, and those with options of the interpreter, are
+processes of their own.
 """
 
 import array
@@ -17,9 +18,12 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def first_start(folder, argv):
-    """Whether no test of this session has started this program yet."""
+    """Whether this is a command of users that no test of this session has started yet."""
+    name = argv[1] if argv[0] == "-m" else os.path.basename(argv[0])
+    if not name.startswith(("fairseq", "embinit")):
+        return False
     try:
-        os.mkdir(f"{folder}/started/{argv[1] if argv[0] == '-m' else os.path.basename(argv[0])}")
+        os.mkdir(f"{folder}/started/{name}")
     except FileExistsError:
         return False
     return True
