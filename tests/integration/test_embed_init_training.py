@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from pre_training import in_two_processes
 from programs import PYTHON
 from trainings import (
     SAVE_OFTEN,
     command,
     kill_9_and_resume,
     model_of,
-    run_to_end,
     train,
     validation_loss,
 )
@@ -85,9 +85,8 @@ def test_two_processes_equal_one_with_twice_the_update_freq(toy_translation, vec
     flags = ["--embed-init", "pretrained", "--embed-init-path", *vectors, "--embed-init-freeze", "decoder:known:3"]
     flags += ["--max-epoch", "1", "--batch-size", "10", "--dropout", "0"]
     train(toy_translation, tmp_path / "one", *flags, "--update-freq", "2")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29611", "-m"]
-    two = [*torchrun, *command(toy_translation, tmp_path / "two", *flags)[2:]]
-    run_to_end([*two, "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"])
+    two = command(toy_translation, tmp_path / "two", *flags, "--ddp-backend", "legacy_ddp")
+    in_two_processes(two, tmp_path / "store")
     one, both = (validation_loss(toy_translation, tmp_path / run / "checkpoint_last.pt") for run in ("one", "two"))
     assert one == pytest.approx(both, rel=0, abs=1e-6)
     assert len(list((tmp_path / "two").glob("embed_init.json*"))) == 1
