@@ -58,7 +58,7 @@ for checkout in "$@"; do
     else
         (cd "$repo" && "$python" -m pytest "${tests[@]}" --verbosity=0 -n "${TEST_JOBS:-2}" --dist loadscope) >"$built.log" 2>&1 || status=1
     fi
-    version=$(cat "$built/fairseq/version.txt")
+    version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$built/fairseq/version.py")
     table+=$'\n'$(printf '%-24s %-8s %s' "$name" "$version" "$(grep -E '(passed|failed|error)' "$built.log" | tail -n 1)")
     grep -E '^(FAILED|ERROR)' "$built.log" || true
 done

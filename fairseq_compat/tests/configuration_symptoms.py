@@ -53,11 +53,16 @@ def hashable_dataclasses() -> None:
 
 
 def repeated_options() -> None:
-    """The task of BART with BART, and with a model that has no such option."""
-    for arch, given, expected in (("bart_base", [], 1024), ("bart_base", ["9"], 9), ("lstm", [], 1024)):
+    """The task of BART (which fairseq 0.12.3 mended) with BART, and with a model that has no such option; speech."""
+    for task, arch, given, expected in (
+        ("multilingual_denoising", "bart_base", [], 1024),
+        ("multilingual_denoising", "bart_base", ["9"], 9),
+        ("multilingual_denoising", "lstm", [], 1024),
+        ("speech_to_speech", "insertion_transformer", ["9"], 9),
+    ):
         given = given and ["--max-source-positions", *given]
-        found = parsed("--task", "multilingual_denoising", "--arch", arch, *given).max_source_positions
-        assert found == expected, f"{arch}: {found}"
+        found = parsed("--task", task, "--arch", arch, *given).max_source_positions
+        assert found == expected, f"{task}, {arch}: {found}"
 
 
 def unnamed_tasks() -> None:

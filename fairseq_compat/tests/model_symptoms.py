@@ -6,18 +6,22 @@ import multiprocessing
 from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import fairseq
 import numpy as np
 import torch
 from fairseq import libbleu
 from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset, data_utils
+from fairseq.models.hubert import hubert_asr
+from fairseq.models.hubert.hubert_asr import HubertCtcConfig
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, DynamicCRF, SinusoidalPositionalEmbedding
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from fairseq.scoring.bleu import BleuConfig, Scorer
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq_cli.eval_lm import eval_lm
+from omegaconf import OmegaConf
 from training_symptoms import in_folder, refused
 
 
@@ -74,6 +78,16 @@ def pretrained_bart_options() -> None:
     options = Namespace(langs="de,en", source_lang="de", target_lang="en", data="")
     task = TranslationFromPretrainedBARTTask(options, Dictionary(), Dictionary())
     assert task.build_generator([], Namespace(score_reference=True)).eos == task.tgt_dict.index("[en]")
+
+
+def hubert_ctc() -> None:
+    """The output layer of an encoder around a model that is not looked at."""
+    task = {"normalize": False, "data": ""}
+    cfg = OmegaConf.create({"model": OmegaConf.structured(HubertCtcConfig), "task": task}).model
+    cfg.w2v_args = {"model": {"encoder_embed_dim": 4}, "task": task}
+    with mock.patch.object(hubert_asr.tasks, "setup_task"):
+        encoder = hubert_asr.HubertEncoder(cfg, mock.Mock(target_dictionary=range(5)))
+    assert encoder.proj.out_features == 5
 
 
 def score_nothing() -> None:

@@ -25,6 +25,7 @@ FIXES = {
     "fairseq.models.distributed_fairseq_model": ("cpu_data_parallel",),
     "fairseq.options": ("bf16_on_gpus", "repeated_options", "unnamed_tasks"),
     "fairseq.trainer": ("cpu_autocast", "half_precision"),
+    "fairseq.models.hubert.hubert_asr": ("hubert_ctc",),
     "fairseq.modules.transformer_layer": ("encoder_copies",),
     "fairseq.modules.sinusoidal_positional_embedding": ("defined_buffers",),
     "fairseq.modules.adaptive_input": ("defined_buffers",),
