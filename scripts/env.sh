@@ -56,3 +56,24 @@ fetch() {
   echo "$2  $3.part" | sha256sum --check --quiet || die "$1: not the file it was ($3.part); try again, or set DATA to a copy"
   mv "$3.part" "$3"
 }
+
+# alone FOLDER: only one prepare.sh makes a folder at a time; another call says which process it waits for, and goes on
+# then with what is missing. What is locked is the folder itself, as long as any process of the recipe lives: no file
+# stays behind. Nothing is locked without flock, on file systems without locks, and in a recipe that such a recipe calls.
+alone() {
+  mkdir -p "$1" || die "OUTPUT=$1: cannot be made; choose another folder"
+  [[ ! ${MAKING:-} -ef $1 ]] && command -v flock >/dev/null && exec {turn}<"$1" || return 0
+  export MAKING=$1
+  flock --nonblock "$turn" || {
+    echo "$(basename "$0"): waiting for $(holder "$1"), which makes $1" >&2
+    flock "$turn" || true
+  }
+}
+
+# holder FOLDER: the process that has it open, beside this one.
+holder() {
+  exec {turn}<&-
+  local numbers
+  numbers=$(find /proc/[0-9]*/fd -lname "$(realpath "$1")" 2>/dev/null | cut -d / -f 3 | grep -vx "$$" | sort -n) || true
+  [[ -n $numbers ]] && echo "process ${numbers%%$'\n'*}" || echo "another call"
+}

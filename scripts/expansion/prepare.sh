@@ -25,6 +25,7 @@ train="" valid=""
 for file in "$DATA"/{train.txt,wiki.train.tokens}{,.gz}; do [[ ! -f $file ]] || train=$file; done
 for file in "$DATA"/{valid.txt,wiki.valid.tokens}{,.gz}; do [[ ! -f $file ]] || valid=$file; done
 [[ $train && $valid ]] || die "DATA=$DATA: neither train.txt and valid.txt nor wiki.{train,valid}.tokens (or .gz) in it"
+alone "$OUTPUT"
 settings "$OUTPUT" "train=$(sha256sum <"$train")" "valid=$(sha256sum <"$valid")" "bpe_size=$BPE_SIZE" "words=$WORDS" \
   "valid_lines=$VALID_LINES"
 export PYTHONPATH=$REPO/scripts:$REPO

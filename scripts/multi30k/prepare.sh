@@ -38,9 +38,10 @@ esac
 [[ -z ${HF:-} || -d $HF ]] || die "HF=$HF: no such folder"
 tokens() { python "$REPO/scripts/tokens.py" "$@"; }
 
+alone "$out"
 if [[ ! -e $out/corpus ]]; then
   rm -rf "$out/corpus.part"
-  mkdir -p "$out/corpus.part/raw" "$out/corpus.part/tok" || die "OUTPUT=$OUTPUT: cannot be made; choose another folder"
+  mkdir -p "$out/corpus.part/raw" "$out/corpus.part/tok"
   for split in train:train val:valid test_2016_flickr:test; do
     for name in "raw/${split%:*}".{de,en}.gz "tok/${split%:*}.lc.norm.tok".{de,en}; do
       file=${DATA:-$out/download}/$name lang=${name%.gz} lang=${lang##*.}

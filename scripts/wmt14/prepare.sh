@@ -42,6 +42,7 @@ case $TOKENS in
 esac
 [[ -z ${DATA:-} || -d $DATA ]] || die "DATA=$DATA: no such folder"
 TEST_FROM=${TEST_FROM:-$([[ -n ${DATA:-} ]] && echo data || echo sacrebleu)}
+alone "$OUTPUT"
 settings "$OUTPUT" "pair=$PAIR" "data=${DATA:+$(cd "$DATA" && pwd)}" "corpora=${CORPORA:-}" "limit=${LIMIT:-}" \
   "tokens=$TOKENS" "size=$BPE_SIZE" "bpe_words=$BPE_WORDS" "spm=$SPM_TYPE $SPM_LINES" "valid_every=$VALID_EVERY" \
   "max_length=$MAX_LENGTH" "max_ratio=$MAX_RATIO" "test=$TEST_FROM" "shard_pairs=$SHARD_PAIRS"

@@ -3,6 +3,7 @@ what they share, scripts/env.sh."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from programs import VENV
+from recipes import environment
 
 REPO = Path(__file__).resolve().parents[2]
 #: no recipes: they make the environment, run the tests, or are copied to a machine without a checkout's environment
@@ -66,6 +68,8 @@ def test_what_is_missing_is_named(path: Path, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+#: in every prepare.sh, so that two of them do not write to one folder
+ALONE = re.compile(r'^alone "\$(OUTPUT|out)"$', re.MULTILINE)
 #: script, arguments, variables -> what it says; DATA has an empty folder `bin`
 WRONG = {
     "wikibooks/prepare.sh /nowhere/text": "/nowhere/text: no such file",
@@ -115,6 +119,24 @@ def test_a_folder_is_made_with_one_set_of_settings(recipe: Path, tmp_path: Path)
     assert refused.returncode != 0
     assert "B=x y" in refused.stderr
     assert (folder / "settings").read_text() == "A=1\nB=x y\n"
+
+
+def test_one_prepare_at_a_time_makes_a_folder(recipe: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "made here"
+    assert bash(recipe, "alone", folder, cwd=tmp_path).stderr == ""
+    held = os.open(folder, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert bash(recipe, "alone", folder, cwd=tmp_path, MAKING=folder).stderr == ""  # a recipe of the one that makes it
+    with subprocess.Popen(["bash", recipe, "alone", folder], env=environment(), stderr=-1, text=True) as waiting:
+        assert waiting.stderr is not None
+        said = waiting.stderr.readline()
+        assert f"process {os.getpid()}," in said
+        assert str(folder) in said
+        assert waiting.poll() is None
+        os.close(held)
+    assert waiting.returncode == 0
+    assert not list(folder.iterdir())
+    assert [path for path in RECIPES if path.name == "prepare.sh" and not ALONE.search(path.read_text())] == []
 
 
 def test_only_the_right_file_is_fetched(recipe: Path, tmp_path: Path) -> None:
