@@ -5,7 +5,9 @@ Everything but the parameters is that of the newest checkpoint; the optimizer's 
 
 from __future__ import annotations
 
+import math
 import re
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,8 +75,8 @@ def best_checkpoints(folder: Path, number: int) -> list[Path]:
     higher = False
     for path in paths:
         state = load_checkpoint(path)
-        value = (state.get("extra_state") or {}).get("val_loss")
-        if not isinstance(value, (int, float)):
+        value = _section(state, "extra_state").get("val_loss")
+        if not isinstance(value, (int, float)) or math.isnan(value):
             raise CheckpointError(
                 f"{path}: saved without a validation value, so that nobody knows how good it is; give --last"
             )
@@ -83,9 +85,14 @@ def best_checkpoints(folder: Path, number: int) -> list[Path]:
 
 
 def _is_higher_better(state: Mapping[str, Any]) -> bool:
-    options = (state.get("cfg") or {}).get("checkpoint") or state.get("args") or {}
-    values = options if isinstance(options, Mapping) else vars(options)
-    return bool(values.get("maximize_best_checkpoint_metric", False))
+    options = _section(_section(state, "cfg"), "checkpoint") or _section(state, "args")
+    return bool(options.get("maximize_best_checkpoint_metric", False))
+
+
+def _section(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a checkpoint or of its options as a mapping; empty where it is absent or something else."""
+    section = options.get(name)
+    return vars(section) if isinstance(section, Namespace) else section if isinstance(section, Mapping) else {}
 
 
 def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
@@ -103,7 +110,7 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
         for path in paths:
             state = load_checkpoint(path)
             model = state.pop("model", None)
-            if not isinstance(model, dict):
+            if not model or not isinstance(model, dict):
                 raise CheckpointError(f"{path}: holds no model; give checkpoints of fairseq-train")
             if not newest or _updates(state) >= _updates(newest):
                 newest.clear()
@@ -124,8 +131,10 @@ def _check_paths(paths: Sequence[Path], output: Path, force: bool) -> None:
 
 
 def _updates(state: Mapping[str, Any]) -> int:
-    history = state.get("optimizer_history") or [{}]
-    return history[-1].get("num_updates") or 0
+    history = state.get("optimizer_history")
+    last = history[-1] if history and isinstance(history, list) else None
+    updates = last.get("num_updates") if isinstance(last, Mapping) else None
+    return updates if isinstance(updates, int) else 0
 
 
 def mean_of(models: Iterable[tuple[Path, dict[str, torch.Tensor]]]) -> dict[str, torch.Tensor]:
@@ -143,6 +152,9 @@ def mean_of(models: Iterable[tuple[Path, dict[str, torch.Tensor]]]) -> dict[str,
     count = 0
     for path, parameters in models:
         first = first or (path, parameters)
+        for name, value in parameters.items():
+            if not isinstance(value, torch.Tensor):
+                raise CheckpointError(f"{path}: {name} is a {type(value).__name__}, not a tensor; leave this checkpoint out")
         _check_same(parameters, first[1], (first[0], path))
         last, count = parameters, count + 1
         for name, value in parameters.items():
@@ -167,6 +179,11 @@ def _mean(total: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Tensor:
     return (total / count).to(torch.promote_types(dtype, torch.float32))
 
 
+def _kind(dtype: torch.dtype) -> str:
+    """Numbers of any precision have a mean with each other."""
+    return "float" if dtype.is_floating_point else "truth" if str(dtype) == "torch.bool" else "whole"
+
+
 def _check_same(parameters: dict[str, torch.Tensor], first: dict[str, torch.Tensor], paths: tuple[Path, Path]) -> None:
     for name in dict.fromkeys((*first, *parameters)):
         if name not in parameters or name not in first:
@@ -175,6 +192,8 @@ def _check_same(parameters: dict[str, torch.Tensor], first: dict[str, torch.Tens
         elif parameters[name].shape != first[name].shape:
             shapes = " and ".join(str(tuple(model[name].shape)) for model in (first, parameters))
             what = f"{name} has the shapes {shapes}"
+        elif _kind(parameters[name].dtype) != _kind(first[name].dtype):
+            what = f"{name} has the types {first[name].dtype} and {parameters[name].dtype}"
         else:
             continue
         raise CheckpointError(

@@ -14,6 +14,10 @@ from embinit_fairseq.init.report import other_dictionaries
 from embinit_fairseq.vectors.torch_file import load_safely
 
 
+#: types of numbers that torch cannot add to others
+_UNUSED = ("torch.complex", "torch.float8", "torch.float4", "torch.uint16", "torch.uint32", "torch.uint64")
+
+
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """A fairseq checkpoint's content on the CPU; tensors stay on disk until they are used, where torch can map them.
 
@@ -39,7 +43,7 @@ def _check_weights(path: str | Path, model: Any) -> None:
                 f"{path}: its model has {name!r:.80} where the name of a parameter should be; {remedy}"
             )
         kind = str(getattr(value, "dtype", ""))
-        if kind.startswith(("torch.complex", "torch.float8", "torch.float4")):
+        if kind.startswith(_UNUSED):
             raise CheckpointError(f"{path}: {name} is of {kind}, which no model of fairseq has; {remedy}")
 
 
