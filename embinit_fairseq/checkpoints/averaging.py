@@ -154,7 +154,9 @@ def mean_of(models: Iterable[tuple[Path, dict[str, torch.Tensor]]]) -> dict[str,
         first = first or (path, parameters)
         for name, value in parameters.items():
             if not isinstance(value, torch.Tensor):
-                raise CheckpointError(f"{path}: {name} is a {type(value).__name__}, not a tensor; leave this checkpoint out")
+                raise CheckpointError(
+                    f"{path}: {name} is a {type(value).__name__}, not a tensor; leave this checkpoint out"
+                )
         _check_same(parameters, first[1], (first[0], path))
         last, count = parameters, count + 1
         for name, value in parameters.items():

@@ -13,7 +13,6 @@ from embinit_fairseq.files import check_is_file
 from embinit_fairseq.init.report import other_dictionaries
 from embinit_fairseq.vectors.torch_file import load_safely
 
-
 #: types of numbers that torch cannot add to others
 _UNUSED = ("torch.complex", "torch.float8", "torch.float4", "torch.uint16", "torch.uint32", "torch.uint64")
 

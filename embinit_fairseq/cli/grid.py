@@ -7,6 +7,7 @@ A line of the list is `NAME: COMMAND` or a command; its output goes to LOGS/NAME
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -45,16 +46,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(path: str) -> str:
-    if path == "-":
-        return sys.stdin.read()
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'no UTF-8'})") from error
+        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return content.decode("utf-8-sig")  # some editors begin with a mark
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except UnicodeDecodeError as error:
+        number = error.object.count(b"\n", 0, error.start) + 1
+        raise OptionError(f"{path}:{number}: not UTF-8 text; convert it (iconv -t utf-8)") from error
 
 
 def _share(text: str) -> tuple[int, int]:
-    number, slash, of = text.partition("/")
-    if not (slash and number.isdigit() and of.isdigit()):
+    if not re.fullmatch("[0-9]{1,9}/[0-9]{1,9}", text):
         raise OptionError(f"--worker {text}: give K/N, such as 1/4")
+    number, of = text.split("/")
     return int(number), int(of)

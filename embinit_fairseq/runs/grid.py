@@ -16,6 +16,7 @@ import re
 import signal
 import subprocess
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,17 +84,19 @@ class _Job:
 
 
 def read_lines(text: str) -> list[Line]:
-    """Blank lines and comments (`#`) are left out."""
-    commands = [line.strip() for line in text.splitlines()]
+    """Blank lines and comments (`#`) are left out. Only a line feed ends a line: a command may have U+2028 in it."""
+    commands = [line.strip() for line in text.split("\n")]
+    if "\0" in text:
+        number = text.count("\n", 0, text.index("\0")) + 1
+        raise OptionError(f"line {number} of the list has a NUL character, which no command can have; remove it")
     lines = []
     for number, command in enumerate((c for c in commands if c and not c.startswith("#")), start=1):
         named = _NAMED.match(command)
         lines.append(Line(named[1], command[named.end() :]) if named else Line(str(number), command))
     if not lines:
         raise OptionError("the list has no command; give one per line")
-    names = [line.name for line in lines]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(line.name for line in lines).items():
+        if count > 1:
             raise OptionError(f"the list names {name} twice; give each command a name of its own")
     return lines
 
@@ -115,7 +118,7 @@ def default_jobs() -> int:
 def default_share(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """In a task of a SLURM array its own share, else everything."""
     task = environment.get("SLURM_ARRAY_TASK_ID", "")
-    if not task.isdigit():
+    if not task.isdecimal():
         return 1, 1
     first = int(environment.get("SLURM_ARRAY_TASK_MIN") or 0)
     return int(task) - first + 1, int(environment.get("SLURM_ARRAY_TASK_COUNT") or 1)
@@ -142,13 +145,13 @@ class _Runner:
     def run(self) -> Outcome:
         """Start and collect until nothing is left or the time is up; what is still running then is ended."""
         number, of = self.grid.share
-        waiting = list(self.grid.lines[number - 1 :: of])
+        waiting = deque(self.grid.lines[number - 1 :: of])
         until = time.monotonic() + 60 * self.grid.minutes
         try:
             while (waiting or self.running) and time.monotonic() < until:
                 self._collect()
                 while waiting and len(self.running) < self.grid.jobs:
-                    self._start(waiting.pop(0))
+                    self._start(waiting.popleft())
                 if self.running:
                     time.sleep(0.1)
         finally:
@@ -158,7 +161,7 @@ class _Runner:
 
     def _start(self, line: Line) -> None:
         mark = self.grid.logs / f"{line.name}.done"
-        if not self.grid.again and mark.is_file() and mark.read_text(encoding="utf-8") == f"{line.command}\n":
+        if not self.grid.again and mark.is_file() and mark.read_bytes() == f"{line.command}\n".encode():
             self.done.append(line.name)
             self.tell(f"{line.name}: done before")
             return

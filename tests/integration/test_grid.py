@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import subprocess
 import sys
 import time
@@ -30,7 +32,13 @@ def grid(tmp_path, monkeypatch):
 def test_names_and_numbers() -> None:
     found = read_lines("# a comment\n\na.seed=1: echo x: y\n  echo b: c\nB=1 echo d")
     assert found == [Line("a.seed=1", "echo x: y"), Line("2", "echo b: c"), Line("3", "B=1 echo d")]
-    for text, remedy in (("# x", "give one per line"), ("a: x\na: y", "a name of its own")):
+    assert read_lines("a: echo x\u2028y\x85\r\nb: z") == [Line("a", "echo x\u2028y"), Line("b", "z")]
+    many = [f"n{at}: true" for at in range(50_000)]
+    started = time.process_time()
+    assert len(read_lines("\n".join(many))) == 50_000
+    assert time.process_time() - started < 5  # minutes, were every name compared with every other
+    wrong = (("# x", "give one per line"), ("a: x\na: y", "a name of its own"), ("x\n\0", "line 2.*remove it"))
+    for text, remedy in wrong:
         with pytest.raises(OptionError, match=remedy):
             read_lines(text)
 
@@ -101,7 +109,7 @@ def test_gpus_and_cores_are_divided(grid, monkeypatch) -> None:
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
 
 
-def test_the_command(tmp_path, capsys, shown, refused) -> None:
+def test_the_command(tmp_path, capsys, shown, refused, monkeypatch) -> None:
     logs, file = tmp_path / "logs", tmp_path / "list"
     file.write_text("good: true\nbad: exit 3\n")
     assert shown("grid", file, "--logs", logs, "--print") == "true\nexit 3\n"
@@ -110,5 +118,10 @@ def test_the_command(tmp_path, capsys, shown, refused) -> None:
     assert "bad: failed with exit status 3" in error
     assert f"failed: bad; see {logs}" in error
     assert "absent" in refused("grid", tmp_path / "absent", "--logs", logs)
-    for option in ("--jobs 0", "--minutes -1", "--worker 3/2", "--worker 2"):
+    for option in ("--jobs 0", "--minutes -1", "--worker 3/2", "--worker 2", "--worker ²/3"):
         assert option in refused("grid", file, "--logs", logs, *option.split())
+    given = "a: echo \u2028é\n".encode("utf-8-sig")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), "ascii"))  # whatever the locale
+    assert shown("grid", "-", "--logs", logs, "--print") == "echo \u2028é\n"
+    file.write_bytes(b"a: true\nb: \xe9\n")
+    assert re.search(f"{file}:2: .*iconv", refused("grid", file, "--logs", logs))
