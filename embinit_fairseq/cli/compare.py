@@ -13,7 +13,7 @@ from tqdm import tqdm
 from embinit_fairseq.cli.plot_curves import add_run_options
 from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.files import check_place, made_folder, write_json, write_text
+from embinit_fairseq.files import check_is_file, check_place, made_folder, write_json, write_text
 from embinit_fairseq.plots.curves import draw, try_to_draw
 from embinit_fairseq.runs.bootstrap import (
     SeedTest,
@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     check_bootstrap(args.samples, args.seed)
     if args.output is not None:
         check_place(args.output)
+    if args.reference is not None:
+        check_is_file(args.reference, "--reference")
     if args.reference is not None and not Path(args.reference).is_file():
         raise DataError(f"--reference {args.reference}: no such file; check the path")
     tables, unfinished = read_tables(args.runs, args.by, args.metric, args.unfinished)

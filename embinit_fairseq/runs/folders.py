@@ -7,6 +7,7 @@ best, parameters, scores, init, data, versions, hardware, command, time; what is
 from __future__ import annotations
 
 import ast
+import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.files import check_is_file
 from embinit_fairseq.runs.logs import RunLog, read_log
 from embinit_fairseq.runs.record import RESULT, TRAINING, read_record, so_far
 from embinit_fairseq.runs.run import Run, Validation
@@ -40,6 +42,8 @@ def find_runs(argument: str) -> list[Run]:
     path = Path(rest if named else argument)
     if not path.exists():
         raise DataError(f"{path}: no such folder or log; check the path")
+    if not path.is_dir():
+        check_is_file(str(path))
     runs = list(_runs_in(path))
     if not runs:
         raise DataError(
@@ -90,9 +94,9 @@ def is_finished(run: Run) -> bool:
 
 def read_run(folder: Path) -> Run:
     """A folder with result.json, or, of an unfinished run, training.json."""
-    file = next(folder / name for name in (RESULT, TRAINING) if (folder / name).is_file())
+    file = next(folder / name for name in (RESULT, TRAINING) if os.path.lexists(folder / name))
     record = read_record(file)
-    log = read_log(folder / "train.log") if (folder / "train.log").is_file() else None
+    log = read_log(folder / "train.log") if (folder / "train.log").exists() else None
     metric = record.get("metric", "valid_loss")
     if file.name == TRAINING and log is not None and any(metric in values for values in log.epochs.values()):
         record = {**record, **so_far(log, metric, record.get("higher_is_better", False))}

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.files import check_is_file
 
 _RECORD = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| (\w+) \| (\S+) \| (.*)$")
 _PARAMETERS = re.compile(r"num\. shared model params: (\d[\d,]{0,19}) \(num\. trained: (\d[\d,]{0,19})\)")
@@ -117,6 +118,7 @@ def nats(bits: float) -> float:
 
 def read_log(path: Path) -> RunLog:
     """Parse the log of a training; DataError if there is no such file."""
+    check_is_file(str(path))
     if not path.is_file():
         raise DataError(f"{path} is missing: train first (embinit run writes it)")
     reader = LogReader(path)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from embinit_fairseq.bounded import read_json
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.files import write_json
+from embinit_fairseq.files import check_is_file, write_json
 from embinit_fairseq.runs.logs import RunLog, nats
 from embinit_fairseq.runs.metrics import SCORES, Score
 
@@ -130,6 +130,7 @@ def _remedy(file: Path) -> str:
 
 def read_record(file: Path) -> dict[str, Any]:
     """result.json or training.json; DataError for a file that is none."""
+    check_is_file(str(file))
     record = read_json(file, DataError, remedy=_remedy(file))
     check_record(record, file)
     if file.name == TRAINING and not record.get("command"):

@@ -6,6 +6,7 @@ scores and texts in the folder of the run, where `embinit compare` finds them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq import bounded
 from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.files import sha256, write_json, write_text
+from embinit_fairseq.files import check_is_file, sha256, write_json, write_text
 from embinit_fairseq.runs.logs import CONFIGURATION, option_in, read_log
 from embinit_fairseq.runs.metrics import DEFAULT_SCORES, SCORES
 from embinit_fairseq.runs.record import LOG, RESULT, TRAINING, read_record, result_of, write_record
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 UNKNOWN_WORD = "\N{DOUBLE QUESTION MARK}"
 #: of fairseq-generate in the folder of a run: what one redirects, what --results-path writes, what our scripts write
 _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
-_LINE = re.compile(r"([HD])-(\d+)\t\S+\t(.*)$")
+_LINE = re.compile(r"([HD])-(\d{1,20})\t\S+\t(.*)$")
 _SUMMARY = re.compile(r"Generate \S+ with beam=(\d+):")
+#: how packed text begins -> what unpacks it
+_PACKED = {b"\x1f\x8b": "gunzip", b"\xfd7zXZ": "unxz", b"BZh": "bunzip2"}
 _SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
 _BOOTSTRAP = 1000
 _TOKENIZED = 100  # lines that end in a period by itself, by which sacrebleu doubts, too
@@ -85,13 +88,19 @@ class Translations:
 
     def settings(self) -> dict[str, Any]:
         """What is recorded beside scores: {"beam": ..., "lenpen": ..., "checkpoint": ...}, as far as it is known."""
-        beam, penalty, checkpoint = self.option("beam"), self.option("lenpen"), self.option("path")
-        options = {
-            "beam": None if beam is None else int(beam),
-            "lenpen": None if penalty is None else float(penalty),
-            "checkpoint": checkpoint,
-        }
+        beam, penalty = self._number("beam", "[0-9]{1,9}"), self._number("lenpen", r"[-+0-9.e]{1,40}")
+        options = {"beam": None if beam is None else int(beam), "lenpen": penalty, "checkpoint": self.option("path")}
         return {key: value for key, value in options.items() if value is not None}
+
+    def _number(self, name: str, form: str) -> float | None:
+        """An option of fairseq-generate that is a number; DataError for something else, in a damaged log."""
+        text = self.option(name)
+        if text is None:
+            return None
+        with contextlib.suppress(ValueError):
+            if re.fullmatch(form, text):
+                return float(text)
+        raise DataError(f"{self.path}: --{name} {text:.40}: not what fairseq-generate prints; translate again")
 
 
 @dataclass(frozen=True)
@@ -166,6 +175,11 @@ def _unknown(translated: Translations) -> list[str]:
 def _metric(name: str, request: ScoreRequest, lang: str | None) -> Metric:
     try:
         return SCORES[name].metric(request.lowercase, lang or "", request.tokenize)
+    except OSError as error:  # of urllib
+        raise OptionError(
+            f"--tokenize {request.tokenize}: sacrebleu downloads its model once, and could not ({error}); connect to "
+            "the network, copy ~/.sacrebleu from a machine that has it, or choose another --tokenize"
+        ) from error
     except (KeyError, RuntimeError, ImportError) as error:  # sacrebleu's, of a tokeniser that it has not
         flag = f"--tokenize {request.tokenize}" if request.tokenize else f"--lang {lang}"
         raise OptionError(f"{flag}: sacrebleu has no such tokeniser here ({error}); see sacrebleu --help") from error
@@ -268,10 +282,14 @@ def read_lines(path: Path, what: str, expected: int, meant: str = "their referen
 
 def _lines(path: Path) -> list[str]:
     """Only a line feed ends a line: other separators (U+2028, a lone CR) must not add any."""
+    check_is_file(str(path))
     if not path.is_file():
-        raise DataError(
-            f"{path}: {'a folder' if path.is_dir() else 'no such file'}; name a file with a sentence a line"
-        )
+        raise DataError(f"{path}: no such file; name a file with a sentence a line")
+    with path.open("rb") as file:
+        head = file.read(10)
+    for mark, program in _PACKED.items():
+        if head.startswith(mark) and not head.isascii():
+            raise DataError(f"{path}: packed; unpack it ({program} --keep FILE) and name what comes out of it")
     lines = [line.removesuffix("\r") for _, line in bounded.read_lines(path, DataError)]
     if not lines:
         raise DataError(f"{path}: empty; write it again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 import torch
@@ -119,6 +120,21 @@ def test_what_is_no_run_is_named(tmp_path) -> None:
         file.write_text("generate.py\nH-0\t-1.0\tsome text\n")
         with pytest.raises(DataError, match=f"^{file}: .*{expected}"):
             find_runs(f"mine={file}")
+
+
+def test_what_would_never_end_is_not_read(tmp_path, refused) -> None:
+    """And no record is read in place of one that is none."""
+    for name in ("result.json", "train.log", "a.log"):
+        place = write_run(tmp_path / name, {"seed": "1"}, [1.0]) if name == "train.log" else tmp_path / name
+        place.mkdir(exist_ok=True)
+        (place / name).unlink(missing_ok=True)
+        os.mkfifo(place / name)
+        for named in (place, place / name):
+            message = refused("compare", named)
+            assert f"{place / name}: " in message
+            assert "save what comes out" in message
+    (tmp_path / "odd/result.json").mkdir(parents=True)
+    assert "odd/result.json: a folder" in refused("compare", tmp_path / "odd")
 
 
 @given(st.lists(st.sampled_from([NAN, INF, 2.0, 3.0, 4.0]), max_size=5))

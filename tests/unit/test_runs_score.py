@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import re
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 from run_folders import configuration, json_line, write_log, write_run
@@ -119,6 +123,13 @@ def test_damage_is_found_before_anything_is_written(scored, run, refused) -> Non
     with (run / "test.generate.log").open("a") as log:
         log.write("H-9999999999999999999\t-1\tx\n")
     assert "the first is number 3" in refused("score", "run", "--ref", "raw")
+    for option, wrong in (("beam", "2.5"), ("beam", "²"), ("lenpen", "1e-"), ("lenpen", "nan"), ("beam", "9" * 5000)):
+        generate_log(run / "test.generate.log", RAW)
+        text = re.sub(f"'{option}': [0-9.]+", f"'{option}': {wrong}", (run / "test.generate.log").read_text())
+        (run / "test.generate.log").write_text(text)
+        message = refused("score", "run", "--ref", "raw")
+        assert f"--{option} {wrong[:40]}" in message
+        assert "translate again" in message
 
 
 def test_the_mark_of_an_editor_is_no_text(run, printed) -> None:
@@ -215,11 +226,24 @@ def test_a_training_that_has_ended_gets_its_result_and_one_that_goes_on_has_none
     assert (record["best"]["epoch"], record["scores"]["sentences"]) == (1, 3)
 
 
-def test_wrong_calls(run, refused) -> None:
+def offline(tokenize: str = "", **options: object) -> BLEU:
+    if tokenize == "flores200":
+        raise URLError("no network")
+    return BLEU(tokenize=tokenize or None, **options)
+
+
+def test_wrong_calls(run, refused, monkeypatch) -> None:
     write_lines(run.parent / "hyp", RAW)
     write_lines(run.parent / "short", ["one"])
     write_lines(run / "valid.generate.log", RAW)
+    (run.parent / "packed.gz").write_bytes(gzip.compress("\n".join(RAW).encode()))
+    os.mkfifo(run.parent / "pipe")
+    monkeypatch.setattr("sacrebleu.metrics.BLEU", offline)
     for arguments, said in (
+        ("hyp --ref packed.gz", ["packed.gz: ", "gunzip"]),
+        ("hyp --ref pipe", ["pipe: ", "save what comes out"]),
+        ("pipe --ref raw", ["pipe: ", "save what comes out"]),
+        ("hyp --ref raw --tokenize flores200", ["--tokenize flores200: ", "no network", "choose another --tokenize"]),
         ("run --ref raw", ["run: no translations", "fairseq-generate DATA", "run/test.generate.log"]),
         ("nowhere --ref raw", ["nowhere: no such"]),
         ("hyp --ref nowhere", ["nowhere: no such file"]),
