@@ -12,15 +12,15 @@ The numbers are those of `--embed-init` with the same seed and the same symbols 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from embinit_fairseq.errors import CoverageError, DimensionError, OptionError
+from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, counted, renamed
 from embinit_fairseq.init.alignment import RULES, Reading, read_sources
-from embinit_fairseq.init.draws import OOV_CHOICES, Draws, TargetStd, parse_std
+from embinit_fairseq.init.draws import OOV_CHOICES, Draws, TargetStd, check_seed, parse_std
 from embinit_fairseq.init.report import describe
 from embinit_fairseq.init.strategies import SCALED, STRATEGIES, Strategy, build
 from embinit_fairseq.vectors.open import open_sources, open_vectors, parse_source
@@ -28,19 +28,32 @@ from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import write_npz, write_text
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary, vocabulary_of
 
+#: option of the command line -> argument here, for messages
+_ARGUMENTS = {"--embed-init-path": "source", "--embed-init-oov subword": "oov='subword'"}
+_ARGUMENTS |= {f"--embed-init-{name}": name for name in ("format", "oov", "std", "match")}
 #: by what a tokenizer calls its special symbols
 _ROLES = ("bos", "cls", "pad", "eos", "sep", "unk", "mask")
 
 
-@dataclass
+@dataclass(repr=False)
 class Vectors:
-    """words: V, in the order of the source; matrix: (V, D) float32."""
+    """words: V, in the order of the source; matrix: (V, D) float32. source: where they are from.
+
+    missing: words that were asked for, but are not in the source.
+    """
 
     words: list[str]
     matrix: np.ndarray
+    source: str = ""
+    missing: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._rows = {word: row for row, word in reversed(list(enumerate(self.words)))}
+
+    def __repr__(self) -> str:
+        missing = f", {len(self.missing):,} missing" if self.missing else ""
+        source = f"{self.source}: " if self.source else ""
+        return f"Vectors({source}{counted(len(self), 'word')} x {self.matrix.shape[1]}{missing})"
 
     def __len__(self) -> int:
         return len(self.words)
@@ -91,12 +104,17 @@ def load_vectors(
 ) -> Vectors:
     """Read vectors in any format that `--embed-init-path` takes.
 
-    words: only these spellings (None: all). format: None to recognise it. Raises VectorFileError, OptionError.
+    words: only these spellings (None: all); those without a vector are in `missing`. format: None to recognise it.
+    Raises VectorFileError, OptionError, CheckpointError.
     """
-    table = open_vectors(path, format).read(None if words is None else Wanted.words(words))
-    return Vectors(table.words, table.matrix)
+    with renamed({**_ARGUMENTS, "--embed-init-path": "path"}):
+        table = open_vectors(path, format).read(None if words is None else Wanted.words(words))
+    found = set(table.words)
+    missing = [word for word in dict.fromkeys(words or ()) if word not in found]
+    return Vectors(table.words, table.matrix, table.origin.path, missing)
 
 
+@renamed(_ARGUMENTS)
 def embedding_matrix(
     symbols: Any,
     source: str | os.PathLike[str] | None = None,
@@ -108,6 +126,7 @@ def embedding_matrix(
     std: float | str | None = None,
     match: Collection[str] = RULES,
     slot: str = "encoder",
+    format: str | None = None,
 ) -> EmbeddingMatrix:
     """The table that `--embed-init strategy` would give a model with these symbols.
 
@@ -120,17 +139,24 @@ def embedding_matrix(
         pad: row or symbol of the padding, which is zero; by default what symbols say.
         oov: what rows without a vector start as (`--embed-init-oov`).
         seed, std, match, slot: as the options of the flag, slot as the name of the table in a model.
+        format: of the source; None to recognise it.
+
+    Returns:
+        The matrix, and a report; its `missing` are the symbols without a vector.
 
     Raises:
         OptionError, VectorFileError, DimensionError, CoverageError: as the flag does.
     """
     chosen = _strategy(strategy, source, std, oov, match)
+    check_seed(seed, "seed")
+    if dim is not None and (not isinstance(dim, (int, np.integer)) or dim < 1):
+        raise OptionError(f"dim={dim!r}: give a whole number from 1")
     vocabulary = _vocabulary(symbols, pad)
-    reading = _read(vocabulary, source, dim, oov, match, chosen) if chosen.needs_source else None
+    reading = _read(vocabulary, source, format, dim, oov, match, chosen) if chosen.needs_source else None
     if reading is not None:
         dim = reading.source.vectors.shape[1]
     if dim is None:
-        raise OptionError(f"dim is needed: {strategy} takes no vectors that say it")
+        raise OptionError(f"dim: {strategy} takes no vectors that say it; give the dimension")
     target = parse_std(None if std is None else str(std)) if chosen.scaled else TargetStd()
     draws = Draws(len(vocabulary), dim, seed, slot, target)
     table = build(chosen.rule_for(std is not None), reading.source if reading else None, draws, vocabulary.pad_row)
@@ -141,55 +167,77 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
     """Fill a `torch.nn.Embedding` in place, so that what shares its weight stays tied. Returns the report.
 
     symbols and options: as for `embedding_matrix`; dim and the row of the padding are the module's. Rows beyond the
-    symbols (Hugging Face rounds sizes up) keep what they have.
+    symbols (Hugging Face rounds sizes up) keep what they have. If it raises, the module is as it was.
 
     Raises:
         DimensionError: there are more symbols than rows, or the vectors have another dimension.
+        OptionError: the module is no embedding, or cannot hold the values.
     """
     import torch
 
     if not isinstance(module, torch.nn.Embedding):
-        raise OptionError(f"a torch.nn.Embedding is needed, this is a {type(module).__name__}")
+        raise OptionError(f"module: a torch.nn.Embedding is needed, this is a {type(module).__name__}")
+    weight = module.weight
+    if weight.is_meta:
+        raise OptionError("module: has no memory yet (device meta); module.to_empty(device='cpu') gives it some")
     options.setdefault("pad", module.padding_idx)
-    matrix, report = embedding_matrix(symbols, source, strategy, dim=module.embedding_dim, **options)
-    if len(matrix) > module.num_embeddings:
+    size, dim = weight.shape
+    try:
+        matrix, report = embedding_matrix(symbols, source, strategy, dim=dim, **options)
+    except DimensionError as error:
+        remedy = f"make the module a torch.nn.Embedding({size}, {error.dim}), or choose another source"
+        raise DimensionError(f"module: {error.fact}; {remedy}") from error
+    if len(matrix) > size:
         raise DimensionError(
-            f"{len(matrix)} symbols for an embedding of {module.num_embeddings} rows: is this the tokenizer of this "
-            "model? (model.resize_token_embeddings makes more rows)"
+            f"module: {len(matrix)} symbols for an embedding of {size} rows: is this the tokenizer of this model? "
+            "(model.resize_token_embeddings makes more rows)"
         )
+    rows = torch.from_numpy(matrix).to(device=weight.device, dtype=weight.dtype)
+    if not torch.isfinite(rows).all():
+        raise OptionError(f"module: {weight.dtype} cannot hold the values; make it module.float(), or give std")
     with torch.no_grad():
-        weight = module.weight
-        weight[: len(matrix)] = torch.from_numpy(matrix).to(device=weight.device, dtype=weight.dtype)
+        weight[: len(rows)] = rows
     return report
 
 
 def _strategy(name: str, source: Any, std: Any, oov: str, match: Collection[str]) -> Strategy:
     """The strategy with that name; OptionError for what it cannot be told."""
     if name not in STRATEGIES:
-        raise OptionError(f"strategy {name!r}: no such strategy; there are: {', '.join(STRATEGIES)}")
+        raise OptionError(f"strategy={name!r}: no such strategy; there are: {', '.join(STRATEGIES)}")
     chosen = STRATEGIES[name]
     if chosen.needs_source and source is None:
-        raise OptionError(f"strategy {name!r} needs vectors: give a source")
+        raise OptionError(f"source: strategy {name!r} needs vectors; name a file of them")
     if std is not None and not chosen.scaled:
-        raise OptionError(f"std {std}: {name} keeps the sigma it has; take one of {', '.join(SCALED)}")
+        raise OptionError(f"std={std}: {name} keeps the sigma it has; take one of {', '.join(SCALED)}")
     if oov not in OOV_CHOICES:
-        raise OptionError(f"oov {oov!r}: choose from {', '.join(OOV_CHOICES)}")
+        raise OptionError(f"oov={oov!r}: choose from {', '.join(OOV_CHOICES)}")
     unknown = set(match) - set(RULES)
     if unknown:
-        raise OptionError(f"match {sorted(unknown)}: choose from {', '.join(RULES)}")
+        raise OptionError(f"match={sorted(unknown)}: choose from {', '.join(RULES)}")
     return chosen
 
 
 def _read(
-    vocabulary: Vocabulary, source: Any, dim: int | None, oov: str, match: Collection[str], strategy: Strategy
+    vocabulary: Vocabulary,
+    source: Any,
+    format: str | None,
+    dim: int | None,
+    oov: str,
+    match: Collection[str],
+    strategy: Strategy,
 ) -> Reading:
-    spec = parse_source(os.fspath(source))
+    spec = parse_source(os.fspath(source), format)
     compose = strategy.fills and oov == "subword"
-    reading = read_sources(open_sources(spec, dim), spec, vocabulary, tuple(match), oov=oov, compose=compose)
+    try:
+        readers = open_sources(spec, dim)
+    except DimensionError as error:
+        remedy = f"Vectors are never cut or padded: set dim={error.dim}, or choose another source."
+        raise DimensionError(f"{error.fact}. {remedy}", error.fact, error.dim) from error
+    reading = read_sources(readers, spec, vocabulary, tuple(match), oov=oov, compose=compose)
     if not reading.coverage["found"]:
         example = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:5]]
         raise CoverageError(
-            f"{spec.text}: none of the symbols has a vector there; they are like {example}: another language or "
+            f"source {spec.text}: none of the symbols has a vector there; they are like {example}: another language or "
             "segmentation, or match too narrow?"
         )
     return reading
@@ -214,6 +262,9 @@ def _report(
             "matched": describe(table[reading.matched]),
             "found": int(reading.coverage["found"]),
             "coverage_types": reading.coverage["coverage_types"],
+            "missing": [
+                vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular & ~reading.matched).tolist()
+            ],
         }
     return report
 
@@ -227,17 +278,19 @@ def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
     elif hasattr(symbols, "symbols") and hasattr(symbols, "count"):
         vocabulary = vocabulary_of(symbols)
     else:
+        if not isinstance(symbols, Iterable) or not all(isinstance(symbol, str) for symbol in symbols):
+            raise OptionError("symbols: give texts, the path of a dict.txt, a Dictionary or a tokenizer")
         names = _by_row(symbols) if isinstance(symbols, Mapping) else list(symbols)
         vocabulary = Vocabulary(names, np.ones(len(names), dtype=np.int64))
     if not len(vocabulary):
-        raise OptionError("symbols: there is none")
+        raise OptionError("symbols: there is none; give one for each row")
     return vocabulary if pad is None else _with_pad(vocabulary, pad)
 
 
 def _with_pad(vocabulary: Vocabulary, pad: int | str) -> Vocabulary:
     row = list(vocabulary.symbols).index(pad) if isinstance(pad, str) and pad in vocabulary.symbols else pad
     if not isinstance(row, int) or not 0 <= row < len(vocabulary):
-        raise OptionError(f"pad {pad!r}: neither one of the symbols nor one of the {len(vocabulary)} rows")
+        raise OptionError(f"pad={pad!r}: neither one of the symbols nor one of the {len(vocabulary)} rows")
     roles = {at: role for at, role in vocabulary.roles.items() if role != "pad"}
     return Vocabulary(vocabulary.symbols, vocabulary.counts, {**roles, row: "pad"})
 

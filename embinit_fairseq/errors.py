@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 
 class EmbinitError(ValueError):
@@ -15,7 +15,14 @@ class VectorFileError(EmbinitError):
 
 
 class DimensionError(EmbinitError):
-    """The dimension of the vectors differs from that of the model's embedding matrix."""
+    """The dimension of the vectors differs from that of the model's embedding matrix.
+
+    fact: what differs, without a remedy, for callers who know a better one. dim: of the vectors.
+    """
+
+    def __init__(self, message: str, fact: str = "", dim: int = 0) -> None:
+        super().__init__(message)
+        self.fact, self.dim = fact or message, dim
 
 
 class OptionError(EmbinitError):
@@ -53,6 +60,19 @@ def exhausted(error: BaseException) -> str | None:
             "give smaller files, or take a machine with more memory."
         )
     return None
+
+
+@contextlib.contextmanager
+def renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors of the block with other names for options: what reads vectors knows those of fairseq-train."""
+    try:
+        yield
+    except EmbinitError as error:
+        for theirs, ours in names.items():
+            error.args = (str(error).replace(theirs, ours),)
+            if isinstance(error, DimensionError):
+                error.fact = error.fact.replace(theirs, ours)
+        raise
 
 
 @contextlib.contextmanager

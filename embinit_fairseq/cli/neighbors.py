@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from embinit_fairseq.cli.records import print_json
-from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors
+from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors, tell_side
 from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import OptionError
 
@@ -26,7 +26,12 @@ def run(args: argparse.Namespace) -> int:
     vectors = Vectors(table.words, table.matrix)
     unknown = [word for word in args.words if word not in vectors]
     if unknown:
-        raise OptionError(f"{unknown[0]!r} has no vector in --vectors {args.vectors}; look at its spelling and case")
+        side = table.origin.side
+        where = f", {side} (the other one: --side {'decoder' if side == 'encoder' else 'encoder'})" if side else ""
+        raise OptionError(
+            f"{unknown[0]!r} has no vector in --vectors {args.vectors}{where}; look at its spelling and case"
+        )
+    tell_side(args, table)
     nearest = {word: vectors.most_similar(word, args.count) for word in args.words}
     if args.json:
         print_json(nearest)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from embinit_fairseq.cli.records import print_json
-from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors, source_of
+from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors, source_of, tell_side
 from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import counted
 from embinit_fairseq.files import check_file
@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     check_file(args.output, args.force, inputs)
     wanted = None if args.dict is None else Wanted.words(read_dictionary(args.dict).symbols)
     table = read_vectors(args, wanted)
+    tell_side(args, table)
     Vectors(table.words, table.matrix).save(args.output, "--output")
     rows, dim = table.matrix.shape
     if args.json:

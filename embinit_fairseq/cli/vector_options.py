@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Collection, Iterator
 
 from embinit_fairseq.analysis.statistics import are_a_dictionary
-from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError
+from embinit_fairseq.errors import DimensionError, OptionError, renamed
 from embinit_fairseq.init.alignment import Reading, read_sources
 from embinit_fairseq.vectors.open import FORMATS, SOURCES_HELP, SourceSpec, open_sources, open_vectors, parse_source
 from embinit_fairseq.vectors.table import VectorReader, VectorTable, Wanted
@@ -44,6 +45,17 @@ def read_vectors(args: argparse.Namespace, wanted: Wanted | None, dim: int | Non
         return reader.read(wanted)
 
 
+def tell_side(args: argparse.Namespace, table: VectorTable) -> None:
+    """Say, on standard error, which of a model's two embedding matrices was read where nobody has chosen one."""
+    if args.side is None and table.origin.side:
+        other = "decoder" if table.origin.side == "encoder" else "encoder"
+        print(
+            f"embinit {args.command}: {args.vectors} has an embedding matrix for each side; this is that of the "
+            f"{table.origin.side}, for the other one add --side {other}",
+            file=sys.stderr,
+        )
+
+
 def source_of(args: argparse.Namespace) -> SourceSpec:
     """What --vectors names: one file, or several."""
     with our_flags(None):
@@ -71,17 +83,8 @@ def _refuse_dictionary(reader: VectorReader, args: argparse.Namespace) -> None:
 @contextlib.contextmanager
 def our_flags(dim: int | None = None) -> Iterator[None]:
     """Errors of the readers, with the names that the flags of training have here."""
-    try:
-        yield
-    except DimensionError as error:
-        what = _translated(error).partition(". ")[0]
-        raise DimensionError(f"{what}. Leave out --dim {dim}, or name the file that was meant.") from error
-    except EmbinitError as error:
-        raise type(error)(_translated(error)) from error
-
-
-def _translated(error: EmbinitError) -> str:
-    message = str(error)
-    for theirs, ours in _OUR_FLAGS.items():
-        message = message.replace(theirs, ours)
-    return message
+    with renamed(_OUR_FLAGS):
+        try:
+            yield
+        except DimensionError as error:
+            raise DimensionError(f"{error.fact}. Leave out --dim {dim}, or name the file that was meant.") from error

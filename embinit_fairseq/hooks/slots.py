@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from embinit_fairseq.errors import CoverageError, OptionError, SlotError, counted
+from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, SlotError, counted
 from embinit_fairseq.hooks.options import EmbedInitOptions
 from embinit_fairseq.init.alignment import RULES, Part, Reading, read_sources
 from embinit_fairseq.init.report import describe
@@ -222,7 +222,10 @@ def read_slot(slot: Slot, spec: SourceSpec, format: str | None, options: EmbedIn
     DimensionError, or CoverageError if a file has no word; low coverage is a warning.
     """
     spec = parse_source(spec.text, format)
-    readers = open_sources(spec, slot.embedding.embedding_dim, options.embed_init_strict, slot.name)
+    try:
+        readers = open_sources(spec, slot.embedding.embedding_dim, options.embed_init_strict, slot.name)
+    except DimensionError as error:
+        raise _other_dimension(slot, spec, error) from error
     reading = read_sources(
         readers,
         spec,
@@ -235,6 +238,26 @@ def read_slot(slot: Slot, spec: SourceSpec, format: str | None, options: EmbedIn
     for path, part in zip(spec.paths, reading.parts):
         _judge_coverage(slot, path, part)
     return reading
+
+
+#: slot -> the option with its dimension
+_DIMENSIONS = {
+    "encoder": "--encoder-embed-dim {dim} (Duo: --encoder-dim-s)",
+    "decoder": "--decoder-embed-dim {dim} (transformer_lm: --decoder-input-dim, too; Duo: --decoder-dim-s)",
+    "encoder_p": "--encoder-dim-p {dim}",
+    "decoder_p": "--decoder-dim-p {dim}",
+}
+
+
+def _other_dimension(slot: Slot, spec: SourceSpec, error: DimensionError) -> DimensionError:
+    """The error with the names of all sides that have this matrix, and their options."""
+    options = [_DIMENSIONS.get(name.rpartition(".")[2], "the model's dimension {dim}") for name in slot.names]
+    remedy = " and ".join(dict.fromkeys(options)).format(dim=error.dim)
+    fact = error.fact.removeprefix(f"--embed-init-path {spec.text}: ")
+    return DimensionError(
+        f"--embed-init-path {slot.name}={spec.text}: {fact} for {' and '.join(slot.names)}. Vectors are never cut or "
+        f"padded: set {remedy}, or choose other vectors."
+    )
 
 
 def _judge_coverage(slot: Slot, path: str, part: Part) -> None:

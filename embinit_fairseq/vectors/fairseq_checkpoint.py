@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,8 +163,9 @@ class FairseqCheckpoint:
                 f"{self.path}: of a fairseq checkpoint the matrix of {', '.join(_TABLES)} can be taken, not of {side!r}"
             )
         file = existing_file(self.path)
-        checkpoint = load_safely(file, CheckpointError, "a fairseq checkpoint")
+        checkpoint: Any = load_safely(file, CheckpointError, "a fairseq checkpoint")
         self.table, slot, self._matrix = self._find_table(checkpoint, side or "encoder")
+        self._side = slot if self._has_both(checkpoint["model"]) else ""
         self.rows, self.dim = self._matrix.shape
         check_dimension(f"{self.path} ({self.table})", self.dim, dim)
         language = task_setting(checkpoint, _LANGUAGE[slot.removesuffix("_p")])
@@ -190,6 +191,11 @@ class FairseqCheckpoint:
             f"{', '.join(largest) or 'none'}; write the one you mean to an .npz file with words and matrix"
         )
 
+    @staticmethod
+    def _has_both(state: Collection[str]) -> bool:
+        """Of encoder and decoder."""
+        return all(any(name in state for name in _TABLES[side]) for side in _LANGUAGE)
+
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """The rows of the wanted symbols (None: all of dict.txt), ordered by row; special rows by role."""
         rows = read_rows(self.dictionary)
@@ -201,7 +207,7 @@ class FairseqCheckpoint:
         matrix = self._matrix.take(np.array(places, dtype=np.int64))
         check_finite(self.path, [*words, *roles], matrix)
         specials = {role: matrix[len(words) + index].copy() for index, role in enumerate(roles)}
-        origin = Origin(self.path, self.format, self.rows, self.dim, duplicates=rows.overwritten)
+        origin = Origin(self.path, self.format, self.rows, self.dim, duplicates=rows.overwritten, side=self._side)
         return VectorTable(words, matrix[: len(words)], origin, specials)
 
     def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:

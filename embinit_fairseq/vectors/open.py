@@ -217,7 +217,10 @@ def _dimension_error(spec: SourceSpec, dims: list[int], dim: int | None) -> Embi
         )
     total = sum(dims) if spec.how == "concat" else dims[0]
     added = f", together {total}" if spec.how == "concat" else ""
+    fact = f"--embed-init-path {spec.text}: {named}{added}; expected {dim}"
     return DimensionError(
-        f"--embed-init-path {spec.text}: {named}{added}; expected {dim}. Vectors are never cut or padded: set "
-        f"--encoder-embed-dim {total} or --decoder-embed-dim {total} (the slot's), or choose other files."
+        f"{fact}. Vectors are never cut or padded: set "
+        f"--encoder-embed-dim {total} or --decoder-embed-dim {total} (the slot's), or choose other files.",
+        fact,
+        total,
     )

@@ -51,6 +51,7 @@ class Origin:
     markers: str = "auto"  # one of MARKERS
     duplicates: int = 0  # later rows of a word that was read before; ignored
     broken_lines: int = 0  # malformed lines in the middle of a public file; ignored unless strict
+    side: str = ""  # "encoder" or "decoder", of a model that has an embedding matrix for each
 
 
 @dataclass

@@ -106,11 +106,14 @@ def _decide(path: str, widths: Counter[int], announced: tuple[int, int] | None, 
 
 def dimension_error(path: str, dim: int, expected: int) -> DimensionError:
     """The error for vectors of another dimension than the model's table."""
+    fact = f"{path}: the vectors have {counted(dim, 'dimension')}, expected {expected}"
     return DimensionError(
-        f"{path}: the vectors have {counted(dim, 'dimension')}, expected {expected}. Vectors are never cut or "
+        f"{fact}. Vectors are never cut or "
         f"padded: set --encoder-embed-dim {dim} or --decoder-embed-dim {dim} (the slot's; transformer_lm: "
         f"--decoder-input-dim {dim} too; Duo: --encoder-dim-s, --encoder-dim-p and so on), or choose a file with "
-        f"{counted(expected, 'dimension')}."
+        f"{counted(expected, 'dimension')}.",
+        fact,
+        dim,
     )
 
 

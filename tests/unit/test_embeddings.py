@@ -1,5 +1,7 @@
 """`embinit_fairseq.embeddings`: the numbers of the flag, for whoever has no fairseq."""
 
+import re
+import textwrap
 from argparse import Namespace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from torch import nn
 import embinit_fairseq as ei
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.embeddings import _vocabulary
-from embinit_fairseq.errors import CoverageError, DimensionError, OptionError
+from embinit_fairseq.errors import CoverageError, DimensionError, EmbinitError, OptionError, VectorFileError
 from embinit_fairseq.hooks.apply import embed_init
 from embinit_fairseq.hooks.options import request_from
 from embinit_fairseq.init.strategies import STRATEGIES
@@ -104,25 +106,78 @@ def test_neighbours_are_those_with_the_largest_cosine(vectors: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "error", "remedy"),
     [
-        ({"strategy": "xavir"}, OptionError, "pretrained_xavier"),
-        ({"source": None}, OptionError, "source"),
-        ({"source": None, "strategy": "xavier"}, OptionError, "dim"),
-        ({"std": 0.1, "strategy": "pretrained"}, OptionError, "pretrained_xavier, shuffled"),
-        ({"oov": "ones"}, OptionError, "zeros"),
-        ({"match": ["fuzzy"]}, OptionError, "casefold"),
-        ({"pad": "<pad>"}, OptionError, "pad"),
-        ({"dim": 9}, DimensionError, "9"),
+        ({"strategy": "xavir"}, OptionError, "^strategy=.*pretrained_xavier"),
+        ({"source": None}, OptionError, "^source: "),
+        ({"source": "nowhere"}, VectorFileError, "nowhere.*source"),
+        ({"source": "concat:a"}, OptionError, "^source concat:a"),
+        ({"source": None, "strategy": "xavier"}, OptionError, "^dim: "),
+        ({"std": 0.1, "strategy": "pretrained"}, OptionError, "^std=.*pretrained_xavier, shuffled"),
+        ({"std": "wide"}, OptionError, "^std wide.*0.25x"),
+        ({"oov": "ones"}, OptionError, "^oov=.*zeros"),
+        ({"oov": "subword"}, OptionError, "oov='subword'.*another oov"),
+        ({"format": "pdf"}, OptionError, "^format pdf.*npz"),
+        ({"match": ["fuzzy"]}, OptionError, "^match=.*casefold"),
+        ({"pad": "<pad>"}, OptionError, "^pad="),
+        ({"seed": -1}, OptionError, "^seed "),
+        ({"dim": 9}, DimensionError, "expected 9.*dim=8"),
+        ({"dim": 0}, OptionError, "^dim=0"),
         ({"symbols": ["Hütte"]}, CoverageError, "Hütte"),
-        ({"symbols": []}, OptionError, "symbols"),
+        ({"symbols": []}, OptionError, "^symbols: "),
+        ({"symbols": [7]}, OptionError, "^symbols: "),
     ],
 )
 def test_bad_input_says_what_to_do(options: dict, error: type[Exception], remedy: str, vectors: Path) -> None:
-    with pytest.raises(error, match=remedy):
+    """The argument, as Python knows it; an embedding stays as it was."""
+    with pytest.raises(error, match=remedy) as caught:
         ei.embedding_matrix(**{"symbols": WORDS, "source": vectors, **options})
+    assert "--" not in str(caught.value)
+    if "dim" not in options:
+        module = nn.Embedding(8, 8)
+        before = module.weight.detach().clone()
+        if options.get("strategy") != "xavier":
+            with pytest.raises(error, match=remedy):
+                ei.init_embedding_(module, **{"symbols": WORDS, "source": vectors, **options})
+        assert torch.equal(module.weight, before)
 
 
-def test_an_embedding_that_does_not_fit(vectors: Path) -> None:
-    with pytest.raises(DimensionError, match=r"6 symbols .* 5 rows"):
-        ei.init_embedding_(nn.Embedding(5, 8), WORDS, vectors)
-    with pytest.raises(OptionError, match="Linear"):
-        ei.init_embedding_(nn.Linear(5, 8), WORDS, vectors)
+@pytest.mark.parametrize(
+    ("module", "options", "remedy"),
+    [
+        (nn.Embedding(5, 8), {}, r"6 symbols .* 5 rows.*resize_token_embeddings"),
+        (nn.Embedding(6, 9), {}, r"Embedding\(6, 8\)"),
+        (nn.Linear(6, 8), {}, "Linear"),
+        (nn.Embedding(6, 8, device="meta"), {}, "to_empty"),
+        (nn.Embedding(6, 8).half(), {"std": 1e6}, r"float16.*float\(\)"),
+    ],
+)
+def test_an_embedding_that_does_not_fit(module: nn.Module, options: dict, remedy: str, vectors: Path) -> None:
+    before = module.weight.detach().clone()
+    with pytest.raises(EmbinitError, match=f"^module: .*{remedy}"):
+        ei.init_embedding_(module, WORDS, vectors, **options)
+    assert module.weight.is_meta or torch.equal(module.weight, before)
+
+
+def test_what_was_read_and_what_is_missing(vectors: Path) -> None:
+    loaded = ei.load_vectors(vectors, words=["rot", "blau", "haus", "blau"])
+    assert repr(loaded) == f"Vectors({vectors}: 2 words x 8, 1 missing)"
+    assert (loaded.words, loaded.missing) == (["haus", "rot"], ["blau"])
+    assert ei.embedding_matrix(["<pad>", *WORDS], vectors, pad=0).report["missing"] == ["zwei", "drei"]
+    with pytest.raises(VectorFileError, match=r"^nowhere: .*path"):
+        ei.load_vectors("nowhere")
+
+
+def test_the_page_can_be_typed_in(tmp_path: Path, monkeypatch) -> None:
+    """All blocks of docs/python.md, in their order, in a folder with small files of these names."""
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    words = ["cat", "dog", "the", "house"]
+    ei.Vectors(words, np.random.default_rng(1).normal(0, 0.4, (4, 300)).astype(np.float32)).save("glove.6B.300d.txt")
+    Path("vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, "##s"]))
+    transformers.BertTokenizerFast("vocab.txt").save_pretrained("bert-base-uncased")
+    page = (Path(__file__).parents[2] / "docs/python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", page, re.MULTILINE)
+    known: dict = {}
+    for block in blocks:
+        exec(textwrap.dedent(block), known)
+    assert len(blocks) > 2
+    assert known["model"].get_input_embeddings().weight[5].std() > 0.02  # cat: BERT's own sigma is 0.02
