@@ -185,7 +185,15 @@ def test_draws_depend_on_seed_and_slot_alone(data, glove):
         ("pretrained --embed-init-path {de}", "expected SLOT=PATH with SLOT one of encoder.decoder"),
         ("pretrained --embed-init-path encoder=", "expected SLOT=PATH"),
         ("pretrained --embed-init-path encoder={en}", "--embed-init-path encoder=.*--embed-init-match"),
-        ("pretrained --embed-init-path encoder={wide}", "--encoder-embed-dim 9"),
+        (
+            "pretrained --embed-init-path encoder={wide}",
+            "-path encoder=.*--encoder-embed-dim 9((?!decoder).)*$",
+        ),
+        (
+            "pretrained --embed-init-path decoder={wide}",
+            "-path decoder=.*--decoder-embed-dim 9((?!encoder).)*$",
+        ),
+        ("pretrained --embed-init-path encoder=concat:{de},{wide}", "encoder=concat:.*--encoder-embed-dim 17"),
         ("pretrained --embed-init-std 1 --embed-init-path encoder={de}", "one of xavier, pretrained_xavier, shuffled"),
         ("normal --embed-init-std xavier", "--embed-init-std xavier: .*one of xavier, "),
         ("xavier --embed-init-seed -1", "--embed-init-seed -1"),

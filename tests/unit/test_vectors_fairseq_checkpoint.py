@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import collections
 import os
+import re
 import struct
 import zipfile
 from argparse import Namespace
@@ -20,6 +21,7 @@ import torch
 from source_files import MB, Malicious, in_zip, numbers, refused, save_checkpoint, write_dictionary
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, OptionError, VectorFileError
 from embinit_fairseq.vectors import torch_file
 from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
@@ -81,6 +83,24 @@ def test_each_side_has_its_dictionary(tmp_path):
         FairseqCheckpoint(save_checkpoint(tmp_path, [1]))
     with pytest.raises(CheckpointError, match=r"matrices: x, w; .*\.npz"):
         FairseqCheckpoint(save_checkpoint(tmp_path, {"w": torch.ones(3, 3), "x": torch.ones(4, 3), "v": torch.ones(3)}))
+
+
+def test_neighbours_of_a_side(tmp_path, capsys):
+    """Of a model with two matrices it is said which one was read, and how to get the other."""
+    write_dictionary(tmp_path, ["haus", "rot"], "dict.de.txt")
+    write_dictionary(tmp_path, ["house", "red"], "dict.en.txt")
+    task = {"_name": "translation", "source_lang": "de", "target_lang": "en"}
+    path = save_checkpoint(tmp_path, {ENCODER: table(6), DECODER: table(6, 1)}, task)
+    for word, side, code, said in (
+        ("haus", [], 0, "encoder.*--side decoder"),
+        ("haus", ["--side", "encoder"], 0, "^$"),
+        ("house", [], 2, "'house' .*encoder .*--side decoder"),
+        ("haus", ["--side", "decoder"], 2, "'haus' .*decoder .*--side encoder"),
+    ):
+        assert main(["neighbors", word, "--vectors", path, *side]) == code
+        error = capsys.readouterr().err
+        assert re.search(said, error.strip())
+        assert error.count("\n") == bool(error)
 
 
 @pytest.mark.parametrize("side", [None, *SIDES])
