@@ -1,6 +1,7 @@
 """Train in a folder of its own: the checkpoints, a log, a record of what is run (command, versions, hardware, hashes of
 data and vectors) and, at the end, result.json with the losses of all epochs. The same call again continues what was
-interrupted; another command in a used folder is refused. Behind -- stands the command of the training."""
+interrupted; another command in a used folder, and a folder of something else, are refused. Behind -- stands the command
+of the training."""
 
 from __future__ import annotations
 

@@ -87,6 +87,7 @@ def run(request: TrainingRequest, watch: Watch = lambda line, log: None) -> Outc
     command = parse_command(request.words).saving_to(folder / CHECKPOINTS)
     record = new_record(request, command, data_hashes(command.data()))
     _check_program(command)
+    check_folder_of_run(folder)
     with _locked_log(folder) as log_file:
         before = record_before(folder)
         log = read_log(folder / LOG)
@@ -167,6 +168,22 @@ def _locked_log(folder: Path) -> Iterator[IO[bytes]]:
                 )
             time.sleep(0.1)
         yield file
+
+
+def check_folder_of_run(folder: Path) -> None:
+    """DataError for a folder with files, but without a run: what is in it might be overwritten, or taken for a run's.
+
+    A record, or the `settings` of our recipes (scripts/env.sh), make it a run's; so does a folder `checkpoints`. Empty
+    files are no content: a shell makes them for what is printed.
+    """
+    if not folder.is_dir() or any((folder / name).exists() for name in (TRAINING, RESULT, CHECKPOINTS, "settings")):
+        return
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() or path.lstat().st_size:
+            raise DataError(
+                f"{folder}: holds {path.name}, but no run ({TRAINING} is missing); name another folder, which need not "
+                "be there yet"
+            )
 
 
 def record_before(folder: Path) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,22 @@ def test_an_earlier_record_without_sessions_goes_on(tmp_path, call, training) ->
 def test_a_command_that_ends_before_its_training_is_done_has_failed(call, monkeypatch, training) -> None:
     monkeypatch.setattr(launch, "_train", lambda *given: 0)
     assert call("--max-epoch", "1").code == 1
+
+
+@pytest.mark.parametrize("name", ["train.log", "thesis.tex", "other/x"])
+def test_a_folder_of_something_else_is_left_alone(tmp_path, call, training, name) -> None:
+    file = tmp_path / "run" / name
+    file.parent.mkdir(parents=True)
+    file.touch()
+    (tmp_path / "run/settings").touch()  # of a recipe
+    assert call().started
+    shutil.rmtree(tmp_path / "run")
+    file.parent.mkdir(parents=True)
+    file.write_text("years of work")
+    with pytest.raises(DataError, match=rf"holds {file.relative_to(tmp_path / 'run').parts[0]}.*name another folder"):
+        call()
+    assert [path for path in (tmp_path / "run").rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "years of work"
 
 
 @pytest.mark.parametrize(("change", "ended"), [("options", True), ("data", True), ("vectors", False)])
