@@ -21,6 +21,8 @@ die() {
 }
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=progress.sh
+source "$REPO/scripts/progress.sh"
 PLUGIN=$REPO/embinit_fairseq
 [[ ! -x ${VIRTUAL_ENV:-}/bin/embinit || ! -x ${VIRTUAL_ENV:-}/bin/fairseq-train ]] || VENV=${VENV:-$VIRTUAL_ENV}
 VENV=${VENV:-$REPO/.venv}

@@ -22,6 +22,8 @@ torch's CPU builds instead of the larger CUDA ones.
 USAGE
 }
 
+# shellcheck source=progress.sh
+source "$(dirname "${BASH_SOURCE[0]}")/progress.sh"
 say() { printf 'setup: %s\n' "$*"; }
 fail() {
     printf 'setup: error: %s\n' "$*" >&2
@@ -51,7 +53,7 @@ make_venv() {
     local python
     python=$(find_python)
     say "new environment $venv with $("$python" --version 2>&1)"
-    "$python" -m venv "$venv" || fail "$python -m venv failed; on Debian and Ubuntu: apt install python3-venv"
+    alive "setup: new environment" "$python" -m venv "$venv" || fail "$python -m venv failed; on Debian and Ubuntu: apt install python3-venv"
 }
 
 # everything that decides about the contents of the environment
@@ -91,13 +93,13 @@ install_all() {
     local requirements
     read -ra requirements <<<"$torch_spec"
     say "[1/4] ${requirements[*]} (the longest step)"
-    "${install[@]}" "${requirements[@]}"
+    alive "setup: [1/4]" "${install[@]}" "${requirements[@]}"
     say "[2/4] fairseq_compat"
-    "${install[@]}" --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "$repo/fairseq_compat"
+    alive "setup: [2/4]" "${install[@]}" --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "$repo/fairseq_compat"
     say "[3/4] fairseq 0.12.2, unmodified, and what it needs (compiled here, about two minutes)"
-    "$venv/bin/python" -m fairseq_compat install ${NO_COMPILER:+--no-compiler}
+    alive "setup: [3/4]" "$venv/bin/python" -m fairseq_compat install ${NO_COMPILER:+--no-compiler}
     say "[4/4] embinit_fairseq with the extras $extras"
-    "${install[@]}" --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "${repo}[$extras]"
+    alive "setup: [4/4]" "${install[@]}" --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "${repo}[$extras]"
 }
 
 case ${1:-} in
@@ -125,7 +127,7 @@ if [[ -e $venv && ! -x $venv/bin/python ]]; then
 fi
 # Two calls take turns, where there is flock: the second one finds its work done.
 if command -v flock >/dev/null && exec {turn}<"$repo/scripts"; then
-    flock --nonblock "$turn" || { say "waiting for another setup to end" && flock "$turn" || true; }
+    flock --nonblock "$turn" || { alive "setup: waiting for another setup to end" flock "$turn" || true; }
 fi
 [[ -e $venv ]] || make_venv
 venv=$(cd "$venv" && pwd)
@@ -141,7 +143,7 @@ if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
 fi
 rm -f "$stamp"
 install_all
-"$venv/bin/python" -m fairseq_compat || fail "fairseq_compat is not active in $venv (see the table above)"
+alive "setup: a first look" "$venv/bin/python" -m fairseq_compat || fail "fairseq_compat is not active in $venv (see the table above)"
 message=$("$venv/bin/python" -c 'import fairseq' 2>&1) || fail "fairseq cannot be imported in $venv: $message"
 echo "$wanted" >"$stamp"
 say "done; activate it with: source $venv/bin/activate"

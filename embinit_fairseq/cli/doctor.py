@@ -9,6 +9,8 @@ import importlib
 import logging
 import os
 import platform
+import sys
+import threading
 import time
 import warnings
 from argparse import Namespace
@@ -21,6 +23,7 @@ from tqdm import tqdm
 from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import counted
 from embinit_fairseq.machine import package_versions
+from embinit_fairseq.runs.process import SILENCE
 
 # ---- What `embinit doctor` looks at. Each check returns findings; nothing here prints -------------------------------
 # fairseq and torch are imported inside the functions, so that a broken installation is a finding and no traceback.
@@ -45,6 +48,10 @@ PACKAGES = {
     "spacy": "no spaCy tokens in the scripts (TOKENS=spacy)",
     "scikit-learn": "no baselines in scripts/textcls",
 }
+
+
+#: those whose versions are shown
+_NAMED = ("python", "fairseq", "torch", "numpy")
 
 
 @dataclass(frozen=True)
@@ -110,9 +117,8 @@ def registration() -> Finding:
         data = {"architectures": own_architectures(), "embed_init": sorted(REGISTRIES["embed_init"]["registry"])}
     except Exception as error:
         return Finding("registration", "broken", _short(error), "give --user-dir the folder embinit_fairseq itself")
-    architectures = ", ".join(data["architectures"]) or "none"
-    folder = os.path.dirname(embinit_fairseq.__file__)
-    detail = f"{folder}: --embed-init {{{','.join(data['embed_init'])}}}; architectures: {architectures}"
+    architectures = counted(len(data["architectures"]), "architecture")
+    detail = f"--embed-init and {architectures}, from {os.path.dirname(embinit_fairseq.__file__)}"
     return Finding("registration", "ok", detail, data=data)
 
 
@@ -209,10 +215,30 @@ def _examine_quietly(args: argparse.Namespace) -> list[Finding]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            checked = examine(args.arch, not args.no_steps, args.full)
-            return list(tqdm(checked, desc="embinit doctor", unit="check", leave=False, disable=None))
+            return _watched(examine(args.arch, not args.no_steps, args.full))
     finally:
         logging.disable(disabled)
+
+
+def _watched(checks: Iterator[Finding]) -> list[Finding]:
+    """All of them; while they are made, a word on standard error every ten seconds, also where that is no terminal."""
+    findings: list[Finding] = []
+    ended = threading.Event()
+
+    def tell() -> None:
+        start = time.monotonic()
+        while not ended.wait(SILENCE):
+            done = counted(len(findings), "check")
+            print(f"embinit doctor: {time.monotonic() - start:.0f} s, {done} done", file=sys.stderr, flush=True)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        findings.extend(tqdm(checks, desc="embinit doctor", unit="check", leave=False, disable=None))
+    finally:
+        ended.set()
+        teller.join()
+    return findings
 
 
 def examine(architectures: list[str] | None, with_steps: bool, full: bool = False) -> Iterator[Finding]:
@@ -232,7 +258,8 @@ def examine(architectures: list[str] | None, with_steps: bool, full: bool = Fals
 
 
 def render(findings: list[Finding]) -> str:
-    """One line a finding, remedies below the ones that need them, a verdict at the end."""
+    """What is well in a few lines, all else each in one with its remedy below, a verdict at the end."""
+    findings = [*_summaries(findings), *(finding for finding in findings if finding.status != "ok")]
     width = max(len(finding.check) for finding in findings) + 2
     lines = []
     for finding in findings:
@@ -243,3 +270,20 @@ def render(findings: list[Finding]) -> str:
     warned = sum(finding.status == "warning" for finding in findings)
     lines.append(f"{broken} broken, {counted(warned, 'warning')}" if broken or warned else "everything works")
     return "\n".join(lines)
+
+
+def _summaries(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """What is well: packages, fixes and training steps in one line each (--json has them all)."""
+    well = {finding.check: finding for finding in findings if finding.status == "ok"}
+    packages = [name for name in ("python", *PACKAGES) if name in well]
+    named = ", ".join(f"{name} {well[name].detail}" for name in packages if name in _NAMED)
+    others = len([name for name in packages if name not in _NAMED])
+    if packages:
+        yield Finding("packages", "ok", f"{named}{' and ' if named else ''}{counted(others, 'other')}")
+    if fixes := [check for check in well if check.startswith("fix ")]:
+        active = sum(bool(well[check].data.get("active")) for check in fixes)
+        yield Finding("fairseq_compat", "ok", f"fixes active: {active}, not needed: {len(fixes) - active}")
+    steps = [check.removeprefix("step ") for check in well if check.startswith("step ")]
+    yield from (well[check] for check in well if check not in packages and not check.startswith(("fix ", "step ")))
+    if steps:
+        yield Finding("training steps", "ok", ", ".join(steps))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.metrics import is_score
+from embinit_fairseq.runs.process import Pulse
 
 if TYPE_CHECKING:
     from embinit_fairseq.runs.launch import Outcome
@@ -136,9 +137,14 @@ class _Screen:
         self.live = sys.stderr.isatty() and not verbose
         self.validations = 0
         self.tail: list[str] = []
+        self.pulse = Pulse()
 
     def show(self, line: str, reader: LogReader) -> None:
-        """Called with every new line."""
+        """Called with every new line, and with "" where there is none."""
+        if not line:
+            if self.pulse.due():
+                self._print(f"embinit run: {_progress(reader)}, {self.pulse.seconds}")
+            return
         known, self.validations = self.validations, len(reader.log.validations)
         if self.verbose or _is_wanted(reader):
             self._print(line)
@@ -147,15 +153,12 @@ class _Screen:
         if self.validations > known:
             self._print(_validation(reader))
         elif self.live and reader.inner:
-            self._progress(reader)
-
-    def _progress(self, reader: LogReader) -> None:
-        inner: dict[str, Any] = reader.inner
-        loss = f", loss {inner['loss']:g}" if "loss" in inner else ""
-        text = f"epoch {inner['epoch']}, update {inner['num_updates']:,.0f}{loss}"
-        print(f"\r{text[: shutil.get_terminal_size().columns - 1]}\033[K", end="", file=sys.stderr, flush=True)
+            text = _progress(reader)[: shutil.get_terminal_size().columns - 1]
+            print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+            self.pulse.beat()
 
     def _print(self, line: str) -> None:
+        self.pulse.beat()
         with contextlib.suppress(OSError):  # a screen that is gone or full ends no training
             self.clear()
             print(line, file=sys.stderr, flush=True)
@@ -173,6 +176,15 @@ class _Screen:
             if "unrecognized arguments: --embed-init" in shown[-1] and "needs --embed-init" not in shown[-1]:
                 plugin = Path(__file__).resolve().parents[1]
                 print(f"--embed-init is an option of this plugin: add --user-dir {plugin}", file=sys.stderr)
+
+
+def _progress(reader: LogReader) -> str:
+    """How far the training is."""
+    inner: dict[str, Any] = reader.inner
+    if not inner:
+        return "the training starts" if not reader.level else "the training has begun"
+    loss = f", loss {inner['loss']:g}" if "loss" in inner else ""
+    return f"epoch {inner['epoch']}, update {inner['num_updates']:,.0f}{loss}"
 
 
 def _is_wanted(reader: LogReader) -> bool:

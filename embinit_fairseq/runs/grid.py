@@ -25,7 +25,7 @@ from typing import IO
 from embinit_fairseq import machine
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.files import check_place, made_folder, write_text
-from embinit_fairseq.runs.process import lock, send, start
+from embinit_fairseq.runs.process import Pulse, lock, send, start
 
 Tell = Callable[[str], None]
 _NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.+=@-]*): +(?=\S)")
@@ -134,6 +134,14 @@ def run_grid(grid: Grid, tell: Tell = lambda text: None) -> Outcome:
         return _Runner(grid, tell).run()
 
 
+def _last_words(log: Path) -> str:
+    """The last line, or what a line with the progress was overwritten with."""
+    with log.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 1000))
+        lines = file.read().decode("utf-8", errors="replace").replace("\r", "\n").split("\n")
+    return next((line.strip()[:80] for line in reversed(lines) if line.strip()), "")
+
+
 @dataclass
 class _Runner:
     grid: Grid
@@ -141,6 +149,16 @@ class _Runner:
     running: list[_Job] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    pulse: Pulse = field(default_factory=Pulse)
+
+    def __post_init__(self) -> None:
+        tell = self.tell
+
+        def said(text: str) -> None:
+            self.pulse.beat()
+            tell(text)
+
+        self.tell = said
 
     def run(self) -> Outcome:
         """Start and collect until nothing is left or the time is up; what is still running then is ended."""
@@ -152,6 +170,8 @@ class _Runner:
                 self._collect()
                 while waiting and len(self.running) < self.grid.jobs:
                     self._start(waiting.popleft())
+                if self.running and self.pulse.due():
+                    self.tell(self._progress(len(waiting)))
                 if self.running:
                     time.sleep(0.1)
         finally:
@@ -180,6 +200,11 @@ class _Runner:
         process = start(command, log, self._environment(slot))
         self.running.append(_Job(line, slot, log, process))
         self.tell(f"{line.name}: started")
+
+    def _progress(self, waiting: int) -> str:
+        """What is running, each with the end of what it has printed."""
+        ends = (f"{job.line.name}: {_last_words(self.grid.logs / f'{job.line.name}.log')}" for job in self.running)
+        return f"{self.pulse.seconds}, {waiting} waiting; {'; '.join(ends)}"
 
     def _environment(self, slot: int) -> dict[str, str]:
         """A GPU of its own where there are several, and its share of the cores."""

@@ -52,7 +52,7 @@ _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 #: launchers whose processes are not ours, so that the system does not tell us their processor time
 _ELSEWHERE = frozenset("srun mpirun mpiexec ssh docker".split())
 
-#: called with every line of the log, and what has been read so far
+#: called with every line of the log, and what has been read so far; where there is none, some times a second with ""
 Watch = Callable[[str, LogReader], None]
 
 
@@ -301,6 +301,7 @@ def _train(folder: Path, command: Command, record: dict[str, Any], log_file: IO[
                 noted = time.monotonic()
                 note(machine.processor_seconds(child.pid))
             else:
+                watch("", reader)
                 time.sleep(_LOOK)
                 continue
             _note_validations(record, reader.log, timed)

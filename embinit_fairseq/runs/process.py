@@ -9,10 +9,34 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import IO
 
+#: seconds of silence that nobody doubts; less patience is needed with what takes hours, and its log shall not be full
+SILENCE, LONG, LONG_SILENCE = 9.0, 600.0, 60.0
 _DIED_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+class Pulse:
+    """When to say that work goes on: after ten seconds without a word; after ten minutes of work, once a minute."""
+
+    def __init__(self) -> None:
+        self.begin = self.said = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether something should be said now."""
+        now = time.monotonic()
+        return now - self.said > (SILENCE if now - self.begin < LONG else LONG_SILENCE)
+
+    def beat(self) -> None:
+        """Something has been said."""
+        self.said = time.monotonic()
+
+    @property
+    def seconds(self) -> str:
+        """Since the beginning, for people."""
+        return f"{time.monotonic() - self.begin:,.0f} s"
 
 
 def lock(log: IO[bytes]) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs import grid as grids
+from embinit_fairseq.runs import process
 from embinit_fairseq.runs.grid import Grid, Line, default_share, read_lines, run_grid, visible_gpus
 
 
@@ -74,17 +75,17 @@ def test_more_jobs_than_there_can_be(grid) -> None:
 
 def test_nothing_outlives_a_grid_that_is_killed(tmp_path) -> None:
     command = [sys.executable, "-m", "embinit_fairseq", "grid", "-", "--logs", str(tmp_path / "logs")]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    process.stdin.write(
+    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    started.stdin.write(
         f"a: echo $$ > {tmp_path}/pid.part; mv {tmp_path}/pid.part {tmp_path}/pid; sleep 60 & wait".encode()
     )
-    process.stdin.close()
+    started.stdin.close()
     until = time.monotonic() + 60
     while not (tmp_path / "pid").exists() and time.monotonic() < until:
         time.sleep(0.1)
     number = int((tmp_path / "pid").read_text())
-    process.kill()
-    process.wait()
+    started.kill()
+    started.wait()
     while Path(f"/proc/{number}/cmdline").exists() and Path(f"/proc/{number}/cmdline").read_bytes():
         assert time.monotonic() < until, "the line still runs"
         time.sleep(0.1)
@@ -96,6 +97,15 @@ def test_time_is_up(grid) -> None:
     assert time.monotonic() - started < 20
     assert outcome == ((), (), ("long", "next"))
     assert not Path("/proc", Path("pid").read_text().strip()).exists()
+
+
+def test_a_word_where_lines_are_silent(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(process, "SILENCE", 0.3)
+    said: list[str] = []
+    lines = read_lines("a: printf 'update 1\\rupdate 2'; sleep 1\nb: true\nc: true")
+    run_grid(Grid(lines, tmp_path / "logs", 2), said.append)
+    assert any(re.fullmatch(r"\d s, 0 waiting; a: update 2", text) for text in said), said
+    assert len(said) < 12
 
 
 def test_gpus_and_cores_are_divided(grid, monkeypatch) -> None:

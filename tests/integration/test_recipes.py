@@ -16,7 +16,7 @@ from recipes import environment
 
 REPO = Path(__file__).resolve().parents[2]
 #: no recipes: they make the environment, run the tests, or are copied to a machine without a checkout's environment
-OTHERS = {"env.sh", "setup.sh", "test.sh", "docs.sh", "matrix.sh", "fairseq_versions.sh", "plugins.sh"}
+OTHERS = {"env.sh", "progress.sh", "setup.sh", "test.sh", "docs.sh", "matrix.sh", "fairseq_versions.sh", "plugins.sh"}
 PATHS = [path for folder in ("scripts", "examples") for path in sorted((REPO / folder).rglob("*.sh"))]
 RECIPES = [path for path in PATHS if path.name not in OTHERS and path.parent.name != "offline"]
 recipes = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.relative_to(REPO).as_posix())
@@ -137,6 +137,13 @@ def test_one_prepare_at_a_time_makes_a_folder(recipe: Path, tmp_path: Path) -> N
     assert waiting.returncode == 0
     assert not list(folder.iterdir())
     assert [path for path in RECIPES if path.name == "prepare.sh" and not ALONE.search(path.read_text())] == []
+
+
+def test_a_word_every_ten_seconds_as_long_as_a_command_runs(recipe: Path, tmp_path: Path) -> None:
+    done = bash(recipe, "alive", "the corpus", "bash", "-c", "sleep 1; exit 7", cwd=tmp_path, PULSE=0.2)
+    assert (done.returncode, done.stdout) == (7, "")
+    assert 2 <= len(re.findall(r"^the corpus: \d s$", done.stderr, re.MULTILINE)) <= 5
+    assert bash(recipe, "alive", "x", "true", cwd=tmp_path).stderr == ""
 
 
 def test_only_the_right_file_is_fetched(recipe: Path, tmp_path: Path) -> None:

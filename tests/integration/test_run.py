@@ -13,6 +13,9 @@ import pytest
 from programs import PYTHON
 from trainings import SAVE_OFTEN, TRAIN, losses, model_of, same
 
+from embinit_fairseq.cli.main import main
+from embinit_fairseq.runs import process
+
 EPOCHS = ["--max-epoch", "30", "--validate-interval-updates", "8", *SAVE_OFTEN]
 
 pytestmark = pytest.mark.end_to_end
@@ -46,6 +49,18 @@ def whole(toy_translation, tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "whole"
     assert "best valid_loss" in call(toy_translation, run).stdout
     return run
+
+
+def test_a_word_where_a_training_is_silent(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/dict.txt").write_text("a 1\n")
+    program = tmp_path / "fairseq-train"
+    program.write_text("#!/bin/sh\nsleep 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(process, "SILENCE", 0.3)
+    assert main(["run", str(tmp_path / "run"), "--", "fairseq-train", str(tmp_path / "bin")]) == 1
+    assert 1 <= capsys.readouterr().err.count("embinit run: the training starts, ") <= 3
 
 
 def test_killed_and_continued_is_as_if_nothing_had_been(toy_translation, whole, tmp_path) -> None:
