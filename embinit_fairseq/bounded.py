@@ -130,7 +130,11 @@ def _check_utf8(line: str, where: str, error: type[Exception]) -> None:
     try:
         line.encode("utf-8")
     except UnicodeEncodeError as cause:
-        raise error(f"{where}: not UTF-8 text; convert it (iconv -t utf-8), or copy it again") from cause
+        byte = ord(line[cause.start]) - 0xDC00  # as `surrogateescape` spells it
+        raise error(
+            f"{where}: not UTF-8 text (byte 0x{byte:x}). If it is Latin-1, convert it: iconv -f latin1 -t utf-8 FILE > "
+            "NEW; if it is damaged, copy it again"
+        ) from cause
 
 
 def read_bytes(

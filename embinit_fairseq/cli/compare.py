@@ -4,15 +4,18 @@ translations, curves, and what makes the figures comparable or not."""
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from embinit_fairseq.bounded import read_json
 from embinit_fairseq.cli.plot_curves import add_run_options
 from embinit_fairseq.cli.records import print_json
-from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.errors import DataError, OptionError, OutputError
 from embinit_fairseq.files import check_is_file, check_place, made_folder, write_json, write_text
 from embinit_fairseq.plots.curves import draw, try_to_draw
 from embinit_fairseq.runs.bootstrap import (
@@ -28,6 +31,9 @@ from embinit_fairseq.runs.compare import Table, baseline_row, check_baseline, cu
 from embinit_fairseq.runs.markdown import markdown
 from embinit_fairseq.runs.metrics import PANELS
 from embinit_fairseq.runs.warnings import warnings
+
+#: in --output; the last one says that the others are ours
+_FILES = ("results.md", "curves.png", "results.json")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     check_bootstrap(args.samples, args.seed)
     if args.output is not None:
         check_place(args.output)
+        _check_output(Path(args.output))
     if args.reference is not None:
         check_is_file(args.reference, "--reference")
     if args.reference is not None and not Path(args.reference).is_file():
@@ -153,11 +160,24 @@ def _test_record(test: SeedTest) -> dict[str, Any]:
     return {"row": test.row, "seed": test.seed, **scores}
 
 
+def _check_output(folder: Path) -> None:
+    """OutputError for a file of somebody else's under a name of ours; those of an earlier comparison are replaced."""
+    present = [name for name in _FILES if os.path.lexists(folder / name)]
+    record = None
+    with contextlib.suppress(DataError):
+        record = read_json(folder / "results.json", DataError) if (folder / "results.json").is_file() else None
+    if present and not (isinstance(record, dict) and {"tables", "unfinished", "files"} <= record.keys()):
+        raise OutputError(
+            f"--output {folder}: {present[0]} in it is of no earlier comparison; move it, or choose another --output"
+        )
+
+
 def _write(args: argparse.Namespace, tables: Sequence[Table], text: str, record: dict[str, Any]) -> list[str]:
     """The three files; curves.png only if there are curves and matplotlib. OutputError if the folder cannot be made."""
     output = Path(args.output)
     picture = output / "curves.png"
     with made_folder(output):
+        write_json(output / "results.json", record)  # first: it says whose the other files are
         has_curves = any(table.curves() for table in tables)
         further = () if args.metric else PANELS
         drawn = has_curves and try_to_draw(draw, tables, picture, args.unit, args.x, further)

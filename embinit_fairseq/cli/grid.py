@@ -53,7 +53,9 @@ def _text(path: str) -> str:
         raise OptionError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except UnicodeDecodeError as error:
         number = error.object.count(b"\n", 0, error.start) + 1
-        raise OptionError(f"{path}:{number}: not UTF-8 text; convert it (iconv -t utf-8)") from error
+        raise OptionError(
+            f"{path}:{number}: not UTF-8 text; if it is Latin-1, convert it: iconv -f latin1 -t utf-8"
+        ) from error
 
 
 def _share(text: str) -> tuple[int, int]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -44,10 +46,15 @@ COMMANDS = {
 }
 
 
+#: argparse's message about a word that is none of those that can stand there
+_NO_CHOICE = re.compile(r".*invalid choice: '(.*?)' \(choose from (.*)\)")
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse, with errors of one line; what a sub-command does not know is its own error, with its own --help."""
 
     takes_further = False
+    given: Sequence[str] = ()
     hint = ""  # behind the error of an unknown argument
 
     # without typeshed's overloads for namespaces of other types, which nobody gives
@@ -55,13 +62,29 @@ class _Parser(argparse.ArgumentParser):
         self, args: Any = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """An unknown argument is an error of the sub-command that was given it."""
+        self.given = list(args or ())
         known, further = super().parse_known_args(args, namespace)
         if further and not self.takes_further:
             self.error(f"unrecognized arguments: {' '.join(further)}{self.hint}")
         return known, further
 
     def error(self, message: str) -> NoReturn:
+        """One line, with what was meant perhaps."""
+        near = self._meant(message)
+        message += f"; did you mean {near}?" if near else ""
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+    def _meant(self, message: str) -> str | None:
+        """The choice or the option that is most like one that is not known; None if none is like it."""
+        if match := _NO_CHOICE.match(message):
+            unknown, known = [match[1]], re.split("[', ]+", match[2])
+        elif "required" in message or "unrecognized" in message:
+            known = [] if self.takes_further else [name for name in self._option_string_actions if name[:2] == "--"]
+            given = [word.partition("=")[0] for word in self.given if word[:2] == "--"]
+            unknown = [word for word in given if not any(name.startswith(word) for name in known)]
+        else:
+            return None
+        return next((near[0] for word in unknown if (near := difflib.get_close_matches(word, known, n=1))), None)
 
 
 def build_parser(chosen: str | None = None) -> _Parser:
@@ -138,6 +161,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     argv = sys.argv[1:] if argv is None else list(argv)
     chosen = next((word for word in argv if word in COMMANDS), None)
     parser = build_parser(chosen)
+    if not argv:
+        parser.print_help()
+        parser.exit()
     parser.takes_further = True  # those that the sub-command has let pass
     argv, words = _split(argv)
     args, further = parser.parse_known_args(argv)

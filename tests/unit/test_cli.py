@@ -86,11 +86,23 @@ def test_errors_are_one_line_with_a_remedy(refused):
         # an unknown option points to the help that has the known ones
         ("plot curves r --output c.png --forse", "plot curves: error: ", "plot curves --help)"),
         ("--forse doctor", "embinit: error: unrecognized arguments: --forse (see embinit --help)"),
+        ("stat --vectors v.txt", "invalid choice: 'stat'", "did you mean stats?"),
+        ("stats --vectors v.txt --dcit=dict.txt", "unrecognized arguments: --dcit", "did you mean --dict?"),
+        ("stats --vecotrs v.txt", "required: --vectors", "did you mean --vectors?"),
+        ("stats --vectors v.txt --format glvoe", "did you mean glove?"),
+        ("plot curvs r --output c.png", "did you mean curves?"),
+        ("run r --lable a=b -- fairseq-train d", "did you mean --label?", "embinit run DIR -- fairseq-train"),
+        ("run r --arch x", "embinit run DIR -- fairseq-train"),
     ):
         line = refused(*arguments.split())
         assert "error: " in line
         assert "--embed-init" not in line
         assert all(part in line for part in expected), line
+        assert ("did you mean" in line) == any("did you mean" in part for part in expected)
+
+
+def test_the_command_alone_prints_its_help(shown):
+    assert shown() == shown("--help")
 
 
 @pytest.fixture

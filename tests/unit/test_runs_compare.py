@@ -187,6 +187,23 @@ def test_files_are_written_and_tables_need_no_pictures(tmp_path, capsys, printed
     assert sorted(path.name for path in out.iterdir()) == ["results.json", "results.md"]  # no picture of other runs
 
 
+@pytest.mark.parametrize("name", ["results.md", "results.json", "curves.png"])
+def test_files_of_others_are_left_alone(name, tmp_path, refused, shown) -> None:
+    write_run(tmp_path / "run", NONE1, [2.0])
+    call = ("compare", tmp_path / "run", "--output", tmp_path / "out")
+    shown(*call)
+    (tmp_path / "out/results.md").write_text("of a comparison")
+    shown(*call)  # which are replaced
+    assert (tmp_path / "out/results.md").read_text() != "of a comparison"
+    for file in (tmp_path / "out").iterdir():
+        file.unlink()
+    (tmp_path / "out" / name).write_text('{"tables": "by hand"}')
+    message = refused(*call)
+    assert f"--output {tmp_path / 'out'}: {name}" in message
+    assert "choose another --output" in message
+    assert (tmp_path / "out" / name).read_text() == '{"tables": "by hand"}'
+
+
 def test_references_that_are_named_and_texts_that_do_not_fit(tmp_path, two_runs, compare, refused) -> None:
     runs, reference = two_runs(WORSE, BETTER, keep=False, recorded=bleu(WORSE) + 0.01), tmp_path / "reference"
     (table,) = compare(runs)
