@@ -33,6 +33,7 @@ FIXES = {
     "fairseq.data.data_utils": ("numpy_aliases", "locked_seeds"),
     "fairseq.data.iterators": ("fresh_workers", "stopped_readers"),
     "fairseq.data.indexed_dataset": ("empty_data",),
+    "fairseq.data.dictionary": ("encoded_dictionaries",),
     "fairseq.tasks.sentence_prediction": ("checked_labels",),
     "fairseq.tasks.translation_from_pretrained_bart": ("pretrained_bart_options",),
     "fairseq.scoring.bleu": ("empty_hypotheses", "uncompiled_bleu"),
