@@ -1,7 +1,7 @@
 """Dictionaries that are not UTF-8.
 
-Symptom: ``Exception: Incorrect encoding detected in dict.txt, please rebuild the dataset``, below a traceback of the decoder:
-    neither the line nor what could be done.
+Symptom: ``Exception: Incorrect encoding detected in dict.txt, please rebuild the dataset``, below a traceback of the
+    decoder: neither the line nor what could be done.
 Versions: all.
 Where: fairseq/data/dictionary.py:241 (``add_from_file``).
 Remedy: an error that names the line, and the command that converts the file.
