@@ -1,6 +1,7 @@
-"""Writes a trained model of fairseq (--arch tupe_*, its comparison set bert_*, electra_*) as a folder for Hugging Face
-transformers: safetensors, modelling code, tokenizer. The folder is opened again by a process without fairseq and must
-compute what fairseq computes, or nothing is written and the exit code is 1."""
+"""Writes a trained model of fairseq (--arch roberta_*, tupe_*, its comparison set bert_*, electra_*) as a folder for
+Hugging Face transformers: safetensors, tokenizer, modelling code where transformers has none. The folder is opened
+again by a process without fairseq and must compute what fairseq computes, or nothing is written and the exit code is
+1."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--label-dict", metavar="FILE", help="fine-tuned: names of the classes; default: label/dict.txt likewise")
     add("--head", metavar="NAME", help="fine-tuned: which classification head, if there are several")
     add("--bpe-codes", metavar="FILE", help="codes of subword-nmt: the tokenizer cuts words into sub-words")
+    add("--gpt2-bpe", metavar="DIR", help="encoder.json and vocab.bpe of fairseq's --bpe gpt2")
     add("--tokenizer", metavar="DIR", help="a tokenizer of transformers whose ids are the dictionary's")
     add("--dtype", choices=DTYPES, default="float32", help="precision of what is written (default: %(default)s)")
     add("--verify-text", metavar="FILE", help="prepared text whose ids must be fairseq's, beside a made-up one")
@@ -47,9 +49,9 @@ def render(record: dict[str, Any]) -> str:
         f"opened by      {record['auto_class']}, {record['parameters']:,} parameters in {record['dtype']}",
     ]
     if record["head"] is not None:
-        labels = record["head"]["labels"]
+        labels, numbers = record["head"]["labels"], record["head"]["numbers"]
         names = ", ".join(labels) if labels else "no label dictionary: LABEL_0, ... (--label-dict)"
-        lines.append(f"head           {record['head']['name']}: {names}")
+        lines.append(f"head           {record['head']['name']}: {f'a number {numbers}' if numbers else names}")
     if record["left_out"]:
         lines.append(f"left out       {', '.join(record['left_out'])}")
     lines += [

@@ -1,4 +1,4 @@
-"""Trained TUPE models of fairseq as directories that transformers opens: the order of the steps.
+"""Trained models of fairseq as directories that transformers opens: the order of the steps.
 
 torch, fairseq and transformers are imported when a checkpoint is opened.
 """
@@ -11,39 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.export.files import weights, write_files
+from embinit_fairseq.export.files import write_files
 from embinit_fairseq.export.tokenizer import TOKENIZER_FILES, Tokenizer, check_text, choose_tokenizer
 from embinit_fairseq.export.trained import Trained, open_trained
 from embinit_fairseq.export.verify import verify
 from embinit_fairseq.files import check_folder, check_inputs, whole_folder
-from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, published_name
 
 # ---- README.md of an exported directory -----------------------------------------------------------------------------
-
-
-def describe(trained: Trained) -> str:
-    """The kind of model in a few words."""
-    cfg = trained.model.cfg
-    known = POSITION_ENCODINGS[str(cfg.position_encoding)]
-    name = published_name(str(cfg.position_encoding), cfg.rel_pos)
-    if name == known.name:
-        name += f": {known.help}"
-    if known.resets and cfg.tupe_tie_cls:
-        name += ", <s> treated like any position"
-    elif known.resets and cfg.rel_pos:
-        name += f", reset as {cfg.tupe_reset}"
-    if "electra" in trained.arch:
-        name += " (discriminator of an ELECTRA)"
-    return name
-
-
-def sizes(trained: Trained) -> str:
-    """Layers, dimensions, heads, positions, symbols."""
-    cfg = trained.model.cfg
-    return (
-        f"{cfg.encoder_layers} layers, dimension {cfg.encoder_embed_dim}, FFN {cfg.encoder_ffn_embed_dim}, "
-        f"{cfg.encoder_attention_heads} heads, {cfg.max_positions} positions, {len(trained.symbols):,} symbols"
-    )
 
 
 def write_card(trained: Trained, record: dict[str, Any], path: Path) -> None:
@@ -52,29 +26,31 @@ def write_card(trained: Trained, record: dict[str, Any], path: Path) -> None:
 
 
 def _card(trained: Trained, record: dict[str, Any]) -> str:
-    kind, auto = describe(trained), record["auto_class"]
+    auto, known = record["auto_class"], trained.architecture
     measured = "\n".join(
         f"| {precision} | {difference['difference']:.2e} | {difference['scale']:.3g} | {difference['allowed']:.2e} |"
         for precision, difference in record["verified"]["differences"].items()
     )
     labels = f"\nClasses: {', '.join(trained.labels)}.\n" if trained.labels else ""
+    labels += f"\nThe output is a number {trained.numbers}.\n" if trained.numbers else ""
     left_out = f"\nNot exported: {', '.join(record['left_out'])}.\n" if record["left_out"] else ""
-    opens = '    tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER", trust_remote_code=True)\n'
+    trust = ", trust_remote_code=True" if known.REMOTE_CODE else ""
+    code = ", trust_remote_code=True" if any(name.endswith(".py") for name in record["files"]) else ""
+    opens = f'    tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER"{code})\n'
     imports, opens = ("", "") if record["tokenizer"].startswith("none") else (", AutoTokenizer", opens)
     return f"""---
 library_name: transformers
-tags: [tupe, fairseq]
+tags: [{", ".join(known.TAGS)}]
 ---
 
-# {kind}
+# {record["kind"]}
 
-`--arch {trained.arch}` of embinit_fairseq, trained with fairseq for {record["num_updates"]:,} updates:
+`--arch {trained.arch}`, trained with fairseq for {record["num_updates"]:,} updates:
 {record["sizes"]}; {record["parameters"]:,} parameters, stored as {record["dtype"]}.
-Positions as in Ke et al. 2021, Rethinking Positional Encoding in Language Pre-training; the equations are in
-`modeling_tupe.py`.
+{known.NOTE}
 {labels}{left_out}
     from transformers import {auto}{imports}
-    model = {auto}.from_pretrained("THIS_FOLDER", trust_remote_code=True)
+    model = {auto}.from_pretrained("THIS_FOLDER"{trust})
 {opens}
 Tokenizer: {record["tokenizer"]}. Pad on the right; an input begins with `<s>`. `dict.txt` is fairseq's dictionary.
 
@@ -110,6 +86,7 @@ class ExportRequest:
     head: str | None = None
     bpe_codes: str | None = None
     tokenizer: str | None = None
+    gpt2_bpe: str | None = None
     dtype: str = "float32"
     verify_text: str | None = None
     force: bool = False
@@ -130,10 +107,11 @@ def export(request: ExportRequest) -> dict[str, Any]:
     import torch
 
     _check_options(request)
-    inputs = [*check_inputs(request.inputs).values(), *([request.tokenizer] if request.tokenizer else [])]
+    folders = [folder for folder in (request.tokenizer, request.gpt2_bpe) if folder]
+    inputs = [*check_inputs(request.inputs).values(), *folders]
     check_folder(request.output, request.force, FILES, inputs)
     trained = open_trained(request.checkpoint, request.dictionary, request.label_dictionary, request.head)
-    tokenizer = choose_tokenizer(trained, request.bpe_codes, request.tokenizer, request.verify_text)
+    tokenizer = choose_tokenizer(trained, request.bpe_codes, request.tokenizer, request.verify_text, request.gpt2_bpe)
     trained.model.to(getattr(torch, request.dtype))
     with whole_folder(request.output, request.force, FILES) as temporary:
         written = write_files(trained, request.dtype, temporary)
@@ -160,21 +138,25 @@ def _check_options(request: ExportRequest) -> None:
         )
     if request.dtype not in DTYPES:
         raise OptionError(f"--dtype {request.dtype}: choose from {', '.join(DTYPES)}")
-    if request.bpe_codes is not None and request.tokenizer is not None:
-        raise OptionError("--bpe-codes and --tokenizer both say what the tokenizer is: give one of them")
+    kinds = [name for name in ("bpe_codes", "gpt2_bpe", "tokenizer") if getattr(request, name) is not None]
+    if len(kinds) > 1:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in kinds)
+        raise OptionError(f"{flags} all say what the tokenizer is: give one of them")
 
 
 def _record(
     request: ExportRequest, trained: Trained, tokenizer: Tokenizer, measured: dict[str, Any], files: list[str]
 ) -> dict[str, Any]:
-    head = None if trained.head is None else {"name": trained.head, "labels": trained.labels}
+    head = (
+        None if trained.head is None else {"name": trained.head, "labels": trained.labels, "numbers": trained.numbers}
+    )
     return {
         "checkpoint": request.checkpoint,
         "output": request.output,
         "arch": trained.arch,
-        "kind": describe(trained),
-        "sizes": sizes(trained),
-        "parameters": sum(value.numel() for value in weights(trained).values()),
+        "kind": trained.architecture.describe(trained),
+        "sizes": f"{trained.architecture.sizes(trained)}, {len(trained.symbols):,} symbols",
+        "parameters": sum(value.numel() for value in trained.architecture.weights(trained).values()),
         "num_updates": trained.num_updates,
         "auto_class": trained.auto_class,
         "head": head,

@@ -2,6 +2,7 @@
 
 words    text is finished tokens, separated by blanks: tokenizer.json
 bpe      sub-words of subword-nmt: tokenizer.json if every merge is a symbol of the dictionary, else Python
+gpt2     GPT-2's pieces, whose numbers are the dictionary's symbols: tokenizer.json
 given    a tokenizer of transformers whose ids are the dictionary's
 """
 
@@ -18,7 +19,8 @@ from typing import Any
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.expand.segmentation import read_codes
-from embinit_fairseq.export.files import source_of
+from embinit_fairseq.export.bundle import source_of
+from embinit_fairseq.export.gpt2 import FLAG, Gpt2, is_numbers
 from embinit_fairseq.export.trained import Trained
 from embinit_fairseq.export.verify import DifferentOutput
 from embinit_fairseq.vocab.tokens import CONTINUES
@@ -114,17 +116,24 @@ def bpe_json(layout: Layout, codes: str) -> tuple[dict[str, str], int]:
     return _files(layout, model, {layout.rows[symbol] for symbol in whole}, decoders.BPEDecoder(suffix=_END)), 0
 
 
-def _files(layout: Layout, model: Any, added: set[int], decoder: Any = None) -> dict[str, str]:
-    """added: ids of symbols that are found in the text before it is cut."""
+def gpt2_json(layout: Layout, gpt2: Gpt2) -> dict[str, str]:
+    """Pieces of bytes; `<mask>` takes the blank in front of it, as in fairseq's hub."""
+    model, cut, decoder = gpt2.tokenizer()
+    return _files(layout, model, set(layout.special_ids().values()), decoder, cut)
+
+
+def _files(layout: Layout, model: Any, added: set[int], decoder: Any = None, cut: Any = None) -> dict[str, str]:
+    """added: ids of symbols that are found in the text before it is cut. cut: into words, by GPT-2."""
     from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers, processors
 
     tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WHITE), behavior="removed")
+    tokenizer.pre_tokenizer = cut or pre_tokenizers.Split(Regex(_WHITE), behavior="removed")
     if decoder is not None:
         tokenizer.decoder = decoder
     special = set(layout.special_ids().values())
     for row in sorted(added):
-        token = AddedToken(layout.symbols[row], normalized=False, special=row in special)
+        symbol = layout.symbols[row]
+        token = AddedToken(symbol, normalized=False, special=row in special, lstrip=bool(cut) and symbol == "<mask>")
         (tokenizer.add_special_tokens if row in special else tokenizer.add_tokens)([token])
     before, between, end = (
         [layout.symbols[row] for row in rows] for rows in (layout.before, layout.between, [layout.eos])
@@ -177,17 +186,23 @@ class Tokenizer:
         return list(self.files)
 
 
-def choose_tokenizer(trained: Trained, codes: str | None, given: str | None, verify_text: str | None) -> Tokenizer:
+def choose_tokenizer(
+    trained: Trained, codes: str | None, given: str | None, verify_text: str | None, gpt2: str | None = None
+) -> Tokenizer:
     """What goes with the dictionary. Raises DataError for codes, a text or a tokenizer that do not fit."""
     layout = Layout.of(trained)
     own = [] if verify_text is None else _verify_lines("--verify-text", verify_text)
     encode = _encoder(trained)
     if given is not None:
         return _given(trained, layout, given, own)
+    if gpt2 is not None:
+        return _gpt2(trained, layout, gpt2, own)
     if codes is None:
         lines = own + _sample(trained, joined=False)
         cut = any(symbol.endswith(CONTINUES) for symbol in trained.symbols)
         why = "words separated by blanks" + (", cut into sub-words before (--bpe-codes does it here)" if cut else "")
+        if is_numbers(trained.symbols):
+            why = f"words separated by blanks, which are numbers here: is this GPT-2's BPE? ({FLAG} reads text)"
         return Tokenizer(
             "words", words_json(layout), lines, [layout.wrap(encode(line)) for line in lines], why, len(own)
         )
@@ -203,6 +218,13 @@ def choose_tokenizer(trained: Trained, codes: str | None, given: str | None, ver
     python["tokenization_tupe.py"] = source_of(_PYTHON)
     python["tokenizer_config.json"] = layout.config("TupeTokenizer", python=True)
     return Tokenizer("bpe", python, lines, expected, f"sub-words of subword-nmt, in Python: {why}", len(own))
+
+
+def _gpt2(trained: Trained, layout: Layout, folder: str, own: list[str]) -> Tokenizer:
+    gpt2 = Gpt2(folder, layout.rows, f"--dict {trained.dictionary}")
+    lines = own + gpt2.sample(random.Random(1), _LINES)
+    expected = [layout.wrap(gpt2.encode(line)) for line in lines]
+    return Tokenizer("gpt2", gpt2_json(layout, gpt2), lines, expected, "GPT-2's byte-level BPE", len(own))
 
 
 def check_text(trained: Trained, tokenizer: Tokenizer, theirs: Sequence[list[int]]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from argparse import Namespace
 from collections.abc import Iterator
@@ -9,32 +10,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.checkpoints.reading import check_dictionary
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.expand.model import Builder, Texts, task_options
 from embinit_fairseq.expand.request import read_checkpoint
+from embinit_fairseq.export.architectures import Architecture, architecture_of, known_archs
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 if TYPE_CHECKING:
-    from embinit_fairseq.models.tupe import TupeModel
-
-_HEADS = "classification_heads."
+    from fairseq.models import FairseqEncoderModel
 
 
 @dataclass(frozen=True)
 class Trained:
     """path: of the checkpoint. dictionary: of its dict.txt. symbols: all, those the task appends included. head: name
-    of the classification head, None: pre-trained. labels: names of its classes, None: unknown."""
+    of the classification head, None: pre-trained. labels: names of its classes, None: unknown. numbers: the units of a
+    regression."""
 
     path: str
     dictionary: str
     arch: str
-    model: TupeModel
+    architecture: Architecture
+    model: FairseqEncoderModel
     symbols: list[str]
     task_options: dict[str, Any]
     num_updates: int
     head: str | None = None
     labels: list[str] | None = None
+    numbers: str | None = None
 
     @property
     def lm_head(self) -> Any:
@@ -68,7 +72,7 @@ class Trained:
 def open_trained(checkpoint: str, dictionary: str | None, label_dictionary: str | None, head: str | None) -> Trained:
     """Read, check and build. Raises CheckpointError, DataError or OptionError."""
     state = read_checkpoint(checkpoint)
-    arch = _known_arch(checkpoint, state)
+    arch, architecture = _known(checkpoint, state)
     options = task_options(state)
     dictionary = dictionary or _find_dictionary(checkpoint, options)
     vocabulary = read_dictionary(dictionary)
@@ -84,33 +88,33 @@ def open_trained(checkpoint: str, dictionary: str | None, label_dictionary: str 
     check_dictionary(state, checkpoint, f"--dict {dictionary}", {"encoder": symbols})
     head = _chosen_head(checkpoint, list(model.classification_heads), head)
     history = state.get("optimizer_history") or [{}]
-    trained = Trained(
-        checkpoint, dictionary, arch, model, symbols, options, int(history[-1].get("num_updates") or 0), head
-    )
-    labels = _labels(trained, label_dictionary)
-    return Trained(**{**vars(trained), "labels": labels})
+    updates = int(history[-1].get("num_updates") or 0)
+    trained = Trained(checkpoint, dictionary, arch, architecture, model, symbols, options, updates, head)
+    refused = architecture.refused(trained)
+    if refused is not None:
+        raise CheckpointError(f"{checkpoint} (--arch {arch}): {refused}")
+    return dataclasses.replace(trained, labels=_labels(trained, label_dictionary), numbers=_numbers(trained))
 
 
-def _known_arch(path: str, state: dict[str, Any]) -> str:
-    """The architecture; CheckpointError for one that is not ours."""
+def _known(path: str, state: dict[str, Any]) -> tuple[str, Architecture]:
+    """Name and module of the architecture; CheckpointError for one that transformers cannot hold."""
     import fairseq.models
 
     import embinit_fairseq.models.electra
-    from embinit_fairseq.models.tupe import TupeModel
-    from embinit_fairseq.modules.position_encoding import ENCODERS
+    import embinit_fairseq.models.tupe  # noqa: F401 # both register what they have
 
     cfg, args = state.get("cfg"), state.get("args")
     options = cfg.get("model") if isinstance(cfg, dict) else args
     options = vars(options) if isinstance(options, Namespace) else options
     options = options if isinstance(options, dict) else {}
     arch = str(options.get("_name") or options.get("arch"))
-    model = fairseq.models.ARCH_MODEL_REGISTRY.get(arch)
-    if model not in (TupeModel, embinit_fairseq.models.electra.ElectraModel):
+    known = architecture_of(fairseq.models.ARCH_MODEL_REGISTRY.get(arch))
+    if known is None:
         raise CheckpointError(
-            f"{path} holds a model of --arch {arch}: export-hf knows {ENCODERS} and electra_* "
-            "of this plugin; for others look for a conversion in transformers itself"
+            f"{path} holds a model of --arch {arch}, which export-hf has no class of transformers for: it knows "
+            f"{known_archs()}; translation models of fairseq go to CTranslate2 (docs/ctranslate2.md)"
         )
-    return arch
+    return arch, known
 
 
 def _find_dictionary(checkpoint: str, options: dict[str, Any]) -> str:
@@ -155,13 +159,37 @@ def _labels(trained: Trained, given: str | None) -> list[str] | None:
         return None
     vocabulary = read_dictionary(path, "--label-dict")
     labels = [symbol for symbol, regular in zip(vocabulary.symbols, vocabulary.regular) if regular]
-    classes = trained.model.classification_head(trained.head).out_proj.out_features
+    classes = trained.model.classification_heads[trained.head].out_proj.out_features
     if len(labels) != classes:
         raise DataError(
             f"{path}: {len(labels)} labels, the head {trained.head!r} has {classes} classes: name the dictionary of "
             "its labels by --label-dict"
         )
     return labels
+
+
+def _numbers(trained: Trained) -> str | None:
+    """The units of a regression: those of the labels it learned from, their range, and what they were multiplied by
+    (`label/scale`, of our recipe)."""
+    if not trained.is_regression:
+        return None
+    said = "in the units of the labels of the training"
+    places = (place.with_name("train.label") for place in _label_places(trained))
+    labels = next((place for place in places if place.is_file()), None)
+    if labels is None:
+        return said
+    values = _read_numbers(labels)
+    scale = _read_numbers(labels.with_name("scale")) if labels.with_name("scale").is_file() else []
+    said += f", which are {min(values):g} to {max(values):g}" if values else ""
+    return said + (f" (those of the data set times {scale[0]:g})" if scale else "")
+
+
+def _read_numbers(path: Path) -> list[float]:
+    words = [word for _, line in read_lines(path, DataError, "labels") for word in line.split()]
+    try:
+        return [float(word) for word in words]
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; it holds the labels of a regression: numbers, a line each") from error
 
 
 def _label_places(trained: Trained) -> Iterator[Path]:

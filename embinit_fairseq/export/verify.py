@@ -7,7 +7,6 @@ and as the model is stored.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import os
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.errors import CheckpointError
-from embinit_fairseq.export.files import save_tensors, source_of
+from embinit_fairseq.export.bundle import source_of
+from embinit_fairseq.export.files import save_tensors
 from embinit_fairseq.export.trained import Trained
 from embinit_fairseq.files import says_full, temporary_folder
 
@@ -128,8 +128,7 @@ def _run_fairseq(trained: Trained, batch: dict[str, Tensor]) -> dict[str, Tensor
     import torch
 
     model, ids, chosen = trained.model, batch["ids"], batch["chosen"]
-    encoder = model.encoder.sentence_encoder
-    encoder.cfg = dataclasses.replace(encoder.cfg, attention_kernel="eager")
+    trained.architecture.prepare(trained)
     with torch.inference_mode():
         features, _ = model(ids, features_only=True)
         outputs = {"features": features[chosen]}

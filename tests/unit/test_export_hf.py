@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from subword_nmt.apply_bpe import BPE
 from transformers import AutoTokenizer
 
-from embinit_fairseq.export import files, verify
+from embinit_fairseq.export import tupe, verify
 from embinit_fairseq.export.remote.tokenization_tupe import TupeTokenizer
 from embinit_fairseq.export.tokenizer import choose_tokenizer
 
@@ -97,14 +97,14 @@ MUTANTS = [
 
 
 def test_a_model_that_computes_something_else_is_not_written(checkpoint, capsys, monkeypatch):
-    code, whole = files.modelling_code(), files.weights
+    code, whole = tupe.code(), tupe.weights
     for right, wrong, dtype, status, said in MUTANTS:
         assert code["modeling_tupe.py"].count(right) == 1
         broken = {**code, "modeling_tupe.py": code["modeling_tupe.py"].replace(right, wrong)}
-        monkeypatch.setattr(files, "modelling_code", lambda broken=broken: broken)
+        monkeypatch.setattr(tupe, "code", lambda broken=broken: broken)
         assert said in refused(capsys, checkpoint, "--dtype", dtype, code=status)
-    monkeypatch.setattr(files, "modelling_code", lambda: code)  # and a tensor is missing, which transformers would draw
-    monkeypatch.setattr(files, "weights", lambda of: {k: v for k, v in whole(of).items() if "fc1.bias" not in k})
+    monkeypatch.setattr(tupe, "code", lambda: code)  # and a tensor is missing, which transformers would draw
+    monkeypatch.setattr(tupe, "weights", lambda of: {k: v for k, v in whole(of).items() if "fc1.bias" not in k})
     assert "fc1" in refused(capsys, checkpoint, code=1)
 
 
@@ -134,7 +134,8 @@ def test_mistakes(checkpoint, capsys, monkeypatch):
 
 
 def test_other_models_labels_and_machines_are_refused(tmp_path, capsys, monkeypatch):
-    assert "export-hf knows tupe_*" in refused(capsys, make(tmp_path / "other", "roberta"))
+    error = refused(capsys, make(tmp_path / "other", "lm"))
+    assert all(part in error for part in ("--arch transformer_lm", "roberta_base", "tupe_*"))
     checkpoint = checkpoint_of(tmp_path / "c", "tupe_tiny", "", task=f"{CLASSES} --num-classes 2")
     assert "3 labels, the head 'sentence_classification_head' has 2 classes" in refused(capsys, checkpoint)
     (tmp_path / "labels.txt").write_text("no 4\nyes 3\nmadeupword0000 0\n")

@@ -7,6 +7,7 @@ JSON object: the tensors that were missing or unknown, and the ids that the toke
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 
@@ -20,8 +21,9 @@ def main() -> None:
     with open(sys.argv[1], encoding="utf-8") as file:
         given = json.load(file)
     transformers.utils.logging.set_verbosity_error()
+    trust = any(name.endswith(".py") for name in os.listdir(given["folder"]))
     opened = getattr(transformers, given["auto_class"]).from_pretrained(
-        given["folder"], trust_remote_code=True, torch_dtype="auto", output_loading_info=True
+        given["folder"], trust_remote_code=trust, torch_dtype="auto", output_loading_info=True
     )
     model, info = opened
     batches, outputs = load_file(given["batches"]), {}
@@ -35,7 +37,7 @@ def main() -> None:
     save_file(outputs, given["output"])
     answer = {name: sorted(map(str, info[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     answer["dtype"] = str(next(iter(outputs.values())).dtype).removeprefix("torch.")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(given["folder"], trust_remote_code=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(given["folder"], trust_remote_code=trust)
     with open(given["text"], encoding="utf-8") as file:
         answer["ids"] = [tokenizer(json.loads(line))["input_ids"] for line in file]
     print(json.dumps(answer))
