@@ -6,7 +6,8 @@
 The checkpoint is converted by the command `ct2-fairseq-converter`, as a user would. Both programs then translate the
 subset of the binary data from tokens to tokens, with one beam, the same greatest length and the same threads; they take
 turns, so that a busy machine troubles both alike, and sentences per second are those of the fastest turn. `equal`: with
-the same tokens. BLEU is sacrebleu's of the detokenised text, with its signature. Needs `pip install ctranslate2`.
+the same tokens; `distinct`: different ones of fairseq. BLEU is sacrebleu's of the detokenised text, with its signature.
+Needs `pip install ctranslate2`.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def main() -> None:
         "options": vars(args),
         "sentences": len(sources),
         "equal": sum(one == other for one, other in zip(found["fairseq"], found["ctranslate2"])),
+        "distinct": len(set(map(tuple, found["fairseq"]))),
         "sentences_per_second": {name: round(len(sources) / min(times), 2) for name, times in seconds.items()},
         "seconds": {name: [round(value, 2) for value in times] for name, times in seconds.items()},
     }

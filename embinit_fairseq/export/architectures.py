@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Architecture(Protocol):
     """One family of fairseq's models that transformers can hold, with code of ours or without.
 
-    ARCHS: as messages name them. TAGS: of the card. REMOTE_CODE: does opening it need trust_remote_code? NOTE: of the card.
+    ARCHS: as messages name them. TAGS, NOTE: of the card. REMOTE_CODE: does opening it need trust_remote_code?
     """
 
     @property

@@ -59,6 +59,7 @@ if [[ ! -e $OUTPUT/bin ]]; then
         --destdir "$OUTPUT/bin.part/$column"
     else # the labels are numbers: text, as it is
       mkdir "$OUTPUT/bin.part/label" && cp "$OUTPUT"/corpus/*.label "$OUTPUT/bin.part/label"
+      [[ ! -f $OUTPUT/corpus/label.scale ]] || cp "$OUTPUT/corpus/label.scale" "$OUTPUT/bin.part/label/scale"
     fi
   done
   mv "$OUTPUT/bin.part" "$OUTPUT/bin"

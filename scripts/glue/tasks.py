@@ -5,6 +5,7 @@ wants, a sentence a line, and beside it what is to be known about the task:
 
     train.input0 train.input1 train.label valid.input0 ...    the columns; of MNLI also valid1, the mismatched set
     label.dict                                                the classes in GLUE's order; not of regression
+    label.scale                                               what the numbers of a regression were multiplied by
     options                                                   of fairseq-train: classes and validation sets
     finetuning                                                of fairseq-train: metrics and epochs, as in Ke et al. 2021
     constant                                                  JSON: what a constant answer scores on valid
@@ -143,6 +144,8 @@ def extract(task: Task, source: Path, folder: Path) -> None:
             write_lines(folder / "constant", [json.dumps(constant(task, columns[-1]))])
     if task.labels:
         write_lines(folder / "label.dict", [f"{label} 1" for label in task.labels])
+    elif task.scale != 1:
+        write_lines(folder / "label.scale", [f"{task.scale:g}"])
     write_lines(folder / "options", [task_options(task)])
     write_lines(folder / "finetuning", [finetuning_options(task)])
 

@@ -144,6 +144,7 @@ def test_a_dictionary_of_its_own_is_for_models_from_scratch(glue: Path, pretrain
     data, out = tmp_path / "data", tmp_path / "out"
     succeed("glue/prepare.sh", MIN_COUNT=100, DATA=glue, TASK="STS-B", OUTPUT=data)
     assert lines(data / "bin/label/valid.label")[:3] == ["0", "0.04", "0.08"]
+    assert lines(data / "bin/label/scale") == ["0.2"]  # for export-hf
     train = {"DATA": data, "RUN": out, "CHECKPOINT": pretrained / "checkpoint_last.pt"}
     assert "prepare.sh" in refused("glue/train.sh", **train)
     assert not out.exists()
