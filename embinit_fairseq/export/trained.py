@@ -78,8 +78,10 @@ def open_trained(checkpoint: str, dictionary: str | None, label_dictionary: str 
     vocabulary = read_dictionary(dictionary)
     _check_finite(checkpoint, state["model"])
     text = Path(dictionary).read_bytes().decode("utf-8")
+    builder = Builder(checkpoint, state, None)
+    _check_size(checkpoint, dictionary, len(builder.set_up(Texts(text, text)).source_dictionary), state["model"])
     try:
-        model, task = Builder(checkpoint, state, None).load(Texts(text, text), state["model"])
+        model, task = builder.load(Texts(text, text), state["model"])
     except OptionError as error:  # what the model says of a checkpoint that does not fit: it knows no files
         raise OptionError(f"{checkpoint} with the dictionary {dictionary}: {error}") from error
     symbols = list(task.source_dictionary.symbols)
@@ -128,6 +130,16 @@ def _find_dictionary(checkpoint: str, options: dict[str, Any]) -> str:
             f"no dict.txt in {' or '.join(map(str, folders))}: name the dictionary of the training by --dict"
         )
     return str(dictionary)
+
+
+def _check_size(path: str, dictionary: str, symbols: int, weights: dict[str, Any]) -> None:
+    """symbols: of the dictionary and those that the task appends."""
+    rows = {len(value) for name, value in weights.items() if name.endswith("sentence_encoder.embed_tokens.weight")}
+    if rows - {symbols}:
+        raise DataError(
+            f"--dict {dictionary}: the checkpoint has {max(rows)} symbols, the dictionary {symbols}, with those of the "
+            f"task; name the dictionary that {path} was trained with"
+        )
 
 
 def _check_finite(path: str, weights: dict[str, Any]) -> None:

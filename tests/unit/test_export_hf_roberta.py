@@ -107,6 +107,14 @@ def test_what_transformers_roberta_has_no_counterpart_of(tmp_path, capsys, arch,
     assert all(part in error for part in (f"--arch {arch}", named, "stays in fairseq"))
 
 
+def test_a_dictionary_or_a_tokenizer_of_another_model(tmp_path, capsys):
+    checkpoint, other = checkpoint_of(tmp_path / "c", "roberta_base", ""), make(tmp_path / "d", "roberta", words=["x"])
+    error = refused(capsys, checkpoint, "--dict", other.dictionary)
+    assert f"--dict {other.dictionary}: the checkpoint has 14 symbols, the dictionary 6" in error
+    assert export_hf(other) == 0
+    assert f"--tokenizer {other.output}: " in refused(capsys, checkpoint, "--tokenizer", other.output)
+
+
 @pytest.mark.parametrize(
     ("family", "arch"),
     [
