@@ -6,14 +6,14 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.export.bundle import bundle, source_of
-from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, published_name
+from embinit_fairseq.modules.position_encoding import ENCODERS, POSITION_ENCODINGS, published_name
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from embinit_fairseq.export.trained import Trained
 
-ARCHS = f"{', '.join(f'{known.family}_*' for known in POSITION_ENCODINGS.values())}, electra_* of this plugin"
+ARCHS = f"{ENCODERS}, electra_* of this plugin"
 TAGS = ("tupe", "fairseq")
 REMOTE_CODE = True
 NOTE = (
