@@ -23,6 +23,7 @@ from embinit_fairseq.hooks.resume import (
     read_record,
     refuse_other_dictionary,
     restores_optimizer,
+    still_frozen,
 )
 from embinit_fairseq.hooks.slots import (
     Slot,
@@ -77,8 +78,9 @@ def embed_init(model: nn.Module, task: Any, cfg: Any, request: InitRequest) -> N
     frozen = apply_freezes(freezes, slots, known, task, in_optimizer)
     if record is None:
         return
+    frozen_before = {} if checkpoint is None else still_frozen(record, checkpoint)
     for name, slot_record in record["slots"].items():
-        before, now = slot_record.get("freeze"), frozen.get(name)
+        before, now = frozen_before.get(name), frozen.get(name)
         if before and before != now:
             logger.warning("the run was started with --embed-init-freeze %s, now it is %s", before, now or "not frozen")
         slot_record["freeze"] = now

@@ -182,7 +182,7 @@ def recall(cfg: Any, request: InitRequest, slots: Callable[[], dict[str, Slot]])
     refuse_other_dictionary(record, slots, checkpoint)
     if restores_optimizer(checkpoint, request):
         check_optimizer_knows(record, set(record["slots"]), checkpoint)
-    frozen = _still_frozen(record, updates_of(checkpoint))
+    frozen = still_frozen(record, checkpoint)
     for name in left_out(record):  # from now on an optimizer knows it
         record["slots"][name]["in_optimizer"] = True
     store_record(cfg, json.dumps(record))
@@ -190,8 +190,16 @@ def recall(cfg: Any, request: InitRequest, slots: Callable[[], dict[str, Slot]])
         logger.warning(
             "the run in %s was started with --embed-init-freeze %s; without that flag these rows are trained now",
             checkpoint,
-            " ".join(frozen),
+            " ".join(frozen.values()),
         )
+
+
+def still_frozen(record: dict[str, Any], checkpoint: str) -> dict[str, str]:
+    """Slot name -> what the run has frozen where it ended: not what it froze until an update that it has passed."""
+    texts = {name: slot["freeze"] for name, slot in record["slots"].items() if slot.get("freeze")}
+    freezes = dict(zip(texts, parse_freeze(texts.values())))
+    updates = updates_of(checkpoint) if any(freeze.until is not None for freeze in freezes.values()) else 0
+    return {name: str(freeze) for name, freeze in freezes.items() if freeze.until is None or updates < freeze.until}
 
 
 def updates_of(checkpoint: str) -> int:
@@ -200,12 +208,6 @@ def updates_of(checkpoint: str) -> int:
     last = history[-1] if isinstance(history, list) and history else None
     updates = last.get("num_updates") if isinstance(last, dict) else None
     return updates if isinstance(updates, int) else 0
-
-
-def _still_frozen(record: dict[str, Any], updates: int) -> list[str]:
-    """What the run has frozen after so many updates: not what it froze for fewer."""
-    frozen = [slot["freeze"] for slot in record["slots"].values() if slot.get("freeze")]
-    return [str(freeze) for freeze in parse_freeze(frozen) if freeze.until is None or updates < freeze.until]
 
 
 def read_record(checkpoint: str) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from torch import nn
 
 from embinit_fairseq.errors import EmbinitError, OptionError, SlotError
 from embinit_fairseq.hooks import wraps
-from embinit_fairseq.hooks.apply import _continue, _write_report
+from embinit_fairseq.hooks.apply import _continue, _write_report, embed_init
 from embinit_fairseq.hooks.freeze import Freeze, apply_freezes, parse_freeze
 from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest
 from embinit_fairseq.hooks.resume import (
@@ -303,6 +303,27 @@ def test_a_run_that_is_continued(tmp_path, caplog):
     assert other_dictionaries(record_of(), {"encoder": [*OTHERS, "c"]}) == []  # fairseq refuses that
     for record in (record_of(rows=None), record_of(dictionary=None), {"slots": {"encoder": {}}}, {}):
         assert other_dictionaries(record, {"encoder": OTHERS}) == []
+
+
+@pytest.mark.parametrize(("updates", "frozen"), [(4, True), (5, False)])
+def test_a_freeze_that_has_run_out_is_not_warned_of(tmp_path, caplog, updates, frozen):
+    """With --embed-init again, and without."""
+
+    def go_on(strategy, *freeze):
+        request = InitRequest(strategy, EmbedInitOptions(embed_init_freeze=freeze), 1, save_dir=str(tmp_path))
+        cfg, task, model = argparse.Namespace(), SimpleNamespace(optimizer_step=None), Model()
+        if strategy is None:
+            recall(cfg, request, lambda: find_slots(model, task))
+        else:
+            embed_init(model, task, cfg, request)
+        return cfg
+
+    begun = {"args": go_on("xavier", "encoder:5"), "model": {}, "optimizer_history": [{"num_updates": updates}]}
+    torch.save(begun, tmp_path / "checkpoint_last.pt")
+    for strategy in ("xavier", None):
+        caplog.clear()
+        go_on(strategy)
+        assert ("--embed-init-freeze encoder:5" in caplog.text) == frozen
 
 
 @pytest.mark.parametrize(("model", "refused"), [(Model(WORDS), False), (Model(OTHERS), True), (PAIRS, False)])
