@@ -6,9 +6,10 @@ in a section of the root, `embed_init_options`, as `ema` does.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
 from fairseq.dataclass import FairseqDataclass
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -111,6 +112,10 @@ class EmbedInitOptions(FairseqDataclass):
                 parser.add_argument(flag, default=option.default, help=option.metadata["help"], **keywords)
 
 
+#: what may be written for hydra: the strategy and its options, without what is written by us
+NAMES = ("embed_init", *(option.name for option in fields(EmbedInitOptions) if "argparse" in option.metadata))
+
+
 @dataclass
 class InitRequest:
     """One `--embed-init` on a command line (strategy None: unset), with what else of the configuration matters."""
@@ -184,6 +189,80 @@ def _lookup(cfg: Any):
         return default if value is None else value
 
     return look_up
+
+
+# ---- fairseq-hydra-train --------------------------------------------------------------------------------------------
+# On fairseq's command line argparse checks the options. hydra passes on whatever is written, wherever it is written.
+
+
+def settle_spelling(cfg: Any) -> None:
+    """Move what `fairseq-hydra-train` was told to where everything else reads it; cfg: the model's configuration.
+
+    The options may stand in our section, at the root, in `model` or below `embed_init`; a word may stand for a list of
+    one, and {encoder: PATH} for [encoder=PATH]. Raises OptionError for a name that is no option, an option with two
+    values or one that `fairseq-train` would refuse, and options without a strategy: nothing is ignored.
+    """
+    root: Any = cfg._get_parent() if isinstance(cfg, DictConfig) else None
+    written = [] if root is None else list(_written(root, cfg))
+    told: dict[str, Any] = {}
+    for place, node, name in written:
+        value = _plain(node[name])
+        option = "embed_init" if name == "_name" else name
+        if option not in NAMES:
+            raise OptionError(f"{place}{name}: no such option of --embed-init; there are: {', '.join(NAMES)}")
+        if told.setdefault(option, value) != value:
+            raise OptionError(f"{place}{name}={value}: {option} is {told[option]} elsewhere; give it once")
+    strategy = told.pop("embed_init", None)
+    if told and strategy is None:
+        raise OptionError(f"{', '.join(told)}: needs a strategy, such as embed_init=xavier")
+    if strategy is not None:
+        options = _Checks.read(told)
+        with open_dict(root):
+            for _, node, name in written:
+                del node[name]
+            root["embed_init"], root[SECTION] = strategy, options
+
+
+def _plain(value: Any) -> Any:
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def _written(root: Any, model: Any) -> Iterator[tuple[str, Any, str]]:
+    """(place, node, key) of everything of ours that says more than a default."""
+    defaults = {option.name: option.default for option in fields(EmbedInitOptions)}
+    sections = {f"{SECTION}.": root.get(SECTION), "embed_init.": root.get("embed_init")}
+    for place, node in {**sections, "": root, "model.": model}.items():
+        for name in list(node) if isinstance(node, DictConfig) else ():
+            ours = place in sections or (name.startswith("embed_init") and f"{name}." not in sections)
+            alone = name == "embed_init" and not OmegaConf.is_config(node[name])  # else it is one of the sections
+            if (
+                (ours or alone)
+                and name != "embed_init_record"
+                and _plain(node[name]) not in (None, [], defaults.get(name))
+            ):
+                yield place, node, name
+
+
+class _Checks(ArgumentParser):
+    """argparse's checks, for values that hydra has read."""
+
+    @classmethod
+    def read(cls, told: dict[str, Any]) -> dict[str, Any]:
+        """All options, as `fairseq-train` would have read them."""
+        parser, words = cls(add_help=False), []
+        EmbedInitOptions.add_args(parser)
+        for name, value in told.items():
+            flag, mark = "--" + name.replace("_", "-"), ":" if name == "embed_init_freeze" else "="
+            if isinstance(value, dict):
+                value = [f"{slot}{mark}{what}" for slot, what in value.items()]
+            if isinstance(value, bool):
+                words += [flag] * value
+            else:
+                words += [flag, *map(str, value)] if isinstance(value, list) else [f"{flag}={value}"]
+        return vars(parser.parse_args(words))
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(message)
 
 
 def store_record(cfg: Any, record: str) -> None:

@@ -14,13 +14,13 @@ from argparse import ArgumentParser
 from dataclasses import field, make_dataclass
 from typing import Any
 
+import fairseq.dataclass.initialize
 import fairseq.dataclass.utils
 import numpy as np
-from fairseq.dataclass.configs import FairseqConfig
 from fairseq.registry import REGISTRIES, setup_registry
 from hydra.core.config_store import ConfigStore
 
-from embinit_fairseq.hooks.options import SECTION, EmbedInitOptions
+from embinit_fairseq.hooks.options import NAMES, SECTION, EmbedInitOptions
 from embinit_fairseq.init.draws import Draws
 from embinit_fairseq.init.strategies import STRATEGIES, Source, Strategy
 
@@ -68,16 +68,28 @@ def extend_config() -> None:
     """Tell fairseq's root configuration about our keys.
 
     hydra 1.3 refuses overrides of keys that the stored `FairseqConfig` does not have, and `FairseqConfig` is fixed;
-    so a subclass with the missing fields takes its place, for hydra and for the function that turns command-line
-    arguments into overrides. Calling it again is harmless.
+    so a subclass with the missing fields takes its place: for the function that turns command-line arguments into
+    overrides, and for `fairseq-hydra-train`, which stores the class once more and reads what people write. Calling it
+    again is harmless.
     """
-    known: Any = fairseq.dataclass.utils.FairseqConfig
+    utils, initialize = fairseq.dataclass.utils, fairseq.dataclass.initialize
+    utils.FairseqConfig = _extended(utils.FairseqConfig, EmbedInitOptions, field(default_factory=EmbedInitOptions))
+    initialize.FairseqConfig = _extended(initialize.FairseqConfig, _AsWritten, field(default=_AsWritten()))
+    ConfigStore.instance().store(name="config", node=utils.FairseqConfig)
+
+
+#: our section as people write it for hydra, of any types and with the strategy in it: see `settle_spelling`
+_AsWritten: Any = make_dataclass("EmbedInitSection", [(name, Any, None) for name in NAMES], eq=False)
+
+
+def _extended(known: Any, section: Any, default: Any) -> Any:
+    """The class with a field for every registry and one for our section; itself where it has them."""
     have = known.__dataclass_fields__
     extra: list[Any] = [(name, Any, None) for name in REGISTRIES if name not in have]
     if SECTION not in have:
-        extra.append((SECTION, EmbedInitOptions, field(default_factory=EmbedInitOptions)))
-    if extra:
-        known = make_dataclass("FairseqConfig", extra, bases=(known,), namespace={"__doc__": FairseqConfig.__doc__})
-        known.__hash__ = object.__hash__
-        fairseq.dataclass.utils.FairseqConfig = known
-    ConfigStore.instance().store(name="config", node=known)
+        extra.append((SECTION, section, default))
+    if not extra:
+        return known
+    extended: Any = make_dataclass("FairseqConfig", extra, bases=(known,), namespace={"__doc__": known.__doc__})
+    extended.__hash__ = object.__hash__
+    return extended

@@ -21,7 +21,7 @@ from fairseq.trainer import Trainer
 from embinit_fairseq.errors import EmbinitError, OptionError, exhausted
 from embinit_fairseq.hooks import registry
 from embinit_fairseq.hooks.apply import embed_init
-from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest, request_from
+from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest, request_from, settle_spelling
 from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY
 from embinit_fairseq.hooks.resume import check_training, recall, refuse_other_dictionary, refuse_overrides
 from embinit_fairseq.hooks.slots import find_slots
@@ -131,6 +131,7 @@ def _wrap_build_model() -> None:
             if record is not None:
                 refuse_other_dictionary(record, lambda: find_slots(model, task), "this checkpoint")
         elif not from_checkpoint:
+            settle_spelling(cfg)
             request = request_from(cfg)
             check_training(model, task, request)
             if request.strategy is None:

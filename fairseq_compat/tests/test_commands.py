@@ -118,10 +118,13 @@ class StrongConfig(FairseqDataclass):
 
 _, register, _, _ = setup_registry("--flavour", default=None)
 register("strong", dataclass=StrongConfig)(type("Strong", (), {}))
+_, register, _, _ = setup_registry("--shape", default=None)
+register("round")(type("Round", (), {}))
 """
+CHOSEN = ["flavour=strong", "flavour.strength=5", "shape=round", "shape.size=2"]
 
 
-@pytest.mark.parametrize("chosen", [["flavour=strong", "flavour.strength=5"], []], ids=["chosen", "default"])
+@pytest.mark.parametrize("chosen", [CHOSEN, []], ids=["chosen", "default"])
 def test_hydra_train_with_a_registry_of_a_plugin(text, tmp_path, chosen) -> None:
     (tmp_path / "flavours").mkdir()
     (tmp_path / "flavours" / "__init__.py").write_text(PLUGIN)
@@ -134,6 +137,7 @@ def test_hydra_train_with_a_registry_of_a_plugin(text, tmp_path, chosen) -> None
     assert state["optimizer_history"][-1]["num_updates"] == 1
     expected = {"_name": "strong", "strength": 5, "colour": "red"} if chosen else None
     assert state["cfg"]["flavour"] == expected
+    assert state["cfg"]["shape"] == ({"_name": "round", "size": 2} if chosen else None)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import torch
 from pre_training import in_two_processes
 from programs import PYTHON
 from trainings import (
+    REPOSITORY,
     SAVE_OFTEN,
     command,
     kill_9_and_resume,
@@ -166,6 +167,26 @@ def test_a_table_can_be_frozen_later(here, toy_translation, tmp_path, begin, cap
         for folder, flags in ((run, XAVIER), (run, []), (tmp_path / "new", restore)):
             with pytest.raises(OptionError, match=r"another dictionary.*\(encoder\).*--srcdict"):
                 here(folder, *flags, data=other)
+
+
+def test_hydra_trains_from_a_file(toy_translation, vectors, tmp_path):
+    """examples/hydra with smaller sizes; the plugin is named in the file, and an option at another place."""
+    example = (REPOSITORY / "examples" / "hydra" / "translation.yaml").read_text()
+    (tmp_path / "small.yaml").write_text(
+        example.replace("common:", f"common:\n  user_dir: {REPOSITORY}/embinit_fairseq")
+    )
+    sizes = {"embed_dim": 8, "ffn_embed_dim": 8, "layers": 1, "attention_heads": 2}
+    options = [f"model.{side}.{name}={size}" for side in ("encoder", "decoder") for name, size in sizes.items()]
+    options += [f"embed_init_options.embed_init_path.{text}" for text in vectors]
+    options += [f"task.data={toy_translation}", "common.cpu=true", "optimization.max_update=1", "+embed_init_seed=7"]
+    options += ["--config-dir", str(tmp_path), "--config-name", "small"]
+    hydra = Path(PYTHON).with_name("fairseq-hydra-train")
+    done = subprocess.run([hydra, *options], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    slots = report_of(tmp_path / "checkpoints")["slots"]
+    assert {(name, slot["strategy"], slot["source"]["name"], slot["seed"]) for name, slot in slots.items()} == {
+        (slot, "pretrained_xavier", f"{slot}.txt", 7) for slot in ("encoder", "decoder")
+    }
 
 
 def test_a_report_that_cannot_be_written_stops_the_training(here, tmp_path):

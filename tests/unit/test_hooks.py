@@ -15,13 +15,14 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import FairseqMultiModel
+from omegaconf import OmegaConf
 from torch import nn
 
 from embinit_fairseq.errors import EmbinitError, OptionError, SlotError
 from embinit_fairseq.hooks import wraps
 from embinit_fairseq.hooks.apply import _continue, _write_report, embed_init
 from embinit_fairseq.hooks.freeze import Freeze, apply_freezes, parse_freeze
-from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest
+from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest, request_from, settle_spelling
 from embinit_fairseq.hooks.resume import (
     check_optimizer_knows,
     checkpoint_to_restore,
@@ -35,6 +36,59 @@ from embinit_fairseq.hooks.slots import (
     slot_named,
 )
 from embinit_fairseq.init.report import other_dictionaries, pack_rows, symbols_digest
+
+# ---- fairseq-hydra-train
+
+
+def hydra(told):
+    cfg = OmegaConf.create({"model": {"_name": "transformer"}, "embed_init": None, "seed": 3, **told})
+    settle_spelling(cfg.model)
+    settle_spelling(cfg.model)  # of a second model
+    return cfg
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {
+            "embed_init": "xavier",
+            "embed_init_options": {"embed_init_freeze": ["encoder:known:5"], "embed_init_std": "2"},
+        },
+        {"embed_init_options": {"embed_init": "xavier", "embed_init_freeze": "encoder:known:5", "embed_init_std": 2}},
+        {"embed_init": "xavier", "embed_init_freeze": {"encoder": "known:5"}, "model": {"embed_init_std": 2}},
+        {"embed_init": {"_name": "xavier", "embed_init_std": 2, "embed_init_freeze": ["encoder:known:5"]}},
+    ],
+)
+def test_all_spellings_for_hydra_mean_one(told):
+    cfg = hydra(told)
+    request = request_from(cfg.model)
+    assert request == InitRequest(
+        "xavier", EmbedInitOptions(embed_init_freeze=["encoder:known:5"], embed_init_std="2"), 1
+    )
+    assert set(cfg) <= {"model", "embed_init", "seed", "embed_init_options"}
+    assert "embed_init_std" not in cfg.model
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"embed_init_options": {"seed": 5}}, r"embed_init_options.seed: .* embed_init_seed"),
+        ({"embed_init_sed": 5}, "^embed_init_sed: .* embed_init_seed"),
+        ({"embed_init_seed": 5}, "embed_init_seed: .* embed_init=xavier"),
+        ({"embed_init": "xavier", "model": {"embed_init": "normal"}}, "model.embed_init=normal: .*xavier"),
+        ({"embed_init": "xavier", "embed_init_oov": "zero"}, "--embed-init-oov: .*zeros"),
+        ({"embed_init": "xavier", "embed_init_freeze": True}, "--embed-init-freeze"),
+    ],
+)
+def test_nothing_that_hydra_was_told_is_ignored(told, message):
+    with pytest.raises(OptionError, match=message):
+        hydra(told)
+
+
+def test_a_configuration_without_our_options_is_left_alone():
+    given = {"embed_init_options": {"embed_init_oov": "xavier", "embed_init_strict": False}, "model": {"_name": "x"}}
+    assert hydra(given) == {"embed_init": None, "seed": 3, **given}
+
 
 # ---- slots
 

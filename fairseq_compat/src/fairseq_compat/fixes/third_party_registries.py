@@ -7,7 +7,7 @@ Versions: hydra >= 1.1, whose composed configuration admits known keys only; fai
 Where: fairseq/dataclass/utils.py:387 (``compose``) and :394 (``composed_cfg[k] = None``);
     fairseq_cli/hydra_train.py:76, which composes before it imports plugins, and fairseq/dataclass/initialize.py:45.
 Remedy: hydra composes without such registries; their values are set afterwards. A plugin that extends hydra's schema
-    itself is not disturbed. ``fairseq-hydra-train`` imports the plugin of ``common.user_dir=`` first, takes
+    itself is not disturbed. ``fairseq-hydra-train`` imports the plugin of ``common.user_dir`` first, takes
     ``name=choice name.option=value`` as for fairseq's own registries, and fills in the options that are not given.
 Upstream: not reported.
 Can go: with hydra < 1.1, or with a fairseq whose configuration admits registered keys.
@@ -16,10 +16,12 @@ Can go: with hydra < 1.1, or with a fairseq whose configuration admits registere
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import re
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fairseq_compat.versions import at_least
@@ -84,8 +86,26 @@ def fill(config) -> None:
             if choice in registry["dataclass_registry"]:
                 node = OmegaConf.structured(registry["dataclass_registry"][choice]())
                 config[name] = OmegaConf.merge(node, given if hasattr(given, "get") else {"_name": choice})
-            else:
+            elif not hasattr(given, "get") or len(given) == 1:  # else its options are kept for the plugin to read
                 config[name] = choice if choice is not None else registry["default"]
+
+
+def user_dir(words: list[str]) -> str | None:
+    """``common.user_dir`` on a command line of hydra, or in the file of ``--config-dir`` and ``--config-name``."""
+    given = [word.partition("=")[2] for word in words if re.match(r"\+{0,2}common\.user_dir=", word)]
+    if given:
+        return given[-1].strip("'\"")
+    from hydra._internal.utils import get_args_parser
+    from omegaconf import OmegaConf
+
+    options, _ = get_args_parser().parse_known_args(words)
+    file = Path(options.config_dir or "", options.config_name or "")
+    file = file if file.suffix in (".yaml", ".yml") else Path(f"{file}.yaml")
+    if not options.config_dir or not file.is_file():
+        return None
+    with contextlib.suppress(Exception):  # hydra will say what is wrong with the file
+        return OmegaConf.select(OmegaConf.load(file), "common.user_dir")
+    return None
 
 
 def _patch_hydra_train(module) -> None:
@@ -95,9 +115,9 @@ def _patch_hydra_train(module) -> None:
     def cli_main():
         from fairseq.utils import import_user_module
 
-        folders = [word.partition("=")[2] for word in sys.argv[1:] if re.match(r"\+{0,2}common\.user_dir=", word)]
-        if folders:
-            import_user_module(argparse.Namespace(user_dir=folders[-1].strip("'\"")))
+        folder = user_dir(sys.argv[1:])
+        if folder:
+            import_user_module(argparse.Namespace(user_dir=folder))
         sys.argv[1:] = added(sys.argv[1:], set(third_party()))
         return original_cli()
 
