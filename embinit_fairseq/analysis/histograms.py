@@ -20,11 +20,13 @@ from embinit_fairseq.vectors.torch_file import matrices
 
 _TABLE = re.compile(r"(?:^|\.)embed_tokens(_\w+)?\.weight$")
 _TAIL = 0.0005  # of the values lies outside of the picture, on either side
+_UNLIKE = 4  # so many times wider than another, a table would leave it a few bins of a linear axis
 
 
 @dataclass(frozen=True)
 class ValueHistogram:
-    """density: of each bin; the values outside of all bins count, too. moments: min, max, mean, std of all values."""
+    """density: of each bin; the values outside of all bins count, too. moments: min, max, mean, std of all values.
+    reach: the largest absolute value but for those of the tails."""
 
     name: str
     rows: int
@@ -32,6 +34,7 @@ class ValueHistogram:
     moments: dict[str, float]
     density: np.ndarray
     outside: float
+    reach: float
 
     @property
     def xavier_std(self) -> float:
@@ -63,23 +66,35 @@ def value_histograms(
 ) -> tuple[np.ndarray, list[ValueHistogram]]:
     """(edges, histograms) of tables by name, over one axis. scaled: times sqrt(D), as a transformer takes them.
 
-    The axis is symmetric around 0 and holds all but a thousandth of the values of each table. Raises OptionError for a
-    table without values or with values that are not finite.
+    The axis is symmetric around 0 and holds all but a thousandth of the values of each table. Where one reaches much
+    further than another, bins grow with the distance from 0 (`linear_width`). Raises OptionError for a table without
+    values or with values that are not finite.
     """
     factors = {name: math.sqrt(table.shape[1]) if scaled else 1.0 for name, table in tables.items()}
-    reach = 0.0
+    reaches: dict[str, float] = {}
     for name, table in tables.items():
         if not table.size or not np.isfinite(table).all():
             raise OptionError(f"{name}: {'NaN or infinity in it' if table.size else 'no values'}; take another table")
         tails = np.quantile(table, [_TAIL, 1 - _TAIL])
-        reach = max(reach, factors[name] * float(np.abs(tails).max()))
-    edges = np.linspace(-reach or -1.0, reach or 1.0, bins + 1)
-    return edges, [_histogram(name, table, factors[name], edges) for name, table in tables.items()]
+        reaches[name] = factors[name] * float(np.abs(tails).max())
+    reach, width = max(reaches.values()) or 1.0, linear_width(list(reaches.values()))
+    edges = np.linspace(-1, 1, bins + 1)
+    edges = reach * edges if width is None else width * np.sinh(edges * np.arcsinh(reach / width))
+    return edges, [_histogram(name, table, factors[name], reaches[name], edges) for name, table in tables.items()]
 
 
-def _histogram(name: str, table: np.ndarray, factor: float, edges: np.ndarray) -> ValueHistogram:
+def linear_width(reaches: Sequence[float]) -> float | None:
+    """Where an axis arcsinh(x / width) stops to be nearly linear, so that tables of any scale have their bins.
+
+    None: the tables are so alike that x itself shows all.
+    """
+    some = [reach for reach in reaches if reach > 0]
+    return min(some) / 2 if some and max(some) > _UNLIKE * min(some) else None
+
+
+def _histogram(name: str, table: np.ndarray, factor: float, reach: float, edges: np.ndarray) -> ValueHistogram:
     counts = np.histogram(table.ravel(), bins=edges / factor)[0]
     moments = {key: value * factor for key, value in describe(table).items()}
     density = counts / (table.size * np.diff(edges))
     rows, dim = table.shape
-    return ValueHistogram(name, rows, dim, moments, density, 1 - float(counts.sum()) / table.size)
+    return ValueHistogram(name, rows, dim, moments, density, 1 - float(counts.sum()) / table.size, reach)

@@ -43,7 +43,7 @@ def verify(expansion: Expansion, folder: Path, paths: Sequence[str], quiet: bool
     `holds` is False if a method with a bound exceeds it by more than rounding, or if a logit of an old word changed.
     """
     from embinit_fairseq.checkpoints.reading import load_checkpoint
-    from embinit_fairseq.expand.evaluation import histogram, read_text
+    from embinit_fairseq.expand.evaluation import histograms, read_text
     from embinit_fairseq.plots.histograms import draw_divergences
 
     source = expansion.source
@@ -64,11 +64,9 @@ def verify(expansion: Expansion, folder: Path, paths: Sequence[str], quiet: bool
         "methods": methods,
         "holds": change <= _SAME * (1 + largest) and all(found.get("holds", True) for found in methods.values()),
     }
-    histograms = {method: histogram(kl) for method, kl in kls.items()}
-    write_json(folder / "verify.json", {**record, "histograms": histograms})
-    draw_divergences(
-        expansion.request.checkpoint, expansion.recipe.count, methods, histograms, str(folder / "verify.png")
-    )
+    counted = histograms(kls)
+    write_json(folder / "verify.json", {**record, "histograms": counted})
+    draw_divergences(expansion.request.checkpoint, expansion.recipe.count, methods, counted, str(folder / "verify.png"))
     return record
 
 

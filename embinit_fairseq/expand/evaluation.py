@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +62,20 @@ def summary(kl: np.ndarray, bound: float | None, allowed: float | None) -> dict[
     return numbers
 
 
-def histogram(kl: np.ndarray, bins: int = 40) -> dict[str, list[float]]:
-    """edges (bins + 1) from 0 on, counts (bins)."""
-    counts, edges = np.histogram(kl, bins=bins, range=(0.0, max(float(kl.max()), 1e-12)))
-    return {"edges": edges.tolist(), "counts": counts.tolist()}
+def histograms(kls: Mapping[str, np.ndarray], bins: int = 40) -> dict[str, dict[str, list[float]]]:
+    """Name -> edges (bins + 1), the same for all, and counts (bins).
+
+    Divergences of different methods lie powers of ten apart: bins grow by one factor. The first begins at 0 and holds
+    the smallest thousandth of all methods.
+    """
+    high = max(1e-12, *(float(kl.max()) for kl in kls.values()))
+    low = min(float(np.quantile(kl, 0.001)) for kl in kls.values())
+    edges = np.geomspace(max(low, 1e-6 * high), high, bins) if low < high else np.linspace(high / bins, high, bins)
+    edges = np.concatenate([[0.0], edges[:-1], [high]])  # the largest to the bit
+    return {
+        name: {"edges": edges.tolist(), "counts": np.histogram(np.maximum(kl, 0.0), bins=edges)[0].tolist()}
+        for name, kl in kls.items()
+    }
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embinit_fairseq.analysis.histograms import ValueHistogram
+from embinit_fairseq.analysis.histograms import ValueHistogram, linear_width
 from embinit_fairseq.errors import counted
 from embinit_fairseq.plots import style
 from embinit_fairseq.plots.curves import new_panels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def xavier_std(table: ValueHistogram, scaled: bool) -> float:
@@ -23,7 +26,10 @@ def xavier_std(table: ValueHistogram, scaled: bool) -> float:
 def draw_values(
     edges: np.ndarray, histograms: list[ValueHistogram], positions: dict[int, float], scaled: bool, path: str
 ) -> None:
-    """Densities as steps on a logarithmic scale; lines at + and - of each sigma, dashed Xavier's, dotted positions'."""
+    """Densities as steps on a logarithmic scale; lines at + and - of each sigma, dashed Xavier's, dotted positions'.
+
+    Values are on a linear axis if the tables reach about as far, else on one that is logarithmic outside (arcsinh).
+    """
     figure, (axes,) = new_panels(1, height=4.8)
     for table in histograms:
         label = f"{table.name}: sigma {table.moments['std']:.3g}"
@@ -37,8 +43,13 @@ def draw_values(
     axes.plot([], [], ":", color="black", label="positions' sigma" + ("" if scaled else " / sqrt(D)"))
     axes.set_yscale("log")
     reach = max(edges[-1], *(1.1 * std for std in positions.values()))
+    width = linear_width([table.reach for table in histograms])
+    if width is not None:
+        axes.set_xscale("asinh", linear_width=width)
+        _round_ticks(axes, width, reach)
     axes.set_xlim(-reach, reach)
-    axes.set_xlabel("value" + (" times sqrt(D)" if scaled else ""))
+    far = "" if width is None else ", logarithmic far from 0"
+    axes.set_xlabel("value" + (" times sqrt(D)" if scaled else "") + far)
     axes.set_ylabel("density")
     axes.grid(alpha=0.3)
     legend = figure.legend(loc="outside lower center", fontsize=8)
@@ -47,24 +58,37 @@ def draw_values(
     style.save(figure, path)
 
 
+def _round_ticks(axes: Axes, width: float, reach: float) -> None:
+    """0 and, on both sides, powers of ten from the linear part on."""
+    powers = [10.0**n for n in range(math.ceil(math.log10(width)), math.floor(math.log10(reach)) + 1)]
+    places = [sign * power for sign in (-1, 1) for power in powers or [reach]]
+    axes.set_xticks([0.0, *places], [f"{place:.2g}" for place in (0.0, *places)])
+    axes.set_xticks([], minor=True)
+
+
 def draw_divergences(
     checkpoint: str, count: int, methods: dict[str, Any], histograms: dict[str, dict[str, list[float]]], path: str
 ) -> None:
-    """methods: `expand.evaluation.summary` of each; histograms: edges and counts. Writes the PNG `path`."""
+    """One panel a method, all with the same logarithmic axes, and the bound as a line. Writes the PNG `path`.
+
+    methods: `expand.evaluation.summary` of each; histograms: `expand.evaluation.histograms`, of one list of edges.
+    """
     columns = 2 if len(methods) <= 4 else 3
     figure, panels = style.new_figure(columns, -(-len(methods) // columns))
+    edges = np.array(next(iter(histograms.values()))["edges"])
+    first = edges[1] ** 2 / edges[2]  # the bin that begins at 0 is drawn as wide as the next
+    bounds = [found["bound"] for found in methods.values() if found["bound"] is not None]
+    most = max(max(each["counts"]) for each in histograms.values())
     for axes, (method, divergences) in zip(panels, methods.items()):
-        edges, counts = histograms[method]["edges"], histograms[method]["counts"]
-        axes.stairs(counts, edges, fill=True, color="0.45")
-        axes.set_yscale("log", nonpositive="clip")
-        axes.set_ylim(bottom=0.5)
+        axes.stairs(histograms[method]["counts"], [first, *edges[1:]], fill=True, color="0.45")
+        axes.set(xscale="log", yscale="log", ylim=(0.5, 2 * most), xlim=(first, 1.5 * max(edges[-1], *bounds, first)))
         axes.minorticks_off()
         axes.set_title(f"{method}: mean {divergences['mean']:.3g}", fontsize=9, pad=4)
         axes.set_xlabel("KL(old || new) in nats", fontsize=8)
         axes.tick_params(labelsize=7, length=2)
         if divergences["bound"] is not None:
             axes.axvline(divergences["bound"], color="tab:red", linewidth=1, linestyle="--", label="bound")
-            axes.legend(fontsize=7, frameon=False)
+            axes.legend(fontsize=7, frameon=False, loc="upper left")
     panels[0].set_ylabel("tokens", fontsize=8)
     for axes in panels[len(methods) :]:
         axes.remove()

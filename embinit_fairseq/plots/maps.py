@@ -44,9 +44,8 @@ def draw_positions(
 
 def _plain_scores(shown: PositionMap) -> tuple[np.ndarray, dict[str, Any], str]:
     """One scale for all heads, made for what is not reset."""
-    low, high = style.limits(shown.ordinary)
     values = np.where(np.isfinite(shown.scores), shown.scores, np.nan)
-    return values, {"cmap": "viridis", "vmin": low, "vmax": high}, "positional correlation (before the softmax)"
+    return values, style.colours(*style.limits(shown.ordinary)), "positional correlation (before the softmax)"
 
 
 def _relative_attention(scores: np.ndarray) -> tuple[np.ndarray, dict[str, Any], str]:
@@ -79,8 +78,8 @@ def draw_correlations(
     figure, panels = style.new_figure(4, 1)
     shared = style.limits(terms[:4, 1:, 1:])
     for axes, name, term in zip(panels, TERMS, terms):
-        low, high = style.limits(term[1:, 1:]) if own_scale else shared
-        image = style.draw_map(axes, term, name, cmap="viridis", vmin=low, vmax=high)
+        scale = style.limits(term[1:, 1:]) if own_scale else shared
+        image = style.draw_map(axes, term, name, **style.colours(*scale))
         style.mark_cls(axes)
         if own_scale:
             style.colour_bar(figure, image, axes, "", term)

@@ -113,6 +113,13 @@ def limits(values: np.ndarray, share: float = 0.01) -> tuple[float, float]:
     return (float(low), float(high)) if high > low else (float(low) - 0.5, float(low) + 0.5)
 
 
+def colours(low: float, high: float) -> dict[str, Any]:
+    """For `draw_map`: where there are values on both sides of 0, blue below, red above and white at 0."""
+    if low < 0 < high:
+        return {"cmap": "RdBu_r", "vmin": -max(-low, high), "vmax": max(-low, high)}
+    return {"cmap": "viridis", "vmin": low, "vmax": high}
+
+
 def colour_bar(figure: Figure, image: Any, axes: Sequence[Axes] | Axes, label: str, values: np.ndarray) -> None:
     """The bar of `image`, with ratios as labels if its scale is logarithmic; pointed where `values` lie beyond it."""
     from matplotlib.colors import LogNorm

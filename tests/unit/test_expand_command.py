@@ -97,13 +97,19 @@ def test_verify_measures_every_token(tmp_path, figures):
     files = json.loads((checkpoint.output / "expansion.json").read_text())["files"]
     assert {path.name for path in checkpoint.output.iterdir()} == set(files) - {"verify.png"}
     written = json.loads((checkpoint.output / "verify.json").read_text())["histograms"]
-    edges = written["zeros"]["edges"]
-    assert (sum(written["avg"]["counts"]), len(edges), edges[0], edges[-1]) == (31, 41, 0, pytest.approx(max(kls)))
+    edges, most = written["zeros"]["edges"], max(method["max"] for method in found["methods"].values())
+    assert (len(edges), edges[0], edges[-1]) == (41, 0, pytest.approx(most))
+    assert {(sum(each["counts"]), tuple(each["edges"])) for each in written.values()} == {(31, tuple(edges))}
     assert [axes.get_title().split(":")[0] for axes in figures[0].axes] == list(written)
     for axes, (method, shown) in zip(figures[0].axes, written.items()):
         data, bound = axes.patches[0].get_data(), found["methods"][method]["bound"]
-        assert (data.edges.tolist(), data.values.tolist()) == (shown["edges"], shown["counts"])
+        assert (data.edges[1:].tolist(), data.values.tolist()) == (edges[1:], shown["counts"])
         assert [line.get_xdata()[0] for line in axes.get_lines()] == ([] if bound is None else [bound])
+    # one axis, logarithmic: the bound does not squeeze what was measured
+    assert {(axes.get_xscale(), axes.get_xlim()) for axes in figures[0].axes} == {
+        ("log", figures[0].axes[0].get_xlim())
+    }
+    assert avg["bound"] < figures[0].axes[0].get_xlim()[1]
     # --noise-scale is of the method that was asked for
     other = verified(checkpoint, "--method", "gaussian", "--noise-scale", "4", "--force")["methods"]["normal"]
     assert found["methods"]["normal"]["mean"] == other["mean"] > 0

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
-from embinit_fairseq.expand.evaluation import divergence, histogram, rounded_bound, summary
+from embinit_fairseq.expand.evaluation import divergence, histograms, rounded_bound, summary
 from embinit_fairseq.expand.model import Texts, write_dictionaries
 from embinit_fairseq.expand.request import ExpandRequest, check_options, cut_words, read_words
 from embinit_fairseq.expand.segmentation import read_segmentation
@@ -339,4 +339,6 @@ def test_small_divergences_are_exact_and_rounding_moves_the_bound_a_little():
     assert rounded_bound(bound, 0.0, 0.0) == pytest.approx(bound * 1.0001, rel=1e-3)
     kl = np.array([0.0, 0.1, 0.19, 0.2])
     assert [summary(kl, 0.15, allowed).get("holds") for allowed in (0.16, 0.2, None)] == [False, True, None]
-    assert sum(histogram(np.zeros(5))["counts"]) == 5
+    (found,) = histograms({"a": np.zeros(5)}).values()
+    assert (sum(found["counts"]), len(found["edges"])) == (5, 41)
+    assert np.diff(found["edges"]).min() > 0

@@ -84,6 +84,24 @@ def test_histograms_are_densities_of_all_values(tables, printed, tmp_path) -> No
     assert (table["rows"], table["max"]) == (2, pytest.approx(float(vectors[[3, 7]].max())))
 
 
+@pytest.mark.parametrize(("sigma", "scale"), [(1.0, "linear"), (0.03, "asinh")])
+def test_no_table_flattens_another(figures, sigma, scale) -> None:
+    """As raw GloVe does with Xavier's matrix: each has bins enough, and they hold what lies between their edges."""
+    generator = np.random.default_rng(0)
+    tables = {name: generator.normal(0, std, (200, 50)) for name, std in (("wide", 1.0), ("narrow", sigma))}
+    edges, found = value_histograms(tables, bins=41)
+    for each, table in zip(found, tables.values()):
+        inside = ((table >= edges[0]) & (table <= edges[-1])).mean()
+        assert (each.density * np.diff(edges)).sum() == pytest.approx(inside) == pytest.approx(1, abs=2e-3)
+        assert (each.density > 0).sum() > 10
+    histograms.draw_values(edges, found, {50: 0.1}, False, "h.png")
+    (axes,) = figures[0].axes
+    assert axes.get_xscale() == scale
+    assert [text.get_text() for text in figures[0].legends[0].get_texts()][:2] == [
+        f"{each.name}: sigma {each.moments['std']:.3g}" for each in found
+    ]
+
+
 def test_scaling_changes_the_axis_only_and_lines_are_at_the_sigmas(figures) -> None:
     table = {"a": np.random.default_rng(0).normal(size=(40, 9)).astype(np.float32)}
     edges, (plain,) = value_histograms(table, bins=11)

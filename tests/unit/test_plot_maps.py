@@ -177,7 +177,8 @@ def test_the_picture_has_a_panel_a_head_with_its_pattern(plot, printed, figures)
     for axes, scores in zip(panels, expected):
         np.testing.assert_allclose(axes.images[0].get_array(), scores)
         assert len(axes.lines) == 2  # behind the row and the column of [CLS]
-    assert len({axes.images[0].get_clim() for axes in panels}) == 1
+    ((low, high),) = {axes.images[0].get_clim() for axes in panels}
+    assert (low, panels[0].images[0].get_cmap().name) == (-high, "RdBu_r")  # white is 0
     numbers = dict(arch="tupe_tiny", encoding="TUPE-A", part="encoder", length=9, causal=False, cls_untied=True)
     assert record.items() >= numbers.items()
     for head, scores in zip(record["heads"], expected):
