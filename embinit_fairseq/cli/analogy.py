@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from embinit_fairseq.analysis.analogy import TABLE4, Row, Score, evaluate, read_questions
 from embinit_fairseq.analysis.statistics import frequent_words
 from embinit_fairseq.analysis.transforms import FORMULAS, RANDOM, TRANSFORMS, Surroundings
+from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors
 from embinit_fairseq.errors import CoverageError, OptionError
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     chains = TABLE4 if args.table4 else [(" & ".join(["vectors", *args.transform]), tuple(args.transform), None)]
     results = []
     for name, transforms, published in chains:
-        progress = partial(_progress, description=name)
+        blocks = partial(_progress, description=name)
         repeats = args.repeats
-        row = evaluate(words, matrix, questions, transforms, around, repeats, args.block_size, progress)
+        row = evaluate(words, matrix, questions, transforms, around, repeats, args.block_size, blocks)
         results.append((name, row, published))
     size = {"rows": len(words), "dim": matrix.shape[1]}
     if args.json:
@@ -86,8 +86,7 @@ def _table(args: argparse.Namespace) -> tuple[Sequence[str], np.ndarray]:
 
 
 def _progress(blocks: Iterable[int], description: str) -> Iterable[int]:
-    # only for tables that take a while: nobody reads a bar of one block
-    return tqdm(blocks, desc=description, unit="block", leave=False, delay=1.0)
+    return progress(blocks, description, "block")
 
 
 def _record(

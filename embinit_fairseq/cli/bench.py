@@ -12,12 +12,11 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from tqdm import tqdm
-
 from embinit_fairseq import machine
 from embinit_fairseq.bench import report as bench_report
 from embinit_fairseq.bench.process import BenchRequest, Measurement, measured
 from embinit_fairseq.bench.report import PRECISIONS, estimate, quartiles, relative, throughput, vendor_peak
+from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import OptionError
 
@@ -127,7 +126,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     turns = args.turns or (2 if args.compare else 1)
     runs: dict[str, list[Measurement]] = {request.name: [] for request in requests}
     total = turns * len(requests) * (args.steps + args.warmup)
-    with tqdm(total=total, desc="embinit bench", unit="step", leave=False, disable=None) as bar:
+    with progress(None, "embinit bench", "step", total) as bar:
         for _ in range(turns):
             for request in requests:
                 bar.set_postfix_str(request.name)

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from embinit_fairseq.bounded import read_json
 from embinit_fairseq.cli.plot_curves import add_run_options
+from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import DataError, OptionError, OutputError
 from embinit_fairseq.files import check_is_file, check_place, made_folder, write_json, write_text
@@ -99,8 +98,8 @@ def _tests(table: Table, args: argparse.Namespace) -> tuple[list[SeedTest], list
             run.record["scores"] = {**scores_of(run, texts[run.name]), **run.record.get("scores", {})}
     others = [row for row in table.rows if row is not base]
     by_seed = paired_tests(base, others, texts, args.samples, args.seed)
-    progress = {"desc": "paired bootstrap", "unit": "seed", "leave": False, "delay": 1.0}
-    tests = [test for of_seed in tqdm(by_seed, total=len(base.runs), **progress) for test in of_seed]
+    bar = progress(by_seed, "paired bootstrap", "seed", len(base.runs))
+    tests = [test for of_seed in bar for test in of_seed]
     missing = [row.name for row in others if not any(test.row == row.name for test in tests)]
     if tests:
         notes.append(

@@ -9,21 +9,16 @@ import importlib
 import logging
 import os
 import platform
-import sys
-import threading
-import time
 import warnings
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tqdm import tqdm
-
+from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import counted
 from embinit_fairseq.machine import package_versions
-from embinit_fairseq.runs.process import SILENCE
 
 # ---- What `embinit doctor` looks at. Each check returns findings; nothing here prints -------------------------------
 # fairseq and torch are imported inside the functions, so that a broken installation is a finding and no traceback.
@@ -215,30 +210,10 @@ def _examine_quietly(args: argparse.Namespace) -> list[Finding]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _watched(examine(args.arch, not args.no_steps, args.full))
+            checked = examine(args.arch, not args.no_steps, args.full)
+            return list(progress(checked, "embinit doctor", "check"))
     finally:
         logging.disable(disabled)
-
-
-def _watched(checks: Iterator[Finding]) -> list[Finding]:
-    """All of them; while they are made, a word on standard error every ten seconds, also where that is no terminal."""
-    findings: list[Finding] = []
-    ended = threading.Event()
-
-    def tell() -> None:
-        start = time.monotonic()
-        while not ended.wait(SILENCE):
-            done = counted(len(findings), "check")
-            print(f"embinit doctor: {time.monotonic() - start:.0f} s, {done} done", file=sys.stderr, flush=True)
-
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
-    try:
-        findings.extend(tqdm(checks, desc="embinit doctor", unit="check", leave=False, disable=None))
-    finally:
-        ended.set()
-        teller.join()
-    return findings
 
 
 def examine(architectures: list[str] | None, with_steps: bool, full: bool = False) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.files import check_is_file, write_json
 from embinit_fairseq.init.new_rows import METHODS, Recipe, bound
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from embinit_fairseq.expand.evaluation import Batch, Text
+    from embinit_fairseq.expand.evaluation import Batch
     from embinit_fairseq.expand.expansion import Expansion
 
 FILES = ("verify.json", "verify.png")
@@ -53,7 +54,8 @@ def verify(expansion: Expansion, folder: Path, paths: Sequence[str], quiet: bool
     recipes = {expansion.recipe.method: expansion.recipe}
     for method in COMPARED:
         recipes.setdefault(method, replace(expansion.recipe, method=method, scale=None, pieces=()))
-    kls, largest, change = _measure(expansion, model, recipes, _progress(text, quiet))
+    batches = progress(text.batches, "verify", "batch", hidden=quiet)
+    kls, largest, change = _measure(expansion, model, recipes, batches)
     methods = {method: _summary(expansion, kl, recipes[method], largest) for method, kl in kls.items()}
     record = {
         "text": list(paths),
@@ -92,12 +94,6 @@ def _measure(
                 change = max(change, float((new - old).abs().max()))
                 measured[method].append(kl)
     return {method: np.concatenate(parts) for method, parts in measured.items()}, largest, change
-
-
-def _progress(text: Text, quiet: bool) -> Iterator[Batch]:
-    from tqdm import tqdm
-
-    return tqdm(text.batches, desc="verify", unit="batch", disable=quiet or None, leave=False)
 
 
 def _logits_before(expansion: Expansion, batch: Batch) -> Any:

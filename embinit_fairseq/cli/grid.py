@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if args.print:
         print(*(line.command for line in lines[share[0] - 1 :: share[1]]), sep="\n")
         return 0
-    outcome = run_grid(grid, lambda text: print(text, file=sys.stderr, flush=True))
+    outcome = run_grid(grid, lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True))
     if outcome.left:
         print(f"the time is up, {counted(len(outcome.left), 'command')} left: the same call goes on", file=sys.stderr)
     if outcome.failed:

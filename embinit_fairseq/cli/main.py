@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
+from embinit_fairseq.cli import progress
 from embinit_fairseq.errors import EmbinitError, exhausted
 from embinit_fairseq.files import says_full
 from embinit_fairseq.version import VERSION
@@ -43,6 +44,7 @@ COMMANDS = {
     "transfer-vocab": "a trained model for another dictionary",
     "export-hf": "a trained encoder of fairseq (RoBERTa, TUPE), for Hugging Face transformers",
     "bench": "tokens/s, FLOP/s, memory of a training step, and hours of a training",
+    "completion": "what completes `embinit` on the Tab key of a shell",
 }
 
 
@@ -87,8 +89,8 @@ class _Parser(argparse.ArgumentParser):
         return next((near[0] for word in unknown if (near := difflib.get_close_matches(word, known, n=1))), None)
 
 
-def build_parser(chosen: str | None = None) -> _Parser:
-    """The parser with all sub-commands; the options are those of the chosen one."""
+def build_parser(chosen: str | None = None, complete: bool = False) -> _Parser:
+    """The parser with all sub-commands; the options are those of the chosen one. complete: of all."""
     parser = _Parser(
         prog="embinit",
         description="Trainings, vocabularies, vectors and pictures of embinit_fairseq.",
@@ -97,11 +99,12 @@ def build_parser(chosen: str | None = None) -> _Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name, text in COMMANDS.items():
         sub = commands.add_parser(name, help=text, description=_module(name).__doc__ if name == chosen else text)
-        if name == chosen:
+        if name == chosen or complete:
             command = _module(name)
             sub.takes_further = getattr(command, "TAKES_FURTHER_OPTIONS", False)
             sub.hint = getattr(command, "HINT", "")
             command.configure(sub)
+            progress.add_options(sub)
     return parser
 
 
@@ -120,7 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(request.code or 0)
     with _signals_as_interrupts() as received:
         try:
-            code = _module(args.command).run(args)
+            with progress.talking(args):
+                code = _module(args.command).run(args)
             if sys.stdout is not None:  # closed by the caller
                 sys.stdout.flush()
             return code

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
+from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import show
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, VectorFileError
 from embinit_fairseq.plots.maps import draw_correlations
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     vocabulary = read_dictionary(args.dict)
     _check_dictionary(args, len(vocabulary), layer.embed_tokens.shape[0])
     sentences = _read_sentences(args, vocabulary, layer.max_positions)
-    bar = tqdm(sentences, desc="sentences", unit="", leave=False, delay=1.0)
+    bar = progress(sentences, "sentences", "")
     head = None if args.head is None else args.head - 1
     terms, count = mean_terms(layer, (sentence.tokens for sentence in bar), head)
     if not np.isfinite(terms).all():

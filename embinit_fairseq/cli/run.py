@@ -36,7 +36,7 @@ _USAGE_ERROR = re.compile(r"\S+: error: ")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.usage = (
-        "embinit run DIR [--metric NAME] [--higher] [--label KEY=VALUE ...] [--verbose] [--json] "
+        "embinit run DIR [--metric NAME] [--higher] [--label KEY=VALUE ...] [-q] [-v] [--json] "
         "-- [LAUNCHER ...] fairseq-train DATA ..."
     )
     add = parser.add_argument
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="what `embinit compare` sorts by; arch, init and seed are taken from the command",
     )
-    add("--verbose", action="store_true", help="show the whole log, not only validations, warnings and progress")
+    add("-v", "--verbose", action="store_true", help="show the whole log, not only validations, warnings and progress")
     add("--json", action="store_true", help="print the record as one JSON object at the end")
 
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.folder.strip():
         raise OptionError("embinit run: the folder of the run is empty; name one (is a variable of the shell unset?)")
     request = TrainingRequest(Path(args.folder), args.training, _labels(args.label), args.metric, args.higher)
-    screen = _Screen(args.verbose)
+    screen = _Screen(args.verbose, args.quiet)
     outcome = run(request, screen.show)
     screen.clear()
     for note in outcome.notes:
@@ -132,9 +132,9 @@ class _Screen:
     """What of a log is shown, on standard error: validations, warnings, the plugin's own records, and on a terminal a
     line with the progress."""
 
-    def __init__(self, verbose: bool) -> None:
-        self.verbose = verbose
-        self.live = sys.stderr.isatty() and not verbose
+    def __init__(self, verbose: bool, quiet: bool = False) -> None:
+        self.verbose, self.quiet = verbose, quiet
+        self.live = sys.stderr.isatty() and not verbose and not quiet
         self.validations = 0
         self.tail: list[str] = []
         self.pulse = Pulse()
@@ -146,11 +146,11 @@ class _Screen:
                 self._print(f"embinit run: {_progress(reader)}, {self.pulse.seconds}")
             return
         known, self.validations = self.validations, len(reader.log.validations)
-        if self.verbose or _is_wanted(reader):
+        if self.verbose or (_is_wanted(reader) and not self.quiet):
             self._print(line)
             return
         self.tail = [*self.tail[-_LAST:], line]
-        if self.validations > known:
+        if self.validations > known and not self.quiet:
             self._print(_validation(reader))
         elif self.live and reader.inner:
             text = _progress(reader)[: shutil.get_terminal_size().columns - 1]

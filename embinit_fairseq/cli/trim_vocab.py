@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options
 from embinit_fairseq.errors import DataError, counted
@@ -51,7 +52,6 @@ def verify(trimming: Trimming, folder: Path, paths: Sequence[str], quiet: bool =
     """Both models on a text, read with the new dictionary: the divergence token by token, beside -log P_old(kept)."""
     import numpy as np
     import torch
-    from tqdm import tqdm
 
     from embinit_fairseq.checkpoints.reading import load_checkpoint
     from embinit_fairseq.expand.evaluation import logits, read_text, summary
@@ -62,7 +62,7 @@ def verify(trimming: Trimming, folder: Path, paths: Sequence[str], quiet: bool =
     text = read_text(model, source.softmax, removal.old_size, task, paths)
     kept = torch.from_numpy(removal.source)
     measured, certified = [], []
-    for batch in tqdm(text.batches, desc="verify", unit="batch", disable=quiet or None, leave=False):
+    for batch in progress(text.batches, "verify", "batch", hidden=quiet):
         new = logits(model, batch).double().log_softmax(-1)
         old = logits(source.model, batch.moved(removal.source, source.fit.sides)).double().log_softmax(-1)[:, kept]
         measured.append((new.exp() * (new - old)).sum(-1).numpy())

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import logging
 import os
 import re
 import signal
 import sys
+import time
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
-from embinit_fairseq.cli import doctor, stats
-from embinit_fairseq.cli.main import main
+from embinit_fairseq.cli import doctor, progress, stats
+from embinit_fairseq.cli.main import COMMANDS, build_parser, main
 from embinit_fairseq.cli.run import _Screen
 
 ROWS = {"man": "0 0 1 0", "woman": "0 1 1 0", "king": "1 0 1 0", "queen": "1 1 1 0", "apple": "0 0 -3 1"}
@@ -186,3 +189,50 @@ def test_run_says_what_the_plugins_option_needs(option, hint, capsys) -> None:
     shown = capsys.readouterr().err
     assert "--lr" not in shown
     assert (hint in shown) if hint else ("--user-dir" not in shown)
+
+
+def leaves(parser):
+    below = [action.choices.values() for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return [leaf for child in below[0] for leaf in leaves(child)] if below else [parser]
+
+
+def test_every_command_is_told_how_much_to_say():
+    found = leaves(build_parser(complete=True))
+    assert len(found) > len(COMMANDS)
+    for parser in found:
+        assert {"-q", "--quiet", "-v", "--verbose"} <= parser._option_string_actions.keys(), parser.prog
+
+
+@pytest.mark.parametrize(("words", "bars", "beats"), [((), True, True), (("-q",), False, False), (("-v",), True, True)])
+def test_progress_without_a_terminal_is_lines(monkeypatch, capsys, words, bars, beats):
+    monkeypatch.setattr(progress, "EVERY", 0.05)
+    monkeypatch.setattr(progress, "_LONG", 0.0)
+
+    def run(args):
+        logging.getLogger("some").info("on the way")
+        logging.getLogger("some").warning("take care")
+        for _ in progress.progress(range(4), "verify", "batch"):
+            time.sleep(0.04)
+        time.sleep(0.3)
+        return 0
+
+    monkeypatch.setattr(stats, "run", run)
+    assert main([*STATS, *words]) == 0
+    time.sleep(0.12)  # nothing more is said
+    said = capsys.readouterr().err
+    assert "\r" not in said
+    assert any(line.startswith("verify: ") and "/4" in line for line in said.splitlines()) == bars
+    assert ("embinit stats: still working" in said) == beats
+    assert ("on the way" in said) == ("-v" in words)
+    if "-q" in words:
+        assert said == ""
+
+
+def test_completion_knows_options_and_choices(shown, refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert "pip install shtab" in refused("completion", "bash")
+    monkeypatch.undo()
+    pytest.importorskip("shtab")
+    script = shown("completion", "bash")
+    for words in ("expand-vocab", "--method", "subword", "histogram"):
+        assert words in script, words
