@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import math
 import sys
 import threading
 import time
@@ -76,7 +77,8 @@ def _beat(command: str, done: threading.Event) -> None:
     began = time.monotonic()
     while not done.wait(EVERY):
         now = time.monotonic()
-        if now - _Volume.said > EVERY / 2 and not (sys.stderr.isatty() and _has_bar()):
+        silent = math.inf if _has_bar() and sys.stderr.isatty() else 2 * EVERY if _has_bar() else EVERY / 2
+        if now - _Volume.said > silent:
             _say(f"embinit {command}: still working, {now - began:.0f} s")
 
 

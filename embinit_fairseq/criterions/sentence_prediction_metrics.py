@@ -60,6 +60,18 @@ def accuracy_and_f1(counts: np.ndarray) -> float:
     return (accuracy(counts) + f1(counts)) / 2
 
 
+def class_f1(counts: np.ndarray) -> np.ndarray:
+    """(K,) F1 of each class of C; 0 for one that neither occurs nor is predicted."""
+    counts = np.asarray(counts, dtype=np.float64)
+    both = counts.sum(axis=0) + counts.sum(axis=1)
+    return 2 * np.diag(counts) / np.where(both > 0, both, 1)
+
+
+def macro_f1(counts: np.ndarray) -> float:
+    """The mean of the classes' F1, each as heavy as the others."""
+    return float(class_f1(counts).mean())
+
+
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
     """Correlation of two vectors (N,); nan if one of them is constant or not finite."""
     x, y = (np.asarray(values, dtype=np.float64) for values in (x, y))
@@ -96,13 +108,16 @@ CLASSIFICATION = {
     "mcc": matthews,
     "f1": f1,
     "acc_and_f1": accuracy_and_f1,
+    "macro_f1": macro_f1,
 }
 REGRESSION = {
     "pearson": pearson,
     "spearman": spearman,
     "pearson_and_spearman": pearson_and_spearman,
 }
-METRICS = {**CLASSIFICATION, **REGRESSION}
+#: no number but C itself, as a list of rows
+CONFUSION = "confusion"
+METRICS = (*CLASSIFICATION, *REGRESSION, CONFUSION)
 NEED_POSITIVE = ("f1", "acc_and_f1")
 
 
@@ -114,8 +129,8 @@ class SentencePredictionMetricsConfig(SentencePredictionConfig):
         default=None,
         metadata={
             "help": "logged after each validation and usable as --best-checkpoint-metric (default: accuracy; with "
-            f"--regression-target pearson spearman). For classes: {', '.join(CLASSIFICATION)}; for numbers: "
-            f"{', '.join(REGRESSION)}"
+            f"--regression-target pearson spearman). For classes: {', '.join(CLASSIFICATION)}, and {CONFUSION}, "
+            f"counts with a row for each true class; for numbers: {', '.join(REGRESSION)}"
         },
     )
     positive_label: str = field(
@@ -144,7 +159,7 @@ class SentencePredictionMetrics(SentencePredictionCriterion):
         """The options; several metrics are separated by blanks, which fairseq's dataclasses cannot express."""
         option = SentencePredictionMetricsConfig.__dataclass_fields__["glue_metrics"]
         parser.add_argument(
-            "--glue-metrics", nargs="+", choices=list(METRICS), metavar="METRIC", help=option.metadata["help"]
+            "--glue-metrics", nargs="+", choices=METRICS, metavar="METRIC", help=option.metadata["help"]
         )
         super().add_args(parser)  # leaves out what is there
 
@@ -198,9 +213,11 @@ class SentencePredictionMetrics(SentencePredictionCriterion):
                 metrics.log_derived(name, functools.partial(percentage, name))
 
 
-def percentage(name: str, meters: MetersDict) -> float:
-    """A metric of the sums in fairseq's meters, in percent with two digits; 0 where it is undefined."""
+def percentage(name: str, meters: MetersDict) -> Any:
+    """A metric of the sums in fairseq's meters, in percent with two digits, 0 where it is undefined; or the counts."""
     sums = meters[f"_{name}"].sum.cpu().numpy()
+    if name == CONFUSION:
+        return sums.astype(int).tolist()
     if name in CLASSIFICATION:
         value = CLASSIFICATION[name](sums)
     else:
@@ -222,7 +239,8 @@ def remembered_logits(model: nn.Module) -> Iterator[list[Tensor]]:
 
 def check_metrics(names: list[str], regression: bool, num_classes: int) -> None:
     """Raise OptionError for metrics that do not exist or do not fit the task."""
-    known, other = (REGRESSION, CLASSIFICATION) if regression else (CLASSIFICATION, REGRESSION)
+    of_classes = [*CLASSIFICATION, CONFUSION]
+    known, other = (list(REGRESSION), of_classes) if regression else (of_classes, list(REGRESSION))
     for name in names:
         if name in other:
             remedy = "drop --regression-target" if regression else "it needs --regression-target"
@@ -232,7 +250,7 @@ def check_metrics(names: list[str], regression: bool, num_classes: int) -> None:
         if name in NEED_POSITIVE and num_classes != 2:
             raise OptionError(
                 f"--glue-metrics {name}: F1 is that of one class of two, but there are --num-classes {num_classes}; "
-                "choose accuracy or mcc, which are defined for several classes"
+                "choose accuracy, mcc or macro_f1, which are defined for several classes"
             )
     if regression and num_classes != 1:
         raise OptionError(
@@ -243,6 +261,8 @@ def check_metrics(names: list[str], regression: bool, num_classes: int) -> None:
 def check_best_checkpoint(checkpoint: DictConfig, names: list[str]) -> None:
     """Raise OptionError if the checkpoint to keep is to be chosen by a metric that is not logged, or wrongly."""
     best = checkpoint.best_checkpoint_metric
+    if best == CONFUSION:
+        raise OptionError(f"--best-checkpoint-metric {best} is no number: choose among {', '.join(CLASSIFICATION)}")
     if best in METRICS and best not in names:
         raise OptionError(
             f"--best-checkpoint-metric {best} is not computed: add it to --glue-metrics {' '.join(names)}"

@@ -60,6 +60,25 @@ def _relative_attention(scores: np.ndarray) -> tuple[np.ndarray, dict[str, Any],
     return values, options, "attention by position alone (1: uniform)"
 
 
+def draw_confusion(counts: np.ndarray, labels: Sequence[str], title: str, path: str) -> None:
+    """C (K, K), examples of class i taken for class j: colours by the share of its row, numbers where there is room."""
+    size = len(labels)
+    figure, (axes,) = style.new_figure(1, 1)
+    inches = min(max(0.45 * size + 1.5, 4.0), 16.0)
+    figure.set_size_inches(inches + 1.3, inches)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    image = style.draw_map(axes, share, "", cmap="Blues", vmin=0.0, vmax=1.0)
+    style.label_axes([axes], 1, "true class", "predicted class", range(size), labels)
+    if size > 4:
+        axes.tick_params(axis="x", labelrotation=90)
+    for row, column in np.argwhere(counts) if size <= _READABLE else ():
+        colour = "white" if share[row, column] > 0.5 else "black"
+        axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", fontsize=7, color=colour)
+    style.colour_bar(figure, image, axes, "share of the true class", share)
+    figure.suptitle(title, fontsize=9, parse_math=False)
+    style.save(figure, path)
+
+
 def draw_correlations(
     model: TrainedModel,
     terms: np.ndarray,

@@ -222,7 +222,8 @@ def _json_values(message: str) -> tuple[str, int, dict[str, float]] | None:
         record = json.loads(message)
         tag = match.group(1) or "train_inner"
         epoch, prefix = int(record["epoch"]), f"{tag}_" if match.group(1) else ""
-        values = {k[len(prefix) :]: float(v) for k, v in record.items() if k.startswith(prefix) and v is not None}
+        numbers = {k: v for k, v in record.items() if isinstance(v, (int, float, str))}  # not a confusion matrix
+        values = {k[len(prefix) :]: float(v) for k, v in numbers.items() if k.startswith(prefix)}
     except (ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError):
         return None
     whole = 0 <= epoch < 10**15 and math.isfinite(values.get("num_updates", math.nan))

@@ -29,6 +29,8 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
+from scores import macro_f1, of_classes, show
+
 from embinit_fairseq import machine
 from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.runs import launch
@@ -42,9 +44,10 @@ HIDDEN, DROPOUT, RATE, BATCH = 1024, 0.5, 1e-3, 128
 
 @dataclass(frozen=True)
 class Outcome:
-    """Accuracies in percent; valid_loss in nats and epoch where there are epochs."""
+    """test: (texts,) the classes that the test texts are taken for. Accuracies in percent; valid_loss in nats and epoch
+    where there are epochs."""
 
-    test_accuracy: float
+    test: np.ndarray
     valid_accuracy: float
     parameters: int
     valid_loss: float | None = None
@@ -57,7 +60,7 @@ class Sets:
 
     features: dict[str, csr_matrix]
     labels: dict[str, np.ndarray]
-    classes: int
+    classes: list[str]
 
 
 def read_sets(text: Path, words: Path, labels: Path) -> Sets:
@@ -73,16 +76,14 @@ def read_sets(text: Path, words: Path, labels: Path) -> Sets:
         name: np.array([number[label] for label in (text / f"{name}.label").read_text(encoding="utf-8").split()])
         for name in SETS
     }
-    return Sets(
-        {name: vectorizer.transform(lines).astype(np.float32) for name, lines in texts.items()}, classes, len(names)
-    )
+    return Sets({name: vectorizer.transform(lines).astype(np.float32) for name, lines in texts.items()}, classes, names)
 
 
 def tfidf_lr(sets: Sets) -> Outcome:
     """Deterministic: the seed has only drawn the validation texts."""
     model = LogisticRegression(max_iter=1000).fit(sets.features["train"], sets.labels["train"])
-    valid, test = (100 * model.score(sets.features[name], sets.labels[name]) for name in ("valid", "test"))
-    return Outcome(test, valid, model.coef_.size + model.intercept_.size)
+    valid = 100 * model.score(sets.features["valid"], sets.labels["valid"])
+    return Outcome(model.predict(sets.features["test"]), valid, model.coef_.size + model.intercept_.size)
 
 
 class WideMLP(nn.Module):
@@ -132,7 +133,7 @@ def train_epoch(
 def mlp(sets: Sets, seed: int, epochs: int, patience: int) -> Outcome:
     """The model of the epoch with the lowest validation loss; stops `patience` epochs after it."""
     torch.manual_seed(seed)
-    model = WideMLP(sets.features["train"].shape[1], sets.classes)
+    model = WideMLP(sets.features["train"].shape[1], len(sets.classes))
     rest = [parameter for name, parameter in model.named_parameters() if name != "first.weight"]
     optimizers = [torch.optim.SparseAdam([model.first.weight], lr=RATE), torch.optim.Adam(rest, lr=RATE)]
     best, best_epoch, kept = float("inf"), 0, model.state_dict()
@@ -145,9 +146,10 @@ def mlp(sets: Sets, seed: int, epochs: int, patience: int) -> Outcome:
         if epoch - best_epoch >= patience:
             break
     model.load_state_dict(kept)
-    accuracies = {name: evaluate(model, sets.features[name], sets.labels[name])[1] for name in ("valid", "test")}
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Outcome(accuracies["test"], accuracies["valid"], parameters, best, best_epoch)
+    _, accuracy = evaluate(model, sets.features["valid"], sets.labels["valid"])
+    with torch.no_grad():
+        test = model(*bag(sets.features["test"])).argmax(1).numpy()
+    return Outcome(test, accuracy, sum(parameter.numel() for parameter in model.parameters()), best, best_epoch)
 
 
 def new_record(args: argparse.Namespace) -> dict:
@@ -169,10 +171,14 @@ def new_record(args: argparse.Namespace) -> dict:
     return {**launch.new_record(request, command, data_hashes([data])), "hardware": machine.hardware()}
 
 
-def train(args: argparse.Namespace) -> Outcome:
-    """By the name of the model."""
+def read(args: argparse.Namespace) -> Sets:
+    """The texts and classes of a seed."""
     text, dictionaries = args.data / "seeds" / str(args.seed) / "text", ("seeds/dict.txt", "corpus/labels.txt")
-    sets = read_sets(text, *(args.data / name for name in dictionaries))
+    return read_sets(text, *(args.data / name for name in dictionaries))
+
+
+def train(args: argparse.Namespace, sets: Sets) -> Outcome:
+    """By the name of the model."""
     return tfidf_lr(sets) if args.model == "tfidf_lr" else mlp(sets, args.seed, args.max_epoch, args.patience)
 
 
@@ -192,18 +198,24 @@ def main() -> None:
         return
     args.save_dir.mkdir(parents=True, exist_ok=True)
     write_record(args.save_dir / TRAINING, record)
-    began, outcome = time.monotonic(), train(args)
+    began, sets = time.monotonic(), read(args)
+    outcome = train(args, sets)
+    counts = np.zeros((len(sets.classes),) * 2, dtype=int)
+    np.add.at(counts, (sets.labels["test"], outcome.test), 1)
+    classes, right = of_classes(counts, sets.classes), 100 * float((sets.labels["test"] == outcome.test).mean())
+    scores = {"test_accuracy": right, "test_macro_f1": macro_f1(classes)}
     loss, accuracy = outcome.valid_loss, outcome.valid_accuracy
     result = {
         "parameters": {"all": outcome.parameters, "trained": outcome.parameters},
         "epochs": {},
         "best": {"epoch": outcome.epoch, "valid_accuracy": accuracy, "valid_loss_nats": loss},
         "init": None,
-        "scores": {"test_accuracy": outcome.test_accuracy},
+        "scores": scores,
+        "classes": classes,
         "time": {"wall_s": round(time.monotonic() - began, 3), "cpu_s": round(time.process_time(), 3)},
     }
     write_record(file, {**record, **result})
-    print(f"{args.save_dir}: test accuracy {outcome.test_accuracy:.2f} %")
+    show(args.save_dir, scores, classes)
 
 
 if __name__ == "__main__":

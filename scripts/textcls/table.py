@@ -25,9 +25,11 @@ from embinit_fairseq.runs.folders import find_runs, is_finished
 from embinit_fairseq.runs.markdown import distinct, environment, header, still_missing
 
 TEST = Column("test accuracy (%)", ("scores", "test_accuracy"))
+MACRO_F1 = Column("test macro-F1 (%)", ("scores", "test_macro_f1"))
 VALID = Column("val. accuracy (%)", ("best", "valid_accuracy"))
 COLUMNS = (
     TEST,
+    MACRO_F1,
     VALID,
     Column("val. loss (nats)", ("best", "valid_loss_nats"), 3),
     Column("at epoch", ("best", "epoch"), 1),

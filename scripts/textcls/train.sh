@@ -8,8 +8,8 @@
 # DATA: what prepare.sh made. RUN: the folder of this run (embinit run). SEED: of the validation texts and of the
 # training (1). LABELS: labels for tables, model=glove50+glove300 attention=softmax. KEEP: not empty: keep the
 # checkpoint. What stands behind the script's name goes to fairseq-train, after the options below, so that it can
-# replace them. A finished run is left alone, one that was stopped begins anew. Writes RUN/train.log, RUN/test.log,
-# RUN/result.json.
+# replace them. A finished run is left alone, one that was stopped begins anew. Writes RUN/train.log (a line every 50
+# updates), RUN/test.log, RUN/result.json with accuracy, macro-F1 and F1 of each class, RUN/confusion.png.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
@@ -26,12 +26,13 @@ longest=$(awk 'NF > n { n = NF } END { print n + 1 }' "$DATA"/corpus/*.input0) #
 # shellcheck disable=SC2086 # LABELS is a list of words
 embinit run "$RUN" --label "${labels[@]}" ${LABELS:-} -- fairseq-train "${task[@]}" \
   --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr 1e-3 --lr-scheduler fixed \
-  --max-positions "$longest" --required-batch-size-multiple 1 --max-epoch 200 --patience 10 --log-interval 1000000 \
+  --max-positions "$longest" --required-batch-size-multiple 1 --max-epoch 200 --patience 10 --log-interval 50 \
   --no-epoch-checkpoints --no-last-checkpoints --no-save-optimizer-state "$@" --seed "$seed"
 
 if [[ -f $best ]]; then # it is removed when it has been tested: both embedding matrices are in it
-  fairseq-validate "${task[@]}" --path "$best" --valid-subset test >"$RUN/test.log" 2>&1 ||
+  fairseq-validate "${task[@]}" --path "$best" --valid-subset test \
+    --glue-metrics accuracy confusion >"$RUN/test.log" 2>&1 ||
     die "the test of $best failed; see $RUN/test.log"
 fi
-python "$REPO/scripts/textcls/scores.py" "$RUN"
+python "$REPO/scripts/textcls/scores.py" "$RUN" --labels "$DATA/corpus/labels.txt"
 [[ -n ${KEEP:-} ]] || rm -f "$best"

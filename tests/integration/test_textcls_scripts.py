@@ -63,6 +63,13 @@ def test_models_are_trained_and_tested(grid):
         assert len(lines[name]) == size
     right = [max(p := hub.predict(text), key=p.get) == label for text, label in lines["test"]]
     assert found["scores"]["test_accuracy"] == round(100 * np.mean(right), 2) > 80
+    assert found["scores"]["test_macro_f1"] == pytest.approx(np.mean(list(found["classes"]["f1"].values())), abs=0.01)
+    for name in (RUN, "tfidf_lr.1", "mlp.1"):
+        classes, scores = result(grid, name)["classes"], result(grid, name)["scores"]
+        counts, truth = np.array(classes["confusion"]), [label for _, label in lines["test"]]
+        assert dict(zip(classes["f1"], counts.sum(axis=1))) == {label: truth.count(label) for label in set(truth)}
+        assert np.trace(counts) == pytest.approx(scores["test_accuracy"] * 0.8, abs=0.01)
+        assert (run.parent / name / "confusion.png").is_file()
     loss = -np.mean([np.log2(hub.predict(text)[label]) for text, label in lines["valid"]])
     assert found["best"]["valid_loss"] == pytest.approx(loss, abs=0.001)
     assert found["best"]["valid_loss"] == min(epoch["valid_loss"] for epoch in found["epochs"].values())

@@ -87,11 +87,11 @@ def problem(classes):
 @pytest.mark.parametrize("classes", [1, 2, 3])
 def test_metrics_are_those_of_the_whole_set(classes, batch_size):
     model, features, targets = problem(classes)
-    names = ["accuracy", "mcc", *(["f1", "acc_and_f1"] if classes == 2 else [])]
+    names = ["accuracy", "mcc", "macro_f1", *(["f1", "acc_and_f1"] if classes == 2 else [])]
     # f1 is that of label 1, also where fairseq-preprocess puts it first, as in MRPC
     flipped = classes == 2 and batch_size == 1
     task = task_with(classes, "10" if flipped else "01234")
-    criterion = criterion_with(task, glue_metrics=names if classes > 1 else None)
+    criterion = criterion_with(task, glue_metrics=[*names, "confusion"] if classes > 1 else None)
     logged = validate(criterion, model, samples_of(features, targets, batch_size))
     answers = model(features)[0].detach()
     if classes == 1:
@@ -101,9 +101,11 @@ def test_metrics_are_those_of_the_whole_set(classes, batch_size):
         np.add.at(counts, (targets.numpy(), answers.argmax(1).numpy()), 1)
         arguments = (np.flip(counts) if flipped else counts,)
     for name in names:
-        expected = 100 * glue_metrics.METRICS[name](*arguments)
+        expected = 100 * {**glue_metrics.CLASSIFICATION, **glue_metrics.REGRESSION}[name](*arguments)
         assert 0.1 < abs(expected) < 99.9
         assert logged[name] == pytest.approx(expected, abs=0.005 + 1e-9)
+    if classes > 1:
+        assert logged["confusion"] == arguments[0].astype(int).tolist()
     assert not [name for name in logged if name.startswith("_")]
 
 
@@ -206,6 +208,12 @@ def test_classifications_by_their_definitions(classes, data):
     assert glue_metrics.matthews(counts) == pytest.approx(expected, abs=1e-9)
     accuracy = sum(t == p for t, p in pairs) / len(pairs)
     assert glue_metrics.accuracy(counts) == pytest.approx(accuracy)
+    of_classes = []
+    for k in range(classes):
+        hits, named = pairs.count((k, k)), true.count(k) + predicted.count(k)
+        of_classes.append(2 * hits / named if named else 0.0)
+    assert glue_metrics.class_f1(counts) == pytest.approx(of_classes)
+    assert glue_metrics.macro_f1(counts) == pytest.approx(sum(of_classes) / classes)
     if classes == 2:
         both, either = pairs.count((1, 1)), sum(true) + sum(predicted)
         f1 = 2 * both / either if either else 0.0
