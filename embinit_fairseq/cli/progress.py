@@ -55,7 +55,7 @@ def talking(args: argparse.Namespace) -> Iterator[None]:
     _Volume.quiet, _Volume.said = args.quiet, time.monotonic()
     if args.quiet:
         logging.disable(logging.WARNING)
-    elif args.verbose and args.command not in _TALK_THEMSELVES:
+    elif args.verbose and args.command != "run":  # it shows the log of its training
         screen = logging.StreamHandler(sys.stderr)
         screen.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
         root.handlers = [*handlers, screen]
