@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 import platform
+import time
 import warnings
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
