@@ -22,7 +22,7 @@ def test_translations_are_those_of_fairseq(toy_translation, vectors, tmp_path):
     train(toy_translation, tmp_path / "run", *init, "--max-epoch", "6")
     for _, path in copies:
         path.unlink()
-    command = [PYTHON, REPOSITORY / "benchmarks/ctranslate2.py", "--data", toy_translation, "--repeats", "1"]
+    command = [PYTHON, REPOSITORY / "benchmarks/ct2.py", "--data", toy_translation, "--repeats", "1"]
     checkpoint = tmp_path / "run" / "checkpoint_last.pt"
     options = ["--subset", "valid", "--longest", "30", "--checkpoint", checkpoint]
     done = subprocess.run([*command, *options], capture_output=True, text=True)

@@ -1,6 +1,6 @@
 """A stock translation model in CTranslate2 against fairseq: the same translations? BLEU and speed of both. Prints JSON.
 
-    python benchmarks/ctranslate2.py --checkpoint checkpoint_best.pt --data data-bin --reference corpus/test.en \
+    python benchmarks/ct2.py --checkpoint checkpoint_best.pt --data data-bin --reference corpus/test.en \
         --detokenize moses --lang en --lowercase
 
 The checkpoint is converted by the command `ct2-fairseq-converter`, as a user would. Both programs then translate the
@@ -74,11 +74,11 @@ def convert(args: argparse.Namespace, folder: str) -> None:
     command = Path(sys.executable).with_name("ct2-fairseq-converter")
     program = str(command) if command.exists() else shutil.which(command.name)
     if program is None:
-        sys.exit("benchmarks/ctranslate2.py: error: no ct2-fairseq-converter; pip install ctranslate2")
+        sys.exit("benchmarks/ct2.py: error: no ct2-fairseq-converter; pip install ctranslate2")
     command_line = [program, "--model_path", args.checkpoint, "--data_dir", args.data, "--output_dir", folder]
     done = subprocess.run(command_line, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"benchmarks/ctranslate2.py: error: {program} says: {done.stderr.strip().splitlines()[-1]}")
+        sys.exit(f"benchmarks/ct2.py: error: {program} says: {done.stderr.strip().splitlines()[-1]}")
 
 
 def fairseq(args: argparse.Namespace) -> tuple[Translate, list[list[str]]]:
@@ -115,7 +115,6 @@ def tokens(ids: torch.Tensor, dictionary: Any) -> list[str]:
 
 def ctranslate2(args: argparse.Namespace, folder: str, sources: list[list[str]]) -> Translate:
     """Its translator, in single precision, as the checkpoint is."""
-    sys.path.remove(str(Path(__file__).resolve().parent))  # where this file has the name of the package
     from ctranslate2 import Translator
 
     translator = Translator(folder, compute_type="float32", inter_threads=1, intra_threads=args.threads)

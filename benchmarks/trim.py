@@ -1,0 +1,114 @@
+"""A translation model with a large vocabulary before and after `embinit trim-vocab`: size, memory, decoding. Prints JSON.
+
+    python benchmarks/trim.py --checkpoint run/checkpoints/checkpoint_best.pt --data data/de-en/bin --words 100000
+
+Both dictionaries of the model grow by --words words first (`embinit expand-vocab`, rows around the mean of the old ones),
+as those of a model for many languages are, and are trimmed to the old ones then. Each model translates the first
+--sentences of the test set with one beam in a process of its own with one thread; memory is that process's peak.
+`equal`: the translations with the same tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from peers import child_main, machine, measured, run_job
+
+from embinit_fairseq.expand.expansion import ExpandRequest, expand_vocabulary
+from embinit_fairseq.expand.trimming import TrimRequest, trimming_vocabulary
+from embinit_fairseq.vocab.dictionary import read_dictionary
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", required=True, help="of a translation model with a dictionary per side")
+    parser.add_argument("--data", required=True, type=Path, help="binary data of fairseq-preprocess with a test set")
+    parser.add_argument("--source", default="de")
+    parser.add_argument("--target", default="en")
+    parser.add_argument("--words", type=int, default=100_000, help="more of each side (default: %(default)s)")
+    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--longest", type=int, default=60, help="tokens of a translation (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=32, help="sentences (default: %(default)s)")
+    parser.add_argument("--job", choices=("translate",), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.job:
+        return child_main({"translate": translate}, args)
+    with tempfile.TemporaryDirectory() as name:
+        models = {"large": enlarged(args, Path(name)), "trimmed": trimmed(args, Path(name))}
+        found = {which: measure(args, folder) for which, folder in models.items()}
+    translations = [record.pop("translations") for record in found.values()]
+    equal = sum(one == other for one, other in zip(*translations))
+    options = {key: str(value) for key, value in vars(args).items() if key != "job"}
+    print(json.dumps({"machine": machine(("torch", "fairseq")), "options": options, **found, "equal": equal}, indent=2))
+    return 0
+
+
+def sides(args: argparse.Namespace) -> list[tuple[str, str]]:
+    return [("encoder", f"dict.{args.source}.txt"), ("decoder", f"dict.{args.target}.txt")]
+
+
+def enlarged(args: argparse.Namespace, folder: Path) -> Path:
+    """A folder with the model whose dictionaries have grown."""
+    words = folder / "words"
+    words.write_text("".join(f"word{number}x\n" for number in range(args.words)))
+    checkpoint, data = args.checkpoint, args.data
+    for side, dictionary in sides(args):
+        output = folder / f"large.{side}"
+        request = ExpandRequest(checkpoint, str(data / dictionary), str(words), "avg", str(output), side=side)
+        expand_vocabulary(request)
+        checkpoint, data = str(output / "model.pt"), output
+    return data
+
+
+def trimmed(args: argparse.Namespace, folder: Path) -> Path:
+    """A folder with the model that is trimmed to the words of the data's dictionaries."""
+    data = folder / "large.decoder"
+    for side, dictionary in sides(args):
+        output = folder / f"trimmed.{side}"
+        kept = str(args.data / dictionary)
+        request = TrimRequest(str(data / "model.pt"), str(data / dictionary), str(output), keep=kept, side=side)
+        with trimming_vocabulary(request):
+            pass
+        data = output
+    return data
+
+
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Of one model: rows of both matrices, megabytes on disk, and what its process says."""
+    for path in args.data.glob(f"test.{args.source}-{args.target}.*"):
+        (folder / path.name).symlink_to(path.resolve())
+    rows = [sum(1 for _ in open(folder / dictionary, encoding="utf-8")) + 4 for _, dictionary in sides(args)]
+    options = {
+        "--checkpoint": folder / "model.pt",
+        "--data": folder,
+        "--sentences": args.sentences,
+        "--beam": args.beam,
+    }
+    options |= {"--longest": args.longest, "--batch": args.batch}
+    words = [str(word) for pair in options.items() for word in pair]
+    return {
+        "rows": rows,
+        "file_mb": (folder / "model.pt").stat().st_size / 1e6,
+        **run_job(__file__, "translate", words),
+    }
+
+
+def translate(args: argparse.Namespace) -> dict[str, Any]:
+    """In a process of its own."""
+    from ct2 import fairseq
+
+    args.subset = "test"
+    program, sources = fairseq(args)
+    translations, numbers = measured(program)
+    speed = len(sources) / numbers["wall_seconds"]
+    return {"sentences_per_second": speed, "peak_mb": numbers["peak_mb"], "translations": translations}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
