@@ -1,9 +1,9 @@
-"""A translation model with a large vocabulary before and after `embinit trim-vocab`: size, memory, decoding. Prints JSON.
+"""A translation model with a large vocabulary before and after `embinit trim-vocab`: size, memory, speed. Prints JSON.
 
     python benchmarks/trim.py --checkpoint run/checkpoints/checkpoint_best.pt --data data/de-en/bin --words 100000
 
-Both dictionaries of the model grow by --words words first (`embinit expand-vocab`, rows around the mean of the old ones),
-as those of a model for many languages are, and are trimmed to the old ones then. Each model translates the first
+Both dictionaries of the model grow by --words words first (`embinit expand-vocab`, rows around the mean of the old
+ones), as those of a model for many languages are, and are trimmed to the old ones then. Each model translates the first
 --sentences of the test set with one beam in a process of its own with one thread; memory is that process's peak.
 `equal`: the translations with the same tokens.
 """
@@ -83,20 +83,12 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Of one model: rows of both matrices, megabytes on disk, and what its process says."""
     for path in args.data.glob(f"test.{args.source}-{args.target}.*"):
         (folder / path.name).symlink_to(path.resolve())
-    rows = [sum(1 for _ in open(folder / dictionary, encoding="utf-8")) + 4 for _, dictionary in sides(args)]
-    options = {
-        "--checkpoint": folder / "model.pt",
-        "--data": folder,
-        "--sentences": args.sentences,
-        "--beam": args.beam,
-    }
-    options |= {"--longest": args.longest, "--batch": args.batch}
+    rows = [len(read_dictionary(folder / dictionary)) for _, dictionary in sides(args)]
+    options = {"--checkpoint": folder / "model.pt", "--data": folder, "--sentences": args.sentences}
+    options |= {"--beam": args.beam, "--longest": args.longest, "--batch": args.batch}
     words = [str(word) for pair in options.items() for word in pair]
-    return {
-        "rows": rows,
-        "file_mb": (folder / "model.pt").stat().st_size / 1e6,
-        **run_job(__file__, "translate", words),
-    }
+    megabytes = (folder / "model.pt").stat().st_size / 1e6
+    return {"rows": rows, "file_mb": megabytes, **run_job(__file__, "translate", words)}
 
 
 def translate(args: argparse.Namespace) -> dict[str, Any]:
