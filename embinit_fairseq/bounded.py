@@ -7,6 +7,8 @@ constant plus what the caller keeps.
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import io
 import json
 import os
@@ -63,6 +65,17 @@ class LineGuard(io.RawIOBase):
         return count
 
 
+def similar_names(path: str | Path) -> str:
+    """For a message about a file that is missing: what in its folder has a similar name, or that there is no folder."""
+    folder, name = os.path.split(path)
+    if not os.path.isdir(folder or "."):
+        return f" (the folder {folder} does not exist either)"
+    near: list[str] = []
+    with contextlib.suppress(OSError):
+        near = difflib.get_close_matches(name, os.listdir(folder or "."), n=3)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
+
+
 def line_number(stream: BinaryIO, offset: int) -> int:
     """The number, from 1, of the line that byte `offset` of the stream, which stands at its beginning, belongs to."""
     number = 1
@@ -100,7 +113,8 @@ def read_lines(
     try:
         raw = io.FileIO(path)
     except OSError as cause:
-        reason = "no such file" if isinstance(cause, FileNotFoundError) else f"cannot be read ({cause.strerror})"
+        missing = isinstance(cause, FileNotFoundError)
+        reason = f"no such file{similar_names(path)}" if missing else f"cannot be read ({cause.strerror})"
         raise error(f"{where}: {reason}; check the path") from cause
     strict = errors == "strict"
     with raw:

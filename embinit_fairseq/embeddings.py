@@ -107,7 +107,7 @@ def load_vectors(
     words: only these spellings (None: all); those without a vector are in `missing`. format: None to recognise it.
     Raises VectorFileError, OptionError, CheckpointError.
     """
-    with renamed({**_ARGUMENTS, "--embed-init-path": "path"}):
+    with renamed({**_ARGUMENTS, "given to --embed-init-path": "given", "--embed-init-path": "path"}):
         table = open_vectors(path, format).read(None if words is None else Wanted.words(words))
     found = set(table.words)
     missing = [word for word in dict.fromkeys(words or ()) if word not in found]

@@ -92,13 +92,13 @@ install_all() {
     [[ $editable == 0 ]] || mode=(--editable)
     local requirements
     read -ra requirements <<<"$torch_spec"
-    say "[1/4] ${requirements[*]} (the longest step)"
+    say "[1/4] ${requirements[*]} (to download: the longest step)"
     alive "setup: [1/4]" "${install[@]}" "${requirements[@]}"
     say "[2/4] fairseq_compat"
     alive "setup: [2/4]" "${install[@]}" --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "$repo/fairseq_compat"
     say "[3/4] fairseq 0.12.2, unmodified, and what it needs (compiled here, about two minutes)"
     alive "setup: [3/4]" "$venv/bin/python" -m fairseq_compat install ${NO_COMPILER:+--no-compiler}
-    say "[4/4] embinit_fairseq with the extras $extras"
+    say "[4/4] embinit_fairseq with the extras $extras: about 150 packages, one to three minutes, on a busy machine more"
     alive "setup: [4/4]" "${install[@]}" --quiet "${requirements[@]}" ${mode[@]+"${mode[@]}"} "${repo}[$extras]"
 }
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import html
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -28,13 +27,14 @@ from embinit_fairseq.errors import DataError, EmbinitError
 from embinit_fairseq.expand.segmentation import read_codes
 from embinit_fairseq.runs.tokens import UNKNOWN, Tokenizer, detokenizer
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+from embinit_fairseq.vocab.tokens import unescape
 
 KINDS = ("words", "moses", "spacy", "subword_nmt", "sentencepiece", "huggingface")
 
 
 def unescape_moses(line: str) -> str:
-    """Undo Moses' escapes, which no word vectors know: `&apos;s` -> `'s`."""
-    return html.unescape(line)
+    """Undo Moses' escapes, which no word vectors know: `&apos;s` -> `'s`; other entities are text."""
+    return unescape(line)
 
 
 def spacy_encoder(lang: str) -> Callable[[str], list[str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.vectors.fairseq_checkpoint import options_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,8 +73,7 @@ def trained_model(checkpoint: dict[str, Any], path: str) -> TrainedModel:
 
     Options stand in `cfg` (fairseq >= 0.10) or in `args` (before).
     """
-    state, cfg = checkpoint.get("model"), checkpoint.get("cfg")
-    options = _mapping(cfg.get("model") if isinstance(cfg, dict) else None) or _mapping(checkpoint.get("args"))
+    state, options = checkpoint.get("model"), options_of(checkpoint, "model")
     if not isinstance(state, dict) or not options:
         lacks = "the model's options" if isinstance(state, dict) else "a model"
         raise CheckpointError(

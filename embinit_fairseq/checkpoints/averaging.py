@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.reading import load_checkpoint, options_of, updates_of
 from embinit_fairseq.errors import CheckpointError, OptionError, counted
 from embinit_fairseq.files import check_file, whole_file
 
@@ -75,7 +74,8 @@ def best_checkpoints(folder: Path, number: int) -> list[Path]:
     higher = False
     for path in paths:
         state = load_checkpoint(path)
-        value = _section(state, "extra_state").get("val_loss")
+        extra = state.get("extra_state")
+        value = extra.get("val_loss") if isinstance(extra, Mapping) else None
         if not isinstance(value, (int, float)) or math.isnan(value):
             raise CheckpointError(
                 f"{path}: saved without a validation value, so that nobody knows how good it is; give --last"
@@ -85,14 +85,7 @@ def best_checkpoints(folder: Path, number: int) -> list[Path]:
 
 
 def _is_higher_better(state: Mapping[str, Any]) -> bool:
-    options = _section(_section(state, "cfg"), "checkpoint") or _section(state, "args")
-    return bool(options.get("maximize_best_checkpoint_metric", False))
-
-
-def _section(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of a checkpoint or of its options as a mapping; empty where it is absent or something else."""
-    section = options.get(name)
-    return vars(section) if isinstance(section, Namespace) else section if isinstance(section, Mapping) else {}
+    return bool(options_of(state, "checkpoint").get("maximize_best_checkpoint_metric", False))
 
 
 def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
@@ -112,7 +105,7 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
             model = state.pop("model", None)
             if not model or not isinstance(model, dict):
                 raise CheckpointError(f"{path}: holds no model; give checkpoints of fairseq-train")
-            if not newest or _updates(state) >= _updates(newest):
+            if not newest or (updates_of(state) or 0) >= (updates_of(newest) or 0):
                 newest.clear()
                 newest.update(state)
             yield path, model
@@ -128,13 +121,6 @@ def _check_paths(paths: Sequence[Path], output: Path, force: bool) -> None:
         if path in real[:at]:
             raise OptionError(f"{paths[at]}: given twice; name each checkpoint once")
     check_file(output, force, paths)
-
-
-def _updates(state: Mapping[str, Any]) -> int:
-    history = state.get("optimizer_history")
-    last = history[-1] if history and isinstance(history, list) else None
-    updates = last.get("num_updates") if isinstance(last, Mapping) else None
-    return updates if isinstance(updates, int) else 0
 
 
 def mean_of(models: Iterable[tuple[Path, dict[str, torch.Tensor]]]) -> dict[str, torch.Tensor]:

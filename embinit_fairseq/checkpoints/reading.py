@@ -11,6 +11,8 @@ from embinit_fairseq.bounded import parse_json
 from embinit_fairseq.errors import CheckpointError, DataError
 from embinit_fairseq.files import check_is_file
 from embinit_fairseq.init.report import other_dictionaries
+from embinit_fairseq.vectors.fairseq_checkpoint import options_of as options_of
+from embinit_fairseq.vectors.fairseq_checkpoint import updates_of as updates_of
 from embinit_fairseq.vectors.torch_file import load_safely
 
 #: types of numbers that torch cannot add to others

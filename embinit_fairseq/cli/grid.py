@@ -41,7 +41,10 @@ def run(args: argparse.Namespace) -> int:
     if outcome.left:
         print(f"the time is up, {counted(len(outcome.left), 'command')} left: the same call goes on", file=sys.stderr)
     if outcome.failed:
-        print(f"embinit grid: error: failed: {', '.join(outcome.failed)}; see {args.logs}/NAME.log", file=sys.stderr)
+        print(
+            f"embinit grid: error: failed: {', '.join(outcome.failed)}; see {args.logs}/{outcome.failed[0]}.log",
+            file=sys.stderr,
+        )
     return 1 if outcome.failed or outcome.left else 0
 
 

@@ -86,7 +86,8 @@ class _Parser(argparse.ArgumentParser):
             unknown = [word for word in given if not any(name.startswith(word) for name in known)]
         else:
             return None
-        return next((near[0] for word in unknown if (near := difflib.get_close_matches(word, known, n=1))), None)
+        meant = (difflib.get_close_matches(word, known, n=1, cutoff=0.7) for word in unknown)
+        return next((near[0] for near in meant if near), None)
 
 
 def build_parser(chosen: str | None = None, complete: bool = False) -> _Parser:

@@ -4,6 +4,7 @@ trained model."""
 from __future__ import annotations
 
 import argparse
+import sys
 
 from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors, tell_side
@@ -25,14 +26,17 @@ def run(args: argparse.Namespace) -> int:
     table = read_vectors(args, None)
     vectors = Vectors(table.words, table.matrix)
     unknown = [word for word in args.words if word not in vectors]
-    if unknown:
+    if len(unknown) == len(args.words):
         side = table.origin.side
         where = f", {side} (the other one: --side {'decoder' if side == 'encoder' else 'encoder'})" if side else ""
         raise OptionError(
-            f"{unknown[0]!r} has no vector in --vectors {args.vectors}{where}; look at its spelling and case"
+            f"{unknown[0]!r} has no vector in --vectors {args.vectors}{where}; look at its spelling and case, or name "
+            "a file with more words"
         )
     tell_side(args, table)
-    nearest = {word: vectors.most_similar(word, args.count) for word in args.words}
+    for word in unknown:
+        print(f"embinit neighbors: {word!r} has no vector in {args.vectors}", file=sys.stderr)
+    nearest = {word: vectors.most_similar(word, args.count) for word in args.words if word in vectors}
     if args.json:
         print_json(nearest)
         return 0

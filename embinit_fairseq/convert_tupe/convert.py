@@ -15,6 +15,7 @@ from embinit_fairseq.convert_tupe.keys import THEIRS, Entry, Layout, checked_lay
 from embinit_fairseq.convert_tupe.options import configuration, flags
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.files import check_folder, check_inputs, whole_folder
+from embinit_fairseq.vectors.fairseq_checkpoint import updates_of
 from embinit_fairseq.vectors.torch_file import load_safely
 from embinit_fairseq.vocab.dictionary import is_filler, read_lines_of_dictionary
 
@@ -148,13 +149,13 @@ def convert_tupe(
     files = dictionary_files(words.text, cfg["task"], label_dictionary)
     converted = _converted(checkpoint, model, expected, half)
     with whole_folder(output, force, FILES) as temporary:
-        _write(temporary, _content(cfg, converted, _num_updates(state)), files)
+        _write(temporary, _content(cfg, converted, updates_of(state) or 0), files)
     return {
         "checkpoint": checkpoint,
         "output": output,
         "files": ["model.pt", *files],
         **_model_report(layout, cfg),
-        "num_updates": _num_updates(state),
+        "num_updates": updates_of(state) or 0,
         "stored_as": _precisions(model),
         "written_as": _precisions(converted),
         "specials_added": words.added,
@@ -234,14 +235,6 @@ def _converted(path: str, model: dict[str, Tensor], expected: list[Entry], half:
         converted[entry.ours] = value.contiguous()
     converted["encoder.lm_head.weight"] = converted["encoder.sentence_encoder." + table]
     return converted
-
-
-def _num_updates(state: dict[str, Any]) -> int:
-    """Updates of the training so far; 0 if the file does not say."""
-    history = state.get("optimizer_history")
-    last = history[-1] if isinstance(history, list) and history else None
-    number = last.get("num_updates") if isinstance(last, dict) else None
-    return number if isinstance(number, int) else 0
 
 
 def _content(cfg: dict[str, Any], model: dict[str, Tensor], num_updates: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq.checkpoints.reading import options_of
 from embinit_fairseq.errors import CheckpointError, EmbinitError, OptionError
 from embinit_fairseq.files import temporary_folder
 
@@ -48,7 +49,7 @@ class Builder:
 
     def __init__(self, path: str, state: dict[str, Any], languages: tuple[str, str] | None) -> None:
         self.path, self.languages = path, languages
-        self.options = task_options(state)
+        self.options = options_of(state, "task")
         self._state = {key: value for key, value in state.items() if key not in _HEAVY}
         self._state["extra_state"] = {
             key: value for key, value in (state.get("extra_state") or {}).items() if not key.startswith("ema")
@@ -143,14 +144,6 @@ class Builder:
                 f"{file or self.path} (task {task}): cannot be {done} ({_reason(error)}); check that --dict belongs "
                 "to it, and name the plugin it was trained with (--user-dir) if there was another than this one"
             ) from error
-
-
-def task_options(state: dict[str, Any]) -> dict[str, Any]:
-    """The options of the task a checkpoint was trained with, from `cfg` (fairseq >= 0.10) or `args`."""
-    cfg, args = state.get("cfg"), state.get("args")
-    found = args if cfg is None else cfg.get("task") if isinstance(cfg, dict) else None
-    options = vars(found) if isinstance(found, Namespace) else found
-    return options if isinstance(options, dict) else {}
 
 
 def write_dictionaries(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError, counted
 from embinit_fairseq.expand.state import AVERAGES
 from embinit_fairseq.init.draws import check_seed
 from embinit_fairseq.init.new_rows import METHODS
@@ -113,23 +113,33 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
     is there already, stands twice, or cannot be a symbol of a dictionary.
     """
     words: dict[str, NewWord] = {}
+    present: list[tuple[int, str]] = []
     for number, line in read_lines(path, DataError, "--words", encoding="utf-8-sig"):
         if not line.strip():
             continue
         word, _, pieces = line.partition("\t")
         word = word.strip()
-        _check(path, number, word, symbols)
+        if word in symbols:
+            present.append((number, word))
+            continue
+        _check(path, number, word)
         if word in words:
             raise DataError(f"{path}:{number}: {word!r} stands in line {words[word].line} already; remove one of them")
         words[word] = NewWord(word, number, tuple(pieces.split()))
+    if present:
+        more = f" (and {counted(len(present) - 1, 'other word')}: lines {_few(present[1:])})" if present[1:] else ""
+        raise DataError(f"{path}:{present[0][0]}: the dictionary has {present[0][1]!r} already{more}; remove the line")
     if not words:
         raise DataError(f"--words {path}: no word in it; write one new word a line")
     return list(words.values())
 
 
-def _check(path: str, number: int, word: str, symbols: Collection[str]) -> None:
-    if word in symbols:
-        raise DataError(f"{path}:{number}: the dictionary has {word!r} already; remove the line")
+def _few(lines: Sequence[tuple[int, str]], shown: int = 20) -> str:
+    numbers = ", ".join(str(number) for number, _ in lines[:shown])
+    return f"{numbers}, ..." if len(lines) > shown else numbers
+
+
+def _check(path: str, number: int, word: str) -> None:
     if word.split() != [word]:
         raise DataError(
             f"{path}:{number}: {word!r} is not one word; write one a line, and behind a tab its pieces if you like"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.checkpoints.reading import check_dictionary
+from embinit_fairseq.checkpoints.reading import check_dictionary, options_of
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.expand.model import Builder, Texts, import_plugin, task_options
+from embinit_fairseq.expand.model import Builder, Texts, import_plugin
 from embinit_fairseq.expand.request import read_checkpoint
 from embinit_fairseq.expand.state import averages_in
 from embinit_fairseq.expand.tables import (
@@ -50,7 +50,7 @@ def open_model(checkpoint: str, dictionary: str, side: str | None, user_dir: str
     vocabulary = read_dictionary(dictionary)
     import_plugin(user_dir)
     state = read_checkpoint(checkpoint)
-    builder = Builder(checkpoint, state, languages_of(task_options(state), dictionary))
+    builder = Builder(checkpoint, state, languages_of(options_of(state, "task"), dictionary))
     fit = fit_dictionary(builder, state["model"], dictionary, side)
     text = Path(dictionary).read_bytes().decode("utf-8")
     texts = fit.texts(text)

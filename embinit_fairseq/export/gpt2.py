@@ -13,6 +13,7 @@ from typing import Any
 
 from embinit_fairseq.bounded import read_json, read_lines
 from embinit_fairseq.errors import DataError, counted
+from embinit_fairseq.vocab.dictionary import is_filler
 
 FLAG = "--gpt2-bpe"
 _FILES = ("encoder.json", "vocab.bpe")
@@ -77,5 +78,5 @@ class Gpt2:
 
 def is_numbers(symbols: list[str]) -> bool:
     """Does a dictionary hold numbers of pieces?"""
-    words = [symbol for symbol in symbols if not symbol.startswith(("<", "madeupword"))]
+    words = [symbol for symbol in symbols if not symbol.startswith("<") and not is_filler(symbol)]
     return len(words) > 1 and all(word.isascii() and word.isdigit() for word in words)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.bounded import read_lines
-from embinit_fairseq.checkpoints.reading import check_dictionary
+from embinit_fairseq.checkpoints.reading import check_dictionary, options_of, updates_of
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
-from embinit_fairseq.expand.model import Builder, Texts, task_options
+from embinit_fairseq.expand.model import Builder, Texts
 from embinit_fairseq.expand.request import read_checkpoint
 from embinit_fairseq.export.architectures import Architecture, architecture_of, known_archs
 from embinit_fairseq.vocab.dictionary import read_dictionary
@@ -73,7 +72,7 @@ def open_trained(checkpoint: str, dictionary: str | None, label_dictionary: str 
     """Read, check and build. Raises CheckpointError, DataError or OptionError."""
     state = read_checkpoint(checkpoint)
     arch, architecture = _known(checkpoint, state)
-    options = task_options(state)
+    options = options_of(state, "task")
     dictionary = dictionary or _find_dictionary(checkpoint, options)
     vocabulary = read_dictionary(dictionary)
     _check_finite(checkpoint, state["model"])
@@ -89,8 +88,7 @@ def open_trained(checkpoint: str, dictionary: str | None, label_dictionary: str 
         raise DataError(f"--dict {dictionary}: fairseq reads other symbols from it; remove unusual white space")
     check_dictionary(state, checkpoint, f"--dict {dictionary}", {"encoder": symbols})
     head = _chosen_head(checkpoint, list(model.classification_heads), head)
-    history = state.get("optimizer_history") or [{}]
-    updates = int(history[-1].get("num_updates") or 0)
+    updates = updates_of(state) or 0
     trained = Trained(checkpoint, dictionary, arch, architecture, model, symbols, options, updates, head)
     refused = architecture.refused(trained)
     if refused is not None:
@@ -105,10 +103,7 @@ def _known(path: str, state: dict[str, Any]) -> tuple[str, Architecture]:
     import embinit_fairseq.models.electra
     import embinit_fairseq.models.tupe  # noqa: F401 # both register what they have
 
-    cfg, args = state.get("cfg"), state.get("args")
-    options = cfg.get("model") if isinstance(cfg, dict) else args
-    options = vars(options) if isinstance(options, Namespace) else options
-    options = options if isinstance(options, dict) else {}
+    options = options_of(state, "model")
     arch = str(options.get("_name") or options.get("arch"))
     known = architecture_of(fairseq.models.ARCH_MODEL_REGISTRY.get(arch))
     if known is None:

@@ -12,7 +12,13 @@ import torch
 from torch import nn
 
 from embinit_fairseq.bounded import read_json
-from embinit_fairseq.checkpoints.reading import checked_record, initialisation_record, load_checkpoint
+from embinit_fairseq.checkpoints.reading import (
+    checked_record,
+    initialisation_record,
+    load_checkpoint,
+    options_of,
+    updates_of,
+)
 from embinit_fairseq.errors import CheckpointError, OptionError, SlotError
 from embinit_fairseq.hooks.freeze import parse_freeze
 from embinit_fairseq.hooks.options import InitRequest, store_record
@@ -37,7 +43,7 @@ def check_training(model: nn.Module, task: Any, request: InitRequest) -> None:
         return
     checkpoint = checkpoint_to_restore(request)
     state = {} if checkpoint is None else _read(checkpoint)
-    check(checkpoint, _saved_options(state))
+    check(checkpoint, options_of(state, "model"))
     if checkpoint is not None and isinstance(state.get("model"), dict):
         _check_dictionaries(model, task, checkpoint, state["model"])
 
@@ -78,11 +84,6 @@ def _read(checkpoint: str) -> dict[str, Any]:
         return load_checkpoint(checkpoint)
     except CheckpointError:
         return {}  # fairseq will say so
-
-
-def _saved_options(state: dict[str, Any]) -> Any:
-    cfg = state.get("cfg")
-    return cfg.get("model") if isinstance(cfg, dict) else state.get("args")  # args: fairseq before 0.10
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -198,16 +199,9 @@ def still_frozen(record: dict[str, Any], checkpoint: str) -> dict[str, str]:
     """Slot name -> what the run has frozen where it ended: not what it froze until an update that it has passed."""
     texts = {name: slot["freeze"] for name, slot in record["slots"].items() if slot.get("freeze")}
     freezes = dict(zip(texts, parse_freeze(texts.values())))
-    updates = updates_of(checkpoint) if any(freeze.until is not None for freeze in freezes.values()) else 0
+    ends = any(freeze.until is not None for freeze in freezes.values())
+    updates = (updates_of(_read(checkpoint)) or 0) if ends else 0
     return {name: str(freeze) for name, freeze in freezes.items() if freeze.until is None or updates < freeze.until}
-
-
-def updates_of(checkpoint: str) -> int:
-    """How many updates its training has made; 0 where it does not say."""
-    history = _read(checkpoint).get("optimizer_history")
-    last = history[-1] if isinstance(history, list) and history else None
-    updates = last.get("num_updates") if isinstance(last, dict) else None
-    return updates if isinstance(updates, int) else 0
 
 
 def read_record(checkpoint: str) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.reading import load_checkpoint, updates_of
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.files import check_is_file
 from embinit_fairseq.runs.logs import RunLog, read_log
@@ -218,10 +218,8 @@ def _is_training(state: Any) -> bool:
 
 def _saved_validation(state: dict[str, Any], extra: dict[str, Any], metric: str) -> Validation | None:
     """fairseq writes the number of the next epoch at the end of one."""
-    iterator, history = extra["train_iterator"], state.get("optimizer_history")
-    last = history[-1] if isinstance(history, list) and history else None
-    updates = last.get("num_updates") if isinstance(last, dict) else None
-    if not isinstance(updates, int):
+    iterator, updates = extra["train_iterator"], updates_of(state)
+    if updates is None:
         return None
     ended = iterator.get("iterations_in_epoch", 0) == 0
     return Validation(iterator["epoch"] - ended, updates, {metric: float(extra["val_loss"])})

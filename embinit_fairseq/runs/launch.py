@@ -11,6 +11,7 @@ The same call again continues what was interrupted, and leaves alone what is fin
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -41,6 +42,7 @@ from embinit_fairseq.runs.record import (
     seconds_of,
     write_record,
 )
+from embinit_fairseq.runs.run import TEXTS
 
 #: seconds between two looks at the log, and between two records of the time used so far
 _LOOK, _NOTE = 0.2, 60.0
@@ -129,6 +131,7 @@ def new_record(request: TrainingRequest, command: Command, data: Mapping[str, st
 def _inherit(record: dict[str, Any], before: Mapping[str, Any], request: TrainingRequest) -> None:
     """What this call does not say stays as it was."""
     record["labels"] = {**record["labels"], **before["labels"], **request.labels}
+    record["vector_files"] = {**(before.get("vector_files") or {}), **record["vector_files"]}  # some may be gone by now
     if request.metric is None and not request.higher:
         record.update({key: before[key] for key in ("metric", "higher_is_better") if key in before})
 
@@ -364,8 +367,14 @@ def _exit_code(status: int) -> int:
 
 
 def _finish(folder: Path, record: Mapping[str, Any], log: RunLog, started: bool, notes: Sequence[str] = ()) -> Outcome:
-    """Write result.json, or what is new about it. Scores of a training that has gone on since are dropped."""
+    """Write result.json, or what is new about it.
+
+    Scores of a training that has gone on since are dropped, and the texts that `embinit compare` would count them on.
+    """
     file = folder / RESULT
+    if started:
+        for text in itertools.chain(*TEXTS):
+            (folder / text).unlink(missing_ok=True)
     earlier = read_record(file) if file.is_file() and not started else {}
     if not started:
         _update(folder / TRAINING, record)

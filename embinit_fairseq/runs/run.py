@@ -14,7 +14,7 @@ from embinit_fairseq.runs.logs import RunLog, best_place, nats
 from embinit_fairseq.runs.metrics import higher_is_better
 
 #: where translations of the test set are, and the reference they were scored with
-_TEXTS = (
+TEXTS = (
     ("test.hypothesis.text", "test.reference.text"),
     ("test/hypothesis.text", "test/reference.text"),
     ("test.hypothesis.txt", "test.reference.txt"),
@@ -167,7 +167,7 @@ class Run:
 
     def texts(self) -> tuple[Path | None, Path | None]:
         """Translations of the test set and their reference, None for what is not there."""
-        pairs = ((self.path / text, self.path / reference) for text, reference in _TEXTS)
+        pairs = ((self.path / text, self.path / reference) for text, reference in TEXTS)
         for text, reference in pairs:
             if text.is_file():
                 return text, reference if reference.is_file() else None

@@ -159,7 +159,8 @@ def _scored(request: ScoreRequest, translated: Translations, lang: str | None, e
         metric = SCORES["bleu_tokenized"].metric(lowercase=request.lowercase)
         scores["bleu_tokenized"] = counted_score(metric, words, tokens, request.confidence)
     scores.update(translated.settings(), sentences=len(text))
-    return Scored(scores, translated.tokens, text, reference, (*_unknown(translated), *_doubts(text, request)))
+    notes = (*_unknown(translated), *_replaced(translated), *_doubts(text, request))
+    return Scored(scores, translated.tokens, text, reference, notes)
 
 
 def _unknown(translated: Translations) -> list[str]:
@@ -169,6 +170,17 @@ def _unknown(translated: Translations) -> list[str]:
     return [
         f"{translated.path} does not say with which checkpoint and dictionaries it was made, so that they could not be "
         "checked: fairseq-generate prints them to standard error; keep it, too (> LOG 2>&1)"
+    ]
+
+
+def _replaced(translated: Translations) -> list[str]:
+    """A checkpoint that has been written since: the training has gone on."""
+    checkpoint = Path(translated.option("path") or "")
+    if not checkpoint.is_file() or checkpoint.stat().st_mtime < translated.path.stat().st_mtime + 1:
+        return []
+    return [
+        f"{translated.path} is older than {checkpoint}, with which it was made: these are scores of an earlier state; "
+        "translate again"
     ]
 
 

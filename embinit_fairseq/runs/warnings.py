@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import methodcaller
+from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import counted
@@ -31,6 +32,7 @@ def warnings(table: Table) -> list[str]:
         *_different_losses(table),
         *_diverged(table),
         *_different_from_texts(table.runs),
+        *_different_checkpoints(table.runs),
         *(text for name, score in SCORES.items() for text in _different_signatures(table, name, score.title)),
     ]
 
@@ -165,6 +167,17 @@ def _different_from_texts(runs: Sequence[Run]) -> list[str]:
         if counted_now is not None and abs(counted_now - recorded["score"]) > ROUNDING:
             notes.append(f"{run.name}: {recorded['score']:.1f} recorded, {counted_now:.1f} counted")
     return [f"the recorded BLEU is not that of the translations ({'; '.join(notes)})"] if notes else []
+
+
+def _different_checkpoints(runs: Sequence[Run]) -> list[str]:
+    """That the scores are of: an average of checkpoints is better than the best of them."""
+
+    def name(run: Run) -> str | None:
+        checkpoint = (run.record.get("scores") or {}).get("checkpoint")
+        return Path(checkpoint).name if isinstance(checkpoint, str) else None
+
+    values = _names_by(runs, name)
+    return [f"scores of different kinds of checkpoint ({_listed(values)})"] if len(values) > 1 else []
 
 
 def _different_signatures(table: Table, score: str, title: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import contextlib
-import difflib
 import gzip
 import io
 import lzma
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from embinit_fairseq import bounded
-from embinit_fairseq.bounded import CHUNK, LineGuard, LongLine, line_number
+from embinit_fairseq.bounded import CHUNK, LineGuard, LongLine, line_number, similar_names
 from embinit_fairseq.errors import VectorFileError
 
 #: Bytes of a zip archive's table of contents, at most: 150,000 members. Python reads it whole, and torch does.
@@ -48,15 +47,7 @@ def check_exists(path: str) -> None:
             f"{path}: a pipe or device, not a file. Save what comes out of it (compressed files are read as they are) "
             "and give that file to --embed-init-path."
         )
-    folder, name = os.path.split(path)
-    message = f"{path}: no such file"
-    if not os.path.isdir(folder or "."):
-        message += f" (the folder {folder} does not exist either)"
-    else:
-        with contextlib.suppress(OSError):
-            near = difflib.get_close_matches(name, os.listdir(folder or "."), n=3)
-            message += f" (did you mean {' or '.join(near)}?)" if near else ""
-    raise VectorFileError(f"{message}. Correct the path given to --embed-init-path.")
+    raise VectorFileError(f"{path}: no such file{similar_names(path)}. Correct the path given to --embed-init-path.")
 
 
 @contextlib.contextmanager

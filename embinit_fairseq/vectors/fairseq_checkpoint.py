@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,23 +73,32 @@ def fit_rows(rows: FairseqRows, file: Path, checkpoint: str, table: str, count: 
     )
 
 
+def options_of(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """The options of `model`, `task`, `checkpoint`, ... that a training was started with: from `cfg` (fairseq >= 0.10),
+    or all of `args` (before). {} where a checkpoint has none, or something else in their place."""
+    cfg = checkpoint.get("cfg")
+    return _mapping(cfg.get(part) if isinstance(cfg, Mapping) else None) or _mapping(checkpoint.get("args"))
+
+
+def _mapping(options: Any) -> dict[str, Any]:
+    if isinstance(options, Namespace):
+        return vars(options)
+    return dict(options) if isinstance(options, Mapping) else {}
+
+
+def updates_of(checkpoint: Mapping[str, Any]) -> int | None:
+    """The updates of the training; None where a checkpoint does not say."""
+    history = checkpoint.get("optimizer_history")
+    last = history[-1] if isinstance(history, list) and history else None
+    updates = last.get("num_updates") if isinstance(last, Mapping) else None
+    return updates if isinstance(updates, int) else None
+
+
 def task_setting(checkpoint: dict[str, Any], name: str) -> str | None:
-    """A setting of the training task, from `cfg` (fairseq >= 0.10) or `args` (before); None if it is not there."""
-    args = checkpoint.get("args")
-    cfg = _get(checkpoint.get("cfg"), "task")
-    keys = ("_name", "task") if name == "task" else (name,)
-    for settings in (cfg, args):
-        for key in keys:
-            value = _get(settings, key)
-            if isinstance(value, str) and value:
-                return value
-    return None
-
-
-def _get(settings: Any, key: str) -> Any:
-    if isinstance(settings, Namespace):
-        return getattr(settings, key, None)
-    return settings.get(key) if isinstance(settings, dict) else None
+    """A setting of the training task that is text; None if it is not there."""
+    options = options_of(checkpoint, "task")
+    values = (options.get(key) for key in (("_name", "task") if name == "task" else (name,)))
+    return next((value for value in values if isinstance(value, str) and value), None)
 
 
 def find_dictionary(checkpoint: Path, language: str | None, data: str | None, count: int, task: str) -> Path:

@@ -38,8 +38,8 @@ def safe_checkpoints(folder: Path) -> None:
 
 
 def complete_saves() -> None:
-    """The first write of a save fails after some bytes; what is then saved must be a whole file."""
-    failures = [OSError(errno.ENOSPC, "No space left on device")]
+    """The first write of a save fails after some bytes; what is then saved must be a whole file; Ctrl-C ends it."""
+    failures: list[BaseException] = [OSError(errno.ENOSPC, "No space left on device")]
 
     class OnceFull(io.BytesIO):
         def write(self, content) -> int:
@@ -52,6 +52,10 @@ def complete_saves() -> None:
     assert not failures
     file.seek(0)
     assert torch.load(file)["weights"].sum() == 999 * 500
+    failures.append(KeyboardInterrupt())
+    with contextlib.suppress(KeyboardInterrupt):
+        checkpoint_utils._torch_persistent_save({"weights": torch.arange(1000)}, OnceFull())
+        raise AssertionError("Ctrl-C was lost")
 
 
 @in_folder

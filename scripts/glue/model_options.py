@@ -17,7 +17,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 import embinit_fairseq  # noqa: F401  ours, too
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.reading import load_checkpoint, options_of, updates_of
 from embinit_fairseq.errors import CheckpointError, EmbinitError
 
 #: what belongs to the training or the task, though some architectures have it among their options
@@ -26,11 +26,7 @@ LEFT_OUT = ("help", "tokens_per_sample", "max_source_positions", "max_target_pos
 
 def model_configuration(state: dict[str, Any], path: Path) -> dict[str, Any]:
     """The saved options of the model with its `arch`; raises CheckpointError for a file without."""
-    cfg = state.get("cfg")
-    model = cfg.get("model") if isinstance(cfg, dict) else state.get("args")  # args: fairseq before 0.10
-    values = (
-        dict(model) if isinstance(model, dict) else dict(vars(model)) if isinstance(model, argparse.Namespace) else {}
-    )
+    values = options_of(state, "model")
     arch = values.get("arch") or values.get("_name")
     if arch is None:
         raise CheckpointError(f"{path}: does not say what its model is; give --arch and its options yourself")
@@ -93,12 +89,6 @@ def check_dictionary(state: dict[str, Any], path: Path, dictionary: Path) -> Non
         )
 
 
-def updates_of(state: dict[str, Any]) -> int:
-    """For how many updates it was trained."""
-    history = state.get("optimizer_history") or [{}]
-    return int(history[-1].get("num_updates", 0))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
@@ -115,7 +105,7 @@ def main() -> None:
             check_dictionary(state, args.checkpoint, args.dict)
     except EmbinitError as error:
         sys.exit(f"error: {error}")
-    print("\n".join([str(updates_of(state)), "--arch", arch, *words]))
+    print("\n".join([str(updates_of(state) or 0), "--arch", arch, *words]))
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ SHORTER = {"1": {"valid_loss": 1.0, "valid_num_updates": 1.0}}
         # the same test set and dictionaries
         ({"data": {**DATA, "all": "e"}, "labels": {"init": "xavier", "seed": "1"}}, 1, "data differ with seed 1"),
         ({"scores": score(20.0, BLEU.replace("13a", "intl"))}, 1, "BLEU of different signatures"),
+        ({"scores": {**score(20.0), "checkpoint": "x/average.pt"}}, 1, "average.pt"),
         ({"command": f"{COMMAND} 2 --max-epoch 3"}, 1, "different options"),
         ({"command": f"{COMMAND} 2".replace("cross_entropy", "other")}, 1, "losses of different --criterion"),
         ({"labels": NONE1}, 1, "2 runs with seed 1"),
@@ -93,7 +94,8 @@ SHORTER = {"1": {"valid_loss": 1.0, "valid_num_updates": 1.0}}
     ],
 )
 def test_what_stands_in_one_table_and_what_is_said_of_it(tmp_path, compare, shown, second, tables, warning) -> None:
-    write_run(tmp_path / "a", NONE1, [1.0, 2.0], scores=score(20.0), data=DATA)
+    best = {**score(20.0), "checkpoint": "a/checkpoint_best.pt"}
+    write_run(tmp_path / "a", NONE1, [1.0, 2.0], scores=best, data=DATA)
     second = {"labels": {"init": "none", "seed": "2"}, "scores": score(20.0), "data": DATA, **second}
     write_run(tmp_path / "b", second.pop("labels"), [1.0, 2.0], **second)
     found = compare(tmp_path)

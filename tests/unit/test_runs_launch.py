@@ -174,7 +174,11 @@ def test_the_same_call_again_does_nothing_and_more_epochs_go_on(tmp_path, call, 
     assert not call("--max-epoch", "2").started
     assert result(tmp_path)["best"]["epoch"] == 2
     file.write_text(json.dumps(scored))
+    texts = [tmp_path / "run" / f"test.{name}.text" for name in ("hypothesis", "reference")]
+    for path in texts:
+        path.write_text("a\n")
     assert call("--max-epoch", "3", labels={"size": "small"}).started
+    assert not any(path.exists() for path in texts)
     assert list(result(tmp_path)["epochs"]) == ["1", "2", "3"]
     assert result(tmp_path)["time"]["cpu_s"] == 4.0
     assert result(tmp_path)["scores"] == {}, "they were those of another model"
@@ -299,6 +303,12 @@ def test_another_run_is_refused(tmp_path, call, training, ended, change) -> None
     assert "choose another folder" in str(error.value)
     assert {path: path.read_bytes() for path in before} == before
     assert training.calls == 1
+    if change == "vectors":  # also where a call has gone on without the file
+        (tmp_path / "v.txt").unlink()
+        call("--max-epoch", "3", *vectors)
+        (tmp_path / "v.txt").write_text("b 1\n")
+        with pytest.raises(DataError, match=r"v\.txt has changed"):
+            call("--max-epoch", "3", *vectors)
 
 
 def test_wrong_calls_leave_nothing(tmp_path, refused) -> None:

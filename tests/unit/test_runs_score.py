@@ -213,6 +213,16 @@ def test_what_is_kept_of_the_same_translations_and_of_others(scored, run) -> Non
     assert kept() == ({"bleu_tokenized"}, set())
 
 
+def test_translations_of_a_checkpoint_that_has_been_replaced(run, capsys) -> None:
+    write_run(run, {"seed": "1"}, [2.0])
+    generate_log(run / "test.generate.log", RAW)
+    for age, said in ((-60, False), (60, True)):
+        (run / "best.pt").touch()
+        os.utime(run / "best.pt", (moment := (run / "test.generate.log").stat().st_mtime + age, moment))
+        assert main(["score", "run", "--ref", "raw"]) == 0
+        assert ("translate again" in capsys.readouterr().err) is said
+
+
 def test_a_training_that_has_ended_gets_its_result_and_one_that_goes_on_has_none(scored, run, capsys) -> None:
     write_run(run, {"seed": "1"}, [], finished=False)
     generate_log(run / "test.generate.log", RAW)

@@ -3,13 +3,14 @@
 Symptom: (a) when a write fails for a moment (a disk that was full, a network drive), fairseq tries again *behind* what
     it had written, and renames the broken file over the good checkpoint without an error; (b) when it fails for good,
     the unfinished ``.tmp`` file stays on the full disk, and the message names no file; (c) a ``--save-dir`` that cannot
-    be written is reported as an error about a file ``dummy``.
+    be written is reported as an error about a file ``dummy``; (d) Ctrl-C while a checkpoint is written is lost: torch's
+    writer makes a RuntimeError of it, and the training goes on.
 Versions: all; fairseq 0.12.2.
 Where: fairseq/checkpoint_utils.py:549 (``torch_persistent_save``), :565 (``_torch_persistent_save``) and :841
     (``verify_checkpoint_directory``).
 Remedy: each attempt starts at the beginning of an empty file; after the last one the unfinished file is removed and
     the error names the checkpoint (or the folder) and what to do. Earlier checkpoints are intact, the exit code is
-    not 0.
+    not 0. Ctrl-C ends the training.
 Upstream: not reported.
 Can go: with a fairseq that does this.
 """
@@ -37,11 +38,20 @@ def save_from_start(save, content, file) -> None:
         try:
             save(content, file)
             return
-        except Exception:
+        except Exception as error:
+            if is_interrupted(error):
+                raise KeyboardInterrupt from None
             if attempt == ATTEMPTS or not file.seekable():
                 raise
             file.seek(start)
             file.truncate()
+
+
+def is_interrupted(error: BaseException | None) -> bool:
+    """Was it Ctrl-C that torch's writer, which begins to close its file, has made another error of?"""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def is_write_error(error: BaseException) -> bool:
@@ -57,7 +67,7 @@ def patching(module):
     def torch_persistent_save(obj, filename, async_write=False):
         try:
             return original(obj, filename, async_write=async_write)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             with contextlib.suppress(OSError):
                 os.remove(f"{filename}.tmp")
             if not is_write_error(error):
