@@ -101,6 +101,10 @@ def test_neighbours_are_those_with_the_largest_cosine(vectors: Path, tmp_path: P
     assert f"haus: {order[1]} {loaded.most_similar('haus')[0][1]:.3f}, {order[2]}" in printed
     np.testing.assert_array_equal(ei.load_vectors(tmp_path / "all.npz", words=["rot"]).matrix, [loaded["rot"]])
     assert main(["neighbors", "Haus", "--vectors", str(vectors)]) == 2
+    capsys.readouterr()
+    assert main(["neighbors", "Haus", "rot", "--vectors", str(vectors)]) == 0
+    said = capsys.readouterr()
+    assert ("Haus" in said.err, said.out.startswith("rot: ")) == (True, True)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ def test_words_and_pieces(tmp_path):
     ):
         with pytest.raises(DataError, match=said):
             read_words(written(path, text), {"bilbo", "<mask>"})
+    with pytest.raises(DataError, match=r":1: .*'bilbo' already.*2 other words.*lines 3, 4"):
+        read_words(written(path, "bilbo\nfrodo\n<mask>\nbilbo\n"), {"bilbo", "<mask>"})
 
 
 def test_pieces_of_subword_nmt(tmp_path):

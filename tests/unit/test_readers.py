@@ -84,6 +84,10 @@ def test_what_was_written_is_read_bit_for_bit(tmp_path_factory, name, words, som
 # ---- what is wrong with it
 
 
+def test_every_format_is_in_this_contract():
+    assert {source.format for source in SOURCES.values()} == set(FORMATS)
+
+
 @each_source
 def test_what_does_not_fit_the_request(tmp_path, name):
     source = SOURCES[name]
