@@ -4,15 +4,15 @@ that were written and beside them for every method that needs no more than the c
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.errors import CheckpointError, DataError, OptionError
-from embinit_fairseq.files import check_is_file, write_json
+from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.expand.request import check_texts
+from embinit_fairseq.files import write_json
 from embinit_fairseq.init.new_rows import METHODS, Recipe, bound
 
 if TYPE_CHECKING:
@@ -30,10 +30,7 @@ COMPARED = [name for name, method in METHODS.items() if not method.needs_pieces]
 
 def check(paths: Sequence[str]) -> None:
     """Before any work: DataError for a text that is not there, OptionError without matplotlib."""
-    for path in paths:
-        check_is_file(path, "--verify")
-        if not os.path.isfile(path):
-            raise DataError(f"--verify {path}: no such file; give a tokenised text, a sentence a line")
+    check_texts(paths)
     if importlib.util.find_spec("matplotlib") is None:
         raise OptionError("--verify draws a histogram with matplotlib, which is not installed: pip install matplotlib")
 

@@ -14,7 +14,7 @@ from embinit_fairseq.errors import OptionError
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("words", nargs="+", metavar="WORD")
+    parser.add_argument("words", nargs="+", metavar="WORD", help="as it is spelled in the vectors")
     add_vector_options(parser)
     parser.add_argument("--count", type=int, default=10, metavar="K", help="neighbours of each (default: %(default)s)")
 

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from embinit_fairseq.runs.launch import TrainingRequest, run
 
     if not args.folder.strip():
-        raise OptionError("embinit run: the folder of the run is empty; name one (is a variable of the shell unset?)")
+        raise OptionError("the folder of the run is empty; name one (is a variable of the shell unset?)")
     request = TrainingRequest(Path(args.folder), args.training, _labels(args.label), args.metric, args.higher)
     screen = _Screen(args.verbose, args.quiet)
     outcome = run(request, screen.show)

@@ -12,7 +12,8 @@ from typing import Any
 from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options
-from embinit_fairseq.errors import DataError, counted
+from embinit_fairseq.errors import counted
+from embinit_fairseq.expand.request import check_texts
 from embinit_fairseq.expand.trimming import Trimming, TrimRequest, trimming_vocabulary
 from embinit_fairseq.files import write_json
 
@@ -33,9 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Remove, measure, print; 1 if what was measured is not what the certificate says."""
-    for path in args.verify or ():
-        if not Path(path).is_file():
-            raise DataError(f"--verify {path}: no such file; give a tokenised text, a sentence a line")
+    check_texts(args.verify or ())
     with trimming_vocabulary(_request(args)) as (trimming, folder, record):
         if args.verify:
             record["verify"] = verify(trimming, folder, args.verify, args.json)

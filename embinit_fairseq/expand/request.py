@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, counted
 from embinit_fairseq.expand.state import AVERAGES
+from embinit_fairseq.files import check_is_file
 from embinit_fairseq.init.draws import check_seed
 from embinit_fairseq.init.new_rows import METHODS
 from embinit_fairseq.vocab.dictionary import is_filler
@@ -53,6 +55,14 @@ class ExpandRequest:
         names = ("checkpoint", "dictionary", "words", "bpe_codes", "sentencepiece_model")
         texts = {f"segment_text {number}": path for number, path in enumerate(self.segment_text, start=1)}
         return {**{name: getattr(self, name) for name in names}, **texts}
+
+
+def check_texts(paths: Sequence[str]) -> None:
+    """Of --verify, before any work: DataError for one that is not there."""
+    for path in paths:
+        check_is_file(path, "--verify")
+        if not os.path.isfile(path):
+            raise DataError(f"--verify {path}: no such file; give a tokenised text, a sentence a line")
 
 
 def check_options(request: ExpandRequest) -> None:

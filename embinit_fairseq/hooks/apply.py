@@ -242,7 +242,7 @@ def _continue(
     for name, slot in slots.items():
         old = record["slots"].get(name)
         if old:
-            _check_width(slot, old, checkpoint)
+            _check_dimension(slot, old, checkpoint)
         if old and old["rows"] == slot.embedding.num_embeddings:  # else fairseq refuses the checkpoint
             known[name] = report.unpack_rows(old["known_rows"], old["rows"])
     return record, known
@@ -261,7 +261,7 @@ def _in_optimizer(
     return set(slots) - left_out(record)
 
 
-def _check_width(slot: Slot, old: dict[str, Any], checkpoint: str) -> None:
+def _check_dimension(slot: Slot, old: dict[str, Any], checkpoint: str) -> None:
     """Raises OptionError where fairseq would print a page of names. old: what the checkpoint's report says."""
     dim = slot.embedding.embedding_dim
     if old["dim"] != dim:

@@ -83,11 +83,11 @@ def apply_freezes(
                     f"for this dictionary; name them with --embed-init-path {slot.name}=PATH in a fresh start with a "
                     "strategy that uses vectors, or freeze the whole slot"
                 )
-        _HeldRows(slot.embedding, rows, freeze.until).attach(task)
+        _FrozenRows(slot.embedding, rows, freeze.until).attach(task)
     return done
 
 
-class _HeldRows:
+class _FrozenRows:
     """Rows of one embedding that do not move while `num_updates < until` (None: ever)."""
 
     def __init__(self, embedding: torch.nn.Embedding, rows: np.ndarray | None, until: int | None) -> None:

@@ -30,7 +30,7 @@ def encode_file(source: Path, target: Path, clean: Cleaner, encode: Encoder) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--codes", type=Path, required=True, help="codes of subword-nmt")
-    parser.add_argument("--input", type=Path, nargs="+", required=True)
+    parser.add_argument("--input", type=Path, nargs="+", required=True, help="text, a sentence a line")
     parser.add_argument("--output", type=Path, nargs="+", required=True, help="as many files")
     args = parser.parse_args()
     if len(args.input) != len(args.output):

@@ -88,10 +88,10 @@ def write(folder: Path, split: str, pairs: list[tuple[str, str]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with IWSLT 2017's files")
-    parser.add_argument("--pair", required=True, choices=("de-en", "en-de"))
+    parser.add_argument("--pair", required=True, choices=("de-en", "en-de"), help="source and target")
     parser.add_argument("--valid", nargs="+", required=True, help="sets for validation, such as dev2010")
     parser.add_argument("--test", nargs="+", required=True, help="sets for the test, such as tst2010")
-    parser.add_argument("output", type=Path)
+    parser.add_argument("output", type=Path, help="folder in the layout of Multi30k")
     args = parser.parse_args()
     sets = [*args.valid, *args.test]
     if repeated := sorted({name for name in sets if sets.count(name) > 1}):

@@ -185,7 +185,7 @@ def train(args: argparse.Namespace, sets: Sets) -> Outcome:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="what prepare.sh made")
-    parser.add_argument("--model", choices=("tfidf_lr", "mlp"), required=True)
+    parser.add_argument("--model", choices=("tfidf_lr", "mlp"), required=True, help="of bags of words")
     parser.add_argument("--seed", type=int, default=1, help="of the validation texts and of the MLP; default: 1")
     parser.add_argument("--save-dir", type=Path, required=True, metavar="RUN", help="folder of the run")
     parser.add_argument("--max-epoch", type=int, default=200, help="mlp: at most; default: %(default)s")

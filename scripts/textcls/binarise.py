@@ -76,10 +76,10 @@ def make_seed(corpus: Path, seed: int, words: Path, output: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--corpus", type=Path, required=True, help="folder that corpus.py made")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="textgcn", help="default: %(default)s")
     parser.add_argument("--min-count", type=int, default=5, help="inductive: words of the dictionary; default: 5")
-    parser.add_argument("--seeds", type=int, nargs="+", required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", required=True, help="a folder each: of the validation texts")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     missing = [seed for seed in args.seeds if not (args.output / str(seed)).is_dir()]
