@@ -18,7 +18,7 @@ from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.init.strategies import STRATEGIES
 from embinit_fairseq.runs.folders import find_runs, is_finished
 from embinit_fairseq.runs.logs import best_place
-from embinit_fairseq.runs.metrics import SCORES, Score, is_score
+from embinit_fairseq.runs.metrics import FIGURES, SCORES, Score, is_score
 from embinit_fairseq.runs.run import CLOCKS, Run
 
 #: the order of architectures: what others are compared with first, then the ladder of Li et al. 2020 (Table 5)
@@ -79,12 +79,6 @@ class Column:
 
 
 PARAMETERS = Column("parameters", ("parameters", "all"), 0, constant=True)
-#: MNLI's second validation set: at the epoch that the first one has chosen, and the highest, which Kim et al. report
-MISMATCHED = (
-    Column("mismatched (%)", ("scores", "mismatched", "accuracy")),
-    Column("highest mismatched (%)", ("scores", "mismatched", "highest")),
-    Column("at epoch (mismatched)", ("scores", "mismatched", "epoch"), 1),
-)
 
 #: first of the rows that have a vector, which are what words start with; reports of older versions have the second only
 ABSORPTION = tuple(
@@ -214,8 +208,7 @@ def _columns(metric: str, by_updates: bool) -> list[Column]:
         Column("train. loss (bits)", ("best", "train_loss_bits"), 3),
         place,
         *(Column(_score_title(score), ("scores", name, "score"), 1) for name, score in SCORES.items()),
-        Column("test accuracy (%)", ("scores", "test_accuracy")),
-        *MISMATCHED,
+        *(Column(title, ("scores", *name.split("/")), decimals) for name, (title, decimals) in FIGURES.items()),
         *ABSORPTION,
         Column("wall time (s)", ("time", "wall_s"), 0),
         Column("processor time (s)", ("time", "cpu_s"), 0),

@@ -88,6 +88,18 @@ DEFAULT_SCORES = ("bleu", "chrf")
 #: those that are counted on text
 TEXT_SCORES = tuple(name for name, score in SCORES.items() if not score.of_tokens)
 
+#: figures of a test set that are no scores of translations, by their names in `scores` of a record -> title of the
+#: column in tables, decimals. A name of two parts is a record in the record.
+FIGURES = {
+    "test_accuracy": ("test accuracy (%)", 2),
+    "test_macro_f1": ("test macro-F1 (%)", 2),
+    "test_loss": ("test loss", 3),
+    # MNLI's second validation set: at the epoch that the first one has chosen, and the highest, as Kim et al. report
+    "mismatched/accuracy": ("mismatched (%)", 2),
+    "mismatched/highest": ("highest mismatched (%)", 2),
+    "mismatched/epoch": ("at epoch (mismatched)", 1),
+}
+
 # ---- Values that a training logs, by their names in the log ---------------------------------------------------------
 
 #: what fairseq logs beside scores: sizes, speed, the optimizer

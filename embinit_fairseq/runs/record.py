@@ -19,7 +19,7 @@ from embinit_fairseq.bounded import read_json
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.files import check_is_file, write_json
 from embinit_fairseq.runs.logs import RunLog, nats
-from embinit_fairseq.runs.metrics import SCORES, Score
+from embinit_fairseq.runs.metrics import FIGURES, SCORES, Score
 
 RESULT, TRAINING = "result.json", "training.json"
 #: inside a run's folder
@@ -105,11 +105,11 @@ KINDS = {
     "best": OBJECT,
     "best/*": _or_null(NUMBER),
     "scores": OBJECT,
-    **{f"scores/{score}": _or_null(OBJECT) for score in (*SCORES, "mismatched")},
+    **{f"scores/{score}": _or_null(OBJECT) for score in SCORES},
+    **{f"scores/{name.partition('/')[0]}": _or_null(OBJECT) for name in FIGURES if "/" in name},
+    **{f"scores/{name}": _or_null(NUMBER) for name in FIGURES},
     **{f"scores/{name}/score": _or_null(kind) for name, kind in SCORE_KINDS.items()},
     **{f"scores/{score}/signature": _or_null(TEXT) for score in SCORES},
-    "scores/mismatched/*": _or_null(NUMBER),
-    "scores/test_accuracy": _or_null(NUMBER),
     "init": _or_null(OBJECT),
     "init/slots": _or_null(OBJECT),
     "init/slots/*": OBJECT,

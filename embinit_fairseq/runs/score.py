@@ -19,7 +19,7 @@ from embinit_fairseq import bounded
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.files import check_is_file, sha256, write_json, write_text
 from embinit_fairseq.runs.logs import CONFIGURATION, option_in, read_log
-from embinit_fairseq.runs.metrics import DEFAULT_SCORES, SCORES
+from embinit_fairseq.runs.metrics import DEFAULT_SCORES, FIGURES, SCORES
 from embinit_fairseq.runs.record import LOG, RESULT, TRAINING, read_record, result_of, write_record
 from embinit_fairseq.runs.tokens import UNKNOWN, detokenizer, moses_tokenizer, pieces_left, words_of
 from embinit_fairseq.vocab.tokens import unescape
@@ -378,5 +378,6 @@ def _result(run: Path) -> dict[str, Any] | None:
 
 def _joined(before: Mapping[str, Any], scores: Mapping[str, Any]) -> dict[str, Any]:
     """Nothing of earlier translations stays; what is not about translations does."""
-    other = {name: value for name, value in before.items() if name in ("mismatched", "test_accuracy")}
+    kept = {name.partition("/")[0] for name in FIGURES}
+    other = {name: value for name, value in before.items() if name in kept}
     return {**scores, **other}

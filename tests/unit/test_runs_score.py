@@ -183,7 +183,12 @@ def test_translations_that_are_whole_missing_or_damaged(tmp_path) -> None:
 
 
 def test_scores_of_the_test_set_go_to_the_result(scored, run, capsys) -> None:
-    write_run(run, {"seed": "1"}, [2.0], scores={"ter": {"score": 5.0}, "mismatched": {"accuracy": 1.0}, "beam": 2})
+    write_run(
+        run,
+        {"seed": "1"},
+        [2.0],
+        scores={"ter": {"score": 5.0}, "mismatched": {"accuracy": 1.0}, "test_macro_f1": 3.0, "beam": 2},
+    )
     before = (run / "result.json").read_bytes()
     generate_log(run / "valid.generate.log", ["a do@@ g", "b", "c"])
     assert main(["score", "run", "--ref", "raw", "--subset", "valid"]) == 0
@@ -192,6 +197,7 @@ def test_scores_of_the_test_set_go_to_the_result(scored, run, capsys) -> None:
     assert scored(RAW)["bleu"]["score"] == pytest.approx(100.0)
     found = json.loads((run / "result.json").read_text())["scores"]
     assert (found["beam"], found["mismatched"], "ter" in found) == (5, {"accuracy": 1.0}, False)
+    assert found["test_macro_f1"] == 3.0
 
 
 def test_what_is_kept_of_the_same_translations_and_of_others(scored, run) -> None:
