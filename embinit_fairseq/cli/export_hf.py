@@ -1,7 +1,7 @@
-"""Writes a trained model of fairseq (--arch roberta_*, tupe_*, its comparison set bert_*, electra_*) as a folder for
-Hugging Face transformers: safetensors, tokenizer, modelling code where transformers has none. The folder is opened
-again by a process without fairseq and must compute what fairseq computes, or nothing is written and the exit code is
-1."""
+"""Writes a trained model of fairseq (--arch roberta_*, transformer*, bart_*, tupe_*, its comparison set bert_*,
+electra_*) as a folder for Hugging Face transformers: safetensors, tokenizer, modelling code where transformers has
+none. The folder is opened again by a process without fairseq and must compute what fairseq computes, or nothing is
+written and the exit code is 1."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint", required=True, metavar="C.pt", help="written by fairseq-train; nothing in it is run")
     add("--output", required=True, metavar="DIR", help="a new folder")
     add("--dict", metavar="dict.txt", help="default: beside the checkpoint, or in the data folder of the training")
+    add("--target-dict", metavar="FILE", help="translation: the target's (--dict: the source's); default: likewise")
     add("--label-dict", metavar="FILE", help="fine-tuned: names of the classes; default: label/dict.txt likewise")
     add("--head", metavar="NAME", help="fine-tuned: which classification head, if there are several")
     add("--bpe-codes", metavar="FILE", help="codes of subword-nmt: the tokenizer cuts words into sub-words")
@@ -34,12 +35,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Export, print; 1 if the result computes something else than fairseq's model."""
     try:
-        record = export(request_of(ExportRequest, args, dictionary=args.dict, label_dictionary=args.label_dict))
+        record = export(_request(args))
     except DifferentOutput as error:
         print(f"embinit export-hf: error: {error}", file=sys.stderr)
         return 1
     show(record, render, args.json)
     return 0
+
+
+def _request(args: argparse.Namespace) -> ExportRequest:
+    named = {"dictionary": args.dict, "target_dictionary": args.target_dict, "label_dictionary": args.label_dict}
+    return request_of(ExportRequest, args, **named)
 
 
 def render(record: dict[str, Any]) -> str:
@@ -58,6 +64,8 @@ def render(record: dict[str, Any]) -> str:
         f"dictionary     {record['dictionary']}",
         f"tokenizer      {record['tokenizer']}",
     ]
+    if record["target_tokenizer"] is not None:
+        lines += [f"target's       {record['target_dictionary']}: {record['target_tokenizer']}"]
     for precision, measured in record["verified"]["differences"].items():
         lines.append(
             f"{'verified':<15}{precision}: differs from fairseq by at most {measured['difference']:.2e} (values up to "

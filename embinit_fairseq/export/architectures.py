@@ -4,9 +4,10 @@ line to `ARCHITECTURES`: reading, tokenizer, comparison, card and errors are fed
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from embinit_fairseq.export import roberta, tupe
+from embinit_fairseq.export import bart, roberta, transformer, tupe
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
 class Architecture(Protocol):
     """One family of fairseq's models that transformers can hold, with code of ours or without.
 
-    ARCHS: as messages name them. TAGS, NOTE: of the card. REMOTE_CODE: does opening it need trust_remote_code?
+    ARCHS: as messages name them. TAGS, NOTE: of the card. TASKS: whose inputs are known; (): all that load.
+    REMOTE_CODE: does opening it need trust_remote_code?
     """
 
     @property
     def ARCHS(self) -> str: ...
     @property
     def TAGS(self) -> tuple[str, ...]: ...
+    @property
+    def TASKS(self) -> tuple[str, ...]: ...
     @property
     def REMOTE_CODE(self) -> bool: ...
     @property
@@ -44,17 +48,20 @@ class Architecture(Protocol):
     def settings(self, trained: Trained) -> dict[str, Any]:
         """config.json, without what all models have."""
 
+    def generation(self, trained: Trained) -> dict[str, Any] | None:
+        """generation_config.json; None for what generates nothing."""
+
     def weights(self, trained: Trained) -> dict[str, Tensor]:
         """The tensors under their exported names; tied ones once."""
 
     def code(self) -> dict[str, str]:
         """Python files: name -> text."""
 
-    def prepare(self, trained: Trained) -> None:
-        """Have fairseq's model compute by the plainest of its kernels."""
+    def prepare(self, trained: Trained) -> AbstractContextManager[None]:
+        """In it, fairseq's model computes by the plainest of its kernels."""
 
 
-ARCHITECTURES: tuple[Architecture, ...] = (tupe, roberta)
+ARCHITECTURES: tuple[Architecture, ...] = (tupe, roberta, transformer, bart)
 
 
 def architecture_of(model: type | None) -> Architecture | None:

@@ -1,4 +1,4 @@
-"""config.json, model.safetensors and the modelling code of a Hugging Face directory."""
+"""config.json, model.safetensors, the settings of generation and the modelling code of a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def write_files(trained: Trained, dtype: str, folder: Path) -> list[str]:
-    """Write all three; returns the names. The model's parameters are of type `dtype` already."""
+    """Write them; returns the names. The model's parameters are of type `dtype` already."""
     names = ["config.json", "model.safetensors"]
     write_json(folder / names[0], configuration(trained, dtype))
     save_tensors(trained.architecture.weights(trained), folder / names[1])
     shutil.copymode(folder / names[0], folder / names[1])  # safetensors would leave it to its owner alone
+    generation = trained.architecture.generation(trained)
+    if generation is not None:
+        names.append("generation_config.json")
+        write_json(folder / names[-1], generation)
     for name, text in trained.architecture.code().items():
         write_text(folder / name, text)
         names.append(name)
@@ -47,10 +51,10 @@ def configuration(trained: Trained, dtype: str) -> dict[str, Any]:
     """The content of config.json: the architecture's settings and what all have. dtype: float32, say."""
     import transformers
 
-    dictionary = trained.model.encoder.dictionary
+    dictionary = trained.source.dictionary
     return {
         **trained.architecture.settings(trained),
-        "vocab_size": len(trained.symbols),
+        "vocab_size": len((trained.target or trained.source).symbols),
         "pad_token_id": dictionary.pad(),
         "bos_token_id": dictionary.bos(),
         "eos_token_id": dictionary.eos(),

@@ -5,7 +5,10 @@ Both have post-LN layers and learned positions that begin behind the row of padd
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
+
+from embinit_fairseq.export.rounding import ACTIVATIONS, unrounded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,14 +17,13 @@ if TYPE_CHECKING:
 
 ARCHS = "fairseq's roberta, roberta_base, roberta_large, xlm, xlmr, camembert, gottbert"
 TAGS = ("roberta", "fairseq")
+TASKS: tuple[str, ...] = ()
 REMOTE_CODE = False
 NOTE = "RoBERTa as in Liu et al. 2019; transformers' own classes compute it."
 _CLASSES = {
     "AutoModelForMaskedLM": "RobertaForMaskedLM",
     "AutoModelForSequenceClassification": "RobertaForSequenceClassification",
 }
-#: --activation-fn -> its name in transformers
-_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_accurate": "gelu_new", "gelu_fast": "gelu_new", "tanh": "tanh"}
 #: part of a layer in fairseq -> in transformers
 _PARTS = {
     "self_attn.q_proj": "attention.self.query",
@@ -53,7 +55,7 @@ def refused(trained: Trained) -> str | None:
         "no layer norm behind the embeddings": encoder.layernorm_embedding is None,
         "scaled embeddings": encoder.embed_scale != 1.0,
         "positions that are not learned": not isinstance(encoder.embed_positions, nn.Embedding),
-        f"--activation-fn {activation}": activation not in _ACTIVATIONS,
+        f"--activation-fn {activation}": activation not in ACTIVATIONS,
         "--quant-noise-pq": bool(args.quant_noise_pq),
         "--quant-noise-scalar": bool(args.quant_noise_scalar),
     }
@@ -92,7 +94,7 @@ def settings(trained: Trained) -> dict[str, Any]:
         "num_hidden_layers": len(encoder.layers),
         "num_attention_heads": args.encoder_attention_heads,
         "intermediate_size": args.encoder_ffn_embed_dim,
-        "hidden_act": _ACTIVATIONS[str(args.activation_fn)],
+        "hidden_act": ACTIVATIONS[str(args.activation_fn)],
         "hidden_dropout_prob": args.dropout,
         "attention_probs_dropout_prob": args.attention_dropout,
         "classifier_dropout": args.pooler_dropout,
@@ -101,6 +103,10 @@ def settings(trained: Trained) -> dict[str, Any]:
         "layer_norm_eps": encoder.layernorm_embedding.eps,
         "tie_word_embeddings": not args.untie_weights_roberta,
     }
+
+
+def generation(trained: Trained) -> None:
+    """Nothing is generated."""
 
 
 def weights(trained: Trained) -> dict[str, Tensor]:
@@ -145,15 +151,6 @@ def code() -> dict[str, str]:
     return {}
 
 
-def prepare(trained: Trained) -> None:
-    """fairseq rounds GELU to single precision, where a model in double precision could not be told from others."""
-    import torch
-    from fairseq.modules import gelu
-
-    for module in trained.model.modules():
-        if getattr(module, "activation_fn", None) is gelu and _dtype(trained) == torch.float64:
-            module.activation_fn = torch.nn.functional.gelu
-
-
-def _dtype(trained: Trained) -> Any:
-    return next(trained.model.parameters()).dtype
+def prepare(trained: Trained) -> AbstractContextManager[None]:
+    """Without what fairseq rounds to single precision."""
+    return unrounded(trained.model)

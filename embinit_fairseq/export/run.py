@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.export.files import write_files
 from embinit_fairseq.export.tokenizer import TOKENIZER_FILES, Tokenizer, check_text, choose_tokenizer
-from embinit_fairseq.export.trained import Trained, open_trained
+from embinit_fairseq.export.trained import TARGET, Side, Trained, open_trained
 from embinit_fairseq.export.verify import verify
 from embinit_fairseq.files import check_folder, check_inputs, whole_folder
 
@@ -23,6 +23,13 @@ from embinit_fairseq.files import check_folder, check_inputs, whole_folder
 def write_card(trained: Trained, record: dict[str, Any], path: Path) -> None:
     """What it is, how to load it, what was measured."""
     path.write_text(_card(trained, record), encoding="utf-8")
+
+
+_USAGE = {
+    False: "Pad on the right; an input begins with `<s>`.\n",
+    True: "A decoder begins with `</s>`. `generate()` does what fairseq-generate does by default, as in\n"
+    "`generation_config.json`.\n",
+}
 
 
 def _card(trained: Trained, record: dict[str, Any]) -> str:
@@ -38,6 +45,11 @@ def _card(trained: Trained, record: dict[str, Any]) -> str:
     code = ", trust_remote_code=True" if any(name.endswith(".py") for name in record["files"]) else ""
     opens = f'    tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER"{code})\n'
     imports, opens = ("", "") if record["tokenizer"].startswith("none") else (", AutoTokenizer", opens)
+    usage = _USAGE[trained.target is not None]
+    if TARGET in trained.sides:
+        usage += (
+            f"The target has a dictionary and a tokenizer of its own (`{TARGET}/`: {record['target_tokenizer']}).\n"
+        )
     return f"""---
 library_name: transformers
 tags: [{", ".join(known.TAGS)}]
@@ -52,8 +64,8 @@ tags: [{", ".join(known.TAGS)}]
     from transformers import {auto}{imports}
     model = {auto}.from_pretrained("THIS_FOLDER"{trust})
 {opens}
-Tokenizer: {record["tokenizer"]}. Pad on the right; an input begins with `<s>`. `dict.txt` is fairseq's dictionary.
-
+Tokenizer: {record["tokenizer"]}. `dict.txt` is fairseq's dictionary.
+{usage}
 ## Checked when it was written
 
 Features and logits of {record["verified"]["tokens"]:,} random tokens in {record["verified"]["batches"]} padded
@@ -70,8 +82,17 @@ batches, against fairseq's model:
 DTYPES = ("float32", "float16", "bfloat16")
 #: everything an export may write
 FILES = (
-    *("README.md", "config.json", "model.safetensors", "configuration_tupe.py", "modeling_tupe.py", "dict.txt"),
+    *(
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "configuration_tupe.py",
+        "modeling_tupe.py",
+        "dict.txt",
+    ),
     *TOKENIZER_FILES,
+    *(f"{TARGET}/{name}" for name in ("dict.txt", *TOKENIZER_FILES)),
 )
 
 
@@ -82,6 +103,7 @@ class ExportRequest:
     checkpoint: str
     output: str
     dictionary: str | None = None
+    target_dictionary: str | None = None
     label_dictionary: str | None = None
     head: str | None = None
     bpe_codes: str | None = None
@@ -94,7 +116,7 @@ class ExportRequest:
     @property
     def inputs(self) -> dict[str, str | None]:
         """Option -> file that is read."""
-        names = ("checkpoint", "dictionary", "label_dictionary", "bpe_codes", "verify_text")
+        names = ("checkpoint", "dictionary", "target_dictionary", "label_dictionary", "bpe_codes", "verify_text")
         return {name: getattr(self, name) for name in names}
 
 
@@ -110,23 +132,47 @@ def export(request: ExportRequest) -> dict[str, Any]:
     folders = [folder for folder in (request.tokenizer, request.gpt2_bpe) if folder]
     inputs = [*check_inputs(request.inputs).values(), *folders]
     check_folder(request.output, request.force, FILES, inputs)
-    trained = open_trained(request.checkpoint, request.dictionary, request.label_dictionary, request.head)
-    tokenizer = choose_tokenizer(trained, request.bpe_codes, request.tokenizer, request.verify_text, request.gpt2_bpe)
+    dictionaries = request.dictionary, request.label_dictionary
+    trained = open_trained(request.checkpoint, *dictionaries, request.head, request.target_dictionary)
+    tokenizers = _tokenizers(request, trained)
     trained.model.to(getattr(torch, request.dtype))
     with whole_folder(request.output, request.force, FILES) as temporary:
         written = write_files(trained, request.dtype, temporary)
-        of_text = tokenizer.write(temporary)
-        (temporary / "dict.txt").write_bytes(Path(trained.dictionary).read_bytes())
-        measured = verify(trained, temporary, request.dtype, tokenizer.lines)
-        refused = check_text(trained, tokenizer, measured.pop("ids"))
-        if refused is not None:
-            for name in of_text:
-                (temporary / name).unlink()
-            of_text = []
-        record = _record(request, trained, tokenizer, measured, [*written, *of_text, "dict.txt", "README.md"])
-        record["tokenizer"] = refused or tokenizer.why
+        of_text = {name: _write_side(temporary / name, trained.sides[name], each) for name, each in tokenizers.items()}
+        texts = {name: tokenizer.lines for name, tokenizer in tokenizers.items()}
+        measured = verify(trained, temporary, request.dtype, texts)
+        ids, why = measured.pop("ids"), {}
+        for name, tokenizer in tokenizers.items():
+            refused = check_text(trained, tokenizer, ids[name])
+            if refused is not None:
+                for file in of_text[name]:
+                    (temporary / name / file).unlink()
+                of_text[name] = []
+            why[name] = refused or tokenizer.why
+            written += [str(PurePosixPath(name, file)) for file in (*of_text[name], "dict.txt")]
+        record = _record(request, trained, len(tokenizers[""].lines), measured, [*written, "README.md"])
+        record["tokenizer"], record["target_tokenizer"] = why[""], why.get(TARGET)
         write_card(trained, record, temporary / "README.md")
     return record
+
+
+def _tokenizers(request: ExportRequest, trained: Trained) -> dict[str, Tokenizer]:
+    """By their folders. A text to verify is the source's; a given tokenizer has the target's in a folder of its own."""
+    found = {}
+    for name, side in trained.sides.items():
+        given, text = request.tokenizer, request.verify_text
+        if name == TARGET:
+            given, text = (str(Path(given, name)) if given and Path(given, name).is_dir() else None), None
+        found[name] = choose_tokenizer(trained, request.bpe_codes, given, text, request.gpt2_bpe, side)
+    return found
+
+
+def _write_side(folder: Path, side: Side, tokenizer: Tokenizer) -> list[str]:
+    """Tokenizer and dictionary; returns the names of the former."""
+    folder.mkdir(exist_ok=True)
+    names = tokenizer.write(folder)
+    (folder / "dict.txt").write_bytes(Path(side.path).read_bytes())
+    return names
 
 
 def _check_options(request: ExportRequest) -> None:
@@ -145,7 +191,7 @@ def _check_options(request: ExportRequest) -> None:
 
 
 def _record(
-    request: ExportRequest, trained: Trained, tokenizer: Tokenizer, measured: dict[str, Any], files: list[str]
+    request: ExportRequest, trained: Trained, text_lines: int, measured: dict[str, Any], files: list[str]
 ) -> dict[str, Any]:
     head = (
         None if trained.head is None else {"name": trained.head, "labels": trained.labels, "numbers": trained.numbers}
@@ -163,7 +209,8 @@ def _record(
         "left_out": trained.left_out,
         "dtype": request.dtype,
         "dictionary": trained.dictionary,
-        "text_lines": len(tokenizer.lines),
+        "target_dictionary": None if trained.target is None else trained.target.path,
+        "text_lines": text_lines,
         "verified": measured,
         "files": files,
     }

@@ -21,7 +21,7 @@ from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.expand.segmentation import read_codes
 from embinit_fairseq.export.bundle import source_of
 from embinit_fairseq.export.gpt2 import FLAG, Gpt2, is_numbers
-from embinit_fairseq.export.trained import Trained
+from embinit_fairseq.export.trained import Side, Trained
 from embinit_fairseq.export.verify import DifferentOutput
 from embinit_fairseq.vocab.tokens import CONTINUES
 
@@ -45,15 +45,19 @@ class Layout:
     longest: int
 
     @classmethod
-    def of(cls, trained: Trained) -> Layout:
-        """As the task made its inputs: masked_lm begins with `<s>`, sentence_prediction as --init-token says."""
-        dictionary, options = trained.model.encoder.dictionary, trained.task_options
+    def of(cls, trained: Trained, side: Side) -> Layout:
+        """As the task made its inputs: sentence_prediction begins as --init-token says, translation with nothing
+        special, others with `<s>`."""
+        dictionary, options = side.dictionary, trained.task_options
         before, between = [dictionary.bos()], [dictionary.eos()]
-        if str(options.get("_name") or options.get("task")).startswith("sentence_"):
+        if trained.task.startswith("sentence_"):
             named = (options.get("init_token"), options.get("separator_token"))
             before, between = ([] if token is None else [int(token)] for token in named)
-        ends = dictionary.eos(), dictionary.unk()
-        return cls(dict(dictionary.indices), trained.symbols, before, between, *ends, trained.model.max_positions())
+        elif trained.task == "translation":
+            before, between = [], []
+        return cls(
+            dict(dictionary.indices), side.symbols, before, between, dictionary.eos(), dictionary.unk(), side.longest
+        )
 
     def wrap(self, ids: list[int]) -> list[int]:
         """A sentence as the model's input."""
@@ -187,41 +191,48 @@ class Tokenizer:
 
 
 def choose_tokenizer(
-    trained: Trained, codes: str | None, given: str | None, verify_text: str | None, gpt2: str | None = None
+    trained: Trained,
+    codes: str | None,
+    given: str | None,
+    verify_text: str | None,
+    gpt2: str | None = None,
+    side: Side | None = None,
 ) -> Tokenizer:
-    """What goes with the dictionary. Raises DataError for codes, a text or a tokenizer that do not fit."""
-    layout = Layout.of(trained)
+    """What goes with a dictionary (default: the source's). Raises DataError for codes, a text or a tokenizer that do
+    not fit."""
+    side = side or trained.source
+    layout = Layout.of(trained, side)
     own = [] if verify_text is None else _verify_lines("--verify-text", verify_text)
-    encode = _encoder(trained)
+    encode = _encoder(side)
     if given is not None:
-        return _given(trained, layout, given, own)
+        return _given(side, layout, given, own)
     if gpt2 is not None:
-        return _gpt2(trained, layout, gpt2, own)
+        return _gpt2(side, layout, gpt2, own)
     if codes is None:
-        lines = own + _sample(trained, joined=False)
-        cut = any(symbol.endswith(CONTINUES) for symbol in trained.symbols)
+        lines = own + _sample(side.symbols, joined=False)
+        cut = any(symbol.endswith(CONTINUES) for symbol in side.symbols)
         why = "words separated by blanks" + (", cut into sub-words before (--bpe-codes does it here)" if cut else "")
-        if is_numbers(trained.symbols):
+        if is_numbers(side.symbols):
             why = f"words separated by blanks, which are numbers here: is this GPT-2's BPE? ({FLAG} reads text)"
         return Tokenizer(
             "words", words_json(layout), lines, [layout.wrap(encode(line)) for line in lines], why, len(own)
         )
-    bpe, text = _subword_nmt(codes, trained.symbols)
-    lines = own + _sample(trained, joined=True)
+    bpe, text = _subword_nmt(codes, side.symbols)
+    lines = own + _sample(side.symbols, joined=True)
     expected = [layout.wrap(encode(" ".join(map(bpe, line.split())))) for line in lines]
     files, lacking = bpe_json(layout, text)
     if not lacking and _ids(files["tokenizer.json"], lines) == expected:
         return Tokenizer("bpe", files, lines, expected, "sub-words of subword-nmt", len(own))
     lack = f"the dictionary lacks {counted(lacking, 'piece')} of the codes"
     why = lack if lacking else "tokenizer.json would give other ids"
-    python = {"vocab.txt": "".join(f"{symbol}\n" for symbol in trained.symbols), "bpe.codes": text}
+    python = {"vocab.txt": "".join(f"{symbol}\n" for symbol in side.symbols), "bpe.codes": text}
     python["tokenization_tupe.py"] = source_of(_PYTHON)
     python["tokenizer_config.json"] = layout.config("TupeTokenizer", python=True)
     return Tokenizer("bpe", python, lines, expected, f"sub-words of subword-nmt, in Python: {why}", len(own))
 
 
-def _gpt2(trained: Trained, layout: Layout, folder: str, own: list[str]) -> Tokenizer:
-    gpt2 = Gpt2(folder, layout.rows, f"--dict {trained.dictionary}")
+def _gpt2(side: Side, layout: Layout, folder: str, own: list[str]) -> Tokenizer:
+    gpt2 = Gpt2(folder, layout.rows, f"--dict {side.path}")
     lines = own + gpt2.sample(random.Random(1), _LINES)
     expected = [layout.wrap(gpt2.encode(line)) for line in lines]
     return Tokenizer("gpt2", gpt2_json(layout, gpt2), lines, expected, "GPT-2's byte-level BPE", len(own))
@@ -244,8 +255,8 @@ def check_text(trained: Trained, tokenizer: Tokenizer, theirs: Sequence[list[int
     return None
 
 
-def _encoder(trained: Trained) -> Callable[[str], list[int]]:
-    dictionary = trained.model.encoder.dictionary
+def _encoder(side: Side) -> Callable[[str], list[int]]:
+    dictionary = side.dictionary
     return lambda line: dictionary.encode_line(line, append_eos=False, add_if_not_exist=False).tolist()
 
 
@@ -269,10 +280,10 @@ def _verify_lines(flag: str, path: str) -> list[str]:
     return lines
 
 
-def _sample(trained: Trained, joined: bool) -> list[str]:
+def _sample(symbols: Sequence[str], joined: bool) -> list[str]:
     """Text over the dictionary, with unknown words and superfluous blanks. joined: `lo@@ w` becomes `low`."""
     draw = random.Random(1)
-    symbols = [symbol for symbol in trained.symbols[4:] if not symbol.startswith("<")]
+    symbols = [symbol for symbol in symbols[4:] if not symbol.startswith("<")]
     letters = sorted({letter for symbol in symbols for letter in symbol}) or ["a"]
     lines = ["", "  two  blanks ", "Ünknøwn 未知 ???"]
     for _ in range(_LINES):
@@ -283,7 +294,7 @@ def _sample(trained: Trained, joined: bool) -> list[str]:
     return lines
 
 
-def _given(trained: Trained, layout: Layout, path: str, own: list[str]) -> Tokenizer:
+def _given(side: Side, layout: Layout, path: str, own: list[str]) -> Tokenizer:
     """A tokenizer of transformers; DataError unless its ids are the dictionary's."""
     from transformers import AutoTokenizer
 
@@ -299,7 +310,7 @@ def _given(trained: Trained, layout: Layout, path: str, own: list[str]) -> Token
     opened.init_kwargs.pop("auto_map", None)  # or what we write would name that code, and opening it would run it
     special = layout.special_ids()
     roles = {role: opened.convert_tokens_to_ids(getattr(opened, role)) for role in special if getattr(opened, role)}
-    symbols = trained.model.encoder.dictionary.indices
+    symbols = side.dictionary.indices
     vocabulary = opened.get_vocab()
     wrong: list[tuple[str, Any, Any]] = [
         (role, row, special[role]) for role, row in roles.items() if row != special[role]
@@ -307,14 +318,14 @@ def _given(trained: Trained, layout: Layout, path: str, own: list[str]) -> Token
     wrong += [
         (symbol, vocabulary[symbol], row) for symbol, row in symbols.items() if vocabulary.get(symbol, row) != row
     ]
-    wrong += [(symbol, row, "none") for symbol, row in vocabulary.items() if row >= len(trained.symbols)]
+    wrong += [(symbol, row, "none") for symbol, row in vocabulary.items() if row >= len(side.symbols)]
     if wrong:
         name, theirs, ours = wrong[0]
         raise DataError(
-            f"--tokenizer {path}: {name} has the id {theirs}, in {trained.dictionary} {ours} ({len(wrong):,} differ): "
+            f"--tokenizer {path}: {name} has the id {theirs}, in {side.path} {ours} ({len(wrong):,} differ): "
             "give the tokenizer that the dictionary was made of"
         )
-    lines = own + [opened.convert_tokens_to_string(line.split()) for line in _sample(trained, joined=False)]
+    lines = own + [opened.convert_tokens_to_string(line.split()) for line in _sample(side.symbols, joined=False)]
     unknown = layout.unk
     ids = [[symbols.get(token, unknown) for token in opened.tokenize(line)] for line in lines]
     expected = [layout.wrap(line) for line in ids]

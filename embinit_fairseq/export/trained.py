@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.checkpoints.reading import check_dictionary, options_of, updates_of
@@ -17,27 +17,65 @@ from embinit_fairseq.expand.request import read_checkpoint
 from embinit_fairseq.export.architectures import Architecture, architecture_of, known_archs
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
-if TYPE_CHECKING:
-    from fairseq.models import FairseqEncoderModel
+#: folder, in that of the export, of the tokenizer of a decoder with a dictionary of its own
+TARGET = "target"
+_DECODER = "decoder.embed_tokens.weight"
+
+
+@dataclass(frozen=True)
+class Side:
+    """What goes into an encoder, or comes out of a decoder. path: of its dict.txt. dictionary: as fairseq has it, with
+    the symbols that the task appends. longest: positions. language: None if there is one side only."""
+
+    path: str
+    dictionary: Any
+    longest: int
+    language: str | None = None
+
+    @property
+    def symbols(self) -> list[str]:
+        """All, row by row."""
+        return list(self.dictionary.symbols)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """path: of the checkpoint. dictionary: of its dict.txt. symbols: all, those the task appends included. head: name
-    of the classification head, None: pre-trained. labels: names of its classes, None: unknown. numbers: the units of a
-    regression."""
+    """path: of the checkpoint. target: of an encoder-decoder model; the source itself if it has one dictionary. head:
+    name of the classification head, None: pre-trained. labels: names of its classes, None: unknown. numbers: the units
+    of a regression."""
 
     path: str
-    dictionary: str
     arch: str
     architecture: Architecture
-    model: FairseqEncoderModel
-    symbols: list[str]
+    model: Any
+    source: Side
+    target: Side | None
     task_options: dict[str, Any]
     num_updates: int
     head: str | None = None
     labels: list[str] | None = None
     numbers: str | None = None
+
+    @property
+    def dictionary(self) -> str:
+        """Path of the (source's) dict.txt."""
+        return self.source.path
+
+    @property
+    def symbols(self) -> list[str]:
+        """Of the source."""
+        return self.source.symbols
+
+    @property
+    def task(self) -> str:
+        """Its name."""
+        return str(self.task_options.get("_name") or self.task_options.get("task"))
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """Folder of the export -> what it has a tokenizer for: "" is the folder itself, "target" is in it."""
+        two = self.target is not None and self.target.symbols != self.source.symbols
+        return {"": self.source, **({TARGET: self.target} if two else {})}  # type: ignore[dict-item]
 
     @property
     def lm_head(self) -> Any:
@@ -49,6 +87,8 @@ class Trained:
         """The class of transformers that opens the exported model."""
         if self.head is not None:
             return "AutoModelForSequenceClassification"
+        if self.target is not None:
+            return "AutoModelForSeq2SeqLM"
         return "AutoModel" if self.lm_head is None else "AutoModelForMaskedLM"
 
     @property
@@ -59,7 +99,7 @@ class Trained:
             "replaced-token head": getattr(self.model.encoder, "rtd_head", None),
             "language-model head": self.lm_head if self.head is not None else None,
         }
-        heads = [f"head {name!r}" for name in self.model.classification_heads if name != self.head]
+        heads = [f"head {name!r}" for name in _heads(self.model) if name != self.head]
         return [name for name, part in parts.items() if part is not None] + heads
 
     @property
@@ -68,28 +108,31 @@ class Trained:
         return self.head is not None and bool(self.task_options.get("regression_target"))
 
 
-def open_trained(checkpoint: str, dictionary: str | None, label_dictionary: str | None, head: str | None) -> Trained:
+def open_trained(
+    checkpoint: str,
+    dictionary: str | None,
+    label_dictionary: str | None,
+    head: str | None,
+    target_dictionary: str | None = None,
+) -> Trained:
     """Read, check and build. Raises CheckpointError, DataError or OptionError."""
     state = read_checkpoint(checkpoint)
     arch, architecture = _known(checkpoint, state)
     options = options_of(state, "task")
-    dictionary = dictionary or _find_dictionary(checkpoint, options)
-    vocabulary = read_dictionary(dictionary)
+    _check_task(checkpoint, architecture, options)
+    languages = _languages(options)
+    if languages is None and target_dictionary is not None:
+        raise OptionError(f"--target-dict {target_dictionary}: {checkpoint} has one dictionary; give it by --dict")
+    given = {"--dict": dictionary, "--target-dict": target_dictionary}
+    paths = _find_dictionaries(checkpoint, options, languages, given)
     _check_finite(checkpoint, state["model"])
-    text = Path(dictionary).read_bytes().decode("utf-8")
-    builder = Builder(checkpoint, state, None)
-    _check_size(checkpoint, dictionary, len(builder.set_up(Texts(text, text)).source_dictionary), state["model"])
-    try:
-        model, task = builder.load(Texts(text, text), state["model"])
-    except OptionError as error:  # what the model says of a checkpoint that does not fit: it knows no files
-        raise OptionError(f"{checkpoint} with the dictionary {dictionary}: {error}") from error
-    symbols = list(task.source_dictionary.symbols)
-    if symbols[: len(vocabulary)] != list(vocabulary.symbols):
-        raise DataError(f"--dict {dictionary}: fairseq reads other symbols from it; remove unusual white space")
-    check_dictionary(state, checkpoint, f"--dict {dictionary}", {"encoder": symbols})
-    head = _chosen_head(checkpoint, list(model.classification_heads), head)
+    model, task = _load(checkpoint, state, languages, paths)
+    source, target = _sides(model, task, languages, paths)
+    slots = {"encoder": source.symbols, **({} if target is None else {"decoder": target.symbols})}
+    check_dictionary(state, checkpoint, " and ".join(f"{flag} {path}" for flag, path in paths.items()), slots)
+    head = _chosen_head(checkpoint, _heads(model), head)
     updates = updates_of(state) or 0
-    trained = Trained(checkpoint, dictionary, arch, architecture, model, symbols, options, updates, head)
+    trained = Trained(checkpoint, arch, architecture, model, source, target, options, updates, head)
     refused = architecture.refused(trained)
     if refused is not None:
         raise CheckpointError(f"{checkpoint} (--arch {arch}): {refused}")
@@ -114,25 +157,84 @@ def _known(path: str, state: dict[str, Any]) -> tuple[str, Architecture]:
     return arch, known
 
 
-def _find_dictionary(checkpoint: str, options: dict[str, Any]) -> str:
-    """dict.txt beside the checkpoint, or in the data folder that it was trained with."""
-    data = str(options.get("data") or "").split(os.pathsep)[0]
-    folders = [Path(checkpoint).parent, *([Path(data)] if data else [])]
-    places = [folder / name for folder in folders for name in ("dict.txt", "input0/dict.txt")]
-    dictionary = next((place for place in places if place.is_file()), None)
-    if dictionary is None:
-        raise OptionError(
-            f"no dict.txt in {' or '.join(map(str, folders))}: name the dictionary of the training by --dict"
+def _check_task(path: str, architecture: Architecture, options: dict[str, Any]) -> None:
+    task = str(options.get("_name") or options.get("task"))
+    if architecture.TASKS and task not in architecture.TASKS:
+        raise CheckpointError(
+            f"{path}: trained with --task {task}, whose inputs export-hf does not know; for {architecture.ARCHS} it "
+            f"knows {', '.join(architecture.TASKS)}: such a model stays in fairseq"
         )
-    return str(dictionary)
 
 
-def _check_size(path: str, dictionary: str, symbols: int, weights: dict[str, Any]) -> None:
-    """symbols: of the dictionary and those that the task appends."""
-    rows = {len(value) for name, value in weights.items() if name.endswith("sentence_encoder.embed_tokens.weight")}
+def _languages(options: dict[str, Any]) -> tuple[str, str] | None:
+    """(source, target) of a task that has both, else None."""
+    if "source_lang" not in options:
+        return None
+    return str(options["source_lang"] or "source"), str(options.get("target_lang") or "target")
+
+
+def _find_dictionaries(
+    checkpoint: str, options: dict[str, Any], languages: tuple[str, str] | None, given: dict[str, str | None]
+) -> dict[str, str]:
+    """Option -> file: what is given; beside another one that is; beside the checkpoint; in the data of the training."""
+    names: dict[str, tuple[str, ...]] = {"--dict": ("dict.txt", "input0/dict.txt")}
+    if languages is not None:
+        names = {flag: (f"dict.{name}.txt",) for flag, name in zip(given, languages)}
+    data = str(options.get("data") or "").split(os.pathsep)[0]
+    near = [Path(path).parent for path in given.values() if path is not None]
+    folders = [*near, Path(checkpoint).parent, *([Path(data)] if data else [])]
+    found = {}
+    for flag, files in names.items():
+        places = (folder / name for folder in folders for name in files)
+        path = given[flag] or next((str(place) for place in places if place.is_file()), None)
+        if path is None:
+            raise OptionError(
+                f"no {files[0]} in {' or '.join(map(str, folders))}: name the dictionary of the training by {flag}"
+            )
+        found[flag] = path
+    return found
+
+
+def _load(
+    checkpoint: str, state: dict[str, Any], languages: tuple[str, str] | None, paths: dict[str, str]
+) -> tuple[Any, Any]:
+    """(model, task), once the dictionaries have the sizes of the checkpoint."""
+    vocabularies = [read_dictionary(path, flag) for flag, path in paths.items()]
+    texts = [Path(path).read_bytes().decode("utf-8") for path in paths.values()]
+    builder = Builder(checkpoint, state, languages)
+    task = builder.set_up(Texts(texts[0], texts[-1]))
+    dictionaries = (task.source_dictionary, task.target_dictionary)
+    tables = ("encoder.sentence_encoder.embed_tokens.weight", "encoder.embed_tokens.weight"), (_DECODER,)
+    for (flag, path), vocabulary, dictionary, names in zip(paths.items(), vocabularies, dictionaries, tables):
+        _check_size(checkpoint, f"{flag} {path}", len(dictionary), state["model"], names)
+        if dictionary.symbols[: len(vocabulary)] != list(vocabulary.symbols):
+            raise DataError(f"{flag} {path}: fairseq reads other symbols from it; remove unusual white space")
+    try:
+        return builder.load(Texts(texts[0], texts[-1]), state["model"])
+    except OptionError as error:  # what the model says of a checkpoint that does not fit: it knows no files
+        raise OptionError(f"{checkpoint} with the dictionary {' and '.join(paths.values())}: {error}") from error
+
+
+def _sides(model: Any, task: Any, languages: tuple[str, str] | None, paths: dict[str, str]) -> tuple[Side, Side | None]:
+    """The target is None where there is no decoder."""
+    files, positions = list(paths.values()), model.max_positions()
+    if not hasattr(model, "decoder"):
+        return Side(files[0], task.source_dictionary, positions), None
+    names = languages or (None, None)
+    source = Side(files[0], task.source_dictionary, positions[0], names[0])
+    return source, Side(files[-1], task.target_dictionary, positions[1], names[1])
+
+
+def _heads(model: Any) -> list[str]:
+    return list(getattr(model, "classification_heads", ()))
+
+
+def _check_size(path: str, flag: str, symbols: int, weights: dict[str, Any], names: tuple[str, ...]) -> None:
+    """flag: with the file. symbols: of the dictionary and those that the task appends. names: ends of the tables'."""
+    rows = {len(value) for name, value in weights.items() if name.endswith(names)}
     if rows - {symbols}:
         raise DataError(
-            f"--dict {dictionary}: the checkpoint has {max(rows)} symbols, the dictionary {symbols}, with those of the "
+            f"{flag}: the checkpoint has {max(rows)} symbols, the dictionary {symbols}, with those of the "
             f"task; name the dictionary that {path} was trained with"
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.export.bundle import bundle, source_of
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 ARCHS = f"{ENCODERS}, electra_* of this plugin"
 TAGS = ("tupe", "fairseq")
+TASKS: tuple[str, ...] = ()
 REMOTE_CODE = True
 NOTE = (
     "Positions as in Ke et al. 2021, Rethinking Positional Encoding in Language Pre-training; the equations are in\n"
@@ -99,6 +102,10 @@ def settings(trained: Trained) -> dict[str, Any]:
     return found
 
 
+def generation(trained: Trained) -> None:
+    """Nothing is generated."""
+
+
 def weights(trained: Trained) -> dict[str, Tensor]:
     """The head's tied matrix is the embeddings and not named again."""
     model, prefix = trained.model, "" if trained.auto_class == "AutoModel" else "tupe."
@@ -121,7 +128,8 @@ def code() -> dict[str, str]:
     }
 
 
-def prepare(trained: Trained) -> None:
+def prepare(trained: Trained) -> AbstractContextManager[None]:
     """Attention spelled out."""
     encoder = trained.model.encoder.sentence_encoder
     encoder.cfg = dataclasses.replace(encoder.cfg, attention_kernel="eager")
+    return contextlib.nullcontext()

@@ -1,8 +1,8 @@
 """Does the exported directory compute what fairseq computes? Measured on padded batches of random tokens.
 
 The directory is opened by another process, with transformers and nothing of ours (`remote/read_back.py`). Compared are
-the features of every token and the logits: in double precision, where another equation cannot hide behind rounding,
-and as the model is stored.
+the features of every token and the logits (of an encoder-decoder model, given targets): in double precision, where
+another equation cannot hide behind rounding, and as the model is stored.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.export.bundle import source_of
 from embinit_fairseq.export.files import save_tensors
-from embinit_fairseq.export.trained import Trained
+from embinit_fairseq.export.trained import Side, Trained
 from embinit_fairseq.files import says_full, temporary_folder
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ class DifferentOutput(CheckpointError):
     """The exported model computes something else than fairseq's."""
 
 
-def verify(trained: Trained, folder: Path, dtype: str, lines: Sequence[str]) -> dict[str, Any]:
+def verify(trained: Trained, folder: Path, dtype: str, texts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Compare; the parameters of `trained.model` are of type `dtype` and of double precision afterwards.
 
-    lines: text for the tokenizer in `folder`; its answer is under `ids`. Raises DifferentOutput, or CheckpointError if
-    transformers cannot open the directory.
+    texts: lines for the tokenizers, by their folders in `folder`; the answers are under `ids`. Raises DifferentOutput,
+    or CheckpointError if transformers cannot open the directory.
     """
     from safetensors.torch import load_file
 
@@ -48,7 +48,7 @@ def verify(trained: Trained, folder: Path, dtype: str, lines: Sequence[str]) -> 
     with temporary_folder() as place:
         flat = {f"{n}.{part}": value for n, batch in enumerate(batches) for part, value in batch.items()}
         save_tensors(flat, place / "batches.safetensors")
-        answer = _read_back(trained, folder, place, lines)
+        answer = _read_back(trained, folder, place, texts)
         theirs = load_file(place / "output.safetensors")
     strange = {name: answer[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys") if answer[name]}
     if strange or answer["dtype"] != dtype:
@@ -63,34 +63,55 @@ def verify(trained: Trained, folder: Path, dtype: str, lines: Sequence[str]) -> 
 
 
 def make_batches(trained: Trained) -> list[dict[str, Tensor]]:
-    """Random ids over the dictionary behind `<s>`: a batch of short sentences, one with the longest; ends in `</s>`.
+    """Random ids over the dictionaries: a batch of short sentences, one with the longest.
 
-    ids, mask (1: a token), chosen (bool: compared); each (batch, length).
+    ids, mask (1: a token), of an encoder-decoder model decoder_ids; chosen (bool: compared), of the decoder if there is
+    one. Each (batch, length); sources are `<s> ... </s>`, what goes into a decoder begins with `</s>`.
     """
     import torch
 
-    dictionary, longest = trained.model.encoder.dictionary, trained.model.max_positions()
     generator = torch.Generator().manual_seed(1)
-    few = min(longest, 24)
+    source, target = trained.source, trained.target
     batches = []
-    for lengths in ([3, few, 2, min(longest, 9), min(longest, 17)], [longest, longest // 2 + 1]):
-        ids = torch.randint(len(trained.symbols), (len(lengths), max(lengths)), generator=generator)
-        ids = torch.where(ids == dictionary.pad(), dictionary.unk(), ids)
-        ids[:, 0] = dictionary.bos()
-        for row, length in enumerate(lengths):
-            ids[row, length - 1] = dictionary.eos()
-            ids[row, length:] = dictionary.pad()
-        mask = ids != dictionary.pad()
-        step = max(1, -(-int(mask.sum()) * len(trained.symbols) // _LOGITS))
-        chosen = mask & (torch.arange(mask.numel()).view_as(mask) % step == 0)
-        batches.append({"ids": ids, "mask": mask.long(), "chosen": chosen})
+    for kind in (_short, _long):
+        ids = _random_ids(source, kind(source.longest), source.dictionary.bos(), generator)
+        batch = {"ids": ids, "mask": (ids != source.dictionary.pad()).long()}
+        last, side = batch["mask"].bool(), source
+        if target is not None:
+            lengths = kind(target.longest)[::-1]  # long ones beside short sources
+            batch["decoder_ids"] = _random_ids(target, lengths, target.dictionary.eos(), generator)
+            last, side = batch["decoder_ids"] != target.dictionary.pad(), target
+        step = max(1, -(-int(last.sum()) * len(side.symbols) // _LOGITS))
+        batches.append({**batch, "chosen": last & (torch.arange(last.numel()).view_as(last) % step == 0)})
     return batches
 
 
-def _read_back(trained: Trained, folder: Path, place: Path, lines: Sequence[str]) -> dict[str, Any]:
+def _short(longest: int) -> list[int]:
+    return [3, min(longest, 24), 2, min(longest, 9), min(longest, 17)]
+
+
+def _long(longest: int) -> list[int]:
+    return [longest, longest // 2 + 1]
+
+
+def _random_ids(side: Side, lengths: Sequence[int], first: int, generator: Any) -> Tensor:
+    """(sentences, longest of them): `first`, symbols, `</s>`, padding."""
+    import torch
+
+    dictionary = side.dictionary
+    ids = torch.randint(len(side.symbols), (len(lengths), max(lengths)), generator=generator)
+    ids = torch.where(ids == dictionary.pad(), dictionary.unk(), ids)
+    ids[:, 0] = first
+    for row, length in enumerate(lengths):
+        ids[row, length - 1] = dictionary.eos()
+        ids[row, length:] = dictionary.pad()
+    return ids
+
+
+def _read_back(trained: Trained, folder: Path, place: Path, texts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     given = {name: str(place / f"{name}.safetensors") for name in ("batches", "output")}
-    given.update(folder=str(folder), auto_class=trained.auto_class, text=str(place / "text.jsonl"))
-    Path(given["text"]).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    given.update(folder=str(folder), auto_class=trained.auto_class, texts=str(place / "texts.json"))
+    Path(given["texts"]).write_text(json.dumps({name: list(lines) for name, lines in texts.items()}))
     (place / "inputs.json").write_text(json.dumps(given), encoding="utf-8")
     command = [sys.executable, "-c", source_of(_READER), str(place / "inputs.json")]
     offline = {"HF_MODULES_CACHE": str(place / "modules"), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
@@ -128,8 +149,9 @@ def _run_fairseq(trained: Trained, batch: dict[str, Tensor]) -> dict[str, Tensor
     import torch
 
     model, ids, chosen = trained.model, batch["ids"], batch["chosen"]
-    trained.architecture.prepare(trained)
-    with torch.inference_mode():
+    with trained.architecture.prepare(trained), torch.inference_mode():
+        if trained.target is not None:
+            return _run_seq2seq(model, batch)
         features, _ = model(ids, features_only=True)
         outputs = {"features": features[chosen]}
         if trained.head is not None:
@@ -137,6 +159,16 @@ def _run_fairseq(trained: Trained, batch: dict[str, Tensor]) -> dict[str, Tensor
         elif trained.lm_head is not None:
             outputs["logits"] = model(ids)[0][chosen]
     return outputs
+
+
+def _run_seq2seq(model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What the encoder gives; features and logits of the decoder, which is given targets (teacher forcing)."""
+    ids, decoder_ids, chosen = batch["ids"], batch["decoder_ids"], batch["chosen"]
+    encoded = model.encoder(ids, src_lengths=batch["mask"].sum(1))
+    features, _ = model.decoder(decoder_ids, encoder_out=encoded, features_only=True)
+    logits = model.decoder.output_layer(features[chosen])
+    of_source = encoded["encoder_out"][0].transpose(0, 1)[batch["mask"].bool()]
+    return {"encoder": of_source, "features": features[chosen], "logits": logits}
 
 
 def _note(measured: dict[str, float], ours: Tensor, theirs: Tensor) -> None:

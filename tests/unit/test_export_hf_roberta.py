@@ -118,7 +118,6 @@ def test_a_dictionary_or_a_tokenizer_of_another_model(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("family", "arch"),
     [
-        ("transformer", "transformer_iwslt_de_en"),
         ("duo", "duo_transformer_tiny"),
         ("lstm", "lstm"),
         ("lm", "transformer_lm"),
