@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--head", metavar="NAME", help="fine-tuned: which classification head, if there are several")
     add("--bpe-codes", metavar="FILE", help="codes of subword-nmt: the tokenizer cuts words into sub-words")
     add("--gpt2-bpe", metavar="DIR", help="encoder.json and vocab.bpe of fairseq's --bpe gpt2")
+    add("--sentencepiece-model", metavar="FILE", help="translation: text is cut by this model, on both sides")
     add("--tokenizer", metavar="DIR", help="a tokenizer of transformers whose ids are the dictionary's")
     add("--dtype", choices=DTYPES, default="float32", help="precision of what is written (default: %(default)s)")
     add("--verify-text", metavar="FILE", help="prepared text whose ids must be fairseq's, beside a made-up one")

@@ -42,7 +42,7 @@ COMMANDS = {
     "expand-vocab": "new words for a trained model, with a bound on what they change",
     "trim-vocab": "fewer words for a trained model, with the exact price",
     "transfer-vocab": "a trained model for another dictionary",
-    "export-hf": "a trained encoder of fairseq (RoBERTa, TUPE), for Hugging Face transformers",
+    "export-hf": "a trained RoBERTa, transformer, BART or TUPE, for Hugging Face transformers",
     "bench": "tokens/s, FLOP/s, memory of a training step, and hours of a training",
     "completion": "what completes `embinit` on the Tab key of a shell",
 }

@@ -109,6 +109,7 @@ class ExportRequest:
     bpe_codes: str | None = None
     tokenizer: str | None = None
     gpt2_bpe: str | None = None
+    sentencepiece_model: str | None = None
     dtype: str = "float32"
     verify_text: str | None = None
     force: bool = False
@@ -116,7 +117,8 @@ class ExportRequest:
     @property
     def inputs(self) -> dict[str, str | None]:
         """Option -> file that is read."""
-        names = ("checkpoint", "dictionary", "target_dictionary", "label_dictionary", "bpe_codes", "verify_text")
+        names = ["checkpoint", "dictionary", "target_dictionary", "label_dictionary", "bpe_codes"]
+        names += ["sentencepiece_model", "verify_text"]
         return {name: getattr(self, name) for name in names}
 
 
@@ -163,7 +165,8 @@ def _tokenizers(request: ExportRequest, trained: Trained) -> dict[str, Tokenizer
         given, text = request.tokenizer, request.verify_text
         if name == TARGET:
             given, text = (str(Path(given, name)) if given and Path(given, name).is_dir() else None), None
-        found[name] = choose_tokenizer(trained, request.bpe_codes, given, text, request.gpt2_bpe, side)
+        cut = request.gpt2_bpe, side, request.sentencepiece_model
+        found[name] = choose_tokenizer(trained, request.bpe_codes, given, text, *cut)
     return found
 
 
@@ -184,7 +187,11 @@ def _check_options(request: ExportRequest) -> None:
         )
     if request.dtype not in DTYPES:
         raise OptionError(f"--dtype {request.dtype}: choose from {', '.join(DTYPES)}")
-    kinds = [name for name in ("bpe_codes", "gpt2_bpe", "tokenizer") if getattr(request, name) is not None]
+    kinds = [
+        name
+        for name in ("bpe_codes", "gpt2_bpe", "sentencepiece_model", "tokenizer")
+        if getattr(request, name) is not None
+    ]
     if len(kinds) > 1:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in kinds)
         raise OptionError(f"{flags} all say what the tokenizer is: give one of them")
@@ -196,12 +203,13 @@ def _record(
     head = (
         None if trained.head is None else {"name": trained.head, "labels": trained.labels, "numbers": trained.numbers}
     )
+    symbols = " and ".join(f"{len(side.symbols):,}" for side in trained.sides.values())
     return {
         "checkpoint": request.checkpoint,
         "output": request.output,
         "arch": trained.arch,
         "kind": trained.architecture.describe(trained),
-        "sizes": f"{trained.architecture.sizes(trained)}, {len(trained.symbols):,} symbols",
+        "sizes": f"{trained.architecture.sizes(trained)}, {symbols} symbols",
         "parameters": sum(value.numel() for value in trained.architecture.weights(trained).values()),
         "num_updates": trained.num_updates,
         "auto_class": trained.auto_class,

@@ -2,6 +2,7 @@
 
 words    text is finished tokens, separated by blanks: tokenizer.json
 bpe      sub-words of subword-nmt: tokenizer.json if every merge is a symbol of the dictionary, else Python
+spm      pieces of a sentencepiece model: MarianTokenizer, which puts nothing in front of a text
 gpt2     GPT-2's pieces, whose numbers are the dictionary's symbols: tokenizer.json
 given    a tokenizer of transformers whose ids are the dictionary's
 """
@@ -11,18 +12,22 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.bounded import read_lines
-from embinit_fairseq.errors import DataError, counted
+from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.expand.segmentation import read_codes
 from embinit_fairseq.export.bundle import source_of
 from embinit_fairseq.export.gpt2 import FLAG, Gpt2, is_numbers
 from embinit_fairseq.export.trained import Side, Trained
 from embinit_fairseq.export.verify import DifferentOutput
+from embinit_fairseq.files import write_json
+from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+from embinit_fairseq.vocab.dictionary import is_filler
 from embinit_fairseq.vocab.tokens import CONTINUES
 
 # ---- tokenizer.json and tokenizer_config.json for a fairseq dictionary ----------------------------------------------
@@ -159,11 +164,12 @@ _FAST = "PreTrainedTokenizerFast"
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "bpe.codes", "tokenization_tupe.py", "vocab.json", "merges.txt", "spiece.model"),
-    *("sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
+    *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
 )
 _PYTHON = f"{__name__.rpartition('.')[0]}.remote.tokenization_tupe"
 _WHOLE = re.compile(r"<\w+>$")  # <url> and the like are no text, and were kept whole when the data were made
 _LINES = 200
+_SPM = "--sentencepiece-model"
 
 
 @dataclass(frozen=True)
@@ -197,6 +203,7 @@ def choose_tokenizer(
     verify_text: str | None,
     gpt2: str | None = None,
     side: Side | None = None,
+    sentencepiece: str | None = None,
 ) -> Tokenizer:
     """What goes with a dictionary (default: the source's). Raises DataError for codes, a text or a tokenizer that do
     not fit."""
@@ -208,6 +215,8 @@ def choose_tokenizer(
         return _given(side, layout, given, own)
     if gpt2 is not None:
         return _gpt2(side, layout, gpt2, own)
+    if sentencepiece is not None:
+        return _spm(side, layout, sentencepiece, own)
     if codes is None:
         lines = own + _sample(side.symbols, joined=False)
         cut = any(symbol.endswith(CONTINUES) for symbol in side.symbols)
@@ -236,6 +245,35 @@ def _gpt2(side: Side, layout: Layout, folder: str, own: list[str]) -> Tokenizer:
     lines = own + gpt2.sample(random.Random(1), _LINES)
     expected = [layout.wrap(gpt2.encode(line)) for line in lines]
     return Tokenizer("gpt2", gpt2_json(layout, gpt2), lines, expected, "GPT-2's byte-level BPE", len(own))
+
+
+def _spm(side: Side, layout: Layout, path: str, own: list[str]) -> Tokenizer:
+    """Each side has its own, with the model twice: as that of the source, and of a target with the same dictionary."""
+    if layout.before:
+        raise OptionError(
+            f"{_SPM} {path}: transformers has no tokenizer of such models that begins with "
+            f"{layout.symbols[layout.before[0]]}; leave it out, and give text that is cut, or a folder by --tokenizer"
+        )
+    model = load_sentencepiece(path, DataError, _SPM)
+    pieces = {model.id_to_piece(number) for number in range(model.get_piece_size())}
+    words = [symbol for symbol in side.symbols if not symbol.startswith("<") and not is_filler(symbol)]
+    if 2 * len(pieces.intersection(words)) < len(words):
+        raise DataError(
+            f"{_SPM} {path}: most symbols of {side.path} are no pieces of it; give the model that the dictionary was "
+            "made with"
+        )
+    drawn = [line.split() for line in _sample(side.symbols, joined=False)[3:]]
+    lines = [*own, "", "  two  blanks ", "Ünknøwn 未知 ???", *map(model.decode_pieces, drawn)]
+    encode = _encoder(side)
+    expected = [layout.wrap(encode(" ".join(model.encode(line, out_type=str)))) for line in lines]
+
+    def write(folder: str) -> None:
+        for name in ("source.spm", "target.spm"):
+            shutil.copyfile(path, Path(folder, name))
+        write_json(Path(folder, "vocab.json"), layout.rows)
+        Path(folder, "tokenizer_config.json").write_text(layout.config("MarianTokenizer"), encoding="utf-8")
+
+    return Tokenizer("spm", write, lines, expected, "pieces of sentencepiece", len(own))
 
 
 def check_text(trained: Trained, tokenizer: Tokenizer, theirs: Sequence[list[int]]) -> str | None:

@@ -117,7 +117,7 @@ def made(request, tmp_path_factory) -> Command:
 @pytest.fixture
 def command(made, monkeypatch) -> Command:
     """Nothing is opened by another process: that takes seconds, and is tested with export-hf."""
-    monkeypatch.setattr(run, "verify", lambda *_: {"ids": [], "differences": {}, "batches": 0, "tokens": 0})
+    monkeypatch.setattr(run, "verify", lambda *_: {"ids": {"": []}, "differences": {}, "batches": 0, "tokens": 0})
     monkeypatch.setattr(run, "check_text", lambda *_: None)
     return made
 
