@@ -26,7 +26,7 @@ ARROWS = {
     "lr_schedulers": {"hooks"},
     "expand": {"vocab", "vectors", "init", "checkpoints"},
     "convert_tupe": {"vocab", "vectors"},
-    "export": {"vocab", "modules", "checkpoints", "expand", "models"},
+    "export": {"vocab", "vectors", "modules", "checkpoints", "expand", "models"},
     "analysis": {"vocab", "vectors", "init", "modules"},
     "runs": {"vocab", "vectors", "init", "checkpoints"},
     "plots": {"analysis", "checkpoints", "runs"},
