@@ -75,19 +75,23 @@ def test_odd_histories_are_no_age(tmp_path: Path) -> None:
         assert (found["model"]["w"].item(), found["cfg"]) == (1.5, {"seed": 1})
 
 
+@pytest.mark.parametrize("earlier", [False, True])
 @pytest.mark.parametrize("higher", [False, True])
-def test_the_best_are_found_by_their_values(tmp_path: Path, higher: bool) -> None:
-    """Those that --keep-best-checkpoints has kept; else the numbered ones. (The name has a random digit at its end.)"""
-    cfg = {"checkpoint": Namespace(maximize_best_checkpoint_metric=higher)}
+def test_the_best_are_found_by_their_values(tmp_path: Path, higher: bool, earlier: bool) -> None:
+    """Those that --keep-best-checkpoints has kept; else the numbered ones. (The name has a random digit at its
+    end.) earlier: than fairseq 0.10.
+    """
+    options = Namespace(maximize_best_checkpoint_metric=higher)
+    told = {"args": options, "cfg": None} if earlier else {"cfg": {"checkpoint": options}}
     for number, value in ((1, 3.0), (2, 1.0), (3, 2.0)):
-        write(tmp_path / f"checkpoint{number}.pt", {}, cfg=cfg, extra_state={"val_loss": value})
+        write(tmp_path / f"checkpoint{number}.pt", {}, **told, extra_state={"val_loss": value})
 
     def names(number: int) -> list[str]:
         return [path.name.removesuffix(".pt") for path in best_checkpoints(tmp_path, number)]
 
     assert names(2) == (["checkpoint1", "checkpoint3"] if higher else ["checkpoint2", "checkpoint3"])
     for value in (2.5, 2.4):
-        write(tmp_path / f"checkpoint.best_bleu_{value:.3f}7.pt", {}, cfg=cfg, extra_state={"val_loss": value})
+        write(tmp_path / f"checkpoint.best_bleu_{value:.3f}7.pt", {}, **told, extra_state={"val_loss": value})
     expected = ["checkpoint.best_bleu_2.5007", "checkpoint.best_bleu_2.4007"]
     assert names(2) == (expected if higher else expected[::-1])
     write(tmp_path / "checkpoint.best_bleu_9.pt", {}, extra_state={"val_loss": None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import os
@@ -17,7 +18,9 @@ import pytest
 
 from embinit_fairseq.cli import doctor, progress, stats
 from embinit_fairseq.cli.main import COMMANDS, build_parser, main
+from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.cli.run import _Screen
+from embinit_fairseq.runs.grid import Outcome
 
 ROWS = {"man": "0 0 1 0", "woman": "0 1 1 0", "king": "1 0 1 0", "queen": "1 1 1 0", "apple": "0 0 -3 1"}
 STATS, ANALOGY = ("stats", "--vectors", "v.txt"), ("analogy", "--vectors", "v.txt", "--questions", "questions.txt")
@@ -106,6 +109,20 @@ def test_errors_are_one_line_with_a_remedy(refused):
 
 def test_the_command_alone_prints_its_help(shown):
     assert shown() == shown("--help")
+
+
+def test_json_is_ascii_where_the_output_holds_no_more(monkeypatch):
+    for encoding, expected in (("ascii", b'{"a": "\\u00e4"}'), ("utf-8", '{"a": "ä"}'.encode())):
+        monkeypatch.setattr("sys.stdout", out := io.TextIOWrapper(io.BytesIO(), encoding))
+        print_json({"a": "ä"})
+        out.flush()
+        assert out.buffer.getvalue().strip() == expected
+
+
+def test_a_grid_whose_time_is_up_has_not_succeeded(tmp_path, monkeypatch):
+    for left, code in ((("a",), 1), ((), 0)):
+        monkeypatch.setattr("embinit_fairseq.runs.grid.run_grid", lambda *_, left=left: Outcome((), (), left))
+        assert main(["grid", "text", "--logs", str(tmp_path / "logs")]) == code
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from embinit_fairseq.cli import expand_verify
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError
 from embinit_fairseq.expand import evaluation, expansion
+from embinit_fairseq.init.report import symbols_digest
 from embinit_fairseq.plots import histograms
 
 TABLE, TIED, OTHER = "decoder.embed_tokens.weight", "decoder.output_projection.weight", "decoder.layers.0.fc1.weight"
@@ -224,6 +225,14 @@ def test_dictionaries_that_do_not_fit_or_are_none(tmp_path):
         path.write_text(dictionary([*WORDS, "a", "b", "c", "d", "e"]))
         with pytest.raises(DataError, match=rf"--dict .*other\.txt: .* symbols \(4 specials, 14 lines.*{tables}"):
             checkpoint.expand(dictionary=str(path))
+    path.write_text(dictionary(WORDS[::-1]))
+    slots = {"decoder": {"rows": 13, "dictionary": symbols_digest(checkpoint.task.dictionary.symbols)}}
+    checkpoint.state["cfg"]["embed_init_options"] = {"embed_init_record": json.dumps({"slots": slots})}
+    checkpoint.save()
+    with pytest.raises(DataError, match=r"--dict .*other\.txt: as many symbols .*\(decoder\).*of its training"):
+        checkpoint.expand(dictionary=str(path))
+    del checkpoint.state["cfg"]["embed_init_options"]
+    checkpoint.save()
     path.write_text(dictionary().replace("w3 7\n", "w3 7\n\n"))
     with pytest.raises(DataError, match=r"other\.txt:5: an empty line"):
         checkpoint.expand(dictionary=str(path))

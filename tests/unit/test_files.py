@@ -30,6 +30,13 @@ def content(path: Path):
     return path.read_text()
 
 
+def interrupted() -> RuntimeError:
+    """What torch's writer makes of Ctrl-C."""
+    error = RuntimeError("unexpected pos 64 vs 0")
+    error.__context__ = KeyboardInterrupt("Ctrl-C")
+    return error
+
+
 class Killed(BaseException):
     """As `kill -9`: nothing of ours runs afterwards (stop_at)."""
 
@@ -211,6 +218,11 @@ def fill_and_fail(place, error, *names):
         raise error
 
 
+def test_an_output_lies_in_no_input(tmp_path):
+    with pytest.raises(OutputError, match=r"--output .*lies in the folder .*choose another --output"):
+        files.check_folder(tmp_path / "out", inputs=[tmp_path])
+
+
 def test_force_replaces_nothing_that_is_not_ours(tmp_path):
     write_folder(tmp_path / "out", "old")
     for stranger in ("below/deeper/thesis.tex", "thesis/a", "elsewhere"):
@@ -257,6 +269,7 @@ def test_what_appears_meanwhile_is_not_removed(tmp_path, exchange, kind, force):
         (OSError(errno.EROFS, os.strerror(errno.EROFS)), OutputError, "change the permissions, or choose another"),
         (RuntimeError("PytorchStreamWriter failed writing file"), OutputError, "free some space"),
         (RuntimeError("unexpected pos 64 vs 0"), OutputError, "cannot be written"),
+        (interrupted(), KeyboardInterrupt, "Ctrl-C"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError, "^DefaultCPUAllocator"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), OSError, "Cannot allocate"),
         (OSError("Can't load the tokenizer"), OSError, "^Can't load"),

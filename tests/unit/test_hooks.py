@@ -133,11 +133,14 @@ def test_models_that_cannot_be_filled_are_refused():
     several, without = model_of(kind=Several), model_of(Side())
     several.models = nn.ModuleDict({"de-en": nn.Module(), "en-de": nn.Module()})
     without.encoder.dictionary = None
+    half = model_of(Side())
+    half.further = nn.Embedding(4, 4)
     for model, message in (
         (several, r"Several .*encoder\.embed_tokens"),
         (model_of(nn.Module()), "encoder.embed_tokens"),
         (model_of(Side(rows=5)), "'encoder' has 5 rows but a dictionary of 4"),
         (without, "no dictionary"),
+        (half, "a matrix of words, further, .*encoder"),
         (model_of(Side(kind=nn.Linear)), "'encoder' .*Linear"),
     ):
         with pytest.raises(SlotError, match=rf"{message}.*drop --embed-init"):
@@ -283,7 +286,7 @@ def test_which_checkpoint_is_continued(tmp_path, monkeypatch, expected, strategy
         assert checkpoint_to_restore(request) == (expected and str(tmp_path / f"{expected}.pt"))
 
 
-def test_whose_optimizer_is_restored_and_where_no_report_is_written(tmp_path):
+def test_whose_optimizer_is_restored_and_where_no_report_is_written(tmp_path, monkeypatch):
     path = str(tmp_path / "checkpoint.pt")
     torch.save({"last_optimizer_state": {}}, path)
     for told, expected in (({}, True), ({"finetune_from_model": path}, False), ({"reset_optimizer": True}, False)):
@@ -291,6 +294,11 @@ def test_whose_optimizer_is_restored_and_where_no_report_is_written(tmp_path):
     for no_save in (True, False):
         _write_report({}, InitRequest("xavier", EmbedInitOptions(), 1, save_dir=str(tmp_path / "run"), no_save=no_save))
         assert (tmp_path / "run").exists() != no_save
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for rank in (1, 0):  # of several processes the first writes it
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        _write_report({}, InitRequest("xavier", EmbedInitOptions(), 1, save_dir=str(tmp_path / f"rank{rank}")))
+        assert (tmp_path / f"rank{rank}").exists() == (rank == 0)
 
 
 # ---- data of another dictionary of the same size: refused wherever a checkpoint with a report is continued or used

@@ -13,6 +13,7 @@ from run_folders import BLEU, json_messages, write_log, write_run, write_texts
 from sacrebleu.metrics import BLEU as Bleu
 from sacrebleu.metrics import CHRF
 
+from embinit_fairseq.cli import compare as compare_command
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.runs.compare import _same_data
 
@@ -187,6 +188,15 @@ def test_files_are_written_and_tables_need_no_pictures(tmp_path, capsys, printed
     assert main([*map(str, (*call, out))]) == 0
     assert "pip install matplotlib" in capsys.readouterr().err
     assert sorted(path.name for path in out.iterdir()) == ["results.json", "results.md"]  # no picture of other runs
+
+
+def test_panels_of_other_metrics_are_drawn_unless_one_is_named(tmp_path, shown, monkeypatch) -> None:
+    drawn: list = []
+    monkeypatch.setattr(compare_command, "try_to_draw", lambda *arguments: drawn.append(arguments[-1]))
+    write_run(tmp_path / "run", NONE1, [2.0])
+    for options in ((), ("--metric", "valid_loss")):
+        shown("compare", tmp_path / "run", "--output", tmp_path / "out", *options)
+    assert drawn == [("valid_bleu",), ()]
 
 
 @pytest.mark.parametrize("name", ["results.md", "results.json", "curves.png"])

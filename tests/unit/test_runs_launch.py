@@ -287,19 +287,22 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, call, training, name
     assert file.read_text() == "years of work"
 
 
-@pytest.mark.parametrize(("change", "ended"), [("options", True), ("data", True), ("vectors", False)])
+@pytest.mark.parametrize(("change", "ended"), [("options", True), ("data", True), ("gone", True), ("vectors", False)])
 def test_another_run_is_refused(tmp_path, call, training, ended, change) -> None:
     (tmp_path / "v.txt").write_text("a 1 2\n")
     vectors = ["--embed-init-path", f"encoder={tmp_path}/v.txt"]
+    (tmp_path / "bin/train.bin").touch()
     training.code = 0 if ended else 1
     call("--max-epoch", "2", *vectors)
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    expected = {"options": "--lr was not given, is 0.2", "data": "dict.txt", "vectors": f"{tmp_path}/v.txt"}[change]
-    if change != "options":
+    expected = {"options": "--lr was not given, is 0.2", "data": "dict.txt", "vectors": f"{tmp_path}/v.txt"}
+    if change == "gone":
+        (tmp_path / "bin/train.bin").unlink()
+    elif change != "options":
         (tmp_path / {"data": "bin/dict.txt", "vectors": "v.txt"}[change]).write_text("b 1\n")
     with pytest.raises((OptionError, DataError)) as error:
         call("--max-epoch", "3", *vectors, *(["--lr", "0.2"] if change == "options" else []))
-    assert expected in str(error.value)
+    assert expected.get(change, "DATA") in str(error.value)
     assert "choose another folder" in str(error.value)
     assert {path: path.read_bytes() for path in before} == before
     assert training.calls == 1
@@ -320,6 +323,7 @@ def test_wrong_calls_leave_nothing(tmp_path, refused) -> None:
         ("{}/a -- fairseq-hydra-train x=y", "the same options to fairseq-train"),
         ("{}/a -- fairseq-train {}/none", "DATA {}/none"),
         ("{}/a --label x -- fairseq-train {}/bin", "--label x"),
+        ("{}/a --label =x -- fairseq-train {}/bin", "--label =x"),
         ("{}/a -- no-such fairseq-train {}/bin", "no-such: no such program"),
         ("{}/bin/dict.txt -- fairseq-train {}/bin", "{}/bin/dict.txt: cannot be written"),
     ):

@@ -64,6 +64,13 @@ def test_a_log_is_a_run(tmp_path) -> None:
     assert run.best("valid_loss") == {**best, "valid_loss_nats": pytest.approx(4 * math.log(2))}
 
 
+def test_a_finished_run_that_goes_on_has_the_validations_of_its_record(tmp_path) -> None:
+    write_run(tmp_path, {}, [4.0, 3.0])
+    write_log(tmp_path / "train.log", [("valid", json_line("valid", at, 10 * at, loss=5.0 - at)) for at in (1, 2, 3)])
+    (run,) = find_runs(str(tmp_path))
+    assert run.curve("valid_loss") == {1: 4.0, 2: 3.0}
+
+
 def test_a_higher_metric_and_others_that_are_better_low(tmp_path) -> None:
     of_epochs, low = {1: (7.0, 9.0), 2: (9.0, 4.0), 3: (9.0, 5.0)}, ("ppl", "nll_loss", "perplexity")
     lines = [json_line("valid", at, 10 * at, bleu=b, **dict.fromkeys(low, x)) for at, (b, x) in of_epochs.items()]

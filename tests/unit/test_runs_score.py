@@ -141,7 +141,9 @@ def test_the_mark_of_an_editor_is_no_text(run, printed) -> None:
 def test_all_scores_are_those_of_sacrebleu(scored) -> None:
     """TER may be above 100; the scores themselves do not depend on the bootstrap of their intervals."""
     text = ["A man in a hat sings a song.", "x " * 40, "He sleeps all day long, all day long, all day long."]
-    assert scored(text[:1] * 3, "--metrics", "ter", "--confidence")["ter"]["interval_95"] >= 0
+    found = scored(text[:1] * 3, "--metrics", "ter", "--confidence")["ter"]
+    assert found["interval_95"] >= 0
+    assert not re.search("bs:|seed:", found["signature"])  # the same score with and without an interval
     scores = scored(text, "--metrics", *TEXT_SCORES)
     assert scores["ter"]["score"] > 100
     check_record({"labels": {}, "scores": scores}, Path("result.json"))
@@ -151,12 +153,21 @@ def test_all_scores_are_those_of_sacrebleu(scored) -> None:
         assert scores[name].items() >= expected.items()
 
 
+def test_translations_with_other_dictionaries_are_refused(run, refused) -> None:
+    write_run(run, {}, [1.0], data={"dict.en.txt": "0" * 64})
+    (run.parent / "bin").mkdir()
+    (run.parent / "bin/dict.en.txt").write_text("a 1\n")
+    generate_log(run / "test.generate.log", RAW)
+    assert re.search("bin/dict.en.txt.*translate again", refused("score", "run", "--ref", "raw"))
+
+
 def test_steps_in_their_order(tmp_path) -> None:
     pytest.importorskip("sacremoses")
     assert join_sentencepiece("▁The ▁do g ▁s leeps .") == "The dog sleeps."
     write_lines(tmp_path / "vocab.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "dog", "##s", "the", "."])
     for steps, tokens, text in (
         (["bpe", "moses"], "it &apos;s a do@@ g .", "it's a dog."),
+        (["bpe"], "a do@@ g in a h@@", "a dog in a h"),
         (["spacy"], "R &amp;D is gr@@ een .", "R &amp;D is gr@@ een."),
         ([], "as it is .", "as it is ."),
         ([f"huggingface={tmp_path}"], "the dog ##s .", "the dogs."),

@@ -130,6 +130,8 @@ def test_gaps_follow_the_rule_for_missing_rows(files):
     table = filled(read(concat(files, "a", "b"), oov="zeros"))
     assert [*table["w0"][3:], *table["w15"][:3]] == [0] * 5
     assert table["w0"][:3].all()
+    table = filled(read(concat(files, "a", "a", "b"), oov="gaussian"), dim=8)  # each source has draws of its own
+    assert (table["w15"][:3] != table["w15"][3:6]).all()
     # in the space of the finished table, as whole rows are
     table = filled(read(concat(files, "a", "b"), oov="mean"), strategies.pretrained_xavier)
     known = np.stack([table[word][3:] for word in B_WORDS]).mean(axis=0)
@@ -178,5 +180,7 @@ def test_subwords_of_each_source(files, tmp_path, caplog):
     write_text(path, ["[", "1", "▁w1"], numbers(names[:3], 2, 1.0, 8))
     table = filled(read(str(path), words=words, oov="subword", compose=True), dim=2, words=words)
     np.testing.assert_allclose(table["&#91;1"], numbers(names[:3], 2, 1.0, 8)[:2].mean(axis=0), rtol=1e-6)
+    (part,) = read(str(path), words=["▁[1", "[1"], oov="subword", compose=True).parts
+    assert part.composed_rows.tolist() == [4]  # the inner piece is no word
     with pytest.raises(OptionError, match=r"a\.npz.*--embed-init-oov"):
         read(concat(files, "a", "c"), oov="subword", compose=True)

@@ -9,7 +9,8 @@ from expand_checkpoints import FAMILIES, NEW, TEXT, TWO_TABLES, USER_DIR, WORDS,
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError, EmbinitError, OptionError
-from embinit_fairseq.expand.trimming import TrimRequest, trimming_vocabulary
+from embinit_fairseq.expand.trimming import TrimRequest, kept_rows, trimming_vocabulary
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
 
 
 def trim(checkpoint: str, dictionary: str, output: Path, **options) -> dict:
@@ -89,6 +90,14 @@ def test_the_new_distribution_is_the_old_one_given_the_words_that_stay(family: s
     assert (kl > 1e-3).all()
 
 
+def test_another_divergence_than_certified_is_no_success(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("embinit_fairseq.cli.trim_vocab._SAME", -1.0)  # no difference is so small
+    old, text = make(tmp_path, "lm"), tmp_path / "text"
+    text.write_text("w0 w1\n")
+    call = ["trim-vocab", "--checkpoint", old.path, "--dict", old.dictionary, "--output", str(old.output)]
+    assert main([*call, "--keep-text", str(text), "--verify", str(text)]) == 1
+
+
 def test_what_stays(tmp_path: Path) -> None:
     """Words of texts, of a list, with a count, and what any of them keeps; specials always, fillers never."""
     old = make(tmp_path, "roberta", fillers=3)
@@ -114,6 +123,10 @@ def test_what_stays(tmp_path: Path) -> None:
         rows = [0, 1, 2, 3, *(4 + WORDS.index(word) for word in words), -1]
         before = old.state["model"]["encoder.sentence_encoder.embed_tokens.weight"]
         assert torch.equal(table, before[rows])
+    words = Vocabulary([*SPECIAL_SYMBOLS, "<mask>", "a", "b"], [9] * 6 + [1], dict(enumerate(SPECIAL_SYMBOLS.values())))
+    (tmp_path / "text").write_text("a")
+    kept = kept_rows(words, 0, TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
+    assert kept.tolist() == [0, 1, 2, 3, 4, 5]  # a <mask> of dict.txt is in no text, either
 
 
 @pytest.mark.parametrize(
