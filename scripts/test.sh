@@ -35,4 +35,4 @@ if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; the
     export COVERAGE_CORE="${COVERAGE_CORE:-sysmon}"
 fi
 # all tests of a file in one process, so that what they share is made once; the long ones come first
-alive "test: pytest" "$venv/bin/python" -m pytest -n "${TEST_JOBS:-2}" --dist loadscope --no-loadscope-reorder --durations 20 "$@"
+"$venv/bin/python" -m pytest -n "${TEST_JOBS:-2}" --dist loadscope --no-loadscope-reorder --durations 20 "$@"

@@ -33,7 +33,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_vocabulary_options(parser, "model.pt, dict.txt and expansion.json")
     add = parser.add_argument
     add("--words", required=True, metavar="FILE", help="one new word a line; behind a tab, its pieces if you like")
-    add("--method", choices=list(METHODS), default="avg", help="what the new rows are (default: %(default)s)")
+    methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
+    add("--method", choices=list(METHODS), default="avg", help=f"{methods} (default: %(default)s)")
     add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")
     scales = ", ".join(f"{name} {each.scale:g}" for name, each in METHODS.items() if each.scale is not None)
     add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
@@ -90,6 +91,7 @@ def render(record: dict[str, Any]) -> str:
     lines += [
         f"also expanded  {_also(record)}",
         f"written        {record['request']['output']}: {', '.join(record['files'])}",
+        "next           binarise text with these dictionaries, or copy them over those of the binarised data",
         *_segmentation(record),
     ]
     if "verify" in record:

@@ -172,12 +172,14 @@ def _shares_of_pieces(recipe: Recipe) -> float:
 
 @dataclass(frozen=True)
 class Method:
-    """One `--method NAME`. rows: (recipe, names of the tables, tables) -> rows of the new words, (k, D), for each.
+    """One `--method NAME`. help: what the new rows are.
 
-    scale: c where none is given; None: there is no noise. largest_shares: sum over the new words of the largest weight
-    that an old row has in theirs, where rows are means of old ones. needs_pieces: of every word, `Recipe.pieces`.
+    rows: (recipe, names of the tables, tables) -> rows of the new words, (k, D), for each. scale: c where none is
+    given; None: there is no noise. largest_shares: sum over the new words of the largest weight that an old row has in
+    theirs, where rows are means of old ones. needs_pieces: of every word, `Recipe.pieces`.
     """
 
+    help: str
     rows: Callable[[Recipe, Sequence[str], Sequence[Table]], list[np.ndarray]]
     scale: float | None = None
     largest_shares: Callable[[Recipe], float] | None = None
@@ -187,11 +189,16 @@ class Method:
 #: name -> method, in the order of tables. To add one is to add a function and a line here. The scale of the gaussian is
 #: that of Hewitt's code, that of `normal` fairseq's.
 METHODS = {
-    "avg": Method(_averages, largest_shares=_share_of_average),
-    "gaussian": Method(_gaussian, scale=1e-5),
-    "zeros": Method(_zeros),
-    "normal": Method(_normal, scale=1.0),
-    "subword": Method(_averages_of_pieces, largest_shares=_shares_of_pieces, needs_pieces=True),
+    "avg": Method("the mean of the old rows", _averages, largest_shares=_share_of_average),
+    "gaussian": Method("drawn with mean and covariance of the old rows", _gaussian, scale=1e-5),
+    "zeros": Method("0", _zeros),
+    "normal": Method("drawn as fairseq's new embeddings, N(0, 1/D)", _normal, scale=1.0),
+    "subword": Method(
+        "the mean of the rows of the word's pieces",
+        _averages_of_pieces,
+        largest_shares=_shares_of_pieces,
+        needs_pieces=True,
+    ),
 }
 
 

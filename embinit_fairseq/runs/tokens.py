@@ -11,13 +11,12 @@ spacy               tokens of spaCy                                  blanks, by 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from embinit_fairseq.bounded import read_bytes, read_json
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+from embinit_fairseq.vectors.hf_vocab import load_sentencepiece, reading_tokenizer
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, unescape
 
 #: fairseq's symbol: also what a tokenizer's own unknown piece becomes
@@ -132,17 +131,6 @@ def _sacremoses(flag: str, lang: str | None):
     return sacremoses
 
 
-@contextlib.contextmanager
-def _damaged(file: Path) -> Iterator[None]:
-    """DataError for what the tokenizers package says of a file: it raises plain Exception, in Rust a panic."""
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise DataError(f"{file}: the tokenizers package cannot read it ({str(error)[:200]}); {_REMEDY}") from error
-
-
 class Tokenizer:
     """A Hugging Face folder's tokenizer, without `transformers`: tokenizer.json, vocab.txt or spiece.model.
 
@@ -161,11 +149,9 @@ class Tokenizer:
             raise OptionError(f"{folder}: no tokenizer.json, vocab.txt or spiece.model; give a Hugging Face folder")
 
     def _fast(self, path: Path) -> tuple[Callable, Callable]:
-        import tokenizers
-
         if (path / "tokenizer.json").is_file():
             content = read_bytes(path / "tokenizer.json", DataError, _LARGEST, _REMEDY)
-            with _damaged(path / "tokenizer.json"):
+            with reading_tokenizer(path / "tokenizer.json", DataError, _REMEDY) as tokenizers:
                 model = tokenizers.Tokenizer.from_buffer(content)
             self.unknown = getattr(model.model, "unk_token", None)
         else:
@@ -173,7 +159,7 @@ class Tokenizer:
             settings = read_json(config, DataError, remedy=_REMEDY) if config.is_file() else {}
             lower = settings.get("do_lower_case", True) if isinstance(settings, dict) else True
             read_bytes(words, DataError, _LARGEST, _REMEDY)  # else it is read whole
-            with _damaged(words):
+            with reading_tokenizer(words, DataError, _REMEDY) as tokenizers:
                 model = tokenizers.BertWordPieceTokenizer(str(words), lowercase=lower is not False)
             self.unknown = "[UNK]"
         model.no_truncation()  # sentence-transformers' folders cut at 128 pieces and pad

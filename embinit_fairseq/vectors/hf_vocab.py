@@ -5,8 +5,10 @@ Read from `tokenizer.json`, else `vocab.txt` (BERT), `vocab.json` (GPT-2, RoBERT
 
 from __future__ import annotations
 
+import contextlib
 import re
 import reprlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,30 @@ def load_sentencepiece(
             "or download it again"
         ) from cause
     return processor
+
+
+def check_is_the_librarys(error: BaseException) -> None:
+    """Raise what stops a program. tokenizers raises plain Exception; a panic of Rust, in a damaged file, is none."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+
+
+@contextlib.contextmanager
+def reading_tokenizer(
+    file: Path,
+    error: type[EmbinitError] = VectorFileError,
+    remedy: str = "download it again or: pip install -U tokenizers",
+) -> Iterator[Any]:
+    """The tokenizers package, to read a file with; `error` where it is not installed, and for what it says of it."""
+    try:
+        import tokenizers
+    except ImportError as cause:
+        raise error(f"{file}: segmenting words by it needs a package: pip install tokenizers") from cause
+    try:
+        yield tokenizers
+    except BaseException as cause:
+        check_is_the_librarys(cause)
+        raise error(f"{file}: the tokenizers package cannot read it ({str(cause)[:200]}); {remedy}") from cause
 
 
 # ---- Which rows of a Hugging Face model play the roles of fairseq's <s>, </s>, <unk>, <pad> and <mask> --------------

@@ -19,10 +19,12 @@ from embinit_fairseq.vectors.binary import check_dimension, check_finite
 from embinit_fairseq.vectors.hf_vocab import (
     SENTENCEPIECE_FILES,
     Vocabulary,
+    check_is_the_librarys,
     largest_tokenizer,
     load_sentencepiece,
     read_optional_json,
     read_vocabulary,
+    reading_tokenizer,
 )
 from embinit_fairseq.vectors.hf_weights import find_embedding
 from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
@@ -59,29 +61,9 @@ def _text(word: str) -> str:
     return word.encode("utf-8", "ignore").decode("utf-8")
 
 
-def _tokenizers(file: Path) -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise VectorFileError(f"{file}: segmenting words by it needs a package: pip install tokenizers") from error
-    return tokenizers
-
-
-def _check_is_the_librarys(error: BaseException) -> None:
-    """Raise what stops a program. The library raises plain Exception; a panic of Rust, in a damaged file, is none."""
-    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-        raise error
-
-
 def _load_tokenizer(file: Path) -> Any:
-    tokenizers = _tokenizers(file)
-    try:
+    with reading_tokenizer(file) as tokenizers:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
-    except BaseException as error:
-        _check_is_the_librarys(error)
-        raise VectorFileError(
-            f"{file}: the tokenizers package cannot read it ({error}); download it again or: pip install -U tokenizers"
-        ) from error
     tokenizer.no_padding()  # both may be stored in the file
     tokenizer.no_truncation()
     return tokenizer
@@ -91,12 +73,8 @@ def _bytelevel_tokenizer(directory: Path, matrix_rows: int) -> Any:
     """GPT-2's tokenizer from vocab.json and merges.txt."""
     merges = directory / "merges.txt"
     read_bytes(merges, VectorFileError, largest_tokenizer(matrix_rows), "download it again")  # else it is read whole
-    tokenizers = _tokenizers(merges)
-    try:
+    with reading_tokenizer(merges, remedy="it must fit vocab.json; download both again") as tokenizers:
         model = tokenizers.models.BPE.from_file(str(directory / "vocab.json"), str(merges))
-    except BaseException as error:
-        _check_is_the_librarys(error)
-        raise VectorFileError(f"{merges}: not BPE merges that fit vocab.json ({error}); download it again") from error
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     return tokenizer
@@ -112,7 +90,7 @@ def _fast(file: Path, tokenizer: Any, markers: str, unknown: int | None) -> Segm
         except (TypeError, UnicodeError):  # lone surrogates are no text
             return []
         except BaseException as error:
-            _check_is_the_librarys(error)
+            check_is_the_librarys(error)
             raise VectorFileError(f"{file}: it cannot cut {word!r} ({error}); save the tokenizer again") from error
         return [row for row in rows if row != unknown]
 
