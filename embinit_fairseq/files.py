@@ -26,6 +26,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Union
 
+from embinit_fairseq.bounded import similar_names
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OutputError
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -212,10 +213,15 @@ def sha256(path: PathLike) -> str:
     return digest.hexdigest()
 
 
-def check_is_file(path: str, what: str = "", error: type[EmbinitError] = DataError) -> None:
-    """`error` if there is something at `path`, but no file. what: the option, for the message."""
-    if not os.path.exists(path) or os.path.isfile(path):
+def check_is_file(path: str, what: str = "", error: type[EmbinitError] = DataError, missing: str | None = None) -> None:
+    """`error` if there is something at `path`, but no file. what: the option, for the message.
+
+    missing: the remedy where there is nothing; None: that is left to the reader.
+    """
+    if os.path.isfile(path) or (missing is None and not os.path.exists(path)):
         return
+    if not os.path.exists(path):
+        raise error(f"{_named(what, path)}: no such file{similar_names(path)}; {missing}")
     if os.path.isdir(path):
         raise error(f"{_named(what, path)}: a folder; name a file in it")
     raise error(f"{_named(what, path)}: a pipe or device, not a file; save what comes out of it and name that file")

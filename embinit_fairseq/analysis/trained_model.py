@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,9 +81,3 @@ def trained_model(checkpoint: dict[str, Any], path: str) -> TrainedModel:
     # an architecture of a dataclass is in `_name`; of a namespace, `arch` is more exact
     arch = options.get("arch") or options.get("_name") or "unknown architecture"
     return TrainedModel(path, str(arch), options, state)
-
-
-def _mapping(settings: Any) -> dict[str, Any]:
-    if isinstance(settings, Namespace):
-        return vars(settings)
-    return settings if isinstance(settings, dict) else {}

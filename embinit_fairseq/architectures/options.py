@@ -2,7 +2,6 @@
 models, under the names of fairseq's `transformer`, and what they make of a side."""
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
-from argparse import Namespace
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Optional, cast
@@ -80,15 +79,14 @@ def as_dict(cfg: Any) -> dict[str, Any]:
 # be unknown for all checkpoints there are, and their format another.)
 
 
-def check_restored(model: Any, checkpoint: str, saved: dict[str, Any] | Namespace) -> None:
+def check_restored(model: Any, checkpoint: str, saved: dict[str, Any]) -> None:
     """Raises OptionError that names every flag with another value than the checkpoint's.
 
     model: with `cfg` and with `function_options`, a function of its options that picks those that decide what is
     computed with given weights, or which weights there are. saved: the options of the checkpoint's model.
     Options that one of the two does not have, or for which they do not matter, are not compared.
     """
-    theirs = saved if isinstance(saved, dict) else vars(saved)
-    arch = theirs.get("_name") or theirs.get("arch")
+    arch = saved.get("_name") or saved.get("arch")
     if arch not in ARCH_MODEL_REGISTRY:
         return  # nobody knows what its options mean
     if ARCH_MODEL_REGISTRY[arch] is not type(model):
@@ -97,7 +95,7 @@ def check_restored(model: Any, checkpoint: str, saved: dict[str, Any] | Namespac
             f"{arch} and its options, or begin without that checkpoint"
         )
     defaults = vars(getattr(type(model), "__dataclass")())  # older checkpoints lack younger options
-    before = model.function_options(SimpleNamespace(**{**defaults, **theirs}))
+    before = model.function_options(SimpleNamespace(**{**defaults, **saved}))
     now = model.function_options(model.cfg)
     different = [name for name in now if name in before and not _same(before[name], now[name])]
     if different:

@@ -53,9 +53,7 @@ def run(args: argparse.Namespace) -> int:
         check_place(args.output)
         _check_output(Path(args.output))
     if args.reference is not None:
-        check_is_file(args.reference, "--reference")
-    if args.reference is not None and not Path(args.reference).is_file():
-        raise DataError(f"--reference {args.reference}: no such file; check the path")
+        check_is_file(args.reference, "--reference", missing="check the path")
     tables, unfinished = read_tables(args.runs, args.by, args.metric, args.unfinished)
     check_baseline(tables, args.baseline)
     _check_reference(tables, args.reference)

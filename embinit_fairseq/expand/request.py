@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -60,9 +59,7 @@ class ExpandRequest:
 def check_texts(paths: Sequence[str]) -> None:
     """Of --verify, before any work: DataError for one that is not there."""
     for path in paths:
-        check_is_file(path, "--verify")
-        if not os.path.isfile(path):
-            raise DataError(f"--verify {path}: no such file; give a tokenised text, a sentence a line")
+        check_is_file(path, "--verify", missing="give a tokenised text, a sentence a line")
 
 
 def check_options(request: ExpandRequest) -> None:

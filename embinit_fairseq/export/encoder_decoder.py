@@ -59,8 +59,8 @@ def sizes(trained: Trained) -> str:
         layers = len(getattr(trained.model, side).layers)
         ffn, heads = (getattr(trained.model.cfg, f"{side}_{part}") for part in ("ffn_embed_dim", "attention_heads"))
         parts.append(f"{side} of {layers} layers, FFN {ffn}, {heads} heads")
-    width = trained.model.cfg.encoder_embed_dim
-    return f"{', '.join(parts)}, dimension {width}, {longest(trained)} positions"
+    dim = trained.model.cfg.encoder_embed_dim
+    return f"{', '.join(parts)}, dimension {dim}, {longest(trained)} positions"
 
 
 def longest(trained: Trained) -> int:

@@ -43,7 +43,7 @@ def check_training(model: nn.Module, task: Any, request: InitRequest) -> None:
         return
     checkpoint = checkpoint_to_restore(request)
     state = {} if checkpoint is None else _read(checkpoint)
-    check(checkpoint, options_of(state, "model"))
+    check(checkpoint, options_of(state, "model") or None)
     if checkpoint is not None and isinstance(state.get("model"), dict):
         _check_dictionaries(model, task, checkpoint, state["model"])
 

@@ -294,9 +294,7 @@ def read_lines(path: Path, what: str, expected: int, meant: str = "their referen
 
 def _lines(path: Path) -> list[str]:
     """Only a line feed ends a line: other separators (U+2028, a lone CR) must not add any."""
-    check_is_file(str(path))
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; name a file with a sentence a line")
+    check_is_file(str(path), missing="name a file with a sentence a line")
     with path.open("rb") as file:
         head = file.read(10)
     for mark, program in _PACKED.items():

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from embinit_fairseq.bounded import read_bytes, read_json
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.files import check_is_file
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece, reading_tokenizer
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, unescape
 
@@ -104,14 +105,9 @@ def join_sentencepiece(line: str) -> str:
 
 
 def _sentencepiece(model: str) -> Step:
-    _check_is_file(model)
+    check_is_file(model, "--detokenize sentencepiece:", missing="give the model that cut the text")
     pieces = load_sentencepiece(model, DataError, "--detokenize sentencepiece:")
     return lambda line: pieces.decode_pieces(line.split())
-
-
-def _check_is_file(model: str) -> None:
-    if not Path(model).is_file():
-        raise DataError(f"--detokenize sentencepiece={model}: no such file; give the model that cut the text")
 
 
 def _moses(flag: str, lang: str | None, escaped: bool) -> Step:

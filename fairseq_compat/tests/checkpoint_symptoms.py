@@ -37,7 +37,8 @@ def safe_checkpoints(folder: Path) -> None:
     assert loaded["extra_state"]["counts"].tolist() == [1, 2]
 
 
-def complete_saves() -> None:
+@in_folder
+def complete_saves(folder: Path) -> None:
     """The first write of a save fails after some bytes; what is then saved must be a whole file; Ctrl-C ends it."""
     failures: list[BaseException] = [OSError(errno.ENOSPC, "No space left on device")]
 
@@ -56,6 +57,14 @@ def complete_saves() -> None:
     with contextlib.suppress(KeyboardInterrupt):
         checkpoint_utils._torch_persistent_save({"weights": torch.arange(1000)}, OnceFull())
         raise AssertionError("Ctrl-C was lost")
+
+    class Interrupting:
+        def __reduce__(self):
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        checkpoint_utils.torch_persistent_save({"weights": Interrupting()}, str(folder / "checkpoint1.pt"))
+    assert not list(folder.iterdir()), "an unfinished file stays"
 
 
 @in_folder

@@ -14,7 +14,7 @@ BELOW = {"errors", "bounded", "files", "machine", "version"}
 ALONE = "errors bounded version machine registration vocab modules optimizers bench".split()
 ARROWS = {
     **{room: set() for room in ALONE},
-    "files": {"errors"},
+    "files": {"errors", "bounded"},
     "vectors": {"vocab"},
     "init": {"vocab", "vectors"},
     "embeddings": {"vocab", "vectors", "init"},

@@ -4,7 +4,7 @@ Symptom: ``--arch hubert_ctc`` ends with ``ConfigAttributeError: Key 'autoregres
 Versions: fairseq 0.12.3 and main: the encoder asks for an option that only the sequence-to-sequence model has.
 Where: fairseq/models/hubert/hubert_asr.py:384 (``HubertEncoder.__init__``).
 Remedy: without the option the model is not autoregressive.
-Upstream: not reported. Without this fix: ``+model.autoregressive=false`` is refused, too.
+Upstream: fairseq issue 4916 (open).
 Can go: with a fairseq whose ``HubertCtcConfig`` has the option.
 """
 
