@@ -21,7 +21,15 @@ out=$(cd "${1:-$here/dist}" && pwd)
 if ! "$python" -c 'import hatchling' 2>/dev/null; then
     tools=$(mktemp -d)
     trap 'rm -rf "$tools"' EXIT
-    "$python" -m pip --disable-pip-version-check install --quiet --target "$tools" hatchling
+    if "$python" -c 'import pip' 2>/dev/null; then
+        install=("$python" -m pip --disable-pip-version-check install)
+    elif command -v uv >/dev/null; then
+        install=(uv pip install --python "$python")
+    else
+        echo "build.sh: $python has neither hatchling nor pip, and there is no uv; install one of them" >&2
+        exit 1
+    fi
+    "${install[@]}" --quiet --target "$tools" hatchling
     export PYTHONPATH=$tools${PYTHONPATH:+:$PYTHONPATH}
 fi
 cd "$here"

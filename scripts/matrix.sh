@@ -32,7 +32,7 @@ for python in "$@"; do
     result="setup failed, see $log"
     if PYTHON=$python bash "$repo/scripts/setup.sh" "$venv" >"$log" 2>&1; then
         versions=$("$venv/bin/python" -c 'import numpy, torch; print(f"{torch.__version__:14} {numpy.__version__:8}")')
-        (cd "$repo" && PATH=$venv/bin:$PATH "$venv/bin/python" -m pytest "${tests[@]}" --verbosity=0 \
+        (cd "$repo" && env -u KEEP PATH="$venv/bin:$PATH" "$venv/bin/python" -m pytest "${tests[@]}" --verbosity=0 \
             -n "${TEST_JOBS:-2}" --dist loadscope) >>"$log" 2>&1 || status=1
         result=$(grep -E '(passed|failed|error)' "$log" | tail -n 1)
         grep -E '^(FAILED|ERROR)' "$log" || true

@@ -27,6 +27,16 @@ HISTORY = [{"criterion_name": "", "best_loss": None, "optimizer_name": "", "num_
 STATE = {"args": None, "cfg": None, "model": {}, "optimizer_history": HISTORY}
 
 
+class Executed:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
 @in_folder
 def safe_checkpoints(folder: Path) -> None:
     """A checkpoint with the values that ``--eval-bleu`` adds."""
@@ -35,6 +45,10 @@ def safe_checkpoints(folder: Path) -> None:
     loaded = checkpoint_utils.load_checkpoint_to_cpu(str(folder / "checkpoint.pt"))
     assert loaded["any"].lr == [0.1]
     assert loaded["extra_state"]["counts"].tolist() == [1, 2]
+    torch.save({**STATE, "any": Executed(folder / "made")}, folder / "hostile.pt")
+    with contextlib.suppress(Exception):
+        checkpoint_utils.load_checkpoint_to_cpu(str(folder / "hostile.pt"))
+    assert not (folder / "made").exists(), "what the file says was executed"
 
 
 @in_folder

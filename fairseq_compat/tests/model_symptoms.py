@@ -16,6 +16,8 @@ from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset, dat
 from fairseq.models.hubert import hubert_asr
 from fairseq.models.hubert.hubert_asr import HubertCtcConfig
 from fairseq.models.transformer import TransformerConfig
+from fairseq.models.wav2vec import wav2vec2_asr
+from fairseq.models.wav2vec.wav2vec2_asr import Wav2Vec2AsrConfig
 from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, DynamicCRF, SinusoidalPositionalEmbedding
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from fairseq.scoring.bleu import BleuConfig, Scorer
@@ -80,14 +82,22 @@ def pretrained_bart_options() -> None:
     assert task.build_generator([], Namespace(score_reference=True)).eos == task.tgt_dict.index("[en]")
 
 
-def hubert_ctc() -> None:
-    """The output layer of an encoder around a model that is not looked at."""
+def missing_options() -> None:
+    """Encoders around models that are not looked at: the output layer of CTC, and all weights trained."""
     task = {"normalize": False, "data": ""}
     cfg = OmegaConf.create({"model": OmegaConf.structured(HubertCtcConfig), "task": task}).model
     cfg.w2v_args = {"model": {"encoder_embed_dim": 4}, "task": task}
     with mock.patch.object(hubert_asr.tasks, "setup_task"):
         encoder = hubert_asr.HubertEncoder(cfg, mock.Mock(target_dictionary=range(5)))
     assert encoder.proj.out_features == 5
+    pretrained = {"model": {"_name": "wav2vec2", "encoder_embed_dim": 4}, "task": task}
+    options = {**vars(Wav2Vec2AsrConfig()), "w2v_args": OmegaConf.create(pretrained), "normalize": False, "data": ""}
+    options.pop("freeze_regex", None)
+    with mock.patch.object(wav2vec2_asr.tasks, "setup_task") as setup:
+        setup.return_value.build_model.return_value = model = torch.nn.Linear(1, 1)
+        model.remove_pretraining_modules = model.eval
+        encoder = wav2vec2_asr.Wav2VecEncoder(Namespace(**options))
+    assert all(parameter.requires_grad for parameter in encoder.parameters())
 
 
 def score_nothing() -> None:

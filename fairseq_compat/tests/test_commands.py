@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_generation_of_a_checkpoint_and_of_one_of_an_older_fairseq(pairs, traine
     torch.save(old, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     command = [pairs, "--cpu", "--beam", "2", "--max-len-b", "10", "--path"]
     done = run([Path(sys.executable).with_name("fairseq-generate"), *command, path])
-    assert "hydra" not in training.stderr + done.stderr  # both of new processes
+    assert not re.search("hydra.*Warning", training.stderr + done.stderr)  # both of new processes
     assert "BLEU4 = " in done.stdout
     expected = hypotheses(done.stdout)
     assert len(expected) == 20

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,6 +100,62 @@ def encoded_dictionaries(folder: Path) -> None:
     (folder / "dict.txt").write_bytes("a 3\ngrün 2\n".encode("latin-1"))
     with refused("dict.txt, line 2", "0xfc", "iconv -f latin1 -t utf-8"):
         Dictionary.load(str(folder / "dict.txt"))
+
+
+class Words(Dictionary):
+    """One as plugins write them for a release."""
+
+    def __init__(self, mask: str = "<mask>") -> None:
+        super().__init__()
+        self.mask_index = self.add_symbol(mask)
+
+
+@in_folder
+def dictionary_classes(folder: Path) -> None:
+    (folder / "dict.txt").write_text("a 1\n")
+    words = Words.load(str(folder / "dict.txt"))
+    assert (words.mask_index, words.index("a"), len(words)) == (4, 5, 6)
+    plain = Dictionary.load(str(folder / "dict.txt"))
+    assert (plain.index("a"), plain.bos()) == (4, 0)
+
+
+class Sentences(FairseqDataset):
+    """Twenty of one length, in an order that is drawn."""
+
+    can_reuse_epoch_itr_across_epochs = True
+
+    def __len__(self) -> int:
+        return 20
+
+    def ordered_indices(self) -> np.ndarray:
+        return np.random.permutation(20)
+
+    def num_tokens(self, index: int) -> int:
+        return 3
+
+    def collater(self, samples: list[int]) -> list[int]:
+        return samples
+
+
+def last_batches() -> None:
+    """All sentences are in a batch, with and without the vector of lengths; and none is no error."""
+    for lengths in (None, np.full(20, 3)):
+        options = {"num_tokens_vec": lengths, "max_sentences": 16, "required_batch_size_multiple": 8}
+        batches = data_utils.batch_by_size(range(20), Sentences().num_tokens, **options)
+        assert [len(batch) for batch in batches] == [16, 4], f"of 20 sentences: {sum(map(len, batches))}"
+    assert not len(data_utils.batch_by_size(np.arange(0), Sentences().num_tokens, max_tokens=9))
+
+
+def resumed_batches() -> None:
+    """A process that begins with the third epoch has the batches that the first one had; with other seeds others."""
+
+    def batches(epoch: int, seed: int = 1) -> list[list[int]]:
+        iterator = FairseqTask(Namespace()).get_batch_iterator(Sentences(), max_sentences=8, seed=seed, epoch=epoch)
+        assert iterator.epoch == epoch
+        return [list(batch) for batch in iterator.frozen_batches]
+
+    assert batches(1) == batches(3)
+    assert batches(1) != batches(1, seed=2)
 
 
 def trainer_of(model, criterion, task=None, **common: bool) -> Trainer:

@@ -170,7 +170,7 @@ ARCHITECTURES = {
         """--task translation --arch tupe_transformer --rel-pos --encoder-layers 1 --decoder-layers 1 --dropout 0.1
             --encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 --decoder-attention-heads 4
             --lr 0.005""",
-        *(12, "loss", lambda bits: bits < 1.0),
+        *(15, "loss", lambda bits: bits < 1.0),
     ),
     "embinit_classifier": Architecture(
         *(EmbinitClassifier, pairs, "bin"),

@@ -73,7 +73,8 @@ def tree_of(name, options):
         model.register_classification_head("h", num_classes=3)
     for parameter, value in model.state_dict().items():
         module, _, kind = parameter.rpartition(".")
-        tree.setdefault(module, {})[kind] = list(value.shape)
+        if kind != "_float_tensor":  # without a meaning, and not in fairseq's main branch
+            tree.setdefault(module, {})[kind] = list(value.shape)
     return tree
 
 
