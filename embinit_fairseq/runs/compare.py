@@ -16,7 +16,7 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.init.strategies import STRATEGIES
-from embinit_fairseq.runs.folders import find_runs, is_finished
+from embinit_fairseq.runs.folders import find_runs, is_finished, joined
 from embinit_fairseq.runs.logs import best_place
 from embinit_fairseq.runs.metrics import FIGURES, SCORES, Score, is_score
 from embinit_fairseq.runs.run import CLOCKS, Run
@@ -350,7 +350,7 @@ def read_tables(
 
     by, metric: as for `compare`. Raises DataError if no run is left.
     """
-    runs = list({run.path.resolve(): run for place in places for run in find_runs(place)}.values())
+    runs = joined(list({run.path.resolve(): run for place in places for run in find_runs(place)}.values()))
     compared = [run for run in runs if is_finished(run) or (with_unfinished and run.validations)]
     left_out = [run for run in runs if run not in compared]
     check_finished(compared, left_out)

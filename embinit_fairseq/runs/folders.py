@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import os
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -87,7 +87,7 @@ def _check_is_log(file: Path) -> None:
 
 def is_finished(run: Run) -> bool:
     """It has its result (of embinit run), or was trained to the end (a log). A save directory does not tell: yes."""
-    if (run.path / TRAINING).is_file() or (run.path / RESULT).is_file():
+    if _has_record(run):
         return (run.path / RESULT).is_file()
     return run.log is None or run.log.finished
 
@@ -164,6 +164,41 @@ def run_of_log(file: Path, log: RunLog | None = None) -> Run:
     path = file.parent if file.name == "train.log" else file
     validations = tuple(_timed(each, {}, log) for each in _logged(log))
     return Run(path.as_posix(), path, record, validations, log, options_of_text(log.configuration))
+
+
+def joined(runs: Sequence[Run]) -> list[Run]:
+    """The same runs, but logs of one training that went on in another file each time as one."""
+    trainings: list[list[Run]] = []
+    for run in sorted(runs, key=lambda run: run.log.loaded_updates if run.log else 0):
+        begun = next((parts for parts in trainings if _goes_on(run, parts[-1])), None)
+        if begun is None:
+            trainings.append([run])
+        else:
+            begun.append(run)
+    places = {run.name: place for place, run in enumerate(runs)}
+    return sorted((_one_run(parts) for parts in trainings), key=lambda run: places[run.name])
+
+
+def _goes_on(run: Run, before: Run) -> bool:
+    """Has it loaded a checkpoint that `before` has saved? (As fairseq says it in both logs.)"""
+    if run.log is None or before.log is None or _has_record(run) or _has_record(before) or not run.log.loaded_updates:
+        return False
+    same = all(run.log.option(name) == before.log.option(name) for name in ("save_dir", "seed", "arch"))
+    reached = max(before.log.saved_updates, *before.log.validations)
+    return same and run.labels == before.labels and before.log.loaded_updates < run.log.loaded_updates <= reached
+
+
+def _has_record(run: Run) -> bool:
+    return any((run.path / name).is_file() for name in (RESULT, TRAINING))
+
+
+def _one_run(parts: Sequence[Run]) -> Run:
+    first, *further = parts
+    if not further:
+        return first
+    files = [Path(part.log.path) for part in parts if part.log is not None]
+    run = run_of_log(files[0], read_log(*files))
+    return replace(run, name=first.name, path=first.path, record={**run.record, "labels": first.labels})
 
 
 # ---- save directories: each checkpoint tells its epoch, updates and validation value --------------------------------

@@ -29,6 +29,7 @@ _JSON_TAG = re.compile(r'"(?:(\w+)_)?num_updates": ')
 _DICTIONARY = re.compile(r"(?:\[([^\]]*)\] )?[dD]ictionary: (\d[\d,]{0,19}) types$")
 _EXAMPLES = re.compile(r"loaded (\d[\d,]{0,19}) examples from: (\S+)$")
 _SAVED_BEGINS = "Saved checkpoint "
+_LOADED = re.compile(r"Loaded checkpoint .*\(epoch \d{1,15} @ (\d{1,15}) updates\)$")
 _SAVED = re.compile(_SAVED_BEGINS + r".* @ (\d{1,15}) updates, score")
 #: how the options begin that fairseq's programs print
 CONFIGURATION = "{'_name': None, 'common': "
@@ -52,6 +53,7 @@ class RunLog:
     wall_s: float = 0.0  # first to last line of each session, summed: includes validation and checkpoints
     train_s: float = 0.0  # forward, backward and update only, as fairseq counts it
     saved_updates: int = 0  # the largest number of updates of a checkpoint that was written completely
+    loaded_updates: int = 0  # of the checkpoint with which the first session went on
     finished: bool = False  # fairseq-train came to its end
     configuration: str = ""
     dictionaries: dict[str, int] = field(default_factory=dict)
@@ -116,14 +118,15 @@ def nats(bits: float) -> float:
     return bits * math.log(2)
 
 
-def read_log(path: Path) -> RunLog:
-    """Parse the log of a training; DataError if there is no such file."""
-    check_is_file(str(path))
-    if not path.is_file():
-        raise DataError(f"{path} is missing: train first (embinit run writes it)")
+def read_log(path: Path, *further: Path) -> RunLog:
+    """Parse the log of a training, and further files in which it went on; DataError if there is no such file."""
     reader = LogReader(path)
-    for _, line in read_lines(path, DataError, newline=None, errors="replace"):  # progress bars end theirs with CR
-        reader.take(line)
+    for file in (path, *further):
+        check_is_file(str(file))
+        if not file.is_file():
+            raise DataError(f"{file} is missing: train first (embinit run writes it)")
+        for _, line in read_lines(file, DataError, newline=None, errors="replace"):  # progress bars end theirs with CR
+            reader.take(line)
     return reader.end()
 
 
@@ -161,6 +164,9 @@ class LogReader:
             self.log.parameters, self.log.trained_parameters = (int(n.replace(",", "")) for n in fields.groups())
         elif message.endswith(" types") and (fields := _DICTIONARY.match(message)):
             self.log.dictionaries[fields.group(1) or ""] = int(fields.group(2).replace(",", ""))
+        elif message.startswith("Loaded ") and (fields := _LOADED.match(message)):
+            if self.log.sessions <= 1:
+                self.log.loaded_updates = int(fields.group(1))
         elif message.startswith("loaded ") and (fields := _EXAMPLES.match(message)):
             self.log.examples[PurePath(fields.group(2)).name] = int(fields.group(1).replace(",", ""))
         elif message.startswith("done training in "):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from run_folders import configuration, json_line, json_messages, piped_messages, stamped, write_log, write_run
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.runs.folders import find_runs, is_finished
+from embinit_fairseq.runs.folders import find_runs, is_finished, joined
 from embinit_fairseq.runs.logs import best_place, read_log
 from embinit_fairseq.runs.metrics import higher_is_better, is_score
 from embinit_fairseq.runs.record import KINDS, check_record, so_far, summary
@@ -62,6 +62,24 @@ def test_a_log_is_a_run(tmp_path) -> None:
     assert run.curve("valid_loss", by_updates=False) == {1: 4.0, 2: 4.25}
     best = {"epoch": 1, "update": 10, "valid_loss": 4.0, "valid_loss_bits": 4.0, "train_loss_bits": 5.0}
     assert run.best("valid_loss") == {**best, "valid_loss_nats": pytest.approx(4 * math.log(2))}
+
+
+def test_logs_of_one_training_are_one_run(tmp_path) -> None:
+    """In files of its own for each session, in any order; another training of the same options is another run."""
+
+    def log(name, epochs, loaded=0, save_dir="here"):
+        told = [("trainer", f"Loaded checkpoint c/checkpoint_last.pt (epoch 2 @ {loaded} updates)")] if loaded else []
+        told += [("valid", json_line("valid", at, 10 * at, loss=9.0 - at)) for at in epochs]
+        return str(
+            write_log(tmp_path / name, told, configuration().replace("'seed'", f"'save_dir': '{save_dir}', 'seed'"))
+        )
+
+    parts = [log("c.log", [3], 20), log("a.log", [1, 2]), log("b.log", [2, 3], 10)]
+    others = [log("d.log", [1, 2, 3]), log("e.log", [3], 20, "there"), log("f.log", [7], 60)]
+    runs = {run.name: run for run in joined([run for file in (*parts, *others) for run in find_runs(file)])}
+    assert list(runs) == [parts[1], *others]
+    assert runs[parts[1]].curve("valid_loss") == {1: 8.0, 2: 7.0, 3: 6.0}
+    assert (runs[parts[1]].log.sessions, runs[parts[1]].log.wall_s) == (3, 4 + 5 + 4)
 
 
 def test_a_finished_run_that_goes_on_has_the_validations_of_its_record(tmp_path) -> None:
