@@ -43,6 +43,7 @@ for checkout in "$@"; do
     built=$output/$name
     [[ -f $built.done ]] || {
         echo "building $checkout"
+        rm -rf "$built"  # of a build that did not end
         "$python" -m fairseq_compat install --source "$checkout" --target "$built" >"$built.build.log" 2>&1 ||
             { tail -n 20 "$built.build.log" >&2 && exit 1; }
         touch "$built.done"

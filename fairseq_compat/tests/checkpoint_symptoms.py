@@ -71,6 +71,11 @@ def complete_saves(folder: Path) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         checkpoint_utils._torch_persistent_save({"weights": torch.arange(1000)}, OnceFull())
         raise AssertionError("Ctrl-C was lost")
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:  # a program that saves after Ctrl-C is not interrupted again by a full disk
+        failures.append(OSError(errno.ENOSPC, "No space left on device"))
+        checkpoint_utils._torch_persistent_save({"weights": torch.arange(1000)}, OnceFull())
 
     class Interrupting:
         def __reduce__(self):

@@ -121,6 +121,8 @@ HOSTILE = {
     "a Dictionary of fewer counts": dictionary(count=[1]),
     "a Dictionary whose numbers have no word": dictionary(indices={"a": 2}),
     "a Dictionary of negative numbers": dictionary(indices={"a": -1}),
+    "a Dictionary whose words have each other's number": dictionary(indices={"a": 1, "b": 0}),
+    "a Dictionary whose padding is no word": dictionary(pad_index=2),
     "a Dictionary beside a call": [dictionary(), Calls(os.getcwd)],
 }
 

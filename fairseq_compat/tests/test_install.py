@@ -123,6 +123,8 @@ REFUSED = {
     "python": ("3.9.18", [], "3.10 to 3.13"),
     "newer python": ("3.14.0", [], "3.10 to 3.13"),
     "no sources": ("3.12.1", ["--source", "FOLDER"], "setup.py"),
+    "a mistyped folder": ("3.12.1", ["--source", "fairsek"], "setup.py"),
+    "a fairseq in the target": ("3.12.1", ["--target", "FOLDER"], "another folder"),
     "no installer": ("3.12.1", [], "ensurepip"),
     "needs": ("3.12.1", [], "pip --disable-pip-version-check install torch 'hydra-core<1.4'"),
     "fairseq": ("3.12.1", [], "fairseq==0.12.2"),
@@ -134,6 +136,7 @@ def test_what_goes_wrong_is_said_in_one_line(what, commands, monkeypatch, capsys
     version, arguments, remedy = REFUSED[what]
     monkeypatch.setattr(sys, "version_info", tuple(map(int, version.split("."))))
     monkeypatch.setattr(sys, "version", f"{version} (main)")
+    (tmp_path / "fairseq").mkdir()
     commands.fails = {"needs": "torch", "fairseq": "fairseq==0.12.2"}.get(what, "")
     if what == "no installer":
         monkeypatch.setattr(shutil, "which", lambda name: None)

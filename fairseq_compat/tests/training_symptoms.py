@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import multiprocessing
 import subprocess
@@ -13,6 +14,7 @@ from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -149,13 +151,16 @@ def last_batches() -> None:
 def resumed_batches() -> None:
     """A process that begins with the third epoch has the batches that the first one had; with other seeds others."""
 
-    def batches(epoch: int, seed: int = 1) -> list[list[int]]:
-        iterator = FairseqTask(Namespace()).get_batch_iterator(Sentences(), max_sentences=8, seed=seed, epoch=epoch)
+    def batches(epoch: int, seed: int = 1, **options: bool) -> list[list[int]]:
+        options.update(max_sentences=8, seed=seed, epoch=epoch)
+        iterator = FairseqTask(Namespace()).get_batch_iterator(Sentences(), **options)
         assert iterator.epoch == epoch
         return [list(batch) for batch in iterator.frozen_batches]
 
     assert batches(1) == batches(3)
     assert batches(1) != batches(1, seed=2)
+    if "seed + epoch" in inspect.getsource(FairseqTask.get_batch_iterator):  # a release has no batches made anew
+        assert batches(1, update_epoch_batch_itr=True) != batches(3, update_epoch_batch_itr=True)
 
 
 def trainer_of(model, criterion, task=None, **common: bool) -> Trainer:
@@ -254,6 +259,9 @@ def spawned_processes(folder: Path) -> None:
     utils.call_main(config, say_hello, folder=folder)
     said = {path.name: path.read_text() for path in folder.iterdir()}
     assert said == dict.fromkeys("01", f"3 {multiprocessing.get_all_start_methods()[0]}"), said
+    launcher = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "RANK": "0", "WORLD_SIZE": "two"}
+    with mock.patch.dict("os.environ", launcher), refused("WORLD_SIZE=two", "unset"):
+        utils.call_main(config, say_hello, folder=folder)
 
 
 def locked_seeds() -> None:

@@ -128,7 +128,7 @@ def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = N
     """Install fairseq and what it needs. Returns what was done, in a sentence.
 
     Args:
-        source: a requirement, or a folder with fairseq's sources (a checkout stays as it is).
+        source: ``FAIRSEQ``, or a folder with fairseq's sources (a checkout stays as it is).
         compiler: compile, where that is possible.
         target: a folder for fairseq itself, to be put on PYTHONPATH; by default the environment's site-packages.
 
@@ -140,8 +140,11 @@ def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = N
         raise InstallError(
             f"fairseq runs on Python {first} to {last}; this is {sys.version.split()[0]}: take another one"
         )
-    if os.sep in source and not os.path.isfile(os.path.join(source, "setup.py")):
+    # the index is never asked for what a mistyped folder is called
+    if source != FAIRSEQ and not os.path.isfile(os.path.join(source, "setup.py")):
         raise InstallError(f"{source}: no sources of fairseq (no setup.py); give the folder of a checkout")
+    if target and os.path.exists(os.path.join(target, "fairseq")):  # pip would leave it, and say so in a warning only
+        raise InstallError(f"--target {target}: there is a fairseq already; remove it, or give another folder")
     begin = installer()
     run([*begin, *requirements()])
     before = installed()

@@ -113,7 +113,11 @@ class Dictionary(Attributes):
             raise refused(f"a Dictionary with {others!r:.80}")
         if not all(type(word) is str for word in words) or not all(type(number) is int for number in numbers):
             raise refused("a Dictionary of something other than words and numbers")
-        if len(count) != len(symbols) or not all(0 <= number < len(symbols) for number in indices.values()):
+        if (
+            len(count) != len(symbols)
+            or not all(0 <= number < len(symbols) and symbols[number] == word for word, number in indices.items())
+            or not all(0 <= state[name] < len(symbols) for name in state if name.endswith("_index"))
+        ):
             raise refused("a Dictionary whose words, counts and numbers do not agree")
         from fairseq.data.dictionary import Dictionary as Real
 

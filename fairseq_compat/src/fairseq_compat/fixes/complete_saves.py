@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from contextlib import contextmanager
 
 REASON = "a failed write leaves a broken or an unfinished checkpoint"
@@ -33,13 +34,13 @@ def needed() -> bool:
 
 def save_from_start(save, content, file) -> None:
     """Call ``save(content, file)`` up to three times, each time from the beginning of the emptied file."""
-    start = file.tell()
+    start, before = file.tell(), sys.exc_info()[1]
     for attempt in range(1, ATTEMPTS + 1):
         try:
             save(content, file)
             return
         except Exception as error:
-            if is_interrupted(error):
+            if is_interrupted(error, before):
                 raise KeyboardInterrupt from None
             if attempt == ATTEMPTS or not file.seekable():
                 raise
@@ -47,11 +48,14 @@ def save_from_start(save, content, file) -> None:
             file.truncate()
 
 
-def is_interrupted(error: BaseException | None) -> bool:
-    """Was it Ctrl-C that torch's writer, which begins to close its file, has made another error of?"""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+def is_interrupted(error: BaseException | None, before: BaseException | None = None) -> bool:
+    """Was it Ctrl-C that torch's writer, which begins to close its file, has made another error of?
+
+    before: what was being handled when the save began: a program that saves after Ctrl-C is not interrupted again.
+    """
+    while error is not None and error is not before and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
-    return error is not None
+    return error is not None and error is not before
 
 
 def is_write_error(error: BaseException) -> bool:

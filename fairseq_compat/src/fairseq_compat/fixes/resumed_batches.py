@@ -6,7 +6,8 @@ Symptom: a training that goes on in its second epoch or later has other batches,
 Versions: fairseq's main branch.
 Where: fairseq/tasks/fairseq_task.py:290 (``numpy_seed(seed + epoch)`` in ``get_batch_iterator``).
 Remedy: where batches serve all epochs, they are cut as in the first one, whenever that is. Where they are made anew
-    for each (``--rebuild-batches``, data that change with the epoch) nothing changes.
+    for each (``rebuild_batches``, ``--update-epoch-batch-itr``, which ``--grouped-shuffling`` implies, data that change
+    with the epoch) nothing changes.
 Upstream: not reported.
 Can go: with a fairseq that draws the batches of all epochs with one seed.
 """
@@ -39,9 +40,8 @@ def patching(module):
     def get_batch_iterator(self, dataset, *args, **kwargs):
         given = signature.bind(self, dataset, *args, **kwargs)
         given.apply_defaults()
-        if given.arguments["disable_iterator_cache"] or not self.can_reuse_epoch_itr(dataset):
-            return original(self, dataset, *args, **kwargs)
-        if getattr(self.cfg, "rebuild_batches", False):
+        anew = given.arguments["disable_iterator_cache"] or given.arguments.get("update_epoch_batch_itr")
+        if anew or getattr(self.cfg, "rebuild_batches", False) or not self.can_reuse_epoch_itr(dataset):
             return original(self, dataset, *args, **kwargs)
         first = given.arguments["seed"] + 1
         module.data_utils = shadow(utils, numpy_seed=lambda *_: utils.numpy_seed(first))

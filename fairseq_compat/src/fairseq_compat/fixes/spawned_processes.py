@@ -34,8 +34,12 @@ def needed() -> bool:
 
 def launched() -> int:
     """The number of processes that torchrun, or another launcher with its variables, has started; 0 without one."""
-    known = all(name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
-    return int(os.environ.get("WORLD_SIZE", 0)) if known else 0
+    if not all(name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")):
+        return 0
+    for name in ("WORLD_SIZE", "RANK"):
+        if not os.environ[name].strip().isdecimal():
+            raise ValueError(f"{name}={os.environ[name]} in the environment is no number: use torchrun, or unset it")
+    return int(os.environ["WORLD_SIZE"])
 
 
 @contextmanager
