@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -14,6 +15,8 @@ import pytest
 
 install = pytest.importorskip("fairseq_compat.install")
 from fairseq_compat import __main__ as command  # noqa: E402
+
+DISTRIBUTIONS = importlib.metadata.distributions
 
 
 class Commands(list):
@@ -39,6 +42,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     monkeypatch.setattr(install, "installed", lambda: None)
     monkeypatch.setattr(install, "missing_for_compiling", list)
     monkeypatch.setattr(install, "requirements", lambda: ["torch", "hydra-core<1.4"])
+    monkeypatch.setattr(install, "further_requirements", lambda target: [])
     monkeypatch.setattr(importlib.util, "find_spec", {"pip": True}.get)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     return ran
@@ -66,7 +70,8 @@ def test_with_pip_and_a_compiler(commands, monkeypatch, capsys) -> None:
     status, said, _ = main(monkeypatch, capsys)
     assert status == 0
     assert said.endswith("compiled\n")
-    needs, tools, fairseq = commands
+    needs, tools, fairseq, look = commands
+    assert look.words == [sys.executable, "-c", "import fairseq"]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
     assert needs.words == [*pip, "torch", "hydra-core<1.4"]
     assert tools.words == [*pip, "--quiet", "--target", str(fairseq.tools), "setuptools", "wheel", "cython"]
@@ -82,7 +87,7 @@ def test_without_a_compiler(commands, monkeypatch, capsys, arguments, why) -> No
     status, said, _ = main(monkeypatch, capsys, *arguments)
     assert status == 0
     assert why in said
-    assert parts_that_are_built(commands[-1], monkeypatch) == []
+    assert parts_that_are_built(commands[-2], monkeypatch) == []
 
 
 def test_a_checkout_into_a_folder_with_uv(commands, monkeypatch, capsys, tmp_path) -> None:
@@ -93,12 +98,29 @@ def test_a_checkout_into_a_folder_with_uv(commands, monkeypatch, capsys, tmp_pat
     monkeypatch.setenv("PYTHONPATH", "/mine")
     for name in ("setup.py", "README.md", ".git", "build"):
         (tmp_path / name).touch()
-    assert main(monkeypatch, capsys, "--source", tmp_path, "--target", "there")[0] == 0
-    words = commands[-1].words
+    status, said, _ = main(monkeypatch, capsys, "--source", tmp_path, "--target", "there")
+    assert status == 0
+    there = Path("there").absolute()
+    assert f"export PYTHONPATH={there} PATH={there}/bin:$PATH" in said
+    assert commands[-1].env["PYTHONPATH"] == f"{there}:/mine"  # it is imported once
+    words = commands[-2].words
     assert words[:5] == ["/bin/uv", "pip", "install", "--python", sys.executable]
     assert words[5:-1] == ["--no-deps", "--no-build-isolation", "--no-cache", "--target", "there"]
     assert words[-1] != str(tmp_path)
-    assert commands[-1].sources == ["README.md", "setup.py"]
+    assert commands[-2].sources == ["README.md", "setup.py"]
+
+
+def test_what_a_later_fairseq_asks_for_is_installed_too(commands, monkeypatch, tmp_path) -> None:
+    """But not what only other Pythons need, what we chose, what is here, and torchaudio."""
+    asked = ["hydra-core>=1.0.7", "torchaudio", "scikit-learn (>=1)", "dataclasses; python_version<'3.7'", "pytest"]
+    folder = tmp_path / "fairseq-0.12.2.dist-info"
+    folder.mkdir()
+    lines = ["Name: fairseq", *(f"Requires-Dist: {one}" for one in asked)]
+    (folder / "METADATA").write_text("\n".join(lines) + "\n")
+    monkeypatch.undo()
+    assert set(install.further_requirements(str(tmp_path))) <= {"scikit-learn"}
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda **given: DISTRIBUTIONS(**given) if given else [])
+    assert install.further_requirements(str(tmp_path)) == ["scikit-learn", "pytest"]
 
 
 def test_a_fairseq_that_is_there_stays(commands, monkeypatch, capsys) -> None:
@@ -125,6 +147,10 @@ REFUSED = {
     "no sources": ("3.12.1", ["--source", "FOLDER"], "setup.py"),
     "a mistyped folder": ("3.12.1", ["--source", "fairsek"], "setup.py"),
     "a fairseq in the target": ("3.12.1", ["--target", "FOLDER"], "another folder"),
+    "another one is there": ("3.12.1", ["--no-compiler"], "pip uninstall fairseq"),
+    "no sources at all": ("3.12.1", ["--source", ""], "setup.py"),
+    "cannot be imported": ("3.12.1", [], "cannot be imported"),
+    "compiling": ("3.12.1", [], "--no-compiler"),
     "no installer": ("3.12.1", [], "ensurepip"),
     "needs": ("3.12.1", [], "pip --disable-pip-version-check install torch 'hydra-core<1.4'"),
     "fairseq": ("3.12.1", [], "fairseq==0.12.2"),
@@ -137,7 +163,10 @@ def test_what_goes_wrong_is_said_in_one_line(what, commands, monkeypatch, capsys
     monkeypatch.setattr(sys, "version_info", tuple(map(int, version.split("."))))
     monkeypatch.setattr(sys, "version", f"{version} (main)")
     (tmp_path / "fairseq").mkdir()
-    commands.fails = {"needs": "torch", "fairseq": "fairseq==0.12.2"}.get(what, "")
+    fails = {"needs": "torch", "fairseq": "fairseq==0.12.2", "compiling": "fairseq==0.12.2"}
+    commands.fails = {**fails, "cannot be imported": "import fairseq"}.get(what, "")
+    if what == "another one is there":
+        monkeypatch.setattr(install, "installed", lambda: "/somewhere/fairseq")
     if what == "no installer":
         monkeypatch.setattr(shutil, "which", lambda name: None)
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -146,7 +175,7 @@ def test_what_goes_wrong_is_said_in_one_line(what, commands, monkeypatch, capsys
     assert said.startswith("error: ")
     assert remedy in said
     assert said.count("\n") == 1
-    assert len(commands) == {"needs": 1, "fairseq": 3}.get(what, 0)
+    assert len(commands) == {"needs": 1, "fairseq": 3, "compiling": 3, "cannot be imported": 4}.get(what, 0)
 
 
 def test_what_compiling_and_fairseq_need(monkeypatch) -> None:

@@ -6,19 +6,25 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 from dataclasses import asdict
 
-from fairseq_compat.report import heading, status, table
+import fairseq_compat
+from fairseq_compat.report import fairseq_folders, heading, status, table
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    options = argparse.ArgumentParser(prog="python -m fairseq_compat", description="Which fixes fairseq needs here.")
+    about = "Which fixes fairseq needs here, and which are active. Exit code 1 if one is needed and not active."
+    options = argparse.ArgumentParser(prog="python -m fairseq_compat", description=about, allow_abbrev=False)
     options.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-    commands = options.add_subparsers(dest="command", metavar="install")
-    install = commands.add_parser("install", help="install fairseq and what it needs into this environment")
+    options.add_argument("--version", action="version", version=fairseq_compat.__version__)
+    commands = options.add_subparsers(dest="command", metavar="[install]")
+    about = "install fairseq and what it needs into this environment"
+    install = commands.add_parser("install", help=about, description=about, allow_abbrev=False)
     install.add_argument("--no-compiler", action="store_true", help="its Python files only: the same results, slower")
     install.add_argument("--source", metavar="DIR", help="a checkout of fairseq (default: 0.12.2 from the index)")
     install.add_argument("--target", metavar="DIR", help="a folder for fairseq itself (default: this environment)")
@@ -28,23 +34,31 @@ def parser() -> argparse.ArgumentParser:
 def show(as_json: bool) -> int:
     """The state of the fixes."""
     rows = status()
-    print(json.dumps([asdict(row) for row in rows], indent=2) if as_json else f"{heading()}\n{table(rows)}")
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        print(heading(), *([table(rows)] if fairseq_folders() else []), sep="\n")
     return 0 if all(row.active for row in rows if row.needed) else 1
 
 
 def main() -> int:
     args = parser().parse_args()
-    if args.command is None:
-        return show(args.json)
     from fairseq_compat import install
 
     try:
-        print(install.install(args.source or install.FAIRSEQ, not args.no_compiler, args.target))
-    except install.InstallError as error:
+        if args.command is None:
+            return show(args.json)
+        print(
+            install.install(install.FAIRSEQ if args.source is None else args.source, not args.no_compiler, args.target)
+        )
+    except (install.InstallError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.path[0] in ("", os.getcwd()):  # python -m; fairseq's commands do not look there
+        del sys.path[0]
+    with contextlib.suppress(BrokenPipeError):
+        sys.exit(main())

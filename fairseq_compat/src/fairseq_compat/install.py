@@ -93,11 +93,11 @@ def requirements() -> list[str]:
     return [one.partition(";")[0].strip() for one in listed if re.search(r"extra == ['\"]fairseq['\"]", one)]
 
 
-def run(command: list[str], **environment: str) -> None:
+def run(command: list[str], why: str = "no network? a full disk?", **environment: str) -> None:
     """Show what the command says; raise InstallError if it fails."""
     shown = " ".join(shlex.quote(word) for word in command)
     if subprocess.run(command, env={**os.environ, **environment}).returncode:
-        raise InstallError(f"this failed, its messages are above (no network? a full disk?): {shown}")
+        raise InstallError(f"this failed, its messages are above ({why}): {shown}")
 
 
 def installed() -> str | None:
@@ -105,6 +105,24 @@ def installed() -> str | None:
     from fairseq_compat.report import fairseq_folders
 
     return next(iter(fairseq_folders()), None)
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower().replace("_", "-")
+
+
+def further_requirements(target: str | None) -> list[str]:
+    """What the fairseq that was just installed asks for, is not among `requirements`, and is not here.
+
+    The main branch asks for more than the releases. torchaudio is asked for by all, and imported by none.
+    """
+    places = [target] if target else sys.path
+    asked = [
+        one for found in importlib.metadata.distributions(name="fairseq", path=places) for one in found.requires or []
+    ]
+    known = {"torchaudio", *map(_name, requirements())}
+    here = {_name(one.metadata["Name"]) for one in importlib.metadata.distributions()}
+    return [name for name in dict.fromkeys(_name(one) for one in asked if ";" not in one) if name not in known | here]
 
 
 def build(source: str, begin: list[str], compiled: bool, target: str | None) -> None:
@@ -121,7 +139,9 @@ def build(source: str, begin: list[str], compiled: bool, target: str | None) -> 
         uncached = ["--no-cache"] if os.path.basename(begin[0]).startswith("uv") else ["--no-cache-dir"]
         options = ["--no-deps", "--no-build-isolation", *uncached, *(["--target", target] if target else [])]
         paths = os.pathsep.join(filter(None, [tools, os.environ.get("PYTHONPATH")]))
-        run([*begin, *options, source], PYTHONPATH=paths, FAIRSEQ_COMPILED="1" if compiled else "")
+        why = "if it was compiling, --no-compiler does without; else: no network? a full disk?" if compiled else None
+        environment = {"PYTHONPATH": paths, "FAIRSEQ_COMPILED": "1" if compiled else ""}
+        run([*begin, *options, source], *filter(None, [why]), **environment)
 
 
 def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = None) -> str:
@@ -141,22 +161,35 @@ def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = N
             f"fairseq runs on Python {first} to {last}; this is {sys.version.split()[0]}: take another one"
         )
     # the index is never asked for what a mistyped folder is called
-    if source != FAIRSEQ and not os.path.isfile(os.path.join(source, "setup.py")):
-        raise InstallError(f"{source}: no sources of fairseq (no setup.py); give the folder of a checkout")
+    if source != FAIRSEQ and not (source and os.path.isfile(os.path.join(source, "setup.py"))):
+        raise InstallError(f"--source {source!r}: no sources of fairseq (no setup.py); give the folder of a checkout")
     if target and os.path.exists(os.path.join(target, "fairseq")):  # pip would leave it, and say so in a warning only
         raise InstallError(f"--target {target}: there is a fairseq already; remove it, or give another folder")
+    before = None if target else installed()
+    if before and (source != FAIRSEQ or not compiler):
+        raise InstallError(
+            f"there is a fairseq already: {before}; remove it first (pip uninstall fairseq, with uv: uv pip uninstall "
+            "fairseq), or give --target"
+        )
     begin = installer()
     run([*begin, *requirements()])
-    before = installed()
-    if before and not target:
-        return (
-            f"there is a fairseq already: {before}. What it needs is there, too; to get another one, uninstall it first"
-        )
+    if before:
+        return f"there is a fairseq already: {before}. What it needs is there, too; for another one, uninstall it first"
     missing = missing_for_compiling() if compiler else []
     compiled = compiler and not missing
     build(source, begin, compiled, target)
-    done = f"fairseq is in {target or installed()}"
-    if compiled:
-        return f"{done}, compiled"
-    why = f"for compiling these are missing: {', '.join(missing)}" if missing else "as asked"
-    return f"{done}, in pure Python ({why}): the same results, slower"
+    further = further_requirements(target)
+    if further:
+        run([*begin, *further])
+    place = os.path.abspath(target) if target else None
+    paths = os.pathsep.join(filter(None, [place, os.environ.get("PYTHONPATH")]))
+    run([sys.executable, "-c", "import fairseq"], "it is installed, but cannot be imported", PYTHONPATH=paths)
+    done = f"fairseq is in {place or installed()}, " + ("compiled" if compiled else "in pure Python")
+    if not compiled:
+        why = f"for compiling these are missing: {', '.join(missing)}" if missing else "as asked"
+        done += f" ({why}): the same results, slower"
+    if place:
+        done += (
+            f"\nto use it: export PYTHONPATH={shlex.quote(place)} PATH={shlex.quote(os.path.join(place, 'bin'))}:$PATH"
+        )
+    return done

@@ -33,11 +33,13 @@ def fairseq_folders() -> list[str]:
 
 
 def fairseq_version(folder: str) -> str:
-    """What the file of its version says; the main branch of fairseq says 0.12.2, too."""
+    """What the file of its version says; of the main branch, whose file says 0.12.2, that it is that."""
     for name in ("version.txt", "version.py"):
         try:
             with open(os.path.join(folder, name), encoding="utf-8") as file:
-                return file.read().rpartition("=")[2].strip(" \"'\n")
+                version = file.read().rpartition("=")[2].strip(" \"'\n")
+                later = os.path.isfile(os.path.join(folder, "tasks", "audio_classification.py"))
+                return f"{version}, main branch" if later else version
         except OSError:
             continue
     return "of unknown version"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import importlib
 import os
@@ -44,9 +45,14 @@ def disabled() -> set[str]:
     chosen = {name.strip() for name in os.environ.get(DISABLE, "").split(",")} - {""}
     if "all" in chosen:
         return set(fix_names())
-    unknown = chosen - set(fix_names())
+    unknown = sorted(chosen - set(fix_names()))
     if unknown:
-        raise ValueError(f"{DISABLE} names unknown fixes {sorted(unknown)}; use 'all' or some of {fix_names()}")
+        near = [other for name in unknown for other in difflib.get_close_matches(name, fix_names(), 1)]
+        meant = f" (did you mean {', '.join(near)}?)" if near else ""
+        raise ValueError(
+            f"{DISABLE} names what is no fix: {', '.join(unknown)}{meant}; use 'all', or names that "
+            "python -m fairseq_compat lists"
+        )
     return chosen
 
 
