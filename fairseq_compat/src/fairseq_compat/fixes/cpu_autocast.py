@@ -67,8 +67,10 @@ def use_autocast(criterion) -> None:
 
 def attention_for(sample):
     """A context in which ``scaled_dot_product_attention`` takes the faster kernel for the sentences of a batch."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
+    try:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+    except ImportError:  # torch < 2.3
+        return nullcontext()
     tokens = sample.get("net_input", {}).get("src_tokens")
     if tokens is None or tokens.size(-1) > SHORT:
         return nullcontext()
