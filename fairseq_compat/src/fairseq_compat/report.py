@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from dataclasses import dataclass
@@ -26,8 +27,14 @@ class FixStatus:
 
 
 def fairseq_folders() -> list[str]:
-    """The folders that hold a package ``fairseq``, in the order of ``sys.path``: the first one is imported."""
-    places = [os.path.join(place or os.getcwd(), "fairseq") for place in sys.path]
+    """The folders that hold a package ``fairseq``: the one that is imported, then those on ``sys.path``.
+
+    A checkout that was installed by ``pip install --editable`` need not be there: an importer of its own finds it.
+    """
+    importlib.invalidate_caches()  # fairseq may just have been installed
+    spec = importlib.util.find_spec("fairseq")
+    places = [os.path.dirname(spec.origin)] if spec and spec.origin else []
+    places += [os.path.join(place, "fairseq") for place in sys.path]
     found = [os.path.realpath(place) for place in places if os.path.isfile(os.path.join(place, "__init__.py"))]
     return list(dict.fromkeys(found))
 
