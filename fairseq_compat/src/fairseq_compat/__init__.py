@@ -6,8 +6,12 @@ This file stays empty of imports, because it is read by every interpreter of the
 
 __version__ = "0.2.0"
 
+TYPE_CHECKING = False  # that of typing would be imported by every interpreter
+if TYPE_CHECKING:
+    from fairseq_compat.report import FixStatus
 
-def status():
+
+def status() -> "list[FixStatus]":
     """One :class:`fairseq_compat.report.FixStatus` (fix, needed, active, reason) for each fix."""
     from fairseq_compat.report import status as report_status
 
