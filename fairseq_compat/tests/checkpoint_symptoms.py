@@ -12,6 +12,7 @@ import resource
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import torch
@@ -101,7 +102,8 @@ def atomic_copies(folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     left = {path.name: path.stat().st_size for path in folder.iterdir()}
     assert left == {"new.pt": 100_000, "last.pt": 3}, f"files after the failed copy: {left}"
-    assert PathManager.copy(str(new), str(last), overwrite=True)
+    (folder / "link.pt").symlink_to("last.pt")
+    assert PathManager.copy(str(new), str(folder / "link.pt"), overwrite=True)
     assert last.read_bytes() == new.read_bytes()
 
 
@@ -127,10 +129,11 @@ def unknown_architectures(folder: Path) -> None:
 @in_folder
 def numbered_checkpoints(folder: Path) -> None:
     """Two epochs of four updates, saved every two updates; of the numbered ones the last and every fourth are kept."""
-    states, seen, updates = {}, [], 0
+    states, names, seen, updates = {}, [], [], 0
 
     def save(path: str, state: dict) -> None:
         Path(path).touch()
+        names.append(os.path.basename(path))
         states[os.path.basename(path)] = state["train_iterator"]
 
     data = torch.utils.data.TensorDataset(torch.zeros(4))
@@ -153,14 +156,16 @@ def numbered_checkpoints(folder: Path) -> None:
                 checkpoint_utils.save_checkpoint(config, trainer, batches, None)
                 seen.append(" ".join(sorted(path.stem[11:] for path in folder.glob("checkpoint_*_*.pt"))))
     assert seen == ["1_2", "1_2 1_4", "1_4 2_6", "1_4 2_6 2_8"], seen
+    numbered = [f"checkpoint_{name}.pt" for name in ("1_2", "1_4", "2_6", "2_8")]
+    assert [name for name in names if name.count("_") == 2] == numbered, names  # none twice
     assert states["checkpoint_1_4.pt"] == {**states["checkpoint_1_2.pt"], "epoch": 2, "iterations_in_epoch": 0}
     assert not config.no_last_checkpoints, "the options of the run were changed"
 
 
-def begin(folder: Path, **options) -> SimpleNamespace:
+def begin(folder: Path, rank: int = 0, **options) -> SimpleNamespace:
     """The trainer of a run that has just begun."""
     trainer = SimpleNamespace(
-        cfg=SimpleNamespace(distributed_training=SimpleNamespace(distributed_rank=0)),
+        cfg=SimpleNamespace(distributed_training=SimpleNamespace(distributed_rank=rank)),
         checkpoint_suffix="",
         load_checkpoint=lambda *args, **kwargs: None,
         get_train_iterator=lambda **kwargs: SimpleNamespace(epoch=1),
@@ -189,12 +194,16 @@ def one_run_a_folder(folder: Path) -> None:
     other.start()
     assert ready.wait(60)
     begin(folder, no_save=True)
+    begin(folder, checkpoint_suffix="-shard1")
+    begin(folder, rank=1)
     try:
         with refused(f"--save-dir {folder}", "another training"):
             begin(folder)
     finally:
         other.kill()
         other.join()
+    with mock.patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, "No locks available")):
+        assert begin(folder).folder_lock is None  # some network drives
     first, second = begin(folder), begin(folder)  # one process may well train twice
     assert first.folder_lock is second.folder_lock
     assert list(folder.iterdir()) == []

@@ -12,12 +12,14 @@ from argparse import Namespace
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from fairseq import options, registry
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.utils import import_user_module
+from fairseq_compat.fixes.mismatched_criterions import explanation
 from hydra.core.config_store import ConfigStore
 from hydra.experimental import compose, initialize_config_dir
 from omegaconf import OmegaConf
@@ -66,14 +68,21 @@ def repeated_options() -> None:
         given = given and ["--max-source-positions", *given]
         found = parsed("--task", task, "--arch", arch, *given).max_source_positions
         assert found == expected, f"{task}, {arch}: {found}"
+    parser = options.get_training_parser()
+    options.parse_args_and_arch(parser, ["data", "--arch", "lstm"])
+    with refused("conflicting option string"):  # afterwards it is as strict as ever
+        parser.add_argument("--lr")
 
 
 def unnamed_tasks() -> None:
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
-        options.parse_args_and_arch(options.get_validation_parser(), ["data", "--path", "best.pt"])
-        raise AssertionError("no error")
-    assert "--task is needed" in said.getvalue()
+    state = {"cfg": {"task": {"_name": "masked_lm"}}}
+    for path, expected in (("best.pt", "--task is needed: that"), (__file__, "trained with --task masked_lm")):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+            with mock.patch("fairseq.checkpoint_utils.load_checkpoint_to_cpu", return_value=state):
+                options.parse_args_and_arch(options.get_validation_parser(), ["data", "--path", path])
+            raise AssertionError("no error")
+        assert expected in said.getvalue()
 
 
 @in_folder
@@ -118,6 +127,8 @@ def mismatched_criterions() -> None:
     """A criterion that lacks what the task takes from it."""
     with refused("--criterion cross_entropy", "--task sentence_prediction", "sentence_prediction_adapters"):
         composed("--task", "sentence_prediction", "--criterion", "cross_entropy", "--num-classes", "2")
+    options = Namespace(task="sentence_prediction", criterion="cross_entropy")
+    assert "adaptive_loss" not in explanation(options, "classification_head_name")
 
 
 @contextlib.contextmanager

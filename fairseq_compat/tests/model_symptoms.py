@@ -23,6 +23,8 @@ from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from fairseq.scoring.bleu import BleuConfig, Scorer
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq_cli.eval_lm import eval_lm
+from fairseq_compat.fixes.empty_hypotheses import trimmed_length
+from fairseq_compat.fixes.missing_options import with_option
 from omegaconf import OmegaConf
 from training_symptoms import in_folder, refused
 
@@ -38,7 +40,10 @@ def encoder_copies() -> None:
     counted = sum(parameter.numel() for parameter in layer.parameters())
     assert counted == expected, f"{counted} parameters instead of {expected}"
     words, padding = torch.randn(5, 2, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-    other.load_state_dict(layer.state_dict())
+    saved = dict(layer.state_dict())
+    if hasattr(layer, "in_proj_weight"):  # in checkpoints of 0.12.2 without the fix
+        saved.update(in_proj_weight=torch.zeros(24, 8), fc2_bias=torch.zeros(8))
+    other.load_state_dict(saved)
     torch.testing.assert_close(other.eval()(words, padding), layer(words, padding))
     torch.jit.script(layer)
 
@@ -98,9 +103,15 @@ def missing_options() -> None:
         model.remove_pretraining_modules = model.eval
         encoder = wav2vec2_asr.Wav2VecEncoder(Namespace(**options))
     assert all(parameter.requires_grad for parameter in encoder.parameters())
+    seen: list[bool] = []  # an option that the model has stays as it is
+    for has in (Namespace(autoregressive=True), OmegaConf.create({"autoregressive": True})):
+        with_option(lambda self, cfg: seen.append(cfg.autoregressive), "autoregressive", False)(None, has)
+    assert seen == [True, True]
 
 
 def score_nothing() -> None:
+    padded = ([1, 2, 2], [1, 1], [1, 5, 2, 1])
+    assert [trimmed_length(torch.tensor(tokens), 1, 2) for tokens in padded] == [1, 0, 1]
     scorer, words, nothing = Scorer(BleuConfig(pad=1, eos=2, unk=3)), torch.IntTensor([5, 6, 7, 8, 9, 2]), []
     assert "reflen=0" in scorer.result_string()
     scorer.add(words, torch.IntTensor(nothing))

@@ -26,6 +26,7 @@ from fairseq_commands import (
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")  # with it comes the allow-list for torch.load
+from fairseq_compat.fixes.third_party_registries import user_dir  # noqa: E402
 
 
 def test_a_run_goes_on_from_the_numbered_checkpoint_of_an_epochs_end(pairs, trained, tmp_path) -> None:
@@ -139,6 +140,14 @@ def test_hydra_train_with_a_registry_of_a_plugin(text, tmp_path, chosen) -> None
     expected = {"_name": "strong", "strength": 5, "colour": "red"} if chosen else None
     assert state["cfg"]["flavour"] == expected
     assert state["cfg"]["shape"] == ({"_name": "round", "size": 2} if chosen else None)
+
+
+def test_the_plugin_of_a_command_of_hydra(tmp_path) -> None:
+    (tmp_path / "mine.yaml").write_text("common:\n  user_dir: of/file\n")
+    file = ["--config-dir", str(tmp_path), "--config-name"]
+    assert user_dir([*file, "mine"]) == "of/file"
+    assert user_dir([*file, "mine", "common.user_dir=first", "+common.user_dir='last'"]) == "last"
+    assert user_dir([*file, "none"]) is user_dir([]) is None
 
 
 @pytest.fixture

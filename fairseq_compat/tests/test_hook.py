@@ -14,7 +14,7 @@ import pytest
 
 hook = pytest.importorskip("fairseq_compat.hook")
 from fairseq_compat import __main__ as command  # noqa: E402
-from fairseq_compat import runner, status  # noqa: E402
+from fairseq_compat import report, runner, status  # noqa: E402
 
 CONFIGS = """
 from dataclasses import dataclass
@@ -86,13 +86,33 @@ def test_stand_in_is_fixed_and_leaves_no_trace(stand_in: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("switch", "error"), [("hashable_dataclasses, numpy_aliases", "mutable default"), ("no_such_fix", "no_such_fix")]
+    ("switch", "error"),
+    [
+        ("hashable_dataclasses, numpy_aliases", "mutable default"),
+        ("all", "mutable default"),
+        ("no_such_fix", "no_such_fix"),
+    ],
 )
 @pytest.mark.skipif(not UNCURED, reason="dataclass defaults are refused from Python 3.11 on")
 def test_fix_can_be_switched_off_by_its_name(switch: str, error: str, stand_in: Path, monkeypatch) -> None:
     monkeypatch.setenv(runner.DISABLE, switch)
     with pytest.raises(ValueError, match=error):
         importlib.import_module(OF_FAIRSEQ)
+
+
+@pytest.mark.skipif(not UNCURED, reason="dataclass defaults are refused from Python 3.11 on")
+def test_fix_that_these_versions_do_not_need(stand_in: Path, monkeypatch) -> None:
+    monkeypatch.setattr(runner.load_fix("hashable_dataclasses"), "needed", lambda: False)
+    with pytest.raises(ValueError, match="mutable default"):
+        importlib.import_module(OF_FAIRSEQ)
+    (row,) = [row for row in status() if row.fix == "hashable_dataclasses"]
+    assert (row.needed, row.active, row.reason[:8]) == (False, False, "not here")
+
+
+def test_what_is_compiled_comes_before_what_stands_for_it(stand_in: Path) -> None:
+    write(stand_in.parent, libbleu="compiled = True")
+    assert importlib.import_module("fairseq.libbleu").compiled
+    assert importlib.util.find_spec("fairseq.libnat").origin == str(Path(hook.__file__).with_name("pure") / "libnat.py")
 
 
 def test_error_of_the_module_passes_and_everything_is_restored(stand_in: Path) -> None:
@@ -137,6 +157,7 @@ def test_finder_returns_to_the_front(stand_in: Path, monkeypatch: pytest.MonkeyP
 def test_a_fix_looks_at_the_source(source: str | None, mended: str | None, expected: str) -> None:
     fix = SimpleNamespace(BROKEN=r"^broken\(", **({} if mended is None else {"MENDED": mended}))
     assert runner.verdict(fix, source) is runner.Verdict[expected]
+    assert runner.read_source(sys.executable) is runner.read_source("none.py") is None
 
 
 def test_a_fairseq_that_a_fix_does_not_know(stand_in: Path, capsys: pytest.CaptureFixture) -> None:
@@ -153,6 +174,15 @@ def test_a_fairseq_that_a_fix_does_not_know(stand_in: Path, capsys: pytest.Captu
     code, folders = f"import {OF_FAIRSEQ}, fairseq.trainer", {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     assert python("-c", code, **folders) == ""
     assert len(python("-c", code, **folders, **{runner.TOLD: "x,cpu_autocast"}).splitlines()) == len(needed) - 1
+
+
+def test_a_fairseq_that_an_importer_of_its_own_finds(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``pip install --editable`` does with a checkout, which is on no path then."""
+    spec = importlib.util.spec_from_file_location("fairseq", stand_in / "__init__.py")
+    editable = SimpleNamespace(find_spec=lambda name, path=None, target=None: spec if name == "fairseq" else None)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(stand_in.parent)])
+    monkeypatch.setattr(sys, "meta_path", [hook.FairseqFinder, editable, *sys.meta_path])
+    assert report.fairseq_folders()[0] == str(stand_in)
 
 
 def test_status_of_each_fix(stand_in: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
@@ -176,3 +206,5 @@ def test_status_of_each_fix(stand_in: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert rows["empty_hypotheses"].reason.endswith("fairseq.scoring.bleu")
     assert rows["hashable_dataclasses"].needed is UNCURED
     assert not UNCURED or runner.DISABLE in rows["hashable_dataclasses"].reason
+    monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if finder is not hook.FairseqFinder])
+    assert not [row.fix for row in status() if row.active]

@@ -29,7 +29,7 @@ from fairseq_compat.plain_data import (  # noqa: E402
     swollen_tensor,
 )
 from fairseq_compat.runner import load_fix  # noqa: E402
-from fairseq_compat.scanned_pickles import DEEPEST, Scan  # noqa: E402
+from fairseq_compat.scanned_pickles import Scan  # noqa: E402
 
 ZIPPED = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 
@@ -117,6 +117,7 @@ HOSTILE = {
     "a Dictionary of lists": dictionary(symbols=["a", ["b"]]),
     "a Dictionary whose word is a number": dictionary(bos_word=0),
     "a Dictionary whose number is a word": dictionary(bos_index="a"),
+    "a Dictionary whose number of specials is a list": dictionary(nspecial=[]),
     "a Dictionary counting in floats": dictionary(count=[1, 2.0]),
     "a Dictionary of fewer counts": dictionary(count=[1]),
     "a Dictionary whose numbers have no word": dictionary(indices={"a": 2}),
@@ -283,7 +284,7 @@ def again_and_again(start: bytes, step: bytes, times: int) -> bytes:
     return start + b"".join(memo(b"r", place) + step.replace(b"LAST", memo(b"j", place)) for place in range(times))
 
 
-NESTED = b")" + b"\x85" * (DEEPEST + 1)
+NESTED = b")" + b"\x85" * 1000
 #: by what torch's own list would let them do; none has more than some kilobytes
 STREAMS = {
     "gigabytes of zeros": call("builtins.bytearray", number(1 << 30)),
@@ -298,6 +299,7 @@ STREAMS = {
     "lists of the same lists": again_and_again(b"]", b"](" + b"LAST" * 10 + b"e", times=12),
     "copies of a list": b"]" + memo(b"r", 0) + b"(" + b"N" * 4096 + b"e" + call("builtins.set", memo(b"j", 0)) * 4096,
     "a tensor on an array": call("torch._utils._rebuild_device_tensor_from_numpy", b"N"),
+    "the name of a method": b"ctorch\nTensor.map_\n",
     "a call of a text": text("builtins.set") + b")R",
     "a call of an object": call("collections.OrderedDict") + b")R",
 }

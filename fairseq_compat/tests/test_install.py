@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -67,6 +68,8 @@ def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *argume
 
 
 def test_with_pip_and_a_compiler(commands, monkeypatch, capsys) -> None:
+    """Where there is uv, too, which may serve another environment, pip is taken."""
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     status, said, _ = main(monkeypatch, capsys)
     assert status == 0
     assert said.endswith("compiled\n")
@@ -74,6 +77,7 @@ def test_with_pip_and_a_compiler(commands, monkeypatch, capsys) -> None:
     assert look.words == [sys.executable, "-c", "import fairseq"]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
     assert needs.words == [*pip, "torch", "hydra-core<1.4"]
+    assert needs.env["PATH"] == os.environ["PATH"]
     assert tools.words == [*pip, "--quiet", "--target", str(fairseq.tools), "setuptools", "wheel", "cython"]
     assert fairseq.words == [*pip, "--no-deps", "--no-build-isolation", "--no-cache-dir", "fairseq==0.12.2"]
     assert parts_that_are_built(fairseq, monkeypatch) == ["bleu"]
@@ -98,6 +102,7 @@ def test_a_checkout_into_a_folder_with_uv(commands, monkeypatch, capsys, tmp_pat
     monkeypatch.setenv("PYTHONPATH", "/mine")
     for name in ("setup.py", "README.md", ".git", "build"):
         (tmp_path / name).touch()
+    (tmp_path / "examples").symlink_to("nowhere")
     status, said, _ = main(monkeypatch, capsys, "--source", tmp_path, "--target", "there")
     assert status == 0
     there = Path("there").absolute()
@@ -107,7 +112,7 @@ def test_a_checkout_into_a_folder_with_uv(commands, monkeypatch, capsys, tmp_pat
     assert words[:5] == ["/bin/uv", "pip", "install", "--python", sys.executable]
     assert words[5:-1] == ["--no-deps", "--no-build-isolation", "--no-cache", "--target", "there"]
     assert words[-1] != str(tmp_path)
-    assert commands[-2].sources == ["README.md", "setup.py"]
+    assert commands[-2].sources == ["README.md", "examples", "setup.py"]
 
 
 def test_what_a_later_fairseq_asks_for_is_installed_too(commands, monkeypatch, tmp_path) -> None:
@@ -178,9 +183,13 @@ def test_what_goes_wrong_is_said_in_one_line(what, commands, monkeypatch, capsys
     assert len(commands) == {"needs": 1, "fairseq": 3, "compiling": 3, "cannot be imported": 4}.get(what, 0)
 
 
-def test_what_compiling_and_fairseq_need(monkeypatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "no-such-c++" else name)
-    monkeypatch.setenv("CC", "cc -O2")
+def test_what_compiling_and_fairseq_need(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None if name.startswith("no-such") else name)
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setenv("CC", "no-such-cc -O2")
     monkeypatch.setenv("CXX", "no-such-c++ -O2")
-    assert set(install.missing_for_compiling()) - {"Python.h"} == {"no-such-c++"}
+    assert install.missing_for_compiling() == ["no-such-cc", "no-such-c++", "Python.h"]
+    monkeypatch.setenv("CC", "cc -O2")
+    (tmp_path / "Python.h").touch()
+    assert install.missing_for_compiling() == ["no-such-c++"]
     assert {"torch>=1.13", "numpy"} <= set(install.requirements())

@@ -127,3 +127,10 @@ def test_edits_make_one_sentence_of_the_other_with_as_few_as_there_can_be(x, y) 
     assert [cell.count(2) for cell in mixed] == [*deleted, 0]
     if fairseq.libnat.__file__.endswith(".so") and x:
         assert fairseq.libnat.suggested_ed2_path([x], [y], 1) == [cells]
+
+
+def test_of_equal_ways_to_edit_the_compiled_one_is_taken() -> None:
+    """What fairseq's own libnat says, where it was not compiled."""
+    pairs = [[4, 5], [], []], [[5, 4], [4], []]
+    assert libnat.suggested_ed2_path(*pairs, 1) == [[[1], [1], [4], [1, 0]], [[4], []], [[], []]]
+    assert libnat.suggested_ed2_path_with_delete([[4]], [[5]], 1, 2) == [[[2], [5]]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import zipfile
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")
 from fairseq.distributed import utils as distributed  # noqa: E402
 from fairseq.file_io import PathManager  # noqa: E402
 from fairseq_compat.fixes.empty_user_dirs import explanation as no_plugin  # noqa: E402
+from fairseq_compat.fixes.empty_user_dirs import place_of  # noqa: E402
 from fairseq_compat.fixes.half_precision import obstacle  # noqa: E402
 from fairseq_compat.fixes.unknown_architectures import explanation as unknown  # noqa: E402
 from fairseq_compat.fixes.unnamed_tasks import trained_task  # noqa: E402
@@ -38,6 +40,11 @@ def cut(content: object, share: float, zipped: bool = True):
     return write
 
 
+def other_zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("name", "content")
+
+
 MODEL = {"model": {"weight": torch.ones(1000)}}
 BROKEN = {
     "empty": (Path.touch, "the file is empty"),
@@ -45,6 +52,7 @@ BROKEN = {
     "half an old file": (cut(MODEL, 0.5, zipped=False), "cut short"),
     "text": (lambda path: path.write_text("hello, world\n"), "another kind of file"),
     "bytes": (lambda path: path.write_bytes(bytes(range(255, -1, -1)) * 9), "another kind of file"),
+    "another zip": (other_zip, "the file is damaged"),
     "a list": (cut([1, 2], 1), "it holds a list"),
     "a state dict": (cut({"encoder.weight": torch.ones(2)}, 1), "it has no 'model', but 'encoder.weight'"),
     "code": (cut({"model": Payload()}, 1), r"it holds \w+.system, which is not plain data and could execute code"),
@@ -93,7 +101,9 @@ def test_an_error_of_a_known_model_stays_as_it_is_and_its_task_is_known(tmp_path
     assert trained_task(str(tmp_path / "none.pt")) is trained_task(None) is None
 
 
-@pytest.mark.parametrize(("name", "holds_one"), [("__init__.py", True), ("tasks", True), ("setup.py", False)])
+@pytest.mark.parametrize(
+    ("name", "holds_one"), [("__init__.py", True), ("models", True), ("tasks", True), ("setup.py", False)]
+)
 def test_a_user_dir_without_a_plugin(name: str, holds_one: bool, tmp_path: Path) -> None:
     (tmp_path / name).touch()
     said = no_plugin(str(tmp_path))
@@ -101,6 +111,9 @@ def test_a_user_dir_without_a_plugin(name: str, holds_one: bool, tmp_path: Path)
     # one that is not there is named where a plugin of that name can be imported from
     assert f"did you mean {Path(torch.__file__).parent}?" in no_plugin(str(tmp_path / "torch"))
     assert "check the path" in no_plugin(str(tmp_path / "no_such_plugin"))
+    fairseq = Path(checkpoint_utils.__file__).parent  # in which, and beside which, fairseq looks, too
+    assert place_of(checkpoint_utils, "models") == str(fairseq / "models")
+    assert Path(place_of(checkpoint_utils, "fairseq_cli")).samefile(fairseq.parent / "fairseq_cli")
 
 
 LABELS = [  # of two examples and two classes, or of numbers

@@ -9,6 +9,7 @@ import multiprocessing
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +25,10 @@ from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset
 from fairseq.dataclass.configs import DistributedTrainingConfig, FairseqConfig
 from fairseq.distributed import utils
 from fairseq.models import BaseFairseqModel, DistributedFairseqModel
-from fairseq.tasks import FairseqTask
+from fairseq.tasks import FairseqTask, fairseq_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 from fairseq.trainer import Trainer
+from fairseq_compat.fixes.stopped_readers import stop
 from omegaconf import OmegaConf
 
 
@@ -112,6 +114,11 @@ class Words(Dictionary):
         self.mask_index = self.add_symbol(mask)
 
 
+class AnyOptions(Dictionary):
+    def __init__(self, **options) -> None:
+        super().__init__(**options)
+
+
 @in_folder
 def dictionary_classes(folder: Path) -> None:
     (folder / "dict.txt").write_text("a 1\n")
@@ -119,6 +126,9 @@ def dictionary_classes(folder: Path) -> None:
     assert (words.mask_index, words.index("a"), len(words)) == (4, 5, 6)
     plain = Dictionary.load(str(folder / "dict.txt"))
     assert (plain.index("a"), plain.bos()) == (4, 0)
+    if "add_special_symbols" in inspect.signature(Dictionary.load).parameters:  # fairseq's main branch
+        for kind in (Dictionary, AnyOptions):
+            assert len(kind.load(str(folder / "dict.txt"), add_special_symbols=False)) == 1
 
 
 class Sentences(FairseqDataset):
@@ -143,24 +153,30 @@ def last_batches() -> None:
     """All sentences are in a batch, with and without the vector of lengths; and none is no error."""
     for lengths in (None, np.full(20, 3)):
         options = {"num_tokens_vec": lengths, "max_sentences": 16, "required_batch_size_multiple": 8}
-        batches = data_utils.batch_by_size(range(20), Sentences().num_tokens, **options)
+        batches = data_utils.batch_by_size(iter(range(20)), Sentences().num_tokens, **options)
         assert [len(batch) for batch in batches] == [16, 4], f"of 20 sentences: {sum(map(len, batches))}"
-    assert not len(data_utils.batch_by_size(np.arange(0), Sentences().num_tokens, max_tokens=9))
+    assert not len(data_utils.batch_by_size([], Sentences().num_tokens, max_tokens=9, required_batch_size_multiple=8))
 
 
 def resumed_batches() -> None:
-    """A process that begins with the third epoch has the batches that the first one had; with other seeds others."""
+    """A process that begins with the third epoch has the batches that the first one had; with other seeds others.
 
-    def batches(epoch: int, seed: int = 1, **options: bool) -> list[list[int]]:
-        options.update(max_sentences=8, seed=seed, epoch=epoch)
-        iterator = FairseqTask(Namespace()).get_batch_iterator(Sentences(), **options)
+    Those that are made anew for each epoch are fairseq's own.
+    """
+    own = getattr(FairseqTask.get_batch_iterator, "__wrapped__", FairseqTask.get_batch_iterator)
+
+    def batches(epoch: int, seed: int = 1, function=FairseqTask.get_batch_iterator, **options) -> list[list[int]]:
+        task, data = FairseqTask(Namespace(rebuild_batches=options.pop("rebuilt", False))), Sentences()
+        data.can_reuse_epoch_itr_across_epochs = not options.pop("changing", False)
+        iterator = function(task, data, max_sentences=8, seed=seed, epoch=epoch, **options)
         assert iterator.epoch == epoch
+        assert fairseq_task.data_utils is data_utils
         return [list(batch) for batch in iterator.frozen_batches]
 
     assert batches(1) == batches(3)
     assert batches(1) != batches(1, seed=2)
-    if "seed + epoch" in inspect.getsource(FairseqTask.get_batch_iterator):  # a release has no batches made anew
-        assert batches(1, update_epoch_batch_itr=True) != batches(3, update_epoch_batch_itr=True)
+    for option in ("rebuilt", "changing", "disable_iterator_cache", "update_epoch_batch_itr"):
+        assert batches(3, **{option: True}) == batches(3, function=own, **{option: True}), option
 
 
 def trainer_of(model, criterion, task=None, **common: bool) -> Trainer:
@@ -218,6 +234,8 @@ def cpu_autocast() -> None:
         batch = {"net_input": {"src_tokens": torch.zeros(1, tokens)}}
         _, _, log = task.train_step(batch, model, criterion.train(), trainer.optimizer, 0)
         assert log["flash"] == (tokens == 300), f"{tokens} tokens in bfloat16 take the slower attention"
+    with mock.patch.dict(sys.modules, {"torch.nn.attention": None}):  # torch < 2.3
+        task.train_step({"net_input": {"src_tokens": torch.zeros(1, 14)}}, model, criterion, trainer.optimizer, 0)
     _, _, log = task.valid_step({}, model, criterion.eval())
     assert log["type"] == torch.float32, f"validation computes with {log['type']}"
 
@@ -255,8 +273,13 @@ def say_hello(config, folder: Path) -> None:
 def spawned_processes(folder: Path) -> None:
     """Two processes on the CPU."""
     config = OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(FairseqConfig), enum_to_str=True))
-    config.model, config.common.cpu, config.distributed_training.distributed_world_size = None, True, 2
+    before = utils.torch
+    config.model, config.distributed_training.distributed_world_size = None, 1
+    utils.call_main(config, lambda cfg: None)
+    assert config.distributed_training.distributed_backend == "nccl"  # on GPUs nothing changes
+    config.common.cpu, config.distributed_training.distributed_world_size = True, 2
     utils.call_main(config, say_hello, folder=folder)
+    assert utils.torch is before
     said = {path.name: path.read_text() for path in folder.iterdir()}
     assert said == dict.fromkeys("01", f"3 {multiprocessing.get_all_start_methods()[0]}"), said
     launcher = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "RANK": "0", "WORLD_SIZE": "two"}
@@ -279,6 +302,13 @@ def locked_seeds() -> None:
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(draw, range(60)))
     assert alone == together, f"{sum(a != b for a, b in zip(alone, together))} of 60 draws differ"
+    worker = multiprocessing.get_context("fork").Process(target=draw, args=(1,), daemon=True)
+    with data_utils.numpy_seed(1):
+        thread = threading.Thread(target=worker.start)  # another one than that which draws
+        thread.start()
+        thread.join()
+        worker.join(20)
+    assert worker.exitcode == 0, "a process that was forked meanwhile waits for ever"
 
 
 class Epochs(FairseqDataset):
@@ -333,3 +363,7 @@ def stopped_readers() -> None:
     """Programs that leave while fairseq's thread is reading ahead: forks of one, which has done the imports."""
     done = subprocess.run([sys.executable, "-c", READERS], capture_output=True, text=True)
     assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+    reader = iterators.BufferedIterator(1, range(9))
+    next(reader)
+    stop([reader._consumer])
+    assert not reader._consumer.is_alive(), "a reader that waits for room in its queue holds up the exit"
