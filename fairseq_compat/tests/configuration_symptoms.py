@@ -20,6 +20,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.utils import import_user_module
 from fairseq_compat.fixes.mismatched_criterions import explanation
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.experimental import compose, initialize_config_dir
 from omegaconf import OmegaConf
@@ -121,6 +122,12 @@ def registry_with_schema_of_its_own() -> None:
     wider = make_dataclass("Wider", [("flavour", Any, None)], bases=(FairseqConfig,), unsafe_hash=True)
     ConfigStore.instance().store(name="config", node=wider)
     third_party_registries()
+
+
+def hydra_help() -> None:
+    """The command line of fairseq-hydra-train."""
+    importlib.import_module("fairseq_cli.hydra_train")
+    assert get_args_parser().parse_args(["task=translation"]).overrides == ["task=translation"]
 
 
 def mismatched_criterions() -> None:

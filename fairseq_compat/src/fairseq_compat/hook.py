@@ -10,7 +10,7 @@ import sys
 FIXES = {
     "fairseq.dataclass.configs": ("hashable_dataclasses",),
     "fairseq.dataclass.utils": ("third_party_registries", "quiet_hydra", "mismatched_criterions"),
-    "fairseq_cli.hydra_train": ("quiet_hydra", "third_party_registries"),
+    "fairseq_cli.hydra_train": ("hydra_help", "quiet_hydra", "third_party_registries"),
     "fairseq.checkpoint_utils": (
         "safe_checkpoints",
         "complete_saves",
