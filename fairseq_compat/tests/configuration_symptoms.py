@@ -8,16 +8,16 @@ import importlib
 import io
 import sys
 import warnings
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, List, Optional  # noqa: UP035
 from unittest import mock
 
 from fairseq import options, registry
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass
 from fairseq.utils import import_user_module
 from fairseq_compat.fixes.mismatched_criterions import explanation
 from hydra._internal.utils import get_args_parser
@@ -122,6 +122,22 @@ def registry_with_schema_of_its_own() -> None:
     wider = make_dataclass("Wider", [("flavour", Any, None)], bases=(FairseqConfig,), unsafe_hash=True)
     ConfigStore.instance().store(name="config", node=wider)
     third_party_registries()
+
+
+def optional_types() -> None:
+    """A configuration with options that may be None."""
+
+    @dataclass
+    class Sizes(FairseqDataclass):
+        width: int | None = field(default=None, metadata={"help": "of something"})
+        old: Optional[List[int]] = field(default=None, metadata={"help": "of others"})  # noqa: UP006
+        new: list[int] | None = field(default=None, metadata={"help": "of others"})
+        either: Any = field(default=None, metadata={"help": "whatever"})
+
+    parser = ArgumentParser()
+    gen_parser_from_dataclass(parser, Sizes())
+    given = parser.parse_args(["--width", "3", "--old", "1,2", "--new", "3,4", "--either", "x"])
+    assert (given.width, given.old, given.new, given.either) == (3, [1, 2], [3, 4], "x")
 
 
 def hydra_help() -> None:

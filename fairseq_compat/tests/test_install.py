@@ -147,8 +147,8 @@ def test_the_pip_of_the_standard_library(commands, monkeypatch, tmp_path) -> Non
 
 
 REFUSED = {
-    "python": ("3.9.18", [], "3.10 to 3.13"),
-    "newer python": ("3.14.0", [], "3.10 to 3.13"),
+    "python": ("3.9.18", [], "3.10 to 3.14"),
+    "newer python": ("3.15.0", [], "3.10 to 3.14"),
     "no sources": ("3.12.1", ["--source", "FOLDER"], "setup.py"),
     "a mistyped folder": ("3.12.1", ["--source", "fairsek"], "setup.py"),
     "a fairseq in the target": ("3.12.1", ["--target", "FOLDER"], "another folder"),

@@ -23,7 +23,7 @@ from pathlib import Path
 FAIRSEQ = "fairseq==0.12.2"
 #: what builds it; numpy and torch are those of the environment
 BUILD = ("setuptools", "wheel", "cython")
-PYTHONS = ((3, 10), (3, 13))
+PYTHONS = ((3, 10), (3, 14))
 
 #: Runs at the start of each interpreter of the build, in front of fairseq's own setup script: the distribution on the
 #: index lacks the sources of the parts that need torch (libnat, libbase), which a checkout has.
