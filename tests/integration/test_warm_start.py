@@ -18,7 +18,7 @@ def said(words):
     print(__name__, sys.modules["__main__"].said is said, sys.argv, sys.path, os.getcwd(), sys.executable)
     print(sorted(item for item in os.environ.items() if item[0] not in ("_", "SHLVL", "PWD", "OLDPWD")))
     print(sys.stdin.read(), sys.stdout.isatty(), sys.stdout.line_buffering, sys.flags, os.listdir("/proc/self/fd"))
-    sys.stderr.write(words)
+    print(words, file=sys.stderr)
 said("to stderr")
 atexit.register(print, "the end")
 threading.Timer(0.1, print, ["a thread"]).start()
