@@ -84,7 +84,7 @@ def _fast(file: Path, tokenizer: Any, markers: str, unknown: int | None) -> Segm
     # A word inside a text follows a blank, and byte-level tokenizers give that blank to the word.
     prefix = " " if markers == "bytelevel" else ""
 
-    def cut(word: str) -> list[int]:
+    def pieces(word: str) -> list[int]:
         try:  # one at a time: encode_batch starts threads, which forked data loaders do not survive
             rows = tokenizer.encode(prefix + word, add_special_tokens=False).ids
         except (TypeError, UnicodeError):  # lone surrogates are no text
@@ -94,19 +94,19 @@ def _fast(file: Path, tokenizer: Any, markers: str, unknown: int | None) -> Segm
             raise VectorFileError(f"{file}: it cannot cut {word!r} ({error}); save the tokenizer again") from error
         return [row for row in rows if row != unknown]
 
-    return cut
+    return pieces
 
 
 def _wordpiece(directory: Path, rows: dict[str, int], unknown: int | None) -> Segmenter:
     """BERT's rule: punctuation stands alone, then the longest piece first; a rest without piece spoils its word."""
     lower = _lower_cased(directory, rows)
 
-    def cut(word: str) -> list[int]:
+    def pieces(word: str) -> list[int]:
         if lower:
             word = "".join(c for c in unicodedata.normalize("NFD", word.lower()) if unicodedata.category(c) != "Mn")
         return [row for part in _split(word) for row in _longest_first(part, rows) if row != unknown]
 
-    return cut
+    return pieces
 
 
 def _lower_cased(directory: Path, rows: dict[str, int]) -> bool:

@@ -50,6 +50,9 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(runner.TOLD, raising=False)
     monkeypatch.setitem(os.environ, runner.TOLD, "")  # what the test adds is taken away again
     monkeypatch.syspath_prepend(tmp_path)
+    # a plugin that other tests of this process imported may wait for modules of fairseq, too
+    others = [one for one in sys.meta_path if (getattr(one, "__module__", None) or "").startswith("embinit_fairseq")]
+    monkeypatch.setattr(sys, "meta_path", [one for one in sys.meta_path if one not in others])
     yield write(tmp_path, dataclass_configs=CONFIGS)
     for name in [name for name in sys.modules if name.partition(".")[0] == "fairseq"]:
         del sys.modules[name]

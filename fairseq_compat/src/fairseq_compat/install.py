@@ -24,6 +24,8 @@ FAIRSEQ = "fairseq==0.12.2"
 #: what builds it; numpy and torch are those of the environment
 BUILD = ("setuptools", "wheel", "cython")
 PYTHONS = ((3, 10), (3, 14))
+#: why an installer fails, where nothing more is known
+OUTSIDE = "no network? a full disk?"
 
 #: Runs at the start of each interpreter of the build, in front of fairseq's own setup script: the distribution on the
 #: index lacks the sources of the parts that need torch (libnat, libbase), which a checkout has.
@@ -93,7 +95,7 @@ def requirements() -> list[str]:
     return [one.partition(";")[0].strip() for one in listed if re.search(r"extra == ['\"]fairseq['\"]", one)]
 
 
-def run(command: list[str], why: str = "no network? a full disk?", **environment: str) -> None:
+def run(command: list[str], why: str = OUTSIDE, **environment: str) -> None:
     """Show what the command says; raise InstallError if it fails."""
     shown = " ".join(shlex.quote(word) for word in command)
     if subprocess.run(command, env={**os.environ, **environment}).returncode:
@@ -139,9 +141,9 @@ def build(source: str, begin: list[str], compiled: bool, target: str | None) -> 
         uncached = ["--no-cache"] if os.path.basename(begin[0]).startswith("uv") else ["--no-cache-dir"]
         options = ["--no-deps", "--no-build-isolation", *uncached, *(["--target", target] if target else [])]
         paths = os.pathsep.join(filter(None, [tools, os.environ.get("PYTHONPATH")]))
-        why = "if it was compiling, --no-compiler does without; else: no network? a full disk?" if compiled else None
+        why = f"if it was compiling, --no-compiler does without; else: {OUTSIDE}" if compiled else OUTSIDE
         environment = {"PYTHONPATH": paths, "FAIRSEQ_COMPILED": "1" if compiled else ""}
-        run([*begin, *options, source], *filter(None, [why]), **environment)
+        run([*begin, *options, source], why, **environment)
 
 
 def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = None) -> str:

@@ -37,10 +37,7 @@ def patching(module):
         if len(indices) == 0:
             return []  # the original would ask for its last batch
         batches = original(indices, *args, **kwargs)
-        if kwargs.get("fixed_shapes") is None and len(args) < 6:
-            left_out = indices[sum(map(len, batches)) :]  # without shapes batches are slices in order
-            if len(left_out):
-                batches = [*batches, left_out]
-        return batches
+        left_out = indices[sum(map(len, batches)) :]  # batches are slices in order; those of fixed shapes hold all
+        return [*batches, left_out] if len(left_out) else batches
 
     module.batch_by_size = batch_by_size

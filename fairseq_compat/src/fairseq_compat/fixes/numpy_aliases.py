@@ -23,7 +23,7 @@ from fairseq_compat.shadow import shadow
 from fairseq_compat.versions import at_least
 
 REASON = "numpy >= 1.24 has no np.int and np.float, numpy >= 2.0 no np.compat"
-BROKEN = r"\bnp\.(int|float|compat)\b|\binterpolation="
+BROKEN = r"\bnp\.(int|float|compat)\b|\binterpolation=|np\.random\.default_rng\([\s\S]*?\brng\.randint\("
 MENDED = r""
 
 
