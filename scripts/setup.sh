@@ -11,7 +11,7 @@ unmodified fairseq 0.12.2, fairseq_compat and this plugin (the latter two in edi
 once unless the lists of requirements have changed.
 
 Environment variables:
-  PYTHON       interpreter to use, 3.10 - 3.13 (default: the first suitable of python3, python3.13 ... python3.10)
+  PYTHON       interpreter to use, 3.10 - 3.14 (default: the first suitable of python3, python3.14 ... python3.10)
   TORCH_SPEC   requirement(s) for torch (default: torch==2.13.0).
                An old torch needs an old numpy: TORCH_SPEC='torch==2.2.2 numpy<2'
   EXTRAS       extras of setup.py to install (default: hf,plot,text,test)
@@ -30,23 +30,23 @@ fail() {
     exit 1
 }
 
-supported() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
+supported() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; }
 
 find_python() {
     if [[ -n ${PYTHON:-} ]]; then
-        command -v "$PYTHON" >/dev/null || fail "PYTHON=$PYTHON was not found; set PYTHON to a Python 3.10 - 3.13"
-        supported "$PYTHON" || fail "$PYTHON is $("$PYTHON" --version 2>&1); set PYTHON to a Python 3.10 - 3.13"
+        command -v "$PYTHON" >/dev/null || fail "PYTHON=$PYTHON was not found; set PYTHON to a Python 3.10 - 3.14"
+        supported "$PYTHON" || fail "$PYTHON is $("$PYTHON" --version 2>&1); set PYTHON to a Python 3.10 - 3.14"
         echo "$PYTHON"
         return
     fi
     local candidate
-    for candidate in python3 python3.13 python3.12 python3.11 python3.10; do
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
         if command -v "$candidate" >/dev/null && supported "$candidate"; then
             echo "$candidate"
             return
         fi
     done
-    fail "no Python 3.10 - 3.13 was found ($(python3 --version 2>&1 || true)); install one and set PYTHON to it"
+    fail "no Python 3.10 - 3.14 was found ($(python3 --version 2>&1 || true)); install one and set PYTHON to it"
 }
 
 make_venv() {
@@ -131,7 +131,7 @@ if command -v flock >/dev/null && exec {turn}<"$repo/scripts"; then
 fi
 [[ -e $venv ]] || make_venv
 venv=$(cd "$venv" && pwd)
-supported "$venv/bin/python" || fail "$venv has $("$venv/bin/python" --version 2>&1), not 3.10 - 3.13; remove it"
+supported "$venv/bin/python" || fail "$venv has $("$venv/bin/python" --version 2>&1), not 3.10 - 3.14; remove it"
 
 torch_spec=${TORCH_SPEC:-torch==2.13.0}
 

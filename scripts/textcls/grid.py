@@ -7,6 +7,8 @@
     transformer        --arch embinit_classifier with one layer and a random embedding matrix of dimension 100
                        (transformer:NAME: from --vectors, with their dimension)
     tfidf_lr, mlp      bags of words: baselines.py
+--vectors NAME=concat:A,B and NAME=avg:A,B (files, or names given before) are what --embed-init-path makes of them: with
+the model NAME+NAME, what one table of both does with the head of a couple.
 Seed by seed, so that a grid that was stopped has all models with equally many seeds. What follows -- goes to
 fairseq-train.
 """
@@ -19,7 +21,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
@@ -29,7 +31,7 @@ from embinit_fairseq.errors import DataError, EmbinitError, OptionError, one_lin
 from embinit_fairseq.files import sha256
 from embinit_fairseq.init.alignment import plan
 from embinit_fairseq.runs.record import TRAINING, read_record
-from embinit_fairseq.vectors.open import open_vectors
+from embinit_fairseq.vectors.open import SourceSpec, open_sources, parse_source
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 HERE = Path(__file__).resolve().parent
@@ -40,10 +42,14 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True)
 class Vectors:
-    """A file of vectors, and its dimension."""
+    """Files of vectors, as --embed-init-path takes them, and the dimension of the table made of them."""
 
-    path: Path
+    source: SourceSpec
     dim: int
+
+    def __str__(self) -> str:
+        """For a command."""
+        return self.source.named(str)
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class Run:
 
 
 def read_vectors(texts: Sequence[str], dictionary: Path) -> dict[str, Vectors]:
-    """`NAME=FILE` values -> name -> vectors.
+    """`NAME=FILE` and `NAME=concat:A,B` values -> name -> vectors, with absolute paths.
 
     The rows of the dictionary's words are read, as every training will: a file that is cut short is found before any
     of them. OptionError names the value and what is wrong with it.
@@ -83,13 +89,20 @@ def read_vectors(texts: Sequence[str], dictionary: Path) -> dict[str, Vectors]:
         if name in found:
             raise OptionError(f"--vectors {text}: the name {name} is given twice; choose another one")
         try:
-            reader = open_vectors(path)
-            if are_a_dictionary(reader):
-                raise DataError("one whole number per word: looks like a fairseq dictionary; give vectors")
-            reader.read(wanted)
+            spec = parse_source(path)
+            files = tuple(
+                (str(found[file]) if file in found else str(Path(file).resolve()), kind) for file, kind in spec.files
+            )
+            source = replace(spec, files=files)
+            readers = open_sources(source)
+            for reader in readers:
+                if are_a_dictionary(reader):
+                    raise DataError("one whole number per word: looks like a fairseq dictionary; give vectors")
+                reader.read(wanted)
         except EmbinitError as error:
             raise OptionError(f"--vectors {text}: {error}") from error
-        found[name] = Vectors(Path(path).resolve(), reader.dim)
+        dim = sum(reader.dim for reader in readers) if source.how == "concat" else readers[0].dim
+        found[name] = Vectors(source, dim)
     return found
 
 
@@ -149,7 +162,7 @@ def prepared_seeds(data: Path) -> list[int]:
 
 def check_vectors(runs: Path, vectors: dict[str, Vectors]) -> None:
     """OptionError for a file that has changed since a run was made with it: one row of a table must not have both."""
-    names = {str(each.path): name for name, each in vectors.items()}
+    names = {path: name for name, each in reversed(vectors.items()) for path in each.source.paths}
     now = {path: sha256(path) for path in names if Path(path).is_file()}  # not of folders (Hugging Face)
     for file in sorted(runs.glob(f"*/{TRAINING}")):
         for path, before in (read_record(file).get("vector_files") or {}).items():
@@ -169,15 +182,13 @@ def model_words(run: Run, vectors: dict[str, Vectors]) -> list[str]:
         s, p = (vectors[name] for name in run.model.split("+"))
         words = ["--arch", "duo_classifier", "--duo-attention", run.attention]
         words += ["--encoder-dim-s", str(s.dim), "--encoder-dim-p", str(p.dim)]
-        return [*words, "--embed-init", "pretrained", "--embed-init-path", f"encoder={s.path}", f"encoder_p={p.path}"]
+        return [*words, "--embed-init", "pretrained", "--embed-init-path", f"encoder={s}", f"encoder_p={p}"]
     name = run.model.partition(":")[2]
     dim = vectors[name].dim if name else 100
     heads = max(heads for heads in range(1, 11) if dim % heads == 0)
     words = ["--arch", "embinit_classifier", "--encoder-layers", "1", "--encoder-embed-dim", str(dim)]
     words += ["--encoder-attention-heads", str(heads)]
-    return (
-        [*words, "--embed-init", "pretrained", "--embed-init-path", f"encoder={vectors[name].path}"] if name else words
-    )
+    return [*words, "--embed-init", "pretrained", "--embed-init-path", f"encoder={vectors[name]}"] if name else words
 
 
 def line_of(run: Run, args: argparse.Namespace, vectors: dict[str, Vectors], extra: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ def test_python_of_the_wrong_age_is_refused(version: str, tmp_path: Path) -> Non
     result = setup(tmp_path / "venv", PYTHON=python)
     assert result.returncode == 1
     assert version in result.stderr
-    assert "3.10 - 3.13" in result.stderr
+    assert "3.10 - 3.14" in result.stderr
     assert not (tmp_path / "venv").exists()
     result = setup(tmp_path / "venv", PYTHON="no-such-python")
     assert result.returncode == 1

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from textcls import binarise, corpus, grid, table
 
-from embinit_fairseq.errors import DataError
+from embinit_fairseq.errors import DataError, OptionError
 
 HEADING = "split\tlabel\ttext\n"
 LINES = ["train\ta\tone two", "train\tb\tthree", "test\ta\tfour"]
@@ -104,6 +104,14 @@ def test_lines_of_a_grid_are_commands_seed_by_seed(tmp_path):
     words = f"--encoder-attention-heads 5 --embed-init pretrained --embed-init-path encoder={tmp_path}/b.txt"
     assert words in " ".join(found["transformer=b.1"])
     assert "--embed-init" not in found["transformer.1"]
+    given |= {"models": ["ab+ab"], "attentions": ["softmax"], "seeds": [1]}
+    given["vectors"].append(f"ab=concat:b,{tmp_path}/a.txt")
+    (line,) = grid.lines(argparse.Namespace(**given), [])
+    both = f"concat:{tmp_path}/b.txt,{tmp_path}/a.txt"
+    assert f"--encoder-dim-p 31 --embed-init pretrained --embed-init-path encoder={both} encoder_p={both}" in line
+    given["vectors"].append("mean=avg:a,b")
+    with pytest.raises(OptionError, match=r"--vectors mean=avg:a,b.*one dimension"):
+        grid.lines(argparse.Namespace(**given), [])
 
 
 def result(folder, model, seed, test, valid, attention=""):
