@@ -23,10 +23,12 @@ from embinit_fairseq.init.alignment import RULES, Reading, read_sources
 from embinit_fairseq.init.draws import OOV_CHOICES, Draws, TargetStd, check_seed, parse_std
 from embinit_fairseq.init.report import describe
 from embinit_fairseq.init.strategies import SCALED, STRATEGIES, Strategy, build
+from embinit_fairseq.vectors.hf_vocab import decode_bytelevel
 from embinit_fairseq.vectors.open import open_sources, open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import write_npz, write_text
-from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary, vocabulary_of
+from embinit_fairseq.vocab.dictionary import Vocabulary, is_filler, read_dictionary, vocabulary_of
+from embinit_fairseq.vocab.tokens import detect_style
 
 #: option of the command line -> argument here, for messages
 _ARGUMENTS = {"--embed-init-path": "source", "--embed-init-oov subword": "oov='subword'"}
@@ -70,9 +72,10 @@ class Vectors:
 
         Raises KeyError for a word that has no vector.
         """
-        vector = self[query] if isinstance(query, str) else np.asarray(query)
-        lengths = np.linalg.norm(self.matrix, axis=1) * np.linalg.norm(vector)
-        cosines = self.matrix @ vector.astype(np.float32) / np.where(lengths > 0, lengths, np.inf)
+        vector = np.asarray(self[query] if isinstance(query, str) else query, dtype=np.float64)
+        own = np.linalg.norm(vector)
+        lengths = np.sqrt(np.einsum("vd,vd->v", self.matrix, self.matrix, dtype=np.float64))  # squares leave float32
+        cosines = self.matrix @ (vector / (own or 1)).astype(np.float32) / np.where(lengths > 0, lengths, np.inf)
         if isinstance(query, str):
             cosines[self._rows[query]] = -np.inf
         count = min(count, len(self) - isinstance(query, str))
@@ -107,10 +110,13 @@ def load_vectors(
     words: only these spellings (None: all); those without a vector are in `missing`. format: None to recognise it.
     Raises VectorFileError, OptionError, CheckpointError.
     """
+    if isinstance(words, str):
+        raise OptionError(f"words={words!r}: give several, as in words=[{words!r}]")
+    wanted = None if words is None else list(dict.fromkeys(words))
     with renamed({**_ARGUMENTS, "given to --embed-init-path": "given", "--embed-init-path": "path"}):
-        table = open_vectors(path, format).read(None if words is None else Wanted.words(words))
+        table = open_vectors(path, format).read(None if wanted is None else Wanted.words(wanted))
     found = set(table.words)
-    missing = [word for word in dict.fromkeys(words or ()) if word not in found]
+    missing = [word for word in wanted or () if word not in found]
     return Vectors(table.words, table.matrix, table.origin.path, missing)
 
 
@@ -148,8 +154,10 @@ def embedding_matrix(
         OptionError, VectorFileError, DimensionError, CoverageError: as the flag does.
     """
     chosen = _strategy(strategy, source, std, oov, match)
-    check_seed(seed, "seed")
-    if dim is not None and (not isinstance(dim, (int, np.integer)) or dim < 1):
+    if not _is_whole(seed):
+        raise OptionError(f"seed={seed!r}: give a whole number from 0")
+    check_seed(seed := int(seed), "seed")
+    if dim is not None and (not _is_whole(dim) or dim < 1):
         raise OptionError(f"dim={dim!r}: give a whole number from 1")
     vocabulary = _vocabulary(symbols, pad)
     reading = _read(vocabulary, source, format, dim, oov, match, chosen) if chosen.needs_source else None
@@ -178,8 +186,7 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
     if not isinstance(module, torch.nn.Embedding):
         raise OptionError(f"module: a torch.nn.Embedding is needed, this is a {type(module).__name__}")
     weight = module.weight
-    if weight.is_meta:
-        raise OptionError("module: has no memory yet (device meta); module.to_empty(device='cpu') gives it some")
+    _check_weight(module)
     options.setdefault("pad", module.padding_idx)
     size, dim = weight.shape
     try:
@@ -200,6 +207,29 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
     return report
 
 
+def _check_weight(module: Any) -> None:
+    """OptionError unless numbers that are written to the weight are the module's from then on."""
+    import torch
+
+    weight = module.weight
+    if weight.is_meta:
+        raise OptionError("module: has no memory yet (device meta); module.to_empty(device='cpu') gives it some")
+    if module._parameters.get("weight") is not weight:
+        raise OptionError(
+            "module: its weight is computed from other tensors, so that what is written there would be lost; fill it "
+            "before it gets a parametrization (weight_norm, spectral_norm)"
+        )
+    if weight.dim() != 2:
+        raise OptionError(
+            f"module: its weight has the shape {tuple(weight.shape)}, a part of it or none; fill it before the model "
+            "is divided among processes"
+        )
+    if weight.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise OptionError(f"module: {weight.dtype} cannot hold the values; fill it as module.float(), then convert it")
+    if weight.is_inference() and not torch.is_inference_mode_enabled():
+        raise OptionError("module: was made in torch.inference_mode() and cannot be changed; make it outside")
+
+
 def _strategy(name: str, source: Any, std: Any, oov: str, match: Collection[str]) -> Strategy:
     """The strategy with that name; OptionError for what it cannot be told."""
     if name not in STRATEGIES:
@@ -207,6 +237,8 @@ def _strategy(name: str, source: Any, std: Any, oov: str, match: Collection[str]
     chosen = STRATEGIES[name]
     if chosen.needs_source and source is None:
         raise OptionError(f"source: strategy {name!r} needs vectors; name a file of them")
+    if source is not None and not isinstance(source, (str, os.PathLike)):
+        raise OptionError(f"source: of type {type(source).__name__}; name a file of vectors (Vectors.save writes one)")
     if std is not None and not chosen.scaled:
         raise OptionError(f"std={std}: {name} keeps the sigma it has; take one of {', '.join(SCALED)}")
     if oov not in OOV_CHOICES:
@@ -278,9 +310,12 @@ def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
     elif hasattr(symbols, "symbols") and hasattr(symbols, "count"):
         vocabulary = vocabulary_of(symbols)
     else:
-        if not isinstance(symbols, Iterable) or not all(isinstance(symbol, str) for symbol in symbols):
+        if isinstance(symbols, (set, frozenset)):
+            raise OptionError("symbols: a set has no order, so that nobody knows which row is whose; give a list")
+        texts = list(symbols) if isinstance(symbols, Iterable) else [None]
+        if not all(isinstance(text, str) for text in texts):
             raise OptionError("symbols: give texts, the path of a dict.txt, a Dictionary or a tokenizer")
-        names = _by_row(symbols) if isinstance(symbols, Mapping) else list(symbols)
+        names = _by_row(_checked_rows(symbols)) if isinstance(symbols, Mapping) else texts
         vocabulary = Vocabulary(names, np.ones(len(names), dtype=np.int64))
     if not len(vocabulary):
         raise OptionError("symbols: there is none; give one for each row")
@@ -289,10 +324,25 @@ def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
 
 def _with_pad(vocabulary: Vocabulary, pad: int | str) -> Vocabulary:
     row = list(vocabulary.symbols).index(pad) if isinstance(pad, str) and pad in vocabulary.symbols else pad
-    if not isinstance(row, int) or not 0 <= row < len(vocabulary):
+    if not _is_whole(row) or not 0 <= row < len(vocabulary):
         raise OptionError(f"pad={pad!r}: neither one of the symbols nor one of the {len(vocabulary)} rows")
     roles = {at: role for at, role in vocabulary.roles.items() if role != "pad"}
-    return Vocabulary(vocabulary.symbols, vocabulary.counts, {**roles, row: "pad"})
+    return Vocabulary(vocabulary.symbols, vocabulary.counts, {**roles, int(row): "pad"})
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+
+
+def _checked_rows(rows: Mapping[str, Any]) -> Mapping[str, int]:
+    """OptionError for what is no row, and for a row of two symbols: one of them would be lost."""
+    symbol_of: dict[int, str] = {}
+    for symbol, row in rows.items():
+        if not _is_whole(row) or row < 0:
+            raise OptionError(f"symbols: {symbol!r} has the row {row!r}; give whole numbers from 0")
+        if symbol_of.setdefault(row, symbol) != symbol:
+            raise OptionError(f"symbols: {symbol_of[row]!r} and {symbol!r} have one row, {row}; give each its own")
+    return rows
 
 
 def _by_row(rows: Mapping[str, int]) -> list[str]:
@@ -306,7 +356,7 @@ def _by_row(rows: Mapping[str, int]) -> list[str]:
 
 def _of_tokenizer(tokenizer: Any) -> Vocabulary:
     """A Hugging Face tokenizer's: its special tokens are no words."""
-    names = _by_row(tokenizer.get_vocab())
+    names = _as_text(_by_row(tokenizer.get_vocab()), tokenizer)
     roles: dict[int, str] = dict.fromkeys(getattr(tokenizer, "all_special_ids", ()), "extra")
     for name in _ROLES:
         row = getattr(tokenizer, f"{name}_token_id", None)
@@ -314,3 +364,13 @@ def _of_tokenizer(tokenizer: Any) -> Vocabulary:
             role = {"cls": "bos", "sep": "eos"}.get(name, name)
             roles[row] = role if roles.get(row, "extra") == "extra" else roles[row]
     return Vocabulary(names, np.ones(len(names), dtype=np.int64), roles)
+
+
+def _as_text(names: list[str], tokenizer: Any) -> list[str]:
+    """Pieces of bytes (GPT-2's) as the text they spell, `ĠÃ¼ber` as `Ġüber`, which is how sources have them; a part of
+    a character is no text and named by its row."""
+    if detect_style(names) != "bytelevel":
+        return names
+    added = getattr(tokenizer, "get_added_vocab", dict)()
+    texts = [name if name in added or is_filler(name) else decode_bytelevel(name) for name in names]
+    return [f"madeupword{row:04d}" if text is None else text for row, text in enumerate(texts)]

@@ -28,7 +28,7 @@ from embinit_fairseq.expand.output import (
 from embinit_fairseq.expand.source import SourceModel, open_model
 from embinit_fairseq.expand.state import averages_in
 from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, parse_line
 
 #: names and patterns of what a removal may write to its folder
 FILES = ("model.pt", "trim.json", "dict.txt", "dict.*.txt", "input0/dict.txt", "label/dict.txt")
@@ -113,7 +113,9 @@ def kept_rows(vocabulary: Vocabulary, appended: int, request: TrimRequest) -> np
         words[_rows_of_list(request.keep, row_of)] = True
     if request.min_count is not None:
         words |= vocabulary.counts >= request.min_count
-    words &= vocabulary.regular
+    # a symbol that stands twice stays with all its rows: without the last, which counts, it would mean the other one
+    kept_symbols = {vocabulary.symbols[row] for row in np.flatnonzero(words)}
+    words = np.array([symbol in kept_symbols for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
     if not words.any():
         if request.min_count is None:
             raise DataError(
@@ -128,7 +130,8 @@ def kept_rows(vocabulary: Vocabulary, appended: int, request: TrimRequest) -> np
 
 def _rows_of_text(path: str, row_of: dict[str, int]) -> list[int]:
     """Rows of the words of a text that is cut as the training text was; what the dictionary lacks is `<unk>` anyway."""
-    words = {word for _, line in read_lines(path, DataError, "--keep-text") for word in line.split()}
+    lines = read_lines(path, DataError, "--keep-text", encoding="utf-8-sig")
+    words = {word for _, line in lines for word in line.split()}
     rows = [row_of[word] for word in words if word in row_of]
     if not rows:
         example = ", ".join(sorted(words)[:5])
@@ -140,16 +143,19 @@ def _rows_of_text(path: str, row_of: dict[str, int]) -> list[int]:
 
 
 def _rows_of_list(path: str, row_of: dict[str, int]) -> list[int]:
-    """Rows of the words of a list, one a line; a fairseq dict.txt is one, too."""
+    """Rows of the words of a list, one a line; a dict.txt is one, too. A word may have blanks, as there; behind a
+    tab anything may stand."""
     rows = []
     for number, line in read_lines(path, DataError, "--keep", encoding="utf-8-sig"):
-        word = line.split()[0] if line.split() else None
-        if word is not None and is_filler(word):  # fairseq-preprocess pads dictionaries; an expansion uses them up
+        word = line.partition("\t")[0].strip()
+        if word not in row_of and (described := parse_line(word)) is not None:
+            word = described[0]
+        if not word or is_filler(word):  # fairseq-preprocess pads dictionaries; an expansion uses them up
             continue
-        if word is not None and word not in row_of:
-            raise DataError(f"{path}:{number}: {word!r} is not in the dictionary; remove the line, or correct it")
-        if word is not None:
-            rows.append(row_of[word])
+        if word not in row_of:
+            remedy = "remove the line, or correct it" if len(word.split()) == 1 else "write one word a line"
+            raise DataError(f"{path}:{number}: {word[:60]!r} is not in the dictionary; {remedy}")
+        rows.append(row_of[word])
     if not rows:
         raise DataError(f"--keep {path}: no word in it; write one a line")
     return rows

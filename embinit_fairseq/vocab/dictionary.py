@@ -105,7 +105,7 @@ def read_lines_of_dictionary(
     for number, line in read_lines(path, error, flag, newline=None):
         if not line.strip():
             raise error(f"{path}:{number}: an empty line, which fairseq refuses in a dictionary; remove it")
-        found = _parse(line)
+        found = parse_line(line)
         if found is None:
             raise error(f"{path}:{number}: expected 'symbol count', found {line[:60]!r}; is this a fairseq dict.txt?")
         symbol, count, overwrite = found
@@ -116,7 +116,7 @@ def read_lines_of_dictionary(
         yield number, symbol, count, overwrite
 
 
-def _parse(line: str) -> tuple[str, int, bool] | None:
+def parse_line(line: str) -> tuple[str, int, bool] | None:
     """(symbol, count, overwrite); None for what is no `symbol count [#fairseq:overwrite]`."""
     symbol, blank, last = line.rstrip().rpartition(" ")
     overwrite = last == "#fairseq:overwrite"
@@ -134,5 +134,5 @@ def is_dictionary(path: str | Path, lines: int = 100) -> bool:
         first = [line for _, line in itertools.islice(read_lines(path, DataError, newline=None), lines) if line.strip()]
     except DataError:  # packed, or of another encoding
         return False
-    found = [_parse(line) for line in first]
+    found = [parse_line(line) for line in first]
     return bool(found) and all(each is not None and len(each[0].split()) == 1 for each in found)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from torch import nn
+from torch.nn.utils import parametrizations
 
 import embinit_fairseq as ei
 from embinit_fairseq.cli.main import main
@@ -84,12 +85,30 @@ def test_special_tokens_of_a_tokenizer_are_no_words(vectors: Path) -> None:
     assert report["pad"] == 0
 
 
+def test_pieces_of_bytes_are_the_text_they_spell(tmp_path: Path) -> None:
+    """As GPT-2 has them; what was added to a tokenizer is text as it is."""
+
+    class Tokenizer:
+        def get_vocab(self) -> dict[str, int]:
+            return {"ĠÃ¼ber": 0, "naÃ¯ve": 1, "Ã": 2, "Ã¼": 3, "Ġhaus": 4}
+
+        def get_added_vocab(self) -> dict[str, int]:
+            return {"Ã¼": 3}
+
+    ei.Vectors(["über", "haus", "Ã", "ü"], np.eye(4, dtype=np.float32)).save(tmp_path / "v.vec")
+    matrix, report = ei.embedding_matrix(Tokenizer(), tmp_path / "v.vec", "pretrained", oov="zeros")
+    np.testing.assert_array_equal(matrix, np.eye(4)[[0, 0, 0, 0, 1]] * [[1], [0], [0], [0], [1]])
+    assert report["missing"] == ["naïve", "Ã¼"]
+
+
 def test_neighbours_are_those_with_the_largest_cosine(vectors: Path, tmp_path: Path, capsys) -> None:
     loaded = ei.load_vectors(vectors)
     cosines = nn.functional.cosine_similarity(torch.tensor(loaded.matrix), torch.tensor(loaded["haus"]))
     order = [loaded.words[row] for row in cosines.argsort(descending=True)]
     assert [word for word, _ in loaded.most_similar("haus", 9)] == order[1:]
     assert loaded.most_similar(loaded["haus"], 2)[0] == ("haus", pytest.approx(1, abs=1e-6))
+    large = ei.Vectors(["a", "b"], np.full((2, 4), 1e30, np.float32))  # its squares leave single precision
+    assert large.most_similar("a") == [("b", pytest.approx(1, abs=1e-6))]
     assert main(["save-vectors", "--vectors", str(vectors), "--output", str(tmp_path / "all.npz")]) == 0
     for output in (vectors, tmp_path / "all.npz"):  # what is read, and what is there
         content = Path(output).read_bytes()
@@ -128,6 +147,12 @@ def test_neighbours_are_those_with_the_largest_cosine(vectors: Path, tmp_path: P
         ({"symbols": ["Hütte"]}, CoverageError, "Hütte"),
         ({"symbols": []}, OptionError, "^symbols: "),
         ({"symbols": [7]}, OptionError, "^symbols: "),
+        ({"symbols": set(WORDS)}, OptionError, "^symbols: .*list"),
+        ({"symbols": {"haus": 0, "rot": -1}}, OptionError, "^symbols: .*-1.*from 0"),
+        ({"symbols": {"haus": 0, "rot": 0}}, OptionError, "^symbols: 'haus' and 'rot' .*its own"),
+        ({"pad": True}, OptionError, "^pad=True"),
+        ({"seed": 1.0}, OptionError, r"^seed=1\.0"),
+        ({"source": np.eye(6)}, OptionError, "^source: .*file"),
     ],
 )
 def test_bad_input_says_what_to_do(options: dict, error: type[Exception], remedy: str, vectors: Path) -> None:
@@ -152,6 +177,10 @@ def test_bad_input_says_what_to_do(options: dict, error: type[Exception], remedy
         (nn.Linear(6, 8), {}, "Linear"),
         (nn.Embedding(6, 8, device="meta"), {}, "to_empty"),
         (nn.Embedding(6, 8).half(), {"std": 1e6}, r"float16.*float\(\)"),
+        (parametrizations.weight_norm(nn.Embedding(6, 8)), {}, "before"),  # what is written there would be lost
+        (nn.utils.spectral_norm(nn.Embedding(6, 8)), {}, "before"),
+        (nn.Embedding.from_pretrained(torch.zeros(6, 8, dtype=torch.int8)), {}, r"int8.*float\(\)"),
+        (torch.inference_mode()(lambda: nn.Embedding(6, 8))(), {}, "outside"),
     ],
 )
 def test_an_embedding_that_does_not_fit(module: nn.Module, options: dict, remedy: str, vectors: Path) -> None:
@@ -165,6 +194,10 @@ def test_what_was_read_and_what_is_missing(vectors: Path) -> None:
     loaded = ei.load_vectors(vectors, words=["rot", "blau", "haus", "blau"])
     assert repr(loaded) == f"Vectors({vectors}: 2 words x 8, 1 missing)"
     assert (loaded.words, loaded.missing) == (["haus", "rot"], ["blau"])
+    assert ei.load_vectors(vectors, words=(word for word in ["rot", "blau"])).missing == ["blau"]
+    with pytest.raises(OptionError, match=r"words=\['rot'\]"):
+        ei.load_vectors(vectors, words="rot")
+    assert len(ei.embedding_matrix((word for word in WORDS), vectors, seed=np.int64(1), pad=np.int64(0)).matrix) == 6
     assert ei.embedding_matrix(["<pad>", *WORDS], vectors, pad=0).report["missing"] == ["zwei", "drei"]
     with pytest.raises(VectorFileError, match=r"^nowhere: .*path"):
         ei.load_vectors("nowhere")

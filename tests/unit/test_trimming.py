@@ -129,13 +129,27 @@ def test_what_stays(tmp_path: Path) -> None:
     assert kept.tolist() == [0, 1, 2, 3, 4, 5]  # a <mask> of dict.txt is in no text, either
 
 
+def test_symbols_that_stand_twice_or_have_blanks(tmp_path: Path) -> None:
+    """Of two rows the last one counts: it is never removed alone. `new york` is neither `new` nor `york`."""
+    names = [*SPECIAL_SYMBOLS, "a", "new york", "b", "new", "a"]
+    words = Vocabulary(names, [9] * 4 + [9, 1, 9, 1, 1], dict(enumerate(SPECIAL_SYMBOLS.values())))
+    assert kept_rows(words, 0, TrimRequest("", "", "", min_count=9)).tolist() == [0, 1, 2, 3, 4, 6, 8]
+    for text in ("new york\n", "new york 1\n", "new york\tnew@@ york\n"):
+        (tmp_path / "list").write_text(text)
+        assert kept_rows(words, 0, TrimRequest("", "", "", keep=str(tmp_path / "list"))).tolist() == [0, 1, 2, 3, 5]
+    (tmp_path / "text").write_text("a b", encoding="utf-8-sig")
+    kept = kept_rows(words, 0, TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
+    assert kept.tolist() == [0, 1, 2, 3, 4, 6, 8]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "remedy"),
     [
         ({}, OptionError, "--keep-text"),
         ({"min_count": 99}, OptionError, "--min-count"),
         ({"min_count": 0}, OptionError, "fewer"),
-        ({"keep": "no one\nhere\n"}, DataError, "1: 'no'"),
+        ({"keep": "no one\nhere\n"}, DataError, "1: 'no one'.*one word a line"),
+        ({"keep": "w0\nw1 w2\n"}, DataError, "2: 'w1 w2'.*one word a line"),
         ({"keep": "\n"}, DataError, "--keep"),
         ({"keep": "<s>\n"}, DataError, "--keep .*words"),
         ({"keep_text": "other words\n"}, DataError, "--keep-text"),
