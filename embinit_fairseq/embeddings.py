@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -312,7 +312,7 @@ def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
     else:
         if isinstance(symbols, (set, frozenset)):
             raise OptionError("symbols: a set has no order, so that nobody knows which row is whose; give a list")
-        texts = list(symbols) if isinstance(symbols, Iterable) else [None]
+        texts: list[Any] = list(symbols) if isinstance(symbols, Iterable) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise OptionError("symbols: give texts, the path of a dict.txt, a Dictionary or a tokenizer")
         names = _by_row(_checked_rows(symbols)) if isinstance(symbols, Mapping) else texts
@@ -330,7 +330,7 @@ def _with_pad(vocabulary: Vocabulary, pad: int | str) -> Vocabulary:
     return Vocabulary(vocabulary.symbols, vocabulary.counts, {**roles, int(row): "pad"})
 
 
-def _is_whole(number: Any) -> bool:
+def _is_whole(number: Any) -> TypeGuard[int]:
     return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
 
 
@@ -371,6 +371,6 @@ def _as_text(names: list[str], tokenizer: Any) -> list[str]:
     a character is no text and named by its row."""
     if detect_style(names) != "bytelevel":
         return names
-    added = getattr(tokenizer, "get_added_vocab", dict)()
+    added: Mapping[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
     texts = [name if name in added or is_filler(name) else decode_bytelevel(name) for name in names]
     return [f"madeupword{row:04d}" if text is None else text for row, text in enumerate(texts)]

@@ -114,7 +114,7 @@ def kept_rows(vocabulary: Vocabulary, appended: int, request: TrimRequest) -> np
     if request.min_count is not None:
         words |= vocabulary.counts >= request.min_count
     # a symbol that stands twice stays with all its rows: without the last, which counts, it would mean the other one
-    kept_symbols = {vocabulary.symbols[row] for row in np.flatnonzero(words)}
+    kept_symbols = {vocabulary.symbols[row] for row in np.flatnonzero(words).tolist()}
     words = np.array([symbol in kept_symbols for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
     if not words.any():
         if request.min_count is None:

@@ -23,6 +23,7 @@ from embinit_fairseq.vectors.open import SOURCES_HELP
 from embinit_fairseq.vectors.table import MARKERS
 
 SECTION = "embed_init_options"
+_SECTIONS = (SECTION, "embed_init")  # where hydra may have our options
 
 
 def slot_path(text: str) -> str:
@@ -198,9 +199,10 @@ def _lookup(cfg: Any):
 def settle_spelling(cfg: Any) -> None:
     """Move what `fairseq-hydra-train` was told to where everything else reads it; cfg: the model's configuration.
 
-    The options may stand in our section, at the root, in `model` or below `embed_init`; a word may stand for a list of
-    one, and {encoder: PATH} for [encoder=PATH]. Raises OptionError for a name that is no option, an option with two
-    values or one that `fairseq-train` would refuse, and options without a strategy: nothing is ignored.
+    The options may stand at the root or in a section of fairseq's (`model`, `common`), there in our section, below
+    `embed_init` or alone; a word may stand for a list of one, and {encoder: PATH} for [encoder=PATH]. Raises
+    OptionError for a name that is no option, an option with two values or one that `fairseq-train` would refuse, and
+    options without a strategy: nothing is ignored.
     """
     root: Any = cfg._get_parent() if isinstance(cfg, DictConfig) else None
     written = [] if root is None else list(_written(root, cfg))
@@ -220,6 +222,9 @@ def settle_spelling(cfg: Any) -> None:
         with open_dict(root):
             for _, node, name in written:
                 del node[name]
+                parent = node._get_parent()  # models refuse what they do not know, even if it is empty
+                if not node and parent is not root and parent is not None:
+                    del parent[node._key()]
             root["embed_init"], root[SECTION] = strategy, options
 
 
@@ -228,19 +233,22 @@ def _plain(value: Any) -> Any:
 
 
 def _written(root: Any, model: Any) -> Iterator[tuple[str, Any, str]]:
-    """(place, node, key) of everything of ours that says more than a default."""
+    """(place, node, key) of everything of ours, in whatever section of fairseq's, that says more than a default."""
+    parts = {f"{name}.": root.get(name) for name in root if name not in _SECTIONS}
+    for place, part in {"": root, **parts, "model.": model}.items():
+        for name in list(part) if isinstance(part, DictConfig) else ():
+            section = part.get(name) if name in _SECTIONS else None
+            if isinstance(section, DictConfig):
+                yield from _said(f"{place}{name}.", section, list(section))
+            elif str(name).startswith("embed_init"):
+                yield from _said(place, part, [name])
+
+
+def _said(place: str, node: Any, names: list[str]) -> Iterator[tuple[str, Any, str]]:
     defaults = {option.name: option.default for option in fields(EmbedInitOptions)}
-    sections = {f"{SECTION}.": root.get(SECTION), "embed_init.": root.get("embed_init")}
-    for place, node in {**sections, "": root, "model.": model}.items():
-        for name in list(node) if isinstance(node, DictConfig) else ():
-            ours = place in sections or (name.startswith("embed_init") and f"{name}." not in sections)
-            alone = name == "embed_init" and not OmegaConf.is_config(node[name])  # else it is one of the sections
-            if (
-                (ours or alone)
-                and name != "embed_init_record"
-                and _plain(node[name]) not in (None, [], defaults.get(name))
-            ):
-                yield place, node, name
+    for name in names:
+        if name != "embed_init_record" and _plain(node.get(name)) not in (None, [], defaults.get(name)):
+            yield place, node, name
 
 
 class _Checks(ArgumentParser):

@@ -22,7 +22,7 @@ from embinit_fairseq.errors import EmbinitError, OptionError, SlotError
 from embinit_fairseq.hooks import wraps
 from embinit_fairseq.hooks.apply import _continue, _write_report, embed_init
 from embinit_fairseq.hooks.freeze import Freeze, apply_freezes, parse_freeze
-from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest, request_from, settle_spelling
+from embinit_fairseq.hooks.options import SECTION, EmbedInitOptions, InitRequest, request_from, settle_spelling
 from embinit_fairseq.hooks.resume import (
     check_optimizer_knows,
     checkpoint_to_restore,
@@ -57,6 +57,9 @@ def hydra(told):
         {"embed_init_options": {"embed_init": "xavier", "embed_init_freeze": "encoder:known:5", "embed_init_std": 2}},
         {"embed_init": "xavier", "embed_init_freeze": {"encoder": "known:5"}, "model": {"embed_init_std": 2}},
         {"embed_init": {"_name": "xavier", "embed_init_std": 2, "embed_init_freeze": ["encoder:known:5"]}},
+        {"model": {"embed_init": {"_name": "xavier", "embed_init_std": 2}}, "embed_init_freeze": ["encoder:known:5"]},
+        {"model": {SECTION: {"embed_init": "xavier", "embed_init_std": 2, "embed_init_freeze": "encoder:known:5"}}},
+        {"common": {"embed_init": "xavier", "embed_init_std": 2}, "embed_init_freeze": {"encoder": "known:5"}},
     ],
 )
 def test_all_spellings_for_hydra_mean_one(told):
@@ -65,8 +68,8 @@ def test_all_spellings_for_hydra_mean_one(told):
     assert request == InitRequest(
         "xavier", EmbedInitOptions(embed_init_freeze=["encoder:known:5"], embed_init_std="2"), 1
     )
-    assert set(cfg) <= {"model", "embed_init", "seed", "embed_init_options"}
-    assert "embed_init_std" not in cfg.model
+    assert set(cfg) <= {"model", "embed_init", "seed", "embed_init_options", "common"}
+    assert set(cfg.model) <= {"_name"}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,7 @@ def test_all_spellings_for_hydra_mean_one(told):
         ({"embed_init": "xavier", "model": {"embed_init": "normal"}}, "model.embed_init=normal: .*xavier"),
         ({"embed_init": "xavier", "embed_init_oov": "zero"}, "--embed-init-oov: .*zeros"),
         ({"embed_init": "xavier", "embed_init_freeze": True}, "--embed-init-freeze"),
+        ({SECTION: "xavier"}, "^embed_init_options: no such option"),
     ],
 )
 def test_nothing_that_hydra_was_told_is_ignored(told, message):
