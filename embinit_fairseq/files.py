@@ -235,7 +235,10 @@ def check_inputs(files: Mapping[str, str | None]) -> dict[str, str]:
     given = {name: path for name, path in files.items() if path is not None}
     for name, path in given.items():
         flag = f"--{name.replace('_', '-').replace('dictionary', 'dict')}"
-        check_is_file(path, flag, CheckpointError if name == "checkpoint" else DataError)
+        error = CheckpointError if name == "checkpoint" else DataError
+        if not path:  # of a shell's variable that is not set
+            raise error(f"{flag}: an empty path; give that of a file")
+        check_is_file(path, flag, error)
     return given
 
 

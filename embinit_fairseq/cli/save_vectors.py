@@ -8,7 +8,7 @@ import argparse
 from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors, source_of, tell_side
 from embinit_fairseq.embeddings import Vectors
-from embinit_fairseq.errors import counted
+from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.files import check_file
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vocab.dictionary import read_dictionary
@@ -30,6 +30,11 @@ def run(args: argparse.Namespace) -> int:
     check_file(args.output, args.force, inputs)
     wanted = None if args.dict is None else Wanted.words(read_dictionary(args.dict).symbols)
     table = read_vectors(args, wanted)
+    if not table.words and args.dict is not None:
+        raise OptionError(
+            f"--dict {args.dict}: none of its words is in --vectors {args.vectors}; give vectors of that language and "
+            "segmentation, or leave it out"
+        )
     tell_side(args, table)
     Vectors(table.words, table.matrix).save(args.output, "--output")
     rows, dim = table.matrix.shape

@@ -86,6 +86,8 @@ class SubwordNmt:
 
     def obstacle(self, word: str) -> str | None:
         """Why the word cannot be reached, and what to do."""
+        if "\0" in word:
+            return "no argument of a command has a null character, and the glossary is one; leave it out"
         goes_on = f"it ends with {_CONTINUES}, which is no whole word; write one, or leave it out"
         return goes_on if word.endswith(_CONTINUES) else None
 

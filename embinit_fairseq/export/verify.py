@@ -182,7 +182,9 @@ def _check(trained: Trained, precision: str, measured: dict[str, float]) -> None
     allowed = TOLERANCES[precision] * measured["scale"]
     measured["allowed"] = allowed
     if not measured["difference"] <= allowed:
+        half = precision in ("float16", "bfloat16")
+        remedy = "its numbers may be beyond that precision: take --dtype float32" if half else _REPORT
         raise DifferentOutput(
             f"{trained.path}: the exported model differs from fairseq's by {measured['difference']:.3g} in {precision} "
-            f"(allowed: {allowed:.3g}); nothing is written, {_REPORT}"
+            f"(allowed: {allowed:.3g}); nothing is written, {remedy}"
         )

@@ -115,6 +115,10 @@ def test_neighbours_are_those_with_the_largest_cosine(vectors: Path, tmp_path: P
         assert main(["save-vectors", "--vectors", str(vectors), "--output", str(output)]) == 2
         assert Path(output).read_bytes() == content
     assert main(["save-vectors", "--vectors", str(vectors), "--output", str(vectors), "--force"]) == 2
+    (tmp_path / "dict.txt").write_text("other 1\n")
+    less = ["--dict", str(tmp_path / "dict.txt"), "--output", str(tmp_path / "less.vec")]
+    assert main(["save-vectors", "--vectors", str(vectors), *less]) == 2
+    assert f"--dict {less[1]}: none of its words" in capsys.readouterr().err
     assert main(["neighbors", "haus", "--vectors", str(tmp_path / "all.npz"), "--count", "2"]) == 0
     printed = capsys.readouterr().out
     assert f"haus: {order[1]} {loaded.most_similar('haus')[0][1]:.3f}, {order[2]}" in printed

@@ -10,6 +10,7 @@ import io
 import json
 import shutil
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,12 @@ def test_a_model_that_computes_something_else_is_not_written(checkpoint, capsys,
 
 
 # --- what is refused
+
+
+def test_numbers_beyond_half_precision():
+    """Of a trained model they overflow on their way, not in the weights."""
+    with pytest.raises(verify.DifferentOutput, match=r"nan in float16 .*--dtype float32"):
+        verify._check(Namespace(path="c.pt"), "float16", {"difference": float("nan"), "scale": 1.0})
 
 
 def test_mistakes(checkpoint, capsys, monkeypatch):

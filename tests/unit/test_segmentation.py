@@ -178,6 +178,7 @@ def test_a_segmentation_of_another_dictionary(files, tmp_path, dictionary: str, 
 
 @pytest.mark.parametrize(("kind", "word", "said"), [
     ("codes", "ba@@", "new.txt:7: 'ba@@' cannot be reached: .*write one, or leave"),
+    ("codes", "b\0a", "new.txt:7: 'b.x00a' cannot be reached: .*null .*leave it out"),
     ("unigram", "▁½", "new.txt:7: '▁½' .* normaliser of .* makes '▁1⁄2' of it; write that"),
     ("bpe", "▁Ⅳx", "new.txt:7: .* makes '▁IVx' of it"),
     ("char", "▁ba", "new.txt:7: .*char is a model of characters.*leave --sentencepiece-model out"),

@@ -357,6 +357,7 @@ BAD = {
     "a broken line": ("--new-dict {broken}", ["broken:2", "dict.txt"]),
     "a word twice": ("--new-dict {twice}", ["twice:3", "remove"]),
     "no words": ("--new-dict {fillers}", ["--new-dict", "words"]),
+    "an empty path": ("--new-dict ", ["--new-dict", "give that of a file"]),
     "a missing dictionary": ("--new-dict {old}.not", ["--new-dict", ".not"]),
     "codes for nothing": ("--old-bpe-codes {codes}", ["--old-bpe-codes", "leave it out"]),
     "other codes": ("--method subword --old-bpe-codes {codes}", ["--old-bpe-codes", "segmented with"]),
@@ -387,7 +388,7 @@ def test_bad_input_is_one_line_and_writes_nothing(options: str, said: list[str],
         (tmp_path / name).write_text(text)
     paths = {name: tmp_path / name for name in files} | {"old": old.dictionary, "folder": tmp_path}
     given = {"--checkpoint": old.path, "--dict": old.dictionary, "--new-dict": str(paths["new"]), "--method": "copy"}
-    more = options.format(**paths).split()
+    more = options.format(**paths).split(" ")
     given |= dict(zip(more[::2], more[1::2]))
     code = main(["transfer-vocab", "--output", str(old.output), *(part for pair in given.items() for part in pair)])
     error = capsys.readouterr().err
