@@ -251,7 +251,7 @@ def expand_optimizer(
     1 / sqrt(1 - beta2). Raises CheckpointError with a remedy for an optimiser that keeps something else.
     """
     groups, moments = state.get("param_groups"), state.get("state")
-    if not isinstance(groups, list) or not isinstance(moments, Mapping):
+    if not isinstance(groups, list) or not isinstance(moments, Mapping) or not _is_torchs(groups, moments):
         raise CheckpointError(f"{path}: the state of its optimiser is of several or unknown ones; {RESET_REMEDY}")
     names = {name for table in tables for name in table.names}
     parameters = [(name, tuple(value.shape)) for name, value in model.named_parameters()]
@@ -265,6 +265,12 @@ def expand_optimizer(
         for key, held in moments.items()
     }
     return {**state, "state": expanded}
+
+
+def _is_torchs(groups: Sequence[Any], moments: Mapping[Any, Any]) -> bool:
+    """Are they groups of parameters, and what is kept for each by its number, as torch's optimisers save them?"""
+    listed = all(isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in groups)
+    return listed and all(isinstance(key, int) and isinstance(held, Mapping) for key, held in moments.items())
 
 
 def _trained(

@@ -271,6 +271,8 @@ def test_states_that_are_not_understood_are_refused():
     for wrong, said, *more in (
         ({"fast": state, "slow": state}, "several or unknown ones"),
         ({"state": [], "param_groups": None}, "several or unknown ones"),
+        ({**state, "param_groups": [None]}, "several or unknown ones"),
+        ({**state, "state": {"mine.weight": state["state"][0]}}, "several or unknown ones"),
         (odd, "not that of the model's parameters"),
         (optimizer.state_dict(), "not that of the model's parameters", twins, mine),
     ):
