@@ -117,11 +117,12 @@ def kept_rows(vocabulary: Vocabulary, appended: int, request: TrimRequest) -> np
     kept_symbols = {vocabulary.symbols[row] for row in np.flatnonzero(words).tolist()}
     words = np.array([symbol in kept_symbols for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
     if not words.any():
-        if request.min_count is None:
-            raise DataError(
-                f"--keep {request.keep}: only special symbols, which stay anyway; name words of the dictionary"
+        if request.min_count is not None:
+            raise OptionError(
+                f"--min-count {request.min_count}: no word of the dictionary is left; give a smaller number"
             )
-        raise OptionError(f"--min-count {request.min_count}: no word of the dictionary is left; give a smaller number")
+        given = f"--keep {request.keep}" if request.keep is not None else f"--keep-text {' '.join(request.keep_text)}"
+        raise DataError(f"{given}: only special symbols, which stay anyway; name words of the dictionary")
     kept |= words
     if kept.all():
         raise OptionError("every word of the dictionary stays: there is nothing to remove; keep fewer")

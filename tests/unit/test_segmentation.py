@@ -176,6 +176,15 @@ def test_a_segmentation_of_another_dictionary(files, tmp_path, dictionary: str, 
         check_segmentation(opened(files, dictionary)[0], vocabulary, "dict.txt", "new.txt", [])
 
 
+def test_what_can_make_four_fifths_of_the_pieces_is_taken(files, tmp_path) -> None:
+    old, _ = opened(files, "codes")
+    pieces = [piece for piece in old.cut(" ".join(sentences())) if len(piece.removesuffix("@@")) > 1]
+    made = list(dict.fromkeys(pieces))[:8]
+    check_segmentation(old, vocabulary_of(tmp_path / "8", [*made, "xx@@", "yy"]), "dict.txt", "new.txt", [])
+    with pytest.raises(DataError, match="can make only 78%"):
+        check_segmentation(old, vocabulary_of(tmp_path / "7", [*made[1:], "xx@@", "yy"]), "dict.txt", "new.txt", [])
+
+
 @pytest.mark.parametrize(("kind", "word", "said"), [
     ("codes", "ba@@", "new.txt:7: 'ba@@' cannot be reached: .*write one, or leave"),
     ("codes", "b\0a", "new.txt:7: 'b.x00a' cannot be reached: .*null .*leave it out"),
@@ -211,10 +220,10 @@ def test_counts_in_old_text(files, tmp_path, kind: str) -> None:
     """Of each word before and after, and at the beginning of longer words; a sentence that is cut otherwise."""
     old, mark = opened(files, kind)
     word = next(word for word in " ".join(sentences()).split() if len(old.cut(word)) > 2)
-    (tmp_path / "text").write_text(f"{word} lo\n\n{word}q {word}\nlo\n", encoding="utf-8")
+    (tmp_path / "text").write_text(f"{word} lo {word} lo\n\n{word}q {word}\nlo\n", encoding="utf-8")
     record = write_segmentation(old, [mark + word], old.cut("lo"), [str(tmp_path / "text")], files["new"])
     longer = {} if kind == "codes" else {mark + word: 1}
-    occurrences = {mark + word: 2 + len(longer)}
+    occurrences = {mark + word: 3 + len(longer)}
     numbers = {"sentences": 3, "changed": 2, "before": {}, "after": occurrences, "inside_longer_words": longer}
     assert record["text"] == {"files": [str(tmp_path / "text")], **numbers}
     assert (record["reachable"], record["unreachable"]) == (1, {})

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 from expand_checkpoints import FAMILIES, TWO_TABLES, USER_DIR, WORDS, dictionary, make
 from hypothesis import given
 from hypothesis import strategies as st
+from test_segmentation import train
 from test_trimming import assert_same
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
@@ -163,6 +165,17 @@ def test_without_keep_optimizer_it_starts_anew_and_a_seed_is_a_draw(tmp_path: Pa
     assert not torch.equal(one["model"]["decoder.output_projection.weight"], tables[0])
 
 
+def test_what_is_drawn_is_spread_as_the_old_words_are() -> None:
+    """Mean and standard deviation of each column, within 5 standard errors; specials and fillers lie elsewhere."""
+    old, new = symbols("a", "b", "c", "d", "madeupword0000"), symbols("a", *(f"new{n}" for n in range(4000)))
+    table = np.random.default_rng(3).normal(size=(9, 3)) * [1, 2, 3]
+    table[[0, 1, 2, 3, 8]] += 20
+    made = transferred_rows(transfer_weights("copy", Given(old, new, shared_rows(old, new))), {"t": [table]}, 1)["t"]
+    mean, std = table[4:8].mean(0), table[4:8].std(0)
+    assert (abs(made[0].mean(0) - mean) < 5 * std / 4000**0.5).all()
+    assert (abs(made[0].std(0) - std) < 5 * std / 8000**0.5).all()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "shared"),
     [
@@ -199,6 +212,7 @@ def test_what_a_task_appends_keeps_its_row_and_is_in_no_mean() -> None:
         ("lo@@ w@@ er low@@ e@@ r@@", "lower@@ lo@@", {"lower@@": ["low@@", "e@@", "r@@"]}),
         ("▁low er ▁l o w", "lower slower lowo@@", {"lower": ["▁low", "er"], "slower": [], "lowo@@": ["▁low", "o"]}),
         ("low ##er ##low", "▁lower lower ▁x", {"▁lower": ["low", "##er"], "lower": ["##low", "##er"]}),
+        ("la@@ la", "lalala x", {"lalala": ["la@@", "la@@", "la"], "x": []}),
         ("low er", "lower low@@", {"lower": [], "low@@": []}),  # words make up no other word
     ],
 )
@@ -227,6 +241,18 @@ def test_pieces_by_the_codes_that_the_old_text_was_cut_with(tmp_path: Path) -> N
         ("lower", {"lo@@": 0.25, "w@@": 0.25, "e@@": 0.25, "r": 0.25}),
     ]
     assert record["words"] == {"copied": 2, "composed": 2, "averaged": 1, "drawn": 0}
+
+
+def test_pieces_by_the_model_that_the_old_text_was_cut_with(tmp_path: Path) -> None:
+    """What begins a word is cut with the mark of sentencepiece, what stands inside one without."""
+    model = train(tmp_path / "model", "bpe")
+    processor = sentencepiece.SentencePieceProcessor(str(model))
+    old = make(tmp_path, "lm", words=[processor.id_to_piece(n) for n in range(3, processor.get_piece_size())])
+    new, options = write(tmp_path / "new.txt", "demuki", "##demuki"), {"old_sentencepiece_model": str(model)}
+    _, record, _ = transfer(old.path, old.dictionary, new, "subword", tmp_path / "out", **options)
+    begins, inside = ([*each["from"]] for each in record["examples"]["composed"])
+    assert sorted(begins) == sorted(processor.encode("demuki", out_type=str))
+    assert (len("".join(inside)), "▁" in "".join(inside)) == (6, False)
 
 
 words = st.lists(st.text("ab", min_size=1, max_size=3), min_size=2, max_size=12, unique=True)
@@ -301,7 +327,9 @@ def focus_here(old, new, table, vectors) -> tuple[np.ndarray, np.ndarray]:
     """(W times the table, without the drawn rows; which are drawn)."""
     one, other = symbols(*old), symbols(*new)
     at = np.array([4 + row for row, word in enumerate(new) if word in vectors])
-    case = Given(one, other, shared_rows(one, other), None, at, np.stack([vectors[other.names[row]] for row in at]))
+    rows = [vectors[other.names[row]] for row in at]
+    special = rows[0]  # <s> has a vector, too, and takes no part
+    case = Given(one, other, shared_rows(one, other), None, np.array([0, *at]), np.stack([special, *rows]))
     weights = transfer_weights("focus", case)
     return weights.dense() @ table, weights.rows_of("drawn")
 
@@ -314,6 +342,17 @@ def test_focus_is_its_equation() -> None:
     for word, row in expected.items():
         np.testing.assert_allclose(made[4 + case[1].index(word)], row, rtol=0, atol=1e-12)
     assert {case[1][row - 4] for row in drawn} == {"n1", "n7", "n17", "n27", "n37", "n47", "n57"}
+
+
+def test_of_two_files_count_the_words_that_both_have(tmp_path: Path) -> None:
+    """The others have no whole vector, and are drawn as those without any."""
+    old, new = make(tmp_path, "lm"), write(tmp_path / "new.txt", *OTHERS)
+    for name, words in (("a", OTHERS), ("b", OTHERS[:5])):
+        numbers = np.random.default_rng(1).normal(size=(len(words), 3))
+        (tmp_path / name).write_text("".join(f"{w} {' '.join(map(str, row))}\n" for w, row in zip(words, numbers)))
+    vectors = f"concat:{tmp_path / 'a'},{tmp_path / 'b'}"
+    _, record, _ = transfer(old.path, old.dictionary, new, "focus", tmp_path / "out", vectors=vectors)
+    assert record["words"] == {"copied": 6, "composed": 2, "averaged": 0, "drawn": 1}
 
 
 def test_focus_is_that_of_the_package_deepfocus(monkeypatch) -> None:

@@ -1,14 +1,17 @@
 """`embinit trim-vocab`: the old model given the words that stay, to the bit, and back from an expansion."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from expand_checkpoints import FAMILIES, NEW, TEXT, TWO_TABLES, USER_DIR, WORDS, make
+from expand_checkpoints import FAMILIES, NEW, TEXT, TWO_TABLES, USER_DIR, WORDS, logits, make
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError, EmbinitError, OptionError
+from embinit_fairseq.expand import trimming
 from embinit_fairseq.expand.trimming import TrimRequest, kept_rows, trimming_vocabulary
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
 
@@ -90,12 +93,31 @@ def test_the_new_distribution_is_the_old_one_given_the_words_that_stay(family: s
     assert (kl > 1e-3).all()
 
 
-def test_another_divergence_than_certified_is_no_success(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("embinit_fairseq.cli.trim_vocab._SAME", -1.0)  # no difference is so small
-    old, text = make(tmp_path, "lm"), tmp_path / "text"
-    text.write_text("w0 w1\n")
-    call = ["trim-vocab", "--checkpoint", old.path, "--dict", old.dictionary, "--output", str(old.output)]
-    assert main([*call, "--keep-text", str(text), "--verify", str(text)]) == 1
+def test_verify_measures_every_token_of_what_was_written(tmp_path: Path, monkeypatch) -> None:
+    """By one forward pass a sentence of both models; a checkpoint with another row is no success."""
+    old, text, call = make(tmp_path, "lm_tied", fillers=2), tmp_path / "text", ["trim-vocab", "--keep-text"]
+    text.write_text("w0 w1 w5 w1\nw8 w5\n")
+    call += [str(text), "--checkpoint", old.path, "--dict", old.dictionary, "--output", str(old.output), "--verify"]
+    assert main([*call, str(text)]) == 0
+    record = json.loads((old.output / "trim.json").read_text())
+    assert (record["words_removed"], record["fillers_removed"]) == (5, 2)
+    kept, mass = [0, 1, 2, 3, *(4 + WORDS.index(word) for word in ("w0", "w1", "w5", "w8"))], []
+    for line in text.read_text().splitlines():
+        ids = [2, *(4 + WORDS.index(word) for word in line.split())]
+        mass += logits(old.model, ids, ids).double().softmax(-1)[:, kept].sum(-1).tolist()
+    found, kl = record["verify"], -np.log(mass)
+    assert found["tokens"] == len(kl) == 8
+    assert (found["mean"], found["max"]) == pytest.approx((kl.mean(), kl.max()), rel=1e-6)
+    assert found["certificate_mean"] == pytest.approx(kl.mean(), rel=1e-6)
+    assert found["removed_words_probability"] == pytest.approx(1 - np.mean(mass), rel=1e-6)
+    write = trimming.write_checkpoint
+
+    def damaged(content: dict, path: Path) -> None:
+        content["model"]["decoder.embed_tokens.weight"][5] += 1
+        write(content, path)
+
+    monkeypatch.setattr(trimming, "write_checkpoint", damaged)
+    assert main([*call, str(text), "--force"]) == 1
 
 
 def test_what_stays(tmp_path: Path) -> None:
@@ -153,6 +175,7 @@ def test_symbols_that_stand_twice_or_have_blanks(tmp_path: Path) -> None:
         ({"keep": "\n"}, DataError, "--keep"),
         ({"keep": "<s>\n"}, DataError, "--keep .*words"),
         ({"keep_text": "other words\n"}, DataError, "--keep-text"),
+        ({"keep_text": "<unk>\n"}, DataError, "--keep-text .*words: only special"),
         ({"min_count": 1, "side": "decoder"}, EmbinitError, "--side"),
         ({"min_count": 1, "checkpoint": "missing.pt"}, EmbinitError, "missing.pt"),
     ],
