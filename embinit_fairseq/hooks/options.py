@@ -233,7 +233,7 @@ def _plain(value: Any) -> Any:
 
 
 def _written(root: Any, model: Any) -> Iterator[tuple[str, Any, str]]:
-    """(place, node, key) of everything of ours, in whatever section of fairseq's, that says more than a default."""
+    """(place, node, key) of everything of ours that was written, in whatever section of fairseq's."""
     parts = {f"{name}.": root.get(name) for name in root if name not in _SECTIONS}
     for place, part in {"": root, **parts, "model.": model}.items():
         for name in list(part) if isinstance(part, DictConfig) else ():
@@ -245,7 +245,8 @@ def _written(root: Any, model: Any) -> Iterator[tuple[str, Any, str]]:
 
 
 def _said(place: str, node: Any, names: list[str]) -> Iterator[tuple[str, Any, str]]:
-    defaults = {option.name: option.default for option in fields(EmbedInitOptions)}
+    # our section has all defaults in it; elsewhere one that stands there was written
+    defaults = {option.name: option.default for option in fields(EmbedInitOptions) if place == f"{SECTION}."}
     for name in names:
         if name != "embed_init_record" and _plain(node.get(name)) not in (None, [], defaults.get(name)):
             yield place, node, name

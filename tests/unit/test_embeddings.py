@@ -59,6 +59,21 @@ def test_the_numbers_are_those_of_the_flag(strategy: str, std: str | None, vecto
     assert report.get("found", 4) == 4
 
 
+def test_rules_can_be_switched_off_and_a_slot_has_draws_of_its_own(vectors: Path) -> None:
+    symbols = ["haus", "HAUS", "ha", "zwei"]
+    tables = [
+        ei.embedding_matrix(symbols, vectors, "pretrained", oov="xavier", slot=slot, match=match)
+        for slot, match in (("encoder", ("exact", "casefold")), ("encoder", ("exact",)), ("decoder", ("exact",)))
+    ]
+    assert [table.report["rows_by_rule"] for table in tables] == [{"exact": 1, "casefold": 1}, *[{"exact": 1}] * 2]
+    assert [table.report["coverage_types"] for table in tables] == [0.5, 0.25, 0.25]
+    same = [(tables[1].matrix == table.matrix).all(axis=1).tolist() for table in tables]
+    assert same == [[True, False, True, True], [True] * 4, [True, False, False, False]]
+    assert tables[1].report["matched"]["std"] == pytest.approx(ei.load_vectors(vectors)["haus"].std(ddof=1), rel=1e-5)
+    with pytest.raises(VectorFileError, match="zip file"):
+        ei.load_vectors(vectors, format="npz")
+
+
 def test_an_embedding_is_filled_in_place_and_stays_tied(vectors: Path) -> None:
     embedding, output = nn.Embedding(8, 8, padding_idx=0), nn.Linear(8, 8, bias=False)
     output.weight = embedding.weight

@@ -70,7 +70,7 @@ def test_a_regression_says_its_units_and_nothing_of_labels(tmp_path, capsys):
     checkpoint = checkpoint_of(tmp_path / "c", "roberta_base", "", task=REGRESSION)
     labels = checkpoint.folder / "data" / "label"
     for file, text, said in (
-        ("train.label", "0.04\n1\n0.5\n", "which are 0.04 to 1\n"),
+        ("train.label", "0.5\n0.04\n1\n0.2\n", "which are 0.04 to 1\n"),
         ("scale", "0.2\n", "which are 0.04 to 1 (those of the data set times 0.2)\n"),
     ):
         (labels / file).write_text(text)

@@ -11,11 +11,12 @@ import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from textcls import binarise, corpus, grid, table
+from textcls import binarise, corpus, grid, scores, table
 
 from embinit_fairseq.errors import DataError, OptionError
 
@@ -165,3 +166,20 @@ def test_table_of_models_and_of_couples(tmp_path, monkeypatch):
     chosen, best = (choice[how] for how in ("chosen by validation accuracy", "best on the test texts"))
     assert (chosen["model"], chosen["test accuracy (%)"]["mean"]) == (duo[1], 70.0)
     assert (best["model"], best["test accuracy (%)"]["mean"]) == (duo[0], 80.0)
+
+
+def test_f1_of_every_class_and_the_picture_of_what_was_taken_for_what(tmp_path, figures):
+    """By counting; the last class neither occurs nor is predicted. Colours are shares of the true class."""
+    truth, taken, labels = [0, 0, 0, 0, 1, 1, 2], [0, 0, 1, 2, 1, 2, 1], list("abcd")
+    counts = np.zeros((4, 4), dtype=int)
+    for pair in zip(truth, taken):
+        counts[pair] += 1
+    found, expected = scores.of_classes(counts, labels), {}
+    for number, label in enumerate(labels):
+        hits, named = sum(a == b == number for a, b in zip(truth, taken)), truth.count(number) + taken.count(number)
+        expected[label] = round(200 * hits / named, 2) if named else 0.0
+    assert found == {"f1": expected, "confusion": counts.tolist()}
+    assert scores.macro_f1(found) == pytest.approx(sum(expected.values()) / 4, abs=0.005)
+    scores.show(tmp_path, {"test_accuracy": 300 / 7, "test_macro_f1": scores.macro_f1(found)}, found)
+    (image,) = figures[0].axes[0].images
+    assert image.get_array()[:3].tolist() == [[0.5, 0.25, 0.25, 0], [0, 0.5, 0.5, 0], [0, 1, 0, 0]]
