@@ -57,14 +57,12 @@ def refused(trained: Trained) -> str | None:
         "positions that are not learned": not isinstance(encoder.embed_positions, nn.Embedding),
         f"--activation-fn {activation}": activation not in ACTIVATIONS,
         "--quant-noise-pq": bool(args.quant_noise_pq),
-        "--quant-noise-scalar": bool(args.quant_noise_scalar),
     }
     if trained.head is None:
         wrong[f"a language-model head with --activation-fn {activation}"] = activation != "gelu"
     else:
         head = trained.model.classification_heads[trained.head]
         wrong[f"--pooler-activation-fn {args.pooler_activation_fn}"] = str(args.pooler_activation_fn) != "tanh"
-        wrong["--spectral-norm-classification-head"] = bool(args.spectral_norm_classification_head)
         wrong[f"a head of {head.dense.out_features} units"] = head.dense.out_features != args.encoder_embed_dim
     found = ", ".join(name for name, is_so in wrong.items() if is_so)
     return f"transformers' RoBERTa cannot have {found}: such a model stays in fairseq" if found else None

@@ -40,7 +40,11 @@ def refused(capsys, checkpoint, *flags, code=2) -> str:
         (MLM, "", False),
         (MLM, "--untie-weights-roberta", False),
         (MLM, "", True),  # an fp16 checkpoint
-        (f"{CLASSES} --num-classes 3", "--activation-fn relu", False),
+        (
+            f"{CLASSES} --num-classes 3",
+            "--activation-fn relu --dropout 0.2 --attention-dropout 0.3 --pooler-dropout 0.4",
+            False,
+        ),
         (REGRESSION, "--activation-fn gelu_accurate", False),
     ],
 )
@@ -55,6 +59,9 @@ def test_transformers_own_classes_compute_what_fairseq_does(tmp_path, capsys, ta
     name = "AutoModelForMaskedLM" if task == MLM else "AutoModelForSequenceClassification"
     model = getattr(transformers, name).from_pretrained(checkpoint.output).eval()
     assert type(model).__module__ == "transformers.models.roberta.modeling_roberta"
+    config, args = model.config, checkpoint.model.args
+    dropouts = config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.classifier_dropout
+    assert dropouts == (args.dropout, args.attention_dropout, args.pooler_dropout)  # for who trains on
     found, expected = model(IDS, attention_mask=REAL.long()).logits, checkpoint.model.float()
     if task == MLM:
         found, expected = found[REAL], expected(IDS)[0][REAL]

@@ -27,6 +27,8 @@ FAMILIES = {
 SOURCE = torch.tensor([[4, 5, 6, 7, 8, 2], [9, 10, 2, 1, 1, 1], [12, 2, 1, 1, 1, 1], [3, 12, 4, 12, 2, 1]])
 TARGET = torch.tensor([[2, 5, 6, 1, 1], [2, 1, 1, 1, 1], [2, 4, 4, 3, 11], [2, 7, 1, 1, 1]])
 TWO = {f"target/{name}" for name in ("dict.txt", "tokenizer.json", "tokenizer_config.json")}
+#: of fairseq-generate without options, an empty translation and <pad> forbidden; transformers counts the first </s>
+GENERATION = {"num_beams": 5, "early_stopping": True, "length_penalty": 1.0, "min_length": 2, "suppress_tokens": [1]}
 FILES = {"README.md", "config.json", "dict.txt", "generation_config.json", "model.safetensors"}
 FILES |= {"tokenizer.json", "tokenizer_config.json"}
 
@@ -58,7 +60,12 @@ def refused(capsys, checkpoint, *flags, code=2) -> str:
 @pytest.mark.parametrize(
     ("family", "flags", "files"),
     [
-        ("transformer", "--decoder-layers 2 --max-target-positions 12", FILES | TWO),
+        (
+            "transformer",
+            "--decoder-layers 2 --max-target-positions 12 --dropout 0.2 --attention-dropout 0.3 "
+            "--activation-dropout 0.4",
+            FILES | TWO,
+        ),
         ("transformer", "--share-decoder-input-output-embed --no-scale-embedding --activation-fn gelu", FILES | TWO),
         (
             "transformer_shared",
@@ -79,6 +86,9 @@ def test_transformers_own_classes_compute_what_fairseq_does(tmp_path, capsys, fa
     assert "trust_remote_code" not in (output / "README.md").read_text()
     model = opened(checkpoint)
     assert type(model).__module__.split(".")[1] == "models"
+    config, cfg = model.config, checkpoint.model.cfg
+    found = config.dropout, config.attention_dropout, config.activation_dropout, config.encoder_layerdrop
+    assert found == (cfg.dropout, cfg.attention_dropout, cfg.activation_dropout, cfg.encoder_layerdrop)
     given = {"input_ids": SOURCE, "attention_mask": (SOURCE != 1).long(), "decoder_input_ids": TARGET}
     if family.startswith("transformer"):  # padding in front, as fairseq has sources in training
         given["input_ids"] = torch.stack([row.roll(int((row == 1).sum())) for row in SOURCE])
@@ -110,6 +120,8 @@ def test_translations_are_those_of_fairseq(tmp_path, family):
     checkpoint.save()
     assert export_hf(checkpoint) == 0
     model, mask = opened(checkpoint), (SOURCE != 1).long()
+    said = model.generation_config.to_diff_dict()
+    assert said.items() >= {**GENERATION, "max_length": 21}.items()  # of 20 positions
     for ours, theirs in (({"beam_size": 5}, {}), ({"beam_size": 2, "len_penalty": 0.3}, {"length_penalty": 0.3})):
         search = SequenceGenerator([checkpoint.model], checkpoint.task.target_dictionary, **ours)
         inputs = {"src_tokens": SOURCE, "src_lengths": mask.sum(1)}
@@ -142,6 +154,7 @@ def test_a_model_that_computes_something_else_is_not_written(tmp_path, capsys, m
         ("transformer", "--no-cross-attention", "--no-cross-attention"),
         ("transformer", "--adaptive-softmax-cutoff 6", "--adaptive-softmax-cutoff"),
         ("transformer", "--quant-noise-pq 0.1 --quant-noise-pq-block-size 2", "--quant-noise-pq"),
+        ("transformer", "--quant-noise-scalar 0.1", "--quant-noise-scalar"),
         ("transformer", "--decoder-output-dim 6", "--decoder-output-dim"),
         ("transformer", "--encoder-embed-dim 12", "--encoder-embed-dim 12 beside --decoder-embed-dim 8"),
         ("mbart_shared", "", "--task translation_from_pretrained_bart"),
