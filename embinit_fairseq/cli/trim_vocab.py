@@ -93,11 +93,12 @@ def render(record: dict[str, Any]) -> str:
     ]
     if "verify" in record:
         found = record["verify"]
+        missing = " (--keep-text keeps those that the old dictionary has)" if found["unknown_words"] else ""
         lines += [
             "",
             f"measured on {found['tokens']:,} tokens of {' and '.join(found['text'])}, {found['unknown_words']:.1%} of "
-            f"the words unknown: KL mean {found['mean']:.4g}, median {found['q50']:.4g}, 99 % {found['q99']:.4g}, max "
-            f"{found['max']:.4g} nats; it differs from -log P_old(kept) by at most {found['largest_difference']:.2g}"
-            + ("" if found["holds"] else ": THE CERTIFICATE DOES NOT HOLD"),
+            f"the words unknown{missing}: KL mean {found['mean']:.4g}, median {found['q50']:.4g}, 99 % "
+            f"{found['q99']:.4g}, max {found['max']:.4g} nats; it differs from -log P_old(kept) by at most "
+            f"{found['largest_difference']:.2g}" + ("" if found["holds"] else ": THE CERTIFICATE DOES NOT HOLD"),
         ]
     return "\n".join(lines)

@@ -203,6 +203,7 @@ METHODS = {
 
 
 def columns_of(table: Table) -> int:
+    """D; 1 for a bias."""
     return 1 if table.ndim == 1 else int(table.shape[1])
 
 

@@ -70,7 +70,9 @@ def test_the_new_distribution_is_the_old_one_given_the_words_that_stay(family: s
     side = ["--side", "decoder"] if family in ("transformer", "duo") else []
     words = ["--checkpoint", old.path, "--dict", old.dictionary, "--keep-text", str(tmp_path / "text")]
     assert main(["trim-vocab", *words, "--output", str(old.output), *side, *texts]) == 0
-    assert "differs from -log P_old(kept)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "differs from -log P_old(kept)" in said
+    assert "--keep-text keeps" in said  # "unknown" is a word that is not there
     with trimming_vocabulary(
         TrimRequest(
             old.path, old.dictionary, str(tmp_path / "again"), (str(tmp_path / "text"),), side=(side or [0, None])[1]
