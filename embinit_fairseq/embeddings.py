@@ -12,7 +12,7 @@ The numbers are those of `--embed-init` with the same seed and the same symbols 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
@@ -175,11 +175,12 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
     """Fill a `torch.nn.Embedding` in place, so that what shares its weight stays tied. Returns the report.
 
     symbols and options: as for `embedding_matrix`; dim and the row of the padding are the module's. Rows beyond the
-    symbols (Hugging Face rounds sizes up) keep what they have. If it raises, the module is as it was.
+    symbols (Hugging Face rounds sizes up) keep what they have; the report counts them (`rows_left`). If it raises, the
+    module is as it was.
 
     Raises:
         DimensionError: there are more symbols than rows, or the vectors have another dimension.
-        OptionError: the module is no embedding, or cannot hold the values.
+        OptionError: the module is no embedding, has another row of padding than symbols, or cannot hold the values.
     """
     import torch
 
@@ -187,7 +188,9 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
         raise OptionError(f"module: a torch.nn.Embedding is needed, this is a {type(module).__name__}")
     weight = module.weight
     _check_weight(module)
-    options.setdefault("pad", module.padding_idx)
+    symbols = list(symbols) if isinstance(symbols, Iterator) else symbols  # they are read twice
+    if "pad" not in options:
+        options["pad"] = _check_pad(module.padding_idx, _vocabulary(symbols, None).pad_row)
     size, dim = weight.shape
     try:
         matrix, report = embedding_matrix(symbols, source, strategy, dim=dim, **options)
@@ -204,7 +207,17 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
         raise OptionError(f"module: {weight.dtype} cannot hold the values; make it module.float(), or give std")
     with torch.no_grad():
         weight[: len(rows)] = rows
-    return report
+    return {**report, "rows_left": size - len(rows)}
+
+
+def _check_pad(module: int | None, symbols: int | None) -> int | None:
+    """The row of the padding; OptionError if two are said."""
+    if None not in (module, symbols) and module != symbols:
+        raise OptionError(
+            f"module: its padding is row {module}, that of the symbols row {symbols}: is this the tokenizer of this "
+            "model? (pad=ROW says which it is)"
+        )
+    return symbols if module is None else module
 
 
 def _check_weight(module: Any) -> None:

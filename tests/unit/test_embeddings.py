@@ -81,7 +81,7 @@ def test_an_embedding_is_filled_in_place_and_stays_tied(vectors: Path) -> None:
     report = ei.init_embedding_(embedding, {"<pad>": 0, "haus": 1, "HAUS": 5}, vectors, "pretrained")
     assert torch.equal(torch.get_rng_state(), state)
     assert output.weight is embedding.weight
-    assert report["rows_by_rule"] == {"exact": 1, "casefold": 1}
+    assert (report["rows_by_rule"], report["rows_left"]) == ({"exact": 1, "casefold": 1}, 2)
     np.testing.assert_array_equal(embedding.weight[1].detach(), ei.load_vectors(vectors)["haus"])
     assert torch.equal(embedding.weight[1], embedding.weight[5])
     assert not embedding.weight[0].any()
@@ -98,6 +98,10 @@ def test_special_tokens_of_a_tokenizer_are_no_words(vectors: Path) -> None:
     matrix, report = ei.embedding_matrix(tokenizer, vectors, "pretrained", oov="zeros")
     assert [word for word, row in zip(words, matrix) if row.any()] == ["haus", "rot"]
     assert report["pad"] == 0
+    assert ei.init_embedding_(nn.Embedding(8, 8), tokenizer, vectors)["pad"] == 0
+    with pytest.raises(OptionError, match=r"^module: .* row 1.* row 0.*tokenizer of this model.*pad="):
+        ei.init_embedding_(nn.Embedding(8, 8, padding_idx=1), tokenizer, vectors)
+    assert ei.init_embedding_(nn.Embedding(8, 8, padding_idx=1), tokenizer, vectors, pad=1)["pad"] == 1
 
 
 def test_pieces_of_bytes_are_the_text_they_spell(tmp_path: Path) -> None:
