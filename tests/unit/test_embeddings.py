@@ -214,6 +214,7 @@ def test_an_embedding_that_does_not_fit(module: nn.Module, options: dict, remedy
 
 
 def test_what_was_read_and_what_is_missing(vectors: Path) -> None:
+    assert vectors.read_text().startswith("5 8\n")  # gensim reads no .vec without its head
     loaded = ei.load_vectors(vectors, words=["rot", "blau", "haus", "blau"])
     assert repr(loaded) == f"Vectors({vectors}: 2 words x 8, 1 missing)"
     assert (loaded.words, loaded.missing) == (["haus", "rot"], ["blau"])
