@@ -119,7 +119,9 @@ def test_verify_measures_every_token_of_what_was_written(tmp_path: Path, monkeyp
         write(content, path)
 
     monkeypatch.setattr(trimming, "write_checkpoint", damaged)
-    assert main([*call, str(text), "--force"]) == 1
+    assert "last_optimizer_state" in load_checkpoint(old.output / "model.pt")
+    assert main([*call, str(text), "--force", "--reset-optimizer"]) == 1
+    assert "last_optimizer_state" not in load_checkpoint(old.output / "model.pt")
 
 
 def test_what_stays(tmp_path: Path) -> None:
