@@ -82,7 +82,7 @@ def test_all_spellings_for_hydra_mean_one(told):
         ({"embed_init": "xavier", "embed_init_oov": "zero"}, "--embed-init-oov: .*zeros"),
         (
             {"embed_init": "xavier", "embed_init_oov": "xavier", "embed_init_options": {"embed_init_oov": "zeros"}},
-            "embed_init_oov=xavier: .* zeros",
+            "embed_init_oov=zeros: .* xavier",
         ),
         ({"embed_init": "xavier", "embed_init_freeze": True}, "--embed-init-freeze"),
         ({SECTION: "xavier"}, "^embed_init_options: no such option"),
