@@ -14,6 +14,7 @@ from embinit_fairseq.checkpoints.reading import check_dictionary, options_of, up
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.expand.model import Builder, Texts
 from embinit_fairseq.expand.request import read_checkpoint
+from embinit_fairseq.expand.tables import UNKNOWN_LANGUAGES, languages_of
 from embinit_fairseq.export.architectures import Architecture, architecture_of, known_archs
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
@@ -120,7 +121,7 @@ def open_trained(
     arch, architecture = _known(checkpoint, state)
     options = options_of(state, "task")
     _check_task(checkpoint, architecture, options)
-    languages = _languages(options)
+    languages = languages_of(options, dictionary or checkpoint)
     if languages is None and target_dictionary is not None:
         raise OptionError(f"--target-dict {target_dictionary}: {checkpoint} has one dictionary; give it by --dict")
     given = {"--dict": dictionary, "--target-dict": target_dictionary}
@@ -166,13 +167,6 @@ def _check_task(path: str, architecture: Architecture, options: dict[str, Any]) 
         )
 
 
-def _languages(options: dict[str, Any]) -> tuple[str, str] | None:
-    """(source, target) of a task that has both, else None."""
-    if "source_lang" not in options:
-        return None
-    return str(options["source_lang"] or "source"), str(options.get("target_lang") or "target")
-
-
 def _find_dictionaries(
     checkpoint: str, options: dict[str, Any], languages: tuple[str, str] | None, given: dict[str, str | None]
 ) -> dict[str, str]:
@@ -188,9 +182,10 @@ def _find_dictionaries(
         places = (folder / name for folder in folders for name in files)
         path = given[flag] or next((str(place) for place in places if place.is_file()), None)
         if path is None:
-            raise OptionError(
-                f"no {files[0]} in {' or '.join(map(str, folders))}: name the dictionary of the training by {flag}"
-            )
+            unnamed = "the checkpoint does not say its languages; " if languages == UNKNOWN_LANGUAGES else ""
+            searched = " or ".join(dict.fromkeys(map(str, folders)))
+            flags = " and ".join(names) if unnamed else flag
+            raise OptionError(f"{unnamed}no {files[0]} in {searched}: name the dictionary of the training by {flags}")
         found[flag] = path
     return found
 

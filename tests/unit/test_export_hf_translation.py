@@ -102,6 +102,17 @@ def test_transformers_own_classes_compute_what_fairseq_does(tmp_path, capsys, fa
         assert len(words) == len(checkpoint.task.target_dictionary) != len(checkpoint.task.source_dictionary)
 
 
+def test_languages_that_fairseq_inferred(tmp_path, capsys):
+    """A training without -s and -t leaves none in the checkpoint: they stand in the names of the binarised data."""
+    checkpoint = checkpoint_with(tmp_path / "c", "transformer")
+    checkpoint.state["cfg"]["task"].update(source_lang=None, target_lang=None)
+    checkpoint.save()
+    assert "--dict and --target-dict" in refused(capsys, checkpoint)
+    (checkpoint.folder / "data" / "train.de-en.de.idx").touch()
+    assert export_hf(checkpoint) == 0
+    assert "de to en" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("family", ["transformer", "bart_shared"])
 def test_translations_are_those_of_fairseq(tmp_path, family):
     """Of a model that has learned a little: to turn sentences round. Scores, too: the same hypotheses are compared."""
