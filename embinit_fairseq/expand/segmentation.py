@@ -172,6 +172,10 @@ _UNIGRAM, _BPE, _CHARACTERS = 1, 2, 4
 _NORMAL, _UNUSED = 1, 5  # types of pieces; an unused one can be merged further, but is taken apart in the end
 _UNKNOWN = 10.0  # what a unigram model takes off its lowest score for an unknown character
 _TRACE = 0.02  # of a score: far above the rounding of a sentence's sum, far below what cuts differ by
+# spm_encode for those who have sentencepiece from a wheel, which brings no programs
+_SPM_ENCODE = """import sys, sentencepiece
+cut = sentencepiece.SentencePieceProcessor(model_file=sys.argv[1]).encode
+for line in open(0, encoding="utf-8", newline="\\n"): print(*cut(line.rstrip("\\n"), out_type=str))"""
 
 
 class Sentencepiece:
@@ -241,7 +245,9 @@ class Sentencepiece:
     def command(self, folder: str) -> str:
         """That cuts a text, for a shell. folder: where the file is."""
         model = shlex.quote(str(Path(folder) / SEGMENTATION_FILES[2]))
-        return f"spm_encode --model={model} --output_format=piece < TEXT > PIECES"
+        if shutil.which("spm_encode"):
+            return f"spm_encode --model={model} --output_format=piece < TEXT > PIECES"
+        return f"python -c {shlex.quote(_SPM_ENCODE)} {model} < TEXT > PIECES"
 
     def _scored(self, words: list[str]) -> Iterator[tuple[str, float, int]]:
         """Of a unigram model. The more pieces a word joins the larger its trace, so that the longest word wins."""

@@ -6,8 +6,10 @@ import io
 import json
 import random
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import sentencepiece
@@ -125,7 +127,21 @@ def test_a_grown_model_of_sentencepiece(files, kind: str) -> None:
     assert grown.encode("lo  龍鳳x quz ", out_type=str)[-2:] == ["▁龍鳳x", "▁quz"]
     text = "鳳 龍鳳xy qu, quba é"
     assert only_joined(old.cut(text), new.cut(text), words, old)
-    assert new.command("a b").startswith("spm_encode --model='a b/sentencepiece.model' --output_format=piece")
+    with mock.patch("shutil.which", bool):
+        assert new.command("a b").startswith("spm_encode --model='a b/sentencepiece.model' --output_format=piece")
+
+
+def test_text_is_cut_without_spm_encode(files, capsys) -> None:
+    """A wheel of sentencepiece brings no programs: then the command is one of Python."""
+    new = opened(files, "unigram")[0].write(["▁quz"], files["new"])
+    with mock.patch("shutil.which", return_value=None):
+        python, flag, program, model, *_ = shlex.split(new.command(str(Path(new.path).parent)))
+    (text := files["new"] / "text").write_text("quz ba\u2028x\n\nlona\n", encoding="utf-8")
+    with mock.patch("sys.argv", [flag, model]):
+        exec(program, {"open": lambda file, **how: text.open(**how)})
+    assert (python, flag, model) == ("python", "-c", new.path)
+    expected = [" ".join(new.cut(line)) for line in ("quz ba\u2028x", "", "lona")]
+    assert capsys.readouterr().out.split("\n")[:-1] == expected
 
 
 def test_a_word_that_stands_inside_of_words(files) -> None:
