@@ -59,8 +59,11 @@ def draw_values(
 
 
 def _round_ticks(axes: Axes, width: float, reach: float) -> None:
-    """0 and, on both sides, powers of ten from the linear part on."""
-    powers = [10.0**n for n in range(math.ceil(math.log10(width)), math.floor(math.log10(reach)) + 1)]
+    """0 and, on both sides, powers of ten from the linear part on; with their 2 and 5 where that is less than three."""
+    tens = range(math.floor(math.log10(width)) - 1, math.floor(math.log10(reach)) + 1)
+    powers = [10.0**n for n in tens if 10.0**n >= width]
+    if len(powers) < 3:
+        powers = [step * 10.0**n for n in tens for step in (1, 2, 5) if width / 2 <= step * 10.0**n <= reach]
     places = [sign * power for sign in (-1, 1) for power in powers or [reach]]
     axes.set_xticks([0.0, *places], [f"{place:.2g}" for place in (0.0, *places)])
     axes.set_xticks([], minor=True)
