@@ -145,6 +145,8 @@ def _check_utf8(line: str, where: str, error: type[Exception]) -> None:
         line.encode("utf-8")
     except UnicodeEncodeError as cause:
         byte = ord(line[cause.start]) - 0xDC00  # as `surrogateescape` spells it
+        if "\0" in line:  # a checkpoint or an archive in its place
+            raise error(f"{where}: this is a binary file, no text; check the path") from cause
         raise error(
             f"{where}: not UTF-8 text (byte 0x{byte:x}). If it is Latin-1, convert it: iconv -f latin1 -t utf-8 FILE > "
             "NEW; if it is damaged, copy it again"

@@ -67,12 +67,13 @@ def test_the_guard_counts_from_the_last_line_break_of_what_was_read(monkeypatch)
     ("content", "message"),
     [
         (None, ": no such file; check the path"),
+        (b"PK\x03\0\x80\n", ":1: .*binary file.*check the path"),
         (b"a\nb\n\xff\xfe\n", ":3: not UTF-8 text .byte 0xff.*Latin-1.*iconv -f latin1 -t utf-8"),
         (b"good\n" * 9 + b"x" * 2 * LONGEST, r":10: .*32,768 bytes"),
         (b"bar\r" * (LONGEST // 2), ":1: longer than.*break the line"),
         *(("a\n" * 6 + line * 100, r":13: 7 of the lines .* blank: .*remove them") for line in ("\n", "\t\r\n")),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_text_that_is_none(tmp_path, content, message):
     if content is not None:
