@@ -4,7 +4,7 @@
 #   DATA=data/expansion LM=runs/lm OUTPUT=runs/models bash scripts/expansion/expand.sh
 #
 # DATA: what prepare.sh made. LM: what train.sh made. Further variables:
-#   METHODS="..."   of `embinit expand-vocab --method`; default: all there are
+#   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all there are
 #   SEEDS=1         of what the methods draw
 #
 # Makes OUTPUT/<method>.seed<N> (what expand-vocab writes, with verify.json and verify.png: how far the validation text is
@@ -21,9 +21,10 @@ settings "$OUTPUT" "checkpoint=$(sha256sum <"$checkpoint")" "words=$(sha256sum <
 
 for seed in ${SEEDS:-1}; do
   for method in $METHODS; do
-    model=$OUTPUT/$method.seed$seed
+    model=$OUTPUT/$method.seed$seed scale=()
+    [[ $method != *=* ]] || scale=(--noise-scale "${method#*=}")
     [[ -d $model ]] || embinit expand-vocab --checkpoint "$checkpoint" --dict "$DATA/bin/dict.txt" \
-      --words "$DATA/words.txt" --method "$method" --seed "$seed" --reset-optimizer \
+      --words "$DATA/words.txt" --method "${method%%=*}" ${scale[@]+"${scale[@]}"} --seed "$seed" --reset-optimizer \
       --verify "$DATA/text/old/valid" --output "$model"
     if [[ ! -d $OUTPUT/bin ]]; then # new words have the same rows by all methods
       rm -rf "$OUTPUT/bin.part"
@@ -36,6 +37,8 @@ for seed in ${SEEDS:-1}; do
   done
 done
 mkdir -p "$OUTPUT/none"
-ln -sfn "$(cd "$DATA/bin" && pwd)" "$OUTPUT/none/bin"
+old=$DATA/bin.old # of a new domain
+[[ -d $old ]] || old=$DATA/bin
+ln -sfn "$(cd "$old" && pwd)" "$OUTPUT/none/bin"
 ln -sf "$(cd "$LM" && pwd)/checkpoints/checkpoint_last.pt" "$OUTPUT/none/model.pt"
 cp "$LM/architecture" "$OUTPUT/none"

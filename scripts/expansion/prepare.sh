@@ -9,9 +9,11 @@
 #   BPE_SIZE=3000 WORDS=100   merges, and how many new words: the most frequent ones of the training text among those that
 #                             BPE splits and that the validation lines have
 #   VALID_LINES=300           of the validation text, the first that are not empty
+#   LM_DATA=                  another text of the language model and of BPE, a folder like DATA, which is a new domain then
 #
 # Makes OUTPUT/corpus (words), bpe.codes, words.tsv (new words, pieces, counts), words.txt (the same for expand-vocab),
-# text/{old,new} (pieces) and bin (old pieces, for fairseq). The same call goes on where it was stopped.
+# text/{old,new} (pieces) and bin (old pieces, for fairseq); of another LM_DATA lm, text/lm and bin, then bin.old has DATA.
+# The same call goes on where it was stopped.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to a folder with train.txt and valid.txt}" "${OUTPUT:?set it to the folder for the data}"
@@ -19,15 +21,24 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 for name in BPE_SIZE WORDS VALID_LINES; do
   [[ ${!name} =~ ^[1-9][0-9]*$ ]] || die "$name=${!name}: set it to a whole number from 1"
 done
-[[ -d $DATA ]] || die "DATA=$DATA: no such folder; set it to one with train.txt and valid.txt"
-DATA=$(cd "$DATA" && pwd)
-train="" valid=""
-for file in "$DATA"/{train.txt,wiki.train.tokens}{,.gz}; do [[ ! -f $file ]] || train=$file; done
-for file in "$DATA"/{valid.txt,wiki.valid.tokens}{,.gz}; do [[ ! -f $file ]] || valid=$file; done
-[[ $train && $valid ]] || die "DATA=$DATA: neither train.txt and valid.txt nor wiki.{train,valid}.tokens (or .gz) in it"
+# find_text VARIABLE: sets train and valid to the files of the folder that the variable names.
+find_text() {
+  local folder=${!1} file
+  [[ -d $folder ]] || die "$1=$folder: no such folder; set it to one with train.txt and valid.txt"
+  folder=$(cd "$folder" && pwd) train="" valid=""
+  for file in "$folder"/{train.txt,wiki.train.tokens}{,.gz}; do [[ ! -f $file ]] || train=$file; done
+  for file in "$folder"/{valid.txt,wiki.valid.tokens}{,.gz}; do [[ ! -f $file ]] || valid=$file; done
+  [[ $train && $valid ]] || die "$1=$folder: neither train.txt and valid.txt nor wiki.{train,valid}.tokens (or .gz) in it"
+}
+lm_files=() lm_sums=()
+if [[ ${LM_DATA:-} ]]; then
+  find_text LM_DATA
+  lm_files=("$train" "$valid") lm_sums=("lm_train=$(sha256sum <"$train")" "lm_valid=$(sha256sum <"$valid")")
+fi
+find_text DATA
 alone "$OUTPUT"
 settings "$OUTPUT" "train=$(sha256sum <"$train")" "valid=$(sha256sum <"$valid")" "bpe_size=$BPE_SIZE" "words=$WORDS" \
-  "valid_lines=$VALID_LINES"
+  "valid_lines=$VALID_LINES" ${lm_sums[@]+"${lm_sums[@]}"}
 export PYTHONPATH=$REPO/scripts:$REPO
 cd "$OUTPUT"
 
@@ -44,19 +55,31 @@ lines() {
 }
 whole corpus/train lines "$train" 0
 whole corpus/valid lines "$valid" "$VALID_LINES"
-whole bpe.codes subword-nmt learn-bpe --symbols "$BPE_SIZE" --input corpus/train
+known=corpus cut=old # the text of the language model, in words and in pieces
+if [[ ${LM_DATA:-} ]]; then
+  known=lm cut=lm
+  whole lm/train lines "${lm_files[0]}" 0
+  whole lm/valid lines "${lm_files[1]}" "$VALID_LINES"
+fi
+whole bpe.codes subword-nmt learn-bpe --symbols "$BPE_SIZE" --input "$known/train"
 whole words.tsv python -m expansion.words choose --codes bpe.codes --train corpus/train --valid corpus/valid --count "$WORDS"
 # shellcheck disable=SC2016 # awk's
 whole words.txt awk -F '\t' 'NR > 1 { print $1 "\t" $2 }' words.tsv
 for split in train valid; do
   whole "text/old/$split" python -m expansion.words cut --codes bpe.codes "corpus/$split"
   whole "text/new/$split" python -m expansion.words cut --codes bpe.codes --words words.txt "corpus/$split"
+  whole "text/$cut/$split" python -m expansion.words cut --codes bpe.codes "$known/$split"
 done
 # in training fairseq leaves longer lines out; in validation all words must be there
-awk 'NF > 1023 { exit 1 }' text/old/valid || die "$valid: a line has more than 1023 pieces; break it"
-if [[ ! -d bin ]]; then
-  rm -rf bin.part
-  fairseq-preprocess --only-source --trainpref text/old/train --validpref text/old/valid --destdir bin.part >preprocess.log
-  mv bin.part bin
-fi
+awk 'NF > 1023 { exit 1 }' text/*/valid || die "$valid: a line has more than 1023 pieces; break it"
+# binarise FOLDER TEXT OPTION...: for fairseq
+binarise() {
+  [[ ! -d $1 ]] || return 0
+  rm -rf "$1.part"
+  fairseq-preprocess --only-source --trainpref "text/$2/train" --validpref "text/$2/valid" --destdir "$1.part" "${@:3}" \
+    >preprocess.log
+  mv "$1.part" "$1"
+}
+binarise bin "$cut"
+[[ $cut == old ]] || binarise bin.old old --srcdict bin/dict.txt
 echo "ready: $OUTPUT/bin ($(wc -l <bin/dict.txt) symbols), $(wc -l <words.txt) new words in words.tsv" >&2

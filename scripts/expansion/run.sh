@@ -6,10 +6,11 @@
 #
 # DATA: the text, see prepare.sh. OUTPUT: data, the language model, expanded models, runs, results.md, results.json and
 # curves.png. What stands behind the script's name goes to the fairseq-train of adapt.sh. Further variables:
-#   METHODS="..."   of `embinit expand-vocab --method`; default: all there are. The old model, which goes on with the old
-#                   pieces (none), is always among the runs
+#   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all there are. The old
+#                   model, which goes on with the old pieces (none), is always among the runs
+#   LM_DATA=        the language model's text, where DATA is a new domain
 #   SEEDS=1 JOBS=   runs at a time, default: one per GPU or core (embinit grid)
-#   LM_UPDATES=3000 of the language model
+#   LM_UPDATES=3000 LM_SEED=1 of the language model
 # and BPE_SIZE, WORDS, VALID_LINES of prepare.sh; LAYERS, DIM, HEADS, FFN and PRECISION of train.sh; UPDATES and EVERY of
 # adapt.sh. The same call goes on where it was stopped.
 # shellcheck source=../env.sh
@@ -19,7 +20,7 @@ METHODS=${METHODS:-$(python -c 'from embinit_fairseq.init.new_rows import METHOD
 here=$REPO/scripts/expansion data=$OUTPUT/data models=$OUTPUT/models
 
 env OUTPUT="$data" bash "$here/prepare.sh"
-env DATA="$data" RUN="$OUTPUT/lm" UPDATES="${LM_UPDATES:-3000}" bash "$here/train.sh"
+env DATA="$data" RUN="$OUTPUT/lm" UPDATES="${LM_UPDATES:-3000}" bash "$here/train.sh" ${LM_SEED:+--seed "$LM_SEED"}
 env DATA="$data" LM="$OUTPUT/lm" OUTPUT="$models" METHODS="$METHODS" SEEDS="$SEEDS" bash "$here/expand.sh"
 given="" lines=""
 [[ $# -eq 0 ]] || printf -v given ' %q' "$@"

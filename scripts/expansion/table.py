@@ -98,8 +98,9 @@ def grouped(runs: Path) -> tuple[Groups, list[str]]:
 
 
 def rank(method: str) -> tuple[int, str]:
-    """Those that are no longer known come last."""
-    return (ORDER.index(method) if method in ORDER else len(ORDER)), method
+    """Those that are no longer known come last. METHOD=C stands behind METHOD."""
+    name = method.partition("=")[0]
+    return (ORDER.index(name) if name in ORDER else len(ORDER)), method
 
 
 # ---- tables and curves ----------------------------------------------------------------------------------------------

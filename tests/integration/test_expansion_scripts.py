@@ -80,3 +80,21 @@ def test_an_experiment_goes_on_where_it_was(text: Path, tmp_path: Path) -> None:
     assert ({place: after[place] for place in before}, list(after)) == (before, ["0", "1", "2", "3"])
     said = recipes.refused("expansion/prepare.sh", **{**SMALL, "DATA": text, "OUTPUT": data, "WORDS": 4})
     assert all(part in said for part in ("words=5", "name another folder")), said
+
+    # a new domain: BPE, dictionary and words of the one text, adaptation to the other
+    domain, other = tmp_path / "domain", tmp_path / "books"
+    other.mkdir()
+    sentences = [f"{table[0][0]} {table[1][0]} bade", "kilo mupe", f"{table[0][0]} wax"] * 7
+    for name in ("train.txt", "valid.txt"):
+        (other / name).write_text("\n".join(sentences) + "\n")
+    recipes.succeed("expansion/prepare.sh", **{**SMALL, "LM_DATA": text, "DATA": other, "OUTPUT": domain, "WORDS": 2})
+    for name in ("bpe.codes", "bin/dict.txt"):
+        assert (domain / name).read_bytes() == (data / name).read_bytes()
+    assert (domain / "words.txt").read_text().split("\n")[0].split()[0] == table[0][0]
+    assert (domain / "bin.old/dict.txt").read_bytes() == (domain / "bin/dict.txt").read_bytes()
+    assert (domain / "bin.old/train.idx").stat().st_size < (domain / "bin/train.idx").stat().st_size
+    models = {"DATA": domain, "LM": tmp_path / "lm", "OUTPUT": domain / "models", "METHODS": "normal=0.5"}
+    recipes.succeed("expansion/expand.sh", **models)
+    record = json.loads((domain / "models/normal=0.5.seed1/expansion.json").read_text())
+    assert (record["method"], record["noise_scale"], record["k"]) == ("normal", 0.5, 2)
+    assert (domain / "models/none/bin").resolve() == domain / "bin.old"
