@@ -135,7 +135,9 @@ def test_hydra_train_with_a_registry_of_a_plugin(text, tmp_path, chosen) -> None
         model=transformer_lm model.decoder_layers=1 model.decoder_embed_dim=16 model.decoder_ffn_embed_dim=16
         model.decoder_attention_heads=2 optimizer=adam optimization.lr=[0.01] optimization.max_update=1
         dataset.max_tokens=500 dataset.num_workers=0 common.cpu=true checkpoint.save_dir={tmp_path}/run""".split()
-    run([*script("fairseq-hydra-train"), *options, *chosen], cwd=tmp_path)
+    program = module("fairseq_cli.hydra_train") if chosen else script("fairseq-hydra-train")  # both get all fixes
+    done = run([*program, *options, *chosen], cwd=tmp_path)
+    assert "is validated against ConfigStore" not in done.stderr
     state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "run" / "checkpoint_last.pt"))
     assert state["optimizer_history"][-1]["num_updates"] == 1
     expected = {"_name": "strong", "strength": 5, "colour": "red"} if chosen else None

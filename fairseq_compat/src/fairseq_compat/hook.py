@@ -70,6 +70,13 @@ class FixingLoader:
 
         execute(module, self.loader, self.fixes)
 
+    def get_code(self, name):
+        """What ``python -m name`` runs: of a command the same as the program of that name, so with the fixes."""
+        if not name.startswith("fairseq_cli."):
+            return self.loader.get_code(name)
+        lines = f"import sys\nfrom {name} import *\nfrom {name} import cli_main\n"
+        return compile(f"{lines}if __name__ == '__main__':\n    sys.exit(cli_main())\n", __file__, "exec")
+
 
 class FairseqFinder:
     """Asks the other finders for the modules named in FIXES and wraps what they find."""

@@ -7,7 +7,7 @@ Where: fairseq/dataclass/utils.py:388-399 (``initialize``, ``compose``); fairseq
     fairseq/config/config.yaml, which both read.
 Remedy: these messages are ignored while fairseq composes its configuration (by ``fairseq-hydra-train``: until it ends,
     since hydra's function contains the training). hydra's other messages, the same ones about configurations and code
-    of the user, and all warnings of others are shown. ``python -m fairseq_cli.hydra_train`` is not covered.
+    of the user, and all warnings of others are shown.
 Upstream: not reported; hydra's guides "Upgrading from 1.0 to 1.1", "1.1 to 1.2" and "1.3 to 1.4".
 Can go: with a fairseq written for hydra 1.2 or later.
 """
