@@ -14,10 +14,13 @@ pytestmark = pytest.mark.skipif(sys.executable == PYTHON, reason="every program 
 
 SCRIPT = """
 import atexit, os, sys, threading
+def opened():  # but what lists them, and a library of which some systems keep the file open
+    links = [(fd, f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    return [fd for fd, link in links if os.path.islink(link) and ".so" not in os.readlink(link)]
 def said(words):
     print(__name__, sys.modules["__main__"].said is said, sys.argv, sys.path, os.getcwd(), sys.executable)
     print(sorted(item for item in os.environ.items() if item[0] not in ("_", "SHLVL", "PWD", "OLDPWD")))
-    print(sys.stdin.read(), sys.stdout.isatty(), sys.stdout.line_buffering, sys.flags, os.listdir("/proc/self/fd"))
+    print(sys.stdin.read(), sys.stdout.isatty(), sys.stdout.line_buffering, sys.flags, opened())
     print(words, file=sys.stderr)
 said("to stderr")
 atexit.register(print, "the end")
