@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -146,6 +147,7 @@ def test_a_word_every_ten_seconds_as_long_as_a_command_runs(recipe: Path, tmp_pa
     assert bash(recipe, "alive", "x", "true", cwd=tmp_path).stderr == ""
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not there")
 def test_only_the_right_file_is_fetched(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "there").write_text("text")
     url, file = f"file://{tmp_path}/there", tmp_path / "folder" / "file"
