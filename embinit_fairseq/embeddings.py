@@ -113,7 +113,7 @@ def load_vectors(
     if isinstance(words, str):
         raise OptionError(f"words={words!r}: give several, as in words=[{words!r}]")
     wanted = None if words is None else list(dict.fromkeys(words))
-    with renamed({**_ARGUMENTS, "given to --embed-init-path": "given", "--embed-init-path": "path"}):
+    with renamed({**_ARGUMENTS, "--embed-init-path": "path"}):
         table = open_vectors(path, format).read(None if wanted is None else Wanted.words(wanted))
     found = set(table.words)
     missing = [word for word in wanted or () if word not in found]

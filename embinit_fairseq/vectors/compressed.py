@@ -47,7 +47,7 @@ def check_exists(path: str) -> None:
             f"{path}: a pipe or device, not a file. Save what comes out of it (compressed files are read as they are) "
             "and give that file to --embed-init-path."
         )
-    raise VectorFileError(f"{path}: no such file{similar_names(path)}. Correct the path given to --embed-init-path.")
+    raise VectorFileError(f"{path}: no such file{similar_names(path)}. Correct --embed-init-path.")
 
 
 @contextlib.contextmanager
