@@ -20,9 +20,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from peers import machine
 
@@ -32,6 +31,8 @@ MODEL = """--task translation --arch transformer --encoder-layers 3 --decoder-la
     --decoder-attention-heads 10 --dropout 0.1 --batch-size 64 --required-batch-size-multiple 1 --lr 2e-4 --seed 1
     --adam-betas (0.9,0.98) --adam-eps 1e-9 --cpu --num-workers 0 --no-save --disable-validation
     --log-format none""".split()
+#: number of updates -> command line
+Program = Callable[[int], list[str]]
 STOCK = ("--optimizer", "adam", "--criterion", "cross_entropy")
 FUSED = ("--user-dir", str(PLUGIN), "--optimizer", "fused_adam", "--criterion", "fused_cross_entropy")
 
@@ -74,9 +75,6 @@ def main() -> None:
     print(json.dumps(record, indent=2))
 
 
-Program = Any  # number of updates -> command line
-
-
 def fairseq(args: argparse.Namespace, options: Sequence[str]) -> Program:
     amp = ["--amp"] if args.precision == "bf16" else []
     train = [sys.executable, "-m", "fairseq_cli.train", str(args.data / "bin"), *MODEL, *options, *amp]
@@ -88,10 +86,10 @@ def joeynmt(args: argparse.Namespace, folder: Path, source: str, target: str) ->
     words = {lang: vocabulary(args.data / "bin" / f"dict.{lang}.txt", folder) for lang in (source, target)}
     side = {"level": "word", "lowercase": False, "max_length": 1024}
 
-    def half(dropout: float = 0.1) -> dict[str, Any]:
-        sizes = {"num_layers": 3, "num_heads": 10, "hidden_size": 300, "ff_size": 512, "dropout": dropout}
-        embeddings = {"embedding_dim": 300, "scale": True, "dropout": dropout}
-        return {"type": "transformer", **sizes, "layer_norm": "post", "embeddings": embeddings}
+    half = {
+        **{"type": "transformer", "num_layers": 3, "num_heads": 10, "hidden_size": 300, "ff_size": 512, "dropout": 0.1},
+        **{"layer_norm": "post", "embeddings": {"embedding_dim": 300, "scale": True, "dropout": 0.1}},
+    }
 
     def command(updates: int) -> list[str]:
         settings = {
@@ -114,7 +112,7 @@ def joeynmt(args: argparse.Namespace, folder: Path, source: str, target: str) ->
                 **{"epochs": 1, "updates": updates, "overwrite": True},
                 **{"validation_freq": 1_000_000, "logging_freq": 1_000, "early_stopping_metric": "loss"},
             },
-            "model": {"encoder": half(), "decoder": half(), "tied_embeddings": False, "tied_softmax": False},
+            "model": {"encoder": half, "decoder": half, "tied_embeddings": False, "tied_softmax": False},
         }
         file = folder / "settings.yaml"
         file.write_text(json.dumps(settings), encoding="utf-8")
@@ -133,11 +131,10 @@ def vocabulary(dictionary: Path, folder: Path) -> str:
 
 def spent(program: Program, updates: int, args: argparse.Namespace) -> dict[str, float]:
     """Seconds of the processor, and the peak memory, of this many updates."""
-    paths = [str(args.joeynmt)] if args.joeynmt else []
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     line = program(updates)
     if "joeynmt" in line:
-        environment["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(args.joeynmt), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(line, env=environment, stdout=said, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)

@@ -35,10 +35,21 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_experiment_goes_on_where_it_was(text: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def experiment(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("experiment")
+    recipes.succeed("expansion/run.sh", *MODEL, DATA=text, OUTPUT=folder, METHODS="avg", **SMALL, **TINY)
+    return folder
+
+
+def new_words(data: Path) -> list[list[str]]:
+    """Word, pieces, counts."""
+    return [line.split("\t") for line in (data / "words.tsv").read_text().splitlines()[1:]]
+
+
+def test_an_experiment_goes_on_where_it_was(text: Path, experiment: Path) -> None:
     """The same text in both segmentations; perplexities of the same words; more updates behind those that there are."""
-    recipes.succeed("expansion/run.sh", *MODEL, DATA=text, OUTPUT=tmp_path, METHODS="avg", **SMALL, **TINY)
-    data = tmp_path / "data"
+    data = experiment / "data"
     lines = gzip.decompress((text / "valid.txt.gz").read_bytes()).decode().splitlines()
     words = [line.split() for line in lines if line.split()][:20]
     for name in ("corpus", "text/old", "text/new"):
@@ -46,13 +57,13 @@ def test_an_experiment_goes_on_where_it_was(text: Path, tmp_path: Path) -> None:
         assert [f"{line} ".replace("@@ ", "").split() for line in cut] == words
     names = ("corpus/train", "text/old/train", "text/new/train")
     running, old, new = ((data / name).read_text().split() for name in names)
-    table = [line.split("\t") for line in (data / "words.tsv").read_text().splitlines()[1:]]
+    table = new_words(data)
     assert len(table) == 5
     for word, pieces, train, _ in table:
         assert (pieces.replace("@@ ", ""), word in old) == (word, False)
         assert int(train) == running.count(word) == new.count(word)
 
-    record = json.loads((tmp_path / "results.json").read_text())
+    record = json.loads((experiment / "results.json").read_text())
     found = {method: each["curves"][f"{method}.seed1"] for method, each in record.items()}
     assert list(found) == ["none", "avg"]
     running = (data / "corpus/valid").read_text().split()
@@ -60,7 +71,7 @@ def test_an_experiment_goes_on_where_it_was(text: Path, tmp_path: Path) -> None:
     for points in found.values():
         assert list(points) == ["0", "1", "2"]
         assert {(point["words"], point["new"]) for point in points.values()} == {counts}
-    log = (tmp_path / "lm/train.log").read_text().splitlines()
+    log = (experiment / "lm/train.log").read_text().splitlines()
     logged = [json.loads(line.split(" | valid | ")[1]) for line in log if "valid |" in line]
     # before adaptation "none" is the language model as it was trained
     assert found["none"]["0"]["word_nll"] == pytest.approx(float(logged[-1]["valid_word_nll"]), abs=1e-5)
@@ -69,11 +80,11 @@ def test_an_experiment_goes_on_where_it_was(text: Path, tmp_path: Path) -> None:
     assert found["avg"]["2"]["word_nll"] < found["avg"]["0"]["word_nll"]
     kl = record["avg"]["kl"]["avg.seed1"]
     assert 0 < kl["max"] <= kl["bound"]
-    assert (tmp_path / "results.md").read_text(encoding="utf-8").count("| avg |") == 4
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (experiment / "results.md").read_text(encoding="utf-8").count("| avg |") == 4
+    assert (experiment / "curves.png").read_bytes().startswith(b"\x89PNG")
 
-    run, before = tmp_path / "runs" / "avg.seed1", found["avg"]
-    adapt = {"DATA": data, "MODEL": tmp_path / "models" / "avg.seed1", "RUN": run, "EVERY": 1, "UPDATES": 3}
+    run, before = experiment / "runs" / "avg.seed1", found["avg"]
+    adapt = {"DATA": data, "MODEL": experiment / "models" / "avg.seed1", "RUN": run, "EVERY": 1, "UPDATES": 3}
     assert "--lr" in recipes.refused("expansion/adapt.sh", "--seed", 1, *MODEL, "--lr", 0.1, **adapt)
     recipes.succeed("expansion/adapt.sh", "--seed", 1, *MODEL, **adapt)
     after = read_curve(run)
@@ -81,8 +92,11 @@ def test_an_experiment_goes_on_where_it_was(text: Path, tmp_path: Path) -> None:
     said = recipes.refused("expansion/prepare.sh", **{**SMALL, "DATA": text, "OUTPUT": data, "WORDS": 4})
     assert all(part in said for part in ("words=5", "name another folder")), said
 
-    # a new domain: BPE, dictionary and words of the one text, adaptation to the other
-    domain, other = tmp_path / "domain", tmp_path / "books"
+
+def test_a_new_domain(text: Path, experiment: Path, tmp_path: Path) -> None:
+    """BPE, dictionary and language model of the one text, words of the other."""
+    data, domain, other = experiment / "data", tmp_path / "domain", tmp_path / "books"
+    table = new_words(data)
     other.mkdir()
     sentences = [f"{table[0][0]} {table[1][0]} bade", "kilo mupe", f"{table[0][0]} wax"] * 7
     for name in ("train.txt", "valid.txt"):
@@ -93,7 +107,7 @@ def test_an_experiment_goes_on_where_it_was(text: Path, tmp_path: Path) -> None:
     assert (domain / "words.txt").read_text().split("\n")[0].split()[0] == table[0][0]
     assert (domain / "bin.old/dict.txt").read_bytes() == (domain / "bin/dict.txt").read_bytes()
     assert (domain / "bin.old/train.idx").stat().st_size < (domain / "bin/train.idx").stat().st_size
-    models = {"DATA": domain, "LM": tmp_path / "lm", "OUTPUT": domain / "models", "METHODS": "normal=0.5"}
+    models = {"DATA": domain, "LM": experiment / "lm", "OUTPUT": domain / "models", "METHODS": "normal=0.5"}
     recipes.succeed("expansion/expand.sh", **models)
     record = json.loads((domain / "models/normal=0.5.seed1/expansion.json").read_text())
     assert (record["method"], record["noise_scale"], record["k"]) == ("normal", 0.5, 2)
