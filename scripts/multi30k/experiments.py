@@ -127,8 +127,8 @@ def wider() -> tuple[str, ...]:
 
 def duo(vectors: Vectors) -> Iterator[Training]:
     """Tied as the paper's model is, with one pre-trained and one learned embedding matrix a side; beside it what one
-    stream makes of two sets: their mean, or both side by side (de2, en2: second sets of the same dimension; de_a, de_b,
-    en_a, en_b: two sets of dimensions that add up to the model's)."""
+    stream makes of two sets, each vector at length 1: their mean, or both side by side (de2, en2: second sets of the
+    same dimension; de_a, de_b, en_a, en_b: two sets of dimensions that add up to the model's)."""
     filled, both = initialised("pretrained_xavier", vectors), initialised("pretrained_xavier", vectors)
     models: dict[str, tuple[str, ...]] = {
         "transformer": ("--arch", "transformer", *filled),
@@ -141,10 +141,10 @@ def duo(vectors: Vectors) -> Iterator[Training]:
     if {"de2", "en2"} <= set(vectors):
         both += (f"encoder_p={vectors['de2']}", f"decoder_p={vectors['en2']}")
         models["duo_two_sets"] = ("--arch", "duo_transformer", *both)
-        mean = {lang: f"avg:{vectors[lang]},{vectors[lang + '2']}" for lang in ("de", "en")}
+        mean = {lang: f"avg-l2:{vectors[lang]},{vectors[lang + '2']}" for lang in ("de", "en")}
         models["transformer_avg"] = ("--arch", "transformer", *initialised("pretrained_xavier", mean))
     if {"de_a", "de_b", "en_a", "en_b"} <= set(vectors):
-        joined = {lang: f"concat:{vectors[lang + '_a']},{vectors[lang + '_b']}" for lang in ("de", "en")}
+        joined = {lang: f"concat-l2:{vectors[lang + '_a']},{vectors[lang + '_b']}" for lang in ("de", "en")}
         models["transformer_concat"] = ("--arch", "transformer", *initialised("pretrained_xavier", joined))
     for seed in (1, 2):
         for dropout in ("0.1", "0.3"):
@@ -213,7 +213,8 @@ def command(each: Training, args: argparse.Namespace) -> str:
 
 
 def with_equal_ffn(words: Sequence[str]) -> list[str]:
-    """EQUAL: the inner width at which the transformer has the parameters of Duo."""
+    """EQUAL: the inner width at which the transformer has the parameters of Duo. A later option of that name is Duo's:
+    it must not take from the transformer what makes it as large."""
     if EQUAL not in words:
         return list(words)
     plain, skip = [], False
@@ -221,7 +222,7 @@ def with_equal_ffn(words: Sequence[str]) -> list[str]:
         skip = word in (*ALONE, "--embed-init", "--embed-init-path") or (skip and not word.startswith("--"))
         plain += [] if skip else [word]
     width = str(equal_width(tuple(plain)))
-    return [width if word == EQUAL else word for word in words]
+    return [width if before in FFN else word for before, word in zip(["", *words], words, strict=False)]
 
 
 @functools.cache

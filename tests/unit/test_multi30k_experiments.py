@@ -78,3 +78,17 @@ def test_the_two_models_have_as_many_parameters(data, ties, tables, duo, told) -
     expected = count(LAYERS, D, FFN, WORDS, tables=tables, **told)
     assert width > FFN
     assert abs(count(LAYERS, D, width, WORDS, tables=tables, streams=1) - expected) <= LAYERS * (2 * D + 1)
+
+
+def test_a_smaller_inner_width_is_that_of_duo(capsys, data) -> None:
+    """It stands behind the grid's own options, and must not take from the transformer what makes it as large."""
+    smaller = [word for flag in experiments.FFN for word in (flag, "8")]
+    vectors = ["--vectors", "de=de.txt", "en=en.txt"]
+    experiments.main(["duo", "--data", str(data), "--output", "runs", *vectors, "--", *SMALL, *smaller])
+    widths = {}
+    for line in read_lines(capsys.readouterr().out):
+        words = shlex.split(line.command)
+        widths[line.name] = {parse_command(words[: words.index("&&")]).options[flag][-1] for flag in experiments.FFN}
+    assert widths["duo_stream_decoder.0.1.seed1"] == {"8"}
+    (equal,) = widths["transformer_equal.0.1.seed1"]
+    assert int(equal) > 8
