@@ -62,7 +62,8 @@ if [[ ${LM_DATA:-} ]]; then
   whole lm/valid lines "${lm_files[1]}" "$VALID_LINES"
 fi
 whole bpe.codes subword-nmt learn-bpe --symbols "$BPE_SIZE" --input "$known/train"
-whole words.tsv python -m expansion.words choose --codes bpe.codes --train corpus/train --valid corpus/valid --count "$WORDS"
+whole words.tsv python -m expansion.words choose --codes bpe.codes --train corpus/train --valid corpus/valid \
+  --old "$known/train" --count "$WORDS"
 # shellcheck disable=SC2016 # awk's
 whole words.txt awk -F '\t' 'NR > 1 { print $1 "\t" $2 }' words.tsv
 for split in train valid; do

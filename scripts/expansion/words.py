@@ -1,10 +1,11 @@
 """New words and pieces: chooses the words, and cuts text by BPE as subword-nmt learned it, with the new words whole.
 
-    python -m expansion.words choose --codes CODES --train TEXT --valid TEXT --count N   a table: word, pieces, counts
-    python -m expansion.words cut --codes CODES [--words LIST] TEXT                      the text in pieces
+    python -m expansion.words choose --codes CODES --train TEXT --valid TEXT --old TEXT --count N
+                                                                    a table: word, pieces, counts
+    python -m expansion.words cut --codes CODES [--words LIST] TEXT          the text in pieces
 
-New are the most frequent words of the training text that BPE splits, if the validation text has them. Both print to
-standard output.
+New are the most frequent words of the training text that BPE splits, if the validation text has them and the old model
+their pieces. Both print to standard output.
 """
 
 from __future__ import annotations
@@ -69,25 +70,30 @@ def count_words(path: Path) -> Counter[str]:
     return counts
 
 
-def choose(train: Counter[str], valid: Counter[str], cut: Callable[[str], list[str]], count: int) -> list[Word]:
+def choose(
+    train: Counter[str], valid: Counter[str], cut: Callable[[str], list[str]], count: int, old: Collection[str]
+) -> list[Word]:
     """At most `count` words, the most frequent first; equally frequent ones in alphabetical order.
 
-    Left out: words that are a piece already (the end of another word), since a dictionary has a symbol only once, and
-    words that look like pieces.
+    old: the words of the old model's text. Left out: words that are a piece already (the end of another word), since a
+    dictionary has a symbol only once, words that look like pieces, and those with a piece that the old model lacks.
     """
-    pieces = {piece for word in train for piece in cut(word)}
+    known = {piece for word in old for piece in cut(word)}
+    pieces = known | {piece for word in train for piece in cut(word)}
     chosen: list[Word] = []
     for word, times in sorted(train.items(), key=lambda item: (-item[1], item[0])):
         if len(chosen) == count:
             break
-        if valid[word] and len(cut(word)) > 1 and word not in pieces and not word.endswith(CONTINUES):
+        fits = len(cut(word)) > 1 and word not in pieces and known.issuperset(cut(word))
+        if valid[word] and fits and not word.endswith(CONTINUES):
             chosen.append(Word(word, cut(word), times, valid[word]))
     return chosen
 
 
 def print_table(args: argparse.Namespace) -> None:
     """SystemExit, before anything is printed, if there are too few such words."""
-    chosen = choose(count_words(args.train), count_words(args.valid), Cutter(args.codes), args.count)
+    train, valid, old = map(count_words, (args.train, args.valid, args.old))
+    chosen = choose(train, valid, Cutter(args.codes), args.count, old)
     if len(chosen) < args.count:
         raise SystemExit(
             f"error: only {len(chosen)} words of the training text are split and occur in the validation text, "
@@ -112,6 +118,7 @@ def main() -> None:
     choosing = commands.add_parser("choose", parents=[codes])
     choosing.add_argument("--train", type=Path, required=True, help="training text, in words")
     choosing.add_argument("--valid", type=Path, required=True, help="validation text, in words")
+    choosing.add_argument("--old", type=Path, required=True, help="training text of the old model, in words")
     choosing.add_argument("--count", type=int, required=True, help="how many words")
     choosing.set_defaults(run=print_table)
     cutting = commands.add_parser("cut", parents=[codes])
