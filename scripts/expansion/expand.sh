@@ -14,7 +14,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${LM:?set it to what train.sh made}" "${OUTPUT:?set it to a folder for models}"
 [[ -d $DATA/bin && -f $DATA/words.txt ]] || die "DATA=$DATA: no bin and words.txt in it; set it to the OUTPUT of prepare.sh"
-[[ -f $LM/result.json ]] || die "LM=$LM: not trained to the end; run train.sh with RUN=$LM first"
+[[ -f $LM/architecture ]] || die "LM=$LM: not trained to the end; run train.sh with RUN=$LM first"
 METHODS=${METHODS:-$(python -c 'from embinit_fairseq.init.new_rows import METHODS; print(*METHODS)')}
 checkpoint=$LM/checkpoints/checkpoint_last.pt
 settings "$OUTPUT" "checkpoint=$(sha256sum <"$checkpoint")" "words=$(sha256sum <"$DATA/words.txt")"

@@ -9,6 +9,7 @@
 #   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all there are. The old
 #                   model, which goes on with the old pieces (none), is always among the runs
 #   LM_DATA=        the language model's text, where DATA is a new domain
+#   LM=             a language model of the same pieces that is there (train.sh, shift.py); default: one is trained
 #   SEEDS=1 JOBS=   runs at a time, default: one per GPU or core (embinit grid)
 #   LM_UPDATES=3000 LM_SEED=1 of the language model
 # and BPE_SIZE, WORDS, VALID_LINES of prepare.sh; LAYERS, DIM, HEADS, FFN and PRECISION of train.sh; UPDATES and EVERY of
@@ -20,8 +21,11 @@ METHODS=${METHODS:-$(python -c 'from embinit_fairseq.init.new_rows import METHOD
 here=$REPO/scripts/expansion data=$OUTPUT/data models=$OUTPUT/models
 
 env OUTPUT="$data" bash "$here/prepare.sh"
-env DATA="$data" RUN="$OUTPUT/lm" UPDATES="${LM_UPDATES:-3000}" bash "$here/train.sh" ${LM_SEED:+--seed "$LM_SEED"}
-env DATA="$data" LM="$OUTPUT/lm" OUTPUT="$models" METHODS="$METHODS" SEEDS="$SEEDS" bash "$here/expand.sh"
+if [[ -z ${LM:-} ]]; then
+  LM=$OUTPUT/lm
+  env DATA="$data" RUN="$LM" UPDATES="${LM_UPDATES:-3000}" bash "$here/train.sh" ${LM_SEED:+--seed "$LM_SEED"}
+fi
+env DATA="$data" LM="$LM" OUTPUT="$models" METHODS="$METHODS" SEEDS="$SEEDS" bash "$here/expand.sh"
 given="" lines=""
 [[ $# -eq 0 ]] || printf -v given ' %q' "$@"
 for seed in $SEEDS; do # outermost: after the first seed the tables are complete, if without deviations

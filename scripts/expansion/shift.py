@@ -1,0 +1,104 @@
+"""A language model that computes the same with all its logits lower: is that when Hewitt's collapse happens?
+
+    python scripts/expansion/shift.py LM --data DATA --by 20 --output SHIFTED
+    LM=SHIFTED DATA=... OUTPUT=... bash scripts/expansion/run.sh
+
+LM: what train.sh made of DATA, which is prepare.sh's. With the hidden state h the logit of a word is h.e. One vector v
+that is added to all rows e of the output matrix adds h.v to all logits, and the softmax knows no difference. A new row
+of zeros or of small noise does: its logit is about 0. v is chosen such that h.v is about -B: the least squares fit over
+the hidden states of the training text's first lines, with a ridge of 0.1, so that v stays small. The output matrix is
+no longer the one of the input. Prints what h.v is, and log Z, the logarithm of the sum of exp(logit).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
+
+from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError, one_line
+
+TIE = "--share-decoder-input-output-embed"
+LINES, RIDGE = 500, 0.1
+
+
+def hidden_states(model: Any, dictionary: Any, lines: list[str]) -> torch.Tensor:
+    """(positions, D) float64 of the lines, each read by itself from its beginning."""
+    states = []
+    for line in lines:
+        pieces = dictionary.encode_line(line, append_eos=False, add_if_not_exist=False).long()
+        ids = torch.cat([torch.tensor([dictionary.eos()]), pieces])[None]
+        states.append(model.decoder.extract_features(ids, None)[0][0])
+    return torch.cat(states).double()
+
+
+def lowering(states: torch.Tensor, by: float) -> torch.Tensor:
+    """v, (D,) float64: h.v is -by in the mean over the states h, (N, D), and near it for each."""
+    mean = states.mean(0)
+    ridge = RIDGE * torch.eye(len(mean), dtype=torch.float64)
+    direction = torch.linalg.solve(states.T @ states / len(states) + ridge, mean)
+    return -by * direction / direction.dot(mean)
+
+
+@torch.no_grad()
+def shift(lm: Path, data: Path, by: float, output: Path) -> str:
+    """Write `output`; returns what was measured."""
+    from fairseq import checkpoint_utils, utils
+
+    architecture, text = lm / "architecture", data / "text/old/train"
+    if not architecture.is_file():
+        raise DataError(f"{lm}: no file architecture in it; name what train.sh made, trained to its end")
+    if not text.is_file():
+        raise DataError(f"--data {data}: no text/old/train in it; name what prepare.sh made")
+    if output.exists():
+        raise OptionError(f"--output {output}: exists; name a new folder")
+    utils.import_user_module(argparse.Namespace(user_dir=str(Path(__file__).parent / "word_loss")))
+    source = str(lm / "checkpoints/checkpoint_last.pt")
+    where = {"data": str(data / "bin"), "new_words": str(data / "words.txt")}
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([source], arg_overrides=where)
+    with open(text, encoding="utf-8") as file:
+        states = hidden_states(model.eval(), task.source_dictionary, list(itertools.islice(file, LINES)))
+    added = lowering(states, by)
+
+    checkpoint = load_checkpoint(source)
+    settings = checkpoint["cfg"]["model"]
+    if not settings["share_decoder_input_output_embed"]:
+        raise CheckpointError(f"{source}: already has an output matrix of its own; name what train.sh made")
+    weights = checkpoint["model"]
+    rows = weights["decoder.embed_tokens.weight"]
+    weights["decoder.output_projection.weight"] = (rows.double() + added).to(rows.dtype)
+    settings["share_decoder_input_output_embed"] = False
+    checkpoint["last_optimizer_state"] = None  # has no values for the new matrix
+    (output / "checkpoints").mkdir(parents=True)
+    checkpoint_utils.torch_persistent_save(checkpoint, str(output / "checkpoints/checkpoint_last.pt"))
+    (output / "architecture").write_text(architecture.read_text(encoding="utf-8").replace(TIE, ""), encoding="utf-8")
+
+    moved = states @ added
+    logits = (states @ rows.double().T).logsumexp(1)
+    return (
+        f"h.v {moved.mean():.2f} ± {moved.std():.2f}, {moved.min():.2f} to {moved.max():.2f}; "
+        f"log Z {logits.mean():.2f} ± {logits.std():.2f}, now {(logits + moved).mean():.2f}; |v| {added.norm():.2f}; "
+        f"{len(states):,} positions"
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lm", type=Path, metavar="LM", help="what train.sh made")
+    parser.add_argument("--data", type=Path, required=True, help="what prepare.sh made")
+    parser.add_argument("--by", type=float, required=True, metavar="B", help="what is taken from all logits")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder")
+    args = parser.parse_args(argv)
+    print(shift(args.lm, args.data, args.by, args.output))
+
+
+if __name__ == "__main__":
+    with one_line():
+        main()

@@ -1,0 +1,69 @@
+"""scripts/expansion/shift.py: all logits lower, the same probabilities."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("fairseq", reason="it builds models; install fairseq with scripts/setup.sh")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "expansion"))
+
+import shift
+from expand_checkpoints import TEXT, dictionary, make
+from fairseq import checkpoint_utils
+
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+
+
+@pytest.fixture
+def lm(tmp_path: Path) -> tuple[Path, Path]:
+    """What train.sh and prepare.sh make, as far as it is read."""
+    made = make(tmp_path / "made", "lm_tied")
+    run, data = tmp_path / "lm", tmp_path / "data"
+    for folder in (run / "checkpoints", data / "bin", data / "text/old"):
+        folder.mkdir(parents=True)
+    torch.save(made.state, run / "checkpoints/checkpoint_last.pt")
+    (run / "architecture").write_text(f"--arch transformer_lm_gpt {shift.TIE} --decoder-layers 1\n")
+    (data / "bin/dict.txt").write_text(dictionary())
+    (data / "text/old/train").write_text(TEXT)
+    return run, data
+
+
+def read(run: Path, data: Path) -> tuple:
+    """Model and dictionary."""
+    path = str(run / "checkpoints/checkpoint_last.pt")
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([path], arg_overrides={"data": str(data / "bin")})
+    return model.eval(), task.source_dictionary
+
+
+def test_the_logits_are_lower_and_the_probabilities_the_same(lm, tmp_path) -> None:
+    run, data = lm
+    shift.main([str(run), "--data", str(data), "--by", "6", "--output", str(tmp_path / "new")])
+    (old, symbols), (new, _) = read(run, data), read(tmp_path / "new", data)
+    ids = symbols.encode_line(TEXT.splitlines()[0], add_if_not_exist=False).long()[None]
+    before, after = old(ids)[0].double(), new(ids)[0].double()
+    torch.testing.assert_close(after.log_softmax(-1), before.log_softmax(-1), atol=1e-5, rtol=0)
+    moved = after - before
+    torch.testing.assert_close(moved, moved[..., :1].expand_as(moved), atol=1e-4, rtol=0)
+    states = shift.hidden_states(old, symbols, TEXT.splitlines())
+    assert (states @ shift.lowering(states, 6)).mean().item() == pytest.approx(-6)
+    assert moved.mean().item() == pytest.approx(-6, abs=3)  # in the mean over other sentences, too
+    assert (tmp_path / "new/architecture").read_text().split() == "--arch transformer_lm_gpt --decoder-layers 1".split()
+    assert new.decoder.output_projection.weight is not new.decoder.embed_tokens.weight
+    torch.testing.assert_close(new.decoder.embed_tokens.weight, old.decoder.embed_tokens.weight, atol=0, rtol=0)
+
+
+def test_what_is_refused(lm, tmp_path) -> None:
+    run, data = lm
+    with pytest.raises(OptionError, match="--output"):
+        shift.shift(run, data, 1, run)
+    with pytest.raises(DataError, match="--data"):
+        shift.shift(run, tmp_path, 1, tmp_path / "new")
+    with pytest.raises(DataError, match="architecture"):
+        shift.shift(data, data, 1, tmp_path / "new")
+    shift.shift(run, data, 1, tmp_path / "new")
+    with pytest.raises(CheckpointError, match="output matrix of its own"):
+        shift.shift(tmp_path / "new", data, 1, tmp_path / "twice")
