@@ -85,7 +85,9 @@ def draw_divergences(
     for axes, (method, divergences) in zip(panels, methods.items()):
         axes.stairs(histograms[method]["counts"], [first, *edges[1:]], fill=True, color="0.45")
         axes.set(xscale="log", yscale="log", ylim=(0.5, 2 * most), xlim=(first, 1.5 * max(edges[-1], *bounds, first)))
-        axes.minorticks_off()
+        if axes.get_xlim()[1] > 100 * first:  # on less there are too few powers of ten to read a value
+            axes.minorticks_off()
+        axes.tick_params(which="minor", labelsize=6)
         axes.set_title(f"{method}: mean {divergences['mean']:.3g}", fontsize=9, pad=4)
         axes.set_xlabel("KL(old || new) in nats", fontsize=8)
         axes.tick_params(labelsize=7, length=2)
