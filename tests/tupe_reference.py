@@ -8,7 +8,7 @@ import math
 import torch
 
 #: correlation terms of each position encoding: the logits are divided by sqrt(terms * head_dim)
-TERMS = {"none": 1, "added": 1, "relative": 1, "untied": 2, "four_terms": 4}
+TERMS = {"none": 1, "added": 1, "added_relative": 1, "relative": 1, "untied": 2, "four_terms": 4}
 
 
 def randomise(module, seed=0):
@@ -133,9 +133,9 @@ def encode(w, tokens, num_heads, kind, *, pre_ln=False, relative=False, reset=No
     length, p = len(tokens), below(w, "positions.")
     x = w["embed_tokens.weight"][tokens]
     bias = projections = None
-    if kind == "added":
+    if kind.startswith("added"):
         x = x + p["embed_positions.weight"][:length]
-    elif kind == "relative":
+    if kind.endswith("relative"):
         bias = relative_bias(p, num_heads, length)
     elif kind == "untied":
         bias = untied_bias(p, num_heads, length, reset, relative)

@@ -25,6 +25,7 @@ from embinit_fairseq.modules.position_encoding import (
 LONGEST = 512
 RESETS = ("official", "paper")
 _ABSOLUTE, _RELATIVE = "absolute.embed_positions.weight", "relative.embed_buckets.weight"
+_ADDED = "embed_positions.weight"
 #: in the names of parameters
 _POSITIONS, _TOKENS = ".positions.", ".embed_tokens.weight"
 #: enough to build any encoding
@@ -60,7 +61,7 @@ def position_map(model: TrainedModel, part: str | None = None, length: int | Non
     kind = str(model.options.get("position_encoding", "untied"))  # tupe_transformer has no such option
     prefix, part = _find(model, part, kind)
     state = model.parameters(prefix)
-    for name in {_ABSOLUTE, _RELATIVE} & set(state):  # their shapes say how the positions are built
+    for name in {_ABSOLUTE, _ADDED, _RELATIVE} & set(state):  # their shapes say how the positions are built
         model.table(prefix + name)
     sizes = _sizes(model, part, state)
     module = _built(model, kind, sizes, state)
@@ -124,11 +125,13 @@ def _sizes(model: TrainedModel, part: str, state: dict[str, Tensor]) -> Position
     """From the shapes of the parameters where there are some, else from the options."""
     reset = _reset(model)
     num_buckets, num_heads = state[_RELATIVE].shape if _RELATIVE in state else (0, 0)
-    max_positions, embed_dim = state[_ABSOLUTE].shape if _ABSOLUTE in state else (None, 0)
+    table = state.get(_ABSOLUTE, state.get(_ADDED))
+    max_positions, embed_dim = (None, 0) if table is None else table.shape
+    untied = _ABSOLUTE in state and reset is not None  # then the table has a row for [CLS] more
     return PositionSizes(
         embed_dim,
         num_heads or model.whole_number(f"{part}_attention_heads"),
-        _longest(model, part) if max_positions is None else max_positions - int(reset is not None),
+        _longest(model, part) if max_positions is None else max_positions - int(untied),
         num_buckets=num_buckets - int(bool(num_buckets) and _ABSOLUTE in state and reset == "official"),
         max_distance=model.whole_number("max_rel_pos") if num_buckets else 0,
         reset=reset,

@@ -12,7 +12,12 @@ from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules.encoder_layer import LayerConfig
 from embinit_fairseq.modules.heads import MaskedLMHead
 from embinit_fairseq.modules.position_bias import check_buckets
-from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes
+from embinit_fairseq.modules.position_encoding import (
+    POSITION_ENCODINGS,
+    AddedPositions,
+    PositionEncoding,
+    PositionSizes,
+)
 from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEncoder
 
 #: options of positions -> what they need to have an effect
@@ -20,8 +25,8 @@ _POSITION_OPTIONS = {
     "rel_pos": "belongs to the tupe_* architectures",
     "tupe_tie_cls": "belongs to the tupe_* architectures",
     "tupe_reset": "has nothing to reset: it goes with tupe_* --rel-pos, without --tupe-tie-cls",
-    "rel_pos_bins": "needs relative positions (--rel-pos, or bert_r_*)",
-    "max_rel_pos": "needs relative positions (--rel-pos, or bert_r_*)",
+    "rel_pos_bins": "needs relative positions (--rel-pos, bert_r_* or bert_rel_*)",
+    "max_rel_pos": "needs relative positions (--rel-pos, bert_r_* or bert_rel_*)",
 }
 
 
@@ -67,8 +72,10 @@ def build_sentence_encoder(cfg: Any, dictionary: Any, shared: SentenceEncoder | 
 
     With `shared`, the embeddings (tokens, positions added to them, layer norm) are that encoder's.
     """
-    added = shared is not None and str(cfg.position_encoding) == "added"
-    positions = shared.positions if shared is not None and added else _build_positions(cfg)
+    positions = _build_positions(cfg)
+    if shared is not None and isinstance(shared.positions, AddedPositions):
+        assert isinstance(positions, AddedPositions)  # one option says what both are
+        positions.embed_positions = shared.positions.embed_positions
     layer = LayerConfig(
         embed_dim=cfg.encoder_embed_dim,
         ffn_embed_dim=cfg.encoder_ffn_embed_dim,

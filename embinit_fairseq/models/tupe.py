@@ -2,7 +2,8 @@
 
     tupe_*     untied absolute positions (TUPE-A); with --rel-pos also relative ones (TUPE-R)
     bert_a_*   positions added to the embeddings (BERT-A)
-    bert_r_*   relative positions only (BERT-R)
+    bert_r_*   added and relative positions (BERT-R)
+    bert_rel_* relative positions only
     bert_ad_*  all four correlations with separate projections (BERT-A^d)
 
 Sizes base, large and tiny. Pre-training: --task masked_lm; fine-tuning: --task sentence_prediction.

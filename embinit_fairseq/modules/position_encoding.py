@@ -53,10 +53,22 @@ class AddedPositions(PositionEncoding):
 
 
 class RelativePositions(PositionEncoding):
-    """BERT-R, equation (6): the relative scalars of T5 and nothing else."""
+    """Equation (6): the relative scalars of T5 and nothing else."""
 
     def __init__(self, num_heads: int, num_buckets: int, max_distance: int) -> None:
         super().__init__()
+        self.relative = RelativeTerm(num_heads, num_buckets, max_distance)
+
+    def bias(self, tgt_len: int) -> Tensor:
+        """b_{j-i}, (num_heads, tgt_len, tgt_len)."""
+        return self.relative(tgt_len).scores
+
+
+class AddedRelativePositions(AddedPositions):
+    """BERT-R (Ke et al. 2021, section 4.1): positions added to the embeddings, and the relative scalars of (6)."""
+
+    def __init__(self, embed_dim: int, num_heads: int, max_positions: int, num_buckets: int, max_distance: int) -> None:
+        super().__init__(embed_dim, max_positions)
         self.relative = RelativeTerm(num_heads, num_buckets, max_distance)
 
     def bias(self, tgt_len: int) -> Tensor:
@@ -196,10 +208,20 @@ POSITION_ENCODINGS = {
         lambda sizes: AddedPositions(sizes.embed_dim, sizes.max_positions),
         limited=True,
     ),
-    "relative": KnownEncoding(
+    "added_relative": KnownEncoding(
         "BERT-R",
         "bert_r",
-        "relative positions only",
+        "positions added to the embeddings, and relative ones",
+        lambda sizes: AddedRelativePositions(
+            sizes.embed_dim, sizes.num_heads, sizes.max_positions, sizes.num_buckets, sizes.max_distance
+        ),
+        relative="always",
+        limited=True,
+    ),
+    "relative": KnownEncoding(
+        "relative only",
+        "bert_rel",
+        "T5's relative positions only",
         lambda sizes: RelativePositions(sizes.num_heads, sizes.num_buckets, sizes.max_distance),
         relative="always",
     ),

@@ -37,7 +37,7 @@ VARIANTS = {
     "tie_cls": ("tupe_tiny", "--rel-pos --tupe-tie-cls", {"kind": "untied", "relative": True}),
     "pre_ln": ("tupe_tiny", f"--rel-pos {PRE_LN}", {**UNTIED, "relative": True, "pre_ln": True}),
     "bert_a": ("bert_a_tiny", "--embedding-normalize", {"kind": "added"}),
-    "bert_r": ("bert_r_tiny", PRE_LN, {"kind": "relative", "pre_ln": True}),
+    "bert_r": ("bert_r_tiny", PRE_LN, {"kind": "added_relative", "pre_ln": True}),
     "bert_ad": ("bert_ad_tiny", "", {"kind": "four_terms"}),
 }
 #: and encodings without a line above, as their presets have them

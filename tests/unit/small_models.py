@@ -144,7 +144,8 @@ _BERT_VARIANTS = {
     "TUPE-R, tie-cls": {**REL_POS, "tupe_tie_cls": True},
     "TUPE-A, norms": BERT_NORMS,
     "BERT-A": {"position_encoding": "added", "embedding_normalize": True},
-    "BERT-R, relu": {"position_encoding": "relative", "rel_pos_bins": 16, "activation_fn": "relu"},
+    "BERT-R, relu": {"position_encoding": "added_relative", "rel_pos_bins": 16, "activation_fn": "relu"},
+    "relative only": {"position_encoding": "relative"},
     "BERT-A^d, sdpa": {"position_encoding": "four_terms", "attention_kernel": "sdpa"},
 }
 _ENCODINGS = {"untied", *(options.get("position_encoding") for options in _BERT_VARIANTS.values())}

@@ -70,8 +70,9 @@ def generator_logits(w, tokens, columns, options):
     own, shared = below(w, "generator.sentence_encoder."), below(w, "encoder.sentence_encoder.")
     x = shared["embed_tokens.weight"][tokens]
     kind = options["position_encoding"]
-    if kind == "added":
-        x, kind = x + shared["positions.embed_positions.weight"][: len(tokens)], "none"
+    if kind.startswith("added"):
+        x = x + shared["positions.embed_positions.weight"][: len(tokens)]
+        kind = kind.removeprefix("added").removeprefix("_") or "none"
     if options.get("embedding_normalize"):
         x = normed(shared, "emb_layer_norm", x)
     own = {key: value for key, value in own.items() if not key.startswith("emb_layer_norm")}
@@ -117,6 +118,7 @@ def by_hand(w, batch, options):
 
 VARIANTS = [{"position_encoding": "added"}, {"position_encoding": "added", "embedding_normalize": True}]
 VARIANTS += [{"position_encoding": "untied", "rel_pos": True}, {"position_encoding": "relative"}]
+VARIANTS += [{"position_encoding": "added_relative"}]
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)

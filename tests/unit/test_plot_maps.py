@@ -104,7 +104,10 @@ ENCODINGS = {
     "TUPE-R, as in the paper": (lambda: untied("paper", 8), {"tupe_reset": "paper"}),
     "TUPE-A, tied": (lambda: untied(None), {"tupe_tie_cls": True}),
     "TUPE-R, tied": (lambda: untied(None, 8), {"tupe_tie_cls": True}),
-    "BERT-R": (lambda: randomised(encodings.RelativePositions(HEADS, 8, 6)), {"position_encoding": "relative"}),
+    "BERT-R": (
+        lambda: randomised(encodings.AddedRelativePositions(C, HEADS, LONGEST, 8, 6)),
+        {"position_encoding": "added_relative"},
+    ),
 }
 SIZES = encodings.PositionSizes(C, HEADS, LONGEST, 8, 6)
 #: and encodings without a line above that add a bias

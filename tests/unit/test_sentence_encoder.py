@@ -24,7 +24,7 @@ SENTENCES = [[BOS, 4, 5, 6, 7, 2], [BOS, 8, 2], [BOS]]
 ENCODINGS = {
     "narrow": {"kind": "none"},  # ELECTRA's generator: embeddings of another dimension than the layers
     "bert_a": {"kind": "added"},
-    "bert_r": {"kind": "relative", "relative": True},
+    "bert_r": {"kind": "added_relative", "relative": True},
     "bert_ad": {"kind": "four_terms"},
     "tupe_a": {"kind": "untied", "reset": "official"},
     "tupe_r": {"kind": "untied", "reset": "official", "relative": True},
