@@ -1,5 +1,5 @@
 """Loss against the scale of the embeddings, with positions added, absent and untied: the table and the picture for
-docs/results/scale.md (still to be written), from the runs of `experiments.py scale`.
+docs/results/scale.md, from the runs of `experiments.py scale`.
 
     python scripts/multi30k/scale_figure.py runs/scale --epochs 6 --output scale.png
 
