@@ -50,7 +50,7 @@ def lowering(states: torch.Tensor, by: float) -> torch.Tensor:
 @torch.no_grad()
 def shift(lm: Path, data: Path, by: float, output: Path) -> str:
     """Write `output`; returns what was measured."""
-    from fairseq import checkpoint_utils, utils
+    from fairseq import checkpoint_utils, criterions, utils
 
     architecture, text = lm / "architecture", data / "text/old/train"
     if not architecture.is_file():
@@ -59,7 +59,8 @@ def shift(lm: Path, data: Path, by: float, output: Path) -> str:
         raise DataError(f"--data {data}: no text/old/train in it; name what prepare.sh made")
     if output.exists():
         raise OptionError(f"--output {output}: exists; name a new folder")
-    utils.import_user_module(argparse.Namespace(user_dir=str(Path(__file__).parent / "word_loss")))
+    if "word_loss" not in criterions.CRITERION_REGISTRY:  # the checkpoint names it
+        utils.import_user_module(argparse.Namespace(user_dir=str(Path(__file__).parent / "word_loss")))
     source = str(lm / "checkpoints/checkpoint_last.pt")
     where = {"data": str(data / "bin"), "new_words": str(data / "words.txt")}
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([source], arg_overrides=where)
