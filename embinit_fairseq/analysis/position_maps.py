@@ -132,7 +132,7 @@ def _sizes(model: TrainedModel, part: str, state: dict[str, Tensor]) -> Position
         embed_dim,
         num_heads or model.whole_number(f"{part}_attention_heads"),
         _longest(model, part) if max_positions is None else max_positions - int(untied),
-        num_buckets=num_buckets - int(bool(num_buckets) and _ABSOLUTE in state and reset == "official"),
+        num_buckets=num_buckets - int(untied and num_buckets > 0 and reset == "official"),
         max_distance=model.whole_number("max_rel_pos") if num_buckets else 0,
         reset=reset,
         bidirectional=part != "decoder",

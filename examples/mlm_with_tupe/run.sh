@@ -4,8 +4,8 @@
 #
 #   bash examples/mlm_with_tupe/run.sh
 #
-# Variables, with their defaults: OUTPUT=runs/mlm_with_tupe, MODELS="bert_a tupe_a tupe_r" (of bert_a bert_r bert_ad
-# tupe_a_tie_cls tupe_a tupe_r), UPDATES=1500, SEED=1, JOBS= (trainings at a time, one thread each; one per core).
+# Variables, with their defaults: OUTPUT=runs/mlm_with_tupe, MODELS="bert_a tupe_a tupe_r" (of bert_a bert_r bert_rel
+# bert_ad tupe_a_tie_cls tupe_a tupe_r), UPDATES=1500, SEED=1, JOBS= (trainings at a time, one thread each; one per core).
 # The same call goes on where it was stopped.
 # shellcheck source=../../scripts/env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
@@ -25,7 +25,7 @@ env DATA="$OUTPUT/data" OUTPUT="$OUTPUT" MODELS="$MODELS" SIZE=tiny SEEDS="$SEED
   bash "$REPO/scripts/wikibooks/run.sh" --tokens-per-sample 64 --lr 1e-3 --encoder-layers 2 --encoder-embed-dim 128 \
   --encoder-ffn-embed-dim 256
 for model in $MODELS; do
-  [[ $model == tupe* || $model == bert_r ]] || continue # the others' positions are in the words
+  [[ $model == tupe* || $model == bert_r* ]] || continue # the others' positions are in the words
   embinit plot positions --checkpoint "$OUTPUT/runs/$model.seed$SEED/checkpoints/checkpoint_best.pt" --softmax --length 64 \
     --output "$OUTPUT/$model.png"
 done

@@ -3,7 +3,7 @@
 #
 #   DATA=data/expansion LM=runs/lm OUTPUT=runs/models bash scripts/expansion/expand.sh
 #
-# DATA: what prepare.sh made. LM: what train.sh made. Further variables:
+# DATA: what prepare.sh made. LM: what train.sh (or shift.py) made. Further variables:
 #   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all there are
 #   SEEDS=1         of what the methods draw
 #

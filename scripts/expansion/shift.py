@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a chec
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, one_line
+from embinit_fairseq.files import check_folder, whole_folder
 
 TIE = "--share-decoder-input-output-embed"
 LINES, RIDGE = 500, 0.1
@@ -57,8 +59,9 @@ def shift(lm: Path, data: Path, by: float, output: Path) -> str:
         raise DataError(f"{lm}: no file architecture in it; name what train.sh made, trained to its end")
     if not text.is_file():
         raise DataError(f"--data {data}: no text/old/train in it; name what prepare.sh made")
-    if output.exists():
-        raise OptionError(f"--output {output}: exists; name a new folder")
+    if not math.isfinite(by):
+        raise OptionError(f"--by {by}: must be a finite number; 20 is what docs/results/expansion.md has")
+    check_folder(output, inputs=[lm, data])
     if "word_loss" not in criterions.CRITERION_REGISTRY:  # the checkpoint names it
         utils.import_user_module(argparse.Namespace(user_dir=str(Path(__file__).parent / "word_loss")))
     source = str(lm / "checkpoints/checkpoint_last.pt")
@@ -77,9 +80,10 @@ def shift(lm: Path, data: Path, by: float, output: Path) -> str:
     weights["decoder.output_projection.weight"] = (rows.double() + added).to(rows.dtype)
     settings["share_decoder_input_output_embed"] = False
     checkpoint["last_optimizer_state"] = None  # has no values for the new matrix
-    (output / "checkpoints").mkdir(parents=True)
-    checkpoint_utils.torch_persistent_save(checkpoint, str(output / "checkpoints/checkpoint_last.pt"))
-    (output / "architecture").write_text(architecture.read_text(encoding="utf-8").replace(TIE, ""), encoding="utf-8")
+    with whole_folder(output) as folder:
+        (folder / "checkpoints").mkdir()
+        checkpoint_utils.torch_persistent_save(checkpoint, str(folder / "checkpoints/checkpoint_last.pt"))
+        (folder / "architecture").write_text(architecture.read_text("utf-8").replace(TIE, ""), encoding="utf-8")
 
     moved = states @ added
     logits = (states @ rows.double().T).logsumexp(1)

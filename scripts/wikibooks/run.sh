@@ -5,7 +5,8 @@
 #
 # DATA: what prepare.sh made. OUTPUT: runs, results.md, results.json and curves.png go here. Further variables:
 #   MODELS="..."   of the six that Ke et al. 2021 compare, which is the default: bert_a bert_r bert_ad (BERT-A^d)
-#                  tupe_a_tie_cls (TUPE-A with [CLS] tied) tupe_a tupe_r, with --embedding-normalize as in the authors' code
+#                  tupe_a_tie_cls (TUPE-A with [CLS] tied) tupe_a tupe_r, with --embedding-normalize as in the authors' code;
+#                  and bert_rel, relative positions and no others
 #   SIZE=base      base, large, or tiny (4 layers, width 256, sequences of 128)
 #   SEEDS=1 JOBS=  trainings at a time, default: one per GPU or core (embinit grid)
 # and those of train.sh (UPDATES, BATCH, ...), to which all that stands behind the script's name goes. Another model is a
@@ -17,6 +18,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 declare -A options=(
   [bert_a]="--arch bert_a_$SIZE"
   [bert_r]="--arch bert_r_$SIZE"
+  [bert_rel]="--arch bert_rel_$SIZE"
   [bert_ad]="--arch bert_ad_$SIZE"
   [tupe_a_tie_cls]="--arch tupe_$SIZE --tupe-tie-cls"
   [tupe_a]="--arch tupe_$SIZE"

@@ -15,7 +15,7 @@ import shift
 from expand_checkpoints import TEXT, dictionary, make
 from fairseq import checkpoint_utils
 
-from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError, OutputError
 
 
 @pytest.fixture
@@ -58,8 +58,14 @@ def test_the_logits_are_lower_and_the_probabilities_the_same(lm, tmp_path) -> No
 
 def test_what_is_refused(lm, tmp_path) -> None:
     run, data = lm
-    with pytest.raises(OptionError, match="--output"):
+    with pytest.raises(OutputError, match="--output"):  # it is read
         shift.shift(run, data, 1, run)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/mine").touch()
+    with pytest.raises(OutputError, match="not empty"):
+        shift.shift(run, data, 1, tmp_path / "full")
+    with pytest.raises(OptionError, match="--by"):
+        shift.shift(run, data, float("nan"), tmp_path / "new")
     with pytest.raises(DataError, match="--data"):
         shift.shift(run, tmp_path, 1, tmp_path / "new")
     with pytest.raises(DataError, match="architecture"):

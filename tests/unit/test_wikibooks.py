@@ -216,8 +216,8 @@ def test_pieces_are_those_of_subword_nmt_with_whole_symbols_and_few_are_remember
         assert len(encoder._bpe.cache) <= 21
 
 
-def test_the_default_models_of_the_grid_are_those_of_the_paper() -> None:
+def test_the_models_of_the_grid_are_those_of_the_paper_and_relative_positions_alone() -> None:
     text = (Path(split.__file__).parent / "run.sh").read_text()
     tupe = {"tupe_a_tie_cls": "tupe_$SIZE --tupe-tie-cls", "tupe_a": "tupe_$SIZE", "tupe_r": "tupe_$SIZE --rel-pos"}
-    models = {name: f"{name}_$SIZE" for name in ("bert_a", "bert_r", "bert_ad")} | tupe
+    models = {name: f"{name}_$SIZE" for name in ("bert_a", "bert_r", "bert_rel", "bert_ad")} | tupe
     assert dict(re.findall(r'^  \[(\w+)\]="--arch ([^"]*)"', text, re.MULTILINE)) == models
