@@ -279,12 +279,13 @@ def _read(
         remedy = f"Vectors are never cut or padded: set dim={error.dim}, or choose another source."
         raise DimensionError(f"{error.fact}. {remedy}", error.fact, error.dim) from error
     reading = read_sources(readers, spec, vocabulary, tuple(match), oov=oov, compose=compose)
-    if not reading.coverage["found"]:
-        example = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:5]]
-        raise CoverageError(
-            f"source {spec.text}: none of the symbols has a vector there; they are like {example}: another language or "
-            "segmentation, or match too narrow?"
-        )
+    for path, part in zip(spec.paths, reading.parts, strict=True):
+        if not part.coverage["found"]:
+            example = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:5]]
+            raise CoverageError(
+                f"source {path}: none of the symbols has a vector there; they are like {example}: another language or "
+                "segmentation, or match too narrow?"
+            )
     return reading
 
 
@@ -307,6 +308,10 @@ def _report(
             "matched": describe(table[reading.matched]),
             "found": int(reading.coverage["found"]),
             "coverage_types": reading.coverage["coverage_types"],
+            "sources": [
+                {"path": path, "found": int(part.coverage["found"]), "coverage_types": part.coverage["coverage_types"]}
+                for path, part in zip(reading.spec.paths, reading.parts, strict=True)
+            ],
             "missing": [
                 vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular & ~reading.matched).tolist()
             ],

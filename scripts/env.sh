@@ -20,6 +20,19 @@ die() {
   exit 2
 }
 
+# known VARIABLE VALUE CHOICE...: VALUE, which a variable names, must be one of the choices.
+known() {
+  [[ " ${*:3} " == *" $2 "* ]] || die "$1: $2 is not known; choose of ${*:3}"
+}
+
+# whole_numbers VARIABLE...: those that are set must be whole numbers from 1.
+whole_numbers() {
+  local name
+  for name; do
+    [[ ${!name:-1} =~ ^[1-9][0-9]*$ ]] || die "$name=${!name}: set it to a whole number from 1"
+  done
+}
+
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=progress.sh
 source "$REPO/scripts/progress.sh"

@@ -149,4 +149,4 @@ def _not_added(model: TrainedModel) -> str:
     known = POSITION_ENCODINGS.get(str(model.options.get("position_encoding")))
     what = f"{model.path} is a checkpoint of {model.arch}" + (f" ({known.name})" if known else "")
     hint = "; its positions alone: embinit plot positions" if known else ""
-    return f"{what}: only bert_a_* add positions to words, so that there are four correlations to tell apart{hint}"
+    return f"{what}: only bert_a_* add positions to words and have no others, so that there are four correlations{hint}"

@@ -272,7 +272,7 @@ def _judge_coverage(slot: Slot, path: str, part: Part) -> None:
     if numbers["coverage_tokens"] < LOW_COVERAGE:
         logger.warning(
             "LOW COVERAGE: %s has vectors for only %.1f %% of the running tokens of %r (%s found); "
-            "the rest starts as --embed-init-oov says",
+            "the rest starts as --embed-init-oov says; is it the file of another language, case or segmentation?",
             path,
             100 * numbers["coverage_tokens"],
             slot.name,

@@ -238,7 +238,7 @@ ENCODERS = ", ".join(f"{known.family}_*" for known in POSITION_ENCODINGS.values(
 
 
 def published_name(encoding: str, relative: bool = False, tied: bool = False) -> str:
-    """The name in Ke et al. 2021 of an encoding with its options: `TUPE-R`, `TUPE-A, [CLS] tied`, `BERT-R`."""
+    """The name of an encoding with its options, that of Ke et al. 2021 if it has one: `TUPE-R`, `relative only`."""
     known = POSITION_ENCODINGS[encoding]
     if known.relative != "optional":
         return known.name

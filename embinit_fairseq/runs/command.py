@@ -210,10 +210,15 @@ def labels_of(command: Command, given: Mapping[str, str]) -> dict[str, str]:
     """What tables are sorted by: the given labels, and architecture, initialisation and seed of the command."""
     own = {
         "arch": command.option("--arch"),
-        "init": command.option("--embed-init", "none"),
+        "init": init_label(command.option("--embed-init", "none"), command.option("--embed-init-std")),
         "seed": command.option("--seed", "1"),
     }
     return {**given, **{label: value for label, value in own.items() if label not in given and value is not None}}
+
+
+def init_label(init: str | None, std: str | None) -> str | None:
+    """Vectors shuffled at Xavier's scale are another row of a table than those shuffled at their own."""
+    return init if init is None or std in (None, "None") else f"{init}, std {std}"
 
 
 def joint_hash(hashes: Mapping[str, str]) -> str:

@@ -340,7 +340,8 @@ def check_baseline(tables: Sequence[Table], name: str | None) -> None:
     """OptionError if no table has the row."""
     if name is not None and not any(baseline_row(table, name) for table in tables):
         names = dict.fromkeys(row.name for table in tables for row in table.rows)
-        raise OptionError(f"--baseline {name}: no row has this name; there are: {', '.join(names)}")
+        shown = ", ".join(f"'{each}'" for each in names)
+        raise OptionError(f"--baseline {name}: no row has this name; there are: {shown}")
 
 
 def read_tables(

@@ -18,6 +18,7 @@ from typing import Any
 from embinit_fairseq.checkpoints.reading import load_checkpoint, updates_of
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.files import check_is_file
+from embinit_fairseq.runs.command import init_label
 from embinit_fairseq.runs.logs import RunLog, read_log
 from embinit_fairseq.runs.record import RESULT, TRAINING, read_record, so_far
 from embinit_fairseq.runs.run import Run, Validation
@@ -150,6 +151,7 @@ def run_of_log(file: Path, log: RunLog | None = None) -> Run:
     options = {"task": "task", "arch": "arch", "init": "embed_init", "seed": "seed"}
     labels = {label: log.option(option) for label, option in options.items()}
     labels["arch"] = labels["arch"] or log.option("model")  # architectures with a dataclass are a section
+    labels["init"] = init_label(labels["init"], log.option("embed_init_std"))
     metric = f"valid_{log.option('best_checkpoint_metric') or 'loss'}"
     higher = log.option("maximize_best_checkpoint_metric") == "True"
     record = {
@@ -223,6 +225,7 @@ def run_of_checkpoints(folder: Path) -> Run | None:
     }
     places = (("task", "task", "task"), ("arch", "arch", "model"), ("init", "embed_init", "embed_init"))
     labels = {label: options.get(name) or _name(sections.get(section)) for label, name, section in places}
+    labels["init"] = init_label(labels["init"], options.get("embed_init_std"))
     record = {
         "labels": {
             label: str(value) for label, value in {**labels, "seed": options.get("seed")}.items() if value is not None

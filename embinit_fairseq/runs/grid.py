@@ -221,7 +221,8 @@ class _Runner:
             job.log.close()
             if code:
                 self.failed.append(name)
-                self.tell(f"{name}: failed with exit status {code}; see {self.grid.logs / name}.log")
+                log = self.grid.logs / f"{name}.log"
+                self.tell(f"{name}: failed with exit status {code}; see {log}, which ends: {_last_words(log)}")
             else:
                 write_text(self.grid.logs / f"{name}.done", f"{job.line.command}\n")
                 self.done.append(name)

@@ -238,8 +238,8 @@ def translations_in(run: Path, subset: str) -> Path:
         if (run / name).is_file():
             return run / name
     raise DataError(
-        f"{run}: no translations in it (none of {', '.join(names)}); make them: fairseq-generate DATA --gen-subset "
-        f"{subset} --path {run}/checkpoints/checkpoint_best.pt ... > {run / names[0]}"
+        f"{run}: no translations in it (none of {', '.join(names)}); make them: fairseq-generate DATA --user-dir "
+        f"embinit_fairseq --gen-subset {subset} --path {run}/checkpoints/checkpoint_best.pt ... > {run / names[0]}"
     )
 
 
@@ -272,6 +272,11 @@ def read_translations(path: Path) -> Translations:
         raise DataError(
             f"{path}: not all translations are in it ({counted(number, 'sentence')} missing, the first is number "
             f"{first}); run fairseq-generate again"
+        )
+    if not tokens:
+        raise DataError(
+            f"{path}: no translation in it; it ends: {lines[-1].strip() or 'with an empty line'}; mend that (a model "
+            "of this plugin needs --user-dir), and run fairseq-generate again"
         )
     order = range(len(tokens))
     shown = [decoded[n] for n in order] if len(decoded) == len(tokens) else None

@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,20 @@ def _row_warnings(row: Row) -> list[str]:
             notes.append(f"{row.name}: {counted(len(names), 'run')} with seed {seed} ({', '.join(names)})")
     if differing := [*_different_commands(row.runs), *_different_options(row.runs)]:
         more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-        notes.append(f"{row.name}: runs with different options are averaged ({'; '.join(differing[:SHOWN])}{more})")
+        apart = "a --label for each, or NAME=PATH, tells them apart"
+        notes.append(
+            f"{row.name}: runs with different options are averaged ({'; '.join(differing[:SHOWN])}{more}); {apart}"
+        )
+    sizes = _names_by(row.runs, _size)
+    if len(sizes) > 1:
+        notes.append(f"{row.name}: models of different size are averaged ({_listed(sizes)})")
     return notes
+
+
+def _size(run: Run) -> str | None:
+    """Some options of a model mean another one in another version of the plugin: its size shows that."""
+    number = (run.record.get("parameters") or {}).get("all")
+    return None if number is None else f"{number:,} parameters"
 
 
 def _different_commands(runs: Sequence[Run]) -> list[str]:
@@ -144,10 +155,16 @@ def _different_losses(table: Table) -> list[str]:
     """A label-smoothed loss is larger than a cross-entropy of the same model."""
     notes = []
     for flag in ("--criterion", "--label-smoothing"):
-        values = _names_by(table.runs, methodcaller("option", flag))
+        values = _names_by(table.runs, partial(_plain, flag))
         if len(values) > 1:
             notes.append(f"losses of different {flag} cannot be compared ({_listed(values)})")
     return notes
+
+
+def _plain(flag: str, run: Run) -> str | None:
+    """The option's value; a fused criterion computes what fairseq's does."""
+    value = run.option(flag)
+    return value and value.removeprefix("fused_")
 
 
 def _diverged(table: Table) -> list[str]:

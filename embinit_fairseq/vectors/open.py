@@ -171,8 +171,8 @@ def parse_source(text: str, format: str | None = None) -> SourceSpec:
     files = [part.replace("\0", ",") for part in rest.replace(",,", "\0").split(",")]
     if len(files) < 2 or "" in files:
         raise OptionError(
-            f"--embed-init-path {text}: expected at least two files with commas between them ({how}:A,B); "
-            "a comma inside a name is written twice, and a file whose name begins so is ./" + how + ":..."
+            f"--embed-init-path {text}: expected at least two files, with commas and no blanks between them "
+            f"({how}:A,B); a comma inside a name is written twice, and a file whose name begins so is ./{how}:..."
         )
     chosen = []
     for file in files:

@@ -18,9 +18,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to a folder with train.txt and valid.txt}" "${OUTPUT:?set it to the folder for the data}"
 : "${BPE_SIZE:=3000}" "${WORDS:=100}" "${VALID_LINES:=300}"
-for name in BPE_SIZE WORDS VALID_LINES; do
-  [[ ${!name} =~ ^[1-9][0-9]*$ ]] || die "$name=${!name}: set it to a whole number from 1"
-done
+whole_numbers BPE_SIZE WORDS VALID_LINES
 # find_text VARIABLE: sets train and valid to the files of the folder that the variable names.
 find_text() {
   local folder=${!1} file

@@ -17,7 +17,11 @@
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to a folder with train.txt and valid.txt}" "${OUTPUT:?set it to the folder for everything}" "${SEEDS:=1}"
-METHODS=${METHODS:-$(python -c 'from embinit_fairseq.init.new_rows import METHODS; print(*METHODS)')}
+methods=$(python -c 'from embinit_fairseq.init.new_rows import METHODS; print(*METHODS)')
+METHODS=${METHODS:-$methods}
+for method in $METHODS; do
+  known METHODS "${method%%=*}" "$methods"
+done
 here=$REPO/scripts/expansion data=$OUTPUT/data models=$OUTPUT/models
 
 env OUTPUT="$data" bash "$here/prepare.sh"

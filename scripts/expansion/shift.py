@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from embinit_fairseq.errors import CheckpointError, DataError, OptionError, one_
 from embinit_fairseq.files import check_folder, whole_folder
 
 TIE = "--share-decoder-input-output-embed"
-LINES, RIDGE = 500, 0.1
+LINES, RIDGE, MOST = 500, 0.1, 1000
 
 
 def hidden_states(model: Any, dictionary: Any, lines: list[str]) -> torch.Tensor:
@@ -53,30 +52,38 @@ def lowering(states: torch.Tensor, by: float) -> torch.Tensor:
 def shift(lm: Path, data: Path, by: float, output: Path) -> str:
     """Write `output`; returns what was measured."""
     from fairseq import checkpoint_utils, criterions, utils
+    from fairseq.data import Dictionary
 
     architecture, text = lm / "architecture", data / "text/old/train"
     if not architecture.is_file():
         raise DataError(f"{lm}: no file architecture in it; name what train.sh made, trained to its end")
     if not text.is_file():
         raise DataError(f"--data {data}: no text/old/train in it; name what prepare.sh made")
-    if not math.isfinite(by):
-        raise OptionError(f"--by {by}: must be a finite number; 20 is what docs/results/expansion.md has")
+    if not abs(by) <= MOST:
+        raise OptionError(f"--by {by}: beyond ±{MOST}, where single precision loses the rows; take 20, say")
     check_folder(output, inputs=[lm, data])
     if "word_loss" not in criterions.CRITERION_REGISTRY:  # the checkpoint names it
         utils.import_user_module(argparse.Namespace(user_dir=str(Path(__file__).parent / "word_loss")))
     source = str(lm / "checkpoints/checkpoint_last.pt")
     where = {"data": str(data / "bin"), "new_words": str(data / "words.txt")}
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([source], arg_overrides=where)
-    with open(text, encoding="utf-8") as file:
-        states = hidden_states(model.eval(), task.source_dictionary, list(itertools.islice(file, LINES)))
-    added = lowering(states, by)
-
     checkpoint = load_checkpoint(source)
     settings = checkpoint["cfg"]["model"]
     if not settings["share_decoder_input_output_embed"]:
         raise CheckpointError(f"{source}: already has an output matrix of its own; name what train.sh made")
     weights = checkpoint["model"]
     rows = weights["decoder.embed_tokens.weight"]
+    symbols = len(Dictionary.load(str(data / "bin/dict.txt")))
+    if symbols != len(rows):
+        raise DataError(
+            f"--data {data}: has {symbols} symbols, {source} has {len(rows)}; name the data of its training"
+        )
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([source], arg_overrides=where)
+    with open(text, encoding="utf-8") as file:
+        lines = list(itertools.islice(file, LINES))
+    if not any(map(str.strip, lines)):
+        raise DataError(f"{text}: no text in its first {LINES} lines; run prepare.sh anew")
+    states = hidden_states(model.eval(), task.source_dictionary, lines)
+    added = lowering(states, by)
     weights["decoder.output_projection.weight"] = (rows.double() + added).to(rows.dtype)
     settings["share_decoder_input_output_embed"] = False
     checkpoint["last_optimizer_state"] = None  # has no values for the new matrix

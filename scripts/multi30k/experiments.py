@@ -120,6 +120,11 @@ def table1(vectors: Vectors) -> Iterator[Training]:
             yield training({"init": name}, seed, 20, "--patience", "4", *options, *VALID_BLEU)
 
 
+def several(how: str, *paths: str) -> str:
+    """A source of several files; a comma in a name is written twice."""
+    return f"{how}:" + ",".join(path.replace(",", ",,") for path in paths)
+
+
 def wider() -> tuple[str, ...]:
     """The options of a transformer with as many parameters as Duo."""
     return ("--arch", "transformer", *(word for flag in FFN for word in (flag, EQUAL)))
@@ -141,10 +146,10 @@ def duo(vectors: Vectors) -> Iterator[Training]:
     if {"de2", "en2"} <= set(vectors):
         both += (f"encoder_p={vectors['de2']}", f"decoder_p={vectors['en2']}")
         models["duo_two_sets"] = ("--arch", "duo_transformer", *both)
-        mean = {lang: f"avg-l2:{vectors[lang]},{vectors[lang + '2']}" for lang in ("de", "en")}
+        mean = {lang: several("avg-l2", vectors[lang], vectors[lang + "2"]) for lang in ("de", "en")}
         models["transformer_avg"] = ("--arch", "transformer", *initialised("pretrained_xavier", mean))
     if {"de_a", "de_b", "en_a", "en_b"} <= set(vectors):
-        joined = {lang: f"concat-l2:{vectors[lang + '_a']},{vectors[lang + '_b']}" for lang in ("de", "en")}
+        joined = {lang: several("concat-l2", vectors[lang + "_a"], vectors[lang + "_b"]) for lang in ("de", "en")}
         models["transformer_concat"] = ("--arch", "transformer", *initialised("pretrained_xavier", joined))
     for seed in (1, 2):
         for dropout in ("0.1", "0.3"):
@@ -217,6 +222,7 @@ def with_equal_ffn(words: Sequence[str]) -> list[str]:
     it must not take from the transformer what makes it as large."""
     if EQUAL not in words:
         return list(words)
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     plain, skip = [], False
     for word in ("512" if word == EQUAL else word for word in words):
         skip = word in (*ALONE, "--embed-init", "--embed-init-path") or (skip and not word.startswith("--"))
@@ -281,7 +287,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     split = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:split])
     args.extra = words[split + 1 :]
-    args.vectors = dict(entry.split("=", 1) for entry in args.vectors if "=" in entry)
+    if unnamed := [entry for entry in args.vectors if "=" not in entry]:
+        parser.error(f"--vectors {unnamed[0]}: say whose vectors they are, as in de={unnamed[0]}")
+    args.vectors = dict(entry.split("=", 1) for entry in args.vectors)
     if args.grid != "ladder" and not {"de", "en"} <= set(args.vectors):
         parser.error("--vectors: give de=PATH and en=PATH")
     args.target = target_language(args.data)

@@ -12,6 +12,7 @@ with a vector); where no positions are added, that of the runs that add them.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -30,10 +31,27 @@ PLACES = ("added", "absent", "untied")
 Losses = dict[tuple[str, str], dict[float, list[float]]]
 
 
-def best_loss(record: dict[str, Any], epochs: int) -> float | None:
-    """Bits; None for a training that is not there yet."""
-    losses = [values.get("valid_loss") for epoch, values in record["epochs"].items() if int(epoch) <= epochs]
-    return min(losses) if len(losses) == epochs and None not in losses else None
+def best_loss(record: dict[str, Any], epochs: int, file: Path) -> float | None:
+    """Bits; None for a training that is not there yet. DataError for one that has diverged."""
+    found = (record.get("epochs") or {}).items()
+    losses = [values.get("valid_loss") for epoch, values in found if int(epoch) <= epochs]
+    if len(losses) < epochs or None in losses:
+        return None
+    if not all(map(math.isfinite, losses)):
+        raise DataError(f"{file}: a validation loss of it is not finite; move it away, and say so on the page")
+    return min(losses)
+
+
+def kind(record: dict[str, Any], file: Path) -> tuple[str, str, float]:
+    """(initialisation, positions, factor). DataError for the run of another grid."""
+    labels = record["labels"]
+    try:
+        init, place, factor = labels["init"], labels["positions"], float(labels["sigma"].removesuffix("x"))
+    except (KeyError, ValueError):
+        init, place, factor = "", "", 0.0
+    if place not in PLACES or not isinstance(record.get("init"), dict):
+        raise DataError(f"{file}: not a run of `experiments.py scale` with its labels; move it away")
+    return init, place, factor
 
 
 def read(folder: Path, epochs: int) -> tuple[Losses, dict[tuple[str, float], float]]:
@@ -42,14 +60,13 @@ def read(folder: Path, epochs: int) -> tuple[Losses, dict[tuple[str, float], flo
     ratios = {}
     for file in sorted(folder.glob("*/result.json")):
         record = read_record(file)
-        labels = record["labels"]
-        factor, loss = float(labels["sigma"].removesuffix("x")), best_loss(record, epochs)
-        if loss is not None:
-            losses[labels["init"], labels["positions"]][factor].append(loss)
+        init, place, factor = kind(record, file)
+        if (loss := best_loss(record, epochs, file)) is not None:
+            losses[init, place][factor].append(loss)
         slot = record["init"]["slots"]["encoder"]
         matched = slot.get("matched_absorption_ratio")
         if (ratio := slot["absorption_ratio"] if matched is None else matched) is not None:
-            ratios[labels["init"], factor] = ratio
+            ratios[init, factor] = ratio
     if not losses or not ratios:
         raise DataError(f"{folder}: no result.json of {epochs} epochs; run experiments.py scale, or give --epochs")
     return losses, ratios
@@ -105,6 +122,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=6, help="default %(default)s")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.png")
     args = parser.parse_args(argv)
+    if args.epochs < 1:
+        parser.error(f"--epochs {args.epochs}: must be at least 1")
     losses, ratios = read(args.runs, args.epochs)
     draw(losses, ratios, args.epochs, args.output)
     print(table(losses, ratios), end="")

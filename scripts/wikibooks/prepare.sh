@@ -20,9 +20,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder for the data}" "${DUPLICATES:=lines}" "${FREQUENT_TYPES:=0.21}" "${BPE_MERGES:=32640}"
 : "${BPE_WORDS:=300000}" "${VOCABULARY:=32768}" "${VALID_EVERY:=200}" "${SHARD_MB:=32}"
 [[ $# -gt 0 ]] || die "no text: name its files"
-for name in BPE_MERGES BPE_WORDS VOCABULARY VALID_EVERY JOBS; do # found wrong now, not after hours
-  [[ ${!name:-1} =~ ^[1-9][0-9]*$ ]] || die "$name=${!name}: set it to a whole number from 1"
-done
+whole_numbers BPE_MERGES BPE_WORDS VOCABULARY VALID_EVERY JOBS # found wrong now, not after hours
 awk -v n="$FREQUENT_TYPES" 'BEGIN { exit !(n + 0 > 0 && n + 0 <= 1) }' ||
   die "FREQUENT_TYPES=$FREQUENT_TYPES: set it to a share above 0, at most 1"
 awk -v n="$SHARD_MB" 'BEGIN { exit !(n + 0 > 0) }' || die "SHARD_MB=$SHARD_MB: set it to a number above 0"

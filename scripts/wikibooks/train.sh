@@ -19,9 +19,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}" "${UPDATES:=1000000}" "${BATCH:=256}"
 [[ -d $DATA/bin ]] || die "DATA=$DATA: no folder bin in it; set it to the OUTPUT of prepare.sh"
-for name in UPDATES BATCH DEVICE_BATCH DEVICES SAVE_EVERY; do
-  [[ ${!name:-1} =~ ^[1-9][0-9]*$ ]] || die "$name=${!name}: set it to a whole number from 1"
-done
+whole_numbers UPDATES BATCH DEVICE_BATCH DEVICES SAVE_EVERY
 gpus=$(python -c 'from embinit_fairseq.runs.grid import visible_gpus; print(len(visible_gpus()) or 1)')
 DEVICES=${DEVICES:-$([[ ${#CPU[@]} -gt 0 ]] && echo 1 || echo "$gpus")}
 share=$((BATCH / DEVICES))

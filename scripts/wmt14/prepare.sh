@@ -31,9 +31,7 @@ case $PAIR in
 esac
 : "${OUTPUT:?set it to the folder for the data}" "${TOKENS:=subword_nmt}" "${BPE_WORDS:=300000}" "${SHARD_PAIRS:=50000}"
 : "${SPM_TYPE:=unigram}" "${SPM_LINES:=1000000}" "${MAX_LENGTH:=250}" "${MAX_RATIO:=1.5}"
-for name in LIMIT BPE_SIZE BPE_WORDS SPM_LINES VALID_EVERY MAX_LENGTH SHARD_PAIRS JOBS; do # now, not after hours
-  [[ ${!name:-1} =~ ^[1-9][0-9]*$ ]] || die "$name=${!name}: set it to a whole number from 1"
-done
+whole_numbers LIMIT BPE_SIZE BPE_WORDS SPM_LINES VALID_EVERY MAX_LENGTH SHARD_PAIRS JOBS # now, not after hours
 awk -v n="$MAX_RATIO" 'BEGIN { exit !(n + 0 >= 1) }' || die "MAX_RATIO=$MAX_RATIO: set it to a number from 1"
 case $TOKENS in
   subword_nmt) model=$OUTPUT/bpe.codes ;;

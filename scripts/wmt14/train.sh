@@ -31,9 +31,7 @@ if [[ $* == *_big* ]]; then # Vaswani et al. take the mean of twenty
   [[ $PAIR == en-fr ]] || dropout=0.3
 fi
 : "${UPDATES:=100000}" "${KEEP:=10}" "${UPDATE_TOKENS:=32768}" "${MAX_TOKENS:=4096}"
-for name in UPDATES KEEP UPDATE_TOKENS MAX_TOKENS DEVICES SAVE_EVERY; do
-  [[ ${!name:-1} =~ ^[1-9][0-9]*$ ]] || die "$name=${!name}: set it to a whole number from 1"
-done
+whole_numbers UPDATES KEEP UPDATE_TOKENS MAX_TOKENS DEVICES SAVE_EVERY
 gpus=$(python -c 'from embinit_fairseq.runs.grid import visible_gpus; print(len(visible_gpus()) or 1)')
 DEVICES=${DEVICES:-$([[ ${#CPU[@]} -gt 0 ]] && echo 1 || echo "$gpus")}
 together=$((MAX_TOKENS * DEVICES)) SAVE_EVERY=${SAVE_EVERY:-$(((UPDATES + 99) / 100))}

@@ -38,6 +38,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def experiment(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("experiment")
+    said = recipes.refused("expansion/run.sh", DATA=text, OUTPUT=folder, METHODS="avg averag", **SMALL)
+    assert "METHODS: averag" in said  # before the language model is trained
+    assert not list(folder.iterdir())
     recipes.succeed("expansion/run.sh", *MODEL, DATA=text, OUTPUT=folder, METHODS="avg", **SMALL, **TINY)
     return folder
 

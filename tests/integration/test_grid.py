@@ -121,11 +121,12 @@ def test_gpus_and_cores_are_divided(grid, monkeypatch) -> None:
 
 def test_the_command(tmp_path, capsys, shown, refused, monkeypatch) -> None:
     logs, file = tmp_path / "logs", tmp_path / "list"
-    file.write_text("good: true\nbad: exit 3\n")
-    assert shown("grid", file, "--logs", logs, "--print") == "true\nexit 3\n"
+    file.write_text("good: true\nbad: echo why; exit 3\n")
+    assert shown("grid", file, "--logs", logs, "--print") == "true\necho why; exit 3\n"
     assert main(["grid", str(file), "--logs", str(logs)]) == 1
     error = capsys.readouterr().err
     assert "bad: failed with exit status 3" in error
+    assert "bad.log, which ends: why" in error
     assert f"failed: bad; see {logs}" in error
     assert "absent" in refused("grid", tmp_path / "absent", "--logs", logs)
     for option in ("--jobs 0", "--minutes -1", "--worker 3/2", "--worker 2", "--worker ²/3"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from programs import VENV
-from recipes import SCRIPTS, TRAINS, environment, killed, rows, stamps, succeed
+from recipes import SCRIPTS, TRAINS, environment, killed, refused, rows, stamps, succeed
 
 pytest.importorskip("sacremoses")
 pytest.importorskip("spacy")
@@ -110,6 +110,9 @@ def test_data_are_what_fairseq_preprocess_makes_of_the_whole_text(prepared: Path
 
 def test_the_grid_ends_in_a_table(prepared: Path, tmp_path: Path) -> None:
     output = tmp_path / "a grid"
+    for name, value in (("SIZE", "tinny"), ("UPDATES", "1e3"), ("MODELS", "tupe_r bert")):
+        assert name in refused(RUN, **{**SHORT, "DATA": prepared, "OUTPUT": output, name: value})
+    assert not output.exists()
     succeed(RUN, *MODEL, DATA=prepared, OUTPUT=output, **SHORT)
     assert len(rows(output / "results.md")) == 1
     result = json.loads((output / "runs/tupe_r.seed1/result.json").read_text())

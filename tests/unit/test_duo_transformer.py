@@ -5,7 +5,7 @@ import torch
 from duo_reference import count, reference
 from small_models import ARCHITECTURES, EOS, OFF, SOURCES, TIED, TIED_OUTPUT, batch_of, preset, task_of
 
-from embinit_fairseq.modules.duo import back_to_values, values_for_queries
+from embinit_fairseq.modules.duo import FusedTables, back_to_values, values_for_queries
 
 DUO = ARCHITECTURES["duo_transformer"]
 
@@ -88,3 +88,9 @@ def test_presets():
             assert (len(side.layers), layer.embed_dim, layer.ffn_embed_dim, layer.num_heads) == sizes
         assert cfg.dropout == (0.3 if name == "_big" else 0.1)
         assert (str(cfg.duo_share_weights), str(cfg.duo_norm), str(cfg.duo_fusion)) == ("stream", "decoder", "on")
+
+
+def test_rows_of_the_tied_output_start_as_those_of_a_matrix():
+    torch.manual_seed(1)
+    rows = FusedTables([30, 50], 64)([torch.randn(500, dim) * dim**-0.5 for dim in (30, 50)])
+    assert rows.std().item() == pytest.approx(64**-0.5, rel=0.1)

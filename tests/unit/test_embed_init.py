@@ -391,3 +391,21 @@ def test_every_number_of_the_report(data, glove):
     assert json.loads(json.dumps(record)) == record
     record = encoder(data, glove["de"], "--embed-init-oov mean", strategy="xavier_pretrained")[2]
     assert record["oov"] is record["matched"] is record["matched_absorption_ratio"] is None  # every row is drawn
+
+
+# R4 R6
+def test_what_does_not_apply_is_not_in_the_record(data, glove):
+    record = encoder(data, glove["de"], strategy="shuffled")[2]
+    assert (record["shuffle"], record["target_std"]) == ("rows", None)
+    assert "|std:" not in record["signature"]
+    assert encoder(data, glove["de"])[2]["shuffle"] is None
+
+
+# R1
+def test_matched_rows_are_those_that_one_of_two_sources_has(data, tmp_path):
+    vectors, paths = glove_rows("de"), [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path, columns, lacks in zip(paths, (slice(0, 5), slice(5, 8)), ("d1", "d2")):
+        write_vectors(path, {word: row[columns] for word, row in vectors.items() if word != lacks})
+    table, dictionary, record = encoder(data, "concat:{},{}".format(*paths))
+    found = [row for row in range(4, 44) if dictionary[row] in vectors]
+    assert record["matched"]["std"] == pytest.approx(table[found].std(ddof=1, dtype=np.float64), rel=1e-9)

@@ -242,3 +242,13 @@ def test_the_page_can_be_typed_in(tmp_path: Path, monkeypatch) -> None:
         exec(textwrap.dedent(block), known)
     assert len(blocks) > 2
     assert known["model"].get_input_embeddings().weight[5].std() > 0.02  # cat: BERT's own sigma is 0.02
+
+
+@pytest.mark.parametrize("how", ["concat", "avg"])
+def test_each_of_several_files_must_have_a_word(how: str, vectors: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("casa " + " ".join("1" for _ in range(8)) + "\n")
+    with pytest.raises(CoverageError, match=r"other\.txt: none"):
+        ei.embedding_matrix(WORDS, f"{how}:{vectors},{other}")
+    report = ei.embedding_matrix([*WORDS, "casa"], f"{how}:{vectors},{other}").report
+    assert [source["found"] for source in report["sources"]] == [report["found"] - 1, 1]

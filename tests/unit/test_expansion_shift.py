@@ -41,7 +41,11 @@ def read(run: Path, data: Path) -> tuple:
 
 def test_the_logits_are_lower_and_the_probabilities_the_same(lm, tmp_path) -> None:
     run, data = lm
+    given = torch.load(run / "checkpoints/checkpoint_last.pt", weights_only=False)
+    torch.save(given | {"last_optimizer_state": {"state": {}}}, run / "checkpoints/checkpoint_last.pt")
     shift.main([str(run), "--data", str(data), "--by", "6", "--output", str(tmp_path / "new")])
+    saved = torch.load(tmp_path / "new/checkpoints/checkpoint_last.pt", weights_only=False)
+    assert saved["last_optimizer_state"] is None
     (old, symbols), (new, _) = read(run, data), read(tmp_path / "new", data)
     ids = symbols.encode_line(TEXT.splitlines()[0], add_if_not_exist=False).long()[None]
     before, after = old(ids)[0].double(), new(ids)[0].double()
@@ -73,3 +77,13 @@ def test_what_is_refused(lm, tmp_path) -> None:
     shift.shift(run, data, 1, tmp_path / "new")
     with pytest.raises(CheckpointError, match="output matrix of its own"):
         shift.shift(tmp_path / "new", data, 1, tmp_path / "twice")
+
+
+def test_what_is_printed_is_what_the_models_have(lm, tmp_path) -> None:
+    run, data = lm
+    said = shift.shift(run, data, 6, tmp_path / "new")
+    (old, symbols), (new, _) = read(run, data), read(tmp_path / "new", data)
+    states = shift.hidden_states(old, symbols, TEXT.splitlines()).detach()
+    for model, title in ((old, "log Z "), (new, ", now ")):
+        log_z = (states @ model.decoder.output_projection.weight.detach().double().T).logsumexp(1).mean()
+        assert float(said.partition(title)[2].split()[0].rstrip(";")) == pytest.approx(float(log_z), abs=0.01)

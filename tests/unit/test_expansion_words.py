@@ -115,3 +115,16 @@ def test_training_is_that_of_cross_entropy() -> None:
         assert (sample_size, "word_sum" in logged) == (6, not criterion.training)
         gradients = (torch.autograd.grad(value, model.scores, retain_graph=True) for value in (loss, expected))
         torch.testing.assert_close(*gradients)
+
+
+def test_a_piece_of_the_old_models_text_is_no_new_word() -> None:
+    pieces = {"house": ["ho@@", "use"], "old": ["house", "x"]}
+    counts = Counter({"house": 5})
+    assert choose(counts, counts, pieces.__getitem__, 9, {"old", "house"}) == []
+
+
+def test_the_last_column_is_one_that_all_runs_have() -> None:
+    from expansion.table import curve_columns
+
+    runs = [{"curve": dict.fromkeys(("0", "20", "40"))}, {"curve": dict.fromkeys(("0", "20", "40", "60"))}]
+    assert [column.title for column in curve_columns("word", runs)] == ["0 updates", "20 updates", "40 updates"]

@@ -89,3 +89,25 @@ def test_fairseq_builds_it_and_continues_the_checkpoints_of_adam():
         optimizer.step()
     torch.testing.assert_close([p.grad for p in ours.params], [p.grad for p in theirs.params], rtol=0, atol=0)
     torch.testing.assert_close(list(ours.params), list(theirs.params), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("which", ["parameter", "gradient"])
+def test_memory_in_another_order_is_updated_as_it_stands(which):
+    found = []
+    for kind in (Adam, FusedAdam):
+        values, gradient = torch.arange(12.0).view(3, 4), torch.linspace(-1, 2, 12).view(3, 4)
+        p = torch.nn.Parameter(values.t().contiguous().t() if which == "parameter" else values)
+        optimizer = kind([p], lr=0.1)
+        for _ in range(3):
+            p.grad = gradient.t().contiguous().t() if which == "gradient" else gradient.clone()
+            optimizer.step()
+        found.append(p.detach().clone())
+    torch.testing.assert_close(*found)
+
+
+def test_sparse_gradients_are_refused_as_by_fairseq():
+    embedding = torch.nn.Embedding(4, 2, sparse=True)
+    optimizer = FusedAdam(embedding.parameters(), lr=0.1)
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match="does not support sparse"):
+        optimizer.step()

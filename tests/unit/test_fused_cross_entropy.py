@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import ARCHITECTURES, EOS, TIED, batch_of, task_of
 
+from embinit_fairseq.criterions.fused_cross_entropy import FusedLabelSmoothedCrossEntropy, check_logits
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules import fused_cross_entropy as module
 from embinit_fairseq.modules.fused_cross_entropy import fused_cross_entropy
@@ -143,3 +145,43 @@ def test_models_without_logits_or_with_probabilities_of_their_own_are_refused(na
     for model, reason in ((adaptive, "--adaptive-softmax-cutoff"), (own, "TupeTransformerModel")):
         with pytest.raises(OptionError, match=f"{reason}.*--criterion {name}"):
             outcome(criterion_of(f"fused_{name}"), model)
+
+
+def test_small_probabilities_have_a_gradient_in_half_precision():
+    logits = torch.tensor([[0.0, -18.0, -1.0]], dtype=torch.float16, requires_grad=True)
+    loss, _ = fused_cross_entropy(logits, torch.tensor([0]), 9)
+    (loss * 2.0**14).backward()  # as --fp16 scales it
+    expected = torch.softmax(logits.detach().float(), 1)[0, 1] * 2.0**14
+    torch.testing.assert_close(logits.grad[0, 1].float(), expected, rtol=1e-2, atol=0)
+
+
+def test_the_likelihood_beside_the_loss_has_no_gradient():
+    logits = torch.zeros(2, 3, requires_grad=True)
+    loss, nll = fused_cross_entropy(logits, torch.tensor([0, 1]), 9, 0.1)
+    assert (loss.requires_grad, nll.requires_grad) == (True, False)
+
+
+class Says:
+    """A model that has these logits, and `probabilities` for them."""
+
+    def __init__(self, logits, probabilities=None):
+        self.logits, self.probabilities = logits, probabilities
+
+    def get_targets(self, sample, net_output):
+        return sample["target"]
+
+    def get_normalized_probs(self, net_output, log_probs):
+        return net_output[0].log_softmax(-1) if self.probabilities is None else self.probabilities
+
+
+def test_padding_is_no_correct_token():
+    task = SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: 1))
+    criterion = FusedLabelSmoothedCrossEntropy(task, True, 0.1, report_accuracy=True)
+    logits = torch.eye(4)[[2, 3, 1]][None]  # the last is padding, and is said to be
+    correct, total = criterion.compute_accuracy(Says(logits), (logits,), {"target": torch.tensor([[2, 0, 1]])})
+    assert (int(correct), int(total)) == (1, 2)
+
+
+def test_probabilities_of_other_symbols_are_refused():
+    with pytest.raises(OptionError, match="--criterion cross_entropy"):
+        check_logits(SimpleNamespace(checked=None), Says(None, torch.zeros(1, 2, 5)), (torch.zeros(1, 2, 4),))

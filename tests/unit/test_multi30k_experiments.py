@@ -92,3 +92,49 @@ def test_a_smaller_inner_width_is_that_of_duo(capsys, data) -> None:
     assert widths["duo_stream_decoder.0.1.seed1"] == {"8"}
     (equal,) = widths["transformer_equal.0.1.seed1"]
     assert int(equal) > 8
+
+
+def test_what_a_name_says_is_what_is_trained(capsys, data) -> None:
+    """A label that says more than the options behind it would be a wrong row of docs/results."""
+    vectors = ["--vectors", *(f"{name}={name}.txt" for name in "de en de2 en2 de_a de_b en_a en_b".split())]
+
+    def options(grid: str) -> dict[str, dict[str, list[str]]]:
+        experiments.main([grid, "--data", str(data), "--output", "runs", *vectors, "--device", "cpu", "--", *SMALL])
+        commands = {line.name: shlex.split(line.command) for line in read_lines(capsys.readouterr().out)}
+        ends = {name: words.index("&&") if "&&" in words else None for name, words in commands.items()}
+        found = {name: parse_command(words[: ends[name]]).options for name, words in commands.items()}
+        return {name: {flag: list(values) for flag, values in each.items()} for name, each in found.items()}
+
+    duo = options("duo")
+    assert all("--share-decoder-input-output-embed" in each for each in duo.values())
+    for share in ("stream", "pair"):
+        for norm in ("decoder", "encoder"):
+            found = duo[f"duo_{share}_{norm}.0.3.seed2"]
+            assert (found["--duo-share-weights"], found["--duo-norm"]) == ([share], [norm])
+    plain = ["encoder=de.txt", "decoder=en.txt"]
+    paths = {
+        "transformer_equal": plain,
+        "duo_two_sets": [*plain, "encoder_p=de2.txt", "decoder_p=en2.txt"],
+        "transformer_avg": ["encoder=avg-l2:de.txt,de2.txt", "decoder=avg-l2:en.txt,en2.txt"],
+        "transformer_concat": ["encoder=concat-l2:de_a.txt,de_b.txt", "decoder=concat-l2:en_a.txt,en_b.txt"],
+    }
+    assert {name: duo[f"{name}.0.1.seed1"]["--embed-init-path"] for name in paths} == paths
+
+    scale = options("scale")
+    for place, arch in (("added", "transformer"), ("absent", "transformer"), ("untied", "tupe_transformer")):
+        found = scale[f"xavier.8x.{place}.seed1"]
+        assert (found["--arch"], found["--embed-init-std"]) == ([arch], ["8x"])
+        assert ("--no-token-positional-embeddings" in found) == (place == "absent")
+
+    table = options("table1")
+    assert table["shuffled_xavier.seed1"]["--embed-init-std"] == ["xavier"]
+    assert not any("--embed-init-std" in found for name, found in table.items() if "shuffled_x" not in name)
+
+    steps = ("--duo-share-weights", "--duo-norm", "--duo-fusion")
+    ladder = {name: [step for step in steps if step in found] for name, found in options("ladder").items()}
+    assert [ladder[f"{name}.seed1"] for name in ("duo_meta", "duo_shared", "duo_norm", "duo")] == [
+        [*steps],
+        [*steps[1:]],
+        [*steps[2:]],
+        [],
+    ]

@@ -114,3 +114,28 @@ def test_scaling_changes_the_axis_only_and_lines_are_at_the_sigmas(figures) -> N
         xavier, positions = ([x.get_xdata()[0] for x in lines if x.get_linestyle() == style] for style in ("--", ":"))
         assert xavier == pytest.approx([-by * math.sqrt(2 / 49), by * math.sqrt(2 / 49)])
         assert positions == [-0.5, 0.5]
+
+
+def test_seconds_of_the_processor_are_means_over_seeds(tmp_path, printed, figures) -> None:
+    def run(seed: str, cpu: list, wall: list) -> None:
+        logged = {"1": (3.0, 2.0, 10.0), "2": (1.0, 0.5, 20.0)}
+        epochs = {
+            epoch: {"valid_loss": valid, "train_loss": train, "valid_num_updates": at, "train_num_updates": at}
+            for epoch, (valid, train, at) in logged.items()
+        }
+        times = {at: {"wall_s": wall_s, "cpu_s": cpu_s} for at, wall_s, cpu_s in zip(("10", "20"), wall, cpu)}
+        write_run(tmp_path / "runs" / seed, {"init": "none", "seed": seed}, [3.0, 1.0], epochs=epochs, times=times)
+
+    def drawn() -> tuple[str, list]:
+        printed("plot", "curves", tmp_path / "runs", "--x", "seconds", "--output", tmp_path / "a.png")
+        (axes,) = figures[-1].axes
+        line, _, training = axes.get_lines()
+        return axes.get_xlabel(), [np.asarray(each.get_xydata()).tolist() for each in (line, training)]
+
+    run("1", [5.0, 9.0], [50.0, 90.0])
+    run("2", [15.0, 27.0], [150.0, 270.0])
+    assert drawn() == ("processor seconds", [[[10, 3], [18, 1]], [[10, 2], [18, 0.5]]])
+    run("2", [None, None], [150.0, 270.0])  # not all know the processor's
+    assert drawn() == ("seconds", [[[100, 3], [180, 1]], [[100, 2], [180, 0.5]]])
+    run("2", [15.0, None], [150.0, None])  # as of a validation that came while the run was away
+    assert drawn()[1] == [[[10, 3]], [[10, 2]]]

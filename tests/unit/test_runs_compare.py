@@ -88,6 +88,12 @@ SHORTER = {"1": {"valid_loss": 1.0, "valid_num_updates": 1.0}}
         ({"scores": {**score(20.0), "checkpoint": "x/average.pt"}}, 1, "average.pt"),
         ({"command": f"{COMMAND} 2 --max-epoch 3"}, 1, "different options"),
         ({"command": f"{COMMAND} 2".replace("cross_entropy", "other")}, 1, "losses of different --criterion"),
+        (
+            {"command": f"{COMMAND} 2".replace("cross_entropy", "fused_cross_entropy")},
+            1,
+            "different options",
+        ),  # no more
+        ({"parameters": {"all": 7}}, 1, "models of different size are averaged"),
         ({"labels": NONE1}, 1, "2 runs with seed 1"),
         ({"epochs": SHORTER}, 1, "runs of different length"),
         ({"epochs": SHORTER, "command": f"{COMMAND} 2 --patience 3"}, 1, "different options"),  # and no more
@@ -106,6 +112,7 @@ def test_what_stands_in_one_table_and_what_is_said_of_it(tmp_path, compare, show
     assert warning in text
     assert (str(tmp_path / "b") in text) == bool(text) == bool(warning), text
     assert ("different length" in text) == ("length" in warning)
+    assert ("losses of" in text) == ("losses of" in warning)
 
 
 def test_a_log_that_fits_several_data_belongs_to_one_that_says_the_same() -> None:
@@ -249,7 +256,7 @@ def test_wrong_options(tmp_path, refused) -> None:
     for option, remedy in (
         ("--by colour", "init, seed"),
         ("--metric valid_bleu", "valid_loss"),
-        ("--baseline glove", "none, xavier"),
+        ("--baseline glove", "'none', 'xavier'"),
         ("--samples 99999999999", "at most 100,000"),
         ("--seed 0", "at least 1"),
         ("--reference nowhere", "no such file"),

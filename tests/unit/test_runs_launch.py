@@ -65,6 +65,8 @@ def test_differences_save_dir_and_labels() -> None:
         same.saving_to(Path("y"))
     found = labels_of(command(f"{TRAIN} --embed-init xavier --seed 3"), {"arch": "mine", "x": "y"})
     assert found == {"arch": "mine", "x": "y", "init": "xavier", "seed": "3"}
+    found = labels_of(command(f"{TRAIN} --embed-init shuffled --embed-init-std xavier"), {})
+    assert found["init"] == "shuffled, std xavier"  # the control, and not the raw one
 
 
 def test_hashes_of_data_and_vectors(tmp_path) -> None:

@@ -15,6 +15,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.runs.logs import CONFIGURATION
 from embinit_fairseq.runs.metrics import TEXT_SCORES
 from embinit_fairseq.runs.record import check_record
 from embinit_fairseq.runs.score import read_translations
@@ -263,6 +264,7 @@ def test_wrong_calls(run, refused, monkeypatch) -> None:
     write_lines(run.parent / "hyp", RAW)
     write_lines(run.parent / "short", ["one"])
     write_lines(run / "valid.generate.log", RAW)
+    write_lines(run.parent / "failed", [f"| INFO | {CONFIGURATION}{{}}", "ValueError: no such arch"])
     (run.parent / "packed.gz").write_bytes(gzip.compress("\n".join(RAW).encode()))
     os.mkfifo(run.parent / "pipe")
     monkeypatch.setattr("sacrebleu.metrics.BLEU", offline)
@@ -272,6 +274,7 @@ def test_wrong_calls(run, refused, monkeypatch) -> None:
         ("pipe --ref raw", ["pipe: ", "save what comes out"]),
         ("hyp --ref raw --tokenize flores200", ["--tokenize flores200: ", "no network", "choose another --tokenize"]),
         ("run --ref raw", ["run: no translations", "fairseq-generate DATA", "run/test.generate.log"]),
+        ("failed --ref raw", ["failed: no translation", "ValueError: no such arch", "--user-dir"]),
         ("nowhere --ref raw", ["nowhere: no such"]),
         ("hyp --ref nowhere", ["nowhere: no such file"]),
         ("hyp --ref short", ["short has 1 line", "3 translations in hyp", "name their reference"]),

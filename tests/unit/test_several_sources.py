@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,8 @@ from embinit_fairseq.init import strategies
 from embinit_fairseq.init.alignment import read_sources
 from embinit_fairseq.init.draws import Draws
 from embinit_fairseq.init.strategies import build
-from embinit_fairseq.vectors.open import open_sources, parse_source
+from embinit_fairseq.vectors.open import SourceSpec, open_sources, parse_source
+from embinit_fairseq.vectors.table import Origin, VectorTable
 from embinit_fairseq.vectors.writers import write_npz, write_text
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
 
@@ -184,3 +187,22 @@ def test_subwords_of_each_source(files, tmp_path, caplog):
     assert part.composed_rows.tolist() == [4]  # the inner piece is no word
     with pytest.raises(OptionError, match=r"a\.npz.*--embed-init-oov"):
         read(concat(files, "a", "c"), oov="subword", compose=True)
+
+
+def test_composed_vectors_have_length_1_too(files, tmp_path):
+    names = ["▁w", *map(str, range(10))]
+    write_text(path := tmp_path / "pieces.txt", names, numbers(names, 2, 1.0, 7))
+    table = filled(read(f"avg-l2:{path},{files['b']}", oov="subword", compose=True), dim=2)
+    assert np.linalg.norm(table["w4"]) == pytest.approx(1, rel=1e-5)
+
+
+def test_words_that_all_sources_have_and_the_rule_of_the_first():
+    def reader(words):
+        table = VectorTable(words, np.ones((len(words), 2), np.float32), Origin("", "", 2, 2, "none"))
+        table.specials["unk"] = np.zeros(2, np.float32)
+        return SimpleNamespace(path="", dim=2, read=lambda wanted: table)
+
+    spec = SourceSpec("", (("", None), ("", None)), "avg")
+    reading = read_sources([reader(["W0", "w1"]), reader(["w0", "w1"])], spec, dictionary())
+    assert reading.found_in_all == 2  # special symbols are no words
+    assert reading.rows_by_rule() == {"special": 1, "exact": 1, "casefold": 1}

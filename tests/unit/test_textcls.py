@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from textcls import binarise, corpus, grid, scores, table
 
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.vectors.writers import write_npz
 
 HEADING = "split\tlabel\ttext\n"
 LINES = ["train\ta\tone two", "train\tb\tthree", "test\ta\tfour"]
@@ -183,3 +184,12 @@ def test_f1_of_every_class_and_the_picture_of_what_was_taken_for_what(tmp_path, 
     scores.show(tmp_path, {"test_accuracy": 300 / 7, "test_macro_f1": scores.macro_f1(found)}, found)
     (image,) = figures[0].axes[0].images
     assert image.get_array()[:3].tolist() == [[0.5, 0.25, 0.25, 0], [0, 0.5, 0.5, 0], [0, 1, 0, 0]]
+
+
+def test_a_mean_has_the_dimension_of_its_files(tmp_path):
+    (tmp_path / "dict.txt").write_text("w1 1\n")
+    for name in "ab":
+        write_npz(tmp_path / f"{name}.npz", ["w1"], np.ones((1, 3), np.float32))
+    a, b = tmp_path / "a.npz", tmp_path / "b.npz"
+    found = grid.read_vectors([f"mean=avg:{a},{b}", f"both=concat:{a},{b}"], tmp_path / "dict.txt")
+    assert {name: each.dim for name, each in found.items()} == {"mean": 3, "both": 6}

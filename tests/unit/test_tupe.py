@@ -10,6 +10,7 @@ from small_models import ARCHITECTURES, preset, task_of
 from tupe_reference import class_logits, randomise
 
 from embinit_fairseq.architectures.hub import TupeHub
+from embinit_fairseq.architectures.tupe import function_options
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.modules import attention_kernels
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
@@ -233,3 +234,8 @@ def test_inputs_that_can_be_and_that_cannot():
         with pytest.raises(DataError, match=message):
             hub.fill_mask(text, topk=topk)
     assert len(hub.fill_mask("w1 <mask>", topk=12)) == 12
+
+
+def test_bert_r_has_a_vector_for_each_of_its_positions():
+    model = ARCHITECTURES["tupe"].build(task_of(10, masking=True), position_encoding="added_relative", max_positions=12)
+    assert function_options(model.cfg)["max_positions"] == 12

@@ -12,7 +12,8 @@ RESETS = ("official", "paper", None)
 class TupeConfig(PretrainedConfig):
     """Sizes and equations of an encoder; the equations are in modeling_tupe.py.
 
-    position_encoding: `untied` (TUPE), `added` (BERT-A), `relative` (BERT-R), `four_terms` (BERT-A^d).
+    position_encoding: `untied` (TUPE), `added` (BERT-A), `added_relative` (BERT-R), `relative` (alone), `four_terms`
+    (BERT-A^d).
     reset: of untied positions, how <s> is treated: `official` (the absolute and the relative term each have constants),
     `paper` (one pair of constants replaces their sum), None (like any position: TUPE-A^tie-cls).
     num_buckets: of relative positions, 0: none; those farther than max_distance share one.

@@ -8,7 +8,8 @@ Every layer computes, with heads of dimension d,
     position_encoding   n   what positions do
     untied              2   B_ij = (p_i U^Q) (p_j U^K)^T / sqrt(2 d) [+ b_{j-i}], see `UntiedPositions`: TUPE-A, TUPE-R
     added               1   x_i = embedding + p_i: BERT-A
-    relative            1   B_ij = b_{j-i}: BERT-R
+    added_relative      1   both x_i = embedding + p_i and B_ij = b_{j-i}: BERT-R
+    relative            1   B_ij = b_{j-i}, and no other positions
     four_terms          4   (x W^Q + p U^Q) (x W^K + p U^K)^T: BERT-A^d
 
 B is the same for all layers and sentences. Positions are columns: inputs begin with <s> and are padded on the right.
