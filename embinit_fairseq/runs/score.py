@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +32,16 @@ if TYPE_CHECKING:
 UNKNOWN_WORD = "\N{DOUBLE QUESTION MARK}"
 #: of fairseq-generate in the folder of a run: what one redirects, what --results-path writes, what our scripts write
 _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
-_LINE = re.compile(r"([HD])-(\d{1,20})\t\S+\t(.*)$")
+_LINE = re.compile(r"([HDT])-(\d{1,20})\t\S+\t(.*)$")
+_TARGET = re.compile(r"T-(\d{1,20})\t(.*)$")
+#: between the words and pieces of a line: what tokenisers part or add
+_NO_LETTERS = re.compile(r"@@ |[\W_]+")
 _SUMMARY = re.compile(r"Generate \S+ with beam=(\d+):")
 #: how packed text begins -> what unpacks it
 _PACKED = {b"\x1f\x8b": "gunzip", b"\xfd7zXZ": "unxz", b"BZh": "bunzip2"}
 _SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
 _BOOTSTRAP = 1000
+_ENOUGH, _SAME = 20, 0.05  # targets in a log, and the share of them that must be lines of the reference
 _TOKENIZED = 100  # lines that end in a period by itself, by which sacrebleu doubts, too
 _OF_INTERVAL = re.compile(r"\|bs:\d+\|seed:\d+")
 
@@ -68,13 +72,15 @@ class ScoreRequest:
 @dataclass(frozen=True)
 class Translations:
     """tokens: as the model made them. decoded: what fairseq-generate has made of them, None for plain text.
-    configuration: of fairseq-generate, as printed. found_target: the target language that it took from its data."""
+    configuration: of fairseq-generate, as printed. found_target: the target language that it took from its data.
+    targets: sentence -> its reference in tokens, of fairseq-generate."""
 
     path: Path
     tokens: list[str]
     decoded: list[str] | None = None
     configuration: str = ""
     found_target: str | None = None
+    targets: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def target_lang(self) -> str | None:
@@ -146,9 +152,10 @@ def _scored(request: ScoreRequest, translated: Translations, lang: str | None, e
     decode = detokenizer(request.steps, lang)
     as_is = translated.tokens if request.steps or translated.decoded is None else translated.decoded
     text = [decode(line).replace(UNKNOWN, UNKNOWN_WORD) for line in as_is]
-    reference = None
+    reference, doubts = None, []
     if not request.of_tokens:
         reference = read_lines(request.reference, *expected)
+        doubts = _of_another_text(translated, reference, request.reference)
         for name in request.metrics:
             metric = _metric(name, request, lang)
             scores[name] = counted_score(metric, text, reference, request.confidence)
@@ -159,7 +166,7 @@ def _scored(request: ScoreRequest, translated: Translations, lang: str | None, e
         metric = SCORES["bleu_tokenized"].metric(lowercase=request.lowercase)
         scores["bleu_tokenized"] = counted_score(metric, words, tokens, request.confidence)
     scores.update(translated.settings(), sentences=len(text))
-    notes = (*_unknown(translated), *_replaced(translated), *_doubts(text, request))
+    notes = (*_unknown(translated), *_replaced(translated), *_doubts(text, request), *doubts)
     return Scored(scores, translated.tokens, text, reference, notes)
 
 
@@ -182,6 +189,22 @@ def _replaced(translated: Translations) -> list[str]:
         f"{translated.path} is older than {checkpoint}, with which it was made: these are scores of an earlier state; "
         "translate again"
     ]
+
+
+def _of_another_text(translated: Translations, reference: Sequence[str], path: Path) -> list[str]:
+    """By the letters of the targets that fairseq-generate prints; it has some of them as unknown words, or in bytes."""
+    targets = {n: letters for n, line in translated.targets.items() if (letters := _letters(line))}
+    same = sum(n < len(reference) and letters == _letters(reference[n]) for n, letters in targets.items())
+    if len(targets) < _ENOUGH or same >= _SAME * len(targets):
+        return []
+    return [
+        f"{same} of {len(targets):,} targets in {translated.path} (its lines T-) are lines of {path}: check that it "
+        "is the reference of these translations"
+    ]
+
+
+def _letters(line: str) -> str:
+    return _NO_LETTERS.sub("", line).casefold()
 
 
 def _metric(name: str, request: ScoreRequest, lang: str | None) -> Metric:
@@ -252,7 +275,7 @@ def read_translations(path: Path) -> Translations:
     lines = _lines(path)
     best: dict[str, dict[int, str]] = {"H": {}, "D": {}}
     configuration = summary = ""
-    target = None
+    target, targets = None, {}
     for line in lines:
         if match := _LINE.match(line):
             best[match.group(1)].setdefault(int(match.group(2)), match.group(3))
@@ -262,6 +285,8 @@ def read_translations(path: Path) -> Translations:
             summary = f"beam={match.group(1)},"
         elif match := _SET.match(line):
             target = match.group(1)
+        elif match := _TARGET.match(line):
+            targets[int(match.group(1))] = match.group(2)
     configuration = configuration or summary  # which goes to standard error, and may be lost
     tokens, decoded = best["H"], best["D"]
     if not tokens and not configuration:
@@ -280,7 +305,7 @@ def read_translations(path: Path) -> Translations:
         )
     order = range(len(tokens))
     shown = [decoded[n] for n in order] if len(decoded) == len(tokens) else None
-    return Translations(path, [tokens[n] for n in order], shown, configuration, target)
+    return Translations(path, [tokens[n] for n in order], shown, configuration, target, targets)
 
 
 def read_lines(path: Path, what: str, expected: int, meant: str = "their reference") -> list[str]:

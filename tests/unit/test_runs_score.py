@@ -289,3 +289,17 @@ def test_wrong_calls(run, refused, monkeypatch) -> None:
     ):
         message = refused("score", *arguments.split())
         assert all(text in message for text in said), message
+
+
+def test_the_reference_of_another_text_is_noticed(run, capsys) -> None:
+    texts = [f"Sentence number {n}, that's all." for n in range(40)]
+    generate_log(run / "test.generate.log", texts)
+    with open(run / "test.generate.log", "a") as log:
+        log.writelines(
+            f"T-{n}\tsen@@ tence num@@ ber {(n, '<<unk>>')[n % 3 == 0]} , that 's all .\n" for n in range(40)
+        )
+    write_lines(run.parent / "right", texts)
+    write_lines(run.parent / "wrong", texts[1:] + texts[:1])
+    for reference, said in (("right", False), ("wrong", True)):
+        main(["score", "run", "--ref", reference])
+        assert ("0 of 40 targets" in capsys.readouterr().err) is said
