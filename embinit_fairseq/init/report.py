@@ -141,7 +141,8 @@ def render(record: dict[str, Any]) -> str:
             if "sources" in slot["source"]:
                 lines.append(f"      in all sources: {counted(slot['source']['found_in_all'], 'word')}")
             for file in slot["source"].get("sources", ()):
-                lines.append(f"      {file['name']}: {_found(file)}; sigma {file['moments']['std']:.4g}")
+                sigma = f"; sigma {file['moments']['std']:.4g}" if "moments" in file else ""  # older reports
+                lines.append(f"      {file['name']}: {_found(file)}{sigma}")
         lines.append(f"    {'':<22}" + "".join(f" {title:>10}" for title in _COLUMNS))
         for title, key, ratio in _LINES:
             if slot.get(key):  # reports of older versions have no matched rows
