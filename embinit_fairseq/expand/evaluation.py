@@ -126,10 +126,10 @@ def read_text(model: nn.Module, softmax: bool, size: int, task: Any, paths: Sequ
     if not softmax:
         raise OptionError("--verify: these words are inputs only, so there is nothing to measure; leave it out")
     two_sided = isinstance(model, FairseqEncoderDecoderModel)
+    _check_forward(model, _SIDES if two_sided else ("src_tokens",))
     if len(paths) != 1 + two_sided:
         wanted = "two files, SOURCE TARGET" if two_sided else "one file"
         raise OptionError(f"--verify: {type(model).__name__} takes {wanted}, not {len(paths)}")
-    _check_forward(model, _SIDES if two_sided else ("src_tokens",))
     dictionaries = [task.source_dictionary, task.target_dictionary or task.source_dictionary]
     columns = [_encode(path, dictionary) for path, dictionary in zip(paths, dictionaries)]
     words = np.concatenate([sentence for column in columns for sentence in column])

@@ -150,8 +150,10 @@ def write_dictionaries(
     folder: Path, options: dict[str, Any], texts: Texts, languages: tuple[str, str] | None
 ) -> dict[str, str]:
     """Write the files in which a task of fairseq looks for its dictionaries; returns name -> text."""
-    if languages is not None:
-        files = {f"dict.{language}.txt": text for language, text in zip(languages, (texts.source, texts.target))}
+    pairs = paired_languages(options) if texts.source == texts.target else []
+    if languages is not None or pairs:
+        files = {f"dict.{language}.txt": text for language, text in zip(languages or (), (texts.source, texts.target))}
+        files |= {f"dict.{language}.txt": texts.source for language in pairs}
     elif str(options.get("_name") or options.get("task")).startswith("sentence_"):
         classes = "".join(f"class{number} 1\n" for number in range(options.get("num_classes") or 0))
         files = {"dict.txt": texts.source, "input0/dict.txt": texts.source, "label/dict.txt": classes}
@@ -163,6 +165,14 @@ def write_dictionaries(
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(text.encode("utf-8"))
     return files
+
+
+def paired_languages(options: dict[str, Any]) -> list[str]:
+    """Of `--lang-pairs de-en,nl-en`, a text or a list; none of a task without it."""
+    given = options.get("lang_pairs") or ()
+    pairs = given.split(",") if isinstance(given, str) else given
+    names = [name for pair in pairs if isinstance(pair, str) for name in pair.split("-")]
+    return [name for name in dict.fromkeys(names) if name and Path(name).name == name]
 
 
 def _language_folders(options: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
-from embinit_fairseq.expand.model import Builder, Texts
+from embinit_fairseq.expand.model import Builder, Texts, paired_languages
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, read_dictionary
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def fit_dictionary(builder: Builder, model: Mapping[str, Tensor], path: str, sid
     sizes = {"encoder": len(task.source_dictionary), "decoder": len(task.target_dictionary or task.source_dictionary)}
     appended = {name: size - len(vocabulary) for name, size in sizes.items()}
     if builder.languages is None:
+        _check_joined(builder, path)
         return _only_dictionary(builder.path, model, path, side, sizes, appended, len(vocabulary))
     rows = {name: _rows(builder.path, model, f"{name}.") for name in SIDES}
     fitting = tuple(name for name in SIDES if rows[name] == sizes[name])
@@ -175,15 +176,18 @@ def _same_tables(model: Mapping[str, Tensor]) -> bool:
 
 
 def _check_joined(builder: Builder, path: str) -> None:
-    """Where both languages' files lie beside each other they must be one dictionary."""
+    """Where all languages' files lie beside each other they must be one dictionary."""
     symbols = read_dictionary(path).symbols
-    for language in builder.languages or ():
+    two = builder.languages
+    remedy = (
+        "cannot be that of both sides; expand one side at a time (--side encoder, then --side decoder)"
+        if two
+        else "is not that of all languages, and a model with several cannot be expanded"
+    )
+    for language in dict.fromkeys((*(two or ()), *paired_languages(builder.options))):
         beside = Path(path).parent / f"dict.{language}.txt"
         if beside.is_file() and read_dictionary(beside).symbols != symbols:
-            raise OptionError(
-                f"--dict {path}: {beside} beside it is another dictionary, so it cannot be that of both sides; expand "
-                "one side at a time (--side encoder, then --side decoder)"
-            )
+            raise OptionError(f"--dict {path}: {beside} beside it is another dictionary, so it {remedy}")
 
 
 def _other_dictionary(builder: Builder, path: str, side: str, described: int) -> tuple[Path | None, str]:
@@ -204,12 +208,14 @@ def _describes(path: Path, described: int) -> bool:
 
 
 def languages_of(options: dict[str, Any], path: str) -> tuple[str, str] | None:
-    """(source, target) of a task with two dictionaries; None for other tasks.
+    """(source, target) of a task with two dictionaries; None for other tasks, also for one with many models at once
+    (multilingual_translation), of which those are expanded that share one dictionary.
 
     Where the checkpoint does not name them, since fairseq inferred them from the data: as fairseq does, from the names
     of the binarised files beside `path`, else of those in the folder it was trained with, else made-up ones.
     """
-    if "source_lang" not in options or "target_lang" not in options:
+    many = str(options.get("_name") or options.get("task")).startswith("multilingual_translation")
+    if many or "source_lang" not in options or "target_lang" not in options:
         return None
     if options["source_lang"] and options["target_lang"]:
         return options["source_lang"], options["target_lang"]

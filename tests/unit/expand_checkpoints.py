@@ -40,6 +40,8 @@ FAMILIES = {
     "tupe_transformer": f"{MT} tupe_transformer {TIED}",
     "duo": f"{MT} duo_transformer_tiny {TIED} --decoder-dim-p 6",
     "duo_untied": f"{MT} duo_transformer_tiny",
+    "multilingual_shared": "--task multilingual_translation --lang-pairs de-en,nl-en --share-encoders --share-decoders "
+    f"--share-all-embeddings {ENCODER} {DECODER} --arch multilingual_transformer",
     "lstm": "--task translation --source-lang de --target-lang en --arch lstm --encoder-embed-dim 8 "
     "--decoder-embed-dim 8 --encoder-hidden-size 8 --decoder-hidden-size 8 --decoder-out-embed-dim 8",
     "roberta_fine_tuned": f"{CLASSES} roberta_base {ENCODER}",
@@ -98,7 +100,7 @@ def make(folder: Path, family: str, words=WORDS, fillers=0, other=None, flags=""
     (default: two more; of shared tables: the same). tweak: changes the model before it is saved."""
     data, text = folder / "data", dictionary(words, fillers)
     source = text if "shared" in family else dictionary(other or [*words, "more", "most"], fillers)
-    files = {"dict.txt": text, "dict.en.txt": text, "dict.de.txt": source, "input0/dict.txt": text}
+    files = {"dict.txt": text, "dict.en.txt": text, "dict.de.txt": source, "dict.nl.txt": text, "input0/dict.txt": text}
     for name, content in {**files, "label/dict.txt": "a 1\nb 1\nc 1\n"}.items():
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_text(content)
@@ -143,6 +145,7 @@ def moments(model) -> dict:
 def logits(model, source, target):
     """(positions, symbols) for token ids, as the model is used."""
     source, target = torch.tensor([source]), torch.tensor([target])
+    model = model.models["nl-en"] if hasattr(model, "models") else model
     with torch.inference_mode():
         if hasattr(model, "encoder") and hasattr(model, "decoder"):
             return model(source, torch.tensor([source.shape[1]]), target)[0][0]

@@ -163,6 +163,15 @@ def test_some_multilingual_tasks_look_for_folders(tmp_path):
     assert found == [["de", "en"], ["fr", "it"], []]
 
 
+@pytest.mark.parametrize("pairs", ["de-en,nl-en", ["de-en", "nl-en", "../x-en"]])
+@pytest.mark.parametrize(("target", "languages"), [("a 1\n", "de en nl"), ("b 1\n", "de en")])
+def test_one_dictionary_of_many_languages_is_written_for_each(tmp_path, pairs, target, languages):
+    """That of one side alone is not that of a third language."""
+    files = write_dictionaries(tmp_path, {"lang_pairs": pairs}, Texts("a 1\n", target), ("de", "en"))
+    assert sorted(files) == [f"dict.{language}.txt" for language in languages.split()]
+    assert files == {path.name: path.read_text() for path in tmp_path.iterdir()}
+
+
 # --- tensors with new rows
 
 D, N = 3, 8

@@ -13,6 +13,7 @@ import torch
 from expand_checkpoints import FAMILIES, NEW, WORDS, as_fairseq, dictionary, divergence, logits, make
 
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.expand.evaluation import read_text
 from embinit_fairseq.expand.tables import languages_of
 
 TABLE, TIED = "decoder.embed_tokens.weight", "decoder.output_projection.weight"
@@ -29,7 +30,7 @@ def before_and_after(checkpoint, model, task):
     for made, known in ((checkpoint.model, checkpoint.task), (model, task)):
         words = known.target_dictionary or known.source_dictionary
         source = [known.source_dictionary.index(symbol) for symbol in "w3 w1 w8 </s>".split()]
-        target = ["</s>" if hasattr(made, "decoder") else "<s>", *"w0 w5 w2 w2 w7".split()]
+        target = ["</s>" if hasattr(made, "decoder") or hasattr(made, "models") else "<s>", *"w0 w5 w2 w2 w7".split()]
         found.append((logits(made, source, [*map(words.index, target)]), words.indices))
     (old, old_rows), (new, new_rows) = found
     return old, new[:, [new_rows[symbol] for symbol in old_rows]], new[:, [new_rows[word] for word in NEW]]
@@ -187,6 +188,21 @@ def test_a_shared_table_has_no_sides(tmp_path):
     for family, side, part in (("transformer_shared", "encoder", "share one"), ("lm", "decoder", "one dictionary")):
         with pytest.raises(OptionError, match=rf"--side {side}: .*{part}"):
             make(tmp_path, family).expand(side=side)
+
+
+def test_a_dictionary_of_many_languages_is_that_of_each(tmp_path):
+    """It is written for all; a model with dictionaries of their own is refused, and its divergence not measured."""
+    checkpoint = make(tmp_path, "multilingual_shared")
+    assert checkpoint.expand()["sides"] is None
+    names = ["dict.de.txt", "dict.en.txt", "dict.nl.txt"]
+    assert sorted(path.name for path in checkpoint.output.glob("dict*")) == names
+    assert len({(checkpoint.output / name).read_text() for name in names}) == 1
+    (tmp_path / "text").write_text("w0\n")
+    with pytest.raises(OptionError, match=r"--verify: MultilingualTransformerModel .*leave it out"):
+        read_text(checkpoint.model, True, 20, checkpoint.task, [str(tmp_path / "text")] * 2)
+    (tmp_path / "data" / "dict.nl.txt").write_text(dictionary([f"v{i}" for i in range(9)]))
+    with pytest.raises(OptionError, match=r"dict\.nl\.txt beside it is another dictionary"):
+        checkpoint.expand(force=True)
 
 
 def test_languages_are_those_of_the_binarised_files(tmp_path):
