@@ -109,6 +109,13 @@ def _only_dictionary(
             "(--output-dictionary-size), so that new words would have no place in it; it cannot be expanded"
         )
     rows = _rows(path, model, "")
+    tables = {value.shape[0] for name, value in model.items() if name.startswith("models.") and name.endswith(_TABLE)}
+    if len(tables) > 1:  # multilingual_translation: a model for each pair of languages
+        counts = ", ".join(map(str, sorted(tables)))
+        raise CheckpointError(
+            f"{path}: its languages have dictionaries of their own (tables of {counts} rows); only a model with one "
+            "dictionary for all of them can be expanded (--share-all-embeddings)"
+        )
     if rows != sizes["encoder"]:
         raise DataError(_misfit(dictionary, described, appended["encoder"], f"{path} has a table of {rows} rows"))
     return Fit(SIDES, appended["encoder"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from expand_checkpoints import FAMILIES, NEW, WORDS, as_fairseq, dictionary, divergence, logits, make
 
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.errors import CheckpointError, OptionError
 from embinit_fairseq.expand.evaluation import read_text
 from embinit_fairseq.expand.tables import languages_of
 
@@ -203,6 +203,16 @@ def test_a_dictionary_of_many_languages_is_that_of_each(tmp_path):
     (tmp_path / "data" / "dict.nl.txt").write_text(dictionary([f"v{i}" for i in range(9)]))
     with pytest.raises(OptionError, match=r"dict\.nl\.txt beside it is another dictionary"):
         checkpoint.expand(force=True)
+
+
+def test_languages_with_tables_of_their_own_are_refused_wherever_the_dictionary_lies(tmp_path, monkeypatch):
+    options = "--share-encoders --share-decoders --share-all-embeddings"
+    monkeypatch.setitem(FAMILIES, "multilingual", FAMILIES["multilingual_shared"].replace(options, ""))
+    checkpoint = make(tmp_path, "multilingual")
+    for language in ("de", "en"):
+        (tmp_path / "alone.txt").write_bytes((tmp_path / "data" / f"dict.{language}.txt").read_bytes())
+        with pytest.raises(CheckpointError, match=r"13, 15 rows.*--share-all-embeddings"):
+            checkpoint.expand(dictionary=str(tmp_path / "alone.txt"))
 
 
 def test_languages_are_those_of_the_binarised_files(tmp_path):
