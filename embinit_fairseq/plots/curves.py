@@ -25,6 +25,11 @@ def perplexity(bits: float) -> float:
     return math.inf if bits >= 1024 else math.pow(2, bits)
 
 
+#: above so many entries a legend stands beside the axes, in a figure that is made larger for it
+BESIDE = 8
+#: drawn with a line of the next kind when all colours are used up; dashes are the training's
+LINES = ("-", ":", "-.")
+
 #: what a loss is shown in; fairseq logs bits
 UNITS: dict[str, Callable[[float], float]] = {"bits": float, "nats": nats, "perplexity": perplexity}
 
@@ -81,12 +86,19 @@ def new_panels(columns: int, height: float = 4.2) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
+def _line_of(number: int) -> tuple[str, str]:
+    """Colour and kind of the line of the row with this number, from 0: no two alike among the first thirty."""
+    return f"C{number % 10}", LINES[number // 10 % len(LINES)]
+
+
 def draw_mean(axes: Axes, label: str, curve: Mapping[float, Sequence[float]], higher: bool | None = None) -> ColorType:
     """Mean over runs, a band from min to max; returns their colour. curve: place -> values of all runs. higher: with a
     ring at the best."""
     places, values = list(curve), list(curve.values())
     means = list(map(mean, values))
-    (line,) = axes.plot(places, means, marker="." if len(places) <= 40 else "", label=label)
+    colour, kind = _line_of(len(axes.get_legend_handles_labels()[1]))
+    marker = "." if len(places) <= 40 else ""
+    (line,) = axes.plot(places, means, marker=marker, label=label, color=colour, linestyle=kind)
     axes.fill_between(places, list(map(min, values)), list(map(max, values)), alpha=0.15, color=line.get_color())
     best = None if higher is None else best_mean(dict(zip(places, means)), higher)
     if best is not None:
@@ -103,8 +115,19 @@ def finish(axes: Axes, title: str, place: str, value: str, legend: str | None = 
     locator.set_params(integer=True, min_n_ticks=1)  # also for a single epoch
     axes.grid(alpha=0.3)
     if legend is not None:
-        for text in axes.legend(title=legend).get_texts():
+        entries = len(axes.get_legend_handles_labels()[1])
+        beside: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if entries > BESIDE else {}
+        texts = axes.legend(title=legend, **beside).get_texts()
+        for text in texts:
             text.set_parse_math(False)  # a label may hold dollars
+        if beside and axes.figure is not None:
+            _make_room(axes.figure, max(len(text.get_text()) for text in texts), entries)
+
+
+def _make_room(figure: Any, characters: int, entries: int) -> None:
+    """Makes the figure as much wider and as high as a legend of this size beside one of its axes takes."""
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width + 0.7 + 0.09 * characters, max(height, 0.8 + 0.21 * entries))
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -24,14 +24,16 @@ steps=$REPO/scripts/multi30k prepare=$REPO/scripts/${CORPUS:-multi30k}/prepare.s
 [[ -f $prepare ]] || die "CORPUS=$CORPUS: no folder of scripts/ with prepare.sh"
 DIRECTIONS=${DIRECTIONS:-de-en en-de} INITS=${INITS:-xavier pretrained pretrained_xavier shuffled}
 
-for direction in $DIRECTIONS; do OUTPUT=$OUTPUT/data/$direction DIRECTION=$direction bash "$prepare"; done
 vectors() { # LANG: the file
   local given=VECTORS_${1^^}
   echo "${!given:-${HF:-$OUTPUT/vectors.$1.$DIM.txt}}"
 }
+for given in VECTORS_DE VECTORS_EN; do
+  [[ -z ${!given:-} || -e ${!given} ]] || die "$given=${!given}: no such file"
+done
+for direction in $DIRECTIONS; do OUTPUT=$OUTPUT/data/$direction DIRECTION=$direction bash "$prepare"; done
 for lang in de en; do
   file=$(vectors $lang)
-  [[ $file == "$OUTPUT/vectors."* || -e $file ]] || die "VECTORS_${lang^^}=$file: no such file"
   [[ -e $file ]] || python "$REPO/scripts/train_vectors.py" --dim "$DIM" --output "$file" \
     --text "$OUTPUT/data/${DIRECTIONS%% *}/text/train.$lang"
 done

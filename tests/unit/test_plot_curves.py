@@ -46,6 +46,24 @@ def test_losses_in_the_unit_and_the_training_dashed(tmp_path, printed, shown, fi
     assert curves.UNITS["perplexity"](5000.0) == math.inf
 
 
+def test_many_rows_differ_in_colour_or_line_and_their_legend_hides_none(tmp_path, printed, figures) -> None:
+    names = [f"a rather long name of run number {number}" for number in range(25)]
+    for number, name in enumerate(names):
+        write_run(tmp_path / str(number), {"init": name, "seed": "1"}, [3.0 + number / 5, 1.0 + number / 5])
+    printed("plot", "curves", tmp_path, "--output", tmp_path / "a.png")
+    (figure,) = figures
+    (axes,) = figure.axes
+    lines = [line for line in axes.get_lines() if line.get_label() in {f"{name} (1)" for name in names}]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines) == 25
+    assert "--" not in {line.get_linestyle() for line in lines}  # the training's
+    figure.draw_without_rendering()
+    legend, panel = axes.get_legend().get_window_extent(), axes.get_window_extent()
+    assert legend.x0 >= panel.x1
+    assert figure.bbox.x1 >= legend.x1
+    assert legend.y0 >= figure.bbox.y0
+    assert panel.width > 0.6 * figure.dpi * 6  # the axes keep their room
+
+
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
     """A file of vectors and a checkpoint with two tables, in the current folder."""
