@@ -102,6 +102,8 @@ def recognise(path: str) -> str:
 def _from_head(path: str, head: bytes) -> str:
     if not head.strip():
         raise VectorFileError(f"{path}: the file is empty. Download it again or correct --embed-init-path.")
+    if (mistake := _often_mistaken(head)) is not None:
+        raise VectorFileError(f"{path}: {mistake}")
     if head.startswith(_FASTTEXT_MAGIC):
         return "fasttext_bin"
     if head.startswith(_PICKLE):
@@ -114,10 +116,35 @@ def _from_head(path: str, head: bytes) -> str:
         return "word2vec" if text or not any(body) else "word2vec_bin"
     if text or numeric_tail(first):
         return "glove"
+    if (mistake := _otherwise_separated([first, *body])) is not None:
+        raise VectorFileError(f"{path}: {mistake}")
     raise VectorFileError(
         f"{path}: not recognised as a source of vectors. Name what it is with --embed-init-format "
         f"({', '.join(FORMATS)}), or correct --embed-init-path."
     )
+
+
+def _often_mistaken(head: bytes) -> str | None:
+    """What the file is instead, and what to do: for what its beginning gives away."""
+    if head.startswith(b"version https://git-lfs.github.com/"):
+        return "a Git LFS pointer, not the file itself. Fetch that with git lfs pull."
+    first = head.lstrip().split(b"\n", 1)[0]
+    if first.lower().startswith((b"<!doctype", b"<html", b"<?xml")) and not numeric_tail(first):
+        return "a web page, so the download has failed. Download the file again."
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "text in UTF-16. Convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW."
+    return None
+
+
+def _otherwise_separated(lines: list[bytes]) -> str | None:
+    """The same for lines that would be vectors with blanks or with decimal points."""
+    for line in lines:
+        if numeric_tail(line.replace(b",", b".")):
+            return "the numbers have decimal commas. Write points: sed -E 's/([0-9]),([0-9])/\\1.\\2/g' FILE > NEW."
+        for sign in ",;":
+            if numeric_tail(line.replace(sign.encode(), b" ")) > 1:
+                return f"separated by '{sign}' instead of blanks. Replace them: tr '{sign}' ' ' < FILE > NEW."
+    return None
 
 
 # ---- What a user may write where a source of vectors is meant, and how it is opened ---------------------------------

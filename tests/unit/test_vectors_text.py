@@ -77,6 +77,11 @@ def test_lines_by_hand(tmp_path, content, expected, counted):
         (b"a 1 2\nb 3 4\n", "word2vec", r":1: .*--embed-init-format glove"),
         (b"5 2\n", None, "--embed-init-format"),
         *((b"this is a sentence\nand another one\n", format, "--embed-init-format") for format in (None, "glove")),
+        (b"\n<!DOCTYPE html>\n<p>error 404</p>\n", None, "web page.*Download"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7\nsize 123\n", None, "git lfs pull"),
+        ("a 1 2\nb 3 4\n".encode("utf-16"), None, "iconv"),
+        *((f"a{s}1{s}2\nb{s}3{s}4\n".encode(), None, f"tr '{s}' ' '") for s in ",;"),
+        (b"a 0,1 0,2\nb 0,3 0,4\n", None, "decimal commas.*sed"),
         (b"x 1 y\n" * 3 + b"a 1 2\n", None, r"3 of 4 lines .*--embed-init-format"),
         *((b"a 1 2\nbad 1" + number + b"\n", None, ":2: .*'bad'.*Delete the line") for number in (b" NaN", b" 1e39")),
     ],
@@ -84,6 +89,13 @@ def test_lines_by_hand(tmp_path, content, expected, counted):
 def test_files_that_are_none(tmp_path, content, format, message):
     with pytest.raises(VectorFileError, match=rf"v.txt.*{message}"):
         open_vectors(write(tmp_path / "v.txt", content), format).read()
+
+
+def test_words_like_the_beginnings_of_other_files_are_words(tmp_path):
+    words = ["<html", "version", "a,b", "1;2", "<!doctype"]
+    for first in words:
+        text = "".join(f"{word} 1 2\n" for word in sorted(words, key=first.__ne__))
+        assert sorted(open_vectors(write(tmp_path / "v.txt", text)).read().words) == sorted(words)
 
 
 def test_headers_and_widths_that_can_be_told(tmp_path, caplog):
