@@ -28,6 +28,7 @@ from peers import machine
 
 from embinit_fairseq.bench.train import counted_flops
 from embinit_fairseq.models.duo_transformer import DuoTransformerConfig, DuoTransformerModel
+from embinit_fairseq.modules.duo import SHARING
 
 POSITIONS = {"max_source_positions": 1024, "max_target_positions": 1024}
 
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=64, help="in a training step (default: %(default)s)")
     parser.add_argument("--decoded", type=int, default=32, help="in a batch to decode (default: %(default)s)")
     parser.add_argument("--length", type=int, default=24, help="longest sentence in tokens (default: %(default)s)")
+    parser.add_argument("--share-weights", choices=SHARING, help="--duo-share-weights (default: Duo's own)")
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--half", action="store_true", help="bfloat16: autocast in training, the model in decoding")
     parser.add_argument("--repeats", type=int, default=5)
@@ -77,7 +79,8 @@ def stock(args: argparse.Namespace) -> torch.nn.Module:
 
 
 def duo(args: argparse.Namespace) -> torch.nn.Module:
-    cfg = DuoTransformerConfig(**translation.sizes(args), **POSITIONS, share_all_embeddings=True)
+    sharing = {"duo_share_weights": args.share_weights} if args.share_weights else {}
+    cfg = DuoTransformerConfig(**translation.sizes(args), **POSITIONS, **sharing, share_all_embeddings=True)
     return DuoTransformerModel.build_model(cfg, translation.task_of(args)).to(args.device)
 
 

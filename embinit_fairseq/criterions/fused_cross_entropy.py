@@ -37,7 +37,8 @@ class FusedLabelSmoothedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionCon
 class FusedCrossEntropy(CrossEntropyCriterion):
     """fairseq's `cross_entropy`."""
 
-    checked = None  # the model whose probabilities were compared with the softmax of its logits
+    #: the model whose probabilities were compared with the softmax of its logits: in a tuple, or it would be a submodule
+    checked: tuple[Any, ...] = ()
 
     def compute_loss(self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
         """(loss, loss): a sum, or a loss for each token of the batch, without `reduce`."""
@@ -53,7 +54,7 @@ class FusedCrossEntropy(CrossEntropyCriterion):
 class FusedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
     """fairseq's `label_smoothed_cross_entropy`."""
 
-    checked = None
+    checked: tuple[Any, ...] = ()
 
     def compute_loss(self, model: nn.Module, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
         """(loss, negative log-likelihood): sums, or one for each token of the batch, (N, 1), without `reduce`."""
@@ -83,7 +84,7 @@ FusedLabelSmoothedCrossEntropy.__name__ = LabelSmoothedCrossEntropyCriterion.__n
 def check_logits(criterion: Any, model: Any, net_output: Any) -> None:
     """Raise OptionError if the model's probabilities are not the softmax of net_output[0]. Compares them for the first
     sentence of the first batch of a model."""
-    if criterion.checked is model:
+    if any(each is model for each in criterion.checked):
         return
     with torch.no_grad(), torch.autocast(net_output[0].device.type, enabled=False):
         logits = net_output[0][:1].detach()
@@ -94,7 +95,7 @@ def check_logits(criterion: Any, model: Any, net_output: Any) -> None:
             expected.float(), logits.float().log_softmax(-1), rtol=1e-3, atol=1e-3
         ):
             raise OptionError(refusal(criterion, f"{type(model).__name__} has probabilities of its own"))
-    criterion.checked = model
+    criterion.checked = (model,)
 
 
 def refusal(criterion: Any, reason: str) -> str:

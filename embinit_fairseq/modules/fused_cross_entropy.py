@@ -79,13 +79,23 @@ class _FusedCrossEntropy(torch.autograd.Function):
         factor = grad_loss / KEPT_SCALE.get(gradient.dtype, 1)
         if factor.device.type == "cpu" and bool((factor == 1).all()):
             return gradient, None, None, None
-        return torch.mul(gradient, factor[:, None]).to(gradient.dtype), None, None, None
+        result = torch.empty_like(gradient)  # the kept one may be asked for again
+        for rows in _rows(gradient):  # each product is in the factor's type, single precision
+            result[rows] = gradient[rows] * factor[rows, None]
+        return result, None, None, None
 
 
 def _blocks(logits: Tensor, precise: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
     """(rows, these rows of the logits in `precise`): a copy in the same memory for every block."""
-    size = max(1, BLOCK_NUMBERS.get(logits.device.type, BLOCK_NUMBERS["cuda"]) // max(1, logits.size(1)))
-    buffer = torch.empty(min(size, len(logits)), logits.size(1), dtype=precise, device=logits.device)
-    for begin in range(0, len(logits), size):
-        end = min(begin + size, len(logits))
-        yield slice(begin, end), buffer[: end - begin].copy_(logits[begin:end])
+    buffer = None
+    for rows in _rows(logits):
+        if buffer is None:  # the first block is the largest
+            buffer = torch.empty(len(logits[rows]), logits.size(1), dtype=precise, device=logits.device)
+        yield rows, buffer[: len(logits[rows])].copy_(logits[rows])
+
+
+def _rows(matrix: Tensor) -> Iterator[slice]:
+    """The rows of each block, in order."""
+    numbers = BLOCK_NUMBERS.get(matrix.device.type, BLOCK_NUMBERS["cuda"])
+    size = max(1, numbers // max(1, matrix.size(1)))
+    return (slice(begin, min(begin + size, len(matrix))) for begin in range(0, len(matrix), size))

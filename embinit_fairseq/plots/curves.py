@@ -17,7 +17,7 @@ from embinit_fairseq.runs.logs import nats
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.typing import ColorType
+    from matplotlib.lines import Line2D
 
 
 def perplexity(bits: float) -> float:
@@ -27,8 +27,8 @@ def perplexity(bits: float) -> float:
 
 #: above so many entries a legend stands beside the axes, in a figure that is made larger for it
 BESIDE = 8
-#: drawn with a line of the next kind when all colours are used up; dashes are the training's
-LINES = ("-", ":", "-.")
+#: rows are drawn with a line of the next kind when all colours are used up; the kind of validations -> of the training
+LINES: dict[str, Any] = {"-": "--", ":": (0, (1, 4)), "-.": (0, (6, 2, 1, 2, 1, 2))}
 
 #: what a loss is shown in; fairseq logs bits
 UNITS: dict[str, Callable[[float], float]] = {"bits": float, "nats": nats, "perplexity": perplexity}
@@ -70,12 +70,14 @@ def _draw_table(axes: Axes, table: Table, unit: str, x: str | None) -> None:
         return {place: list(map(convert, values)) for place, values in curve.items()}
 
     for name, curve in table.curves(axis=axis).items():
-        colour = draw_mean(axes, f"{name} ({runs[name]})", shown(curve), table.higher)
+        line = draw_mean(axes, f"{name} ({runs[name]})", shown(curve), table.higher)
         if name in training:
             trained = shown(training[name])
-            axes.plot(list(trained), list(map(mean, trained.values())), "--", color=colour, linewidth=1, alpha=0.7)
+            kind, colour = LINES[str(line.get_linestyle())], line.get_color()
+            means = list(map(mean, trained.values()))
+            axes.plot(list(trained), means, linestyle=kind, color=colour, linewidth=1, alpha=0.7)
     label = metric_title(table.metric) + (f" ({unit})" if is_loss else "")
-    finish(axes, table.title, axis.title, label, legend="(runs)" + (", dashed: training" if training else ""))
+    finish(axes, table.title, axis.title, label, legend="(runs)" + (", thin: training" if training else ""))
 
 
 def new_panels(columns: int, height: float = 4.2) -> tuple[Figure, list[Axes]]:
@@ -88,11 +90,11 @@ def new_panels(columns: int, height: float = 4.2) -> tuple[Figure, list[Axes]]:
 
 def _line_of(number: int) -> tuple[str, str]:
     """Colour and kind of the line of the row with this number, from 0: no two alike among the first thirty."""
-    return f"C{number % 10}", LINES[number // 10 % len(LINES)]
+    return f"C{number % 10}", list(LINES)[number // 10 % len(LINES)]
 
 
-def draw_mean(axes: Axes, label: str, curve: Mapping[float, Sequence[float]], higher: bool | None = None) -> ColorType:
-    """Mean over runs, a band from min to max; returns their colour. curve: place -> values of all runs. higher: with a
+def draw_mean(axes: Axes, label: str, curve: Mapping[float, Sequence[float]], higher: bool | None = None) -> Line2D:
+    """Mean over runs, a band from min to max; returns the line. curve: place -> values of all runs. higher: with a
     ring at the best."""
     places, values = list(curve), list(curve.values())
     means = list(map(mean, values))
@@ -103,7 +105,7 @@ def draw_mean(axes: Axes, label: str, curve: Mapping[float, Sequence[float]], hi
     best = None if higher is None else best_mean(dict(zip(places, means)), higher)
     if best is not None:
         axes.plot(best, means[places.index(best)], "o", markersize=9, markerfacecolor="none", color=line.get_color())
-    return line.get_color()
+    return line
 
 
 def finish(axes: Axes, title: str, place: str, value: str, legend: str | None = None) -> None:

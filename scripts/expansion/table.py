@@ -164,7 +164,8 @@ def plot(groups: Groups, path: Path) -> None:
         for method, runs in groups.items():
             if f"{kind}_ppl" in runs[0]["curve"]["0"]:
                 draw_mean(axes, f"{method} ({len(runs)})", mean_curve(runs, kind))
-                axes.lines[-1].set_linestyle("--" if method == "gaussian" else "-")
+                if method == "gaussian":
+                    axes.lines[-1].set_linestyle("--")
         axes.set(title=title.partition(",")[0].partition(" (")[0], xlabel="updates", yscale="log")
         axes.yaxis.set_major_formatter(LogFormatter(labelOnlyBase=False))
         axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(3, 0.6)))

@@ -148,9 +148,11 @@ def duo(vectors: Vectors) -> Iterator[Training]:
         models["duo_two_sets"] = ("--arch", "duo_transformer", *both)
         mean = {lang: several("avg-l2", vectors[lang], vectors[lang + "2"]) for lang in ("de", "en")}
         models["transformer_avg"] = ("--arch", "transformer", *initialised("pretrained_xavier", mean))
+        models["transformer_equal_avg"] = (*wider(), *initialised("pretrained_xavier", mean))
     if {"de_a", "de_b", "en_a", "en_b"} <= set(vectors):
         joined = {lang: several("concat-l2", vectors[lang + "_a"], vectors[lang + "_b"]) for lang in ("de", "en")}
         models["transformer_concat"] = ("--arch", "transformer", *initialised("pretrained_xavier", joined))
+        models["transformer_equal_concat"] = (*wider(), *initialised("pretrained_xavier", joined))
     for seed in (1, 2):
         for dropout in ("0.1", "0.3"):
             for name, options in models.items():
@@ -225,7 +227,7 @@ def with_equal_ffn(words: Sequence[str]) -> list[str]:
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     plain, skip = [], False
     for word in ("512" if word == EQUAL else word for word in words):
-        skip = word in (*ALONE, "--embed-init", "--embed-init-path") or (skip and not word.startswith("--"))
+        skip = word in ALONE or word.startswith("--embed-init") or (skip and not word.startswith("--"))
         plain += [] if skip else [word]
     width = str(equal_width(tuple(plain)))
     return [width if before in FFN else word for before, word in zip(["", *words], words, strict=False)]

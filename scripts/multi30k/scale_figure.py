@@ -3,10 +3,11 @@ docs/results/scale.md, from the runs of `experiments.py scale`.
 
     python scripts/multi30k/scale_figure.py runs/scale --epochs 6 --output scale.png
 
-Each training counts with its best validation loss up to that epoch. Those of twelve epochs are read at epoch 6, too:
-the learning rate is fixed, so these are the losses of a training of six, and all scales are compared after the same
-updates. The absorption ratio is sigma of the scaled embeddings over sigma of the positions (the encoder's, of the rows
-with a vector); where no positions are added, that of the runs that add them.
+Each training counts with its best validation loss up to that epoch, and the training loss of that epoch in brackets.
+Those of twelve epochs are read at epoch 6, too: the learning rate is fixed, so these are the losses of a training of
+six, and all scales are compared after the same updates. The absorption ratio is sigma of the scaled embeddings over
+sigma of the positions (encoder's and decoder's, of the rows with a vector; the picture has the encoder's); where no
+positions are added, that of the runs that add them.
 """
 
 from __future__ import annotations
@@ -27,17 +28,20 @@ from embinit_fairseq.runs.markdown import header
 from embinit_fairseq.runs.record import read_record
 
 PLACES = ("added", "absent", "untied")
-#: (initialisation, positions) -> factor of Xavier's sigma -> best losses in bits, one a seed
-Losses = dict[tuple[str, str], dict[float, list[float]]]
+#: (initialisation, positions) -> factor of Xavier's sigma -> best losses in bits, and the training's there, one a seed
+Losses = dict[tuple[str, str], dict[float, list[tuple[float, float]]]]
+#: (initialisation, factor) -> absorption ratios of encoder and decoder
+Ratios = dict[tuple[str, float], tuple[float, float]]
 
 
-def best_loss(record: dict[str, Any], epochs: int, file: Path) -> float | None:
-    """Bits; None for a training that is not there yet. DataError for one that has diverged."""
+def best_losses(record: dict[str, Any], epochs: int, file: Path) -> tuple[float, float] | None:
+    """Bits, of validation and of training; None for a training that is not there yet. DataError for one that has
+    diverged."""
     found = (record.get("epochs") or {}).items()
-    losses = [values.get("valid_loss") for epoch, values in found if int(epoch) <= epochs]
-    if len(losses) < epochs or None in losses:
+    losses = [(each.get("valid_loss"), each.get("train_loss")) for epoch, each in found if int(epoch) <= epochs]
+    if len(losses) < epochs or any(None in pair for pair in losses):
         return None
-    if not all(map(math.isfinite, losses)):
+    if not all(math.isfinite(valid) for valid, _ in losses):
         raise DataError(f"{file}: a validation loss of it is not finite; move it away, and say so on the page")
     return min(losses)
 
@@ -54,42 +58,49 @@ def kind(record: dict[str, Any], file: Path) -> tuple[str, str, float]:
     return init, place, factor
 
 
-def read(folder: Path, epochs: int) -> tuple[Losses, dict[tuple[str, float], float]]:
-    """The losses, and (initialisation, factor) -> absorption ratio. DataError if no run is long enough."""
+def read(folder: Path, epochs: int) -> tuple[Losses, Ratios]:
+    """The losses and the ratios. DataError if no run is long enough."""
     losses: Losses = defaultdict(lambda: defaultdict(list))
-    ratios = {}
+    ratios: Ratios = {}
     for file in sorted(folder.glob("*/result.json")):
         record = read_record(file)
         init, place, factor = kind(record, file)
-        if (loss := best_loss(record, epochs, file)) is not None:
-            losses[init, place][factor].append(loss)
-        slot = record["init"]["slots"]["encoder"]
-        matched = slot.get("matched_absorption_ratio")
-        if (ratio := slot["absorption_ratio"] if matched is None else matched) is not None:
-            ratios[init, factor] = ratio
+        if (best := best_losses(record, epochs, file)) is not None:
+            losses[init, place][factor].append(best)
+        encoder, decoder = (ratio_of(record["init"]["slots"][side]) for side in ("encoder", "decoder"))
+        if encoder is not None and decoder is not None:
+            ratios[init, factor] = encoder, decoder
     if not losses or not ratios:
         raise DataError(f"{folder}: no result.json of {epochs} epochs; run experiments.py scale, or give --epochs")
     return losses, ratios
 
 
-def table(losses: Losses, ratios: dict[tuple[str, float], float]) -> str:
-    """Markdown: a row a scale; mean and, of several seeds, sample standard deviation."""
+def ratio_of(slot: dict[str, Any]) -> float | None:
+    """Of the rows with a vector, where there are any without; None where no positions are added."""
+    matched = slot.get("matched_absorption_ratio")
+    return slot["absorption_ratio"] if matched is None else matched
+
+
+def table(losses: Losses, ratios: Ratios) -> str:
+    """Markdown: a row a scale; mean and, of several seeds, standard deviation; in brackets the training loss."""
     columns = sorted(losses, key=lambda key: (key[0], PLACES.index(key[1])))
-    lines = header(["sigma, of Xavier's", "absorption ratio", *map(", ".join, columns)], texts=0)
+    lines = header(["sigma, of Xavier's", "absorption ratio (encoder, decoder)", *map(", ".join, columns)], texts=0)
     for factor in sorted({factor for column in losses.values() for factor in column}):
         found = [ratio for (_, each), ratio in ratios.items() if each == factor]
-        cells = [f"{factor:g}", f"{mean(found):.2f}" if found else "-"]
+        cells = [f"{factor:g}", ", ".join(f"{mean(side):.2f}" for side in zip(*found)) or "-"]
         lines.append("| " + " | ".join([*cells, *(_cell(losses[key].get(factor, [])) for key in columns)]) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(values: list[float]) -> str:
-    if not values:
+def _cell(seeds: list[tuple[float, float]]) -> str:
+    if not seeds:
         return "-"
-    return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f} ({len(values)})" if len(values) > 1 else "")
+    values, training = zip(*seeds)
+    deviation = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{mean(values):.3f}{deviation} ({mean(training):.3f})" + f", {len(values)} seeds" * bool(deviation)
 
 
-def draw(losses: Losses, ratios: dict[tuple[str, float], float], epochs: int, path: Path) -> None:
+def draw(losses: Losses, ratios: Ratios, epochs: int, path: Path) -> None:
     """A panel an initialisation, a curve a use of positions; bars: standard deviation over seeds."""
     import matplotlib
 
@@ -103,7 +114,8 @@ def draw(losses: Losses, ratios: dict[tuple[str, float], float], epochs: int, pa
     for axes, init in zip(panels[0], inits, strict=True):
         for place in PLACES:
             column = losses.get((init, place), {})
-            points = {ratios[init, factor]: column[factor] for factor in column if (init, factor) in ratios}
+            values = {factor: [valid for valid, _ in seeds] for factor, seeds in column.items()}
+            points = {ratios[init, factor][0]: values[factor] for factor in values if (init, factor) in ratios}
             at = sorted(points)
             bars = [stdev(points[ratio]) if len(points[ratio]) > 1 else 0 for ratio in at]
             axes.errorbar(at, [mean(points[ratio]) for ratio in at], bars, marker="o", label=place, capsize=3)
@@ -125,6 +137,10 @@ def main(argv: list[str] | None = None) -> int:
     if args.epochs < 1:
         parser.error(f"--epochs {args.epochs}: must be at least 1")
     losses, ratios = read(args.runs, args.epochs)
+    without = sorted({(init, factor) for (init, _), each in losses.items() for factor in each} - set(ratios))
+    if without:
+        named = ", ".join(f"{init} {factor:g}x" for init, factor in without)
+        print(f"not in the picture, without a run that adds positions: {named}", file=sys.stderr)
     draw(losses, ratios, args.epochs, args.output)
     print(table(losses, ratios), end="")
     return 0

@@ -60,6 +60,18 @@ def test_the_logits_are_lower_and_the_probabilities_the_same(lm, tmp_path) -> No
     torch.testing.assert_close(new.decoder.embed_tokens.weight, old.decoder.embed_tokens.weight, atol=0, rtol=0)
 
 
+def test_states_are_those_behind_the_beginning_and_a_ridge_keeps_the_shift_small(lm) -> None:
+    model, symbols = read(*lm)
+    line = TEXT.splitlines()[0]
+    ids = [symbols.eos(), *symbols.encode_line(line, append_eos=False, add_if_not_exist=False).tolist()]
+    expected = model.decoder.extract_features(torch.tensor([ids]), None)[0][0].double()
+    torch.testing.assert_close(shift.hidden_states(model, symbols, [line]), expected)
+    states = torch.randn(2, 16, generator=torch.Generator().manual_seed(1)).double()  # fewer than dimensions
+    mean = states.mean(0)
+    direction = torch.linalg.inv(states.T @ states / 2 + 0.1 * torch.eye(16)) @ mean
+    torch.testing.assert_close(shift.lowering(states, 5.0), -5 * direction / (direction @ mean))
+
+
 def test_what_is_refused(lm, tmp_path) -> None:
     run, data = lm
     with pytest.raises(OutputError, match="--output"):  # it is read

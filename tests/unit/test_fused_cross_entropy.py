@@ -88,6 +88,19 @@ def test_half_precision_rounds_the_gradient_once_and_the_loss_not_at_all(dtype):
     torch.testing.assert_close(logits.grad.double(), gradient, rtol=rounding, atol=2e-7)
 
 
+def test_no_matrix_is_made_beside_the_two_gradients():
+    """In bfloat16, and with another factor than 1: nothing of the logits' size in single precision."""
+    logits, target = drawn(600, 2000, torch.bfloat16)
+    size = logits.nbytes
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiled:
+        loss, _ = fused_cross_entropy(logits, target, -100)
+        (loss * 0.5).backward()
+    made = sorted(event.self_cpu_memory_usage for event in profiled.events())
+    assert [each for each in made if each > 0.6 * size] == [size, size]  # the kept one, and what it gives
+    expected = by_hand(logits, target, -100, 0.0)[2] / 2
+    torch.testing.assert_close(logits.grad.double(), expected, rtol=2**-7, atol=2e-7)
+
+
 # ----- as criterions
 
 
@@ -142,9 +155,24 @@ def test_models_without_logits_or_with_probabilities_of_their_own_are_refused(na
     adaptive, own = model_of("transformer", adaptive_softmax_cutoff="6,8", adaptive_softmax_dropout=0.0), model_of()
     plain = own.get_normalized_probs
     own.get_normalized_probs = lambda net_output, *args, **kwargs: plain((net_output[0] / 2,), *args, **kwargs)
+    criterion = criterion_of(f"fused_{name}")
+    outcome(criterion, model_of())  # another model is looked at anew
     for model, reason in ((adaptive, "--adaptive-softmax-cutoff"), (own, "TupeTransformerModel")):
         with pytest.raises(OptionError, match=f"{reason}.*--criterion {name}"):
-            outcome(criterion_of(f"fused_{name}"), model)
+            outcome(criterion, model)
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "label_smoothed_cross_entropy"])
+def test_a_model_is_looked_at_once_and_is_no_part_of_the_criterion(name):
+    """fairseq would save the parameters of a criterion, and train them."""
+    criterion, model, calls = criterion_of(f"fused_{name}"), model_of(), []
+    plain = model.get_normalized_probs
+    model.get_normalized_probs = lambda *args, **kwargs: calls.append(1) or plain(*args, **kwargs)
+    for _ in range(3):
+        outcome(criterion, model)
+    assert len(calls) == 1
+    assert not criterion.state_dict()
+    assert not list(criterion.children())
 
 
 def test_small_probabilities_have_a_gradient_in_half_precision():
@@ -184,4 +212,4 @@ def test_padding_is_no_correct_token():
 
 def test_probabilities_of_other_symbols_are_refused():
     with pytest.raises(OptionError, match="--criterion cross_entropy"):
-        check_logits(SimpleNamespace(checked=None), Says(None, torch.zeros(1, 2, 5)), (torch.zeros(1, 2, 4),))
+        check_logits(SimpleNamespace(checked=()), Says(None, torch.zeros(1, 2, 5)), (torch.zeros(1, 2, 4),))

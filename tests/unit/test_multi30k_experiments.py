@@ -35,7 +35,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("grid", "trainings"), [("scale", 78), ("table1", 18), ("duo", 36), ("ladder", 6)])
+@pytest.mark.parametrize(("grid", "trainings"), [("scale", 78), ("table1", 18), ("duo", 44), ("ladder", 6)])
 def test_every_line_is_a_training_in_a_folder_of_its_name(capsys, data, grid: str, trainings: int) -> None:
     vectors = ["--vectors", *(f"{name}={name}.txt" for name in "de en de2 en2 de_a de_b en_a en_b".split())]
     how = ["--device", "cpu", "--precision", "bf16", "--", *SMALL]
@@ -84,7 +84,8 @@ def test_a_smaller_inner_width_is_that_of_duo(capsys, data) -> None:
     """It stands behind the grid's own options, and must not take from the transformer what makes it as large."""
     smaller = [word for flag in experiments.FFN for word in (flag, "8")]
     vectors = ["--vectors", "de=de.txt", "en=en.txt"]
-    experiments.main(["duo", "--data", str(data), "--output", "runs", *vectors, "--", *SMALL, *smaller])
+    further = [*smaller, "--embed-init-seed", "3", "--embed-init-oov=mean"]  # no concern of the models that are counted
+    experiments.main(["duo", "--data", str(data), "--output", "runs", *vectors, "--", *SMALL, *further])
     widths = {}
     for line in read_lines(capsys.readouterr().out):
         words = shlex.split(line.command)
@@ -115,6 +116,8 @@ def test_what_a_name_says_is_what_is_trained(capsys, data) -> None:
     paths = {
         "transformer_equal": plain,
         "duo_two_sets": [*plain, "encoder_p=de2.txt", "decoder_p=en2.txt"],
+        "transformer_equal_avg": ["encoder=avg-l2:de.txt,de2.txt", "decoder=avg-l2:en.txt,en2.txt"],
+        "transformer_equal_concat": ["encoder=concat-l2:de_a.txt,de_b.txt", "decoder=concat-l2:en_a.txt,en_b.txt"],
         "transformer_avg": ["encoder=avg-l2:de.txt,de2.txt", "decoder=avg-l2:en.txt,en2.txt"],
         "transformer_concat": ["encoder=concat-l2:de_a.txt,de_b.txt", "decoder=concat-l2:en_a.txt,en_b.txt"],
     }
@@ -138,3 +141,19 @@ def test_what_a_name_says_is_what_is_trained(capsys, data) -> None:
         [*steps[2:]],
         [],
     ]
+
+
+def test_the_recipe_is_kims(capsys, data) -> None:
+    """Optimizer, batches and stopping of the paper, and the best checkpoint translated with its beam."""
+    line = ["table1", "--data", str(data), "--output", "runs", "--vectors", "de=de.txt", "en=en.txt", "--", *SMALL]
+    experiments.main(line)
+    words = shlex.split(next(iter(read_lines(capsys.readouterr().out))).command)
+    train, generate = words[: words.index("&&")], words[words.index("fairseq-generate") :]
+    options = parse_command(train).options
+    recipe = {"--lr": "2e-4", "--adam-betas": "(0.9,0.98)", "--adam-eps": "1e-9", "--lr-scheduler": "fixed"}
+    recipe |= {"--patience": "4", "--max-epoch": "20", "--batch-size": "64", "--dropout": "0.1"}
+    assert {flag: options[flag][-1] for flag in recipe} == recipe
+    assert not {"--clip-norm", "--weight-decay", "--warmup-updates"} & set(options)
+    assert generate[generate.index("--path") + 1].endswith("/checkpoint_best.pt")
+    assert generate[generate.index("--beam") + 1] == "5"
+    assert [experiments.machine_options("gpu", how) for how in ("bf16", "fp32")] == [["--bf16"], []]

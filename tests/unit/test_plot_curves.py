@@ -46,16 +46,28 @@ def test_losses_in_the_unit_and_the_training_dashed(tmp_path, printed, shown, fi
     assert curves.UNITS["perplexity"](5000.0) == math.inf
 
 
+def test_a_band_reaches_from_the_lowest_to_the_highest(tmp_path, printed, figures) -> None:
+    for seed, losses in (("1", [3.0, 1.0]), ("2", [5.0, 4.0])):
+        write_run(tmp_path / seed, {"init": "none", "seed": seed}, losses)
+    printed("plot", "curves", tmp_path, "--output", tmp_path / "a.png")
+    band = figures[0].axes[0].collections[0].get_paths()[0].get_extents()
+    assert (band.y0, band.y1) == (1.0, 5.0)
+
+
 def test_many_rows_differ_in_colour_or_line_and_their_legend_hides_none(tmp_path, printed, figures) -> None:
     names = [f"a rather long name of run number {number}" for number in range(25)]
     for number, name in enumerate(names):
-        write_run(tmp_path / str(number), {"init": name, "seed": "1"}, [3.0 + number / 5, 1.0 + number / 5])
+        losses = [3.0 + number / 5, 1.0 + number / 5]
+        epochs = {str(at): {"valid_loss": loss, "train_loss": loss - 1} for at, loss in enumerate(losses, 1)}
+        write_run(tmp_path / str(number), {"init": name, "seed": "1"}, losses, epochs=epochs)
     printed("plot", "curves", tmp_path, "--output", tmp_path / "a.png")
     (figure,) = figures
     (axes,) = figure.axes
     lines = [line for line in axes.get_lines() if line.get_label() in {f"{name} (1)" for name in names}]
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines) == 25
-    assert "--" not in {line.get_linestyle() for line in lines}  # the training's
+    thin = [line for line in axes.get_lines() if line.get_linewidth() == 1]
+    kinds = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in (*lines, *thin)}
+    assert len(kinds) == len(lines) + len(thin) == 50  # nor is one of a training like any
     figure.draw_without_rendering()
     legend, panel = axes.get_legend().get_window_extent(), axes.get_window_extent()
     assert legend.x0 >= panel.x1

@@ -22,22 +22,38 @@ def runs(folder: Path) -> Path:
         ("1x", "added", "2", 0.5, [3.2, 4.0, 3.3]),
         ("8x", "added", "1", 4.0, [5.0, 4.5, 4.6]),
         ("8x", "untied", "1", None, [5.0, 4.4, 4.0]),
+        ("0.5x", "untied", "1", None, [2.0, 2.5]),
         ("2x", "absent", "1", None, [5.0]),  # not there yet
     ):
         slot = {"absorption_ratio": ratio and 9.0, "matched_absorption_ratio": ratio}
-        epochs = {str(at): {"valid_loss": loss} for at, loss in enumerate(losses, 1)}
+        slots = {"encoder": slot, "decoder": {"absorption_ratio": ratio and 2 * ratio}}
+        epochs = {str(at): {"valid_loss": loss, "train_loss": loss - 1} for at, loss in enumerate(losses, 1)}
         labels = {"init": "xavier", "sigma": factor, "positions": positions, "seed": seed}
         name = f"xavier.{factor}.{positions}.seed{seed}"
-        write_run(folder / name, labels, losses, epochs=epochs, init={"slots": {"encoder": slot}})
+        write_run(folder / name, labels, losses, epochs=epochs, init={"slots": slots})
     return folder
 
 
-def test_losses_by_scale_are_the_best_up_to_an_epoch(tmp_path, capsys):
+def test_losses_by_scale_are_the_best_up_to_an_epoch(tmp_path, capsys, monkeypatch):
+    from matplotlib import pyplot
+
+    drawn: list = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
     picture = tmp_path / "scale.png"
     assert scale_figure.main([str(runs(tmp_path / "runs")), "--epochs", "2", "--output", str(picture)]) == 0
-    head, _, *rows = capsys.readouterr().out.splitlines()
-    assert head == "| sigma, of Xavier's | absorption ratio | xavier, added | xavier, untied |"
-    assert rows == ["| 1 | 0.50 | 3.100 ± 0.141 (2) | - |", "| 8 | 4.00 | 4.500 | 4.400 |"]
+    out, said = capsys.readouterr()
+    head, _, *rows = out.splitlines()
+    assert head == "| sigma, of Xavier's | absorption ratio (encoder, decoder) | xavier, added | xavier, untied |"
+    assert rows == [
+        "| 0.5 | - | - | 2.000 (1.000) |",
+        "| 1 | 0.50, 1.00 | 3.100 ± 0.141 (2.100), 2 seeds | - |",
+        "| 8 | 4.00, 8.00 | 4.500 (3.500) | 4.400 (3.400) |",
+    ]
+    assert "xavier 0.5x" in said  # its ratio is known from a run that adds positions alone
+    (axes,) = drawn[0].axes
+    assert axes.get_xscale() == "log"
+    low, high = axes.containers[0].lines[2][0].get_segments()[0][:, 1]
+    assert (high - low) / 2 == pytest.approx(0.1414, abs=1e-3)
     assert picture.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(DataError, match="--epochs"):
         scale_figure.read(tmp_path / "runs", 9)
@@ -53,10 +69,10 @@ def test_losses_by_scale_are_the_best_up_to_an_epoch(tmp_path, capsys):
     ],
 )
 def test_what_has_diverged_or_is_of_another_grid_is_named(tmp_path, labels, losses, words):
-    epochs = {str(at): {"valid_loss": loss} for at, loss in enumerate(losses, 1)}
-    slot = {"absorption_ratio": 1.0}
+    epochs = {str(at): {"valid_loss": loss, "train_loss": 1.0} for at, loss in enumerate(losses, 1)}
+    slots = {side: {"absorption_ratio": 1.0} for side in ("encoder", "decoder")}
     given = {"init": "xavier", "positions": "added", "seed": "1", **labels}
-    write_run(tmp_path / "a", given, losses, epochs=epochs, init={"slots": {"encoder": slot}})
+    write_run(tmp_path / "a", given, losses, epochs=epochs, init={"slots": slots})
     with pytest.raises(DataError, match=words):
         scale_figure.read(tmp_path, 2)
     with pytest.raises(SystemExit):

@@ -63,6 +63,13 @@ def test_one_file_is_not_several(text):
         parse_source(text)
 
 
+@pytest.mark.parametrize("dim", [3, 2, None])
+def test_only_vectors_of_one_dimension_are_averaged(files, dim):
+    """Also where one of them has the matrix's."""
+    with pytest.raises(OptionError, match=r"--embed-init-path .*concat:"):
+        open_sources(parse_source(f"avg:{files['a']},{files['b']}"), dim)
+
+
 # ---- what may be written
 
 
