@@ -7,9 +7,10 @@
 Three layers each, D 300, FFN 512, 10 heads, untied, dropout 0.1, batches of 64 sentences, Adam, the same text and
 dictionaries; one thread. Each program trains by its own command, for --updates updates and for --before; what lies
 between counts, so neither imports nor reading do. They take turns. `updates_per_second` are those of the processor's
-time, of the fastest of --repeats; `peak_mb` is of the longer training. `--precision bf16` is PyTorch's autocast, which
-JoeyNMT does not have on a CPU: there it stays at single precision. fairseq's batches have sentences of like length,
-JoeyNMT's are drawn: part of the difference is padding. Without --joeynmt only fairseq is run.
+time, of the fastest of --repeats; `peak_mb` is of the longer training; `ratio` is to the last program's, JoeyNMT's.
+`--precision fp32 bf16` trains fairseq in both; bf16 is PyTorch's autocast, which JoeyNMT does not have on a CPU: there
+it stays at single precision. fairseq's batches have sentences of like length, JoeyNMT's are drawn: part of the
+difference is padding. Without --joeynmt only fairseq is run, and the ratio is to what is fused in the last precision.
 """
 
 from __future__ import annotations
@@ -31,17 +32,26 @@ MODEL = """--task translation --arch transformer --encoder-layers 3 --decoder-la
     --decoder-attention-heads 10 --dropout 0.1 --batch-size 64 --required-batch-size-multiple 1 --lr 2e-4 --seed 1
     --adam-betas (0.9,0.98) --adam-eps 1e-9 --cpu --num-workers 0 --no-save --disable-validation
     --log-format none""".split()
+PRECISIONS = ("fp32", "bf16")
 #: number of updates -> command line
 Program = Callable[[int], list[str]]
-STOCK = ("--optimizer", "adam", "--criterion", "cross_entropy")
-FUSED = ("--user-dir", str(PLUGIN), "--optimizer", "fused_adam", "--criterion", "fused_cross_entropy")
+_PLUGIN = ("--user-dir", str(PLUGIN))
+#: name -> options of fairseq-train: as it is, with each fused part alone, with both
+FAIRSEQ = {
+    "fairseq": ("--optimizer", "adam", "--criterion", "cross_entropy"),
+    "fairseq, fused loss": (*_PLUGIN, "--optimizer", "adam", "--criterion", "fused_cross_entropy"),
+    "fairseq, fused Adam": (*_PLUGIN, "--optimizer", "fused_adam", "--criterion", "cross_entropy"),
+    "fairseq, fused": (*_PLUGIN, "--optimizer", "fused_adam", "--criterion", "fused_cross_entropy"),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=Path, help="what scripts/multi30k/prepare.sh made")
     parser.add_argument("--joeynmt", type=Path, help="folder into which JoeyNMT was installed")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="of fairseq's trainings")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, nargs="+", default=["fp32"], help="of fairseq's trainings (default: fp32)"
+    )
     parser.add_argument("--before", type=int, default=5, help="updates that do not count (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=65, help="the last one (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=2)
@@ -51,7 +61,11 @@ def main() -> None:
         parser.error(f"--data {args.data}: no folder bin with binarised data; name what prepare.sh made")
     if args.updates <= args.before:
         parser.error("--updates: give more than --before")
-    programs = {"fairseq": fairseq(args, STOCK), "fairseq, fused": fairseq(args, FUSED)}
+    programs = {
+        f"{name}, {precision}": fairseq(args, options, precision)
+        for precision in args.precision
+        for name, options in FAIRSEQ.items()
+    }
     found: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         if args.joeynmt:
@@ -70,13 +84,13 @@ def main() -> None:
         "runs": found,
         "updates_per_second": best,
         "peak_mb": {name: min(run["peak_mb"] for run in runs) for name, runs in found.items()},
-        "ratio": {name: round(best["fairseq, fused"] / rate, 2) for name, rate in best.items()},
+        "ratio": {name: round(rate / best[next(reversed(best))], 2) for name, rate in best.items()},
     }
     print(json.dumps(record, indent=2))
 
 
-def fairseq(args: argparse.Namespace, options: Sequence[str]) -> Program:
-    amp = ["--amp"] if args.precision == "bf16" else []
+def fairseq(args: argparse.Namespace, options: Sequence[str], precision: str) -> Program:
+    amp = ["--amp"] if precision == "bf16" else []
     train = [sys.executable, "-m", "fairseq_cli.train", str(args.data / "bin"), *MODEL, *options, *amp]
     return lambda updates: [*train, "--max-update", str(updates)]
 
