@@ -55,3 +55,10 @@ def test_what_a_page_names_is_there(page: str) -> None:
     for name, words in re.findall(r"\bembinit ([a-z-]+)((?:\\\n|[^\n`|;)])*)", text):
         if name in COMMANDS and name not in FURTHER:
             assert not set(re.findall(r"(?<=[\s\[(])--[a-z][\w-]*", words.partition(" -- ")[0])) - flags_of(name), name
+
+
+def test_records_name_no_place_of_the_machine_that_made_them() -> None:
+    records = sorted((REPOSITORY / "docs/results/records").rglob("*.json"))
+    places = re.compile(r"(?<![\w.:/])/(?:tmp|home|root|work|mnt|data|Users)\b")
+    assert len(records) > 50
+    assert not [path.name for path in records if places.search(path.read_text(encoding="utf-8"))]
