@@ -37,7 +37,7 @@ class FusedLabelSmoothedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionCon
 class FusedCrossEntropy(CrossEntropyCriterion):
     """fairseq's `cross_entropy`."""
 
-    #: the model whose probabilities were compared with the softmax of its logits: in a tuple, or it would be a submodule
+    #: the model whose probabilities were compared with the softmax of its logits; in a tuple, to be no submodule
     checked: tuple[Any, ...] = ()
 
     def compute_loss(self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
