@@ -6,9 +6,9 @@
     dloss_n / dx_nv = exp(x_nv - lse_n) - e - (1 - eps - e) [v = t]
 
 N rows, V symbols. `log_softmax` followed by `nll_loss` makes matrices of N x V in single precision, whatever the type
-of the logits: the log-probabilities, the gradient for them, and that for the logits. Here each block of rows is taken
-to single precision (double for double logits, as the sums) in a buffer that fits the processor's cache, and one matrix
-is made, in the type of the logits: the gradient, along with the loss, so that exponentials are computed once.
+of the logits: the log-probabilities, the gradient for them, and that for the logits. Here one matrix is made, in the
+type of the logits: the gradient, along with the loss, so that exponentials are computed once. It is made by blocks of
+rows that stay in the processor's cache, each in single precision (double for double logits, as the sums).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: numbers of a block: half a megabyte in a processor's second cache; on a GPU as many as keep it busy
-BLOCK_NUMBERS = {"cpu": 2**17, "cuda": 2**25}
+#: numbers of a block: two megabytes, half of them logits, about a second cache; on a GPU as many as keep it busy
+BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**25}
 #: what a kept gradient is multiplied by: 6e-8 is the smallest number of float16, and probabilities are smaller
 KEPT_SCALE = {torch.float16: 2.0**14}
 
@@ -47,23 +47,25 @@ class _FusedCrossEntropy(torch.autograd.Function):
         precise, symbols = torch.promote_types(logits.dtype, torch.float32), logits.size(1)
         at_target, lse, total = (torch.empty(len(logits), dtype=precise, device=logits.device) for _ in range(3))
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
+        kept = gradient if logits.dtype == precise else None  # else each block is rounded into it
         ignored = target.eq(ignore_index)
         column = target.masked_fill(ignored, 0)[:, None]  # an ignored index may be no column
         weight = ignored.logical_not().to(precise)[:, None] * KEPT_SCALE.get(logits.dtype, 1)
         each = label_smoothing / max(1, symbols - 1)
-        for rows, block in _blocks(logits, precise):
+        for rows in _rows(logits):
+            block = logits[rows].to(precise)
+            probs = torch.softmax(block, dim=1, out=kept[rows] if kept is not None else None)
+            lse[rows] = block.amax(dim=1) - probs.amax(dim=1).log()  # the largest is at least 1 / V: nothing is lost
             at_target[rows] = block.gather(1, column[rows])[:, 0]
             if label_smoothing:
                 torch.sum(block, dim=1, out=total[rows])
-            highest = block.amax(dim=1, keepdim=True)
-            sums = block.sub_(highest).exp_().sum(dim=1, keepdim=True)
-            lse[rows] = (highest + sums.log())[:, 0]
             if gradient is not None:
-                block.mul_(weight[rows] / sums)
+                probs.mul_(weight[rows])
                 if label_smoothing:
-                    block.sub_(each * weight[rows])
-                block.scatter_add_(1, column[rows], (label_smoothing + each - 1) * weight[rows])
-                gradient[rows] = block
+                    probs.sub_(each * weight[rows])
+                probs.scatter_add_(1, column[rows], (label_smoothing + each - 1) * weight[rows])
+                if kept is None:
+                    gradient[rows] = probs
         nll = (lse - at_target).masked_fill_(ignored, 0)
         loss = (1 - label_smoothing - each) * nll
         if label_smoothing:
@@ -83,15 +85,6 @@ class _FusedCrossEntropy(torch.autograd.Function):
         for rows in _rows(gradient):  # each product is in the factor's type, single precision
             result[rows] = gradient[rows] * factor[rows, None]
         return result, None, None, None
-
-
-def _blocks(logits: Tensor, precise: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-    """(rows, these rows of the logits in `precise`): a copy in the same memory for every block."""
-    buffer = None
-    for rows in _rows(logits):
-        if buffer is None:  # the first block is the largest
-            buffer = torch.empty(len(logits[rows]), logits.size(1), dtype=precise, device=logits.device)
-        yield rows, buffer[: len(logits[rows])].copy_(logits[rows])
 
 
 def _rows(matrix: Tensor) -> Iterator[slice]:
