@@ -5,7 +5,7 @@ Letters: V rows of the source that were read, D columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -59,13 +59,15 @@ class VectorTable:
     """The wanted rows of a source, in the source's order; the first of duplicate words wins.
 
     matrix: (V, D) float32, C-contiguous. specials: role (see ROLES) -> (D,) float32, only where the source's
-    *format* defines such rows ([CLS], [SEP], ... of BERT; `</s>` of T5); they are not repeated in `words`.
+    *format* defines such rows ([CLS], [SEP], ... of BERT; `</s>` of T5); they are not repeated in `words`. added: of
+    `words`, what a tokenizer was given after training, and spells without its markers.
     """
 
     words: list[str]
     matrix: np.ndarray
     origin: Origin
     specials: dict[str, np.ndarray] = field(default_factory=dict)
+    added: Collection[str] = ()
 
 
 class VectorReader(Protocol):
