@@ -98,8 +98,9 @@ def _open_with_transformers(directory: Path) -> Any:
     config, settings = (read_optional_json(directory / name) for name in ("config.json", "tokenizer_config.json"))
     options = {"langs": config["langs"]} if "langs" in config and "langs" not in settings else {}  # FSMT needs them
     fault = "no files of a tokenizer"
-    for name in ("AutoTokenizer", settings.get("tokenizer_class"), config.get("tokenizer_class"), _class_of(directory)):
-        if not isinstance(name, str) or not name.endswith(("Tokenizer", "TokenizerFast")):
+    declared = settings.get("tokenizer_class") or config.get("tokenizer_class") or _class_of(directory)
+    for name in ("AutoTokenizer", str(declared)):
+        if not name.endswith(("Tokenizer", "TokenizerFast")):
             continue
         verbosity = transformers.logging.get_verbosity()
         transformers.logging.set_verbosity(logging.CRITICAL)

@@ -321,7 +321,7 @@ def test_an_added_token_does_not_take_another_tokens_row(tmp_path):
     ],
 )
 def test_no_tokenizer_with_rows_for_words(tmp_path, tokenizer, write, config):
-    save_weights(tmp_path, "shared.weight", table(9))
+    save_weights(tmp_path, "shared.weight", table(400))
     write_json(tmp_path, config=config)
     (tmp_path / "own.py").write_text("raise SystemExit('remote code')")
     if write:
