@@ -4,7 +4,8 @@
 #
 #   OUTPUT=data/wikibooks bash scripts/wikibooks/prepare.sh wiki.txt.bz2 books/*.txt
 #
-# The files are text, plain or gz, bz2, xz: a paragraph or a sentence a line, a blank line behind each document. Further
+# The files, plain or gz, bz2, xz, are text (a paragraph or a sentence a line, a blank line after each document), JSON (one
+# object with a "text" per line, as C4 has them, one object, or a list), or <doc ...> files of Wikipedia's extractors. Further
 # variables, with their defaults:
 #   DUPLICATES=lines      what occurs only once: lines (as in the authors' code), documents, or none
 #   FREQUENT_TYPES=0.21   share of the word types, the most frequent ones, that do not become <unk>; 1: all
