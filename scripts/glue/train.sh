@@ -41,5 +41,5 @@ embinit run "$RUN" --label "task=$task" "model=${MODEL:-${model[2]}}" "updates=$
   --criterion sentence_prediction_metrics "${options[@]}" --optimizer adam --adam-betas "(0.9, 0.999)" --adam-eps 1e-6 \
   --weight-decay 0.01 --clip-norm 1.0 --lr 3e-5 --lr-scheduler polynomial_decay_epochs --warmup-ratio 0.06 \
   --batch-size 32 --required-batch-size-multiple 1 --num-workers 0 \
-  --no-epoch-checkpoints --log-format json --log-interval 100 "${CPU[@]}" "$@"
+  --no-epoch-checkpoints --log-format json --log-interval 100 "${DEVICE[@]}" "$@"
 [[ ! -f $DATA/corpus/valid1.label ]] || python "$REPO/scripts/glue/mismatched.py" "$RUN"

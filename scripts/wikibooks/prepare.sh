@@ -25,7 +25,7 @@ whole_numbers BPE_MERGES BPE_WORDS VOCABULARY VALID_EVERY JOBS # found wrong now
 awk -v n="$FREQUENT_TYPES" 'BEGIN { exit !(n + 0 > 0 && n + 0 <= 1) }' ||
   die "FREQUENT_TYPES=$FREQUENT_TYPES: set it to a share above 0, at most 1"
 awk -v n="$SHARD_MB" 'BEGIN { exit !(n + 0 > 0) }' || die "SHARD_MB=$SHARD_MB: set it to a number above 0"
-for file in "$@"; do [[ -f $file ]] || die "$file: no such file"; done
+for file in "$@"; do [[ -f $file ]] || die "$file: no such file; of a folder name its files"; done
 alone "$OUTPUT"
 settings "$OUTPUT" "files=$(wc -c "$@" | sed 's/^ *//' | paste -sd ' ')" "duplicates=$DUPLICATES" "frequent=$FREQUENT_TYPES" \
   "merges=$BPE_MERGES" "bpe_words=$BPE_WORDS" "vocabulary=$VOCABULARY" "valid_every=$VALID_EVERY" "shard_mb=$SHARD_MB"

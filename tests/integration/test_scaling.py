@@ -35,7 +35,9 @@ def loss(run: Path, started: subprocess.Popen, update_freq: int, devices: int) -
     said = started.communicate()[0]
     log = (run / "train.log").read_text() if (run / "train.log").is_file() else ""
     assert started.returncode == 0, said + log
-    assert f"--update-freq {update_freq} " in json.loads((run / "training.json").read_text())["command"]
+    command = json.loads((run / "training.json").read_text())["command"]
+    assert f"--update-freq {update_freq} " in command
+    assert ("--cpu" in command) == (devices == 1)  # what torchrun starts finds out where it runs
     assert f"training on {devices} devices" in log
     found = [json.loads(line.partition("| valid | ")[2]) for line in log.splitlines() if "| valid | " in line]
     assert [int(record["valid_num_updates"]) for record in found] == [UPDATES]
