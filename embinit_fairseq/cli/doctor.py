@@ -63,8 +63,8 @@ class Finding:
 
 def versions() -> Iterator[Finding]:
     """Python and the packages."""
-    supported = (3, 10) <= tuple(int(part) for part in platform.python_version_tuple()[:2]) <= (3, 13)
-    hint = "" if supported else "Python 3.10 - 3.13 are tried; use one of them"
+    supported = (3, 10) <= tuple(int(part) for part in platform.python_version_tuple()[:2]) <= (3, 14)
+    hint = "" if supported else "Python 3.10 - 3.14 are tried; use one of them"
     yield Finding("python", "ok" if supported else "warning", platform.python_version(), hint)
     installed_versions = package_versions(PACKAGES)
     for package, lost in PACKAGES.items():

@@ -122,7 +122,7 @@ def test_a_folder_is_made_with_one_set_of_settings(recipe: Path, tmp_path: Path)
     assert (folder / "settings").read_text() == "A=1\nB=x y\n"
 
 
-#: variables, arguments -> DEVICES, words before fairseq-train, options of this machine; in a folder without a GPU's device
+#: variables and arguments -> DEVICES, words before fairseq-train, options of this machine, which has no GPU
 COUNTED = {
     "": "1||--num-workers 0 --cpu",
     "DEVICES=2": "2||--num-workers 0 --cpu --distributed-world-size 2",

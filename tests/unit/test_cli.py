@@ -187,7 +187,7 @@ def test_missing_packages_and_a_fix_that_is_needed_and_not_active(capsys, monkey
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) < 14  # of each kind one line, and what is not well with its remedy
     assert re.search(r"^broken +no-such-package .*\n +-> .*setup.sh", shown.out, re.MULTILINE)
-    for version, status in (("3.9.18", "warning"), ("3.10.1", "ok")):
+    for version, status in (("3.9.18", "warning"), ("3.10.1", "ok"), ("3.14.8", "ok"), ("3.15.0", "warning")):
         monkeypatch.setattr(doctor.platform, "python_version_tuple", lambda v=version: tuple(v.split(".")))
         assert next(doctor.versions()).status == status
     fix = SimpleNamespace(fix="numpy_aliases", reason="loaded before the hook", needed=True, active=False)

@@ -17,6 +17,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from source_files import numbers
 
 import embinit_fairseq
+from embinit_fairseq.bench import steps
 from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.errors import CoverageError, EmbinitError, OptionError, VectorFileError
 from embinit_fairseq.hooks.apply import embed_init
@@ -116,6 +117,33 @@ def encoder(data, path, *flags, strategy="pretrained"):
 
 
 # ---- architectures
+
+
+@pytest.mark.parametrize(
+    ("arch", "sigma"),
+    {
+        "transformer": 512**-0.5,
+        "transformer_lm": 512**-0.5,
+        "tupe_transformer": 512**-0.5,
+        "embinit_classifier": 512**-0.5,
+        "lstm": 0.1 / 3**0.5,
+        "fconv_iwslt_de_en": 0.1,
+        "roberta": 0.02,
+        "bart_base": 0.02,
+        "tupe_base": 0.02,
+    }.items(),
+)
+def test_without_the_flag_each_architecture_starts_at_its_own_scale(tmp_path, arch, sigma):
+    """The table in docs/embed_init.md."""
+    known = steps.model_options(arch)
+    small = [f"--{side}-layers=1" for side in ("encoder", "decoder") if known.get(f"--{side}-layers") is int]
+    small += ["--max-positions=32"] * ("--max-positions" in known)
+    cfg = steps.configuration(str(tmp_path), arch, steps.task_of(arch), steps.Sizes(vocabulary=2000), ["--cpu", *small])
+    model = tasks.setup_task(cfg.task).build_model(cfg.model)
+    matrices = [weight for name, weight in model.named_parameters() if name.endswith("embed_tokens.weight")]
+    assert matrices
+    for matrix in matrices:
+        assert matrix[5:].std().item() == pytest.approx(sigma, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
