@@ -53,7 +53,7 @@ class Score:
         metric = sacrebleu.metrics.TER(normalized=True, asian_support=True, **options)
         if language not in _TERCOM:
             words = metric.tokenizer
-            metric.tokenizer = lambda line: " ".join(words(line).replace(" ", ""))
+            metric.tokenizer = lambda line: " ".join(words(line).replace(" ", ""))  # type: ignore[assignment]
             metric.tokenizer_signature = "char"
         return metric
 

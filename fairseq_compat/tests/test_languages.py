@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from fairseq_compat.fixes.target_languages import say_unsuited
 from fairseq_compat.languages import UnknownLanguageError, bleu_tokenizer, has_spaces, language, missing_tokenizer
 
 CODES = {
@@ -63,3 +66,20 @@ def test_the_tokeniser_of_a_language(installed: bool, monkeypatch) -> None:
         "char",
         "char",
     ]
+
+
+@pytest.mark.parametrize(
+    ("lang", "options", "remedy"),
+    [
+        ("zh", {"_name": "bleu"}, "--scoring sacrebleu"),
+        ("th", {"_name": "wer", "wer_char_level": False}, "--scoring chrf"),
+        ("th", {"_name": "wer", "wer_char_level": True}, None),
+        ("zh", {"_name": "chrf"}, None),
+        ("ko", {"_name": "bleu"}, None),
+        ("de", {"_name": "bert_score", "bert_score_lang": "en"}, "--bert-score-lang de"),
+        ("en", {"_name": "bert_score", "bert_score_lang": "en"}, None),
+    ],
+)
+def test_a_scorer_that_does_not_suit_the_target_is_named(lang: str, options: dict, remedy: str | None, caplog) -> None:
+    say_unsuited(SimpleNamespace(**options), lang)
+    assert (remedy in caplog.text) if remedy else not caplog.text

@@ -62,7 +62,7 @@ def tokenizer_for(lang: str | None) -> str:
     """The tokeniser for a language; a line of the log says which, where it is not 13a."""
     name = bleu_tokenizer(lang or "")
     if name != "13a":
-        logger.info(missing_tokenizer(lang) or f"BLEU of {lang}: sacrebleu's tokeniser {name}")
+        logger.info(missing_tokenizer(lang or "") or f"BLEU of {lang}: sacrebleu's tokeniser {name}")
     return name
 
 
@@ -134,7 +134,7 @@ def with_tokenizer(options, name):
 def mend_generation(module):
     """The scorer is made for the language of the task that was made before it."""
     tasks, scoring = module.tasks, module.scoring
-    made = []
+    made: list = []
 
     def setup_task(*args, **kwargs):
         made[:] = [tasks.setup_task(*args, **kwargs)]
