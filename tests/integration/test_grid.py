@@ -65,8 +65,22 @@ def test_every_line_belongs_to_one_worker(grid) -> None:
     names = [f"n{at}" for at in range(7)]
     shares = [grid([f"{name}: true" for name in names], jobs=2, share=(k, 3), again=True)[0] for k in (1, 2, 3)]
     assert sorted(name for share in shares for name in share) == names
-    task = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "4"}
-    assert (default_share(task), default_share({})) == ((3, 4), (1, 1))
+
+
+def slurm_task(**numbers: int) -> dict[str, str]:
+    return {f"SLURM_ARRAY_TASK_{name}": str(number) for name, number in numbers.items()}
+
+
+def test_every_task_of_a_slurm_array_has_a_share_of_its_own() -> None:
+    """--array=3-6, 0-10:2 and 7; an array with gaps (1,3,7 or 0-4,10) is refused by each of its tasks."""
+    for ids, step in ((range(3, 7), 1), (range(0, 11, 2), 2), ([7], 1)):
+        tasks = [slurm_task(ID=n, MIN=ids[0], MAX=ids[-1], STEP=step, COUNT=len(ids)) for n in ids]
+        assert [default_share(task) for task in tasks] == [(k, len(ids)) for k in range(1, len(ids) + 1)]
+    for ids in ([1, 3, 7], [0, 1, 2, 3, 4, 10]):
+        for n in ids:
+            with pytest.raises(OptionError, match=f"--array=0-{len(ids) - 1}"):
+                default_share(slurm_task(ID=n, MIN=ids[0], MAX=ids[-1], STEP=1, COUNT=len(ids)))
+    assert default_share({}) == (1, 1)
 
 
 def test_more_jobs_than_there_can_be(grid) -> None:
