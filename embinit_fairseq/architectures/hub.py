@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +14,7 @@ from fairseq.data import encoders
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import CheckpointError, DataError
+from embinit_fairseq.vocab.preparation import MASK, Preparation, Segmenter
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What every `from_pretrained` here does first: find the files, load the checkpoint, see that it fits the class.
@@ -56,29 +60,69 @@ def _check_paths(folder: str, checkpoint_file: str, data: str) -> None:
 
 
 def load_hub(
-    model_class: type[nn.Module], model_name_or_path: str, checkpoint_file: str, data_name_or_path: str, **kwargs: Any
+    model_class: type[nn.Module],
+    model_name_or_path: str,
+    checkpoint_file: str,
+    data_name_or_path: str,
+    preparation: str | None = None,
+    lowercase: bool | None = None,
+    lang: str | None = None,
+    **kwargs: Any,
 ) -> TupeHub:
-    """Load the checkpoint `model_name_or_path/checkpoint_file`; dictionaries lie in `data_name_or_path`.
+    """Load the checkpoint `model_name_or_path/checkpoint_file`; dictionaries are in `data_name_or_path`.
 
-    kwargs override options of the checkpoint, such as bpe="subword_nmt", bpe_codes="bpe.codes", tokenizer="moses".
-    Those that decide what its weights mean are refused (`hooks/resume.py`).
+    Args:
+        preparation, lowercase, lang: how raw text becomes words (`vocab/preparation.py`). By default as the dictionary
+            shows where `bpe_codes` are given, else text is taken as finished words.
+        kwargs: override options of the checkpoint, such as bpe_codes="bpe.codes". Those that decide what its weights
+            mean are refused (`hooks/resume.py`).
     """
+    if "bpe_codes" in kwargs:
+        kwargs.setdefault("bpe", "subword_nmt")
     loaded = load_trained(model_class, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
-    return TupeHub(loaded["args"], loaded["task"], loaded["models"][0])
+    how = {"preparation": preparation, "lowercase": lowercase, "lang": lang}
+    return TupeHub(loaded["args"], loaded["task"], loaded["models"][0], **how)
+
+
+def _segmenter(cfg: Any, symbols: list[str], how: dict[str, Any]) -> Callable[[str], list[str]]:
+    """Text -> symbols. how: arguments of `Preparation.of`, which an exported tokenizer has as well."""
+    bpe, tokenizer = (getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer))
+    if bpe not in (None, "subword_nmt", "sentencepiece") or tokenizer not in (None, "moses"):
+        return partial(_fairseqs_symbols, encoders.build_tokenizer(cfg.tokenizer), encoders.build_bpe(cfg.bpe))
+    prepare = Preparation()
+    if bpe or tokenizer or any(value is not None for value in how.values()):
+        default = "none" if bpe == "sentencepiece" else None
+        prepare = Preparation.of(symbols, **{**how, "preparation": how.get("preparation") or default})
+        if tokenizer == "moses" and prepare.preparation == "none":
+            prepare = dataclasses.replace(prepare, preparation="moses")
+    files = getattr(cfg.bpe, "bpe_codes", None), getattr(cfg.bpe, "sentencepiece_model", None)
+    return Segmenter(symbols, prepare, *files)
+
+
+def _fairseqs_symbols(tokenizer: Any, bpe: Any, text: str) -> list[str]:
+    """What fairseq's own tokenizer and BPE, such as GPT-2's, make of a text; they know no `<mask>`."""
+    text = text if tokenizer is None else tokenizer.encode(text)
+    *parts, last = text.split(MASK)
+    cut = [part if bpe is None else bpe.encode(part) for part in [*map(str.rstrip, parts), last]]
+    return f" {MASK} ".join(cut).split()
 
 
 class TupeHub(nn.Module):
-    """Text in, features, predictions or fillings out. Without a BPE (`bpe=...`) text is taken as finished tokens.
+    """Text in, features, predictions or fillings out.
 
     Gradients are kept after `train()` only, with which dropout begins, too.
     """
 
-    def __init__(self, cfg: Any, task: Any, model: Any) -> None:
+    def __init__(self, cfg: Any, task: Any, model: Any, **how: Any) -> None:
+        """how: preparation, lowercase and lang, see `load_hub`."""
         super().__init__()
         self.cfg, self.task, self.model = cfg, task, model
         self.eval()
-        self.tokenizer = encoders.build_tokenizer(cfg.tokenizer)
+        self.segment = _segmenter(cfg, task.source_dictionary.symbols, how)
         self.bpe = encoders.build_bpe(cfg.bpe)
+        # text of Moses stays in its words, as in the text of the training and in an exported tokenizer
+        is_moses = getattr(cfg.tokenizer, "_name", None) == "moses"
+        self.tokenizer = None if is_moses else encoders.build_tokenizer(cfg.tokenizer)
 
     @property
     def device(self) -> torch.device:
@@ -89,12 +133,12 @@ class TupeHub(nn.Module):
         """Token ids (src_len,): `<s> a </s>`, or for a pair `<s> a </s> </s> b </s>`."""
         if not sentences:
             raise DataError("encode() needs a sentence, or two of a pair")
-        text = "<s> " + " </s> </s> ".join(self._apply_bpe(sentence) for sentence in sentences) + " </s>"
-        return self._ids(text)
+        first, *others = map(self.segment, sentences)
+        return self._ids([*first, *(symbol for other in others for symbol in ("</s>", "</s>", *other))])
 
     def decode(self, tokens: Tensor) -> str:
         """Text of token ids (src_len,), without the special symbols at both ends."""
-        return self._remove_bpe(self.task.source_dictionary.string(tokens))
+        return self._text(self.task.source_dictionary.string(tokens))
 
     def extract_features(self, tokens: Tensor, return_all_hiddens: bool = False) -> Tensor | list[Tensor]:
         """tokens (src_len,) or (batch, src_len) -> features (batch, src_len, C), or all hidden states.
@@ -120,20 +164,19 @@ class TupeHub(nn.Module):
     @torch.no_grad()
     def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple[str, float, str]]:
         """Text with one `<mask>` -> the `topk` best (text, probability, token), best first."""
-        if masked_input.count("<mask>") != 1:
+        symbols = self.segment(masked_input)
+        if symbols.count(MASK) != 1:
             raise DataError(f"fill_mask needs one <mask>, as in 'a <mask> in the grass'; got: {masked_input!r}")
         dictionary = self.task.source_dictionary
         if not 1 <= topk <= len(dictionary):
             raise DataError(f"topk={topk}: the dictionary has {len(dictionary)} symbols; ask for 1 to that many")
-        left, right = (self._apply_bpe(part.strip()) for part in masked_input.split("<mask>"))
-        tokens = self._checked(self._ids(f"<s> {left} <mask> {right} </s>"))
-        at = int((tokens[0] == dictionary.index("<mask>")).nonzero()[0])
+        tokens, at = self._checked(self._ids(symbols)), symbols.index(MASK)
         with utils.model_eval(self.model):
             logits, _ = self.model(tokens.to(self.device))
-        best, ids = logits[0, at].float().softmax(-1).topk(topk)
+        best, ids = logits[0, 1 + at].float().softmax(-1).topk(topk)
         results = []
         for probability, index in zip(best.tolist(), ids.tolist()):
-            text = self._remove_bpe(f"{left} {dictionary[index]} {right}".strip())
+            text = self._text(" ".join([*symbols[:at], dictionary[index], *symbols[at + 1 :]]))
             results.append((text, probability, dictionary[index]))
         return results
 
@@ -159,14 +202,12 @@ class TupeHub(nn.Module):
             )
         return torch.atleast_2d(tokens.long())
 
-    def _apply_bpe(self, sentence: str) -> str:
-        sentence = self.tokenizer.encode(sentence) if self.tokenizer is not None else sentence
-        return self.bpe.encode(sentence) if self.bpe is not None else sentence
-
-    def _remove_bpe(self, text: str) -> str:
-        text = self.bpe.decode(text) if self.bpe is not None else text
+    def _text(self, symbols: str) -> str:
+        """Symbols separated by spaces -> words."""
+        text = self.bpe.decode(symbols) if self.bpe is not None else symbols
         return self.tokenizer.decode(text) if self.tokenizer is not None else text
 
-    def _ids(self, text: str) -> Tensor:
-        dictionary = self.task.source_dictionary
-        return dictionary.encode_line(text, append_eos=False, add_if_not_exist=False).long()
+    def _ids(self, symbols: list[str]) -> Tensor:
+        """Ids of symbols between `<s>` and `</s>`."""
+        text = " ".join(["<s>", *symbols, "</s>"])
+        return self.task.source_dictionary.encode_line(text, append_eos=False, add_if_not_exist=False).long()

@@ -27,6 +27,7 @@ from subword_nmt.learn_bpe import learn_bpe
 from wikibooks import cleaning, duplicates, encode, inputs, split, words
 
 from embinit_fairseq import files
+from embinit_fairseq.vocab import preparation
 
 few = settings(max_examples=40, deadline=None)
 
@@ -59,7 +60,7 @@ def cleaner() -> cleaning.Cleaner:
 def test_a_line_becomes_tokenised_sentences(cleaner: cleaning.Cleaner) -> None:
     """First its addresses and files become symbols."""
     for text, expected in ADDRESSES.items():
-        assert "".join(map(cleaning.restore_symbols, cleaning.replace_patterns(text))) == expected
+        assert "".join(map(preparation.restore_symbols, preparation.replace_patterns(text))) == expected
     for text, expected in LINES.items():
         assert "|".join(" ".join(sentence) for sentence in cleaner(text)) == expected
 
