@@ -40,7 +40,7 @@ def in_two_processes(command_line, store):
     other = subprocess.Popen([*command_line, *words, "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         log = run_to_end([*command_line, *words, "0"])
-        assert other.wait(timeout=60) == 0
+        assert other.wait(timeout=600) == 0
         return log
     finally:
         other.kill()
