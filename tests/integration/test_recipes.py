@@ -31,7 +31,7 @@ def bash(*words: object, cwd: Path, **variables: object) -> subprocess.Completed
     environment |= {"VENV": str(VENV), "OMP_NUM_THREADS": "1", "PAIR": "en-de"}
     environment |= {name: str(value) for name, value in variables.items()}
     command = list(map(str, ["bash", *words]))
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
 
 
 @recipes
@@ -181,9 +181,13 @@ def test_one_prepare_at_a_time_makes_a_folder(recipe: Path, tmp_path: Path) -> N
 
 
 def test_a_word_every_ten_seconds_as_long_as_a_command_runs(recipe: Path, tmp_path: Path) -> None:
-    done = bash(recipe, "alive", "the corpus", "bash", "-c", "sleep 1; exit 7", cwd=tmp_path, PULSE=0.2)
-    assert (done.returncode, done.stdout) == (7, "")
-    assert 2 <= len(re.findall(r"^the corpus: \d s$", done.stderr, re.MULTILINE)) <= 5
+    command = "for _ in {1..600}; do [[ ! -e said ]] || break; sleep 0.1; done; exit 7"
+    words, streams = ["bash", recipe, "alive", "the corpus", "bash", "-c", command], {"stdout": -1, "stderr": -1}
+    with subprocess.Popen(words, cwd=tmp_path, env=environment(PULSE=0.2), text=True, **streams) as running:
+        said = [running.stderr.readline() for _ in range(2)]
+        (tmp_path / "said").touch()
+        assert running.stdout.read() == ""
+    assert (running.returncode, len(re.findall(r"^the corpus: \d+ s$", "".join(said), re.MULTILINE))) == (7, 2)
     assert bash(recipe, "alive", "x", "true", cwd=tmp_path).stderr == ""
 
 

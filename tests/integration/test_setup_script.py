@@ -17,7 +17,7 @@ def setup(*arguments: object, **environment: object) -> subprocess.CompletedProc
         capture_output=True,
         text=True,
         env={**os.environ, **{name: str(value) for name, value in environment.items()}},
-        timeout=60,
+        timeout=600,
     )
 
 

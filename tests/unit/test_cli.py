@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from unittest import mock
@@ -222,13 +223,15 @@ def test_every_command_is_told_how_much_to_say():
 def test_progress_without_a_terminal_is_lines(monkeypatch, capsys, words, bars, beats):
     monkeypatch.setattr(progress, "EVERY", 0.05)
     monkeypatch.setattr(progress, "_LONG", 0.0)
+    say, worked = progress._say, threading.Event()
+    monkeypatch.setattr(progress, "_say", lambda line: [say(line), "still working" in line and worked.set()])
 
     def run(args):
         logging.getLogger("some").info("on the way")
         logging.getLogger("some").warning("take care")
         for _ in progress.progress(range(4), "verify", "batch"):
             time.sleep(0.04)
-        time.sleep(0.3)
+        worked.wait(60 if beats else 0.3)
         return 0
 
     monkeypatch.setattr(stats, "run", run)
