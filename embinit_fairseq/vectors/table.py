@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 #: How a source spells sub-words; see `embinit_fairseq.vocab.tokens` for the meaning of each.
-MARKERS = ("auto", "none", "subword_nmt", "sentencepiece", "wordpiece", "bytelevel")
+MARKERS = ("auto", "none", "subword_nmt", "sentencepiece", "wordpiece", "bytelevel", "end_of_word")
 
 #: Columns that vectors may have; what has or announces more is damaged.
 WIDEST = 1 << 16
