@@ -25,6 +25,7 @@ _PROTECT = {
     "sentencepiece": f"give --sentencepiece-model MODEL, or cut text with a model that has the words, {_ELSE}",
     "wordpiece": f"make the new words added tokens of the tokenizer, {_ELSE}",
     "bytelevel": f"make the new words added tokens of the tokenizer, {_ELSE}",
+    "end_of_word": f"make the new words added tokens of the tokenizer, {_ELSE}",
 }
 
 
