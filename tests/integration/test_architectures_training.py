@@ -21,7 +21,9 @@ TRANSLATORS, CLASSIFIERS = (
 def test_an_update_is_a_step_against_the_gradient(name, trained, here, tmp_path):
     """The second update with the whole training set as batch; the gradient is computed again in double precision."""
     architecture, rate = ARCHITECTURES[name], 0.1
-    flags = f"--batch-size 1000 --optimizer sgd --lr {rate} --max-epoch 2 --disable-validation {architecture.no_dropout}"
+    flags = (
+        f"--batch-size 1000 --optimizer sgd --lr {rate} --max-epoch 2 --disable-validation {architecture.no_dropout}"
+    )
     here(architecture.command(trained(name).data, *flags.split(), "--save-dir", tmp_path))
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "checkpoint1.pt")])
     task.load_dataset("train", epoch=2)

@@ -198,7 +198,7 @@ def test_a_mean_has_the_dimension_of_its_files(tmp_path):
 
 
 def test_baselines_see_tf_idf_of_the_training_texts_and_know_a_class_by_its_word(tmp_path, monkeypatch):
-    """TF times 1 + ln((1 + texts) / (1 + texts with the word)), a text's row of length 1 (scikit-learn's definition)."""
+    """TF times 1 + ln((1 + texts) / (1 + texts with the word)), each row of length 1 (as scikit-learn defines it)."""
     pytest.importorskip("sklearn")
     monkeypatch.syspath_prepend(Path(scores.__file__).parent)
     from textcls import baselines
