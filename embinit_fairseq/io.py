@@ -270,6 +270,13 @@ def check_folder(
     return folder
 
 
+def make_folder(path: PathLike, option: str = "--output") -> Path:
+    """Make a folder, with those above it, unless it exists; OutputError if it cannot be made."""
+    with explained(path, option):
+        os.makedirs(path, exist_ok=True)
+    return Path(path)
+
+
 def check_place(folder: PathLike, option: str = "--output", shown: PathLike | None = None) -> None:
     """Raise OutputError, before any work, if `folder` cannot be made or written to. shown: the path for the message."""
     absolute = Path(os.path.abspath(folder))

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from embinit_fairseq.embed_init.plugin import is_loaded_for_use
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.hooks.wraps import is_loaded_for_use
 
 logger = logging.getLogger(__name__)
 

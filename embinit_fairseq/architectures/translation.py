@@ -11,7 +11,6 @@ from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from embinit_fairseq.architectures.hub import load_trained
-from embinit_fairseq.architectures.options import check_restored
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.modules.decoder_layer import DecoderCache, retain_dropout_
 
@@ -213,15 +212,6 @@ class TranslationModel(FairseqEncoderDecoderModel):
         if modules is not None and not getattr(options, "retain_dropout", False):
             raise OptionError(_MODULES_ALONE)
         super().prepare_for_inference_(cfg)
-
-    def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
-        raise NotImplementedError
-
-    def check_training(self, checkpoint: str | None, saved: Any) -> None:
-        """Before a training: raises OptionError for options that are not those of the checkpoint."""
-        if checkpoint is not None and saved is not None:
-            check_restored(self, checkpoint, saved)
 
     @classmethod
     def from_pretrained(

@@ -116,11 +116,6 @@ class ElectraModel(TupeModel):
             )
         return self.generator
 
-    def function_options(self, cfg: Any) -> dict[str, Any]:
-        """As `TupeModel`, with those of the generator if there is one."""
-        generator = {} if self.generator is None else {name: getattr(cfg, name) for name in _GENERATOR_OPTIONS}
-        return {**super().function_options(cfg), **generator}
-
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq before every update."""
         super().set_num_updates(num_updates)

@@ -9,7 +9,6 @@ import logging
 import sys
 from types import SimpleNamespace
 
-import fairseq.models
 import numpy as np
 import pytest
 import torch
@@ -18,84 +17,52 @@ from fairseq.models import FairseqMultiModel
 from omegaconf import OmegaConf
 from torch import nn
 
-from embinit_fairseq.errors import EmbinitError, OptionError, SlotError
-from embinit_fairseq.hooks import wraps
-from embinit_fairseq.hooks.apply import _continue, _write_report, embed_init
-from embinit_fairseq.hooks.freeze import Freeze, apply_freezes, parse_freeze
-from embinit_fairseq.hooks.options import SECTION, EmbedInitOptions, InitRequest, request_from, settle_spelling
-from embinit_fairseq.hooks.resume import (
-    check_optimizer_knows,
-    checkpoint_to_restore,
-    left_out,
-    recall,
-    restores_optimizer,
-)
-from embinit_fairseq.hooks.slots import (
+from embinit_fairseq.embed_init import plugin
+from embinit_fairseq.embed_init.fill import _write_report
+from embinit_fairseq.embed_init.freeze import apply_freezes
+from embinit_fairseq.embed_init.options import SECTION
+from embinit_fairseq.embed_init.request import EmbedInitOptions, Freeze, InitRequest, check_request, request_from
+from embinit_fairseq.embed_init.restore import Checkpoint, check_optimizer, find_checkpoint, path_to_restore
+from embinit_fairseq.embed_init.slots import (
     Slot,
     find_slots,
     slot_named,
 )
+from embinit_fairseq.errors import EmbinitError, OptionError, SlotError
 from embinit_fairseq.init.report import other_dictionaries, pack_rows, symbols_digest
 
 # ---- fairseq-hydra-train
 
 
-def hydra(told):
-    cfg = OmegaConf.create({"model": {"_name": "transformer"}, "embed_init": None, "seed": 3, **told})
-    settle_spelling(cfg.model)
-    settle_spelling(cfg.model)  # of a second model
-    return cfg
-
-
-@pytest.mark.parametrize(
-    "told",
-    [
-        {
-            "embed_init": "xavier",
-            "embed_init_options": {"embed_init_freeze": ["encoder:known:5"], "embed_init_std": "2"},
-        },
-        {"embed_init_options": {"embed_init": "xavier", "embed_init_freeze": "encoder:known:5", "embed_init_std": 2}},
-        {"embed_init": "xavier", "embed_init_freeze": {"encoder": "known:5"}, "model": {"embed_init_std": 2}},
-        {"embed_init": {"_name": "xavier", "embed_init_std": 2, "embed_init_freeze": ["encoder:known:5"]}},
-        {"model": {"embed_init": {"_name": "xavier", "embed_init_std": 2}}, "embed_init_freeze": ["encoder:known:5"]},
-        {"model": {SECTION: {"embed_init": "xavier", "embed_init_std": 2, "embed_init_freeze": "encoder:known:5"}}},
-        {"common": {"embed_init": "xavier", "embed_init_std": 2}, "embed_init_freeze": {"encoder": "known:5"}},
-    ],
-)
-def test_all_spellings_for_hydra_mean_one(told):
-    cfg = hydra(told)
+def hydra(**told):
+    cfg = OmegaConf.create({"model": {"_name": "transformer"}, "common": {"seed": 3}, "embed_init": None, **told})
     request = request_from(cfg.model)
-    assert request == InitRequest(
-        "xavier", EmbedInitOptions(embed_init_freeze=["encoder:known:5"], embed_init_std="2"), 1
-    )
-    assert set(cfg) <= {"model", "embed_init", "seed", "embed_init_options", "common"}
-    assert set(cfg.model) <= {"_name"}
+    check_request(cfg.model, request)
+    return request
+
+
+def test_hydra_has_one_spelling():
+    options = {"embed_init_freeze": ["encoder:known:5"], "embed_init_std": "2", "_name": None}
+    expected = EmbedInitOptions(embed_init_freeze=["encoder:known:5"], embed_init_std="2")
+    assert hydra(embed_init="xavier", embed_init_options=options) == InitRequest("xavier", expected, 3)
+    assert hydra(embed_init_options={"embed_init_oov": "xavier"}) == InitRequest(None, seed=3)
 
 
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"embed_init_options": {"seed": 5}}, r"embed_init_options.seed: .* embed_init_seed"),
-        ({"embed_init_sed": 5}, "^embed_init_sed: .* embed_init_seed"),
-        ({"embed_init_seed": 5}, "embed_init_seed: .* embed_init=xavier"),
-        ({"embed_init": "xavier", "model": {"embed_init": "normal"}}, "model.embed_init=normal: .*xavier"),
-        ({"embed_init": "xavier", "embed_init_oov": "zero"}, "--embed-init-oov: .*zeros"),
-        (
-            {"embed_init": "xavier", "embed_init_oov": "xavier", "embed_init_options": {"embed_init_oov": "zeros"}},
-            "embed_init_oov=zeros: .* xavier",
-        ),
-        ({"embed_init": "xavier", "embed_init_freeze": True}, "--embed-init-freeze"),
-        ({SECTION: "xavier"}, "^embed_init_options: no such option"),
+        ({"embed_init_seed": 5}, "^embed_init_seed: .*embed_init_options.NAME"),
+        ({"model": {"embed_init": "xavier"}}, "^model.embed_init: .*embed_init=STRATEGY"),
+        ({"common": {"embed_init_seed": 5}}, "^common.embed_init_seed: "),
+        ({"embed_init": "xavier", SECTION: {"seed": 5}}, "^embed_init_options.seed: .*embed_init_seed"),
+        ({SECTION: {"embed_init_seed": 5}}, "embed_init_seed: .* embed_init=xavier"),
+        ({"embed_init": {"_name": "xavier"}}, "--embed-init .*no such strategy; there are: normal, xavier"),
+        ({"embed_init": "xavier", SECTION: {"embed_init_oov": "zero"}}, "--embed-init-oov zero: .*zeros"),
     ],
 )
-def test_nothing_that_hydra_was_told_is_ignored(told, message):
+def test_other_spellings_for_hydra_are_refused(told, message):
     with pytest.raises(OptionError, match=message):
-        hydra(told)
-
-
-def test_a_configuration_without_our_options_is_left_alone():
-    given = {"embed_init_options": {"embed_init_oov": "xavier", "embed_init_strict": False}, "model": {"_name": "x"}}
-    assert hydra(given) == {"embed_init": None, "seed": 3, **given}
+        hydra(**told)
 
 
 # ---- slots
@@ -148,7 +115,7 @@ def test_models_that_cannot_be_filled_are_refused():
         (model_of(nn.Module()), "encoder.embed_tokens"),
         (model_of(Side(rows=5)), "'encoder' has 5 rows but a dictionary of 4"),
         (without, "no dictionary"),
-        (half, "a matrix of words, further, .*encoder"),
+        (half, "a further matrix of words, further, .*encoder"),
         (model_of(Side(kind=nn.Linear)), "'encoder' .*Linear"),
     ):
         with pytest.raises(SlotError, match=rf"{message}.*drop --embed-init"):
@@ -176,12 +143,12 @@ def prepare_freeze(dtype):
     [("encoder", False, None), ("encoder:known", True, None), ("encoder:200", False, 200), ("e_p:known:0", True, 0)],
 )
 def test_values_of_the_freeze_flag(text, known, until):
-    (freeze,) = parse_freeze([text])
+    freeze = Freeze.parse(text)
     assert freeze == Freeze(text.split(":")[0], known, until)
     assert (str(freeze), freeze.whole) == (text, ":" not in text)
     for wrong in ("", ":known", "encoder:", "encoder:1.5", "encoder:²", "encoder:9:known", "e:known:1:2"):
         with pytest.raises(OptionError, match="SLOT:known"):
-            parse_freeze([wrong])
+            Freeze.parse(wrong)
 
 
 class Optimizer:
@@ -241,10 +208,12 @@ def test_whole_tables_are_left_out_of_training():
     slots = {"a": {"freeze": "a"}, "b": {"freeze": "b:known"}, "c": {"freeze": None}}
     slots["d"] = {"freeze": "d", "in_optimizer": True}
     slots["e"] = {"freeze": "e:9", "in_optimizer": False}
-    assert left_out({"slots": slots}) == {"a", "e"}
-    check_optimizer_knows({"slots": slots}, {"b", "c", "d"}, "c.pt")
+    checkpoint = Checkpoint("c.pt", {}, {"slots": slots}, restores_optimizer=True)
+    assert checkpoint.untrained() == {"a", "e"}
+    check_optimizer(checkpoint, {"b", "c", "d"})
     with pytest.raises(OptionError, match=r"c\.pt .*--embed-init-freeze a e:9.*--reset-optimizer"):
-        check_optimizer_knows({"slots": slots}, set(slots), "c.pt")
+        check_optimizer(checkpoint, set(slots))
+    check_optimizer(Checkpoint("c.pt", {}, {"slots": slots}, restores_optimizer=False), set(slots))
 
 
 # ---- errors
@@ -255,7 +224,7 @@ def test_a_mistake_is_one_line_in_fairseqs_commands(monkeypatch, capsys, program
     """Not twenty lines of traceback; errors that are not ours keep it, and programs that are not fairseq's."""
     monkeypatch.setattr(sys, "excepthook", lambda *_: print("others", file=sys.stderr))
     for _ in range(2):  # calling it again is harmless
-        wraps.show_errors_as_lines()
+        plugin.show_errors_as_lines()
     monkeypatch.setattr(sys, "argv", [program] if program else [])
     for error in (OptionError("mend it"), ValueError("not ours")):
         sys.excepthook(type(error), error, None)
@@ -289,23 +258,24 @@ def test_which_checkpoint_is_continued(tmp_path, monkeypatch, expected, strategy
         (tmp_path / name).touch()
     paths = {key: str(tmp_path / "other.pt") if value == "other" else value for key, value in told.items()}
     told = {"save_dir": str(tmp_path / "run"), "restore_file": "checkpoint_last.pt", **paths}
-    request = InitRequest(strategy, EmbedInitOptions(), 1, **told)
+    request = InitRequest(strategy, **told)
     with pytest.raises(OptionError, match="--finetune") if expected is OptionError else contextlib.nullcontext():
-        assert checkpoint_to_restore(request) == (expected and str(tmp_path / f"{expected}.pt"))
+        assert path_to_restore(request) == (expected and str(tmp_path / f"{expected}.pt"))
 
 
 def test_whose_optimizer_is_restored_and_where_no_report_is_written(tmp_path, monkeypatch):
     path = str(tmp_path / "checkpoint.pt")
     torch.save({"last_optimizer_state": {}}, path)
     for told, expected in (({}, True), ({"finetune_from_model": path}, False), ({"reset_optimizer": True}, False)):
-        assert restores_optimizer(path, InitRequest(None, EmbedInitOptions(), 1, **told)) == expected
+        request = InitRequest(None, restore_file=path, **told)
+        assert find_checkpoint(request).restores_optimizer == expected
     for no_save in (True, False):
-        _write_report({}, InitRequest("xavier", EmbedInitOptions(), 1, save_dir=str(tmp_path / "run"), no_save=no_save))
+        _write_report({}, InitRequest("xavier", save_dir=str(tmp_path / "run"), no_save=no_save))
         assert (tmp_path / "run").exists() != no_save
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     for rank in (1, 0):  # of several processes the first writes it
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
-        _write_report({}, InitRequest("xavier", EmbedInitOptions(), 1, save_dir=str(tmp_path / f"rank{rank}")))
+        _write_report({}, InitRequest("xavier", save_dir=str(tmp_path / f"rank{rank}")))
         assert (tmp_path / f"rank{rank}").exists() == (rank == 0)
 
 
@@ -327,7 +297,8 @@ class Model(nn.Module):
         dictionary = Dictionary()
         for word in words[4:]:
             dictionary.add_symbol(word)
-        self.slots = {"encoder": (nn.Embedding(len(dictionary), 4), dictionary, self)}
+        self.table = nn.Embedding(len(dictionary), 4)
+        self.slots = {"encoder": (self.table, dictionary, self)}
 
     def embedding_slots(self):
         if not self.slots:  # as a multilingual_transformer, which earlier versions filled in part
@@ -336,8 +307,6 @@ class Model(nn.Module):
 
 
 PAIRS = Model()
-
-
 PAIRS.slots = None
 
 
@@ -347,61 +316,54 @@ def saved(folder, record):
     return str(path)
 
 
-def test_a_run_that_is_continued(tmp_path, caplog):
-    def request(strategy=None):
-        return InitRequest(strategy, EmbedInitOptions(), seed=1, save_dir=str(tmp_path), reset_optimizer=True)
+def continued(folder, strategy=None, model=None, **options):
+    """Build a model for a training that continues in `folder`; return its configuration."""
+    cfg = argparse.Namespace(embed_init=strategy, save_dir=str(folder), reset_optimizer=True, **options)
+    plugin.prepare_training(model or Model(), SimpleNamespace(optimizer_step=None), cfg)
+    return cfg
 
-    right, wrong = (find_slots(Model(words), None) for words in (WORDS, OTHERS))
-    path, cfg = saved(tmp_path, record_of()), argparse.Namespace()
-    with pytest.raises(OptionError, match=r"checkpoint_last.pt.*\(encoder\).*--srcdict"):
-        recall(cfg, request(), lambda: wrong)
-    assert vars(cfg) == {}
-    for slots in (lambda: right, PAIRS.embedding_slots):  # a model whose tables are not known goes on
-        recall(cfg := argparse.Namespace(), request(), slots)
-        assert json.loads(cfg.embed_init_record) == record_of()
-    for asked, word in (("xavier", ""), ("normal", "was initialised with xavier")):
-        with pytest.raises(OptionError, match=r"\(encoder\).*--srcdict"):
-            _continue(wrong, path, request(asked))
-        caplog.clear()
-        record, known = _continue(right, path, request(asked))
-        assert (record, known["encoder"].tolist()) == (record_of(), [True] * 6)
-        assert word in caplog.text
-        assert any(record.levelno >= logging.WARNING for record in caplog.records) == bool(word)
-    saved(tmp_path, record_of(dim=8))
-    with pytest.raises(OptionError, match=r"'encoder' .* 8 numbers, .* of 4: .*--save-dir"):
-        _continue(right, path, request("xavier"))
-    assert other_dictionaries(record_of(), {"encoder": [*OTHERS, "c"]}) == []  # fairseq refuses that
+
+def test_a_run_that_is_continued(tmp_path, caplog):
+    saved(tmp_path, record_of())
+    for strategy in (None, "xavier"):
+        with pytest.raises(OptionError, match=r"checkpoint_last.pt.*\(encoder\).*--srcdict"):
+            continued(tmp_path, strategy, Model(OTHERS))
+    for model in (Model(), PAIRS):  # a model whose matrices are not known goes on
+        assert json.loads(continued(tmp_path, None, model).embed_init_record) == record_of()
+    with pytest.raises(SlotError):
+        continued(tmp_path, "xavier", PAIRS)
+    assert other_dictionaries(record_of(), {"encoder": [*OTHERS, "c"]}) == []  # of another size, which shapes tell
     for record in (record_of(rows=None), record_of(dictionary=None), {"slots": {"encoder": {}}}, {}):
         assert other_dictionaries(record, {"encoder": OTHERS}) == []
+    begun = continued(tmp_path / "new", "xavier")
+    torch.save({"args": begun, "model": {}}, tmp_path / "checkpoint_last.pt")
+    for strategy, word in (("xavier", ""), ("normal", "was initialised with xavier")):
+        caplog.clear()
+        record = json.loads(continued(tmp_path, strategy).embed_init_record)
+        assert record == json.loads(begun.embed_init_record)
+        assert word in caplog.text
+        assert any(entry.levelno >= logging.WARNING for entry in caplog.records) == bool(word)
+    torch.save({"args": begun, "model": {"table.weight": torch.zeros(6, 8)}}, tmp_path / "checkpoint_last.pt")
+    with pytest.raises(OptionError, match=r"encoder has rows of 8 numbers, here 4: .*--save-dir"):
+        continued(tmp_path, "xavier")
 
 
 @pytest.mark.parametrize(("updates", "frozen"), [(4, True), (5, False)])
 def test_a_freeze_that_has_run_out_is_not_warned_of(tmp_path, caplog, updates, frozen):
     """With --embed-init again, and without."""
-
-    def go_on(strategy, *freeze):
-        request = InitRequest(strategy, EmbedInitOptions(embed_init_freeze=freeze), 1, save_dir=str(tmp_path))
-        cfg, task, model = argparse.Namespace(), SimpleNamespace(optimizer_step=None), Model()
-        if strategy is None:
-            recall(cfg, request, lambda: find_slots(model, task))
-        else:
-            embed_init(model, task, cfg, request)
-        return cfg
-
-    begun = {"args": go_on("xavier", "encoder:5"), "model": {}, "optimizer_history": [{"num_updates": updates}]}
-    torch.save(begun, tmp_path / "checkpoint_last.pt")
+    begun = continued(tmp_path, "xavier", embed_init_freeze=["encoder:5"])
+    state = {"args": begun, "model": {}, "optimizer_history": [{"num_updates": updates}]}
+    torch.save(state, tmp_path / "checkpoint_last.pt")
     for strategy in ("xavier", None):
         caplog.clear()
-        go_on(strategy)
+        continued(tmp_path, strategy)
         assert ("--embed-init-freeze encoder:5" in caplog.text) == frozen
 
 
 @pytest.mark.parametrize(("model", "refused"), [(Model(WORDS), False), (Model(OTHERS), True), (PAIRS, False)])
-def test_a_checkpoint_that_is_used(monkeypatch, model, refused):
-    monkeypatch.setattr(fairseq.models, "build_model", lambda cfg, task, from_checkpoint: model)
-    wraps._wrap_build_model()
+def test_a_checkpoint_that_is_used(model, refused):
     cfg = argparse.Namespace(embed_init="xavier", embed_init_record=json.dumps(record_of()))
-    before = wraps._overrides.set({})
+    before = plugin._overrides.set({})
     with pytest.raises(OptionError, match=r"\(encoder\)") if refused else contextlib.nullcontext():
-        assert fairseq.models.build_model(cfg, None, from_checkpoint=True) is model
-    wraps._overrides.reset(before)
+        assert plugin._build_model(lambda *_: model, cfg, None, from_checkpoint=True) is model
+    plugin._overrides.reset(before)
