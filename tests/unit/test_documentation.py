@@ -31,7 +31,6 @@ PAGES = [
     *sorted(f for f in FILES if re.fullmatch(r"docs/.*\.md", f)),
 ]
 #: their further options are those of fairseq-train
-FURTHER = {"bench"}
 
 
 @lru_cache
@@ -53,7 +52,7 @@ def test_what_a_page_names_is_there(page: str) -> None:
     named = set(re.findall(r"(?<![\w./*<>$~{}-])\w[\w.-]*(?:/[\w.-]+)*\.(?:py|sh|md)\b", text))
     assert not {name for name in named - PLACES - OTHERS if not (REPOSITORY / name).exists()}  # some are links
     for name, words in re.findall(r"\bembinit ([a-z-]+)((?:\\\n|[^\n`|;)])*)", text):
-        if name in COMMANDS and name not in FURTHER:
+        if name in COMMANDS:
             assert not set(re.findall(r"(?<=[\s\[(])--[a-z][\w-]*", words.partition(" -- ")[0])) - flags_of(name), name
 
 

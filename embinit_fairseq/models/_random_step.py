@@ -1,17 +1,16 @@
-"""Models, tasks and criterions of fairseq on random sentences, through fairseq's own parser; and one forward and
-backward pass on the CPU, the smallest thing that shows that fairseq, torch and the plugin work together.
+"""Build any architecture as fairseq-train does, and compute one step on random sentences.
 
-Imports fairseq: for the doctor and the bench only.
+`embinit doctor --full` and `benchmarks/train_step.py` use it.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from fairseq import options, tasks
@@ -21,9 +20,9 @@ from fairseq.models import ARCH_MODEL_REGISTRY, FairseqEncoderDecoderModel, Fair
 from torch import Tensor
 
 import embinit_fairseq  # noqa: F401 - registers its architectures
-from embinit_fairseq.files import temporary_folder
+from embinit_fairseq.io import temporary_folder
 
-#: Where an architecture has one of these options, and it is a number, it is made this small.
+#: sizes of a small model, for options that an architecture has as integers
 SMALL = {
     "--encoder-layers": 1,
     "--decoder-layers": 1,
@@ -40,13 +39,17 @@ SMALL = {
 }
 CLASSES = ("no", "yes")
 MASKED = 0.15  # of the tokens, as fairseq's --mask-prob
-_WITH_BOS = ("masked_lm", "sentence_prediction")  # <s> in front, as their data sets (the latter with --init-token 0)
+#: tasks whose sentences begin with <s> (sentence_prediction with --init-token 0)
+_WITH_BOS = ("masked_lm", "sentence_prediction")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a batch of random sentences. length: tokens of the longest, special ones included; vocabulary: rows of a
-    table; padding: share of the columns that every second sentence leaves empty."""
+    """Size of a batch of random sentences.
+
+    length: tokens of the longest, special ones included. vocabulary: symbols of the dictionary. padding: share of the
+    columns that every second sentence leaves empty.
+    """
 
     sentences: int = 2
     length: int = 7
@@ -54,13 +57,13 @@ class Sizes:
     padding: float = 0.0
 
     def lengths(self) -> list[int]:
-        """Tokens of each sentence; at least two words besides <s> and </s>."""
+        """Return the tokens of each sentence; at least two words in addition to <s> and </s>."""
         shorter = max(min(4, self.length), self.length - int(self.padding * self.length))
         return [shorter if number % 2 else self.length for number in range(self.sentences)]
 
 
 def task_of(arch: str) -> str:
-    """The task of fairseq that an architecture is tried with, by what its model is."""
+    """Return fairseq's task for an architecture, by the class of its model."""
     model = ARCH_MODEL_REGISTRY[arch]
     if issubclass(model, FairseqEncoderDecoderModel):
         return "translation"
@@ -70,10 +73,14 @@ def task_of(arch: str) -> str:
 
 
 def training_step(arch: str, extra: Sequence[str] = ()) -> float:
-    """The loss of one step with a small model; every parameter that took part has a finite gradient afterwards.
+    """Return the loss per token of a forward and backward pass of a small model on the CPU.
 
-    extra: further command-line arguments, e.g. ("--embed-init", "xavier"). Raises what fairseq raises, and
-    ArithmeticError for a loss or a gradient that is not finite.
+    Args:
+        arch: an architecture of fairseq.
+        extra: further command-line arguments, such as ("--embed-init", "xavier").
+
+    Raises:
+        ArithmeticError: if the loss or a gradient is not finite.
     """
     task_name, sizes = task_of(arch), Sizes()
     options_of_model = model_options(arch)
@@ -95,24 +102,16 @@ def training_step(arch: str, extra: Sequence[str] = ()) -> float:
 
 
 def model_options(arch: str) -> dict[str, Any]:
-    """flag -> type of its value (None: a string or a switch), of the options that an architecture has."""
-    known = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
-    ARCH_MODEL_REGISTRY[arch].add_args(known)
-    return {flag: action.type for flag, action in known._option_string_actions.items()}
+    """Return flag -> type of its value (None: a string or a switch) for the options of an architecture."""
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    return {flag: action.type for flag, action in parser._option_string_actions.items()}
 
 
-def configuration(
-    folder: str,
-    arch: str,
-    task: str,
-    sizes: Sizes,
-    extra: Sequence[str],
-    on_error: Callable[[argparse.ArgumentParser, str], NoReturn] | None = None,
-) -> Any:
-    """fairseq's configuration for random data; the dictionaries are written to `folder`.
+def configuration(folder: str, arch: str, task: str, sizes: Sizes, extra: Sequence[str]) -> Any:
+    """Return fairseq's configuration for random data; the dictionaries are written to `folder`.
 
-    extra: options of fairseq-train, which replace ours. on_error: what to do with an option that its parser refuses,
-    instead of printing its usage and leaving.
+    extra: options of fairseq-train, which replace these.
     """
     _write_dictionaries(Path(folder), task, sizes.vocabulary)
     masking = "electra" if "electra" in arch else "masked_lm"
@@ -122,11 +121,10 @@ def configuration(
         "masked_lm": [f"--criterion={masking}", f"--tokens-per-sample={sizes.length}"],
         "sentence_prediction": ["--criterion=sentence_prediction", f"--num-classes={len(CLASSES)}"],
     }[task]
-    parser = options.get_training_parser()
-    if on_error is not None:
-        parser.error = lambda message: on_error(parser, message)
     arguments = [folder, f"--arch={arch}", f"--task={task}", *of_task, *extra]
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, input_args=arguments))
+    return convert_namespace_to_omegaconf(
+        options.parse_args_and_arch(options.get_training_parser(), input_args=arguments)
+    )
 
 
 def _write_dictionaries(folder: Path, task: str, vocabulary: int) -> None:
@@ -140,9 +138,9 @@ def _write_dictionaries(folder: Path, task: str, vocabulary: int) -> None:
 
 
 def random_batch(task_name: str, task: Any, sizes: Sizes, seed: int = 1) -> dict[str, Any]:
-    """A batch as the task's data set would make it: random words, </s> at the end, every row as long as `sizes` says.
+    """Return a batch as the task's data set would make it: random words, </s> at the end of each row.
 
-    masked_lm: the same number of tokens is masked in every row, all by <mask>.
+    For masked_lm the same number of tokens is replaced by <mask> in every row.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = _sentences(task.source_dictionary, sizes, task_name in _WITH_BOS, generator)
@@ -183,7 +181,7 @@ def _sentences(dictionary: Any, sizes: Sizes, with_bos: bool, generator: torch.G
 
 
 def _mask(tokens: Tensor, lengths: list[int], pad: int, mask: int, generator: torch.Generator) -> Tensor:
-    """Masks tokens in place; the targets: what stood there, padding elsewhere."""
+    """Mask tokens in place; return the targets: the original tokens there, padding elsewhere."""
     target = torch.full_like(tokens, pad)
     for row, length in enumerate(lengths):
         number = max(1, round(MASKED * length))
