@@ -16,12 +16,12 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.hub import load_trained
-from embinit_fairseq.architectures.options import check_ranges, flag
-from embinit_fairseq.architectures.state_dicts import find_head, fit_heads
 from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY
 from embinit_fairseq.embed_init.request import InitRequest, request_from
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._hub import load_trained
+from embinit_fairseq.models._options import check_ranges, flag
+from embinit_fairseq.models._state_dicts import find_head, fit_heads
 from embinit_fairseq.models.embinit_classifier import ClassifierHub
 from embinit_fairseq.modules.duo_classifier import ATTENTIONS, DuoSentenceEmbedding
 from embinit_fairseq.modules.initialisation import init_table

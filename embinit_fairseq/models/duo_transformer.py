@@ -12,8 +12,9 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model
 from torch import nn
 
-from embinit_fairseq.architectures.duo import SUFFIXES, DuoDecoder, DuoEncoder, DuoSideConfig
-from embinit_fairseq.architectures.options import (
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._duo import SUFFIXES, DuoDecoder, DuoEncoder, DuoSideConfig
+from embinit_fairseq.models._options import (
     SIDES,
     TranslationConfig,
     check_joined,
@@ -24,8 +25,7 @@ from embinit_fairseq.architectures.options import (
     side_option,
     tied_output,
 )
-from embinit_fairseq.architectures.translation import TranslationModel
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._translation import TranslationModel
 from embinit_fairseq.modules.duo import SHARING, StreamConfig
 from embinit_fairseq.modules.initialisation import init_duo_params, init_table
 

@@ -16,10 +16,10 @@ from fairseq.models import FairseqEncoderModel, register_model
 from fairseq.models.transformer import Embedding, TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.hub import load_trained
-from embinit_fairseq.architectures.options import check_ranges
-from embinit_fairseq.architectures.state_dicts import find_head, fit_heads
 from embinit_fairseq.errors import DataError, OptionError, check_heads
+from embinit_fairseq.models._hub import load_trained
+from embinit_fairseq.models._options import check_ranges
+from embinit_fairseq.models._state_dicts import find_head, fit_heads
 
 logger = logging.getLogger(__name__)
 

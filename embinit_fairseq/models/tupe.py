@@ -18,11 +18,11 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoderModel, register_model
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.hub import load_hub
-from embinit_fairseq.architectures.options import check_ranges, register_presets
-from embinit_fairseq.architectures.state_dicts import check_weights, find_head, fit_heads, fit_pre_training_parts
-from embinit_fairseq.architectures.tupe import TupeEncoder, check_effects
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._hub import load_hub
+from embinit_fairseq.models._options import check_ranges, register_presets
+from embinit_fairseq.models._state_dicts import check_weights, find_head, fit_heads, fit_pre_training_parts
+from embinit_fairseq.models._tupe import TupeEncoder, check_effects
 from embinit_fairseq.modules.attention_kernels import KERNELS, check_trainable
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
 from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead

@@ -11,7 +11,8 @@ from typing import Any
 from fairseq.models import register_model
 from torch import nn
 
-from embinit_fairseq.architectures.options import (
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._options import (
     TranslationConfig,
     check_joined,
     check_ranges,
@@ -21,9 +22,8 @@ from embinit_fairseq.architectures.options import (
     side_option,
     tied_output,
 )
-from embinit_fairseq.architectures.translation import TranslationModel
-from embinit_fairseq.architectures.tupe_transformer import SideConfig, TupeTransformerDecoder, TupeTransformerEncoder
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._translation import TranslationModel
+from embinit_fairseq.models._tupe_transformer import SideConfig, TupeTransformerDecoder, TupeTransformerEncoder
 from embinit_fairseq.modules.initialisation import init_table, init_transformer_params
 from embinit_fairseq.modules.position_bias import check_buckets
 

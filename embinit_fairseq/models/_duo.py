@@ -16,7 +16,7 @@ from fairseq.models import FairseqEncoder
 from fairseq.modules import PositionalEmbedding
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.translation import (
+from embinit_fairseq.models._translation import (
     Alignment,
     CachedDecoder,
     Features,

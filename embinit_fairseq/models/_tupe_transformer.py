@@ -16,7 +16,7 @@ import torch
 from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.translation import (
+from embinit_fairseq.models._translation import (
     Alignment,
     CachedDecoder,
     Features,

@@ -7,8 +7,8 @@ from typing import Any
 from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.options import flag
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._options import flag
 from embinit_fairseq.modules.encoder_layer import LayerConfig
 from embinit_fairseq.modules.heads import MaskedLMHead
 from embinit_fairseq.modules.position_bias import check_buckets

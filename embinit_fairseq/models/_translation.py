@@ -10,8 +10,8 @@ from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.hub import load_trained
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.models._hub import load_trained
 from embinit_fairseq.modules.decoder_layer import DecoderCache, retain_dropout_
 
 #: (layer, number of heads or None for all) whose weights of cross-attention are wanted
