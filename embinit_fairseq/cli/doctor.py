@@ -19,7 +19,7 @@ from typing import Any
 from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import counted
-from embinit_fairseq.machine import package_versions
+from embinit_fairseq.io import package_versions
 
 # ---- What `embinit doctor` looks at. Each check returns findings; nothing here prints -------------------------------
 # fairseq and torch are imported inside the functions, so that a broken installation is a finding and no traceback.
@@ -151,7 +151,7 @@ def steps(architectures: Iterable[str]) -> Iterator[Finding]:
             yield Finding(name, "broken", f"no architecture {arch}", f"did you mean {', '.join(near)}?" if near else "")
             continue
         try:
-            from embinit_fairseq.bench.steps import task_of, training_step
+            from embinit_fairseq.models._random_step import task_of, training_step
 
             loss = training_step(arch, ("--embed-init", "xavier"))
         except (Exception, SystemExit) as error:  # argparse leaves by SystemExit

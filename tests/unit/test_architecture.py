@@ -10,27 +10,26 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 
 #: room -> rooms it may import from, beside those that stand below everything: BELOW
-BELOW = {"errors", "bounded", "files", "machine", "version"}
-ALONE = "errors bounded version machine registration vocab modules optimizers bench".split()
+BELOW = {"errors", "io", "bounded", "files", "machine", "version"}
+ALONE = "errors bounded version machine registration vocab modules optimizers".split()
 ARROWS = {
     **{room: set() for room in ALONE},
     "files": {"errors", "bounded"},
+    "io": {"errors"},
     "vectors": {"vocab"},
     "init": {"vocab", "vectors"},
     "embeddings": {"vocab", "vectors", "init"},
     "checkpoints": {"vectors", "init"},
-    "hooks": {"vocab", "vectors", "init", "checkpoints"},
-    "architectures": {"modules", "hooks", "vocab"},
-    "models": {"modules", "architectures", "hooks"},
+    "embed_init": {"vocab", "vectors", "init", "checkpoints"},
+    "models": {"modules", "embed_init", "vocab"},
     "criterions": {"modules", "models"},
-    "lr_schedulers": {"hooks"},
     "expand": {"vocab", "vectors", "init", "checkpoints"},
     "convert_tupe": {"vocab", "vectors"},
     "export": {"vocab", "vectors", "modules", "checkpoints", "expand", "models", "runs"},
     "analysis": {"vocab", "vectors", "init", "modules"},
     "runs": {"vocab", "vectors", "init", "checkpoints"},
     "plots": {"analysis", "checkpoints", "runs"},
-    "cli": {*"vocab vectors init embeddings checkpoints expand convert_tupe export analysis runs plots bench".split()},
+    "cli": {*"vocab vectors init embeddings checkpoints expand convert_tupe export models analysis runs plots".split()},
     "__init__": {"registration", "embeddings"},
     "__main__": {"cli"},
 }

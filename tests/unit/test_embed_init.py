@@ -12,16 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from embinit_fairseq.bench import steps
 from fairseq import options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from source_files import numbers
 
 import embinit_fairseq
-from embinit_fairseq.bench import steps
 from embinit_fairseq.checkpoints.reading import initialisation_record
+from embinit_fairseq.embed_init.request import InitRequest, check_request
 from embinit_fairseq.errors import CoverageError, EmbinitError, OptionError, VectorFileError
-from embinit_fairseq.hooks.apply import embed_init
-from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest
 from embinit_fairseq.init import strategies
 from embinit_fairseq.init.draws import Draws, parse_std
 from embinit_fairseq.init.report import unpack_rows
@@ -227,7 +226,10 @@ def test_draws_depend_on_seed_and_slot_alone(data, glove):
         ("xavier --embed-init-seed -1", "--embed-init-seed -1"),
         (f"xavier --embed-init-seed {2**64}", "--embed-init-seed"),
         ("xavier --embed-init-freeze source", "it has: encoder, decoder"),
-        ("xavier --embed-init-freeze encoder:known", "not known which rows"),
+        (
+            "xavier --embed-init-freeze encoder:known",
+            "no row of 'encoder' has a vector.*-path encoder=PATH",
+        ),
         ("pretrained --embed-init-format encoder=word2vec --embed-init-path encoder={de}", "glove"),
         ("pretrained --embed-init-format decoder=glove --embed-init-path encoder={de}", "decoder.*--embed-init-path"),
         ("pretrained --embed-init-format enc=glove --embed-init-path encoder={de}", "it has: encoder, decoder"),
@@ -249,12 +251,10 @@ def test_bad_options_are_refused_by_name(flags, message, data, glove, tmp_path):
     "name", ["pretrained_xlm_checkpoint", "pretrained_mlm_checkpoint", "load_pretrained_decoder_from"]
 )
 def test_what_fairseq_took_from_a_checkpoint_is_not_overwritten(name, data):
-    model, task, cfg = build(data, TRANSFORMER)
+    _, _, cfg = build(data, TRANSFORMER)
     setattr(cfg["cfg"]["model"], name, "earlier.pt")
-    before = model.encoder.embed_tokens.weight.clone()
     with pytest.raises(OptionError, match=rf"--{name.replace('_', '-')} .*--embed-init-path (en|de)coder=earlier.pt"):
-        embed_init(model, task, cfg["cfg"]["model"], InitRequest("xavier", EmbedInitOptions(), seed=1, no_save=True))
-    assert torch.equal(model.encoder.embed_tokens.weight, before)
+        check_request(cfg["cfg"]["model"], InitRequest("xavier"))
 
 
 def test_a_scale_that_is_none_is_one(data):
@@ -297,11 +297,10 @@ def test_generation_never_opens_vectors(data):
         ("--embed-init-seed 3 --nobody-knows", "(--embed-init-seed: needs --embed-init {normal,xavier,"),
         ("--embed-init xavier --embed-init-sed 3", "unrecognized arguments: --embed-init-sed 3\n"),
         ("--embed-init xavier --embed-init-seed three", "invalid int value: 'three'\n"),
-        *((f"{PRETRAINED} encoder={bad}", "rename the file, or make a link") for bad in ("${a}", "a\\b")),
     ],
 )
 def test_what_the_parser_refuses(flags, said, capsys):
-    """Options for want of a strategy, and paths that fairseq's configuration would change."""
+    """Options without a strategy, and values of another type."""
     with pytest.raises(SystemExit):
         parsed("data", "--arch transformer", flags)
     assert said in capsys.readouterr().err

@@ -9,9 +9,9 @@ import torch
 from small_models import ARCHITECTURES, preset, task_of
 from tupe_reference import assert_are_best, below, class_logits, lm_logits, randomise
 
-from embinit_fairseq.architectures.hub import TupeHub
-from embinit_fairseq.architectures.tupe import function_options
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.models._hub import TupeHub
+from embinit_fairseq.models._tupe import function_options
 from embinit_fairseq.modules import attention_kernels
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
