@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 import sacrebleu
-from fairseq import options
+from fairseq import options, scoring, tasks
 from fairseq.data import Dictionary
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -56,7 +56,7 @@ def generation_bleu(folder: Path, target: str, reference: str, translation: str,
     config = generation("-s", "en", "-t", target, *flags)
     config.task.data = str(folder)
     translation_task(folder, target, "a")  # writes the dictionaries
-    scorer = generate.scoring.build_scorer(config.scoring, generate.tasks.setup_task(config.task).target_dictionary)
+    scorer = scoring.build_scorer(config.scoring, tasks.setup_task(config.task).target_dictionary)
     scorer.add_string(reference, translation)
     return scorer.score()
 
@@ -78,6 +78,9 @@ def target_languages(folder: Path) -> None:
         right = pytest.approx(expected(name, *pair))
         assert validation_bleu(folder, target, *pair) == right, f"--eval-bleu of {target}"
         assert generation_bleu(folder, target, *pair, "--scoring", "sacrebleu") == right, f"--scoring of {target}"
+    scorer = scoring.build_scorer("sacrebleu", Dictionary())  # of no task
+    scorer.add_string(*ENGLISH)
+    assert scorer.score() == pytest.approx(expected("13a", *ENGLISH))
     for kind in ("13a", "intl"):
         chosen = generation_bleu(folder, "zh", *ENGLISH, "--scoring", "sacrebleu", "--sacrebleu-tokenizer", kind)
         assert chosen == pytest.approx(expected(kind, *ENGLISH))

@@ -69,17 +69,19 @@ def test_the_tokeniser_of_a_language(installed: bool, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lang", "options", "remedy"),
+    ("lang", "name", "options", "remedy"),
     [
-        ("zh", {"_name": "bleu"}, "--scoring sacrebleu"),
-        ("th", {"_name": "wer", "wer_char_level": False}, "--scoring chrf"),
-        ("th", {"_name": "wer", "wer_char_level": True}, None),
-        ("zh", {"_name": "chrf"}, None),
-        ("ko", {"_name": "bleu"}, None),
-        ("de", {"_name": "bert_score", "bert_score_lang": "en"}, "--bert-score-lang de"),
-        ("en", {"_name": "bert_score", "bert_score_lang": "en"}, None),
+        ("zh", "bleu", {}, "sacrebleu"),
+        ("th", "wer", {"wer_char_level": False}, "--scoring chrf"),
+        ("th", "wer", {"wer_char_level": True}, None),
+        ("zh", "chrf", {}, None),
+        ("ko", "bleu", {}, None),
+        ("de", "bert_score", {"bert_score_lang": "en"}, "--bert-score-lang de"),
+        ("en", "bert_score", {"bert_score_lang": "en"}, None),
     ],
 )
-def test_a_scorer_that_does_not_suit_the_target_is_named(lang: str, options: dict, remedy: str | None, caplog) -> None:
-    say_unsuited(SimpleNamespace(**options), lang)
+def test_a_scorer_that_does_not_suit_the_target_is_named(
+    lang: str, name: str, options: dict, remedy: str | None, caplog
+) -> None:
+    say_unsuited(name, SimpleNamespace(**options), lang)
     assert (remedy in caplog.text) if remedy else not caplog.text

@@ -4,7 +4,7 @@ Symptom: ``fairseq-train --eval-bleu`` and ``fairseq-generate --scoring sacreble
     into Chinese, Japanese or Thai; ``--best-checkpoint-metric bleu`` then keeps any checkpoint.
 Versions: all.
 Where: fairseq/tasks/translation.py:497, fairseq/scoring/bleu.py:35: sacrebleu's 13a, which takes what is between two
-    spaces for a word. fairseq_cli/generate.py:182 does not tell the scorer its language.
+    spaces for a word. fairseq/scoring/__init__.py:41 does not know the language.
 Remedy: the language of the target chooses, as sacrebleu does where it knows it, and a line says what was taken. A
     ``--sacrebleu-tokenizer`` that was given and ``--eval-tokenized-bleu`` stay. Other scorers that count words between
     spaces, and BERTScore's English model, are named where they do not suit the target.
@@ -19,15 +19,16 @@ import dataclasses
 import functools
 import logging
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Optional
 
 from fairseq_compat.languages import UnknownLanguageError, bleu_tokenizer, has_spaces, language, missing_tokenizer
-from fairseq_compat.shadow import shadow
 
 REASON = "BLEU of languages without spaces between words is 0"
-BROKEN = r"corpus_bleu\(hyps, \[refs\]\)$|default=\"13a\", metadata|scoring\.build_scorer\(cfg\.scoring, tgt_dict\)"
+BROKEN = r"corpus_bleu\(hyps, \[refs\]\)$|default=\"13a\", metadata|^def (build_scorer|setup_task)\("
 OPTION = "sacrebleu_tokenizer"
+#: the task that was made last, by which a scorer learns its language
+LAST_TASK: list = []
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +43,10 @@ def patching(module):
     if kind == "bleu":
         with without_tokenizer(sys.modules["fairseq.scoring"]):
             yield
-        mend_scorer(module)
     else:
         yield
-        {"translation": mend_validation, "generate": mend_generation}[kind](module)
+    mend = {"translation": mend_validation, "bleu": mend_scorer, "tasks": remember_task, "scoring": mend_scoring}
+    mend[kind](module)
 
 
 def target(task) -> str | None:
@@ -131,37 +132,57 @@ def with_tokenizer(options, name):
     return options
 
 
-def mend_generation(module):
-    """The scorer is made for the language of the task that was made before it."""
-    tasks, scoring = module.tasks, module.scoring
-    made: list = []
+def remember_task(module):
+    original = module.setup_task
 
+    @functools.wraps(original)
     def setup_task(*args, **kwargs):
-        made[:] = [tasks.setup_task(*args, **kwargs)]
-        return made[0]
+        LAST_TASK[:] = [original(*args, **kwargs)]
+        return LAST_TASK[0]
 
+    module.setup_task = setup_task
+
+
+def mend_scoring(module):
+    """A scorer is made for the language of the task whose dictionary it is given."""
+    from fairseq.registry import REGISTRIES
+    from omegaconf import OmegaConf
+
+    original = module.build_scorer
+
+    @functools.wraps(original)
     def build_scorer(choice, tgt_dict):
-        lang = target(made[0])
-        if choice._name == "sacrebleu":
+        name = choice if isinstance(choice, str) else getattr(choice, "_name", None)
+        lang = language_of(tgt_dict)
+        if name == "sacrebleu":
+            if isinstance(choice, str):
+                choice = OmegaConf.structured(REGISTRIES["scoring"]["dataclass_registry"][name](_name=name))
             if choice.sacrebleu_tokenizer is None and not choice.sacrebleu_char_level:
                 choice = with_tokenizer(choice, tokenizer_for(lang))
         elif lang is not None:
-            say_unsuited(choice, lang)
-        return scoring.build_scorer(choice, tgt_dict)
+            say_unsuited(name, choice, lang)
+        return original(choice, tgt_dict)
 
-    module.tasks = shadow(tasks, setup_task=setup_task)
-    module.scoring = shadow(scoring, build_scorer=build_scorer)
+    module.build_scorer = build_scorer
 
 
-def say_unsuited(choice, lang: str) -> None:
+def language_of(dictionary) -> str | None:
+    """The language of a dictionary, where it is that of the target of the last task."""
+    for task in LAST_TASK:
+        with suppress(NotImplementedError):  # a task without a target
+            if task.target_dictionary is dictionary:
+                return target(task)
+    return None
+
+
+def say_unsuited(name, choice, lang: str) -> None:
     """What counts words of a language that does not separate them, or compares with the words of another."""
-    counts_words = choice._name in ("bleu", "meteor") or (choice._name == "wer" and not choice.wer_char_level)
-    if counts_words and not has_spaces(lang):
+    by_character = getattr(choice, "wer_char_level", False)
+    if name in ("bleu", "meteor", "wer") and not by_character and not has_spaces(lang):
         logger.warning(
-            f"--scoring {choice._name} counts what is between spaces, which {lang} does not put between words: "
-            "give --scoring sacrebleu or --scoring chrf"
+            f"--scoring {name} counts what is between spaces, which {lang} does not put between words: give --scoring "
+            "sacrebleu or --scoring chrf"
         )
-    if choice._name == "bert_score" and choice.bert_score_lang != lang:
-        logger.warning(
-            f"--bert-score-lang {choice.bert_score_lang}: the target is {lang}; give --bert-score-lang {lang}"
-        )
+    model = getattr(choice, "bert_score_lang", lang)
+    if model != lang:
+        logger.warning(f"--bert-score-lang {model}: the target is {lang}; give --bert-score-lang {lang}")
