@@ -64,7 +64,7 @@ class HuggingFaceDirectory:
         words = list(rows)
         check_finite(str(self.file), words, matrix)
         origin = Origin(self.path, self.format, self.rows, self.dim, vocabulary.markers, side=self._side)
-        return VectorTable(words, matrix, origin, self._specials())
+        return VectorTable(words, matrix, origin, self._specials(), vocabulary.added & rows.keys())
 
     def _specials(self) -> dict[str, np.ndarray]:
         roles = list(self.vocabulary.specials)

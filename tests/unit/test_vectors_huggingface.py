@@ -281,8 +281,9 @@ def test_tokens_without_a_row_are_left_out_and_named(tmp_path, caplog):
     matrix = table(size + 1)
     save_weights(tmp_path, "wte.weight", matrix)
     with caplog.at_level(logging.WARNING):
-        rows = rows_of(opened(tmp_path).read())
+        rows = rows_of(read := opened(tmp_path).read())
     assert len(caplog.messages) == 1
+    assert read.added == {"[PAD]"}
     assert "<new>" in caplog.text
     assert rows["[PAD]"] == tuple(matrix[size])
     assert "<new>" not in rows

@@ -232,5 +232,5 @@ FAMILIES = {
     ),
     "llama": Family("LlamaTokenizer", "llama", _LLAMA, **_MODEL),
     "mistral": Family("LlamaTokenizer", "mistral", _LLAMA, **_MODEL),
-    "gemma": Family("GemmaTokenizer", "gemma", partial(_GEMMA, add_dummy_prefix=False), **_MODEL),
+    "gemma": Family("GemmaTokenizer", "gemma", partial(_GEMMA, eos_piece="<eos>", bos_piece="<bos>"), **_MODEL),
 }
