@@ -20,14 +20,14 @@ from typing import Any
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.expand.segmentation import read_codes
+from embinit_fairseq.expand.segmentation import Sentencepiece, check_segmentation, codes_text, read_codes
 from embinit_fairseq.export.bundle import source_of
 from embinit_fairseq.export.gpt2 import FLAG, Gpt2, is_numbers
 from embinit_fairseq.export.trained import Side, Trained
 from embinit_fairseq.export.verify import DifferentOutput
 from embinit_fairseq.files import write_json
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
-from embinit_fairseq.vocab.dictionary import is_filler
+from embinit_fairseq.vocab.dictionary import vocabulary_of
 from embinit_fairseq.vocab.tokens import CONTINUES
 
 # ---- tokenizer.json and tokenizer_config.json for a fairseq dictionary ----------------------------------------------
@@ -255,13 +255,7 @@ def _spm(side: Side, layout: Layout, path: str, own: list[str]) -> Tokenizer:
             f"{layout.symbols[layout.before[0]]}; leave it out, and give text that is cut, or a folder by --tokenizer"
         )
     model = load_sentencepiece(path, DataError, _SPM)
-    pieces = {model.id_to_piece(number) for number in range(model.get_piece_size())}
-    words = [symbol for symbol in side.symbols if not symbol.startswith("<") and not is_filler(symbol)]
-    if 2 * len(pieces.intersection(words)) < len(words):
-        raise DataError(
-            f"{_SPM} {path}: most symbols of {side.path} are no pieces of it; give the model that the dictionary was "
-            "made with"
-        )
+    check_segmentation(Sentencepiece(path, _SPM), vocabulary_of(side.dictionary), side.path)
     drawn = [line.split() for line in _sample(side.symbols, joined=False)[3:]]
     lines = [*own, "", "  two  blanks ", "Ünknøwn 未知 ???", *map(model.decode_pieces, drawn)]
     encode = _encoder(side)
@@ -300,7 +294,7 @@ def _encoder(side: Side) -> Callable[[str], list[int]]:
 
 def _subword_nmt(path: str, symbols: Sequence[str]) -> tuple[Callable[[str], str], str]:
     """(word -> its pieces, as fairseq's --bpe subword_nmt cuts it; the text of the codes). DataError for bad codes."""
-    bpe, text = read_codes(path), Path(path).read_bytes().decode("utf-8")
+    bpe, text = read_codes(path), codes_text(path)
     whole = {symbol for symbol in symbols if _WHOLE.match(symbol)}
     return lambda word: word if word in whole else bpe.process_line(word), text
 
