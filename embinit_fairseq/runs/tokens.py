@@ -19,6 +19,7 @@ from embinit_fairseq.bounded import read_bytes, read_json
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.files import check_is_file
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece, reading_tokenizer
+from embinit_fairseq.vocab.text import pieces_left as pieces_left
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, unescape
 
 #: fairseq's symbol: also what a tokenizer's own unknown piece becomes
@@ -75,16 +76,6 @@ def moses_tokenizer(lang: str | None) -> Step:
     moses, lang = _sacremoses("words of the translations", lang)
     tokenizer = moses.MosesTokenizer(lang=lang)
     return lambda line: tokenizer.tokenize(line, escape=False, return_str=True)
-
-
-def pieces_left(lines: Sequence[str]) -> tuple[int, str] | None:
-    """(number of lines, step) of lines that look as if they were still in pieces; None if there are none."""
-    marks = {
-        "bpe": lambda line: f"{CONTINUES} " in line or line.endswith(CONTINUES),
-        "sentencepiece": lambda line: PREFIX["sentencepiece"] in line,
-    }
-    counts = [(sum(map(holds, lines)), step) for step, holds in marks.items()]
-    return max((each for each in counts if each[0]), default=None)
 
 
 def _step(text: str, lang: str | None) -> Step:
