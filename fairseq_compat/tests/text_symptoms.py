@@ -18,8 +18,6 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.file_chunker_utils import Chunker, find_offsets
 from fairseq.models.lstm import LSTMModel
 from fairseq.models.transformer import TransformerModel
-from fairseq.scoring.bleu import SacrebleuScorer, Scorer
-from fairseq.scoring.chrf import ChrFScorer
 from fairseq.tasks import FairseqTask
 from fairseq_cli import generate, interactive, preprocess, score
 from training_symptoms import in_folder, refused, write_split
@@ -222,7 +220,9 @@ def dead_options() -> None:
 
 @in_folder
 def broken_options(folder: Path) -> None:
-    keeping = composed("data", "--arch", "transformer", "--encoder-layers-to-keep", "0,2", "--decoder-layers-to-keep", "1")
+    keeping = composed(
+        "data", "--arch", "transformer", "--encoder-layers-to-keep", "0,2", "--decoder-layers-to-keep", "1"
+    )
     task = mock.Mock(source_dictionary=Dictionary(), target_dictionary=Dictionary())
     task.source_dictionary.add_symbol("a")
     model = TransformerModel.build_model(keeping.model, task)

@@ -19,9 +19,7 @@ from contextlib import contextmanager
 from typing import Optional
 
 REASON = "options that end with AttributeError, or do something else than they say"
-BROKEN = (
-    r"layers_to_keep: Optional\[List\[int\]\]|pretrained_decoder_embed\.weight\.requires_grad|freq_map\[srcidx\]"
-)
+BROKEN = r"layers_to_keep: Optional\[List\[int\]\]|pretrained_decoder_embed\.weight\.requires_grad|freq_map\[srcidx\]"
 
 
 def needed() -> bool:
@@ -31,7 +29,7 @@ def needed() -> bool:
 def patch_transformer_config(module) -> None:
     """Numbers of layers are read as text, as the models expect them."""
     config = module.EncDecBaseConfig
-    config.__annotations__["layers_to_keep"] = config.__dataclass_fields__["layers_to_keep"].type = Optional[str]  # noqa: UP045
+    config.__annotations__["layers_to_keep"] = config.__dataclass_fields__["layers_to_keep"].type = Optional[str]
 
 
 def patch_lstm(module) -> None:
