@@ -25,6 +25,7 @@ _PROTECT = {
     "sentencepiece": f"write ▁ before words; give --sentencepiece-model MODEL, or cut with one that has them, {_ELSE}",
     "wordpiece": f"make the new words added tokens of the tokenizer, {_ELSE}",
     "bytelevel": f"make the new words added tokens of the tokenizer, {_ELSE}",
+    "end_of_word": f"make the new words added tokens of the tokenizer, {_ELSE}",
 }
 
 

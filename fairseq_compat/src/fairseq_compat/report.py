@@ -55,8 +55,11 @@ def fairseq_version(folder: str) -> str:
 def _sources(name: str, folder: str) -> dict[str, str | None]:
     """The source of each module that a fix acts on, without importing any."""
     modules = [module for module, names in FIXES.items() if name in names]
-    root = os.path.dirname(folder)
-    return {module: runner.read_source(os.path.join(root, *module.split(".")) + ".py") for module in modules}
+    paths = {module: os.path.join(os.path.dirname(folder), *module.split(".")) for module in modules}
+    return {
+        module: runner.read_source(f"{path}.py") or runner.read_source(f"{path}/__init__.py")
+        for module, path in paths.items()
+    }
 
 
 def _state(name: str, targets: set[str]) -> tuple[bool, str]:
