@@ -38,12 +38,12 @@ from embinit_fairseq.vocab.tokens import detect_style, parse
 
 #: what a segmentation may write beside the dictionary
 SEGMENTATION_FILES = ("bpe.codes", "glossary.txt", "sentencepiece.model")
-#: of a dictionary's pieces, what its own segmenter can make at least: that is nearly all, one learned on other text of
-#: the same language makes two thirds
-_LEAST_SHARE = 0.8
-#: the same of a dictionary that several segmenters made, and what it has of the pieces of each: measured 0.52 and 0.93;
-#: of another language 0.25 and 0.43
-_LEAST_OF_SEVERAL, _LEAST_USED = 0.4, 0.9
+#: share of a dictionary's pieces that a segmenter makes at least: its own nearly all, one learned on other text of the
+#: same language two thirds
+_LEAST_MADE = 0.8
+#: where several segmenters made one dictionary: what it has at least of the pieces of each (measured 0.93, of another
+#: language 0.43), and share of its text that each makes (0.56)
+_LEAST_USED, _LEAST_TEXT = 0.9, 0.4
 _CONTINUES, _INITIAL = "@@", "▁"  # subword-nmt: the word goes on; sentencepiece: here one begins
 
 # ---- subword-nmt -----------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _read_glossary(path: Path) -> list[str]:
 
 _PIECES, _TRAINER, _NORMALISER, _SELF_TEST = 1, 2, 3, 4  # fields of the model
 _MODEL_TYPE = 3  # of the trainer's options
-_UNIGRAM, _BPE, _CHARACTERS = 1, 2, 4
+_UNIGRAM, _BPE, _WORDS, _CHARACTERS = 1, 2, 3, 4
 _NORMAL, _UNUSED = 1, 5  # types of pieces; an unused one can be merged further, but is taken apart in the end
 _UNKNOWN = 10.0  # what a unigram model takes off its lowest score for an unknown character
 _TRACE = 0.02  # of a score: far above the rounding of a sentence's sum, far below what cuts differ by
@@ -253,7 +253,7 @@ class Sentencepiece:
 
     def is_unknown(self, symbol: str) -> bool:
         """Return True for a run of characters that the model does not know, which it leaves as one piece."""
-        return not self.makes(symbol) and self.pieces(symbol) == [symbol]
+        return self._type != _WORDS and not self.makes(symbol) and self.pieces(symbol) == [symbol]
 
     @functools.cached_property
     def made(self) -> set[str]:
@@ -422,8 +422,8 @@ def check_segmentation(
     """Raise DataError unless a segmentation can have made a dictionary, and can make new words a piece.
 
     dictionary, path: the files of dictionary and words. The segmentation has made the dictionary alone, or with others
-    (one dictionary of two languages that were segmented apart). Runs of unknown characters say nothing, unless most of
-    the dictionary's text are such: then it is of another script.
+    (one dictionary of two languages that were segmented apart). Runs of unknown characters do not speak against it,
+    unless they are most of the text: then it is of another script.
     """
     symbols = symbols_of(vocabulary)
     style, counts = detect_style(symbols), dict(zip(vocabulary.symbols, vocabulary.counts.clip(min=1).tolist()))
@@ -437,17 +437,16 @@ def check_segmentation(
     def longer(pieces: Iterable[str]) -> list[str]:
         return [piece for piece in pieces if len(parse(piece, style).surface) > 1]  # characters are everywhere
 
-    tried = longer(symbols)
-    known = [symbol for symbol in tried if not segmentation.is_unknown(symbol)]
-    if 2 * sum(counts[symbol] for symbol in known) >= sum(counts[symbol] for symbol in tried):
-        tried = known
-    share = sum(map(segmentation.makes, tried)) / len(tried) if tried else 1.0
-    made = longer(segmentation.made)
-    used = sum(piece in counts for piece in made) / len(made) if made else 0.0
-    if share < _LEAST_SHARE and not (share >= _LEAST_OF_SEVERAL and used >= _LEAST_USED):
+    tried, able = longer(symbols), longer(segmentation.made)
+    made = [symbol for symbol in tried if segmentation.makes(symbol)]
+    unknown = sum(map(segmentation.is_unknown, tried))
+    share = len(made) / (len(tried) - unknown) if len(tried) > unknown else 1.0
+    text = sum(counts[symbol] for symbol in made) / sum(counts[symbol] for symbol in tried) if tried else 1.0
+    used = sum(piece in counts for piece in able) / len(able) if able else 1.0
+    if text < _LEAST_TEXT or (share < _LEAST_MADE and used < _LEAST_USED):
         raise DataError(
-            f"{where}: can make only {share:.0%} of the pieces in --dict {dictionary}, which has {used:.0%} of its "
-            f"pieces; give the file that its text was cut with, or leave {segmentation.flag} out"
+            f"{where}: can make only {len(made) / len(tried):.0%} of the pieces in --dict {dictionary}, which are "
+            f"{text:.0%} of its text; give the file that its text was cut with, or leave {segmentation.flag} out"
         )
     for word in words:
         if (obstacle := segmentation.obstacle(word.text)) is not None:
