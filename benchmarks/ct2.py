@@ -145,7 +145,7 @@ def bleu(translations: list[list[str]], args: argparse.Namespace) -> dict[str, A
     from sacrebleu.metrics import BLEU
 
     joined = list(map(detokenizer(args.detokenize, args.lang), map(" ".join, translations)))
-    reference = Path(args.reference).read_text(encoding="utf-8").splitlines()[: len(joined)]
+    reference = Path(args.reference).read_bytes().decode().split("\n")[: len(joined)]
     metric = BLEU(lowercase=args.lowercase)
     return {"score": round(metric.corpus_score(joined, [reference]).score, 2), "signature": str(metric.get_signature())}
 
