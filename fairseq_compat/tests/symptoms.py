@@ -10,7 +10,8 @@ import importlib
 import json
 import sys
 
-FILES = ("configuration_symptoms", "checkpoint_symptoms", "model_symptoms", "training_symptoms", "text_symptoms")
+FILES = ("configuration_symptoms", "checkpoint_symptoms", "model_symptoms", "training_symptoms")
+FILES += ("scoring_symptoms", "text_symptoms")
 
 
 def look_for(name: str) -> str | None:

@@ -12,8 +12,8 @@ from fairseq_commands import hypotheses, logged, run, script
 pytest.importorskip("fairseq")
 
 #: eight pairs of four words; a CR inside a line, one before the LF, and others at which str.splitlines splits
-GERMAN = "d1 d2\rd3 d4\n" "d5 d6 d7 d8\r\n" + "".join(f"d{n} d2 d3 d{n + 1}\n" for n in range(10, 16))
-ENGLISH = "e4 e3 e2 e1\n" "e8\u2028e7 e6\x85e5\n" + "".join(f"e{n + 1} e3 e2 e{n}\n" for n in range(10, 16))
+GERMAN = "d1 d2\rd3 d4\nd5 d6 d7 d8\r\n" + "".join(f"d{n} d2 d3 d{n + 1}\n" for n in range(10, 16))
+ENGLISH = "e4 e3 e2 e1\ne8\u2028e7 e6\x85e5\n" + "".join(f"e{n + 1} e3 e2 e{n}\n" for n in range(10, 16))
 PLAIN = GERMAN.replace("\r\n", "\n").replace("\r", " ")
 
 

@@ -307,7 +307,7 @@ def locked_seeds() -> None:
         thread = threading.Thread(target=worker.start)  # another one than that which draws
         thread.start()
         thread.join()
-        worker.join(20)
+        worker.join(600)
     assert worker.exitcode == 0, "a process that was forked meanwhile waits for ever"
 
 

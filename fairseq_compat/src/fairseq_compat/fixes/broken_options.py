@@ -2,12 +2,10 @@
 
 Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, BART): ``'list' object has no attribute 'split'``.
     (b) ``--arch lstm --decoder-freeze-embed`` without ``--decoder-embed-path``: ``'NoneType' object has no attribute 'weight'``.
-    (c) ``fairseq-score --sentence-bleu``: ``Scorer.__init__() takes 2 positional arguments but 4 were given``.
-    (d) ``fairseq-generate --sacrebleu``, which its own warning recommends, prints BLEU of the tokens as without it.
-    (e) ``fairseq-preprocess --alignfile``: a word gets the translation with which it was aligned last, not most often.
+    (c) ``fairseq-preprocess --alignfile``: a word gets the translation with which it was aligned last, not most often.
 Versions: all.
-Where: fairseq/models/transformer/transformer_config.py:48, fairseq/models/lstm.py:162, fairseq_cli/score.py:69,
-    fairseq_cli/generate.py:196, fairseq_cli/preprocess.py:245 (counts by tensors, of which no two are one key).
+Where: fairseq/models/transformer/transformer_config.py:48, fairseq/models/lstm.py:162,
+    fairseq_cli/preprocess.py:245 (counts by tensors, of which no two are one key).
 Remedy: what the option says.
 Upstream: not reported.
 Can go: part by part, with a fairseq that does this.
@@ -17,17 +15,11 @@ from __future__ import annotations
 
 import argparse
 import copy
-import functools
 from contextlib import contextmanager
 from typing import Optional
 
-from fairseq_compat.shadow import shadow
-
-REASON = "options that end with AttributeError or TypeError, or are ignored although fairseq recommends them"
-BROKEN = (
-    r"layers_to_keep: Optional\[List\[int\]\]|pretrained_decoder_embed\.weight\.requires_grad|bleu\.Scorer\(dict\.pad\(\)"
-    r"|scoring\.build_scorer\(cfg\.scoring|freq_map\[srcidx\]"
-)
+REASON = "options that end with AttributeError, or do something else than they say"
+BROKEN = r"layers_to_keep: Optional\[List\[int\]\]|pretrained_decoder_embed\.weight\.requires_grad|freq_map\[srcidx\]"
 
 
 def needed() -> bool:
@@ -37,7 +29,7 @@ def needed() -> bool:
 def patch_transformer_config(module) -> None:
     """Numbers of layers are read as text, as the models expect them."""
     config = module.EncDecBaseConfig
-    config.__annotations__["layers_to_keep"] = config.__dataclass_fields__["layers_to_keep"].type = Optional[str]  # noqa: UP045
+    config.__annotations__["layers_to_keep"] = config.__dataclass_fields__["layers_to_keep"].type = Optional[str]
 
 
 def patch_lstm(module) -> None:
@@ -52,30 +44,6 @@ def patch_lstm(module) -> None:
         return model
 
     module.LSTMModel.build_model = classmethod(build_model)
-
-
-def patch_score(module) -> None:
-    bleu = module.bleu
-
-    def scorer(*given):
-        return bleu.Scorer(bleu.BleuConfig(*given) if len(given) > 1 else given[0])
-
-    module.bleu = shadow(bleu, Scorer=scorer)
-
-
-def patch_generate(module) -> None:
-    original, scoring = module._main, module.scoring
-
-    @functools.wraps(original)
-    def _main(cfg, output_file):
-        def build_scorer(choice, dictionary):
-            name = choice if isinstance(choice, str) else choice._name
-            return scoring.build_scorer("sacrebleu" if cfg.generation.sacrebleu and name == "bleu" else choice, dictionary)
-
-        module.scoring = shadow(scoring, build_scorer=build_scorer)
-        return original(cfg, output_file)
-
-    module._main = _main
 
 
 def patch_preprocess(module) -> None:
@@ -95,8 +63,6 @@ def patch_preprocess(module) -> None:
 PATCHES = {
     "fairseq.models.transformer.transformer_config": patch_transformer_config,
     "fairseq.models.lstm": patch_lstm,
-    "fairseq_cli.score": patch_score,
-    "fairseq_cli.generate": patch_generate,
     "fairseq_cli.preprocess": patch_preprocess,
 }
 

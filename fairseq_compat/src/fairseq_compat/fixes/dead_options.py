@@ -64,7 +64,11 @@ TABLE = (
     Row("--valid-subset --gen-subset", "interactive", "give the text by --input"),
     Row("--max-tokens-valid --batch-size-valid", "validate", "give --max-tokens or --batch-size"),
     Row("--combine-valid-subsets --ignore-unused-valid-subsets", "validate", "name the splits by --valid-subset"),
-    Row("--max-valid-steps --fixed-validation-seed", "validate", "all of the split is evaluated, with the seed of the training"),
+    Row(
+        "--max-valid-steps --fixed-validation-seed",
+        "validate",
+        "all of the split is evaluated, with the seed of the training",
+    ),
     Row("--criterion", "validate", "that of the training is computed"),
     Row("--results-path --quiet", "interactive eval-lm validate", "redirect the output"),
     Row("--lm-path --lm-weight --prefix-size --score-reference", "interactive", "use fairseq-generate"),
@@ -84,7 +88,9 @@ TABLE = (
         "its models decode with --iter-decode-max-iter and --iter-decode-with-beam",
         {"task": ("translation_lev",)},
     ),
-    Row("--permute", "train", "give --permute-sentences or --rotate", {"task": ("denoising", "multilingual_denoising")}),
+    Row(
+        "--permute", "train", "give --permute-sentences or --rotate", {"task": ("denoising", "multilingual_denoising")}
+    ),
     Row(
         "--shorten-method --shorten-data-split-list",
         "train",

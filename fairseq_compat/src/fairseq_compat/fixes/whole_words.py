@@ -20,9 +20,7 @@ import functools
 from contextlib import contextmanager
 
 REASON = "--mask-whole-words ends with AttributeError, and so do words of subword-nmt in denoising"
-BROKEN = (
-    r"def get_whole_word_mask\(|self\.(cfg|args)\.mask_whole_words|get_whole_word_mask\(self\.cfg\.bpe,"
-)
+BROKEN = r"def get_whole_word_mask\(|self\.(cfg|args)\.mask_whole_words|get_whole_word_mask\(self\.cfg\.bpe,"
 MENDED = r"get_whole_word_mask\(self\.args,"
 
 
