@@ -213,9 +213,10 @@ def dead_options() -> None:
     assert not said(options.get_generation_parser, "--gen-subset", "valid", "--beam", "2", "--bpe", "characters")
     assert "--log-file:" in said(options.get_eval_lm_parser, "--log-file=x")[0]
     assert "--lm-path" in said(options.get_interactive_generation_parser, "--lm-path", "lm.pt")[0]
-    denoising = ["--task", "denoising", "--arch", "bart_base"]
-    assert not said(options.get_training_parser, *denoising, "--permute-sentences", "0.5")
-    assert "--permute:" in said(options.get_training_parser, *denoising, "--permute", "0.5")[0]
+    bucketed = ["--arch", "bart_base", "--num-batch-buckets", "2", "--task"]
+    assert not said(options.get_training_parser, *bucketed, "translation")
+    line = said(options.get_training_parser, *bucketed, "translation_from_pretrained_bart", "--langs", "de,en")[0]
+    assert "translation_from_pretrained_bart does not read --num-batch-buckets" in line, line
 
 
 @in_folder
