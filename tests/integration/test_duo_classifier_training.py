@@ -75,6 +75,4 @@ def test_matrices_are_trained_on_request_known_rows_may_stay_and_continuing_need
     for path, _ in vectors.values():
         path.unlink()
     assert unmoved(train(*flags.split(), "--max-epoch", "2"), vectors) == {5: WORDS, 8: []}
-    with pytest.raises(OptionError, match=r"--duo-attention softmax \(here linear\)"):
-        train(*flags.split(), "--max-epoch", "3", "--duo-attention", "linear")
     assert load_checkpoint(tmp_path / "checkpoint_last.pt")["extra_state"]["train_iterator"]["epoch"] == 3
