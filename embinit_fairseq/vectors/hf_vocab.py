@@ -290,7 +290,7 @@ def _fitting(directory: Path, rows: dict[str, int], added: set[str], matrix_rows
     """Return the tokens that have a row of their own; VectorFileError if the tokenizer does not fit the matrix."""
     own = {row for token, row in rows.items() if token not in added}
     size = 1 + max(own, default=-1)
-    if not own or size > matrix_rows or matrix_rows > 2 * len(rows) + _PADDING:
+    if size > matrix_rows or matrix_rows > 2 * len(rows) + _PADDING:
         raise VectorFileError(
             f"{directory}: the tokenizer needs {size} rows ({len(own)} tokens), the matrix has {matrix_rows}; they "
             "belong to different models, or a file of the tokenizer is missing: save both with save_pretrained()"
