@@ -9,7 +9,6 @@ import pytest
 from pre_training import train_command
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.duo_classifier import DuoClassifier
 
 WORDS = ["good", "bad", *(f"w{number}" for number in range(10))]
