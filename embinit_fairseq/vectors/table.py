@@ -11,8 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
+from embinit_fairseq.vocab.matching import fold
+from embinit_fairseq.vocab.tokens import STYLES
+
 #: How a source spells sub-words; see `embinit_fairseq.vocab.tokens` for the meaning of each.
-MARKERS = ("auto", "none", "subword_nmt", "sentencepiece", "wordpiece", "bytelevel", "end_of_word")
+MARKERS = ("auto", *STYLES)
 
 #: Columns that vectors may have; what has or announces more is damaged.
 WIDEST = 1 << 16
@@ -25,7 +28,7 @@ ROLES = ("bos", "eos", "unk", "pad", "mask")
 class Wanted:
     """Which rows of a source are worth parsing.
 
-    A row is wanted if its word is in `exact`, or if its case-folded word (`str.casefold`) is in `folded`.
+    A row is wanted if its word is in `exact`, or if the key of its word (`vocab.matching.fold`) is in `folded`.
     """
 
     exact: frozenset[str] = frozenset()
@@ -37,7 +40,7 @@ class Wanted:
         return cls(exact=frozenset(words))
 
     def __contains__(self, word: str) -> bool:
-        return word in self.exact or (bool(self.folded) and word.casefold() in self.folded)
+        return word in self.exact or (bool(self.folded) and fold(word) in self.folded)
 
 
 @dataclass(frozen=True)
