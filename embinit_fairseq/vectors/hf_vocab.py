@@ -269,10 +269,7 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         segment = partial(_segment, backend)
     rows = rows | {token["content"]: int(row) for row, token in stored.items()}
     rows = _fitting(directory, rows, added, matrix_rows)
-    markers = detect_style(rows)
-    if is_bytes and markers != "end_of_word":
-        markers = "bytelevel"
-    return Vocabulary(rows, markers, find_specials(declared, rows), frozenset(added), is_bytes, segment)
+    return Vocabulary(rows, detect_style(rows), find_specials(declared, rows), frozenset(added), is_bytes, segment)
 
 
 def _segment(backend: Any, text: str) -> list[str]:

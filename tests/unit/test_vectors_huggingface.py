@@ -239,6 +239,22 @@ def test_rows_of_sentencepiece_models_are_shifted(tmp_path, name, offset):
     assert expected.items() <= rows.items()
 
 
+def test_the_directory_numbers_its_added_tokens(tmp_path):
+    """Pegasus as transformers 4 saves it, of which transformers 5 exchanges the two masks."""
+    pytest.importorskip("google.protobuf")
+    FAMILIES["pegasus"].make(tmp_path)
+    names = {"0": "<pad>", "1": "</s>", "2": "<mask_1>", "3": "<mask_2>", "105": "<unk>"}
+    names |= {str(number + 2): f"<unk_{number}>" for number in range(2, 103)}
+    more = ["<mask_1>", *(f"<unk_{number}>" for number in range(2, 103))]
+    stored = {number: {"content": name, "special": True} for number, name in names.items()}
+    settings = {"tokenizer_class": "PegasusTokenizer", "mask_token": "<mask_2>", "additional_special_tokens": more}
+    write_json(tmp_path, tokenizer_config={**settings, "added_tokens_decoder": stored})
+    save_weights(tmp_path, "shared.weight", matrix := table(200))
+    read = opened(tmp_path).read()
+    assert tuple(read.specials["mask"]) == tuple(matrix[3])
+    assert rows_of(read)["<mask_1>"] == tuple(matrix[2])
+
+
 def test_each_side_has_its_own_vocabulary(tmp_path):
     """fairseq's translation models in transformers (FSMT)."""
     pytest.importorskip("sacremoses")
@@ -363,6 +379,7 @@ def test_bert_rows_and_specials(tmp_path):
         role: tuple(matrix[BERT.index(token)]) for role, token in roles.items()
     }
     assert (read.origin.rows, read.origin.markers, read.origin.duplicates) == (len(BERT) + 1, "wordpiece", 0)
+    assert opened(tmp_path).compose(["houses", "qqq"]).keys() == {"houses"}  # [UNK] says nothing of a word
     matrix[3, 2] = np.nan
     bert(tmp_path, matrix[:13])
     with pytest.raises(VectorFileError, match=r"'bos'.*NaN"):
