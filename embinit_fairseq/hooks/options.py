@@ -65,9 +65,9 @@ class EmbedInitOptions(FairseqDataclass):
         choices=OOV_CHOICES,
     )
     embed_init_match: Optional[list[str]] = _option(
-        "what may differ between a word of the dictionary and the word of its vector (default: all); the closest one is "
-        "taken: exact, nothing; entities, what Moses' tokenizer writes (&apos;s and 's, @-@ and -); casefold, the case; "
-        "marker, how segmenters spell the same piece of text (▁go and go, ing and ##ing)",
+        "what may differ between a word of the dictionary and the word of its vector (default: all); the closest one "
+        "is taken: exact, nothing; entities, what Moses' tokenizer writes (&apos;s and 's, @-@ and -); casefold, the "
+        "case; marker, how segmenters spell the same piece of text (▁go and go, ing and ##ing)",
         nargs="+",
         choices=RULES,
     )
