@@ -114,7 +114,9 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         # lower-cased sentencepiece: the word, not the piece inside one
         ("The", "the ▁the", "sentencepiece", RULES, "▁the=marker_casefold"),
         ("The the go@@", "the ▁the go", "sentencepiece", RULES, "▁the=marker_casefold ▁the=marker go=marker"),
-        # `</w>` ends a word
+        ("ing Ing go@@", "▁Ing ing go", "sentencepiece", RULES, "ing=exact ▁Ing=marker go=marker"),
+        # `</w>` ends a word; CLIP has bytes before it
+        ("café Café", "cafÃ© cafÃ©</w>", "end_of_word", RULES, "cafÃ©</w>=marker cafÃ©</w>=marker_casefold"),
         ("cat the Cat", "cat cat</w> the", "end_of_word", RULES, "cat</w>=marker - cat</w>=marker_casefold"),
         ("cat cat</w> the</w>", "cat the", "none", RULES, "- cat=marker the=marker"),
         ("▁cat ing ▁x", "cat cat</w> ing ing</w>", "end_of_word", RULES, "cat</w>=marker ing</w>=marker -"),
