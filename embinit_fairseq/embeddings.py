@@ -12,8 +12,9 @@ The numbers are those of `--embed-init` with the same seed and the same symbols 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -23,12 +24,11 @@ from embinit_fairseq.init.alignment import RULES, Reading, read_sources
 from embinit_fairseq.init.draws import OOV_CHOICES, Draws, TargetStd, check_seed, parse_std
 from embinit_fairseq.init.report import describe
 from embinit_fairseq.init.strategies import SCALED, STRATEGIES, Strategy, build
-from embinit_fairseq.vectors.hf_vocab import decode_bytelevel
 from embinit_fairseq.vectors.open import open_sources, open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import write_npz, write_text
-from embinit_fairseq.vocab.dictionary import Vocabulary, is_filler, read_dictionary, vocabulary_of
-from embinit_fairseq.vocab.tokens import detect_style
+from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary, vocabulary_of
+from embinit_fairseq.vocab.tokens import as_text, detect_style
 
 #: option of the command line -> argument here, for messages
 _ARGUMENTS = {"--embed-init-path": "source", "--embed-init-oov subword": "oov='subword'"}
@@ -144,7 +144,10 @@ def embedding_matrix(
         dim: D; by default that of the source.
         pad: row or symbol of the padding, which is zero; by default what symbols say.
         oov: what rows without a vector start as (`--embed-init-oov`).
-        seed, std, match, slot: as the options of the flag, slot as the name of the table in a model.
+        seed: `--embed-init-seed`.
+        std: `--embed-init-std`.
+        match: `--embed-init-match`.
+        slot: name of the embedding matrix in a model.
         format: of the source; None to recognise it.
 
     Returns:
@@ -345,7 +348,7 @@ def _with_pad(vocabulary: Vocabulary, pad: int | str) -> Vocabulary:
     if not _is_whole(row) or not 0 <= row < len(vocabulary):
         raise OptionError(f"pad={pad!r}: neither one of the symbols nor one of the {len(vocabulary)} rows")
     roles = {at: role for at, role in vocabulary.roles.items() if role != "pad"}
-    return Vocabulary(vocabulary.symbols, vocabulary.counts, {**roles, int(row): "pad"})
+    return replace(vocabulary, roles={**roles, int(row): "pad"})
 
 
 def _is_whole(number: Any) -> TypeGuard[int]:
@@ -374,21 +377,18 @@ def _by_row(rows: Mapping[str, int]) -> list[str]:
 
 def _of_tokenizer(tokenizer: Any) -> Vocabulary:
     """A Hugging Face tokenizer's: its special tokens are no words."""
-    names = _as_text(_by_row(tokenizer.get_vocab()), tokenizer)
+    added: Mapping[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
+    names = _as_text(_by_row(tokenizer.get_vocab()), added)
     roles: dict[int, str] = dict.fromkeys(getattr(tokenizer, "all_special_ids", ()), "extra")
     for name in _ROLES:
         row = getattr(tokenizer, f"{name}_token_id", None)
         if row is not None:
             role = {"cls": "bos", "sep": "eos"}.get(name, name)
             roles[row] = role if roles.get(row, "extra") == "extra" else roles[row]
-    return Vocabulary(names, np.ones(len(names), dtype=np.int64), roles)
+    return Vocabulary(names, np.ones(len(names), dtype=np.int64), roles, frozenset(added.values()))
 
 
-def _as_text(names: list[str], tokenizer: Any) -> list[str]:
-    """Pieces of bytes (GPT-2's) as the text they spell, `ĠÃ¼ber` as `Ġüber`, which is how sources have them; a part of
-    a character is no text and named by its row."""
-    if detect_style(names) != "bytelevel":
-        return names
-    added: Mapping[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
-    texts = [name if name in added or is_filler(name) else decode_bytelevel(name) for name in names]
-    return [f"madeupword{row:04d}" if text is None else text for row, text in enumerate(texts)]
+def _as_text(names: list[str], added: Collection[str]) -> list[str]:
+    """Spell pieces of bytes (GPT-2's) as their text, `ĠÃ¼ber` as `Ġüber`; a part of a character is named by its row."""
+    texts = [name if name in added else text for name, text in zip(names, as_text(names, detect_style(names)))]
+    return [f"madeupword{row:04d}" if re.search("[\ud800-\udfff]", text) else text for row, text in enumerate(texts)]

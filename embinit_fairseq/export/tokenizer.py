@@ -19,16 +19,16 @@ from typing import Any
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.expand.segmentation import check_segmentation, read_segmentation
+from embinit_fairseq.expand.segmentation import check_segmentation, codes_text, read_segmentation
 from embinit_fairseq.export.files import code_files
 from embinit_fairseq.export.gpt2 import FLAG, Gpt2, is_numbers
 from embinit_fairseq.export.request import ExportRequest
 from embinit_fairseq.export.trained import TARGET, Side, Trained
 from embinit_fairseq.export.verify import DifferentOutput
-from embinit_fairseq.runs.tokens import pieces_left
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
 from embinit_fairseq.vocab.dictionary import vocabulary_of
 from embinit_fairseq.vocab.preparation import Preparation, Segmenter
+from embinit_fairseq.vocab.text import pieces_left
 from embinit_fairseq.vocab.tokens import CONTINUES, detect_style
 
 # ---- tokenizer.json and tokenizer_config.json for a fairseq dictionary ----------------------------------------------
@@ -250,9 +250,10 @@ def _text(request: ExportRequest, side: Side, layout: Layout, translation: bool)
     made_up = _sample(side.symbols, segment.join) + _sample(side.symbols, " ".join)
     cut = [" ".join(segment(line)) for line in (own if form == "raw" else []) + made_up]
     files: dict[str, str | bytes] = {"vocab.txt": "".join(f"{symbol}\n" for symbol in side.symbols)}
-    files.update(
-        {name: Path(file).read_bytes() for name, file in (("bpe.codes", codes), ("spiece.model", path)) if file}
-    )
+    if codes is not None:
+        files["bpe.codes"] = codes_text(codes)
+    if path is not None:
+        files["spiece.model"] = Path(path).read_bytes()
     files.update(code_files("export.remote.tokenization_tupe", "vocab.preparation"))
     files["tokenizer_config.json"] = layout.config("TupeTokenizer", prepare)
     kind = "sub-words of subword-nmt" if codes else "sub-words of sentencepiece" if path else "words"

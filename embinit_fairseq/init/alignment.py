@@ -6,9 +6,10 @@ whole rows (`Source.gaps`). Letters: N rows of the dictionary, K of them matched
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,28 +19,33 @@ from embinit_fairseq.init.strategies import Gap, Source
 from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted
 from embinit_fairseq.vocab.dictionary import Vocabulary
-from embinit_fairseq.vocab.tokens import compatible, detect_style, parse, spell, unescape
+from embinit_fairseq.vocab.matching import RULES, Matcher, fold, readings
+from embinit_fairseq.vocab.tokens import (
+    STYLES,
+    Token,
+    as_text,
+    detect_style,
+    ignores_spaces,
+    in_bytes,
+    parse,
+    spell,
+    unmarked,
+)
 
-# ---- Which row of a source belongs to which row of a model's matrix, and by which rule -------------------------------
-# The rules, tried in this order: `exact` spelling; `casefold`, the same word in another case; `marker`, the same
-# piece of text in another segmenter's spelling; `marker_casefold`, both. Each is tried for the symbol as it is and then
-# for its plain form without Moses' entities (`&apos;s` is `'s`): `entities`, `entities_casefold` and so on.
+# ---- Which row of a source belongs to which row of a model's matrix, and by which rule (`vocab.matching`) -----------
 
-#: What a user can switch; a rule of two names (`marker_casefold`) needs both.
-RULES = ("exact", "entities", "casefold", "marker")
-#: Names of rules in reports, in the order in which they are tried.
+#: Names of rules in reports, the closer match first.
 _REPORTED = (
     "special",
     "exact",
     "entities",
-    "casefold",
-    "entities_casefold",
     "marker",
     "entities_marker",
+    "casefold",
+    "entities_casefold",
     "marker_casefold",
     "entities_marker_casefold",
 )
-_STYLES = ("none", "subword_nmt", "sentencepiece", "wordpiece", "bytelevel")
 
 
 @dataclass
@@ -47,7 +53,7 @@ class Alignment:
     """For each of the N rows of a model's embedding matrix the row of the source it takes.
 
     source_row: (N,) int64 into `VectorTable.matrix`, -1 = none. rule: what matched, per row: "special" (the source's
-    own special row, kept in `VectorTable.specials`), one of the rules above, or "" (nothing). style, source_style:
+    own special row, kept in `VectorTable.specials`), rules of `vocab.matching`, or "" (nothing). style, source_style:
     the marker styles of the two vocabularies.
     """
 
@@ -76,32 +82,31 @@ class Alignment:
         return rows, vectors
 
 
-def resolve_style(vocabulary: Vocabulary, markers: str = "auto") -> str:
-    """The marker style of the dictionary: as told, or recognised from its symbols."""
-    if markers != "auto":
-        return markers
-    return detect_style(vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular).tolist())
+def read_tokens(vocabulary: Vocabulary, markers: str = "auto") -> tuple[str, dict[int, Token]]:
+    """Read the dictionary's symbols: (their style, row -> token of each row that stands for text).
+
+    markers: the style, or "auto" to recognise it from the symbols.
+    """
+    rows = np.flatnonzero(vocabulary.regular).tolist()
+    pieces = [row for row in rows if row not in vocabulary.added]
+    symbols = [vocabulary.symbols[row] for row in pieces]
+    style = detect_style(symbols) if markers == "auto" else markers
+    tokens = {row: parse(text, style) for row, text in zip(pieces, as_text(symbols, style))}
+    return style, tokens | {row: unmarked(vocabulary.symbols[row]) for row in rows if row in vocabulary.added}
 
 
-def spellings(symbol: str, rules: Collection[str]) -> list[str]:
-    """The symbol and, where it has Moses' entities and the rule is on, its plain form."""
-    plain = unescape(symbol) if "&" in symbol and "entities" in rules else symbol
-    return [symbol] if plain == symbol else [symbol, plain]
-
-
-def plan(vocabulary: Vocabulary, rules: Collection[str] = RULES, markers: str = "auto") -> Wanted:
-    """Every spelling under which a source, whatever its style, may hold a row of this dictionary."""
-    style = resolve_style(vocabulary, markers)
-    exact: set[str] = set()
-    for row in np.flatnonzero(vocabulary.regular).tolist():
-        for form in spellings(vocabulary.symbols[row], rules):
-            exact.add(form)
-            if "marker" in rules:
-                token = parse(form, style)
-                for source_style in _STYLES:
-                    exact.update(spell(token, source_style))
-    folded = {word.casefold() for word in exact} if "casefold" in rules else ()
-    return Wanted(frozenset(exact), frozenset(folded))
+def plan(vocabulary: Vocabulary, markers: str = "auto") -> Wanted:
+    """Want every row that a rule may match with the dictionary, whatever the style of the source."""
+    _, tokens = read_tokens(vocabulary, markers)
+    spellings = {vocabulary.symbols[row] for row in tokens}
+    spellings.add("####")  # shows that the source is a list of words with masked digits (`detect_style`)
+    for token in itertools.chain.from_iterable(map(readings, tokens.values())):
+        anywhere = replace(token, initial=None) if ignores_spaces(token.surface) else token
+        for source_style in STYLES:
+            spellings.update(spell(anywhere, source_style))
+        if not token.surface.isascii():
+            spellings.update(map(in_bytes, spell(anywhere, "bytelevel")))
+    return Wanted(folded=frozenset(map(fold, spellings)))
 
 
 def align(
@@ -110,88 +115,21 @@ def align(
     """Match every row of the dictionary with at most one row of the source.
 
     Special rows take the source's own special rows where its format defines them; a word of the file that happens
-    to be spelled `<s>` is never taken. `<pad>` takes nothing. Among rows equal up to case the first one wins.
+    to be spelled `<s>` is never taken. `<pad>` takes nothing.
     """
-    style = resolve_style(vocabulary, markers)
+    style, tokens = read_tokens(vocabulary, markers)
     source_style = table.origin.markers
     if source_style == "auto":
         source_style = detect_style(table.words)
-    matcher = _Matcher(table, rules, style, source_style)
     source_row = np.full(len(vocabulary), -1, dtype=np.int64)
     rule = [""] * len(vocabulary)
     for row, role in vocabulary.roles.items():
         if role != "pad" and role in table.specials:
             rule[row] = "special"
-    for row in np.flatnonzero(vocabulary.regular).tolist():
-        source_row[row], rule[row] = matcher.match(vocabulary.symbols[row])
+    matcher = Matcher(table.words, source_style, rules, table.added)
+    for row, token in tokens.items():
+        source_row[row], rule[row] = matcher.match(token)
     return Alignment(source_row, rule, style, source_style)
-
-
-class _Matcher:
-    def __init__(self, table: VectorTable, rules: Collection[str], style: str, source_style: str) -> None:
-        self.rules, self.style, self.source_style = rules, style, source_style
-        self.exact: dict[str, int] = {}
-        self.folded: dict[str, int] = {}
-        for row, word in enumerate(table.words):
-            self.exact.setdefault(word, row)
-        if "casefold" in rules:
-            for row, word in enumerate(table.words):
-                self.folded.setdefault(word.casefold(), row)
-
-    def match(self, symbol: str) -> tuple[int, str]:
-        """(row of the source, rule); (-1, "") without a match."""
-        forms = spellings(symbol, self.rules)
-        for step in (self._same_case, self._other_case, self._translated):
-            for form in forms:
-                row, rule = step(form, plain=form != symbol)
-                if rule and form != symbol:
-                    rule = "entities" if rule == "exact" else f"entities_{rule}"
-                if rule:
-                    return row, rule
-        return -1, ""
-
-    def _same_case(self, form: str, plain: bool) -> tuple[int, str]:
-        # Words are word-initial: where a segmenter has both `▁haus` and the inner piece `haus`, the first is the word.
-        if self.style == "none" and "marker" in self.rules:
-            translated = self._translations(form)
-            if form not in translated and (match := self._first(self.exact, translated)) is not None:
-                return match, "marker"
-        # that a plain form is spelled like its row needs no other rule than `entities`
-        if (plain or "exact" in self.rules) and form in self.exact and self._means_the_same(form):
-            return self.exact[form], "exact"
-        return -1, ""
-
-    def _other_case(self, form: str, plain: bool) -> tuple[int, str]:
-        folded = form.casefold()
-        if "casefold" in self.rules and folded in self.folded and self._means_the_same(form):
-            return self.folded[folded], "casefold"
-        return -1, ""
-
-    def _translated(self, form: str, plain: bool) -> tuple[int, str]:
-        if "marker" in self.rules:
-            translated = self._translations(form)
-            if (match := self._first(self.exact, translated)) is not None:
-                return match, "marker"
-            if "casefold" in self.rules:
-                translated = [word.casefold() for word in translated]
-                if (match := self._first(self.folded, translated)) is not None:
-                    return match, "marker_casefold"
-        return -1, ""
-
-    def _translations(self, form: str) -> list[str]:
-        return spell(parse(form, self.style), self.source_style)
-
-    def _means_the_same(self, form: str) -> bool:
-        """Equal spelling is equal text unless two *segmenters* disagree about what the spelling means.
-
-        `ing` is inside a word for sentencepiece, at its beginning for BERT.
-        """
-        typed = "none" not in (self.style, self.source_style) and self.style != self.source_style
-        return not typed or compatible(parse(form, self.style), parse(form, self.source_style))
-
-    @staticmethod
-    def _first(rows: dict[str, int], words: list[str]) -> int | None:
-        return next((rows[word] for word in words if word in rows), None)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -246,7 +184,7 @@ def read_sources(
     compose: bool = False,
 ) -> Reading:
     """Read the rows that the dictionary needs. compose: and what sub-words can express (`--embed-init-oov subword`)."""
-    wanted = plan(vocabulary, rules, markers)
+    wanted = plan(vocabulary, markers)
     parts = [_read(reader, vocabulary, wanted, rules, markers) for reader in readers]
     if compose:
         _compose(parts, readers, vocabulary, rules)
@@ -296,10 +234,9 @@ def _composed(
 
     A source cuts words, so only tokens that begin one are asked for: the inner piece `ing` is not the word "ing".
     """
-    missing = np.flatnonzero(vocabulary.regular & ~alignment.found).tolist()
-    plain = [spellings(vocabulary.symbols[row], rules)[-1] for row in missing]
-    tokens = [(row, parse(symbol, alignment.style)) for row, symbol in zip(missing, plain)]
-    surfaces = {row: token.surface for row, token in tokens if token.initial is not False and token.surface}
+    _, tokens = read_tokens(vocabulary, alignment.style)
+    missing = {row: readings(token, rules)[-1] for row, token in tokens.items() if not alignment.rule[row]}
+    surfaces = {row: token.surface for row, token in missing.items() if token.initial is not False and token.surface}
     composed = reader.compose(sorted(set(surfaces.values())))
     hits = [(row, composed[surface]) for row, surface in surfaces.items() if surface in composed]
     if not hits:

@@ -26,7 +26,8 @@ from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.draws import Draws
 from embinit_fairseq.init.new_rows import Table, columns_of, mean_row, take_rows
 from embinit_fairseq.vocab.dictionary import is_filler
-from embinit_fairseq.vocab.tokens import Token, detect_style, parse, spell
+from embinit_fairseq.vocab.matching import Matcher
+from embinit_fairseq.vocab.tokens import Token, as_text, detect_style, parse, spell
 
 #: where a row comes from
 COPIED, COMPOSED, AVERAGED, DRAWN = KINDS = ("copied", "composed", "averaged", "drawn")
@@ -48,18 +49,23 @@ class Symbols:
         return detect_style(self.names[row] for row in self.words)
 
     @cached_property
+    def texts(self) -> Sequence[str]:
+        """The names as text where they are spelled in bytes (`vocab.tokens`)."""
+        return as_text(self.names, self.style)
+
+    @cached_property
     def words(self) -> list[int]:
         """Rows of words, ascending."""
         return np.flatnonzero(self.word).tolist()
 
     @cached_property
     def row_of_word(self) -> dict[str, int]:
-        """Of a symbol that stands twice, the last row counts, as for fairseq."""
-        return {self.names[row]: row for row in self.words}
+        """Text -> row. Of a symbol that stands twice, the last row counts, as for fairseq."""
+        return {self.texts[row]: row for row in self.words}
 
     def token(self, row: int) -> Token:
         """What the symbol of a row stands for."""
-        return parse(self.names[row], self.style)
+        return parse(self.texts[row], self.style)
 
 
 @dataclass(frozen=True)
@@ -151,25 +157,16 @@ class Weights:
 def shared_rows(old: Symbols, new: Symbols) -> np.ndarray:
     """(new N,) the old row of each symbol that both dictionaries have, else -1.
 
-    A word is shared if it is the same text at the same place of a word, however the two segmenters spell that, or if it
-    is spelled alike, unless both read it and disagree: `ing` is a word to GloVe, inside one to sentencepiece.
+    A word is shared if it is the same text at the same place of a word, however the two segmenters spell that: `ing` is
+    a word to GloVe, inside one to sentencepiece.
     """
     others = {name: row for row, name in enumerate(old.names) if not old.word[row]}
-    shared = np.full(len(new.names), -1)
-    for row, name in enumerate(new.names):
-        if not new.word[row]:
-            shared[row] = others.get(name, -1)
-            continue
-        token, theirs = new.token(row), parse(name, old.style)
-        spellings = spell(token, old.style)
-        if token.surface != theirs.surface or not (_differ(token.initial, theirs.initial)):
-            spellings.append(name)
-        shared[row] = next((old.row_of_word[each] for each in spellings if each in old.row_of_word), -1)
+    shared = np.array([others.get(name, -1) for name in new.names])
+    rows = [*old.row_of_word.values(), -1]
+    matcher = Matcher(list(old.row_of_word), old.style, ("exact", "marker"))
+    for row in new.words:
+        shared[row] = rows[matcher.match(new.token(row))[0]]
     return shared
-
-
-def _differ(one: bool | None, other: bool | None) -> bool:
-    return one is not None and other is not None and one != other
 
 
 # ---- How words that the old dictionary lacks are composed; what is left out is drawn or mu (`Method.rest`) ----------

@@ -18,6 +18,7 @@ from embinit_fairseq.errors import VectorFileError, counted
 from embinit_fairseq.vectors.compressed import check_exists, readable
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.text_lines import dimension_error
+from embinit_fairseq.vocab.matching import fold
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Rows of a matrix that lies in a file, without reading the rest of it and without keeping it in memory.
@@ -173,8 +174,8 @@ class RecordScan:
             text = self._separator.join(words).decode("utf-8")  # valid exactly if every word is
         except UnicodeDecodeError:
             return range(len(words))
-        # Folding is done character by character, so it may be done before splitting.
-        keys = text.casefold().split(self._separator.decode()) if self._wanted.folded else words
+        # No letter is composed with a separator, so folding may be done before splitting.
+        keys = fold(text).split(self._separator.decode()) if self._wanted.folded else words
         return compress(range(len(words)), map(self._keys.__contains__, keys))
 
     def _raise_truncated(self, number: int, missing: int | None) -> None:
@@ -209,5 +210,5 @@ def _keys(wanted: Wanted) -> frozenset[bytes] | frozenset[str]:
     if not wanted.folded:
         words = [word.encode("utf-8", "surrogatepass") for word in wanted.exact]
         return frozenset([b"", b"\n", *words, *(b"\n" + word for word in words)])
-    folded = [*(word.casefold() for word in wanted.exact), *wanted.folded]
+    folded = [*map(fold, wanted.exact), *wanted.folded]
     return frozenset(["", "\n", *folded, *("\n" + word for word in folded)])

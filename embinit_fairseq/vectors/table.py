@@ -5,14 +5,17 @@ Letters: V rows of the source that were read, D columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
+from embinit_fairseq.vocab.matching import fold
+from embinit_fairseq.vocab.tokens import STYLES
+
 #: How a source spells sub-words; see `embinit_fairseq.vocab.tokens` for the meaning of each.
-MARKERS = ("auto", "none", "subword_nmt", "sentencepiece", "wordpiece", "bytelevel")
+MARKERS = ("auto", *STYLES)
 
 #: Columns that vectors may have; what has or announces more is damaged.
 WIDEST = 1 << 16
@@ -25,7 +28,7 @@ ROLES = ("bos", "eos", "unk", "pad", "mask")
 class Wanted:
     """Which rows of a source are worth parsing.
 
-    A row is wanted if its word is in `exact`, or if its case-folded word (`str.casefold`) is in `folded`.
+    A row is wanted if its word is in `exact`, or if the key of its word (`vocab.matching.fold`) is in `folded`.
     """
 
     exact: frozenset[str] = frozenset()
@@ -37,7 +40,7 @@ class Wanted:
         return cls(exact=frozenset(words))
 
     def __contains__(self, word: str) -> bool:
-        return word in self.exact or (bool(self.folded) and word.casefold() in self.folded)
+        return word in self.exact or (bool(self.folded) and fold(word) in self.folded)
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,15 @@ class VectorTable:
     """The wanted rows of a source, in the source's order; the first of duplicate words wins.
 
     matrix: (V, D) float32, C-contiguous. specials: role (see ROLES) -> (D,) float32, only where the source's
-    *format* defines such rows ([CLS], [SEP], ... of BERT; `</s>` of T5); they are not repeated in `words`.
+    *format* defines such rows ([CLS], [SEP], ... of BERT; `</s>` of T5); they are not repeated in `words`. added: of
+    `words`, what a tokenizer was given after training, and spells without its markers.
     """
 
     words: list[str]
     matrix: np.ndarray
     origin: Origin
     specials: dict[str, np.ndarray] = field(default_factory=dict)
+    added: Collection[str] = ()
 
 
 class VectorReader(Protocol):

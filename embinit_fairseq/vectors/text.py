@@ -130,7 +130,7 @@ class TextVectors:
         return VectorTable(words=words, matrix=matrix, origin=origin)
 
     def _capacity(self, wanted: Wanted | None) -> int:
-        expected = len(wanted.exact) if wanted is not None else self._head.rows
+        expected = len(wanted.exact or wanted.folded) if wanted is not None else self._head.rows
         # a header may lie, in its columns too; the table grows as needed
         return min(max(1, expected or 1), max(1, _FIRST_NUMBERS // self.dim))
 

@@ -14,6 +14,7 @@ from embinit_fairseq.bounded import check_blank_lines
 from embinit_fairseq.errors import DimensionError, VectorFileError, counted
 from embinit_fairseq.vectors.parse import RowParser, parse_number
 from embinit_fairseq.vectors.table import WIDEST, Wanted
+from embinit_fairseq.vocab.matching import fold
 
 # ---- What the first lines of a text file of vectors say: header, dimension, separator -------------------------------
 
@@ -140,14 +141,18 @@ def _first_pieces(words: Iterable[str]) -> frozenset[bytes]:
     return frozenset(pieces | {b""})  # lines that begin with a blank are looked at closely
 
 
-def _fold(piece: bytes) -> bytes | None:
-    """The piece case-folded; None if it is not UTF-8."""
+def _fold(piece: bytes) -> bytes | str | None:
+    """The key of the piece (`vocab.matching.fold`), as bytes if it is ASCII; None if the piece is not UTF-8."""
     if piece.isascii():
         return piece.lower()
     try:
-        return piece.decode("utf-8").casefold().encode("utf-8")
+        return _key(fold(piece.decode()))
     except UnicodeDecodeError:
         return None
+
+
+def _key(folded: str) -> bytes | str:
+    return folded.encode() if folded.isascii() else folded
 
 
 class LineScan:
@@ -160,7 +165,8 @@ class LineScan:
         self.last_number = 0
         self._all = wanted is None or check_all
         self._exact = _first_pieces(wanted.exact) if wanted else frozenset()
-        self._folded = _first_pieces(wanted.folded) if wanted and wanted.folded else frozenset()
+        folded = wanted.folded if wanted else ()
+        self._folded = frozenset(_key(_BLANK.split(word, maxsplit=1)[0]) for word in folded)
         self._separator = head.separator
         self._shortest = 2 * head.dim + 1  # one byte of word, then separator and digit D times
 

@@ -25,7 +25,8 @@ _LARGEST = 2**63 - 1  # of the numbers that `counts` holds
 
 @dataclass
 class Vocabulary:
-    """One symbol a row. counts: (N,) occurrences in the training text. roles: row -> role of special rows.
+    """One symbol a row. counts: (N,) occurrences in the training text. roles: row -> role of special rows. added: rows
+    of words that a tokenizer was given after training, and spells without its markers.
 
     Fillers (`madeupword0000`, added by fairseq to round the size up) stand for nothing and are in no coverage.
     """
@@ -33,6 +34,7 @@ class Vocabulary:
     symbols: Sequence[str]
     counts: np.ndarray
     roles: dict[int, str] = field(default_factory=dict)
+    added: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self.counts = np.asarray(self.counts, dtype=np.int64)

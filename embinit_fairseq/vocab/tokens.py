@@ -1,24 +1,29 @@
 """Typed tokens: how the common segmenters spell the same piece of text.
 
-| style         | word-initial piece | other piece | who                          |
-|---------------|--------------------|-------------|------------------------------|
-| none          | `foo`              | -           | words: GloVe, word2vec, ...  |
-| subword_nmt   | `foo@@` / `foo`    | same        | subword-nmt: `@@` = goes on  |
-| sentencepiece | `▁foo`             | `foo`       | T5, mT5, XLM-R, BPEmb        |
-| wordpiece     | `foo`              | `##foo`     | BERT, mBERT                  |
-| bytelevel     | `Ġfoo`             | `foo`       | GPT-2, RoBERTa               |
+| style         | word-initial piece | other piece | who                                              |
+|---------------|--------------------|-------------|--------------------------------------------------|
+| none          | `foo`              | -           | words: GloVe, word2vec, ...                      |
+| subword_nmt   | `foo@@` / `foo`    | same        | subword-nmt: `@@` = the word continues           |
+| end_of_word   | `foo` / `foo</w>`  | same        | HerBERT, XLM, FlauBERT, CLIP: `</w>` = it ends   |
+| sentencepiece | `▁foo`             | `foo`       | T5, mT5, XLM-R, BPEmb                            |
+| wordpiece     | `foo`              | `##foo`     | BERT, mBERT                                      |
+| bytelevel     | `Ġfoo`             | `foo`       | GPT-2, RoBERTa; letters beyond ASCII as bytes    |
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 #: what a piece begins with, that begins a word (wordpiece: that does not)
 PREFIX = {"sentencepiece": "▁", "bytelevel": "Ġ", "wordpiece": "##"}
 #: subword-nmt: what a piece ends with that does not end its word
 CONTINUES = "@@"
+#: what a piece ends with: subword-nmt's that does not end its word, end_of_word's that does
+SUFFIX = {"subword_nmt": CONTINUES, "end_of_word": "</w>"}
+STYLES = ("none", *SUFFIX, *PREFIX)
 #: A style is recognised when at least this share of the symbols carries its marker: stray `▁` or `##/##` in word
 #: lists stay below it, segmenters are far above.
 _SHARE = 0.02
@@ -39,68 +44,161 @@ _ENTITY = re.compile("|".join(map(re.escape, ENTITIES)))
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of text. initial: does it begin a word? final: does it end one? None: the spelling leaves it open."""
+    """A piece of text.
+
+    initial: does it begin a word? final: does it end one? None: the spelling leaves it open. marker: what was written
+    besides the surface.
+    """
 
     surface: str
     initial: bool | None
     final: bool | None
+    marker: str = field(default="", compare=False)
 
 
 def detect_style(symbols: Iterable[str]) -> str:
     """Name the marker style of a list of symbols, "none" for plain words."""
-    total, seen = 0, {"subword_nmt": 0, **dict.fromkeys(PREFIX, 0)}
+    total, seen = 0, dict.fromkeys(STYLES, 0)
+    prefixes, suffixes = tuple(PREFIX.values()), tuple(SUFFIX.values())
     for symbol in symbols:
         total += 1
-        if len(symbol) > 2 and symbol.endswith(CONTINUES):
-            seen["subword_nmt"] += 1
-            continue
-        for style, prefix in PREFIX.items():
-            if symbol.startswith(prefix) and len(symbol) > len(prefix):
-                seen[style] += 1
+        if symbol.startswith(prefixes) or symbol.endswith(suffixes):
+            for style, prefix in PREFIX.items():
+                seen[style] += symbol.startswith(prefix) and symbol != prefix
+            for style, suffix in SUFFIX.items():
+                seen[style] += symbol.endswith(suffix) and symbol != suffix
+            seen["none"] += symbol.startswith("####")
+        elif _is_bytes(symbol):  # Chinese has no blanks
+            seen["bytelevel"] += 1
+    if seen.pop("none"):  # digits are masked: `####`, `##.#`. BERT has no such piece, since each sign is a word
+        seen["wordpiece"] = 0
     best = max(seen, key=lambda style: seen[style])
     return best if total and seen[best] >= max(1, _SHARE * total) else "none"
 
 
 def parse(symbol: str, style: str) -> Token:
-    """Read a symbol as its segmenter means it."""
-    if style == "subword_nmt":
-        if symbol.endswith(CONTINUES) and len(symbol) > 2:
-            return Token(symbol[: -len(CONTINUES)], None, False)
-        return Token(symbol, None, True)
-    if style in ("sentencepiece", "bytelevel"):
-        prefix = PREFIX[style]
-        if symbol.startswith(prefix):
-            return Token(symbol[len(prefix) :], True, None)
-        return Token(symbol, False, None)
-    if style == "wordpiece":
-        if symbol.startswith(PREFIX[style]) and len(symbol) > 2:
-            return Token(symbol[2:], False, None)
-        return Token(symbol, True, None)
-    return Token(symbol, True, True)
+    """Read a symbol as its segmenter means it; byte-level ones as `as_text` returns them."""
+    if style in SUFFIX:
+        end = SUFFIX[style] if symbol.endswith(SUFFIX[style]) and len(symbol) > len(SUFFIX[style]) else ""
+        return Token(symbol.removesuffix(end), None, bool(end) == (style == "end_of_word"), end)
+    if style not in PREFIX:
+        return Token(symbol, True, True)
+    is_marked = symbol.startswith(PREFIX[style]) and symbol != PREFIX["wordpiece"]
+    marker = PREFIX[style] if is_marked else ""
+    return _opened(Token(symbol.removeprefix(marker), is_marked != (style == "wordpiece"), None, marker))
+
+
+def unmarked(word: str) -> Token:
+    """Read a word that a tokenizer was given after training: it has no marker, wherever in a text it is."""
+    return Token(word, None, None)
 
 
 def spell(token: Token, style: str) -> list[str]:
     """The spellings a segmenter of that style may use for the token, the likelier first; empty if it has none."""
-    if not token.surface:
+    surface = token.surface
+    if not surface:
         return []
-    if style == "subword_nmt":
-        whole, cut = token.surface, token.surface + CONTINUES
-        return [whole] if token.final else [cut] if token.final is False else [whole, cut]
+    if style in SUFFIX:
+        ends, continues = surface + SUFFIX[style], surface
+        if style == "subword_nmt":
+            ends, continues = continues, ends
+        return [ends] if token.final else [continues] if token.final is False else [ends, continues]
     if style == "none":
-        return [token.surface] if token.initial is not False and token.final is not False else []
-    marked = PREFIX[style] + token.surface
-    initial, inside = (token.surface, marked) if style == "wordpiece" else (marked, token.surface)
+        return [surface] if token.initial is not False and token.final is not False else []
+    marked = PREFIX[style] + surface
+    initial, inside = (surface, marked) if style == "wordpiece" else (marked, surface)
     return [initial] if token.initial else [inside] if token.initial is False else [initial, inside]
 
 
 def compatible(one: Token, other: Token) -> bool:
-    """Can the two be the same piece of text?"""
-    return one.surface == other.surface and all(
-        mine is None or theirs is None or mine == theirs
-        for mine, theirs in ((one.initial, other.initial), (one.final, other.final))
+    """Can the two be the same piece, if they are the same text? They can unless one begins or ends a word where the
+    other does not."""
+    return (one.initial is None or other.initial is None or one.initial == other.initial) and (
+        one.final is None or other.final is None or one.final == other.final
     )
 
 
-def unescape(symbol: str) -> str:
-    """The symbol without Moses' entities: `&apos;s` is `'s`. Replaced once: `&amp;lt;` is the text `&lt;`."""
-    return _ENTITY.sub(lambda found: ENTITIES[found[0]], symbol)
+def unescape(text: str) -> str:
+    """The text without Moses' entities: `&apos;s` is `'s`. Replaced once: `&amp;lt;` is the text `&lt;`."""
+    return _ENTITY.sub(lambda found: ENTITIES[found[0]], text)
+
+
+def plain(token: Token) -> Token:
+    """The token as it was before Moses' tokenizer: without entities, and `-` for `@-@` (between parts of a word)."""
+    text = token.surface
+    if "&" not in text and "@" not in text:
+        return token
+    if len(text) == 3 and text[0] == text[2] == "@" and text[1] != "@" and not text[1].isalnum():
+        text = text[1]
+    return _opened(replace(token, surface=unescape(text)))
+
+
+# ---- Text for which a marker of the beginning of a word says nothing -------------------------------------------------
+
+#: Thai and Lao, Myanmar, Khmer, Han with Hiragana and Katakana
+_WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff"
+    "\u2e80-\u312f\u3190-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff65-\uff9f\U00016fe0-\U0003ffff]"
+)
+_EMOJI = "\u200d\ufe0f"  # what joins and colours them
+
+
+def ignores_spaces(text: str) -> bool:
+    """Return True for text that is a token of its own whether a space precedes it or not.
+
+    Tokenisers of words make punctuation and symbols tokens of their own: sentencepiece's `.` of `▁cat .` is the word
+    `.` of GloVe. Scripts without spaces, such as Han and Thai, do not show where words begin. A letter or a digit of
+    another script is part of a word.
+    """
+    if text.isascii():
+        return bool(text) and not any(map(str.isalnum, text))
+    rest = _WITHOUT_SPACES.sub("", text)
+    return all(unicodedata.category(sign)[0] in "PS" or sign in _EMOJI for sign in rest)
+
+
+def _opened(token: Token) -> Token:
+    """The token; it may begin a word if its marker does not count."""
+    return replace(token, initial=None) if token.initial is False and ignores_spaces(token.surface) else token
+
+
+# ---- GPT-2's spelling of bytes ---------------------------------------------------------------------------------------
+
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}  # bytes that are spelled as in Latin-1
+_SIGN_OF = {byte: 256 + n for n, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)}
+#: sign -> byte; what spells no byte has none
+_BYTE_OF = {**dict.fromkeys(_SIGN_OF, 0xFFFF), **{sign: byte for byte, sign in _SIGN_OF.items()}}
+_TWO_BYTES = re.compile("[\u00c2-\u00f4][\u00a1-\u0143]")  # a character beyond ASCII begins with two such signs
+#: A vocabulary is spelled in bytes if this share of its symbols beyond ASCII is UTF-8; of text that is not, none is.
+_BYTES_SHARE = 0.1
+
+
+def as_text(symbols: Sequence[str], style: str) -> Sequence[str]:
+    """The symbols as text, if they are spelled in bytes: `ĠÃ¼ber` is `Ġüber`.
+
+    A part of a character becomes lone surrogates, which no text holds: it equals only the same part.
+    """
+    if style not in ("bytelevel", "end_of_word"):
+        return symbols
+    beyond_ascii = [symbol for symbol in symbols if not symbol.removeprefix("Ġ").isascii()]
+    if sum(map(_is_bytes, beyond_ascii)) < max(1, _BYTES_SHARE * len(beyond_ascii)):
+        return symbols
+    texts = [(symbol, _decode(symbol)) for symbol in symbols]
+    # the letter Ġ (Maltese) could not be told from the marker
+    return [symbol if text.startswith("Ġ") else re.sub("^ ", "Ġ", text) for symbol, text in texts]
+
+
+def in_bytes(symbol: str) -> str:
+    """The symbol, a text of which a leading space is spelled `Ġ`, in GPT-2's spelling of bytes."""
+    return re.sub("^Ġ", " ", symbol).encode("utf-8", "surrogatepass").decode("latin-1").translate(_SIGN_OF)
+
+
+def _decode(symbol: str) -> str:
+    try:
+        return symbol.translate(_BYTE_OF).encode("latin-1").decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return symbol  # text: a token that was added later
+
+
+def _is_bytes(symbol: str) -> bool:
+    """Whether the symbol is text beyond ASCII in GPT-2's spelling of bytes. Words of a language never are by chance."""
+    return bool(_TWO_BYTES.search(symbol)) and (text := _decode(symbol)) != symbol and text.isprintable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import CheckpointError, DataError
-from embinit_fairseq.init.alignment import RULES, align, plan, spellings
+from embinit_fairseq.init.alignment import RULES, align, plan
 from embinit_fairseq.init.report import coverage
 from embinit_fairseq.vectors.fairseq_checkpoint import read_rows
 from embinit_fairseq.vectors.table import Origin, VectorTable
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, read_dictionary, vocabulary_of
-from embinit_fairseq.vocab.tokens import ENTITIES, Token, detect_style, spell, unescape
+from embinit_fairseq.vocab.matching import closeness, fold, readings
+from embinit_fairseq.vocab.tokens import ENTITIES, STYLES, Token, in_bytes, spell, unescape
 
 ROLES = dict(enumerate(SPECIAL_SYMBOLS.values()))
 
@@ -56,8 +58,17 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         # equal spelling before another case
         ("haus Haus MAUS straße", "Haus haus maus Strasse", "none", RULES,
          "haus=exact Haus=exact maus=casefold Strasse=casefold"),
-        ("MAUS ▁der ▁die", "maus der die", "none", ("exact", "casefold"), "maus=casefold - -"),
-        ("MAUS ▁der ▁die", "maus der die", "none", ("exact", "marker"), "- der=marker die=marker"),
+        ("MAUS der", "maus der", "none", ("exact",), "- der=exact"),
+        ("▁MAUS ▁der ▁die", "maus der die", "none", ("exact", "casefold"), "- - -"),
+        ("▁MAUS ▁der ▁die", "maus der die", "none", ("exact", "marker"), "- der=marker die=marker"),
+        # the closest spelling, not the first: lower-cased, then case-folded
+        ("maße Maße MASSE buße", "die Masse Maße masse Busse", "none", RULES,
+         "Maße=casefold Maße=exact Masse=casefold Busse=casefold"),
+        ("ΟΔΟΣ ﬁne ǅ οδοσ", "οδος fine ǆ", "none", RULES, "οδος=casefold fine=casefold ǆ=casefold οδος=casefold"),
+        # Turkish: the capital of i is İ, of ı it is I; Python lower-cases İ to two letters
+        ("İçin i̇zmir Işık IŞIK sık ISPARTA", "için İzmir ışık sik ısparta", "none", RULES,
+         "için=casefold İzmir=casefold ışık=casefold ışık=casefold - ısparta=casefold"),
+        ("ışık Ispanak", "Işık ispanak ıspanak", "none", RULES, "Işık=casefold ispanak=casefold"),
         # the first row of one spelling, and of one case
         ("haus MAUS", "haus haus Maus maus", "none", RULES, "haus=exact Maus=casefold"),
         # Moses' entities: after equal spelling and before another case
@@ -72,12 +83,45 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         # subword-nmt: the piece goes on, a word list's does not
         ("&apos;@@ &apos;s go@@", "' 's", "none", RULES, "- 's=entities -"),
         ("&quot;@@ go@@", '##" "', "wordpiece", RULES, '"=entities_marker -'),
-        # an inner piece of sentencepiece is no word of BERT
-        ("▁&quot; &quot; ▁x", '" x', "wordpiece", RULES, '"=entities_marker - x=marker'),
-        # an exact match is never overridden, not even by a likelier piece of the plain form
-        ("&apos;s haus", "▁'s &apos;s ▁haus", "sentencepiece", RULES, "&apos;s=exact ▁haus=marker"),
-        # sentencepiece dictionary, GloVe: word-initial pieces are words; inner pieces only by equal spelling
+        # an inner piece of sentencepiece is no word of BERT, except signs
+        ("▁&quot; &quot; ▁x &apos;s", '" x \'s', "wordpiece", RULES, '"=entities_marker "=entities x=marker -'),
+        # an inner piece is no word, however it is spelled
+        ("&apos;s haus", "▁'s &apos;s ▁haus", "sentencepiece", RULES, "▁'s=entities_marker ▁haus=marker"),
+        # Moses' hyphen; `@@` of subword-nmt is none, nor is what stands between letters
+        ("@-@ @/@ ▁@-@ @@@ @a@ x@-@y", "- / @ a x-y", "none", RULES, "-=entities /=entities - - - -"),
+        ("▁@-@ @-@ ▁x", "- x", "none", RULES, "-=entities_marker -=entities x=marker"),
+        ("@-@ @-@@@ @-@@ go@@", "- @-@ @-", "none", RULES, "@-@=exact - - -"),
+        ("@-@ @@@ go@@", "- @@ @", "subword_nmt", RULES, "-=entities - -"),
+        ("@-@", "-", "none", ("exact", "casefold", "marker"), "-"),
+        # sentencepiece dictionary, GloVe: word-initial pieces are words, inner pieces are not
         ("▁haus ▁Maus ▁x", "haus maus", "none", RULES, "haus=marker maus=marker_casefold -"),
+        ("▁eine m to In 2 's", "m to in 2 's eine", "none", RULES, "eine=marker - - - - -"),
+        ("Ġthe ing Ing 's", "the ing 's", "none", RULES, "the=marker - - -"),
+        ("the ##s ##ing", "the s ing", "none", RULES, "the=exact - -"),
+        ("the ing", "▁the ing", "sentencepiece", RULES, "▁the=marker -"),
+        ("the ing s", "Ġthe ing ##s", "bytelevel", RULES, "Ġthe=marker - -"),
+        # ... unless the marker says nothing about words: signs, and scripts without spaces
+        ("▁cat . ▁. ▁( ' 👍🏽 ❤️", "cat . ( ' 👍🏽 ❤️", "none", RULES,
+         "cat=marker .=exact .=marker (=marker '=exact 👍🏽=exact ❤️=exact"),
+        ("▁我 中国 の ไทย 한국 中2 ा", "我 中国 の ไทย 한국 中2 ा", "none", RULES,
+         "我=marker 中国=exact の=exact ไทย=exact - - -"),
+        ("中国 .", "▁中国 中国 ▁. .", "sentencepiece", RULES, "中国=exact .=exact"),
+        ("▁. . ▁go", ". Ġ. Ġgo", "bytelevel", RULES, "Ġ.=marker .=exact Ġgo=marker"),
+        ("▁国 国 ▁go", "##国 国 go", "wordpiece", RULES, "国=marker 国=exact go=marker"),
+        # a list of words has no pieces
+        ("##s ##ing the", "##s ##ing #### the a b c d e f g", "auto", RULES, "- - the=exact"),
+        ("▁x ▁go go@@", "▁x go@@ x", "none", RULES, "x=marker - -"),
+        # lower-cased sentencepiece: the word, not the piece inside one
+        ("The", "the ▁the", "sentencepiece", RULES, "▁the=marker_casefold"),
+        ("The the go@@", "the ▁the go", "sentencepiece", RULES, "▁the=marker_casefold ▁the=marker go=marker"),
+        # `</w>` ends a word
+        ("cat the Cat", "cat cat</w> the", "end_of_word", RULES, "cat</w>=marker - cat</w>=marker_casefold"),
+        ("cat cat</w> the</w>", "cat the", "none", RULES, "- cat=marker the=marker"),
+        ("▁cat ing ▁x", "cat cat</w> ing ing</w>", "end_of_word", RULES, "cat</w>=marker ing</w>=marker -"),
+        ("cat cat</w> ing</w>", "▁cat cat ing", "sentencepiece", RULES, "▁cat=marker ▁cat=marker ing=marker"),
+        ("cat##", "cat", "wordpiece", RULES, "-"),
+        ("cat@@ cat", "cat cat</w>", "end_of_word", RULES, "cat=marker cat</w>=marker"),
+        ("cat ##ing the", "cat cat</w> ing", "auto", RULES, "cat</w>=marker ing=marker -"),
         # BERT: `ing` inside a word is `##ing`, never the word `ing`
         ("▁go ing", "go ing ##ing", "wordpiece", RULES, "go=marker ##ing=marker"),
         ("▁go ing", "go ing", "wordpiece", RULES, "go=marker -"),
@@ -96,6 +140,45 @@ def test_rules_by_hand(symbols, words, markers, rules, expected):
     assert all(rule == "" for word, rule in pairs if word is None)
 
 
+CHINESE, RUSSIAN, GERMAN = ["我", "中国", "Ġ中国", "人民"], ["Ġпривет", "ов", "Ġмир"], ["Ġüber", "ß", "Ġdie", "Ġé"]
+
+
+@pytest.mark.parametrize("text", [CHINESE, RUSSIAN, GERMAN])
+def test_pieces_of_bytes_are_compared_as_text(text):
+    """Of dictionaries and checkpoints, which have bytes, of models' folders, which are read as text, and of words."""
+    pieces, words = list(map(in_bytes, text)), [piece.removeprefix("Ġ") for piece in text]
+    for symbols, source, markers in ((pieces, text, "bytelevel"), (pieces, pieces, "auto"), (text, pieces, "auto")):
+        got = rules_of(vocabulary(*symbols), table(*source, markers=markers))
+        assert got == dict(zip(symbols, ((word, "exact") for word in source)))
+        assert all(word in plan(vocabulary(*symbols)) for word in source)
+    got = rules_of(vocabulary(*pieces), table(*words))
+    inner = [] if text is CHINESE else [text[1]]
+    assert got == {
+        symbol: (None, "") if piece in inner else (word, "marker" if piece[0] == "Ġ" else "exact")
+        for symbol, piece, word in zip(pieces, text, words)
+    }
+
+
+def test_a_part_of_a_character_is_no_letter():
+    """`é` is the first byte of many Chinese characters, and a letter in a model's folder."""
+    symbols = [*map(in_bytes, CHINESE), "é", "ä¸", "Ġé"]
+    got = rules_of(vocabulary(*symbols), table("é", "ä¸", "Ġé", "中国", markers="bytelevel"))
+    assert [symbol for symbol, (word, _) in got.items() if word] == [in_bytes("中国"), in_bytes("Ġ中国")]
+    got = rules_of(vocabulary(*symbols), table(*reversed(symbols), markers="auto"))
+    assert got == {symbol: (symbol, "exact") for symbol in symbols}
+
+
+def test_words_that_a_tokenizer_was_given_later_have_no_marker():
+    symbols, later = ["▁the", "ing", "covid"], frozenset([6])
+    dictionary = Vocabulary([*SPECIAL_SYMBOLS, *symbols], np.ones(7), ROLES, later)
+    assert rules_of(dictionary, table("covid", "ing", "the"))["covid"] == ("covid", "exact")
+    own = table("▁the", "ing", "covid", markers="sentencepiece")
+    assert rules_of(dictionary, own)["covid"] == ("covid", "exact")
+    own.added = ["covid"]
+    assert rules_of(vocabulary("the", "covid", "ing"), own)["covid"] == ("covid", "exact")
+    assert rules_of(vocabulary("the", "covid", "ing"), own)["ing"] == (None, "")
+
+
 ESCAPED = st.lists(st.sampled_from([*ENTITIES, "a", "B", "'", '"', " ", "-"]), min_size=1, max_size=6).map("".join)
 
 
@@ -103,8 +186,10 @@ ESCAPED = st.lists(st.sampled_from([*ENTITIES, "a", "B", "'", '"', " ", "-"]), m
 @settings(max_examples=50)
 def test_entities_mean_what_they_mean_in_html(symbol):
     assert unescape(symbol) == html.unescape(symbol)
-    assert spellings(symbol, {"entities"}) == list(dict.fromkeys([symbol, html.unescape(symbol)]))
-    assert spellings(symbol, {"lower"}) == [symbol]
+    token = Token(symbol, True, True)
+    forms = [each.surface for each in readings(token, {"entities"})]
+    assert forms == list(dict.fromkeys([symbol, html.unescape(symbol)]))
+    assert readings(token, {"casefold"}) == [token]
     assert (
         unescape("&amp;lt; R&amp;D &nbsp; &amp &#39;") == "&lt; R&D &nbsp; &amp &#39;"
     )  # nothing else that Moses writes
@@ -121,9 +206,8 @@ def test_specials_take_the_formats_own_rows_never_words_spelled_so():
     assert vectors.tolist() == [[-1, -1], [-2, -2], [-3, -3], [0, 1]]
 
 
-STYLES = ["none", "subword_nmt", "sentencepiece", "wordpiece", "bytelevel"]
-SURFACES = st.text("abcäß", min_size=1, max_size=5) | st.lists(
-    st.sampled_from(["&apos;", "&#91;", "'", "[", "S", "s"]), min_size=1, max_size=3
+SURFACES = st.text("abäßİı\u0308中", min_size=1, max_size=5) | st.lists(
+    st.sampled_from(["&apos;", "&#91;", "'", "[", "S", "s", "@", "-"]), min_size=1, max_size=3
 ).map("".join)
 
 
@@ -137,25 +221,24 @@ SURFACES = st.text("abcäß", min_size=1, max_size=5) | st.lists(
 def test_every_row_a_plan_misses_could_not_have_matched(surfaces, style, source_style, rules):
     """Reading only the planned rows gives the same alignment as reading everything."""
     symbols = sorted({s for surface in surfaces for s in spell(Token(surface, True, None), style)})
-    forms = {form for surface in surfaces for form in (surface, unescape(surface))}
-    words = sorted({w for form in forms for w in (form, form.upper(), "##" + form, "▁" + form, form + "@@")})
+    forms = {form for surface in surfaces for form in (surface, unescape(surface), surface.strip("@"))} - {""}
+    cases = {case for form in forms for case in (form, form.upper(), normalize("NFC", form), normalize("NFD", form))}
+    words = sorted({word for case in cases for each in STYLES for word in spell(Token(case, None, None), each)})
     dictionary = vocabulary(*symbols)
-    wanted = plan(dictionary, rules, style)
+    wanted = plan(dictionary, style)
     everything = table(*words, markers=source_style)
     filtered = table(*[word for word in words if word in wanted], markers=source_style)
     full, part = (rules_of(dictionary, source, rules=rules, markers=style) for source in (everything, filtered))
     assert full == part
 
 
-def test_styles_are_recognised():
-    words = [f"w{i}" for i in range(200)]
-    assert detect_style(["the", "house", "##/##", *words]) == detect_style([]) == "none"
-    pieces = {"subword_nmt": "hou@@ se", "sentencepiece": "▁hou se", "wordpiece": "hou ##se", "bytelevel": "Ġhou se"}
-    for style, spelled in pieces.items():
-        assert detect_style(spelled.split()) == style
-    # stray markers in word lists are fewer than one in fifty
-    assert detect_style(["##0", "##1", *words[:198]]) == "none"
-    assert detect_style([*(f"##{i}" for i in range(6)), *words[:194]]) == "wordpiece"
+def test_spellings_of_a_word_have_one_key():
+    """Every letter that has several cases or forms; the capitals of eight Greek letters have no composed form."""
+    for letter in filter(str.isalpha, map(chr, range(0x80, 0x20000))):
+        forms = {letter.lower(), letter.casefold(), normalize("NFD", letter)}
+        for form in forms | ({letter.upper()} if normalize("NFC", letter) not in "ΐΰῒῗῢῧ" else set()):
+            assert closeness(letter, form) is not None
+            assert fold(letter) == fold(form)
 
 
 # ---- dict.txt, as fairseq reads it
@@ -192,7 +275,7 @@ def test_what_fairseq_loads_is_loaded_and_what_it_refuses_is_refused(tmp_path, l
 
 
 def test_counts_are_of_text_and_in_the_order_of_the_rules():
-    got = align(vocabulary("haus", "maus", "es", "&apos;s"), table("▁haus", "▁maus", "es", "'s", markers="auto"))
+    got = align(vocabulary("haus", "maus", ".", "&quot;"), table("▁haus", "▁maus", ".", '"', markers="auto"))
     assert (got.source_style, got.style) == ("sentencepiece", "none")
     assert list(got.counts_by_rule().items()) == [("exact", 1), ("entities", 1), ("marker", 2)]
     words = vocabulary("a", "b", "c", "madeupword0000", counts=[6, 3, 1, 0])

@@ -185,7 +185,8 @@ def test_what_is_drawn_is_spread_as_the_old_words_are() -> None:
         ("▁the ing ▁ca", "the ca@@ ing in@@", [4, 6, 5, -1]),
         ("▁the ing ▁ca", "the ##ing ##x ca", [4, 5, -1, 6]),
         ("the ing", "▁the ing ▁ing ▁", [4, -1, 5, -1]),  # inside a word it is not the word
-        ("Ġthe ing", "▁the ing Ġthe", [4, 5, 4]),
+        ("Ġthe ing .", "▁the ing Ġthe ▁.", [4, 5, -1, 6]),  # a sign is one with a space before it, too
+        ("ĠÃ¼ber Ã¼ Ã the", "▁über ü Ã ▁the", [4, 5, -1, -1]),
         ("the a@@ madeupword0000", "the madeupword0000 madeupword0001 a@@", [4, 6, -1, 5]),
     ],
 )
@@ -400,7 +401,7 @@ BAD = {
     "an empty path": ("--new-dict ", ["--new-dict", "give that of a file"]),
     "a missing dictionary": ("--new-dict {old}.not", ["--new-dict", ".not"]),
     "codes for nothing": ("--old-bpe-codes {codes}", ["--old-bpe-codes", "leave it out"]),
-    "other codes": ("--method subword --old-bpe-codes {codes}", ["--old-bpe-codes", "segmented with"]),
+    "other codes": ("--method subword --old-bpe-codes {codes}", ["--old-bpe-codes", "leave --old-bpe-codes out"]),
     "no codes": ("--method subword --old-bpe-codes {old}.not", ["--old-bpe-codes", ".not"]),
     "a side of one dictionary": ("--side encoder", ["--side encoder", "leave --side out"]),
     "a seed": ("--seed -1", ["--seed -1", "2^64"]),

@@ -2,10 +2,19 @@
 
 import pytest
 
-from embinit_fairseq.vocab.tokens import Token, compatible, detect_style, spell
+from embinit_fairseq.vocab.tokens import (
+    Token,
+    as_text,
+    compatible,
+    detect_style,
+    ignores_spaces,
+    in_bytes,
+    parse,
+    spell,
+)
 
 
-@pytest.mark.parametrize("marker", ["▁", "Ġ", "##", "@@"])
+@pytest.mark.parametrize("marker", ["▁", "Ġ", "##", "@@", "</w>"])
 def test_a_marker_alone_is_no_sign_of_a_style(marker: str) -> None:
     assert detect_style([marker, "go", "house"]) == "none"
 
@@ -23,4 +32,44 @@ def test_tokens_are_one_unless_they_contradict_each_other(side: str) -> None:
     values = (None, True, False)
     found = {(one, other) for one in values for other in values if not compatible(token(one), token(other))}
     assert found == {(True, False), (False, True)}
-    assert not compatible(Token("go", None, None), Token("Go", None, None))
+
+
+def test_styles_are_recognised() -> None:
+    words = [f"w{i}" for i in range(200)]
+    assert detect_style(["the", "house", "##/##", *words]) == detect_style([]) == "none"
+    pieces = {"subword_nmt": "hou@@ se", "sentencepiece": "▁hou se", "wordpiece": "hou ##se", "bytelevel": "Ġhou se"}
+    pieces["end_of_word"] = "hou se</w>"
+    for style, spelled in pieces.items():
+        assert detect_style(spelled.split()) == style
+    # stray markers in word lists are fewer than one in fifty
+    assert detect_style(["##0", "##1", *words[:198]]) == "none"
+    assert detect_style([*(f"##{i}" for i in range(6)), *words[:194]]) == "wordpiece"
+    # a list with masked digits has years
+    assert detect_style(["####", *(f"##{end}" for end in ("s", "th", "rd", "mm", ",###")), "the"]) == "none"
+
+
+def test_bytes_are_recognised_without_blanks() -> None:
+    """Chinese and Thai have no blanks. Words of no language are bytes by chance."""
+    assert detect_style(map(in_bytes, ["我", "中国", "の", "ไทย"])) == "bytelevel"
+    words = "é été naïve über Öğün ļoti ēģipte Ąłł Ûñ ñ façade áľ".split()
+    assert detect_style(words) == "none"
+    assert as_text(words, "bytelevel") == words
+    # the first letter of Maltese Ġesù could not be told from the marker; `é` is a part of a character
+    pieces = [*map(in_bytes, words), "ÄłesÃ¹", "é"]
+    assert as_text(pieces, "bytelevel") == [*words, "ÄłesÃ¹", "\udce9"]
+    assert as_text(pieces, "sentencepiece") == pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open"),
+    [
+        *((text, True) for text in '. ... " € + 👍🏽 ❤️ 中 中国。 ひらカナー ไทย ລາວ ខ្មែរ မြန်မာ'.split()),
+        *((text, False) for text in (*"s 's 2 ² Ж 한국 中2 ा".split(), "", "\udce9")),
+    ],
+)
+def test_a_space_says_nothing_about_signs_and_scripts_without_spaces(text: str, is_open: bool) -> None:
+    assert ignores_spaces(text) == is_open
+    assert parse(text, "sentencepiece").initial is (None if is_open else False)
+    assert parse(f"##{text}x", "wordpiece").initial is False
+    assert parse(f"▁{text}", "sentencepiece").initial is True
+    assert spell(parse(text, "sentencepiece"), "none") == [text][:is_open]
