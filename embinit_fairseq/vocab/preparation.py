@@ -127,6 +127,10 @@ class Preparation:
     escape: bool = False
     dashes: bool = False
 
+    def __post_init__(self) -> None:
+        if self.preparation not in PREPARATIONS:
+            raise ValueError(f"preparation={self.preparation!r}: choose from {', '.join(PREPARATIONS)}")
+
     @classmethod
     def of(
         cls,
