@@ -26,8 +26,8 @@ from embinit_fairseq.export.request import ExportRequest
 from embinit_fairseq.export.trained import TARGET, Side, Trained
 from embinit_fairseq.export.verify import DifferentOutput
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
-from embinit_fairseq.vocab.dictionary import vocabulary_of
 from embinit_fairseq.vocab.codes import codes_text
+from embinit_fairseq.vocab.dictionary import vocabulary_of
 from embinit_fairseq.vocab.preparation import Preparation, Segmenter
 from embinit_fairseq.vocab.text import pieces_left
 from embinit_fairseq.vocab.tokens import CONTINUES, detect_style

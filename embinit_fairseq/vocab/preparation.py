@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 PREPARATIONS = ("wikibooks", "moses", "none")
