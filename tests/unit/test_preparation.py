@@ -93,7 +93,7 @@ def test_a_dictionary_shows_how_its_text_was_prepared(symbols, translation, show
 
 
 def test_what_is_said_is_not_guessed():
-    with pytest.raises(ValueError, match="spacy.*choose from wikibooks, moses, none"):
+    with pytest.raises(ValueError, match=r"spacy.*choose from wikibooks, moses, none"):
         Preparation.of("the , .".split(), preparation="spacy")
     found = Preparation.of("the , .".split(), preparation="moses", lowercase=False, lang="de_DE", translation=True)
     assert (found.preparation, found.lowercase, found.lang) == ("moses", False, "de")
