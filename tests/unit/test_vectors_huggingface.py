@@ -19,6 +19,7 @@ from tokenizer_folders import FAIRSEQ, FAMILIES, bytelevel, end_of_word, wordpie
 from embinit_fairseq.errors import VectorFileError
 from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
 from embinit_fairseq.vectors.table import Wanted
+from embinit_fairseq.vocab.tokens import text_of
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 tokenizers = pytest.importorskip("tokenizers")
@@ -255,6 +256,15 @@ def test_each_side_has_its_own_vocabulary(tmp_path):
     (tmp_path / "tokenizer_config.json").unlink()  # the languages may be in config.json alone
     write_json(tmp_path, config={"model_type": "fsmt", "langs": ["en", "de"]})
     assert "nur</w>" in HuggingFaceDirectory(str(tmp_path), side="decoder").read().words
+
+
+def test_a_part_of_a_character_has_a_row_for_who_asks(tmp_path):
+    bytelevel(tmp_path, ["<|endoftext|>"])
+    save_weights(tmp_path, "wte.weight", matrix := table(400))
+    row = json.loads((tmp_path / "vocab.json").read_text())["Ã"]  # the byte 0xC3, with which ä and ü begin
+    part = text_of("Ã")
+    assert rows_of(opened(tmp_path).read(Wanted.words([part]))) == {part: tuple(matrix[row])}
+    assert all(word.encode() for word in opened(tmp_path).read().words)
 
 
 def test_the_first_module_of_sentence_transformers(tmp_path):
