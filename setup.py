@@ -17,7 +17,7 @@ setup(
     package_data={"embinit_fairseq": ["py.typed"]},
     install_requires=["numpy", "torch>=1.13", "sacrebleu>=2.3", "sentencepiece", "subword-nmt", "tqdm"],
     extras_require={
-        "hf": ["safetensors", "tokenizers", "transformers>=4.46"],
+        "hf": ["safetensors", "tokenizers", "transformers>=4.46", "protobuf"],  # protobuf: for models of sentencepiece
         "plot": ["matplotlib"],
         "completion": ["shtab"],
         "text": ["sacremoses", "spacy", "scipy", "scikit-learn"],

@@ -27,7 +27,8 @@ import torch
 from fairseq import checkpoint_utils, utils
 from peers import machine
 
-from embinit_fairseq.runs.tokens import detokenizer
+from embinit_fairseq.runs.metrics import SCORES
+from embinit_fairseq.runs.tokens import detokenizer, known_language
 
 Translate = Callable[[], list[list[str]]]
 
@@ -142,11 +143,9 @@ def take_turns(
 
 def bleu(translations: list[list[str]], args: argparse.Namespace) -> dict[str, Any]:
     """Score and signature."""
-    from sacrebleu.metrics import BLEU
-
     joined = list(map(detokenizer(args.detokenize, args.lang), map(" ".join, translations)))
-    reference = Path(args.reference).read_text(encoding="utf-8").splitlines()[: len(joined)]
-    metric = BLEU(lowercase=args.lowercase)
+    reference = Path(args.reference).read_bytes().decode().split("\n")[: len(joined)]
+    metric = SCORES["bleu"].metric(args.lowercase, known_language(args.lang) if args.lang else "")
     return {"score": round(metric.corpus_score(joined, [reference]).score, 2), "signature": str(metric.get_signature())}
 
 

@@ -25,8 +25,8 @@ import torch
 import tupe_transformer as translation
 from fairseq.models.transformer import TransformerModel, base_architecture
 from peers import machine
+from train_step import counted_flops
 
-from embinit_fairseq.bench.train import counted_flops
 from embinit_fairseq.models.duo_transformer import DuoTransformerConfig, DuoTransformerModel
 from embinit_fairseq.modules.duo import SHARING
 

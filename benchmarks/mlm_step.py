@@ -25,8 +25,7 @@ import torch
 import torch.nn.functional as F
 from mlm_models import NAMES, SIZES, VOCABULARY, Size, build
 from peers import machine, peak_mb
-
-from embinit_fairseq.bench.train import allocated_mb, attention_operations, clock, matrix_peak, synchronise
+from train_step import allocated_mb, attention_operations, clock, matrix_peak, synchronise
 
 PAD, BOS = 1, 0
 DTYPES = ("float32", "bfloat16")

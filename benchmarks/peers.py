@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import resource
 import statistics
 import subprocess
@@ -20,10 +21,29 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from embinit_fairseq.machine import peak_mb
-from embinit_fairseq.machine import state as machine  # noqa: F401
+from embinit_fairseq.io import cpu_name, package_versions
 
 Job = Callable[[argparse.Namespace], "dict[str, Any]"]
+
+
+def machine(packages: Sequence[str]) -> dict[str, Any]:
+    """Return the processor, its load and the versions at this moment, so that a figure can be judged."""
+    return {
+        "cpu": cpu_name(),
+        "cpus": os.cpu_count(),
+        "load": [round(value, 1) for value in os.getloadavg()],
+        "python": platform.python_version(),
+        "versions": package_versions(packages),
+    }
+
+
+def peak_mb() -> float:
+    """Return the peak of this process's resident memory in MiB (ru_maxrss would include the parent's before exec)."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
 
 
 def cpu_seconds() -> float:

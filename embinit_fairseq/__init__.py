@@ -20,8 +20,7 @@ __version__ = VERSION
 
 #: Importing one of these registers what it defines.
 REGISTERING = [
-    "embinit_fairseq.hooks.wraps",
-    "embinit_fairseq.lr_schedulers.polynomial_decay_epochs",
+    "embinit_fairseq.embed_init.plugin",
     "embinit_fairseq.optimizers.fused_adam",
     "embinit_fairseq.criterions.fused_cross_entropy",
     "embinit_fairseq.criterions.sentence_prediction_metrics",

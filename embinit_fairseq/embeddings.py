@@ -144,7 +144,10 @@ def embedding_matrix(
         dim: D; by default that of the source.
         pad: row or symbol of the padding, which is zero; by default what symbols say.
         oov: what rows without a vector start as (`--embed-init-oov`).
-        seed, std, match, slot: as the options of the flag, slot as the name of the table in a model.
+        seed: `--embed-init-seed`.
+        std: `--embed-init-std`.
+        match: `--embed-init-match`.
+        slot: name of the embedding matrix in a model.
         format: of the source; None to recognise it.
 
     Returns:

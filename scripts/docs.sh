@@ -14,4 +14,4 @@ if [[ ! -x $venv/bin/mkdocs ]]; then
 fi
 export NO_MKDOCS_2_WARNING=1
 if [[ ${1:-} == serve ]]; then exec "$venv/bin/mkdocs" serve; fi
-exec "$venv/bin/mkdocs" build --strict --quiet --site-dir site
+exec "$venv/bin/mkdocs" build --strict --site-dir site # with --quiet, warnings would be no errors

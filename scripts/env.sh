@@ -3,8 +3,8 @@
 #   source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 #
 # VENV names the virtual environment (default: the activated one if it has the plugin, else <repository>/.venv, which is
-# made by setup.sh if it is missing). Sets REPO, PLUGIN (for --user-dir) and CPU (--cpu where there is no GPU). With -h or
-# --help a recipe prints the comment at its head.
+# made by setup.sh if it is missing). Sets REPO, PLUGIN (for --user-dir) and DEVICE (fairseq's options for one device: the
+# first GPU, --cpu where there is none). With -h or --help a recipe prints the comment at its head.
 set -euo pipefail
 
 case ${1:-} in
@@ -41,13 +41,37 @@ PLUGIN=$REPO/embinit_fairseq
 VENV=${VENV:-$REPO/.venv}
 [[ -x $VENV/bin/fairseq-train && -x $VENV/bin/embinit ]] || bash "$REPO/scripts/setup.sh" "$VENV" >&2
 PATH=$VENV/bin:$PATH
-# shellcheck disable=SC2034 # the recipes use it
-CPU=(--cpu)
+DEVICE=(--cpu)
 if [[ -n ${CUDA_VISIBLE_DEVICES-0} ]] && compgen -G "/dev/nvidia[0-9]*" >/dev/null; then
-  # shellcheck disable=SC2034 # the recipes use it
-  CPU=()
+  DEVICE=(--distributed-world-size 1) # fairseq would take all, and an update would have the batches of all
 fi
 export REPO PLUGIN VENV PATH
+
+# local_options [DEVICES]: sets LOCAL, the options of fairseq-train that follow from whether this machine has a GPU.
+local_options() {
+  LOCAL=(--num-workers 0 --cpu)
+  if [[ ${DEVICE[0]} != --cpu ]]; then
+    LOCAL=(--num-workers 2)
+    [[ -n ${PRECISION+set} ]] || LOCAL+=(--fp16)
+  fi
+  [[ -z ${1:-} ]] || LOCAL+=(--distributed-world-size "$1")
+}
+
+# count_devices ARGUMENT...: sets DEVICES, which share an update, by --distributed-world-size among the arguments, else the
+# GPUs of this machine; LAUNCHER, what comes before fairseq-train; and LOCAL. What LAUNCH starts may be on other machines, so that
+# launched.sh decides there whether there is a GPU.
+# shellcheck disable=SC2034,SC2206 # used by the recipes; a list of words
+count_devices() {
+  local given=
+  [[ ! " $*" =~ .*\ --distributed-world-size[=\ ]([1-9][0-9]*) ]] || given=${BASH_REMATCH[1]}
+  [[ ${DEVICES:-$given} == "${given:-${DEVICES:-}}" ]] ||
+    die "DEVICES=$DEVICES, but --distributed-world-size $given: leave one of them out"
+  [[ -z ${WORKER:-} ]] || : "${LAUNCH:?WORKER needs it: what starts the processes}"
+  DEVICES=${DEVICES:-$given} LAUNCHER=() LOCAL=()
+  [[ -n ${LAUNCH:-} ]] || local_options "$DEVICES"
+  DEVICES=${DEVICES:-$(python -c 'from embinit_fairseq.runs.grid import visible_gpus; print(len(visible_gpus()) or 1)')}
+  [[ -z ${LAUNCH:-} ]] || LAUNCHER=($LAUNCH bash "$REPO/scripts/launched.sh" "$DEVICES")
+}
 
 # settings FOLDER NAME=VALUE ...: what a folder is made with, in FOLDER/settings; others need another folder, once there is
 # anything finished in it.

@@ -13,9 +13,8 @@
 # DIM      of the embeddings, default 96. TRAIN, TEST, MONOLINGUAL: sentences, see scripts/toy/prepare.sh
 # JOBS     trainings at a time, one thread each, default 2
 #
-# What stands behind the script's name goes to fairseq-train. Makes the environment by scripts/setup.sh if there is
-# none; that takes the longest, once. Then eleven to fifteen minutes of processor time, half of that on two idle cores; no
-# GPU is used. Can be stopped and started again: what is finished is not repeated.
+# Further arguments go to fairseq-train. Makes the environment by scripts/setup.sh if there is none; README.md says how long
+# both take. No GPU is used. Can be stopped and started again: what is finished is not repeated.
 # shellcheck source=env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 OUTPUT=${OUTPUT:-runs/quickstart} SEED=${SEED:-1} DIM=${DIM:-96}

@@ -25,12 +25,6 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_word_of_work(monkeypatch) -> None:
-    """A busy machine would put lines between the one that a test expects."""
-    monkeypatch.setattr("embinit_fairseq.cli.progress.EVERY", 3600.0)
-
-
-@pytest.fixture(autouse=True)
 def nothing_of_earlier_tests() -> None:
     """fairseq's commands leave a handler for a sys.stdout that has been closed, and values in its global meters."""
     root = logging.getLogger()

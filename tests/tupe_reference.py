@@ -34,6 +34,15 @@ def assert_same_values_and_gradients(module, ours, expected):
         assert error <= 1e-10 * (1 + other.abs().max()), f"gradient of {name}: {error}"
 
 
+def assert_are_best(fillings, text, logits, dictionary):
+    """fillings: (text, probability, symbol), the most probable symbols of logits (symbols,) first."""
+    chances = torch.exp(logits) / torch.exp(logits).sum()
+    order = sorted(range(len(chances)), key=lambda symbol: -chances[symbol])[: len(fillings)]
+    assert [symbol for _, _, symbol in fillings] == [dictionary[symbol] for symbol in order]
+    assert [filled for filled, _, _ in fillings] == [text.format(dictionary[symbol]) for symbol in order]
+    torch.testing.assert_close([chance for _, chance, _ in fillings], chances[order].tolist(), rtol=1e-5, atol=0)
+
+
 def visible_dropout(monkeypatch):
     """In the place of dropout: what it would act on is multiplied by 1 + p. Where it acts, and on what, can be seen."""
 

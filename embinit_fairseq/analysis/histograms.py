@@ -45,7 +45,8 @@ class ValueHistogram:
 def embedding_tables(state: Mapping[str, Any], path: str, slots: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """Slot -> (N, D) float32, of a checkpoint's state dict; all of its token embeddings, or these slots.
 
-    Raises CheckpointError if there is none, OptionError for a slot that is not there.
+    Slots with one matrix (--share-all-embeddings) are one entry: `encoder = decoder`. Raises CheckpointError if there
+    is none, OptionError for a slot that is not there.
     """
     tables: dict[str, np.ndarray] = {}
     for name, matrix in matrices(dict(state)).items():
@@ -58,7 +59,14 @@ def embedding_tables(state: Mapping[str, Any], path: str, slots: Sequence[str] =
     for slot in slots:
         if slot not in tables:
             raise OptionError(f"--slot {slot}: {path} has no such table; there are: {', '.join(tables)}")
-    return {slot: table for slot, table in tables.items() if not slots or slot in slots}
+    names: list[list[str]] = []
+    for slot in (slot for slot in tables if not slots or slot in slots):
+        tied = next((group for group in names if np.array_equal(tables[group[0]], tables[slot])), None)
+        if tied is None:
+            names.append([slot])
+        else:
+            tied.append(slot)
+    return {" = ".join(group): tables[group[0]] for group in names}
 
 
 def value_histograms(

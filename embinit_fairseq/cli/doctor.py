@@ -19,7 +19,7 @@ from typing import Any
 from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import counted
-from embinit_fairseq.machine import package_versions
+from embinit_fairseq.io import package_versions
 
 # ---- What `embinit doctor` looks at. Each check returns findings; nothing here prints -------------------------------
 # fairseq and torch are imported inside the functions, so that a broken installation is a finding and no traceback.
@@ -63,8 +63,8 @@ class Finding:
 
 def versions() -> Iterator[Finding]:
     """Python and the packages."""
-    supported = (3, 10) <= tuple(int(part) for part in platform.python_version_tuple()[:2]) <= (3, 13)
-    hint = "" if supported else "Python 3.10 - 3.13 are tried; use one of them"
+    supported = (3, 10) <= tuple(int(part) for part in platform.python_version_tuple()[:2]) <= (3, 14)
+    hint = "" if supported else "Python 3.10 - 3.14 are tried; use one of them"
     yield Finding("python", "ok" if supported else "warning", platform.python_version(), hint)
     installed_versions = package_versions(PACKAGES)
     for package, lost in PACKAGES.items():
@@ -151,7 +151,7 @@ def steps(architectures: Iterable[str]) -> Iterator[Finding]:
             yield Finding(name, "broken", f"no architecture {arch}", f"did you mean {', '.join(near)}?" if near else "")
             continue
         try:
-            from embinit_fairseq.bench.steps import task_of, training_step
+            from embinit_fairseq.models._random_step import task_of, training_step
 
             loss = training_step(arch, ("--embed-init", "xavier"))
         except (Exception, SystemExit) as error:  # argparse leaves by SystemExit

@@ -22,7 +22,7 @@ _ELSE = "else text has them in pieces, and they never occur"
 #: style of the dictionary's pieces -> how new words are kept whole
 _PROTECT = {
     "subword_nmt": f"give --bpe-codes CODES, or cut text by apply-bpe --glossaries '^(?:word|word)$', {_ELSE}",
-    "sentencepiece": f"give --sentencepiece-model MODEL, or cut text with a model that has the words, {_ELSE}",
+    "sentencepiece": f"write ▁ before words; give --sentencepiece-model MODEL, or cut with one that has them, {_ELSE}",
     "wordpiece": f"make the new words added tokens of the tokenizer, {_ELSE}",
     "bytelevel": f"make the new words added tokens of the tokenizer, {_ELSE}",
     "end_of_word": f"make the new words added tokens of the tokenizer, {_ELSE}",
@@ -129,10 +129,12 @@ def _old_text(text: dict[str, Any]) -> str:
     before, after, inside = (sum(text[name].values()) for name in ("before", "after", "inside_longer_words"))
     said = f"{counted(text['sentences'], 'sentence')} cut as before but for new words ({text['changed']:,} have some)"
     longer = f", {inside:,} of these at the beginning of longer words" if inside else ""
-    return f"{said}, which occur {after:,} times, before {before:,} times{longer}"
+    known = f"{text['known']:.1%} of its pieces in the dictionary"
+    return f"{said}, which occur {after:,} times, before {before:,} times{longer}; {known}"
 
 
 def _also(record: dict[str, Any]) -> str:
     parts = ["the optimiser's state"] if record["optimizer"] else []
     parts += [{"ema": "the average (EMA)", "ema_fp32_params": "its fp32 copy"}[name] for name in record["averages"]]
-    return ", ".join(parts) or "nothing: the checkpoint has no optimiser's state and no average, or it was left out"
+    moments = "the optimiser's state is left out" if record["request"]["reset_optimizer"] else "no optimiser's moments"
+    return ", ".join(parts) or f"nothing: no average of the model in the checkpoint, {moments}"

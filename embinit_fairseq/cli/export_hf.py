@@ -10,8 +10,10 @@ import sys
 from typing import Any
 
 from embinit_fairseq.cli.records import request_of, show
-from embinit_fairseq.export.run import DTYPES, ExportRequest, export
+from embinit_fairseq.export.request import DTYPES, ExportRequest
+from embinit_fairseq.export.run import export, text_line
 from embinit_fairseq.export.verify import DifferentOutput
+from embinit_fairseq.vocab.preparation import PREPARATIONS
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +25,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--target-dict", metavar="FILE", help="translation: the target's (--dict: the source's); default: likewise")
     add("--label-dict", metavar="FILE", help="fine-tuned: names of the classes; default: label/dict.txt likewise")
     add("--head", metavar="NAME", help="fine-tuned: which classification head, if there are several")
-    add("--bpe-codes", metavar="FILE", help="codes of subword-nmt: the tokenizer cuts words into sub-words")
+    add("--bpe-codes", metavar="FILE", help="codes of subword-nmt: the tokenizer takes raw text, or text in sub-words")
     add("--gpt2-bpe", metavar="DIR", help="encoder.json and vocab.bpe of fairseq's --bpe gpt2")
-    add("--sentencepiece-model", metavar="FILE", help="translation: text is cut by this model, on both sides")
+    add("--sentencepiece-model", metavar="FILE", help="the tokenizer takes raw text, which this model cuts")
     add("--tokenizer", metavar="DIR", help="a tokenizer of transformers whose ids are the dictionary's")
     add("--dtype", choices=DTYPES, default="float32", help="precision of what is written (default: %(default)s)")
-    add("--verify-text", metavar="FILE", help="prepared text whose ids must be fairseq's, beside a made-up one")
+    add("--preparation", choices=PREPARATIONS, help="raw text: how it becomes words (default: as the dictionary shows)")
+    add("--lowercase", choices=("yes", "no"), help="raw text: default likewise")
+    add("--lang", metavar="LANG", help="raw text: language of Moses' rules (default: the source's, else en)")
+    add("--verify-text", metavar="FILE", help="raw text or text in sub-words, whose ids must be fairseq's")
     add("--force", action="store_true", help="replace the folder if an earlier export wrote it")
     add("--json", action="store_true", help="print one JSON object instead of a summary")
 
@@ -67,6 +72,10 @@ def render(record: dict[str, Any]) -> str:
     ]
     if record["target_tokenizer"] is not None:
         lines += [f"target's       {record['target_dictionary']}: {record['target_tokenizer']}"]
+    if record["verified_text"] is not None:
+        lines.append(
+            f"text           {record['verified_text']['path']}: {text_line(record['verified_text'])}: ids of fairseq"
+        )
     for precision, measured in record["verified"]["differences"].items():
         lines.append(
             f"{'verified':<15}{precision}: differs from fairseq by at most {measured['difference']:.2e} (values up to "

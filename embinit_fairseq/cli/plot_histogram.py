@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -67,20 +68,24 @@ def run(args: argparse.Namespace) -> int:
 def read_tables(args: argparse.Namespace) -> dict[str, np.ndarray]:
     """Name -> (N, D) float32 of everything that was asked for."""
     tables: dict[str, np.ndarray] = {}
-    for path in args.vectors:
-        tables[_new_name(os.path.basename(os.path.normpath(path)), path, tables)] = _vectors(path, args)
-    for path in args.checkpoint:
+    for path, name in short_names(args.vectors, 1).items():
+        tables[name] = _vectors(path, args)
+    for path, name in short_names(args.checkpoint, 2).items():
         state = load_checkpoint(path).get("model")
         if not isinstance(state, dict):
             raise CheckpointError(f"{path}: not a fairseq checkpoint; name a checkpoint*.pt that fairseq-train wrote")
-        short = os.path.join(*os.path.abspath(path).split(os.sep)[-2:])
         for slot, table in embedding_tables(state, path, args.slot).items():
-            tables[_new_name(f"{short}, {slot}", f"{path}, {slot}", tables)] = table
+            tables[f"{name}, {slot}"] = table
     return tables
 
 
-def _new_name(name: str, longer: str, tables: dict[str, np.ndarray]) -> str:
-    return longer if name in tables else name
+def short_names(paths: Sequence[str], least: int) -> dict[str, str]:
+    """Return path -> its last parts: at least `least`, and as many as tell all paths apart."""
+    parts = {path: os.path.realpath(path).split(os.sep) for path in paths}
+    different = len({tuple(each) for each in parts.values()})
+    while len({tuple(each[-least:]) for each in parts.values()}) < different:
+        least += 1
+    return {path: os.path.join(*each[-least:]) for path, each in parts.items()}
 
 
 def _vectors(path: str, args: argparse.Namespace) -> np.ndarray:

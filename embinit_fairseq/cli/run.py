@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from embinit_fairseq.runs.launch import Outcome
     from embinit_fairseq.runs.logs import LogReader
 
-HINT = "; the command of the training stands behind --: embinit run DIR -- fairseq-train DATA ..."
-#: main() gives what stands behind -- in `training`
-TAKES_COMMAND = True
 #: lines shown of a training that has failed
 _LAST = 30
 #: exit statuses above are signals

@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="how tokens become text, one step behind the other: bpe (@@ of subword-nmt), sentencepiece[=MODEL], "
         "huggingface=DIR, moses, spacy; such as `bpe moses`. Default: as fairseq-generate has left them",
     )
-    add("--lang", metavar="L", help="language of the reference; default: what fairseq-generate was told")
+    add("--lang", metavar="L", help="language of the reference, such as zh, zh_CN; default: as in the log")
     add(
         "--tokenized",
         nargs="?",

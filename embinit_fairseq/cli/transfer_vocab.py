@@ -64,7 +64,8 @@ def render(record: dict[str, Any]) -> str:
     lines.append(f"tables         {', '.join(' = '.join(names) for names in record['tables'].values())}")
     if record["sides"]:
         lines.append(f"side           {' and '.join(record['sides'])}")
-    state = "kept for rows that are kept" if record["optimizer"] else "left out; it starts anew"
+    none = "none in the checkpoint" if record["request"]["keep_optimizer"] else "not kept"
+    state = "kept for rows that are kept" if record["optimizer"] else f"{none}; it starts anew"
     lines += [
         f"optimiser      {state}",
         f"written        {record['request']['output']}: {', '.join(record['files'])}",

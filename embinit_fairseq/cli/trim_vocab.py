@@ -58,7 +58,8 @@ def verify(trimming: Trimming, folder: Path, paths: Sequence[str], quiet: bool =
     source, removal = trimming.source, trimming.removal
     weights = load_checkpoint(folder / "model.pt")["model"]
     model, task = source.builder.load(trimming.new_texts, weights)
-    text = read_text(model, source.softmax, removal.old_size, task, paths)
+    old = source.builder.set_up(source.texts)
+    text = read_text(model, source.softmax, removal.old_size, old, task, paths)
     kept = torch.from_numpy(removal.source)
     measured, certified = [], []
     for batch in progress(text.batches, "verify", "batch", hidden=quiet):
@@ -82,10 +83,11 @@ def verify(trimming: Trimming, folder: Path, paths: Sequence[str], quiet: bool =
 
 def render(record: dict[str, Any]) -> str:
     """The record for people."""
-    before, after = record["bytes_before"], record["bytes_after"]
+    before, after, texts = record["bytes_before"], record["bytes_after"], record["tokens_in_dictionary"]
     lines = [
         f"rows           {record['rows_before']:,} -> {record['rows_after']:,} "
         f"({counted(record['words_removed'], 'word')} and {counted(record['fillers_removed'], 'filler')} removed)",
+        *(f"kept text      {path}: {share:.1%} of its tokens are in the dictionary" for path, share in texts.items()),
         f"checkpoint     {before / 1e6:,.1f} MB -> {after / 1e6:,.1f} MB",
         f"tables         {', '.join(' = '.join(names) for names in record['tables'].values())}",
         f"KL(new||old)   {_CERTIFICATE[record['softmax']]}",

@@ -32,7 +32,7 @@ def add_vector_options(parser: argparse.ArgumentParser, more: str = "") -> None:
         help=SOURCES_HELP + more,
     )
     parser.add_argument("--format", choices=list(FORMATS), help="default: recognised from the content")
-    parser.add_argument("--side", choices=("encoder", "decoder"), help="which embedding matrix of a fairseq checkpoint")
+    parser.add_argument("--side", choices=("encoder", "decoder"), help="which embedding matrix of a model with two")
     parser.add_argument("--strict", action="store_true", help="refuse files with broken lines instead of counting them")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 

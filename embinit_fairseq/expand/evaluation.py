@@ -17,6 +17,8 @@ from torch import Tensor
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.expand.model import dictionaries_of
+from embinit_fairseq.vocab.text import check_tokens, count_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -115,11 +117,11 @@ class Text:
     too_long: int
 
 
-def read_text(model: nn.Module, softmax: bool, size: int, task: Any, paths: Sequence[str]) -> Text:
+def read_text(model: nn.Module, softmax: bool, size: int, old: Any, task: Any, paths: Sequence[str]) -> Text:
     """The text as batches for the model; OptionError for another number of files than it takes, DataError for bad ones.
 
-    softmax: are the words that change outputs? size: symbols of the larger dictionary. task: with the dictionary by
-    which the text is read; what it lacks is `<unk>`.
+    softmax: are the words that change outputs? size: symbols of the larger dictionary. old: the task of the training,
+    for whose dictionary the text is prepared. task: with the dictionary by which it is read; what it lacks is `<unk>`.
     """
     from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 
@@ -130,7 +132,11 @@ def read_text(model: nn.Module, softmax: bool, size: int, task: Any, paths: Sequ
     if len(paths) != 1 + two_sided:
         wanted = "two files, SOURCE TARGET" if two_sided else "one file"
         raise OptionError(f"--verify: {type(model).__name__} takes {wanted}, not {len(paths)}")
-    dictionaries = [task.source_dictionary, task.target_dictionary or task.source_dictionary]
+    if two_sided and task.source_dictionary is None:
+        raise OptionError(f"--verify: the source of {type(model).__name__} is not text; leave it out")
+    dictionaries = dictionaries_of(task)
+    for path, trained in zip(paths, dictionaries_of(old)):
+        check_tokens(f"--verify {path}", count_tokens("--verify", path), {*trained.symbols})
     columns = [_encode(path, dictionary) for path, dictionary in zip(paths, dictionaries)]
     words = np.concatenate([sentence for column in columns for sentence in column])
     unknown = float((words == dictionaries[0].unk()).mean())
@@ -161,13 +167,10 @@ def _check_forward(model: nn.Module, inputs: Iterable[str]) -> None:
 
 def _encode(path: str, dictionary: Any) -> list[np.ndarray]:
     """Ids of the words of every line."""
-    encoded = [
+    return [
         dictionary.encode_line(line, add_if_not_exist=False, append_eos=False).numpy().astype(np.int64)
         for _, line in read_lines(path, DataError, "--verify")
     ]
-    if not any(map(len, encoded)):
-        raise DataError(f"--verify {path}: no words in it; give a tokenised text, a sentence a line")
-    return encoded
 
 
 Row = tuple[dict[str, list[int]], dict[str, "str | None"], "list[bool] | None"]

@@ -10,20 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from embinit_fairseq.expand.model import Texts
-from embinit_fairseq.expand.output import (
-    changed_checkpoint,
-    check_result,
-    versions,
-    write_checkpoint,
-    write_dictionary_files,
-)
+from embinit_fairseq.expand.output import changed_checkpoint, common_record, write_result
 from embinit_fairseq.expand.request import (
     ExpandRequest,
     NewWord,
@@ -44,12 +38,11 @@ from embinit_fairseq.expand.source import SourceModel, open_model
 from embinit_fairseq.expand.state import (
     Placement,
     averaged_rows,
-    averages_in,
     new_dictionary,
     place_words,
 )
 from embinit_fairseq.expand.tables import Fit, by_copy, tensors_of
-from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
+from embinit_fairseq.files import check_folder, check_inputs, whole_folder, write_json
 from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
 from embinit_fairseq.vocab.dictionary import Vocabulary
 from embinit_fairseq.vocab.tokens import detect_style
@@ -109,35 +102,27 @@ FILES = (
 
 
 def record_of(
-    expansion: Expansion, dictionaries: list[str], segmentation: dict[str, Any] | None, sha256: dict[str, str]
+    expansion: Expansion, dictionaries: list[str], segmentation: dict[str, Any] | None, inputs: dict[str, str]
 ) -> dict[str, Any]:
-    """What was done, as one JSON object. segmentation: its record; sha256: of what was read."""
+    """What was done, as one JSON object. segmentation: its record; inputs: the files that were read."""
     request, source, placement, recipe = expansion.request, expansion.source, expansion.placement, expansion.recipe
     appended = range(placement.described, placement.old_size)
+    has_moments = source.has_moments and not request.reset_optimizer
     return {
         "expand_vocab": 1,
-        "request": {**asdict(request), "segment_text": list(request.segment_text)},
         "method": recipe.method,
         "noise_scale": recipe.c,
         "seed": recipe.seed,
-        "sides": list(source.fit.sides) if source.builder.languages else None,
         "n": len(recipe.averaged),
         "k": recipe.count,
-        "softmax": source.softmax,
         "bound": expansion.bound,
-        "rows_before": placement.old_size,
-        "rows_after": placement.new_size,
         "reused_fillers": len(placement.reused),
         "moved": {source.symbols[row]: int(placement.moved[row]) for row in appended if placement.added},
-        "tables": {table.name: list(table.names) for table in source.tables},
-        "averages": list(averages_in(source.state)),
-        "optimizer": not request.reset_optimizer and "last_optimizer_state" in source.state,
         "files": ["model.pt", *dictionaries, *(segmentation["files"] if segmentation else ()), "expansion.json"],
         "words": _words(expansion),
         "style": detect_style(symbols_of(expansion.source.vocabulary)),
         "segmentation": segmentation,
-        "sha256": sha256,
-        "versions": versions(),
+        **common_record(source, placement, request, has_moments, inputs),
     }
 
 
@@ -167,16 +152,13 @@ def expanding(request: ExpandRequest) -> Iterator[tuple[Expansion, Path, dict[st
     expansion = prepare(request)
     new_rows_of = functools.partial(expansion.rows, expansion.recipe)
     source, symbols = expansion.source, expansion.new_symbols
-    content = changed_checkpoint(source, expansion.placement, symbols, not request.reset_optimizer, new_rows_of)
+    content = changed_checkpoint(
+        source, expansion.placement, symbols, not request.reset_optimizer, request.output, new_rows_of
+    )
     with whole_folder(request.output, request.force, FILES) as temporary:
-        builder, fit, texts = source.builder, source.fit, expansion.new_texts
-        dictionaries = write_dictionary_files(builder, fit, request.dictionary, texts, temporary)
         segmentation = _segmentation(expansion, temporary)
-        write_checkpoint(content, temporary / "model.pt")
-        del content
-        check_result(builder, fit, texts, symbols, temporary / "model.pt")
-        hashes = {name: sha256(path) for name, path in inputs.items()}
-        record = record_of(expansion, dictionaries, segmentation, hashes)
+        dictionaries = write_result(source, expansion.new_texts, symbols, content, temporary)
+        record = record_of(expansion, dictionaries, segmentation, inputs)
         write_json(temporary / "expansion.json", record)
         yield expansion, temporary, record
 

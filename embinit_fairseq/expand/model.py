@@ -10,10 +10,11 @@ import contextlib
 import copy
 import functools
 import inspect
+import io
 import logging
 import os
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,11 @@ from embinit_fairseq.files import temporary_folder
 if TYPE_CHECKING:
     from torch import nn
 
+SIDES = ("encoder", "decoder")
 _HEAVY = ("model", "last_optimizer_state", "criterion")
 #: what a model would read from files when it is built, though its weights come from the checkpoint
 _NO_FILES = {"encoder_embed_path": None, "decoder_embed_path": None, "embed_init": None}
+_ONE_WORD = "word 1\n"
 #: the report of an initialisation, by which a model notices another dictionary: callers check that, since here the
 #: symbols of a side may be made up
 _NO_RECORD = {"embed_init_record": None}
@@ -40,10 +43,17 @@ class Texts:
     source: str
     target: str
 
+    def of(self, sides: Collection[str]) -> str:
+        """Return the text of a dictionary that these sides use; labels, which none uses, need no more than a line."""
+        if not sides:
+            return _ONE_WORD
+        return self.source if "encoder" in sides else self.target
+
 
 class Builder:
-    """Builds what a checkpoint holds. languages: (source, target) of a task with two dictionaries, else None.
+    """Builds what a checkpoint holds. languages: (source, target) that a task with two dictionaries is told, else None.
 
+    fairseq reads dictionaries from texts of ours instead of files, so that the task itself says which ones it wants.
     Every method raises CheckpointError, naming the file, where fairseq cannot do it.
     """
 
@@ -55,14 +65,35 @@ class Builder:
             key: value for key, value in (state.get("extra_state") or {}).items() if not key.startswith("ema")
         }
 
+    @functools.cached_property
+    def files(self) -> dict[str, set[str]]:
+        """Map the name of each dictionary that the task reads, in its data, to the sides that use it (labels: none)."""
+        with self._prepared(None) as (cfg, read):
+            dictionaries = dictionaries_of(self._set_up(cfg))
+        files: dict[str, set[str]] = {name: set() for name, _ in read}
+        for name, dictionary in read:
+            files[name] |= {side for side, of_side in zip(SIDES, dictionaries) if of_side is dictionary}
+        given = self.options.get("lang_pairs") or ()  # such a task shows the dictionaries of its first pair only
+        for pair in given.split(",") if isinstance(given, str) else given:
+            for side, language in zip(SIDES, pair.split("-")):
+                files.get(f"dict.{language}.txt", set()).add(side)
+        if not any(files.values()):
+            raise CheckpointError(f"{self.path}: its task reads no dictionary; name a checkpoint of a model of text")
+        return files
+
+    @property
+    def two_sided(self) -> bool:
+        """Return True if encoder and decoder have dictionaries of their own."""
+        return sorted({tuple(sides) for sides in self.files.values() if sides}) == [("decoder",), ("encoder",)]
+
     def set_up(self, texts: Texts) -> Any:
         """The task."""
-        with self._prepared(texts) as cfg:
+        with self._prepared(texts) as (cfg, _):
             return self._set_up(cfg)
 
     def build(self, texts: Texts) -> nn.Module:
         """The model, with weights as they are drawn."""
-        with self._prepared(texts) as cfg, self._explained("built"):
+        with self._prepared(texts) as (cfg, _), self._explained("built"):
             self._check_arch(cfg.model)
             task = self._set_up(cfg)
             if "from_checkpoint" in inspect.getfullargspec(task.build_model).args:
@@ -74,7 +105,7 @@ class Builder:
         from fairseq import checkpoint_utils
 
         file = file or self.path
-        with self._prepared(texts) as cfg, self._explained("loaded", file):
+        with self._prepared(texts) as (cfg, _), self._explained("loaded", file):
             self._check_arch(cfg.model)
             state = {**self._state, "args": None, "cfg": cfg, "model": dict(weights)}
             models, _, task = checkpoint_utils.load_model_ensemble_and_task([file], state=state)
@@ -98,16 +129,33 @@ class Builder:
             )
 
     @contextlib.contextmanager
-    def _prepared(self, texts: Texts) -> Iterator[Any]:
-        """The checkpoint's configuration over a folder with these dictionaries; no log, no trace in random states."""
+    def _prepared(self, texts: Texts | None) -> Iterator[tuple[Any, list[tuple[str, Any]]]]:
+        """The checkpoint's configuration, and (name, dictionary) of each that fairseq reads: of `texts`, not of a file.
+
+        texts: None to find out which ones are read. No log, no trace in random states.
+        """
         import torch
+        from fairseq.data import Dictionary
+
+        files = {} if texts is None else self.files
+        read: list[tuple[str, Any]] = []
+        add_from_file = Dictionary.add_from_file
+
+        def add_from_text(dictionary: Any, file: Any) -> None:
+            if isinstance(file, str):
+                name = os.path.relpath(file, data)
+                name = os.path.basename(file) if name.startswith(os.pardir) else name  # --fixed-dictionary
+                read.append((name, dictionary))
+                file = io.StringIO(_ONE_WORD if texts is None else texts.of(files.get(name, ())), newline=None)
+            add_from_file(dictionary, file)
 
         with temporary_folder() as folder, torch.random.fork_rng(devices=[]), _quiet():
-            write_dictionaries(folder, self.options, texts, self.languages)
-            yield self._cfg(str(folder))
-
-    def _language_options(self) -> dict[str, str]:
-        return {} if self.languages is None else dict(zip(("source_lang", "target_lang"), self.languages))
+            data = data_folder(self.options, folder)
+            Dictionary.add_from_file = add_from_text
+            try:
+                yield self._cfg(data), read
+            finally:
+                Dictionary.add_from_file = add_from_file
 
     def _cfg(self, data: str) -> Any:
         """A copy, since tasks and models change theirs."""
@@ -129,7 +177,8 @@ class Builder:
         if state.get("cfg") is not None:
             state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
         cfg = checkpoint_utils._upgrade_state_dict(state)["cfg"]
-        overwrite_args_by_name(cfg, {**self._language_options(), **_NO_FILES, **_NO_RECORD})
+        languages = dict(zip(("source_lang", "target_lang"), self.languages or ()))
+        overwrite_args_by_name(cfg, {**languages, **_NO_FILES, **_NO_RECORD})
         return cfg
 
     @contextlib.contextmanager
@@ -146,42 +195,27 @@ class Builder:
             ) from error
 
 
-def write_dictionaries(
-    folder: Path, options: dict[str, Any], texts: Texts, languages: tuple[str, str] | None
-) -> dict[str, str]:
-    """Write the files in which a task of fairseq looks for its dictionaries; returns name -> text."""
-    pairs = paired_languages(options) if texts.source == texts.target else []
-    if languages is not None or pairs:
-        files = {f"dict.{language}.txt": text for language, text in zip(languages or (), (texts.source, texts.target))}
-        files |= {f"dict.{language}.txt": texts.source for language in pairs}
-    elif str(options.get("_name") or options.get("task")).startswith("sentence_"):
-        classes = "".join(f"class{number} 1\n" for number in range(options.get("num_classes") or 0))
-        files = {"dict.txt": texts.source, "input0/dict.txt": texts.source, "label/dict.txt": classes}
-    else:
-        files = {"dict.txt": texts.source}
-        for language in _language_folders(options):
-            (folder / language).mkdir()
-    for name, text in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(text.encode("utf-8"))
-    return files
+def dictionaries_of(task: Any) -> tuple[Any, Any]:
+    """Return fairseq's dictionaries of source and target; the one that a task has, twice, if it has no other."""
+    found = [None, None]
+    for at, name in enumerate(("source_dictionary", "target_dictionary")):
+        with contextlib.suppress(NotImplementedError):
+            found[at] = getattr(task, name)
+    return found[0] or found[1], found[1] or found[0]
 
 
-def paired_languages(options: dict[str, Any]) -> list[str]:
-    """Of `--lang-pairs de-en,nl-en`, a text or a list; none of a task without it."""
-    given = options.get("lang_pairs") or ()
-    pairs = given.split(",") if isinstance(given, str) else given
-    names = [name for pair in pairs if isinstance(pair, str) for name in pair.split("-")]
-    return [name for name in dict.fromkeys(names) if name and Path(name).name == name]
+def data_folder(options: dict[str, Any], temporary: Path) -> str:
+    """Return the data of the training, or `temporary` if they are gone.
 
-
-def _language_folders(options: dict[str, Any]) -> list[str]:
-    """Some multilingual tasks append a tag for every folder they find in the data."""
+    Some tasks look what is there: a configuration, or folders of languages, for which they append tags. Those of
+    `--langs` are made.
+    """
     given, data = options.get("langs"), str(options.get("data") or "").split(os.pathsep)[0]
-    names = given.split(",") if isinstance(given, str) and given else []
-    if not names and "langs" in options and os.path.isdir(data):
-        names = [entry.name for entry in os.scandir(data) if entry.is_dir()]
-    return [name for name in dict.fromkeys(names) if Path(name).name == name and not name.startswith(".")]
+    languages = given.split(",") if isinstance(given, str) else []
+    for language in dict.fromkeys(languages):
+        if Path(language).name == language:
+            (temporary / language).mkdir()
+    return str(temporary) if languages or not os.path.isdir(data) else data
 
 
 def import_plugin(folder: str | None) -> None:

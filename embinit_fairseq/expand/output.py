@@ -1,9 +1,9 @@
-"""What a change of the vocabulary writes: dictionaries, and the checkpoint, checked as fairseq loads it."""
+"""What a change of the vocabulary writes: dictionaries, the checkpoint, checked as fairseq loads it, and the record."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError
-from embinit_fairseq.expand.model import Builder, Texts, write_dictionaries
+from embinit_fairseq.expand.model import Texts
 from embinit_fairseq.expand.source import SourceModel
 from embinit_fairseq.expand.state import (
     RowChange,
@@ -20,39 +20,11 @@ from embinit_fairseq.expand.state import (
     expand_settings,
     expand_weights,
 )
-from embinit_fairseq.expand.tables import UNKNOWN_LANGUAGES, Fit
+from embinit_fairseq.expand.tables import UNKNOWN_LANGUAGES
+from embinit_fairseq.files import sha256
 from embinit_fairseq.machine import package_versions
 
 _PACKAGES = ("embinit-fairseq", "fairseq", "torch", "numpy")
-
-
-def write_dictionary_files(builder: Builder, fit: Fit, dictionary: str, texts: Texts, folder: Path) -> list[str]:
-    """The new dictionaries (texts) under the names that fairseq expects, and those beside the old one; returns the
-    names."""
-    if builder.languages == UNKNOWN_LANGUAGES:  # then it keeps its own name
-        text = texts.source if "encoder" in fit.sides else texts.target
-        name = Path(dictionary).name
-        (folder / name).write_bytes(text.encode("utf-8"))
-        return [name]
-    files = write_dictionaries(folder, builder.options, texts, builder.languages)
-    made_up = [f"dict.{language}.txt" for language in builder.languages or ()]
-    made_up = [] if len(fit.sides) == 2 or fit.found is not None else [made_up["encoder" in fit.sides]]
-    if "label/dict.txt" in files and not _copy_labels(dictionary, folder):
-        made_up.append("label/dict.txt")
-    for name in made_up:
-        (folder / name).unlink()
-        if not any((folder / name).parent.iterdir()):
-            (folder / name).parent.rmdir()
-    return sorted(set(files) - set(made_up))
-
-
-def _copy_labels(dictionary: str, folder: Path) -> bool:
-    """`label/dict.txt` as it lies beside the old dictionary, or beside the input0 it lies in."""
-    given = Path(dictionary).resolve().parent
-    found = next((path for path in (given, given.parent) if (path / "label" / "dict.txt").is_file()), None)
-    if found is not None:
-        shutil.copyfile(found / "label" / "dict.txt", folder / "label" / "dict.txt")
-    return found is not None
 
 
 def changed_checkpoint(
@@ -60,15 +32,19 @@ def changed_checkpoint(
     change: RowChange,
     new_symbols: Sequence[str],
     keep_optimizer: bool,
+    output: str,
     new_rows: Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, np.ndarray]]] | None = None,
 ) -> dict[str, Any]:
     """The content of model.pt: the old checkpoint with other tables and averages, and the optimiser's state or none.
 
-    new_rows: state dicts (the model's, those of its averages) -> for each, name of a table -> its rows `change.rows`.
+    output: the folder it will be in. new_rows: state dicts (the model's, those of its averages) -> for each, name of a
+    table -> its rows `change.rows`.
     """
     state, tables, languages = source.state, source.tables, source.builder.languages
     named = None if languages == UNKNOWN_LANGUAGES else languages
-    content = expand_settings(state, change, (source.symbols, new_symbols), named)
+    files = [name for name, sides in source.builder.files.items() if sides & {*source.fit.sides}]
+    paths = [Path(output).resolve() / name for name in files]
+    content = expand_settings(state, change, (source.symbols, new_symbols), named, paths)
     averages = averages_in(state)
     copies = [state["model"], *averages.values()]
     new = new_rows(copies) if new_rows is not None else [{} for _ in copies]
@@ -92,24 +68,68 @@ def write_checkpoint(content: dict[str, Any], path: Path) -> None:
         torch.save(content, file)
 
 
-def check_result(builder: Builder, fit: Fit, texts: Texts, symbols: Sequence[str], file: Path) -> None:
-    """Load what was written as fairseq does; CheckpointError if the model, its averages or its dictionary do not fit.
+def write_result(
+    source: SourceModel, texts: Texts, symbols: Sequence[str], content: dict[str, Any], folder: Path
+) -> list[str]:
+    """Write the dictionaries (texts) and model.pt, and load them as fairseq does; return the names of the dictionaries.
 
-    symbols: that the dictionary must have, in the order of rows.
+    Args:
+        symbols: that the dictionary must have, in the order of rows.
+        content: of model.pt; it is emptied, since it takes as much memory as what is loaded.
+
+    Raises:
+        CheckpointError: the model, its averages or its dictionary do not fit.
     """
-    state = load_checkpoint(file)
-    model, task = builder.load(texts, state["model"], str(file))
-    wrong = [] if list(fit.dictionary(task).symbols) == list(symbols) else ["the dictionary"]
+    names = _write_dictionaries(source, texts, folder)
+    write_checkpoint(content, folder / "model.pt")
+    content.clear()
+    state = load_checkpoint(folder / "model.pt")
+    model, task = source.builder.load(texts, state["model"], str(folder / "model.pt"))
+    wrong = [] if list(source.fit.dictionary(task).symbols) == list(symbols) else ["the dictionary"]
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     for name, weights in averages_in(state).items():
         wrong += [f"{name} {key}" for key, value in weights.items() if shapes.get(key, value.shape) != value.shape]
     if wrong:
         raise CheckpointError(
-            f"{builder.path}: {wrong[0]} would not fit the changed model, which must not happen; nothing is written, "
-            "please report it"
+            f"{source.builder.path}: {wrong[0]} would not fit the changed model, which must not happen; nothing is "
+            "written, please report it"
         )
+    return names
 
 
-def versions() -> dict[str, str | None]:
-    """Of the packages that decide about the result."""
-    return package_versions(_PACKAGES)
+def _write_dictionaries(source: SourceModel, texts: Texts, folder: Path) -> list[str]:
+    """Write what the task reads: the new dictionaries, and those of the other side and of labels beside the old one."""
+    written: dict[str, bytes] = {}
+    given = Path(source.dictionary)
+    for name, sides in source.builder.files.items():
+        labels = next((path / name for path in given.resolve().parents[:2] if (path / name).is_file()), None)
+        if sides & {*source.fit.sides}:  # where the languages are made up it keeps its own name
+            name = given.name if source.builder.languages == UNKNOWN_LANGUAGES else name
+            written |= dict.fromkeys((name, name.removeprefix("input0/")), texts.of(sides).encode())
+        elif sides and source.fit.found is not None:
+            written[name] = texts.of(sides).encode()
+        elif not sides and labels is not None:
+            written[name] = labels.read_bytes()
+    for name, content in written.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return sorted(written)
+
+
+def common_record(
+    source: SourceModel, change: RowChange, request: Any, has_moments: bool, inputs: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what is recorded of every change. has_moments: of the new checkpoint; inputs: the files that were read."""
+    options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(request).items()}
+    return {
+        "request": options,
+        "sides": source.sides,
+        "softmax": source.softmax,
+        "rows_before": change.old_size,
+        "rows_after": change.new_size,
+        "tables": {table.name: list(table.names) for table in source.tables},
+        "averages": list(averages_in(source.state)),
+        "optimizer": has_moments,
+        "sha256": {name: sha256(path) for name, path in inputs.items()},
+        "versions": package_versions(_PACKAGES),
+    }

@@ -15,6 +15,7 @@ from embinit_fairseq.files import check_is_file
 from embinit_fairseq.init.draws import check_seed
 from embinit_fairseq.init.new_rows import METHODS
 from embinit_fairseq.vocab.dictionary import is_filler
+from embinit_fairseq.vocab.tokens import PREFIX, detect_style
 
 # ---- The options of an expansion, and the checkpoint it begins with -------------------------------------------------
 
@@ -134,8 +135,13 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
             raise DataError(f"{path}:{number}: {word!r} stands in line {words[word].line} already; remove one of them")
         words[word] = NewWord(word, number, tuple(pieces.split()))
     if present:
+        number, word = present[0]
+        mark = PREFIX.get(detect_style(symbols), "")
+        inside = mark in ("▁", "Ġ") and not word.startswith(mark)
         more = f" (and {counted(len(present) - 1, 'other word')}: lines {_few(present[1:])})" if present[1:] else ""
-        raise DataError(f"{path}:{present[0][0]}: the dictionary has {present[0][1]!r} already{more}; remove the line")
+        hint = f"a word at its beginning is written {mark + word!r}; inside of words " if inside else ""
+        remedy = f"write {mark} before words, or remove the line" if inside else "remove the line"
+        raise DataError(f"{path}:{number}: {hint}the dictionary has {word!r} already{more}; {remedy}")
     if not words:
         raise DataError(f"--words {path}: no word in it; write one new word a line")
     return list(words.values())

@@ -18,6 +18,7 @@ sentencepiece The words are pieces behind the old ones, whose numbers stay. As *
 from __future__ import annotations
 
 import functools
+import io
 import re
 import shlex
 import shutil
@@ -32,14 +33,17 @@ from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.expand.request import NewWord
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
 from embinit_fairseq.vocab.dictionary import Vocabulary
+from embinit_fairseq.vocab.text import check_not_segmented, check_tokens
 from embinit_fairseq.vocab.tokens import detect_style, parse
 
 #: what a segmentation may write beside the dictionary
 SEGMENTATION_FILES = ("bpe.codes", "glossary.txt", "sentencepiece.model")
-#: of a dictionary's pieces, what its own segmenter can make at least: that is nearly all, one learned on other text of
-#: the same language makes two thirds
-_LEAST_SHARE = 0.8
-_MOST_SHOWN = 5
+#: share of a dictionary's pieces that a segmenter makes at least: its own nearly all, one learned on other text of the
+#: same language two thirds
+_LEAST_MADE = 0.8
+#: where several segmenters made one dictionary: what it has at least of the pieces of each (measured 0.93, of another
+#: language 0.43), and share of its text that each makes (0.56)
+_LEAST_USED, _LEAST_TEXT = 0.9, 0.4
 _CONTINUES, _INITIAL = "@@", "▁"  # subword-nmt: the word goes on; sentencepiece: here one begins
 
 # ---- subword-nmt -----------------------------------------------------------------------------------------------------
@@ -56,7 +60,8 @@ class SubwordNmt:
         """whole: None for what an earlier expansion wrote beside the codes (glossary.txt). flag: for messages."""
         self.path, self.flag = path, flag
         self.whole = list(_read_glossary(Path(path).with_name(SEGMENTATION_FILES[1])) if whole is None else whole)
-        self._bpe = read_codes(path, flag, glossary(self.whole) if self.whole else None)
+        self._codes = codes_text(path, flag)
+        self._bpe = _bpe(self._codes, glossary(self.whole) if self.whole else None)
 
     def for_dictionary(self, symbols: Collection[str]) -> SubwordNmt:
         """Without words of another dictionary, which an earlier expansion may have had (the other side's)."""
@@ -76,10 +81,15 @@ class SubwordNmt:
 
     def makes(self, symbol: str) -> bool:
         """Can it be a piece of anything?"""
-        return symbol in self._made or symbol in self.whole
+        return symbol in self.made or symbol in self.whole
+
+    def is_unknown(self, symbol: str) -> bool:
+        """Return False: unknown characters are single symbols here."""
+        return False
 
     @functools.cached_property
-    def _made(self) -> set[str]:
+    def made(self) -> set[str]:
+        """The pieces that the codes join."""
         merged = {"".join(pair) for pair in self._bpe.bpe_codes}
         ends = {text.removesuffix("</w>") for text in merged if text.endswith("</w>") or self._bpe.version == (0, 1)}
         return ends | {text + _CONTINUES for text in merged if not text.endswith("</w>")}
@@ -107,7 +117,7 @@ class SubwordNmt:
                 f"--words: a glossary of {size:,} bytes, but apply-bpe takes it as an argument, which has at most "
                 f"{_ARGUMENT:,}; add fewer words, or leave {self.flag} out and cut the text by other means"
             )
-        shutil.copyfile(self.path, folder / SEGMENTATION_FILES[0])
+        (folder / SEGMENTATION_FILES[0]).write_bytes(self._codes.encode("utf-8"))
         (folder / SEGMENTATION_FILES[1]).write_text(f"{expression}\n", encoding="utf-8")
         return SubwordNmt(str(folder / SEGMENTATION_FILES[0]))
 
@@ -118,29 +128,55 @@ class SubwordNmt:
 
 
 def read_codes(path: str, flag: str = "--bpe-codes", glossary: str | None = None) -> Any:
-    """The BPE of subword-nmt with these codes; DataError, naming the line, if it has other than two pieces.
+    """Return subword-nmt's BPE of a file of codes (see `codes_text`).
 
     flag: what names the file, for messages. glossary: a regular expression of what is not cut.
     """
+    return _bpe(codes_text(path, flag), glossary)
+
+
+def _bpe(codes: str, glossary: str | None) -> Any:
     from subword_nmt.apply_bpe import BPE
 
-    _check_codes(path, flag)
-    try:
-        with open(path, encoding="utf-8") as codes:
-            return BPE(codes, glossaries=[glossary] if glossary else None)
-    except (ValueError, SystemExit) as error:  # it leaves the program when a line has not two parts
-        raise DataError(f"{flag} {path}: not the codes of subword-nmt (learn-bpe); give those") from error
+    return BPE(io.StringIO(codes), glossaries=[glossary] if glossary else None)
 
 
-def _check_codes(path: str, flag: str) -> None:
-    """Line by line, since subword-nmt reads the file whole."""
-    blank = None
-    for number, line in read_lines(path, DataError, flag):
-        pieces = line.strip("\r\n ").split(" ")
-        if blank or (len(pieces) != 2 and pieces != [""] and not (number == 1 and line.startswith("#version:"))):
+def codes_text(path: str, flag: str = "--bpe-codes") -> str:
+    """Read BPE codes and return them as subword-nmt writes them: `#version: 0.2`, then a pair of pieces per line.
+
+    fastBPE has no version and a count after each pair, Hugging Face a longer first line. Where no line says the
+    version, the pairs do: in 0.1 the end of a word, `</w>`, is a piece of its own.
+
+    Raises:
+        DataError: a line is no pair, or the file holds something similar: byte-level merges, pieces with their counts.
+    """
+    version, pairs, blank = "", [], 0
+    for number, line in read_lines(path, DataError, flag, encoding="utf-8-sig"):
+        pair = line.strip("\r\n ").split(" ")
+        if number == 1 and pair[0] == "#version:":
+            version = pair[1] if pair[1:] else ""
+            continue
+        pair = pair[:2] if len(pair) == 3 and pair[2].isdecimal() else pair
+        if pair != [""] and (blank or len(pair) != 2):
             where, found = (blank, "an empty line") if blank else (number, repr(line[:60]))
-            raise DataError(f"{flag} {path}:{where}: expected two pieces, found {found}; give the codes of subword-nmt")
-        blank = number if pieces == [""] else None
+            raise DataError(
+                f"{flag} {path}:{where}: found {found}, expected two pieces; give the codes of subword-nmt or fastBPE"
+            )
+        blank = blank or (number if pair == [""] else 0)
+        pairs += [pair] if pair != [""] else []
+    has_ends = any(piece.endswith("</w>") for pair in pairs for piece in pair)
+    if not version:
+        version = "0.2" if has_ends and not any(right == "</w>" for _, right in pairs) else "0.1"
+    for kind, (holds, remedy) in {
+        "no pair": (not pairs, "give the file that learn-bpe wrote"),
+        f"version {version}": (version not in ("0.1", "0.2"), "give codes of version 0.1 or 0.2"),
+        "subwords with their counts": (all(right.isdecimal() for _, right in pairs), "give the codes, not what counts"),
+        "byte-level merges": (not has_ends and any("Ġ" in pair[0] for pair in pairs), "see --gpt2-bpe of export-hf"),
+        "merges of sentencepiece": (not has_ends and any(_INITIAL in pair[0] for pair in pairs), "give its model"),
+    }.items():
+        if holds:
+            raise DataError(f"{flag} {path}: found {kind}, expected pairs that join to words ending in </w>; {remedy}")
+    return "\n".join([f"#version: {version}", *map(" ".join, pairs), ""])
 
 
 def glossary(words: Iterable[str]) -> str:
@@ -168,7 +204,7 @@ def _read_glossary(path: Path) -> list[str]:
 
 _PIECES, _TRAINER, _NORMALISER, _SELF_TEST = 1, 2, 3, 4  # fields of the model
 _MODEL_TYPE = 3  # of the trainer's options
-_UNIGRAM, _BPE, _CHARACTERS = 1, 2, 4
+_UNIGRAM, _BPE, _WORDS, _CHARACTERS = 1, 2, 3, 4
 _NORMAL, _UNUSED = 1, 5  # types of pieces; an unused one can be merged further, but is taken apart in the end
 _UNKNOWN = 10.0  # what a unigram model takes off its lowest score for an unknown character
 _TRACE = 0.02  # of a score: far above the rounding of a sentence's sum, far below what cuts differ by
@@ -214,6 +250,17 @@ class Sentencepiece:
     def makes(self, symbol: str) -> bool:
         """Is it a piece?"""
         return not self._processor.is_unknown(self._processor.piece_to_id(symbol))
+
+    def is_unknown(self, symbol: str) -> bool:
+        """Return True for a run of characters that the model does not know, which it leaves as one piece."""
+        return self._type != _WORDS and not self.makes(symbol) and self.pieces(symbol) == [symbol]
+
+    @functools.cached_property
+    def made(self) -> set[str]:
+        """The pieces that text can have, but for bytes."""
+        of = self._processor
+        no_text = (of.is_unknown, of.is_control, of.is_unused, of.is_byte)
+        return {of.id_to_piece(row) for row in range(len(of)) if not any(holds(row) for holds in no_text)}
 
     def obstacle(self, word: str) -> str | None:
         """Why the word cannot be reached, and what to do."""
@@ -370,26 +417,36 @@ def symbols_of(vocabulary: Vocabulary) -> list[str]:
 
 
 def check_segmentation(
-    segmentation: Segmentation, vocabulary: Vocabulary, dictionary: str, path: str, words: Sequence[NewWord]
+    segmentation: Segmentation, vocabulary: Vocabulary, dictionary: str, path: str = "", words: Sequence[NewWord] = ()
 ) -> None:
-    """Before any work: DataError if it can hardly make the dictionary's pieces, or for a word that cannot be reached.
+    """Raise DataError unless a segmentation can have made a dictionary, and can make new words a piece.
 
-    dictionary, path: the files of dictionary and words.
+    dictionary, path: the files of dictionary and words. The segmentation has made the dictionary alone, or with others
+    (one dictionary of two languages that were segmented apart). Runs of unknown characters do not speak against it,
+    unless they are most of the text: then it is of another script.
     """
     symbols = symbols_of(vocabulary)
-    style = detect_style(symbols)
-    tried = [symbol for symbol in symbols if len(parse(symbol, style).surface) > 1]  # characters are everywhere
-    share = sum(map(segmentation.makes, tried)) / len(tried) if tried else 1.0
+    style, counts = detect_style(symbols), dict(zip(vocabulary.symbols, vocabulary.counts.clip(min=1).tolist()))
     where = f"{segmentation.flag} {segmentation.path}"
     if isinstance(segmentation, SubwordNmt) and style != "subword_nmt":
         raise DataError(
             f"{where}: no piece in --dict {dictionary} ends with {_CONTINUES}, so that its text was not cut with codes "
             f"of subword-nmt; leave {segmentation.flag} out"
         )
-    if share < _LEAST_SHARE:
+
+    def longer(pieces: Iterable[str]) -> list[str]:
+        return [piece for piece in pieces if len(parse(piece, style).surface) > 1]  # characters are everywhere
+
+    tried, able = longer(symbols), longer(segmentation.made)
+    made = [symbol for symbol in tried if segmentation.makes(symbol)]
+    unknown = sum(map(segmentation.is_unknown, tried))
+    share = len(made) / (len(tried) - unknown) if len(tried) > unknown else 1.0
+    text = sum(counts[symbol] for symbol in made) / sum(counts[symbol] for symbol in tried) if tried else 1.0
+    used = sum(piece in counts for piece in able) / len(able) if able else 1.0
+    if text < _LEAST_TEXT or (share < _LEAST_MADE and used < _LEAST_USED):
         raise DataError(
-            f"{where}: can make only {share:.0%} of the pieces in --dict {dictionary}; give the file that its text was "
-            f"cut with, or leave {segmentation.flag} out"
+            f"{where}: can make only {len(made) / len(tried):.0%} of the pieces in --dict {dictionary}, which are "
+            f"{text:.0%} of its text; give the file that its text was cut with, or leave {segmentation.flag} out"
         )
     for word in words:
         if (obstacle := segmentation.obstacle(word.text)) is not None:
@@ -401,8 +458,8 @@ def write_segmentation(
 ) -> dict[str, Any]:
     """Write the segmentation with the new words to `folder`, read it back and look at it; returns the record.
 
-    symbols: that the dictionary had for text. texts: files of old text. Raises DataError for a sentence that is cut
-    otherwise where no new word stands.
+    symbols: that the dictionary had for text. texts: files of old text. Raises DataError for one that is cut
+    already, or for a sentence that is cut otherwise where no new word stands.
     """
     new = segmentation.write(words, folder)
     around = next((new.as_text(symbol) for symbol in symbols if is_reachable(new, symbol, "")), "")
@@ -413,7 +470,7 @@ def write_segmentation(
         "reachable": len(words) - len(missed),
         "unreachable": missed,
     }
-    return {**record, "text": compare(segmentation, new, words, texts)} if texts else record
+    return {**record, "text": compare(segmentation, new, words, texts, symbols)} if texts else record
 
 
 def is_reachable(segmentation: Segmentation, word: str, around: str) -> bool:
@@ -424,11 +481,14 @@ def is_reachable(segmentation: Segmentation, word: str, around: str) -> bool:
     return alone in ([word], [_INITIAL, word]) and sentence == [*beside, *alone, *beside]
 
 
-def compare(old: Segmentation, new: Segmentation, words: Collection[str], texts: Sequence[str]) -> dict[str, Any]:
+def compare(
+    old: Segmentation, new: Segmentation, words: Collection[str], texts: Sequence[str], symbols: Collection[str]
+) -> dict[str, Any]:
     """Cut the sentences of texts with both; DataError for one that differs where no new word stands."""
     words, sentences, changed, inside = frozenset(words), 0, 0, Counter[str]()
     counts = {"before": Counter[str](), "after": Counter[str]()}
     for path in texts:
+        check_not_segmented("--segment-text", path)
         for number, line in read_lines(path, DataError, "--segment-text"):
             before, after = old.cut(line), new.cut(line)
             sentences, changed = sentences + bool(before), changed + (before != after)
@@ -437,16 +497,17 @@ def compare(old: Segmentation, new: Segmentation, words: Collection[str], texts:
                     f"--segment-text {path}:{number}: cut otherwise where no new word stands, {' '.join(before)!r} now "
                     f"{' '.join(after)!r}; leave out the word that does it"
                 )
-            for name, pieces in (("before", before), ("after", after)):
-                counts[name].update(piece for piece in pieces if piece in words)
+            counts["before"].update(before)
+            counts["after"].update(after)
             inside.update(after[at] for at, piece in enumerate(after) if piece in words and not new.is_alone(after, at))
     if not sentences:
         raise DataError(f"--segment-text {texts[0]}: no sentence in it; give a text as it is before it is cut")
     return {
         "files": list(texts),
         "sentences": sentences,
+        "known": check_tokens(f"--segment-text {' '.join(texts)}", counts["before"], {*symbols}),
         "changed": changed,
-        **{name: dict(count) for name, count in counts.items()},
+        **{name: {piece: n for piece, n in count.items() if piece in words} for name, count in counts.items()},
         "inside_longer_words": dict(inside),
     }
 

@@ -28,18 +28,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceModel:
-    """vocabulary: of `dict.txt`. symbols: of its rows, those that the task appends included. texts: the dictionaries.
-    tables: the tensors over the dictionary. softmax: are its words outputs, too?"""
+    """What a change starts from.
+
+    Args:
+        dictionary: path of the `dict.txt` that changes.
+        vocabulary: what it holds.
+        symbols: of its rows, those that the task appends included.
+        texts: the dictionaries of both sides.
+        tables: the tensors over the dictionary.
+        softmax: True if its words are outputs, too.
+    """
 
     builder: Builder
     state: dict[str, Any]
     fit: Fit
+    dictionary: str
     vocabulary: Vocabulary
     symbols: list[str]
     texts: Texts
     model: nn.Module
     tables: list[DictionaryTable]
     softmax: bool
+
+    @property
+    def sides(self) -> list[str] | None:
+        """The sides whose dictionary changes; None if the model has one dictionary."""
+        return list(self.fit.sides) if self.builder.two_sided else None
+
+    @property
+    def has_moments(self) -> bool:
+        """Return True if the checkpoint has moments of an optimiser: averages and plain gradient descent have none."""
+        return bool((self.state.get("last_optimizer_state") or {}).get("state"))
 
 
 def open_model(checkpoint: str, dictionary: str, side: str | None, user_dir: str | None) -> SourceModel:
@@ -57,11 +76,15 @@ def open_model(checkpoint: str, dictionary: str, side: str | None, user_dir: str
     model, task = builder.load(texts, state["model"])
     symbols = list(fit.dictionary(task).symbols)
     if symbols[: len(vocabulary)] != list(vocabulary.symbols):
-        raise DataError(f"--dict {dictionary}: fairseq reads other symbols from it; remove unusual white space")
+        row = next(row for row, pair in enumerate(zip(symbols, vocabulary.symbols)) if len({*pair}) > 1)
+        raise DataError(
+            f"--dict {dictionary}: found {symbols[row]!r} in row {row} as fairseq reads it, expected "
+            f"{vocabulary.symbols[row]!r}; remove unusual white space (a task with specials of its own is not served)"
+        )
     check_dictionary(state, checkpoint, f"--dict {dictionary}", dict.fromkeys(fit.sides, symbols))
     grown = builder.build(fit.texts(f"{text.rstrip()}\nembinit_fairseq/one_symbol_more 1\n"))
     tables = find_tables(checkpoint, model, grown, state["model"], len(symbols))
     shapes = {name: tuple(value.shape) for name, value in [*model.state_dict().items(), *state["model"].items()]}
     check_averages(checkpoint, averages_in(state), tables, shapes)
     softmax = has_softmax(model, tables, fit.sides)
-    return SourceModel(builder, state, fit, vocabulary, symbols, texts, model, tables, softmax)
+    return SourceModel(builder, state, fit, dictionary, vocabulary, symbols, texts, model, tables, softmax)

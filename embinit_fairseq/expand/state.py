@@ -7,11 +7,11 @@ training has one flat vector of all parameters instead. What is not understood i
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -145,18 +145,22 @@ def expand_settings(
     placement: RowChange,
     symbols: tuple[Sequence[str], Sequence[str]],
     languages: tuple[str, str] | None,
+    dictionaries: Collection[Path] = (),
 ) -> dict[str, Any]:
     """The checkpoint with a copy of `cfg` and `args` that is true of the new dictionary; its tensors are as they were.
 
     symbols: of the old and the new dictionary, in the order of rows. languages: (source, target) to name where the
-    checkpoint does not, so that `from_pretrained` needs no names of data files; None: nothing is known.
+    checkpoint does not, so that `from_pretrained` needs no names of data files; None: nothing is known. dictionaries:
+    the new ones, for options that name the old ones (--fixed-dictionary).
     """
     state = {**state, "cfg": copy.deepcopy(state.get("cfg")), "args": copy.deepcopy(state.get("args"))}
     cfg = state["cfg"] if isinstance(state["cfg"], dict) else {}
     for node in (cfg.get("task"), state["args"]):
+        options = vars(node) if isinstance(node, Namespace) else node if isinstance(node, dict) else {}
         for name, language in zip(("source_lang", "target_lang"), languages or ()):
-            if _has(node, name) and not _get(node, name):
-                _set(node, name, language)
+            options.update({name: language} if name in options and not options[name] else {})
+        for name, path in itertools.product(("source_dict", "target_dict", "fixed_dictionary"), dictionaries):
+            options.update({name: str(path)} if Path(options.get(name) or "").name == path.name else {})
     for node in option_nodes(state):
         if isinstance(node.get("embed_init_record"), str):
             node["embed_init_record"] = _expand_record(node["embed_init_record"], placement, symbols)
@@ -176,18 +180,6 @@ def _expand_record(text: str, placement: RowChange, symbols: tuple[Sequence[str]
             known = unpack_rows(slot["known_rows"], slot["rows"])[placement.source] & (placement.source >= 0)
             slot |= {"dictionary": new, "rows": placement.new_size, "known_rows": pack_rows(known)}
     return json.dumps(record)
-
-
-def _has(node: Any, name: str) -> bool:
-    return name in (vars(node) if isinstance(node, Namespace) else node if isinstance(node, dict) else ())
-
-
-def _get(node: Any, name: str) -> Any:
-    return (vars(node) if isinstance(node, Namespace) else node)[name] if _has(node, name) else None
-
-
-def _set(node: Any, name: str, value: Any) -> None:
-    (vars(node) if isinstance(node, Namespace) else node)[name] = value
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -213,7 +205,7 @@ def averages_in(state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Averages of the model over updates in a checkpoint (--store-ema, --ema-fp32): name -> state dict."""
     extra = state.get("extra_state")
     held = {name: extra.get(name) for name in ("ema", "ema_fp32_params")} if isinstance(extra, Mapping) else {}
-    return {name: weights for name, weights in held.items() if isinstance(weights, Mapping)}
+    return {name: weights for name, weights in held.items() if isinstance(weights, Mapping) and weights}
 
 
 def expand_weights(
@@ -289,7 +281,7 @@ def _trained(
     frozen = [name for name, _ in parameters if name in names or name in embeddings]
     fitting = []
     for number in range(min(len(frozen), _MOST_FROZEN) + 1):
-        for left_out in combinations(frozen, number):
+        for left_out in itertools.combinations(frozen, number):
             trained = [parameter for parameter in parameters if parameter[0] not in left_out]
             if len(trained) <= count and _agree(trained, moments):
                 fitting.append(trained)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
-from embinit_fairseq.expand.model import Builder, Texts, paired_languages
+from embinit_fairseq.expand.model import SIDES, Builder, Texts, dictionaries_of
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, read_dictionary
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # ---- Which side of a model a dictionary belongs to, and what stands on the other one --------------------------------
 # Translation has a dictionary for the source (encoder) and one for the target (decoder); other tasks have one.
 
-SIDES = ("encoder", "decoder")
 UNKNOWN_LANGUAGES = ("source", "target")
 _TABLE = "embed_tokens.weight"
 _IN_PARTS = ("adaptive_softmax.", "embed_tokens.embeddings.", "adaptive_input")
@@ -42,7 +41,7 @@ class Fit:
 
     def dictionary(self, task: Any) -> Any:
         """fairseq's dictionary of the side that is expanded."""
-        return task.source_dictionary if "encoder" in self.sides else task.target_dictionary
+        return dictionaries_of(task)["encoder" not in self.sides]
 
     def texts(self, dictionary: str) -> Texts:
         """The dictionaries of both sides, with `dictionary` on those it belongs to."""
@@ -56,15 +55,13 @@ def fit_dictionary(builder: Builder, model: Mapping[str, Tensor], path: str, sid
     """
     _check_tables(builder.path, model)
     vocabulary, text = read_dictionary(path), Path(path).read_bytes().decode("utf-8")
-    task = builder.set_up(Texts(text, text))
-    sizes = {"encoder": len(task.source_dictionary), "decoder": len(task.target_dictionary or task.source_dictionary)}
-    appended = {name: size - len(vocabulary) for name, size in sizes.items()}
-    if builder.languages is None:
+    sizes = dict(zip(SIDES, map(len, dictionaries_of(builder.set_up(Texts(text, text))))))
+    if not builder.two_sided:
         _check_joined(builder, path)
-        return _only_dictionary(builder.path, model, path, side, sizes, appended, len(vocabulary))
+        return _only_dictionary(builder.path, model, path, side, sizes, len(vocabulary))
     rows = {name: _rows(builder.path, model, f"{name}.") for name in SIDES}
-    fitting = tuple(name for name in SIDES if rows[name] == sizes[name])
-    sides = _chosen(builder, model, path, side, fitting, rows, sizes)
+    sides = _chosen(builder, model, path, side, rows, sizes)
+    appended = {name: size - len(vocabulary) for name, size in sizes.items()}
     if len(sides) == 2:
         return Fit(sides, appended["encoder"])
     other = SIDES[1 - SIDES.index(sides[0])]
@@ -93,13 +90,7 @@ def _rows(path: str, model: Mapping[str, Tensor], prefix: str) -> int:
 
 
 def _only_dictionary(
-    path: str,
-    model: Mapping[str, Tensor],
-    dictionary: str,
-    side: str | None,
-    sizes: dict[str, int],
-    appended: dict[str, int],
-    described: int,
+    path: str, model: Mapping[str, Tensor], dictionary: str, side: str | None, sizes: dict[str, int], described: int
 ) -> Fit:
     if side not in (None, "both"):
         raise OptionError(f"--side {side}: {path} has one dictionary for everything; leave --side out")
@@ -117,15 +108,15 @@ def _only_dictionary(
             "dictionary for all of them can be expanded (--share-all-embeddings)"
         )
     if rows != sizes["encoder"]:
-        raise DataError(_misfit(dictionary, described, appended["encoder"], f"{path} has a table of {rows} rows"))
-    return Fit(SIDES, appended["encoder"])
+        raise DataError(_misfit(dictionary, described, sizes["encoder"], f"{path} has a table of {rows} rows"))
+    return Fit(SIDES, sizes["encoder"] - described)
 
 
-def _misfit(dictionary: str, described: int, appended: int, other: str) -> str:
-    more = f", {appended} that the task appends" if appended else ""
+def _misfit(dictionary: str, described: int, size: int, other: str) -> str:
+    more = f", {size - described} that the task appends" if size > described else ""
     lines = described - len(SPECIAL_SYMBOLS)
     return (
-        f"--dict {dictionary}: {described + appended} symbols (4 specials, {lines} lines{more}), but {other}; give the "
+        f"--dict {dictionary}: {size} symbols (4 specials, {lines} lines{more}), but {other}; give the "
         "dictionary of the data it was trained with"
     )
 
@@ -135,16 +126,15 @@ def _chosen(
     model: Mapping[str, Tensor],
     path: str,
     side: str | None,
-    fitting: tuple[str, ...],
     rows: dict[str, int],
     sizes: dict[str, int],
 ) -> tuple[str, ...]:
+    fitting = tuple(name for name in SIDES if rows[name] == sizes[name])
     wanted = SIDES if side == "both" else (side,) if side else fitting
     misfits = [name for name in wanted if name not in fitting] or ([] if fitting else list(SIDES))
     if misfits:
-        described = len(read_dictionary(path))
         tables = " and ".join(f"the {name} of {builder.path} a table of {rows[name]} rows" for name in misfits)
-        raise DataError(_misfit(path, described, sizes[misfits[0]] - described, tables))
+        raise DataError(_misfit(path, len(read_dictionary(path)), sizes[misfits[0]], tables))
     shared = len(fitting) == 2 and _same_tables(model)
     if shared and len(wanted) == 1:
         raise OptionError(
@@ -157,18 +147,19 @@ def _chosen(
         )
     if len(wanted) == 2:
         _check_joined(builder, path)
-    elif builder.languages is not None and builder.languages[0] != builder.languages[1]:
-        _check_name(builder.languages, path, wanted[0])
+    else:
+        _check_name(builder, path, wanted[0])
     return tuple(wanted)
 
 
-def _check_name(languages: tuple[str, str], path: str, side: str) -> None:
+def _check_name(builder: Builder, path: str, side: str) -> None:
     """Two dictionaries of the same size fit both sides, but the file's name says which language it is."""
-    own, other = languages if side == "encoder" else languages[::-1]
-    if Path(path).name == f"dict.{other}.txt":
+    name = Path(path).name
+    if name in builder.files and side not in builder.files[name]:
+        own = " or ".join(other for other, sides in builder.files.items() if side in sides)
         raise OptionError(
-            f"--dict {path}: by its name it is that of {other}, but the {side} whose table it fits is for {own}; "
-            f"give dict.{own}.txt, or the other --side"
+            f"--dict {path}: by its name it is not that of the {side}, whose table it fits; give {own}, or the other "
+            "--side"
         )
 
 
@@ -185,24 +176,22 @@ def _same_tables(model: Mapping[str, Tensor]) -> bool:
 def _check_joined(builder: Builder, path: str) -> None:
     """Where all languages' files lie beside each other they must be one dictionary."""
     symbols = read_dictionary(path).symbols
-    two = builder.languages
     remedy = (
         "cannot be that of both sides; expand one side at a time (--side encoder, then --side decoder)"
-        if two
+        if builder.two_sided
         else "is not that of all languages, and a model with several cannot be expanded"
     )
-    for language in dict.fromkeys((*(two or ()), *paired_languages(builder.options))):
-        beside = Path(path).parent / f"dict.{language}.txt"
+    names = [name for name, sides in builder.files.items() if sides]
+    for beside in (Path(path).parent / name for name in names if len(names) > 1):
         if beside.is_file() and read_dictionary(beside).symbols != symbols:
             raise OptionError(f"--dict {path}: {beside} beside it is another dictionary, so it {remedy}")
 
 
 def _other_dictionary(builder: Builder, path: str, side: str, described: int) -> tuple[Path | None, str]:
     """(file, text) of the other side: the file beside `path` if it fits, else symbols that only make up the number."""
-    language = (builder.languages or ("", ""))[SIDES.index(side)]
-    beside = Path(path).parent / f"dict.{language}.txt"
-    if beside.is_file() and beside.resolve() != Path(path).resolve() and _describes(beside, described):
-        return beside, beside.read_bytes().decode("utf-8")
+    for beside in (Path(path).parent / name for name, sides in builder.files.items() if sides == {side}):
+        if beside.is_file() and beside.resolve() != Path(path).resolve() and _describes(beside, described):
+            return beside, beside.read_bytes().decode("utf-8")
     lines = described - len(SPECIAL_SYMBOLS)
     return None, "".join(f"symbol{number} 1\n" for number in range(lines))
 
@@ -215,14 +204,12 @@ def _describes(path: Path, described: int) -> bool:
 
 
 def languages_of(options: dict[str, Any], path: str) -> tuple[str, str] | None:
-    """(source, target) of a task with two dictionaries; None for other tasks, also for one with many models at once
-    (multilingual_translation), of which those are expanded that share one dictionary.
+    """(source, target) that a task with two dictionaries must be told; None for others, also with --lang-pairs.
 
     Where the checkpoint does not name them, since fairseq inferred them from the data: as fairseq does, from the names
     of the binarised files beside `path`, else of those in the folder it was trained with, else made-up ones.
     """
-    many = str(options.get("_name") or options.get("task")).startswith("multilingual_translation")
-    if many or "source_lang" not in options or "target_lang" not in options:
+    if options.get("lang_pairs") or "source_lang" not in options or "target_lang" not in options:
         return None
     if options["source_lang"] and options["target_lang"]:
         return options["source_lang"], options["target_lang"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +17,12 @@ import numpy as np
 
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.expand.model import Texts
-from embinit_fairseq.expand.output import (
-    changed_checkpoint,
-    check_result,
-    versions,
-    write_checkpoint,
-    write_dictionary_files,
-)
-from embinit_fairseq.expand.segmentation import read_segmentation
+from embinit_fairseq.expand.output import changed_checkpoint, common_record, write_result
+from embinit_fairseq.expand.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.expand.source import SourceModel, open_model
-from embinit_fairseq.expand.state import RESET_REMEDY, averages_in
+from embinit_fairseq.expand.state import RESET_REMEDY
 from embinit_fairseq.expand.tables import by_copy, tensors_of
-from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
+from embinit_fairseq.files import check_folder, check_inputs, whole_folder, write_json
 from embinit_fairseq.init.alignment import read_sources
 from embinit_fairseq.init.draws import check_seed
 from embinit_fairseq.init.transfer import (
@@ -130,9 +124,9 @@ def check_options(request: TransferRequest) -> None:
 def prepare(request: TransferRequest) -> Transfer:
     """Read and check everything, make W. Writes nothing."""
     check_options(request)
-    cut = _cut(request)
     vocabulary = read_dictionary(request.new_dict, "--new-dict")
     source = open_model(request.checkpoint, request.dictionary, request.side, request.user_dir)
+    cut = _cut(request, source.vocabulary)
     new_texts = source.fit.texts(Path(request.new_dict).read_bytes().decode("utf-8"))
     names = list(source.fit.dictionary(source.builder.set_up(new_texts)).symbols)
     old = symbols_of(source.symbols, source.vocabulary.special, len(source.vocabulary))
@@ -178,12 +172,13 @@ def _check_dictionaries(
         )
 
 
-def _cut(request: TransferRequest) -> Callable[[Token], list[str]] | None:
+def _cut(request: TransferRequest, old: Vocabulary) -> Callable[[Token], list[str]] | None:
     """How the old text was segmented, for the text of a new symbol."""
     flags = ("--old-bpe-codes", "--old-sentencepiece-model")
     segmentation = read_segmentation(request.old_bpe_codes, request.old_sentencepiece_model, flags)
     if segmentation is None:
         return None
+    check_segmentation(segmentation, old, request.dictionary)
     cut = segmentation.pieces
 
     def by_codes(token: Token) -> list[str]:
@@ -219,17 +214,11 @@ def transferring_vocabulary(request: TransferRequest) -> Iterator[tuple[Transfer
     spec = request.source
     check_folder(request.output, request.force, FILES, [*inputs.values(), *(spec.paths if spec else ())])
     transfer = prepare(request)
-    source, symbols = transfer.source, transfer.new.names
     content = _content(transfer)
     with whole_folder(request.output, request.force, FILES) as folder:
-        builder, fit, texts = source.builder, source.fit, transfer.new_texts
-        dictionaries = write_dictionary_files(builder, fit, request.dictionary, texts, folder)
-        write_checkpoint(content, folder / "model.pt")
-        del content
-        check_result(builder, fit, texts, symbols, folder / "model.pt")
+        dictionaries = write_result(transfer.source, transfer.new_texts, transfer.new.names, content, folder)
         files = [path for path in (spec.paths if spec else ()) if Path(path).is_file()]
-        hashes = {name: sha256(path) for name, path in [*inputs.items(), *((path, path) for path in files)]}
-        record = record_of(transfer, dictionaries, hashes)
+        record = record_of(transfer, dictionaries, {**inputs, **dict(zip(files, files))})
         write_json(folder / "transfer.json", record)
         yield transfer, folder, record
 
@@ -238,35 +227,31 @@ def _content(transfer: Transfer) -> dict[str, Any]:
     request = transfer.request
     try:
         return changed_checkpoint(
-            transfer.source, transfer.weights, transfer.new.names, request.keep_optimizer, transfer.rows
+            transfer.source,
+            transfer.weights,
+            transfer.new.names,
+            request.keep_optimizer,
+            request.output,
+            transfer.rows,
         )
     except CheckpointError as error:
         raise CheckpointError(str(error).replace(RESET_REMEDY, "leave --keep-optimizer out")) from error
 
 
-def record_of(transfer: Transfer, dictionaries: Sequence[str], hashes: dict[str, str]) -> dict[str, Any]:
-    """What was done, as one JSON object. hashes: of what was read."""
+def record_of(transfer: Transfer, dictionaries: Sequence[str], inputs: dict[str, str]) -> dict[str, Any]:
+    """What was done, as one JSON object. inputs: the files that were read."""
     request, source, weights, new = transfer.request, transfer.source, transfer.weights, transfer.new
     words = {kind: weights.rows_of(kind)[new.word[weights.rows_of(kind)]].tolist() for kind in KINDS}
     return {
         "transfer_vocab": 1,
-        "request": asdict(request),
         "method": request.method,
         "seed": request.seed,
-        "sides": list(source.fit.sides) if source.builder.languages else None,
-        "softmax": source.softmax,
-        "rows_before": weights.old_size,
-        "rows_after": weights.new_size,
         "segmentation": {"old": transfer.old.style, "new": new.style},
         "words": {kind: len(rows) for kind, rows in words.items()},
         "examples": {kind: [_example(transfer, row) for row in rows[:_EXAMPLES]] for kind, rows in words.items()},
         "parts_of_a_word": _mean_parts(weights),
-        "tables": {table.name: list(table.names) for table in source.tables},
-        "averages": list(averages_in(source.state)),
-        "optimizer": request.keep_optimizer and "last_optimizer_state" in source.state,
         "files": ["model.pt", *dictionaries, "transfer.json"],
-        "sha256": hashes,
-        "versions": versions(),
+        **common_record(source, weights, request, source.has_moments and request.keep_optimizer, inputs),
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,11 @@ import numpy as np
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.expand.model import Texts
-from embinit_fairseq.expand.output import (
-    changed_checkpoint,
-    check_result,
-    versions,
-    write_checkpoint,
-    write_dictionary_files,
-)
+from embinit_fairseq.expand.output import changed_checkpoint, common_record, write_result
 from embinit_fairseq.expand.source import SourceModel, open_model
-from embinit_fairseq.expand.state import averages_in
-from embinit_fairseq.files import check_folder, check_inputs, sha256, whole_folder, write_json
+from embinit_fairseq.files import check_folder, check_inputs, whole_folder, write_json
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, parse_line
+from embinit_fairseq.vocab.text import check_tokens, count_tokens
 
 #: names and patterns of what a removal may write to its folder
 FILES = ("model.pt", "trim.json", "dict.txt", "dict.*.txt", "input0/dict.txt", "label/dict.txt")
@@ -63,31 +57,23 @@ class Removal:
 
     old_size: int
     source: np.ndarray
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
     def new_size(self) -> int:
         """N of the new table."""
         return len(self.source)
 
-    @property
-    def rows(self) -> np.ndarray:
-        """(0,) of new words."""
-        return np.empty(0, dtype=np.int64)
-
-    @property
-    def removed(self) -> np.ndarray:
-        """Old rows that go, ascending."""
-        return np.setdiff1d(np.arange(self.old_size), self.source)
-
 
 @dataclass(frozen=True)
 class Trimming:
-    """What was found out before a file is written."""
+    """What was found out before a file is written. known: see `kept_rows`."""
 
     request: TrimRequest
     source: SourceModel
     removal: Removal
     new_texts: Texts
+    known: dict[str, float]
 
     @property
     def new_symbols(self) -> list[str]:
@@ -95,9 +81,10 @@ class Trimming:
         return [self.source.symbols[row] for row in self.removal.source]
 
 
-def kept_rows(vocabulary: Vocabulary, appended: int, request: TrimRequest) -> np.ndarray:
+def kept_rows(vocabulary: Vocabulary, appended: int, request: TrimRequest) -> tuple[np.ndarray, dict[str, float]]:
     """Old rows that stay: specials, what the task appends, and the words that the request keeps. Fillers go.
 
+    Also returns text of the request -> share of its tokens that are in the dictionary.
     Raises OptionError or DataError for a request that keeps no word, every word, or words that are not there.
     """
     if not request.keep_text and request.keep is None and request.min_count is None:
@@ -107,8 +94,11 @@ def kept_rows(vocabulary: Vocabulary, appended: int, request: TrimRequest) -> np
     if "<mask>" in row_of:
         kept[row_of["<mask>"]] = True
     words = np.zeros(len(vocabulary), dtype=bool)
+    known = {}
     for path in request.keep_text:
-        words[_rows_of_text(path, row_of)] = True
+        tokens = count_tokens("--keep-text", path)
+        known[path] = check_tokens(f"--keep-text {path}", tokens, row_of)
+        words[[row_of[token] for token in tokens if token in row_of]] = True
     if request.keep is not None:
         words[_rows_of_list(request.keep, row_of)] = True
     if request.min_count is not None:
@@ -126,21 +116,8 @@ def kept_rows(vocabulary: Vocabulary, appended: int, request: TrimRequest) -> np
     kept |= words
     if kept.all():
         raise OptionError("every word of the dictionary stays: there is nothing to remove; keep fewer")
-    return np.concatenate([np.flatnonzero(kept), np.arange(len(vocabulary), len(vocabulary) + appended)])
-
-
-def _rows_of_text(path: str, row_of: dict[str, int]) -> list[int]:
-    """Rows of the words of a text that is cut as the training text was; what the dictionary lacks is `<unk>` anyway."""
-    lines = read_lines(path, DataError, "--keep-text", encoding="utf-8-sig")
-    words = {word for _, line in lines for word in line.split()}
-    rows = [row_of[word] for word in words if word in row_of]
-    if not rows:
-        example = ", ".join(sorted(words)[:5])
-        raise DataError(
-            f"--keep-text {path}: none of its words is in the dictionary ({example}); give a text that is cut into "
-            "words or pieces as the training text was"
-        )
-    return rows
+    rows = np.concatenate([np.flatnonzero(kept), np.arange(len(vocabulary), len(vocabulary) + appended)])
+    return rows, known
 
 
 def _rows_of_list(path: str, row_of: dict[str, int]) -> list[int]:
@@ -174,10 +151,10 @@ def trimmed_dictionary(path: str, vocabulary: Vocabulary, removal: Removal) -> s
 def prepare(request: TrimRequest) -> Trimming:
     """Read and check everything; writes nothing."""
     source = open_model(request.checkpoint, request.dictionary, request.side, request.user_dir)
-    rows = kept_rows(source.vocabulary, source.fit.appended, request)
+    rows, known = kept_rows(source.vocabulary, source.fit.appended, request)
     removal = Removal(len(source.symbols), rows)
     text = trimmed_dictionary(request.dictionary, source.vocabulary, removal)
-    return Trimming(request, source, removal, source.fit.texts(text))
+    return Trimming(request, source, removal, source.fit.texts(text), known)
 
 
 @contextlib.contextmanager
@@ -189,41 +166,27 @@ def trimming_vocabulary(request: TrimRequest) -> Iterator[tuple[Trimming, Path, 
     inputs = check_inputs(request.inputs)
     check_folder(request.output, request.force, FILES, inputs.values())
     trimming = prepare(request)
-    source = trimming.source
-    content = changed_checkpoint(source, trimming.removal, trimming.new_symbols, not request.reset_optimizer)
+    source, symbols = trimming.source, trimming.new_symbols
+    content = changed_checkpoint(source, trimming.removal, symbols, not request.reset_optimizer, request.output)
     with whole_folder(request.output, request.force, FILES) as folder:
-        dictionaries = write_dictionary_files(
-            source.builder, source.fit, request.dictionary, trimming.new_texts, folder
-        )
-        write_checkpoint(content, folder / "model.pt")
-        del content
-        check_result(source.builder, source.fit, trimming.new_texts, trimming.new_symbols, folder / "model.pt")
-        hashes = {name: sha256(path) for name, path in inputs.items()}
-        record = record_of(trimming, dictionaries, hashes, (folder / "model.pt").stat().st_size)
+        dictionaries = write_result(source, trimming.new_texts, symbols, content, folder)
+        record = record_of(trimming, dictionaries, inputs, (folder / "model.pt").stat().st_size)
         write_json(folder / "trim.json", record)
         yield trimming, folder, record
 
 
-def record_of(trimming: Trimming, dictionaries: Sequence[str], hashes: dict[str, str], size: int) -> dict[str, Any]:
-    """What was done, as one JSON object. hashes: of what was read; size: of model.pt."""
+def record_of(trimming: Trimming, dictionaries: Sequence[str], inputs: dict[str, str], size: int) -> dict[str, Any]:
+    """What was done, as one JSON object. inputs: the files that were read; size: bytes of model.pt."""
     request, source, removal = trimming.request, trimming.source, trimming.removal
-    removed = removal.removed
+    removed = np.setdiff1d(np.arange(removal.old_size), removal.source)
     fillers = int(source.vocabulary.filler[removed].sum())
     return {
         "trim_vocab": 1,
-        "request": asdict(request),
-        "sides": list(source.fit.sides) if source.builder.languages else None,
-        "softmax": source.softmax,
-        "rows_before": removal.old_size,
-        "rows_after": removal.new_size,
         "words_removed": len(removed) - fillers,
         "fillers_removed": fillers,
-        "tables": {table.name: list(table.names) for table in source.tables},
-        "averages": list(averages_in(source.state)),
-        "optimizer": not request.reset_optimizer and "last_optimizer_state" in source.state,
+        "tokens_in_dictionary": trimming.known,
         "bytes_before": Path(request.checkpoint).stat().st_size,
         "bytes_after": size,
         "files": ["model.pt", *dictionaries, "trim.json"],
-        "sha256": hashes,
-        "versions": versions(),
+        **common_record(source, removal, request, source.has_moments and not request.reset_optimizer, inputs),
     }

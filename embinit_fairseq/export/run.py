@@ -5,15 +5,15 @@ torch, fairseq and transformers are imported when a checkpoint is opened.
 
 from __future__ import annotations
 
-import importlib.util
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.errors import counted
 from embinit_fairseq.export.files import write_files
+from embinit_fairseq.export.request import ExportRequest
 from embinit_fairseq.export.tokenizer import TOKENIZER_FILES, Tokenizer, check_text, choose_tokenizer
 from embinit_fairseq.export.trained import TARGET, Side, Trained, open_trained
+from embinit_fairseq.export.tupe import CODE
 from embinit_fairseq.export.verify import verify
 from embinit_fairseq.files import check_folder, check_inputs, whole_folder
 
@@ -23,6 +23,11 @@ from embinit_fairseq.files import check_folder, check_inputs, whole_folder
 def write_card(trained: Trained, record: dict[str, Any], path: Path) -> None:
     """What it is, how to load it, what was measured."""
     path.write_text(_card(trained, record), encoding="utf-8")
+
+
+def text_line(text: dict[str, Any]) -> str:
+    """What --verify-text showed, for the summary and the card."""
+    return f"{counted(text['lines'], 'line')} of {text['form']}, {text['unknown']:.2%} <unk>"
 
 
 _USAGE = {
@@ -41,11 +46,13 @@ def _card(trained: Trained, record: dict[str, Any]) -> str:
     labels = f"\nClasses: {', '.join(trained.labels)}.\n" if trained.labels else ""
     labels += f"\nThe output is a number {trained.numbers}.\n" if trained.numbers else ""
     left_out = f"\nNot exported: {', '.join(record['left_out'])}.\n" if record["left_out"] else ""
-    trust = ", trust_remote_code=True" if known.REMOTE_CODE else ""
+    trust = ", trust_remote_code=True" if known.CODE else ""
     code = ", trust_remote_code=True" if any(name.endswith(".py") for name in record["files"]) else ""
     opens = f'    tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER"{code})\n'
     imports, opens = ("", "") if record["tokenizer"].startswith("none") else (", AutoTokenizer", opens)
     usage = _USAGE[trained.target is not None]
+    if record["verified_text"] is not None:
+        usage += f"Its ids were compared with fairseq's on {text_line(record['verified_text'])}.\n"
     if TARGET in trained.sides:
         usage += (
             f"The target has a dictionary and a tokenizer of its own (`{TARGET}/`: {record['target_tokenizer']}).\n"
@@ -79,47 +86,13 @@ batches, against fairseq's model:
 
 # ----------------------------------------------------------------------------------------------------------------------
 
-DTYPES = ("float32", "float16", "bfloat16")
 #: everything an export may write
 FILES = (
-    *(
-        "README.md",
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "configuration_tupe.py",
-        "modeling_tupe.py",
-        "dict.txt",
-    ),
+    *("README.md", "config.json", "generation_config.json", "model.safetensors", "dict.txt"),
+    *(f"{module.rpartition('.')[2]}.py" for module in CODE),
     *TOKENIZER_FILES,
     *(f"{TARGET}/{name}" for name in ("dict.txt", *TOKENIZER_FILES)),
 )
-
-
-@dataclass(frozen=True)
-class ExportRequest:
-    """The options of `embinit export-hf`."""
-
-    checkpoint: str
-    output: str
-    dictionary: str | None = None
-    target_dictionary: str | None = None
-    label_dictionary: str | None = None
-    head: str | None = None
-    bpe_codes: str | None = None
-    tokenizer: str | None = None
-    gpt2_bpe: str | None = None
-    sentencepiece_model: str | None = None
-    dtype: str = "float32"
-    verify_text: str | None = None
-    force: bool = False
-
-    @property
-    def inputs(self) -> dict[str, str | None]:
-        """Option -> file that is read."""
-        names = ["checkpoint", "dictionary", "target_dictionary", "label_dictionary", "bpe_codes"]
-        names += ["sentencepiece_model", "verify_text"]
-        return {name: getattr(self, name) for name in names}
 
 
 def export(request: ExportRequest) -> dict[str, Any]:
@@ -130,13 +103,13 @@ def export(request: ExportRequest) -> dict[str, Any]:
     """
     import torch
 
-    _check_options(request)
+    request.check()
     folders = [folder for folder in (request.tokenizer, request.gpt2_bpe) if folder]
     inputs = [*check_inputs(request.inputs).values(), *folders]
     check_folder(request.output, request.force, FILES, inputs)
     dictionaries = request.dictionary, request.label_dictionary
     trained = open_trained(request.checkpoint, *dictionaries, request.head, request.target_dictionary)
-    tokenizers = _tokenizers(request, trained)
+    tokenizers = {name: choose_tokenizer(request, trained, name) for name in trained.sides}
     trained.model.to(getattr(torch, request.dtype))
     with whole_folder(request.output, request.force, FILES) as temporary:
         written = write_files(trained, request.dtype, temporary)
@@ -152,22 +125,10 @@ def export(request: ExportRequest) -> dict[str, Any]:
                 of_text[name] = []
             why[name] = refused or tokenizer.why
             written += [str(PurePosixPath(name, file)) for file in (*of_text[name], "dict.txt")]
-        record = _record(request, trained, len(tokenizers[""].lines), measured, [*written, "README.md"])
+        record = _record(request, trained, tokenizers[""], measured, [*written, "README.md"])
         record["tokenizer"], record["target_tokenizer"] = why[""], why.get(TARGET)
         write_card(trained, record, temporary / "README.md")
     return record
-
-
-def _tokenizers(request: ExportRequest, trained: Trained) -> dict[str, Tokenizer]:
-    """By their folders. A text to verify is the source's; a given tokenizer has the target's in a folder of its own."""
-    found = {}
-    for name, side in trained.sides.items():
-        given, text = request.tokenizer, request.verify_text
-        if name == TARGET:
-            given, text = (str(Path(given, name)) if given and Path(given, name).is_dir() else None), None
-        cut = request.gpt2_bpe, side, request.sentencepiece_model
-        found[name] = choose_tokenizer(trained, request.bpe_codes, given, text, *cut)
-    return found
 
 
 def _write_side(folder: Path, side: Side, tokenizer: Tokenizer) -> list[str]:
@@ -178,27 +139,8 @@ def _write_side(folder: Path, side: Side, tokenizer: Tokenizer) -> list[str]:
     return names
 
 
-def _check_options(request: ExportRequest) -> None:
-    missing = [name for name in ("transformers", "safetensors") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise OptionError(
-            f"export-hf needs {' and '.join(missing)}: pip install transformers safetensors, which is the extra hf of "
-            "this package"
-        )
-    if request.dtype not in DTYPES:
-        raise OptionError(f"--dtype {request.dtype}: choose from {', '.join(DTYPES)}")
-    kinds = [
-        name
-        for name in ("bpe_codes", "gpt2_bpe", "sentencepiece_model", "tokenizer")
-        if getattr(request, name) is not None
-    ]
-    if len(kinds) > 1:
-        flags = " and ".join(f"--{name.replace('_', '-')}" for name in kinds)
-        raise OptionError(f"{flags} all say what the tokenizer is: give one of them")
-
-
 def _record(
-    request: ExportRequest, trained: Trained, text_lines: int, measured: dict[str, Any], files: list[str]
+    request: ExportRequest, trained: Trained, tokenizer: Tokenizer, measured: dict[str, Any], files: list[str]
 ) -> dict[str, Any]:
     head = (
         None if trained.head is None else {"name": trained.head, "labels": trained.labels, "numbers": trained.numbers}
@@ -218,7 +160,8 @@ def _record(
         "dtype": request.dtype,
         "dictionary": trained.dictionary,
         "target_dictionary": None if trained.target is None else trained.target.path,
-        "text_lines": text_lines,
+        "text_lines": len(tokenizer.lines),
+        "verified_text": tokenizer.checked(request.verify_text, trained.source.dictionary),
         "verified": measured,
         "files": files,
     }

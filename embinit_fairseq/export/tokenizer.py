@@ -1,8 +1,9 @@
 """The tokenizer of an exported directory: the ids that fairseq's pipeline gives a text, or no tokenizer at all.
 
-words    text is finished tokens, separated by blanks: tokenizer.json
-bpe      sub-words of subword-nmt: tokenizer.json if every merge is a symbol of the dictionary, else Python
-spm      pieces of a sentencepiece model: MarianTokenizer, which puts nothing in front of a text
+words    text is finished words or sub-words, separated by spaces: tokenizer.json
+text     raw text, or text in sub-words: `remote/tokenization_tupe.py`, with codes of subword-nmt, a model of
+         sentencepiece, or neither
+marian   a model of sentencepiece and text that needs no preparation: MarianTokenizer, which begins with no symbol
 gpt2     GPT-2's pieces, whose numbers are the dictionary's symbols: tokenizer.json
 given    a tokenizer of transformers whose ids are the dictionary's
 """
@@ -11,29 +12,28 @@ from __future__ import annotations
 
 import json
 import random
-import re
-import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.expand.segmentation import read_codes
-from embinit_fairseq.export.bundle import source_of
+from embinit_fairseq.expand.segmentation import check_segmentation, codes_text, read_segmentation
+from embinit_fairseq.export.files import code_files
 from embinit_fairseq.export.gpt2 import FLAG, Gpt2, is_numbers
-from embinit_fairseq.export.trained import Side, Trained
+from embinit_fairseq.export.request import ExportRequest
+from embinit_fairseq.export.trained import TARGET, Side, Trained
 from embinit_fairseq.export.verify import DifferentOutput
-from embinit_fairseq.files import write_json
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
-from embinit_fairseq.vocab.dictionary import is_filler
-from embinit_fairseq.vocab.tokens import CONTINUES
+from embinit_fairseq.vocab.dictionary import vocabulary_of
+from embinit_fairseq.vocab.preparation import Preparation, Segmenter
+from embinit_fairseq.vocab.text import pieces_left
+from embinit_fairseq.vocab.tokens import CONTINUES, detect_style
 
 # ---- tokenizer.json and tokenizer_config.json for a fairseq dictionary ----------------------------------------------
 # Written by the library tokenizers. Letters: V, rows of the embeddings.
 
-_END = "</w>"
 _WHITE = r"[\s\x1c-\x1f]+"  # what fairseq splits at
 
 
@@ -75,8 +75,8 @@ class Layout:
             roles["mask"] = "<mask>"
         return {f"{role}_token": self.rows[symbol] for role, symbol in roles.items()}
 
-    def config(self, tokenizer_class: str, python: bool = False) -> str:
-        """The text of tokenizer_config.json."""
+    def config(self, tokenizer_class: str, prepare: Preparation | None = None) -> str:
+        """The text of tokenizer_config.json. prepare: of a tokenizer with code of ours."""
         content: dict[str, Any] = {
             "tokenizer_class": tokenizer_class,
             **{role: self.symbols[row] for role, row in self.special_ids().items()},
@@ -85,7 +85,8 @@ class Layout:
             "model_input_names": ["input_ids", "attention_mask"],
             "clean_up_tokenization_spaces": False,
         }
-        if python:
+        if prepare is not None:
+            content["preparation"] = asdict(prepare)
             content["auto_map"] = {"AutoTokenizer": [f"tokenization_tupe.{tokenizer_class}", None]}
             content["before"] = [self.symbols[row] for row in self.before]
             content["between"] = [self.symbols[row] for row in self.between]
@@ -97,32 +98,6 @@ def words_json(layout: Layout) -> dict[str, str]:
     from tokenizers import models
 
     return _files(layout, models.WordLevel(layout.rows, unk_token="<unk>"), set(layout.special_ids().values()))
-
-
-def bpe_json(layout: Layout, codes: str) -> tuple[dict[str, str], int]:
-    """Sub-words: (files, 0), or ({}, n) if n pieces of the codes are no symbols, which tokenizers cannot express.
-
-    There a piece that ends a word is `er</w>`, and others are as they are; in the dictionary `er` and `low@@`.
-    """
-    from tokenizers import decoders, models
-
-    if not codes.startswith("#version: 0.2"):
-        return {}, len(codes.splitlines())
-    whole = {symbol for symbol in layout.rows if re.match(r"<\w+>$|</s>$", symbol)}
-    vocabulary = {symbol: layout.rows[symbol] for symbol in whole}
-    for symbol, row in layout.rows.items():
-        if symbol not in whole:
-            inside = symbol.endswith(CONTINUES) and symbol != CONTINUES
-            vocabulary[symbol.removesuffix(CONTINUES) if inside else symbol + _END] = row
-    merges: list[Any] = list(
-        dict.fromkeys(tuple(line.strip("\r\n ").split(" ")) for line in codes.rstrip("\n").split("\n")[1:])
-    )
-    pieces = {piece for left, right in merges for piece in (left, right, left + right)}
-    lacking = len(pieces - vocabulary.keys())
-    if lacking or len(vocabulary) != len(layout.rows):
-        return {}, max(lacking, 1)
-    model = models.BPE(vocabulary, merges, unk_token="<unk>", end_of_word_suffix=_END, fuse_unk=False)
-    return _files(layout, model, {layout.rows[symbol] for symbol in whole}, decoders.BPEDecoder(suffix=_END)), 0
 
 
 def gpt2_json(layout: Layout, gpt2: Gpt2) -> dict[str, str]:
@@ -163,27 +138,39 @@ _FAST = "PreTrainedTokenizerFast"
 #: what a tokenizer may consist of
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "bpe.codes", "tokenization_tupe.py", "vocab.json", "merges.txt", "spiece.model"),
+    *("vocab.txt", "bpe.codes", "tokenization_tupe.py", "preparation.py", "vocab.json", "merges.txt", "spiece.model"),
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
 )
-_PYTHON = f"{__name__.rpartition('.')[0]}.remote.tokenization_tupe"
-_WHOLE = re.compile(r"<\w+>$")  # <url> and the like are no text, and were kept whole when the data were made
 _LINES = 200
-_SPM = "--sentencepiece-model"
+_TEXT = "--verify-text"
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """kind: see above. files: name -> text, or a function that writes to a folder. lines: of text, for the check.
-    expected: fairseq's ids of every line. why: of the kind, for people. own: how many of the lines, the first ones, are
-    the user's."""
+    """What a folder gets.
 
-    kind: str
-    files: dict[str, str] | Callable[[str], Any]
+    Args:
+        files: name -> content, or a function that writes to a folder.
+        lines: of text, for the check; the first ones are the user's.
+        expected: fairseq's ids of each line.
+        why: its kind and the text that it takes, for people.
+        own: number of the user's lines.
+        form: of the user's text, one of `_FORMS`.
+    """
+
+    files: dict[str, str | bytes] | Callable[[str], Any]
     lines: list[str]
     expected: list[list[int]]
     why: str
     own: int
+    form: str
+
+    def checked(self, path: str | None, dictionary: Any) -> dict[str, Any] | None:
+        """The user's text: path, number of lines, form, share of `<unk>` in its symbols; None if there is none."""
+        ends = dictionary.bos(), dictionary.eos()
+        ids = [row for line in self.expected[: self.own] for row in line if row not in ends]
+        unknown = ids.count(dictionary.unk()) / max(1, len(ids))
+        return path and {"path": path, "lines": self.own, "form": _FORMS[self.form], "unknown": unknown}
 
     def write(self, folder: Path) -> list[str]:
         """Write the files; returns their names."""
@@ -191,89 +178,159 @@ class Tokenizer:
             before = {path.name for path in folder.iterdir()}
             self.files(str(folder))
             return sorted({path.name for path in folder.iterdir()} - before)
-        for name, text in self.files.items():
-            (folder / name).write_bytes(text.encode("utf-8"))
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
         return list(self.files)
 
 
-def choose_tokenizer(
-    trained: Trained,
-    codes: str | None,
-    given: str | None,
-    verify_text: str | None,
-    gpt2: str | None = None,
-    side: Side | None = None,
-    sentencepiece: str | None = None,
-) -> Tokenizer:
-    """What goes with a dictionary (default: the source's). Raises DataError for codes, a text or a tokenizer that do
-    not fit."""
-    side = side or trained.source
+def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -> Tokenizer:
+    """What goes with the dictionary of `trained.sides[name]`; the text of `request` is the source's.
+
+    Raises DataError for codes, a text or a tokenizer that do not fit, OptionError if a library is missing.
+    """
+    side = trained.sides[name]
+    if name == TARGET:
+        given = None if request.tokenizer is None else str(Path(request.tokenizer, name))
+        given = given if given is not None and Path(given).is_dir() else None
+        request = replace(request, verify_text=None, lang=None, tokenizer=given)
     layout = Layout.of(trained, side)
-    own = [] if verify_text is None else _verify_lines("--verify-text", verify_text)
-    encode = _encoder(side)
-    if given is not None:
-        return _given(side, layout, given, own)
-    if gpt2 is not None:
-        return _gpt2(side, layout, gpt2, own)
-    if sentencepiece is not None:
-        return _spm(side, layout, sentencepiece, own)
-    if codes is None:
-        lines = own + _sample(side.symbols, joined=False)
-        cut = any(symbol.endswith(CONTINUES) for symbol in side.symbols)
-        why = "words separated by blanks" + (", cut into sub-words before (--bpe-codes does it here)" if cut else "")
-        if is_numbers(side.symbols):
-            why = f"words separated by blanks, which are numbers here: is this GPT-2's BPE? ({FLAG} reads text)"
-        return Tokenizer(
-            "words", words_json(layout), lines, [layout.wrap(encode(line)) for line in lines], why, len(own)
-        )
-    bpe, text = _subword_nmt(codes, side.symbols)
-    lines = own + _sample(side.symbols, joined=True)
-    expected = [layout.wrap(encode(" ".join(map(bpe, line.split())))) for line in lines]
-    files, lacking = bpe_json(layout, text)
-    if not lacking and _ids(files["tokenizer.json"], lines) == expected:
-        return Tokenizer("bpe", files, lines, expected, "sub-words of subword-nmt", len(own))
-    lack = f"the dictionary lacks {counted(lacking, 'piece')} of the codes"
-    why = lack if lacking else "tokenizer.json would give other ids"
-    python = {"vocab.txt": "".join(f"{symbol}\n" for symbol in side.symbols), "bpe.codes": text}
-    python["tokenization_tupe.py"] = source_of(_PYTHON)
-    python["tokenizer_config.json"] = layout.config("TupeTokenizer", python=True)
-    return Tokenizer("bpe", python, lines, expected, f"sub-words of subword-nmt, in Python: {why}", len(own))
+    if request.tokenizer is not None:
+        return _given(request, side, layout, request.tokenizer)
+    if request.gpt2_bpe is not None:
+        return _gpt2(request, side, layout, request.gpt2_bpe)
+    if request.prepares_text:
+        return _text(request, side, layout, trained.task == "translation")
+    return _words(request, side, layout)
 
 
-def _gpt2(side: Side, layout: Layout, folder: str, own: list[str]) -> Tokenizer:
+def _words(request: ExportRequest, side: Side, layout: Layout) -> Tokenizer:
+    style = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}.get(detect_style(side.symbols), "raw")
+    style = "numbers" if is_numbers(side.symbols) else style
+    own, form = _own_text(request, side, (style,))
+    lines = own + _sample(side.symbols, " ".join)
+    why = f"words separated by spaces, as they are in dict.txt (raw text: {_CUTTERS['raw']})"
+    if style != "raw":
+        why = f"{_FORMS[style]} separated by spaces, as they are in dict.txt (raw text: {_CUTTERS[style]})"
+    return Tokenizer(words_json(layout), lines, _ids(side, layout, lines), why, len(own), form)
+
+
+def _gpt2(request: ExportRequest, side: Side, layout: Layout, folder: str) -> Tokenizer:
+    own, form = _own_text(request, side, ("raw",))
     gpt2 = Gpt2(folder, layout.rows, f"--dict {side.path}")
     lines = own + gpt2.sample(random.Random(1), _LINES)
     expected = [layout.wrap(gpt2.encode(line)) for line in lines]
-    return Tokenizer("gpt2", gpt2_json(layout, gpt2), lines, expected, "GPT-2's byte-level BPE", len(own))
+    return Tokenizer(gpt2_json(layout, gpt2), lines, expected, "GPT-2's byte-level BPE of raw text", len(own), form)
 
 
-def _spm(side: Side, layout: Layout, path: str, own: list[str]) -> Tokenizer:
-    """Each side has its own, with the model twice: as that of the source, and of a target with the same dictionary."""
-    if layout.before:
-        raise OptionError(
-            f"{_SPM} {path}: transformers has no tokenizer of such models that begins with "
-            f"{layout.symbols[layout.before[0]]}; leave it out, and give text that is cut, or a folder by --tokenizer"
-        )
-    model = load_sentencepiece(path, DataError, _SPM)
-    pieces = {model.id_to_piece(number) for number in range(model.get_piece_size())}
-    words = [symbol for symbol in side.symbols if not symbol.startswith("<") and not is_filler(symbol)]
-    if 2 * len(pieces.intersection(words)) < len(words):
+def _text(request: ExportRequest, side: Side, layout: Layout, translation: bool) -> Tokenizer:
+    """Raw text, prepared as the dictionary shows or as the options say, or text in sub-words."""
+    codes, path = request.bpe_codes, request.sentencepiece_model
+    how = request.preparation or (None if path is None else "none")
+    lowercase = None if request.lowercase is None else request.lowercase == "yes"
+    prepare = Preparation.of(side.symbols, how, lowercase, request.lang or side.language, translation)
+    segmentation, doubt = read_segmentation(codes, path), ""
+    try:
+        if segmentation is not None:
+            check_segmentation(segmentation, vocabulary_of(side.dictionary), side.path, "", ())
+    except DataError as error:
+        if codes is None:
+            raise
+        doubt = f". Doubtful: {error}"  # words of the dictionary stay whole, so that the codes may have little to do
+    if path is not None and prepare.is_identity and not layout.before:
+        return _marian(request, side, layout, path)
+    try:
+        segment = Segmenter(layout.rows, prepare, None, path)
+    except ImportError as error:
+        raise OptionError(f"{error}, or say how text is prepared by --preparation") from error
+    if codes is not None and segmentation is not None:
+        segment.cut = segmentation.cut  # by the library, which the exported code is compared with
+    own, form = _own_text(request, side, ("raw", "bpe" if path is None else "sentencepiece"))
+    if form == "bpe":
+        _check_cut(request, own, segment)
+    made_up = _sample(side.symbols, segment.join) + _sample(side.symbols, " ".join)
+    cut = [" ".join(segment(line)) for line in (own if form == "raw" else []) + made_up]
+    files: dict[str, str | bytes] = {"vocab.txt": "".join(f"{symbol}\n" for symbol in side.symbols)}
+    if codes is not None:
+        files["bpe.codes"] = codes_text(codes)
+    if path is not None:
+        files["spiece.model"] = Path(path).read_bytes()
+    files.update(code_files("export.remote.tokenization_tupe", "vocab.preparation"))
+    files["tokenizer_config.json"] = layout.config("TupeTokenizer", prepare)
+    kind = "sub-words of subword-nmt" if codes else "sub-words of sentencepiece" if path else "words"
+    why = f"{kind}, in Python{prepare.needs}. Raw text is prepared ({prepare}); text in sub-words stays as it is"
+    why += doubt
+    expected = _ids(side, layout, cut if form == "raw" else own + cut)
+    return Tokenizer(files, own + made_up, expected, why, len(own), form)
+
+
+def _check_cut(request: ExportRequest, lines: Sequence[str], segment: Segmenter) -> None:
+    """Raise DataError if text in sub-words would be cut otherwise from its words."""
+    words = (segment.join(line.split()).split() for line in lines)
+    again = [[piece for word in each for piece in segment.pieces(word)] for each in words]
+    others = [line for line, pieces in zip(lines, again) if line.split() != pieces]
+    if others:
         raise DataError(
-            f"{_SPM} {path}: most symbols of {side.path} are no pieces of it; give the model that the dictionary was "
-            "made with"
+            f"{_TEXT} {request.verify_text}: {counted(len(others), 'line')} of {len(lines):,} ({others[0][:60]!r}) cut "
+            f"otherwise by --bpe-codes {request.bpe_codes}: give the codes that cut this text, or leave {_TEXT} out"
         )
-    drawn = [line.split() for line in _sample(side.symbols, joined=False)[3:]]
-    lines = [*own, "", "  two  blanks ", "Ünknøwn 未知 ???", *map(model.decode_pieces, drawn)]
-    encode = _encoder(side)
-    expected = [layout.wrap(encode(" ".join(model.encode(line, out_type=str)))) for line in lines]
 
-    def write(folder: str) -> None:
-        for name in ("source.spm", "target.spm"):
-            shutil.copyfile(path, Path(folder, name))
-        write_json(Path(folder, "vocab.json"), layout.rows)
-        Path(folder, "tokenizer_config.json").write_text(layout.config("MarianTokenizer"), encoding="utf-8")
 
-    return Tokenizer("spm", write, lines, expected, "pieces of sentencepiece", len(own))
+def _marian(request: ExportRequest, side: Side, layout: Layout, path: str) -> Tokenizer:
+    """It wants the model twice: as that of the source, and of a target with the same dictionary."""
+    model = load_sentencepiece(path, DataError, "--sentencepiece-model")
+    own, form = _own_text(request, side, ("raw",))
+    lines = own + _sample(side.symbols, model.decode_pieces)
+    expected = _ids(side, layout, [" ".join(model.encode(line, out_type=str)) for line in lines])
+    files = dict.fromkeys(("source.spm", "target.spm"), Path(path).read_bytes())
+    texts = {"vocab.json": json.dumps(layout.rows), "tokenizer_config.json": layout.config("MarianTokenizer")}
+    return Tokenizer({**files, **texts}, lines, expected, "sub-words of sentencepiece, of raw text", len(own), form)
+
+
+# ---- text for the check ----------------------------------------------------------------------------------------------
+
+#: form of a text -> its name for people
+_FORMS = {
+    "raw": "raw text",
+    "bpe": f"sub-words (`or{CONTINUES} an{CONTINUES} ge`)",
+    "sentencepiece": "sub-words (`▁or ange`)",
+    "numbers": "numbers of GPT-2's pieces",
+}
+#: form of a dictionary -> the option that makes it of raw text
+_CUTTERS = {
+    "raw": "--preparation",
+    "bpe": "--bpe-codes",
+    "sentencepiece": "--sentencepiece-model",
+    "numbers": FLAG,
+}
+#: A text of which one line in so many is marked is in sub-words; `@@` stands in raw text now and then.
+_FEW = 20
+
+
+def _own_text(request: ExportRequest, side: Side, forms: Sequence[str]) -> tuple[list[str], str]:
+    """The lines of --verify-text and their form; DataError unless the tokenizer takes this form."""
+    path = request.verify_text
+    if path is None:
+        return [], "raw"
+    lines = [line for _, line in read_lines(path, DataError, _TEXT)]
+    words = [word for line in lines for word in line.split()]
+    if not words:
+        raise DataError(f"{_TEXT} {path}: no text in it; give a sentence a line")
+    marked, form = pieces_left(lines) or (0, "raw")
+    if _FEW * marked < len(lines):
+        form = "numbers" if is_numbers(side.symbols) and is_numbers(words) else "raw"
+    if form not in forms:
+        cutter = f"{_CUTTERS[forms[0]]}, which cuts it, or " if form == "raw" else ""
+        raise DataError(
+            f"{_TEXT} {path}: found {_FORMS[form]}, expected {' or '.join(_FORMS[each] for each in forms)}: give "
+            f"{cutter}the text {'after' if cutter else 'before'} it was cut"
+        )
+    return lines, form
+
+
+def _ids(side: Side, layout: Layout, lines: Sequence[str]) -> list[list[int]]:
+    """fairseq's ids of lines in words or sub-words."""
+    encode = side.dictionary.encode_line
+    return [layout.wrap(encode(line, append_eos=False, add_if_not_exist=False).tolist()) for line in lines]
 
 
 def check_text(trained: Trained, tokenizer: Tokenizer, theirs: Sequence[list[int]]) -> str | None:
@@ -284,42 +341,17 @@ def check_text(trained: Trained, tokenizer: Tokenizer, theirs: Sequence[list[int
     for number, (line, expected, ids) in enumerate(zip(tokenizer.lines, tokenizer.expected, theirs)):
         if ids != expected:
             reason = f"{line[:80]!r} would get the ids {ids[:20]}, in fairseq {expected[:20]}"
-            if number < tokenizer.own or tokenizer.kind == "given":
+            if number < tokenizer.own or not isinstance(tokenizer.files, dict):
                 raise DifferentOutput(
-                    f"{trained.path}: {reason} ({tokenizer.why}); nothing is written: prepare the text as that of the "
-                    "training was, or leave --verify-text and --tokenizer out"
+                    f"{trained.path}: {reason} ({tokenizer.why}); nothing is written: give text of the training, "
+                    "or leave --verify-text and --tokenizer out"
                 )
             return f"none, since {reason}"
     return None
 
 
-def _encoder(side: Side) -> Callable[[str], list[int]]:
-    dictionary = side.dictionary
-    return lambda line: dictionary.encode_line(line, append_eos=False, add_if_not_exist=False).tolist()
-
-
-def _subword_nmt(path: str, symbols: Sequence[str]) -> tuple[Callable[[str], str], str]:
-    """(word -> its pieces, as fairseq's --bpe subword_nmt cuts it; the text of the codes). DataError for bad codes."""
-    bpe, text = read_codes(path), Path(path).read_bytes().decode("utf-8")
-    whole = {symbol for symbol in symbols if _WHOLE.match(symbol)}
-    return lambda word: word if word in whole else bpe.process_line(word), text
-
-
-def _ids(text: str, lines: Sequence[str]) -> list[list[int]]:
-    from tokenizers import Tokenizer as Fast
-
-    return [encoding.ids for encoding in Fast.from_str(text).encode_batch(list(lines))]
-
-
-def _verify_lines(flag: str, path: str) -> list[str]:
-    lines = [line for _, line in read_lines(path, DataError, flag)]
-    if not any(map(str.strip, lines)):
-        raise DataError(f"{flag} {path}: no text in it; give a sentence a line, prepared as that of the training")
-    return lines
-
-
-def _sample(symbols: Sequence[str], joined: bool) -> list[str]:
-    """Text over the dictionary, with unknown words and superfluous blanks. joined: `lo@@ w` becomes `low`."""
+def _sample(symbols: Sequence[str], join: Callable[[list[str]], str]) -> list[str]:
+    """Text over the dictionary, with unknown words and superfluous spaces."""
     draw = random.Random(1)
     symbols = [symbol for symbol in symbols[4:] if not symbol.startswith("<")]
     letters = sorted({letter for symbol in symbols for letter in symbol}) or ["a"]
@@ -327,12 +359,11 @@ def _sample(symbols: Sequence[str], joined: bool) -> list[str]:
     for _ in range(_LINES):
         words = [draw.choice(symbols) for _ in range(draw.randint(1, 12))] if symbols else []
         words.insert(draw.randrange(len(words) + 1), "".join(draw.choices(letters, k=draw.randint(1, 9))))
-        text = " ".join(words) + " "
-        lines.append((text.replace(f"{CONTINUES} ", "").replace(CONTINUES, "") if joined else text).strip())
+        lines.append(join(words))
     return lines
 
 
-def _given(side: Side, layout: Layout, path: str, own: list[str]) -> Tokenizer:
+def _given(request: ExportRequest, side: Side, layout: Layout, path: str) -> Tokenizer:
     """A tokenizer of transformers; DataError unless its ids are the dictionary's."""
     from transformers import AutoTokenizer
 
@@ -363,8 +394,8 @@ def _given(side: Side, layout: Layout, path: str, own: list[str]) -> Tokenizer:
             f"--tokenizer {path}: {name} has the id {theirs}, in {side.path} {ours} ({len(wrong):,} differ): "
             "give the tokenizer that the dictionary was made of"
         )
-    lines = own + [opened.convert_tokens_to_string(line.split()) for line in _sample(side.symbols, joined=False)]
-    unknown = layout.unk
-    ids = [[symbols.get(token, unknown) for token in opened.tokenize(line)] for line in lines]
-    expected = [layout.wrap(line) for line in ids]
-    return Tokenizer("given", opened.save_pretrained, lines, expected, f"copied from {path}", len(own))
+    own, form = _own_text(request, side, tuple(_FORMS))
+    lines = own + _sample(side.symbols, opened.convert_tokens_to_string)
+    kept = len(own) if form != "raw" else 0
+    cut = lines[:kept] + [" ".join(opened.tokenize(line)) for line in lines[kept:]]
+    return Tokenizer(opened.save_pretrained, lines, _ids(side, layout, cut), f"copied from {path}", len(own), form)

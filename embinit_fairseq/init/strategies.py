@@ -97,6 +97,11 @@ class Strategy:
     always_scaled: bool = True
     of_elements: Callable[..., np.ndarray] | None = None
 
+    @property
+    def shuffles(self) -> bool:
+        """Return True if `--embed-init-shuffle` applies."""
+        return self.of_elements is not None
+
     def rule_for(self, std_given: bool, shuffle: str = "rows") -> Rule:
         """What fills the matrix with these options."""
         rule = self.of_elements if self.of_elements is not None and shuffle == "elements" else self.rule

@@ -16,12 +16,12 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.hub import load_trained
-from embinit_fairseq.architectures.options import check_ranges, check_restored, flag
-from embinit_fairseq.architectures.state_dicts import find_head, fit_heads
+from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY
+from embinit_fairseq.embed_init.request import InitRequest, request_from
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.hooks.options import InitRequest, request_from
-from embinit_fairseq.hooks.registry import EMBED_INIT_REGISTRY
+from embinit_fairseq.models._hub import load_trained
+from embinit_fairseq.models._options import check_ranges, flag
+from embinit_fairseq.models._state_dicts import find_head, fit_heads
 from embinit_fairseq.models.embinit_classifier import ClassifierHub
 from embinit_fairseq.modules.duo_classifier import ATTENTIONS, DuoSentenceEmbedding
 from embinit_fairseq.modules.initialisation import init_table
@@ -112,15 +112,9 @@ class DuoClassifier(BaseFairseqModel):
             name: (table, self.dictionary, self) for name, table in zip(SLOTS, (self.embed_tokens, self.embed_tokens_p))
         }
 
-    def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
-        return {name: getattr(cfg, name) for name in (*SIZES, "duo_attention")}
-
-    def check_training(self, checkpoint: Optional[str], saved: Any) -> None:
-        """Before a training: raises OptionError for options that cannot work; warns of frozen random matrices."""
+    def check_training(self, checkpoint: Any) -> None:
+        """Raise OptionError, before a training, for options that cannot work; warn of random matrices that stay so."""
         request = request_from(self.cfg)
-        if checkpoint is not None and saved is not None:
-            check_restored(self, checkpoint, saved)
         if self.cfg.train_embeddings:
             return
         if checkpoint is None:

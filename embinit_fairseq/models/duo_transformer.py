@@ -12,8 +12,9 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model
 from torch import nn
 
-from embinit_fairseq.architectures.duo import SUFFIXES, DuoDecoder, DuoEncoder, DuoSideConfig
-from embinit_fairseq.architectures.options import (
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._duo import SUFFIXES, DuoDecoder, DuoEncoder, DuoSideConfig
+from embinit_fairseq.models._options import (
     SIDES,
     TranslationConfig,
     check_joined,
@@ -24,8 +25,7 @@ from embinit_fairseq.architectures.options import (
     side_option,
     tied_output,
 )
-from embinit_fairseq.architectures.translation import TranslationModel
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._translation import TranslationModel
 from embinit_fairseq.modules.duo import SHARING, StreamConfig
 from embinit_fairseq.modules.initialisation import init_duo_params, init_table
 
@@ -146,21 +146,6 @@ def side_config(cfg: Any, side: str) -> DuoSideConfig:
     )
 
 
-def function_options(cfg: Any) -> dict[str, Any]:
-    """Of cfg, what decides which weights there are and what is computed with them."""
-    names = ["duo_streams", *(_DUO if cfg.duo_streams > 1 else ()), "activation_fn", "no_scale_embedding"]
-    names += ["no_token_positional_embeddings", "share_all_embeddings"]
-    if not cfg.no_token_positional_embeddings:  # learned ones have a row each
-        learned = {"max_source_positions": cfg.encoder_learned_pos, "max_target_positions": cfg.decoder_learned_pos}
-        names += [name for name, is_learned in learned.items() if is_learned]
-    return {
-        **{name: sharing(cfg) if name == "duo_share_weights" else getattr(cfg, name) for name in names},
-        **{f"{side}_{name}": side_option(cfg, side, name) for side in SIDES for name in _SIZES},
-        **{f"{side}_dim_{stream}": dim for side in SIDES for stream, dim in zip("sp", table_dims(cfg, side))},
-        "share_decoder_input_output_embed": tied_output(cfg),
-    }
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -200,10 +185,6 @@ class DuoTransformerModel(TranslationModel):
             for name, side in (("encoder", self.encoder), ("decoder", self.decoder))
             for suffix, table in zip(SUFFIXES, side.embedding.tables())
         }
-
-    def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
-        return function_options(cfg)
 
 
 def _tables(cfg: DuoTransformerConfig, side: str, dictionary: Any) -> list[nn.Embedding]:

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, Optional
 from fairseq.models import FairseqEncoder, register_model
 from torch import Tensor
 
-from embinit_fairseq.architectures.options import check_ranges, register_presets
-from embinit_fairseq.architectures.tupe import TupeEncoder, build_sentence_encoder
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._options import check_ranges, register_presets
+from embinit_fairseq.models._tupe import TupeEncoder, build_sentence_encoder
 from embinit_fairseq.models.tupe import SIZES, TupeConfig, TupeModel, check_block_size, masks
+from embinit_fairseq.modules.bert_initialisation import init_bert_params
 from embinit_fairseq.modules.heads import ReplacedTokenHead, draw_tokens
-from embinit_fairseq.modules.initialisation import init_bert_params
 
 logger = logging.getLogger(__name__)
 
@@ -115,11 +115,6 @@ class ElectraModel(TupeModel):
                 "pre-training with the checkpoint of the pre-training (--task masked_lm)"
             )
         return self.generator
-
-    def function_options(self, cfg: Any) -> dict[str, Any]:
-        """As `TupeModel`, with those of the generator if there is one."""
-        generator = {} if self.generator is None else {name: getattr(cfg, name) for name in _GENERATOR_OPTIONS}
-        return {**super().function_options(cfg), **generator}
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq before every update."""

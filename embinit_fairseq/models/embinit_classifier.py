@@ -16,10 +16,10 @@ from fairseq.models import FairseqEncoderModel, register_model
 from fairseq.models.transformer import Embedding, TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.hub import load_trained
-from embinit_fairseq.architectures.options import check_ranges, check_restored
-from embinit_fairseq.architectures.state_dicts import find_head, fit_heads
 from embinit_fairseq.errors import DataError, OptionError, check_heads
+from embinit_fairseq.models._hub import load_trained
+from embinit_fairseq.models._options import check_ranges
+from embinit_fairseq.models._state_dicts import find_head, fit_heads
 
 logger = logging.getLogger(__name__)
 
@@ -106,26 +106,10 @@ class EmbinitClassifier(FairseqEncoderModel):
         """Longest input in tokens."""
         return self.encoder.max_positions()
 
-    def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
-        names = ["layers", "embed_dim", "ffn_embed_dim", "normalize_before"]
-        names = [
-            *(f"encoder_{name}" for name in names),
-            "no_token_positional_embeddings",
-            "no_scale_embedding",
-            "pooling",
-        ]
-        if not cfg.no_token_positional_embeddings:
-            names.append("encoder_learned_pos")
-            names += ["max_positions"] if cfg.encoder_learned_pos else []  # the embedding matrix's rows
-        return {"encoder_attention_heads": _num_heads(cfg), **{name: getattr(cfg, name) for name in names}}
-
-    def check_training(self, checkpoint: Optional[str], saved: Any) -> None:
-        """Before a training: raises OptionError for options that have no effect or are not those of the checkpoint."""
+    def check_training(self, checkpoint: Any) -> None:
+        """Raise OptionError, before a training, for options that have no effect."""
         if self.cfg.no_token_positional_embeddings and self.cfg.encoder_learned_pos:
             raise OptionError("--encoder-learned-pos has no effect with --no-token-positional-embeddings: drop one")
-        if checkpoint is not None and saved is not None:
-            check_restored(self, checkpoint, saved)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Fit a checkpoint's heads to this model: its own number of classes wins (fine-tuning)."""

@@ -18,15 +18,15 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoderModel, register_model
 from torch import Tensor, nn
 
-from embinit_fairseq.architectures.hub import load_hub
-from embinit_fairseq.architectures.options import check_ranges, check_restored, register_presets
-from embinit_fairseq.architectures.state_dicts import check_weights, find_head, fit_heads, fit_pre_training_parts
-from embinit_fairseq.architectures.tupe import TupeEncoder, check_effects, function_options
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._hub import load_hub
+from embinit_fairseq.models._options import check_ranges, register_presets
+from embinit_fairseq.models._state_dicts import check_weights, find_head, fit_heads, fit_pre_training_parts
+from embinit_fairseq.models._tupe import TupeEncoder, check_effects
 from embinit_fairseq.modules.attention_kernels import KERNELS, check_trainable
+from embinit_fairseq.modules.bert_initialisation import init_bert_params
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
 from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead
-from embinit_fairseq.modules.initialisation import init_bert_params
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 from embinit_fairseq.modules.sentence_encoder import SentenceEncoder
 
@@ -163,17 +163,11 @@ class TupeModel(FairseqEncoderModel):
         """Tells fairseq that targets come from the source."""
         return {"self"}
 
-    def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
-        return function_options(cfg)
-
-    def check_training(self, checkpoint: Optional[str], saved: Any) -> None:
-        """Before a training: raises OptionError for options that have no effect or are not those of the checkpoint."""
+    def check_training(self, checkpoint: Any) -> None:
+        """Raise OptionError, before a training, for options that have no effect."""
         check_effects(self.cfg, TupeConfig())
         for layer in (module.cfg.layer for module in self.modules() if isinstance(module, SentenceEncoder)):
             check_trainable(str(self.cfg.attention_kernel), layer.embed_dim // layer.num_heads, layer.attention_dropout)
-        if checkpoint is not None and saved is not None:
-            check_restored(self, checkpoint, saved)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Fit a checkpoint's heads to this model; raises OptionError for weights of a model with other options."""

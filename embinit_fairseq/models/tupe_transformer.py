@@ -6,13 +6,13 @@ whether untying removes the absorption of positions that Kim et al. (2024) descr
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from fairseq.models import register_model
 from torch import nn
 
-from embinit_fairseq.architectures.options import (
-    SIDES,
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._options import (
     TranslationConfig,
     check_joined,
     check_ranges,
@@ -22,9 +22,8 @@ from embinit_fairseq.architectures.options import (
     side_option,
     tied_output,
 )
-from embinit_fairseq.architectures.translation import TranslationModel
-from embinit_fairseq.architectures.tupe_transformer import SideConfig, TupeTransformerDecoder, TupeTransformerEncoder
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._translation import TranslationModel
+from embinit_fairseq.models._tupe_transformer import SideConfig, TupeTransformerDecoder, TupeTransformerEncoder
 from embinit_fairseq.modules.initialisation import init_table, init_transformer_params
 from embinit_fairseq.modules.position_bias import check_buckets
 
@@ -69,25 +68,13 @@ class TupeTransformerModel(TranslationModel):
             nn.init.zeros_(table.weight[table.padding_idx])
         return model
 
-    def function_options(self, cfg: Any) -> dict[str, Any]:
-        """Of cfg, what must not differ from a checkpoint's (see `architectures.options.check_restored`)."""
-        sizes = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before")
-        names = ["activation_fn", "no_scale_embedding", "share_all_embeddings", "rel_pos"]
-        names += ["max_source_positions", "max_target_positions", *(_RELATIVE if cfg.rel_pos else ())]
-        return {
-            **{f"{side}_{name}": side_option(cfg, side, name) for side in SIDES for name in sizes},
-            **{name: getattr(cfg, name) for name in names},
-            "share_decoder_input_output_embed": tied_output(cfg),
-        }
-
-    def check_training(self, checkpoint: Optional[str], saved: Any) -> None:
-        """Before a training: raises OptionError for options that have no effect or are not those of the checkpoint."""
+    def check_training(self, checkpoint: Any) -> None:
+        """Raise OptionError, before a training, for options that have no effect."""
         if self.cfg.rel_pos:
             check_buckets(self.cfg.rel_pos_bins, self.cfg.max_rel_pos)
         for name in () if self.cfg.rel_pos else _RELATIVE:
             if getattr(self.cfg, name) != getattr(TupeTransformerConfig(), name):
                 raise OptionError(f"{flag(name)} {getattr(self.cfg, name)} has no effect here: it needs --rel-pos")
-        super().check_training(checkpoint, saved)
 
 
 #: options that only relative positions need

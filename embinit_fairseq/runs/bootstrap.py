@@ -103,7 +103,7 @@ def _check_named(run: Run, texts: Texts, reference: Path) -> None:
     recorded = (run.record.get("scores") or {}).get("bleu")
     if not isinstance(recorded, dict) or recorded.get("score") is None:
         return
-    bleu = _metrics(run)["bleu"].corpus_score(texts.lines, [texts.reference]).score
+    bleu = metrics_of(run)["bleu"].corpus_score(texts.lines, [texts.reference]).score
     if abs(bleu - recorded["score"]) > ROUNDING:
         raise DataError(
             f"--reference {reference}: gives {run.name} BLEU {bleu:.1f}, but its record has {recorded['score']:.1f}; "
@@ -119,7 +119,7 @@ def scores_of(run: Run, texts: Texts) -> dict[str, dict[str, Any]]:
     """DEFAULT_SCORES that the run's record lacks, from its translations; counted as the scores that it has."""
     missing = [name for name in DEFAULT_SCORES if signature(run, name) is None]
     scores = {}
-    for name, metric in _metrics(run).items():
+    for name, metric in metrics_of(run).items():
         if name in missing:
             score = metric.corpus_score(texts.lines, [texts.reference])
             scores[name] = {"score": score.score, "signature": str(metric.get_signature()), "details": str(score)}
@@ -131,7 +131,7 @@ def recounted(run: Run, texts: Texts) -> float | None:
     recorded = (run.record.get("scores") or {}).get("bleu") or {}
     if recorded.get("score") is None or recorded.get("signature") is None:
         return None
-    metric = _metrics(run)["bleu"]
+    metric = metrics_of(run)["bleu"]
     score = metric.corpus_score(texts.lines, [texts.reference]).score
     same = _without_version(str(metric.get_signature())) == _without_version(recorded["signature"])
     return score if same else None
@@ -173,7 +173,7 @@ def _tests_of_seed(
                 f"{base.path} and {texts[other.name].path} were scored with different references; compare "
                 "translations of one test set only"
             )
-    metrics = _metrics(run, _recorded([run, *(other for _, other in systems)]))
+    metrics = metrics_of(run, _recorded([run, *(other for _, other in systems)]))
     named: list[tuple[str, Sequence[str]]] = [
         (run.name, base.lines),
         *((other.name, texts[other.name].lines) for _, other in systems),
@@ -220,14 +220,15 @@ def _recorded(runs: Sequence[Run]) -> list[str]:
     return [name for name in TEXT_SCORES if name in DEFAULT_SCORES or all(signature(run, name) for run in runs)]
 
 
-def _metrics(run: Run, names: Sequence[str] = DEFAULT_SCORES) -> dict[str, Metric]:
-    """Scores on text with the case and the tokeniser of the run's own BLEU."""
+def metrics_of(run: Run, names: Sequence[str] = DEFAULT_SCORES) -> dict[str, Metric]:
+    """Scores on text with the case and the tokeniser of the run's own BLEU, and its language."""
     text = signature(run, "bleu") or ""
-    tokenize = re.search(r"\btok:([\w.-]+)", text)
+    tokenize = re.search(r"\btok:((?:ja|ko)-mecab|[\w.-]+)", text)  # MeCab's version follows its name
+    language = str((run.record.get("scores") or {}).get("lang") or "")
     lowercase = "case:lc" in text
     tokenizer = tokenize.group(1) if tokenize else None
     try:
-        return {name: SCORES[name].metric(lowercase, tokenize=tokenizer) for name in names}
+        return {name: SCORES[name].metric(lowercase, language, tokenizer) for name in names}
     except (KeyError, RuntimeError) as error:  # sacrebleu's, of a tokeniser it has not
         reason = "no such tokeniser" if isinstance(error, KeyError) else error
         raise DataError(f"{run.name}: its BLEU has the signature {text}, but sacrebleu says: {reason}") from error

@@ -116,12 +116,23 @@ def default_jobs() -> int:
 
 
 def default_share(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """In a task of a SLURM array its own share, else everything."""
+    """Return (k, n) in a task of a SLURM array, the k-th of n tasks, else (1, 1).
+
+    Raises:
+        OptionError: the numbers of the tasks have gaps, so that none of them can tell which tasks come before it.
+    """
     task = environment.get("SLURM_ARRAY_TASK_ID", "")
     if not task.isdecimal():
         return 1, 1
-    first = int(environment.get("SLURM_ARRAY_TASK_MIN") or 0)
-    return int(task) - first + 1, int(environment.get("SLURM_ARRAY_TASK_COUNT") or 1)
+    first, last, step, count = (
+        int(environment.get(f"SLURM_ARRAY_TASK_{name}") or default)
+        for name, default in (("MIN", task), ("MAX", task), ("STEP", 1), ("COUNT", 1))
+    )
+    if first + (count - 1) * step != last or (int(task) - first) % step:
+        raise OptionError(
+            f"SLURM array of {count} tasks from {first} to {last}, with gaps; give --array=0-{count - 1}, or --worker"
+        )
+    return (int(task) - first) // step + 1, count
 
 
 def run_grid(grid: Grid, tell: Tell = lambda text: None) -> Outcome:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
 
+#: languages without spaces between words whose characters sacrebleu's TER separates by itself
+_TERCOM = ("zh", "lzh", "wuu", "yue", "ja")
+
 
 @dataclass(frozen=True)
 class Score:
@@ -17,8 +20,7 @@ class Score:
 
     title: in tables. sacrebleu: class in `sacrebleu.metrics`. help: what it counts. higher: is a higher one better?
     most: the largest possible value, None without one. cased: does it tell upper from lower case, unless asked not to?
-    language: does its tokeniser depend on the language? of_tokens: counted on words as they are, not on text. options:
-    of the class.
+    of_tokens: counted on words as they are, not on text. options: of the class.
     """
 
     title: str
@@ -27,20 +29,33 @@ class Score:
     higher: bool = True
     most: float | None = 100.0
     cased: bool = True
-    language: bool = False
     of_tokens: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def metric(self, lowercase: bool = False, language: str = "", tokenize: str | None = None) -> Metric:
-        """sacrebleu's object that computes it. tokenize: sacrebleu's name of a tokeniser; default: by the language."""
+        """Return sacrebleu's object that computes the score.
+
+        Args:
+            lowercase: upper and lower case are the same.
+            language: of the texts, as `fairseq_compat.languages.language` returns it; "" if it is not known.
+            tokenize: sacrebleu's name of a tokeniser for BLEU; default: the language's.
+        """
         import sacrebleu.metrics
+        from fairseq_compat.languages import bleu_tokenizer, has_spaces
 
         options = dict(self.options)
         if self.cased:
             options["lowercase"] = lowercase
-        if self.language:
-            options |= {"tokenize": tokenize} if tokenize else {"trg_lang": language}
-        return getattr(sacrebleu.metrics, self.sacrebleu)(**options)
+        if self.sacrebleu == "BLEU":
+            options = {"tokenize": tokenize or bleu_tokenizer(language), **options}
+        if self.sacrebleu != "TER" or has_spaces(language):
+            return getattr(sacrebleu.metrics, self.sacrebleu)(**options)
+        metric = sacrebleu.metrics.TER(normalized=True, asian_support=True, **options)
+        if language not in _TERCOM:
+            words = metric.tokenizer
+            metric.tokenizer = lambda line: " ".join(words(line).replace(" ", ""))  # type: ignore[assignment]
+            metric.tokenizer_signature = "char"
+        return metric
 
     @property
     def direction(self) -> str:
@@ -63,7 +78,6 @@ SCORES: dict[str, Score] = {
         "BLEU",
         "BLEU",
         "words and phrases in common with the reference",
-        language=True,
         options={"force": True},  # embinit score says itself, once, that text looks tokenised
     ),
     "bleu_tokenized": Score(

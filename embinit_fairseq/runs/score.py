@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from embinit_fairseq.files import check_is_file, sha256, write_json, write_text
 from embinit_fairseq.runs.logs import CONFIGURATION, option_in, read_log
 from embinit_fairseq.runs.metrics import DEFAULT_SCORES, FIGURES, SCORES
 from embinit_fairseq.runs.record import LOG, RESULT, TRAINING, read_record, result_of, write_record
-from embinit_fairseq.runs.tokens import UNKNOWN, detokenizer, moses_tokenizer, pieces_left, words_of
+from embinit_fairseq.runs.tokens import UNKNOWN, detokenizer, known_language, moses_tokenizer, pieces_left, words_of
 from embinit_fairseq.vocab.tokens import unescape
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ _SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
 _BOOTSTRAP = 1000
 _ENOUGH, _SAME = 20, 0.05  # targets in a log, and the share of them that must be lines of the reference
 _TOKENIZED = 100  # lines that end in a period by itself, by which sacrebleu doubts, too
+#: characters of Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese
+_UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 _OF_INTERVAL = re.compile(r"\|bs:\d+\|seed:\d+")
 
 
@@ -129,7 +131,7 @@ def score(request: ScoreRequest) -> Scored:
     translated = read_translations(translations_in(request.place, request.subset) if is_run else request.place)
     if is_run:
         check_dictionaries(request.place, translated)
-    lang = request.lang or translated.target_lang
+    lang = _language(request, translated)
     expected = f"translations in {translated.path}", len(translated.tokens)
     source = None if request.source is None else read_lines(request.source, *expected, "the text that was translated")
     scored = _scored(request, translated, lang, expected)
@@ -147,6 +149,15 @@ def _check(request: ScoreRequest) -> None:
         raise DataError(f"{request.place}: no such folder or file; name a run, or translations")
 
 
+def _language(request: ScoreRequest, translated: Translations) -> str | None:
+    """Return the language of the reference; None if the log names no known one. OptionError for an unknown --lang."""
+    if request.lang is not None:
+        return known_language(request.lang)
+    with contextlib.suppress(OptionError):
+        return known_language(translated.target_lang or "")
+    return None
+
+
 def _scored(request: ScoreRequest, translated: Translations, lang: str | None, expected: tuple[str, int]) -> Scored:
     scores: dict[str, Any] = {}
     decode = detokenizer(request.steps, lang)
@@ -155,7 +166,10 @@ def _scored(request: ScoreRequest, translated: Translations, lang: str | None, e
     reference, doubts = None, []
     if not request.of_tokens:
         reference = read_lines(request.reference, *expected)
-        doubts = _of_another_text(translated, reference, request.reference)
+        doubts = [
+            *_of_another_text(translated, reference, request.reference),
+            *_doubts_of_language(request, translated, lang, "".join(reference)),
+        ]
         for name in request.metrics:
             metric = _metric(name, request, lang)
             scores[name] = counted_score(metric, text, reference, request.confidence)
@@ -166,6 +180,8 @@ def _scored(request: ScoreRequest, translated: Translations, lang: str | None, e
         metric = SCORES["bleu_tokenized"].metric(lowercase=request.lowercase)
         scores["bleu_tokenized"] = counted_score(metric, words, tokens, request.confidence)
     scores.update(translated.settings(), sentences=len(text))
+    if lang is not None:
+        scores["lang"] = lang
     notes = (*_unknown(translated), *_replaced(translated), *_doubts(text, request), *doubts)
     return Scored(scores, translated.tokens, text, reference, notes)
 
@@ -207,6 +223,28 @@ def _letters(line: str) -> str:
     return _NO_LETTERS.sub("", line).casefold()
 
 
+def _doubts_of_language(
+    request: ScoreRequest, translated: Translations, lang: str | None, reference: str
+) -> Iterator[str]:
+    """What a reader should know where BLEU is counted by other rules than those of the language."""
+    from fairseq_compat.languages import has_spaces, missing_tokenizer
+
+    if request.tokenize is not None:
+        return
+    if lang is None and translated.target_lang:
+        yield (
+            f"{translated.path} names the target language {translated.target_lang}, which is no known code: BLEU is "
+            "counted by 13a; give --lang, such as --lang de"
+        )
+    if has_spaces(lang or "") and len(_UNSPACED.findall(reference)) > len(reference) / 2:
+        yield (
+            f"{request.reference} is in a script without spaces between words, but BLEU and TER are counted by the "
+            f"rules of {lang or 'languages with spaces'}; give --lang, such as --lang zh"
+        )
+    if (missing := missing_tokenizer(lang or "")) is not None:
+        yield missing
+
+
 def _metric(name: str, request: ScoreRequest, lang: str | None) -> Metric:
     try:
         return SCORES[name].metric(request.lowercase, lang or "", request.tokenize)
@@ -216,8 +254,9 @@ def _metric(name: str, request: ScoreRequest, lang: str | None) -> Metric:
             "the network, copy ~/.sacrebleu from a machine that has it, or choose another --tokenize"
         ) from error
     except (KeyError, RuntimeError, ImportError) as error:  # sacrebleu's, of a tokeniser that it has not
-        flag = f"--tokenize {request.tokenize}" if request.tokenize else f"--lang {lang}"
-        raise OptionError(f"{flag}: sacrebleu has no such tokeniser here ({error}); see sacrebleu --help") from error
+        raise OptionError(
+            f"--tokenize {request.tokenize}: sacrebleu has no such tokeniser here ({error}); see sacrebleu --help"
+        ) from error
 
 
 def counted_score(

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from embinit_fairseq.bounded import read_bytes, read_json
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.files import check_is_file
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece, reading_tokenizer
+from embinit_fairseq.vocab.text import pieces_left as pieces_left
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, unescape
 
 #: fairseq's symbol: also what a tokenizer's own unknown piece becomes
@@ -59,21 +61,21 @@ def words_of(steps: Sequence[str], lang: str | None) -> Callable[[str], str] | N
     return None
 
 
+def known_language(code: str, flag: str = "--lang") -> str:
+    """Return the two-letter code of a language that a flag names; OptionError for a code that stands for none."""
+    from fairseq_compat.languages import UnknownLanguageError, language
+
+    try:
+        return language(code)
+    except UnknownLanguageError as error:
+        raise OptionError(f"{flag} {error}") from error
+
+
 def moses_tokenizer(lang: str | None) -> Step:
     """Text -> Moses' words, without escapes."""
-    moses = _sacremoses("words of the translations", lang)
+    moses, lang = _sacremoses("words of the translations", lang)
     tokenizer = moses.MosesTokenizer(lang=lang)
     return lambda line: tokenizer.tokenize(line, escape=False, return_str=True)
-
-
-def pieces_left(lines: Sequence[str]) -> tuple[int, str] | None:
-    """(number of lines, step) of lines that look as if they were still in pieces; None if there are none."""
-    marks = {
-        "bpe": lambda line: f"{CONTINUES} " in line or line.endswith(CONTINUES),
-        "sentencepiece": lambda line: PREFIX["sentencepiece"] in line,
-    }
-    counts = [(sum(map(holds, lines)), step) for step, holds in marks.items()]
-    return max((each for each in counts if each[0]), default=None)
 
 
 def _step(text: str, lang: str | None) -> Step:
@@ -111,20 +113,22 @@ def _sentencepiece(model: str) -> Step:
 
 
 def _moses(flag: str, lang: str | None, escaped: bool) -> Step:
-    detokenizer = _sacremoses(flag, lang).MosesDetokenizer(lang=lang)
+    moses, lang = _sacremoses(flag, lang)
+    detokenizer = moses.MosesDetokenizer(lang=lang)
     if escaped:
         return lambda line: detokenizer.detokenize(unescape(line).split(), unescape=False)
     return lambda line: detokenizer.detokenize(line.split(), unescape=False)
 
 
-def _sacremoses(flag: str, lang: str | None):
+def _sacremoses(flag: str, lang: str | None) -> tuple[ModuleType, str]:
+    """(sacremoses, the code by which it knows the language)"""
     if lang is None:
         raise OptionError(f"{flag}: depends on the language; name it with --lang, such as --lang en")
     try:
         import sacremoses
     except ModuleNotFoundError as error:
         raise OptionError(f"{flag}: needs sacremoses, which is not installed: pip install sacremoses") from error
-    return sacremoses
+    return sacremoses, known_language(lang)
 
 
 class Tokenizer:

@@ -140,7 +140,13 @@ def open_bytes(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader[Any]
     read, and, from any read inside the `with` block, if it is damaged or cut short.
     """
     with _unpacked(path) as raw, io.BufferedReader(raw, chunk) as stream:
-        yield stream
+        yield _without_tar(path, stream)
+
+
+def _without_tar(path: str, stream: io.BufferedReader[Any]) -> io.BufferedReader[Any]:
+    if stream.peek(262)[257:262] == b"ustar":
+        raise VectorFileError(f"{path}: a tar archive. Unpack it (tar -xf FILE) and give the file of vectors in it.")
+    return stream
 
 
 @contextlib.contextmanager
@@ -148,7 +154,7 @@ def open_lines(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader[Any]
     """As `open_bytes`, to be read by lines: VectorFileError, too, from a read that meets a line without end."""
     try:
         with _unpacked(path) as raw, io.BufferedReader(LineGuard(raw), chunk) as stream:
-            yield stream
+            yield _without_tar(path, stream)
     except LongLine as cause:
         with open_bytes(path) as stream:
             number = line_number(stream, cause.offset)

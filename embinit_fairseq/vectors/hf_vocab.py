@@ -1,54 +1,47 @@
-"""The vocabulary of a Hugging Face directory: which row of the matrix belongs to which token.
+"""The tokens of a Hugging Face directory, and the row that the model's own tokenizer gives to each of them.
 
-Read from `tokenizer.json`, else `vocab.txt` (BERT), `vocab.json` (GPT-2, RoBERTa) or a sentencepiece model.
+`tokenizer.json` is read by the tokenizers package, the files of every other directory by transformers' AutoTokenizer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
-import reprlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import importlib
+import logging
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from embinit_fairseq import bounded
-from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import EmbinitError, VectorFileError
-from embinit_fairseq.vocab.tokens import PREFIX
+from embinit_fairseq.vocab.tokens import PREFIX, detect_style
 
-# ---- Files of a Hugging Face directory: JSON, models of sentencepiece -----------------------------------------------
+logger = logging.getLogger(__name__)
+
+# ---- Files of a Hugging Face directory: JSON, models of sentencepiece, tokenizers ------------------------------------
 
 _REMEDY = "download it again"
-#: Bytes of a tokenizer's file, at most: a floor for small ones, and for each row a piece, its number and its merge.
+#: Bytes of a tokenizer.json, at most: a floor for small ones, and for each row a token, its number and its merge.
 _TOKENIZER, _TOKENIZER_ROW = 1 << 24, 1 << 10
-#: Bytes of a model of sentencepiece: those for a hundred languages have 5 MB.
+#: Bytes of a model of sentencepiece, at most: those for a hundred languages have 5 MB.
 _SENTENCEPIECE = 1 << 26
 
 
-def largest_tokenizer(rows: int) -> int:
-    """Bytes that the file of a tokenizer may have, where the model's matrix has so many rows."""
-    return _TOKENIZER + _TOKENIZER_ROW * rows
-
-
-def read_json(file: Path, largest: int | None = None) -> dict[str, Any]:
-    """The object in a JSON file; VectorFileError if there is none, or if it has more than `largest` bytes."""
-    content = bounded.read_json(file, VectorFileError, remedy=_REMEDY, largest=largest)
+def read_optional_json(file: Path) -> dict[str, Any]:
+    """Read the object in a JSON file; an empty one where the file does not exist, VectorFileError if it is none."""
+    if not file.is_file():
+        return {}
+    content = bounded.read_json(file, VectorFileError, remedy=_REMEDY)
     if not isinstance(content, dict):
         raise VectorFileError(f"{file}: not a JSON object; {_REMEDY}")
     return content
 
 
-def read_optional_json(file: Path) -> dict[str, Any]:
-    """As `read_json`, but an empty object where the file does not exist."""
-    return read_json(file) if file.is_file() else {}
-
-
-def load_sentencepiece(
-    file: str | Path, error: type[EmbinitError] = VectorFileError, flag: str = "", largest: int = _SENTENCEPIECE
-) -> Any:
-    """A sentencepiece processor; `error` if the file is no sentencepiece model of at most `largest` bytes.
+def load_sentencepiece(file: str | Path, error: type[EmbinitError] = VectorFileError, flag: str = "") -> Any:
+    """Load a sentencepiece processor; raises `error` if the file is no sentencepiece model.
 
     flag: what names the file, for messages.
     """
@@ -58,7 +51,7 @@ def load_sentencepiece(
     except ImportError as cause:
         raise error(f"{where}: reading it needs a package: pip install sentencepiece") from cause
     processor = sentencepiece.SentencePieceProcessor()
-    content = bounded.read_bytes(file, error, largest, _REMEDY, flag)
+    content = bounded.read_bytes(file, error, _SENTENCEPIECE, _REMEDY, flag)
     try:
         processor.LoadFromSerializedProto(content)
     except Exception as cause:  # damaged models raise RuntimeError, TypeError and others
@@ -81,16 +74,72 @@ def reading_tokenizer(
     error: type[EmbinitError] = VectorFileError,
     remedy: str = "download it again or: pip install -U tokenizers",
 ) -> Iterator[Any]:
-    """The tokenizers package, to read a file with; `error` where it is not installed, and for what it says of it."""
+    """Give the tokenizers package, to read a file with; raises `error` where it is missing or cannot read the file."""
     try:
         import tokenizers
     except ImportError as cause:
-        raise error(f"{file}: segmenting words by it needs a package: pip install tokenizers") from cause
+        raise error(f"{file}: reading it needs a package: pip install tokenizers") from cause
     try:
         yield tokenizers
     except BaseException as cause:
         check_is_the_librarys(cause)
         raise error(f"{file}: the tokenizers package cannot read it ({str(cause)[:200]}); {remedy}") from cause
+
+
+def _open_with_transformers(directory: Path) -> Any:
+    """Open the tokenizer of a directory without tokenizer.json; VectorFileError if no class of transformers can."""
+    try:
+        import transformers
+    except ImportError as cause:
+        raise VectorFileError(
+            f"{directory}: no tokenizer.json in it, and its other files are read by packages: pip install transformers "
+            "sentencepiece protobuf"
+        ) from cause
+    config, settings = (read_optional_json(directory / name) for name in ("config.json", "tokenizer_config.json"))
+    options = {"langs": config["langs"]} if "langs" in config and "langs" not in settings else {}  # FSMT needs them
+    fault = "no files of a tokenizer"
+    declared = settings.get("tokenizer_class") or config.get("tokenizer_class") or _class_of(directory)
+    for name in ("AutoTokenizer", str(declared)):
+        if not name.endswith(("Tokenizer", "TokenizerFast")):
+            continue
+        verbosity = transformers.logging.get_verbosity()
+        transformers.logging.set_verbosity(logging.CRITICAL)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tokenizer = getattr(transformers, name).from_pretrained(
+                    str(directory), local_files_only=True, trust_remote_code=False, **options
+                )
+        except BaseException as cause:
+            check_is_the_librarys(cause)
+            fault = str(cause).strip().split("\n")[0][:200]
+            continue
+        finally:
+            transformers.logging.set_verbosity(verbosity)
+        # The classes for characters and bytes have no files; another class without its files makes up special tokens.
+        if tokenizer.vocab_files_names and len(tokenizer) > len(tokenizer.get_added_vocab()):
+            return tokenizer
+        fault = f"{type(tokenizer).__name__} reads none of the files there"
+    raise VectorFileError(f"{directory}: no tokenizer with rows for words ({fault}); {_remedy(directory)}")
+
+
+def _class_of(directory: Path) -> str | None:
+    """Name the class for files whose model is not declared: BERT's vocab.txt, vocab.json with merges.txt."""
+    if (directory / "vocab.txt").is_file():
+        return "BertTokenizerFast"
+    if not (directory / "merges.txt").is_file():
+        return None
+    style = _style(read_optional_json(directory / "vocab.json"))
+    return "HerbertTokenizerFast" if style == "end_of_word" else "GPT2TokenizerFast"
+
+
+def _remedy(directory: Path) -> str:
+    try:
+        importlib.import_module("google.protobuf")
+    except ImportError:
+        if list(directory.glob("*.model")):
+            return "pip install protobuf, which transformers needs to read a sentencepiece model"
+    return "save the model's tokenizer into this directory with save_pretrained(), best as tokenizer.json"
 
 
 # ---- Which rows of a Hugging Face model play the roles of fairseq's <s>, </s>, <unk>, <pad> and <mask> --------------
@@ -114,242 +163,155 @@ _USUAL = {
 }
 
 
-def find_specials(directory: Path, rows: dict[str, int]) -> dict[str, int]:
-    """role -> row; declared by tokenizer_config.json or special_tokens_map.json, else by the usual spellings.
-
-    A role whose token is missing is left out (T5 has no bos). GPT-2 declares `<|endoftext|>` for everything: one row
-    may serve as bos and eos, but not as unk or pad as well.
-    """
+def declared_specials(directory: Path) -> dict[str, Any]:
+    """Read which tokens tokenizer_config.json or special_tokens_map.json declares: `bos_token` -> token."""
     declared: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         content = read_optional_json(directory / name)
         declared.update({key: value for key, value in content.items() if key.endswith("_token")})
-    names = {key: _spelling(value) for key, value in declared.items()}
+    # a declaration is a string or an object with the string as its content
+    return {key: value.get("content") if isinstance(value, dict) else value for key, value in declared.items()}
+
+
+def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[str, int]:
+    """Find role -> row by the declared tokens, or by the usual spellings if none is declared.
+
+    A role whose token is missing is left out (T5 has no bos). GPT-2 declares `<|endoftext|>` for everything: one row
+    may serve as bos and eos, but not as unk or pad as well.
+    """
+    names = {key: value for key, value in declared.items() if isinstance(value, str) and value}
     specials: dict[str, int] = {}
     for role, keys in _DECLARED.items():
-        tokens = [names.get(key) for key in keys] if any(names.values()) else list(_USUAL[role])
+        tokens = [names[key] for key in keys if key in names] if names else _USUAL[role]
         row = next((rows[token] for token in tokens if token in rows), None)
         if row is not None and (role in ("bos", "eos") or row not in specials.values()):
             specials[role] = row
     return specials
 
 
-def _spelling(declared: Any) -> str | None:
-    """A declaration is a string or an object with the string as its content."""
-    if isinstance(declared, dict):
-        declared = declared.get("content")
-    return declared if isinstance(declared, str) and declared else None
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 
-SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "spm.model", "tokenizer.model")
-VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", *SENTENCEPIECE_FILES)
-
-#: Models whose rows are fairseq's (<s>, <pad>, </s>, <unk>, then the pieces), not their sentencepiece model's.
-FAIRSEQ_ORDER = ("xlm-roberta", "xlm-roberta-xl", "mbart")
-_MOST_ROWS = 1 << 48  # more than any file holds
-_ROW = re.compile("[0-9]{1,12}")
+#: What the last token of a word ends with in the vocabularies of XLM, HerBERT, CLIP and others.
+_END_OF_WORD = "</w>"
+#: Rows that a matrix may have beyond twice the number of tokens: it is often padded to a round number.
+_PADDING = 4096
 
 
-@dataclass
+@dataclass(frozen=True)
 class Vocabulary:
-    """Rows and tokens as the model's files spell them."""
+    """What a model's tokenizer says of tokens, spelled as it spells them.
 
-    file: Path
-    rows: dict[str, int]  # token as stored -> row; the model's own tokens, then the added ones
-    markers: str  # one of table.MARKERS
-    added: frozenset[str] = frozenset()  # tokens stored as plain text, whatever the alphabet of the others
-    specials: dict[str, int] = field(default_factory=dict)  # role -> row
-    duplicates: int = 0
+    rows: token -> row of the embedding matrix. markers: one of table.MARKERS. specials: role -> row. added: tokens
+    stored as text. is_bytes: the other tokens are in GPT-2's byte alphabet. segment: text -> its tokens.
+    """
+
+    rows: dict[str, int]
+    markers: str
+    specials: dict[str, int]
+    added: frozenset[str]
+    is_bytes: bool
+    segment: Callable[[str], list[str]]
 
     def words(self) -> list[tuple[int, str]]:
-        """(row, word) of all tokens that are text, without the specials, ordered by row.
+        """List (row, word) of all tokens that are text, without the specials, ordered by row.
 
         Byte-level tokens are decoded to text, a leading space stays spelled `Ġ`; parts of a character are left out.
         """
         hidden = set(self.specials.values())
         pairs = sorted((row, token) for token, row in self.rows.items() if row not in hidden and token)
-        if self.markers != "bytelevel":
+        if not self.is_bytes:
             return pairs
         decoded = ((row, token if token in self.added else decode_bytelevel(token)) for row, token in pairs)
         return [(row, word) for row, word in decoded if word]
 
+    def pieces(self, word: str) -> list[int]:
+        """Segment a word that follows a space: the rows of its tokens, unknown ones left out."""
+        word = word.encode("utf-8", "ignore").decode("utf-8")  # lone surrogates are no text
+        tokens = self.segment(self._before_word + word) if word else []
+        unknown = self.specials.get("unk")
+        return [self.rows[token] for token in tokens if self.rows.get(token, unknown) != unknown]
 
-def read_vocabulary(directory: Path, matrix_rows: int, model_type: str = "") -> Vocabulary:
-    """The vocabulary of a model directory; VectorFileError where there is none or it is damaged.
+    @cached_property
+    def _before_word(self) -> str:
+        """A space, if the tokenizer does not mark the first word of a text as one (GPT-2, Gemma)."""
+        sign = PREFIX.get(self.markers, "") if self.markers != "wordpiece" else ""
+        first = self.segment("a")[:1]
+        return " " if first and not first[0].startswith(sign) else ""
 
-    matrix_rows: of the model's matrix, which say how large the file may be.
+
+def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabulary:
+    """Read the tokens of a model directory; VectorFileError where no library can, or where they do not fit the matrix.
+
+    side: "decoder" for the target language's tokens of a model with an embedding matrix for each side.
     """
-    file = next((directory / name for name in VOCABULARY_FILES if (directory / name).is_file()), None)
-    if file is None:
+    file = directory / "tokenizer.json"
+    if file.is_file():
+        content = bounded.read_bytes(file, VectorFileError, _TOKENIZER + _TOKENIZER_ROW * matrix_rows, _REMEDY)
+        with reading_tokenizer(file) as tokenizers:
+            tokenizer = backend = tokenizers.Tokenizer.from_buffer(content)
+        declared, stored = declared_specials(directory), {}
+    else:
+        tokenizer = _open_with_transformers(directory)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        declared = tokenizer.special_tokens_map
+        # what the directory says of added tokens counts: transformers 5 exchanges two of Pegasus
+        stored = read_optional_json(directory / "tokenizer_config.json").get("added_tokens_decoder", {})
+    rows: dict[str, int] = tokenizer.get_vocab()
+    if backend is None:
+        added, is_bytes = set(tokenizer.get_added_vocab()), hasattr(tokenizer, "byte_encoder")
+        segment: Callable[[str], list[str]] = tokenizer.tokenize
+        if side == "decoder" and isinstance(tokenizer.decoder, dict):  # FSMT and Marian may have two vocabularies
+            rows = {token: row for row, token in tokenizer.decoder.items()}
+            getattr(tokenizer, "_switch_to_target_mode", list)()
+    else:
+        backend.no_padding()  # both may be stored in the file
+        backend.no_truncation()
+        added = {token.content for token in backend.get_added_tokens_decoder().values()}
+        parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
+        is_bytes = any(b"ByteLevel" in part.__getstate__() for part in parts if part is not None)
+        segment = partial(_segment, backend)
+    rows = rows | {token["content"]: int(row) for row, token in stored.items()}
+    rows = _fitting(directory, rows, added, matrix_rows)
+    markers = _style(rows)
+    if is_bytes and markers != "end_of_word":
+        markers = "bytelevel"
+    return Vocabulary(rows, markers, find_specials(declared, rows), frozenset(added), is_bytes, segment)
+
+
+def _segment(backend: Any, text: str) -> list[str]:
+    return backend.encode(text, add_special_tokens=False).tokens
+
+
+def _style(tokens: Collection[str]) -> str:
+    ends = sum(token.endswith(_END_OF_WORD) for token in tokens)
+    return "end_of_word" if 20 * ends > len(tokens) else detect_style(tokens)
+
+
+def _fitting(directory: Path, rows: dict[str, int], added: set[str], matrix_rows: int) -> dict[str, int]:
+    """Return the tokens that have a row of their own; VectorFileError if the tokenizer does not fit the matrix."""
+    own = {row for token, row in rows.items() if token not in added}
+    size = 1 + max(own, default=-1)
+    if size > matrix_rows or matrix_rows > 2 * len(rows) + _PADDING:
         raise VectorFileError(
-            f"{directory}: no vocabulary: none of {', '.join(VOCABULARY_FILES)} is there; save the tokenizer into "
-            "this directory with save_pretrained()"
+            f"{directory}: the tokenizer needs {size} rows ({len(own)} tokens), the matrix has {matrix_rows}; they "
+            "belong to different models, or a file of the tokenizer is missing: save both with save_pretrained()"
         )
-    if file.name == "tokenizer.json":
-        vocabulary = _from_tokenizer_json(file, largest_tokenizer(matrix_rows))
-    elif file.name == "vocab.txt":
-        vocabulary = _from_lines(file, matrix_rows)
-    elif file.name == "vocab.json":
-        vocabulary = _from_vocab_json(file, largest_tokenizer(matrix_rows))
-    else:
-        vocabulary = _from_sentencepiece(file, model_type, largest_tokenizer(matrix_rows))
-    _add_tokens(vocabulary, directory)
-    vocabulary.specials = find_specials(directory, vocabulary.rows)
-    return vocabulary
-
-
-def _from_tokenizer_json(file: Path, largest: int) -> Vocabulary:
-    content = read_json(file, largest)
-    model = content.get("model")
-    model = model if isinstance(model, dict) else {}
-    stored = model.get("vocab")
-    duplicates = 0
-    if isinstance(stored, list):  # Unigram: [[piece, score], ...]
-        rows: dict[str, Any] = {}
-        for row, entry in enumerate(stored):
-            if not isinstance(entry, list) or not entry or not isinstance(entry[0], str):
-                raise VectorFileError(f"{file}: entry {row} of its vocabulary is malformed; download it again")
-            duplicates += entry[0] in rows
-            rows.setdefault(entry[0], row)
-    elif isinstance(stored, dict):
-        rows = dict(stored)
-    else:
-        raise VectorFileError(f"{file}: it holds no vocabulary; download it again")
-    added = content.get("added_tokens") or []
-    if not isinstance(added, list) or not all(
-        isinstance(token, dict) and isinstance(token.get("content"), str) for token in added
-    ):
-        raise VectorFileError(f"{file}: its added_tokens are malformed; download it again")
-    names = [token["content"] for token in added]
-    for name, token in zip(names, added):
-        rows.setdefault(name, token.get("id"))
-    return Vocabulary(file, _checked(file, rows), _tokenizer_markers(content, model), frozenset(names), {}, duplicates)
-
-
-def _tokenizer_markers(content: dict[str, Any], model: dict[str, Any]) -> str:
-    """How the tokenizer of a `tokenizer.json` spells sub-words, judged by its parts."""
-    kinds: set[str] = set()
-    for part in ("normalizer", "pre_tokenizer", "decoder"):
-        _collect_types(content.get(part), kinds)
-    if "ByteLevel" in kinds:
-        return "bytelevel"
-    if model.get("type") == "WordPiece" or "WordPiece" in kinds:
-        return "wordpiece" if model.get("continuing_subword_prefix", "##") == "##" else "auto"
-    if model.get("type") == "Unigram" or "Metaspace" in kinds:
-        return "sentencepiece"
-    return _sniff(model.get("vocab") or {}) if model.get("type") != "WordLevel" else "none"
-
-
-def _collect_types(part: Any, kinds: set[str]) -> None:
-    """The values of all "type" keys of a part of tokenizer.json (parts are nested in sequences)."""
-    left = [part]
-    while left:  # a file may be nested more deeply than functions may be
-        part = left.pop()
-        if isinstance(part, dict):
-            if isinstance(part.get("type"), str):
-                kinds.add(part["type"])
-            left += part.values()
-        elif isinstance(part, list):
-            left += part
-
-
-def _sniff(tokens: Any) -> str:
-    """Markers judged by the tokens themselves: the sign that more than a twentieth of them begin with."""
-    enough = len(tokens) / 20
-    for marker, sign in PREFIX.items():
-        if sum(isinstance(token, str) and token.startswith(sign) for token in tokens) > enough:
-            return marker
-    return "auto"
-
-
-def _from_lines(file: Path, matrix_rows: int) -> Vocabulary:
-    rows: dict[str, int] = {}
-    number = 0
-    for number, line in read_lines(file, VectorFileError):
-        if number > matrix_rows:
-            raise VectorFileError(
-                f"{file}:{number}: more lines than the model's matrix has rows ({matrix_rows}); weights and tokenizer "
-                "belong to different models: save both with save_pretrained()"
-            )
-        rows.setdefault(line.rstrip("\r"), number - 1)
-    return Vocabulary(file, _checked(file, rows), "wordpiece", frozenset(), {}, number - len(rows))
-
-
-def _from_vocab_json(file: Path, largest: int) -> Vocabulary:
-    rows = _checked(file, read_json(file, largest))
-    # GPT-2 and RoBERTa keep their merges beside the vocabulary; others (Marian) store sentencepiece's pieces.
-    bytelevel = (file.parent / "merges.txt").is_file() and _sniff(rows) in ("bytelevel", "auto")
-    return Vocabulary(file, rows, "bytelevel" if bytelevel else _sniff(rows))
-
-
-def _from_sentencepiece(file: Path, model_type: str, largest: int) -> Vocabulary:
-    processor = load_sentencepiece(file, largest=largest)
-    pieces = [processor.id_to_piece(row) for row in range(processor.get_piece_size())]
-    if file.name == "sentencepiece.bpe.model" or model_type in FAIRSEQ_ORDER:
-        if model_type not in FAIRSEQ_ORDER:
-            raise VectorFileError(
-                f"{file}: the rows of a model of type {model_type or 'unknown'!r} cannot be told from this file; save "
-                "tokenizer.json beside it (AutoTokenizer.from_pretrained(...).save_pretrained(directory))"
-            )
-        first = ["<s>", "<pad>", "</s>", "<unk>"]
-        rest = [piece for piece in pieces if piece not in first]
-        last = ["<mask>"] if model_type.startswith("xlm-roberta") else []
-        pieces = [*first, *rest, *last]
-    rows: dict[str, int] = {}
-    for row, piece in enumerate(pieces):
-        rows.setdefault(piece, row)
-    return Vocabulary(file, rows, "sentencepiece", frozenset(), {}, len(pieces) - len(rows))
-
-
-def _add_tokens(vocabulary: Vocabulary, directory: Path) -> None:
-    """Tokens added after training, as slow tokenizers keep them: added_tokens.json, tokenizer_config.json."""
-    added: dict[str, Any] = _checked(
-        directory / "added_tokens.json", read_optional_json(directory / "added_tokens.json"), empty=True
-    )
-    decoder = read_optional_json(directory / "tokenizer_config.json").get("added_tokens_decoder")
-    for row, token in (decoder if isinstance(decoder, dict) else {}).items():
-        if isinstance(token, dict) and isinstance(token.get("content"), str) and _ROW.fullmatch(row):
-            added.setdefault(token["content"], int(row))
-    taken = set(vocabulary.rows.values())
-    new = {name: row for name, row in added.items() if name not in vocabulary.rows and row not in taken}
-    vocabulary.rows.update(new)
-    vocabulary.added |= frozenset(added)
-
-
-def _checked(file: Path, rows: dict[Any, Any], empty: bool = False) -> dict[str, int]:
-    if not rows and not empty:
-        raise VectorFileError(f"{file}: it holds no vocabulary; download it again")
-    for token, row in rows.items():
-        if type(row) is not int or not 0 <= row < _MOST_ROWS:
-            raise VectorFileError(
-                f"{file}: the token {token[:60]!r} has the row {reprlib.repr(row)}; download it again"
-            )
-    return rows
-
-
-def _bytelevel_alphabet() -> dict[str, int]:
-    """Character -> byte of GPT-2's alphabet: printable Latin-1 stands for itself, the rest is moved to 256 ff."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    moved = [byte for byte in range(256) if byte not in set(printable)]
-    return {**{chr(byte): byte for byte in printable}, **{chr(256 + n): byte for n, byte in enumerate(moved)}}
-
-
-_BYTES = _bytelevel_alphabet()
+    # an added token may have a number that is taken, or one for which the matrix has no row
+    beyond = sorted(token for token in added if rows.get(token, 0) >= matrix_rows)
+    if beyond:
+        listed = " ".join(beyond[:8]) + " ..." * (len(beyond) > 8)
+        logger.warning("%s: no row in the matrix for tokens that its tokenizer adds, left out: %s", directory, listed)
+    return {token: row for token, row in rows.items() if token not in added or (row < matrix_rows and row not in own)}
 
 
 def decode_bytelevel(token: str) -> str | None:
-    """The text of a byte-level token, a leading space spelled `Ġ`; None if its bytes are only part of a character.
+    """Decode a byte-level token to text, a leading space spelled `Ġ`; None if its bytes are only part of a character.
 
     Text that itself begins with the letter Ġ (Maltese) is None too: it could not be told from the marker.
     """
-    if any(character not in _BYTES for character in token):
-        return token  # a special token, stored as plain text
-    try:
-        text = bytes(_BYTES[character] for character in token).decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    if text.startswith("Ġ"):
+    from tokenizers.decoders import ByteLevel
+
+    text = ByteLevel().decode([token])
+    if "\ufffd" in text or text.startswith("Ġ"):
         return None
     return "Ġ" + text[1:] if text.startswith(" ") else text

@@ -7,8 +7,9 @@ Letters: V rows, D columns.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,18 +29,13 @@ WEIGHT_FILES = (
     "pytorch_model.bin.index.json",
 )
 
-#: How architectures name their input embedding (as the end of the tensor's name), most specific first.
-EMBEDDING_NAMES = (
-    "embeddings.word_embeddings.weight",  # BERT, RoBERTa, XLM-R, DistilBERT, ELECTRA, ALBERT, DeBERTa
-    "shared.weight",  # T5, mT5, BART, Marian, M2M-100
-    "wte.weight",  # GPT-2, GPT-J
-    "encoder.embed_tokens.weight",  # T5 and BART whose shared table was not written
-    "embed_tokens.weight",  # OPT, Llama, Mistral, Gemma, ...
-    "word_embeddings.weight",  # BLOOM, Falcon
-    "word_embedding.weight",  # XLNet
-    "embed_in.weight",  # GPT-NeoX, Pythia
-    "transformer.embeddings.weight",  # XLM
+#: The module that holds the input embedding: word_embeddings (BERT), shared (T5), wte (GPT-2), embed_tokens (Llama),
+#: embed_in (GPT-NeoX), tok_embeddings (ModernBERT), token_embedding (CLIP), tokens_embed (GPT), embeddings (XLM).
+_EMBEDDING = re.compile(
+    r"(?!.*vision)(.*\.)?(shared|wte|embed_in|embed_tokens|((input|tok(en)?s?|words?)_)?emb(ed)?(ding)?s?)(\.weight)?"
 )
+#: What the matrix of an output layer is called: lm_head, embed_out, output_projection, cls.predictions.decoder.
+_HEAD = re.compile(r"head|out|proj|predict|cls|loss|decoder\.weight")
 
 _FLOATS: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -79,27 +75,39 @@ class SafetensorsMatrix:
         return np.ascontiguousarray(picked, dtype=np.float32)
 
 
-def find_embedding(directory: Path) -> tuple[Path, str, Matrix]:
-    """(file, tensor name, matrix) of the model's input embedding; VectorFileError where there is none."""
+def find_embedding(directory: Path, config: Mapping[str, Any], side: str) -> tuple[Path, str, Matrix, str]:
+    """Find the model's input embedding; VectorFileError where there is none.
+
+    Args:
+        directory: of the model.
+        config: what its config.json holds.
+        side: of a model that has an embedding matrix for each, "encoder" or "decoder".
+
+    Returns:
+        File, name of the tensor, its matrix, and the side if the model has an embedding matrix for each ("" if not).
+    """
     chosen = next((directory / name for name in WEIGHT_FILES if (directory / name).is_file()), None)
     if chosen is None:
         raise VectorFileError(
             f"{directory}: not a Hugging Face model directory: none of {', '.join(WEIGHT_FILES)} is there; save the "
             "model with save_pretrained() (TensorFlow and Flax weights are not read) and name that directory"
         )
-    if not chosen.name.endswith(".index.json"):
+    shards = _shards(chosen) if chosen.name.endswith(".index.json") else {}
+    available = {} if shards else _matrices(chosen)
+    names = [name for name in shards or available if _EMBEDDING.fullmatch(name)]
+    name = _choose(names, side)
+    if name is None:
+        available = available or _all_matrices(chosen, shards)
+        name = _choose_by_size(chosen, names, available, config)
+    if shards:
+        chosen = _shard_path(chosen, shards[name])
         available = _matrices(chosen)
-        name = _choose(chosen, available)
-        return chosen, name, available[name]
-    shards = _shards(chosen)
-    name = _choose_name(chosen, shards) or _choose(chosen, _all_matrices(chosen, shards))
-    shard = _shard_path(chosen, shards[name])
-    available = _matrices(shard)
-    if name not in available:
-        raise VectorFileError(
-            f"{shard}: no floating point matrix {name!r}, which {chosen.name} promises; download the shards again"
-        )
-    return shard, name, available[name]
+        if name not in available:
+            raise VectorFileError(
+                f"{chosen}: no floating point matrix {name!r}, which the index promises; download the shards again"
+            )
+    sided = all(any(f"{part}." in other for other in names) for part in ("encoder", "decoder"))
+    return chosen, name, available[name], side if sided and f"{side}." in name else ""
 
 
 def _matrices(file: Path) -> dict[str, Matrix]:
@@ -116,7 +124,7 @@ def _matrices(file: Path) -> dict[str, Matrix]:
 
 
 def _all_matrices(index: Path, shards: dict[str, str]) -> dict[str, Matrix]:
-    """For the error message only: what all shards hold."""
+    """Read what all shards hold, where names alone do not tell the embedding."""
     files = sorted(set(shards.values()))
     return {name: matrix for file in files for name, matrix in _matrices(_shard_path(index, file)).items()}
 
@@ -139,32 +147,33 @@ def _shard_path(index: Path, name: str) -> Path:
     return file
 
 
-def _choose_name(file: Path, names: Iterable[str]) -> str | None:
-    """The name of the input embedding among names of tensors, None if no known name is there."""
-    names = sorted(names)
-    for known in EMBEDDING_NAMES:
-        matching = [name for name in names if name == known or name.endswith("." + known)]
-        # Of an encoder and a decoder with a table each, the encoder's is the input embedding.
-        matching = [name for name in matching if "decoder." not in name] or matching
-        if len(matching) > 1:
-            raise VectorFileError(
-                f"{file}: several tensors could be the input embedding: {', '.join(matching[:8])}; save the model you "
-                "mean alone, or write its matrix to an .npz file with words and matrix"
-            )
-        if matching:
-            return matching[0]
-    return None
+def _choose(names: Sequence[str], side: str) -> str | None:
+    """Choose the input embedding among tensors named as one; None if there is none, or if the names leave it open.
+
+    One for both sides is preferred, then that of the side, then another one; a copy deeper in the model is left aside.
+    """
+    groups: dict[int, list[str]] = {}
+    for name in names:
+        rank = 0 if "coder." not in name else 1 if f"{side}." in name else 2
+        groups.setdefault(100 * rank + name.count("."), []).append(name)
+    best = groups[min(groups)] if groups else []
+    return best[0] if len(best) == 1 else None
 
 
-def _choose(file: Path, available: dict[str, Matrix]) -> str:
-    name = _choose_name(file, available)
-    if name is not None:
-        return name
-    largest = sorted(available, key=lambda name: -available[name].shape[0])[:8]
-    candidates = ", ".join(f"{name} {available[name].shape[0]}x{available[name].shape[1]}" for name in largest)
+def _choose_by_size(file: Path, names: Sequence[str], available: dict[str, Matrix], config: Mapping[str, Any]) -> str:
+    """Choose the only matrix, heads aside, of `vocab_size` rows (config.json); VectorFileError if there is not one."""
+    text = config.get("text_config")
+    size = config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None)
+    fitting = [name for name in available if available[name].shape[0] == size and not _HEAD.search(name)]
+    if len(fitting) == 1:
+        return fitting[0]
+    several = [name for name in names if name in available] or fitting
+    listed = several or sorted(available, key=lambda name: -available[name].shape[0])
+    candidates = ", ".join(f"{name} {available[name].shape[0]}x{available[name].shape[1]}" for name in listed[:8])
+    found = "several tensors could be the input embedding" if several else "no tensor is named as an input embedding"
     raise VectorFileError(
-        f"{file}: no tensor has the name of a known input embedding (like {EMBEDDING_NAMES[0]}); its largest matrices: "
-        f"{candidates or 'none'}; write the one you mean to an .npz file with words and matrix"
+        f"{file}: {found}: {candidates or 'no matrices'}; write the one you mean to an .npz file with words and "
+        "matrix, or save the model that has it alone"
     )
 
 

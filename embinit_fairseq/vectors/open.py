@@ -39,7 +39,7 @@ FORMATS = {
     "word2vec": Format("word2vec or fastText text (.vec)", _ROOM + "text", "TextVectors", {"header": True}),
     "word2vec_bin": Format("word2vec .bin", _ROOM + "word2vec_bin", "Word2VecBinary"),
     "fasttext_bin": Format("fastText .bin", _ROOM + "fasttext_bin", "FastTextBinary"),
-    "huggingface": Format("a Hugging Face model directory", _ROOM + "huggingface", "HuggingFaceDirectory"),
+    "huggingface": Format("a Hugging Face model directory", _ROOM + "huggingface", "HuggingFaceDirectory", sided=True),
     "fairseq": Format(
         "a fairseq checkpoint with dict.txt beside it", _ROOM + "fairseq_checkpoint", "FairseqCheckpoint", sided=True
     ),
@@ -64,7 +64,7 @@ def open_vectors(
 
     path: a file (text also gz, bz2, xz, a zip archive with one member, or `archive.zip:member`) or a directory.
     format: one of FORMATS, None to recognise it from content. dim: the D that is expected. strict: refuse files with
-    broken lines. side: `encoder` or `decoder`, which embedding matrix of a fairseq checkpoint.
+    broken lines. side: `encoder` or `decoder`, which embedding matrix of a model with two.
     Raises VectorFileError (missing, unreadable, unknown), DimensionError (other D), OptionError (no such format).
     """
     path = os.fspath(path)

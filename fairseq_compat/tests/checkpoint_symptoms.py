@@ -181,7 +181,7 @@ def train(folder: Path, ready) -> None:
         time.sleep(3)
         os._exit(0)
     ready.set()
-    time.sleep(60)
+    time.sleep(600)
     del trainer
 
 
@@ -192,7 +192,7 @@ def one_run_a_folder(folder: Path) -> None:
     ready = forks.Event()
     other = forks.Process(target=train, args=(folder, ready))
     other.start()
-    assert ready.wait(60)
+    assert ready.wait(600)
     begin(folder, no_save=True)
     begin(folder, checkpoint_suffix="-shard1")
     begin(folder, rank=1)

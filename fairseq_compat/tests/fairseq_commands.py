@@ -44,16 +44,24 @@ def run(command: list, check: bool = True, cwd: Path | None = None, **environmen
     return done
 
 
-def kill(command: list, at_update: int) -> None:
-    """Start a training, and kill it with signal 9 when it logs this update."""
-    words = [str(word) for word in command]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if f'"num_updates": "{at_update}"' in line:
-            process.kill()
-    assert process.wait() == -signal.SIGKILL, "".join(lines)
+#: of a fairseq-train that kills itself: another process may come too late on a busy machine
+KILLED = """
+import os
+from fairseq.trainer import Trainer
+from fairseq_cli.train import cli_main
+def step(trainer, *args, do=Trainer.train_step, **options):
+    if trainer.get_num_updates() == UPDATE:
+        os.kill(os.getpid(), 9)
+    return do(trainer, *args, **options)
+Trainer.train_step = step
+cli_main()
+"""
+
+
+def kill(arguments: list, at_update: int) -> None:
+    """Start a fairseq-train that is killed with signal 9 after this update."""
+    done = run([PYTHON, "-c", KILLED.replace("UPDATE", str(at_update)), *arguments], check=False)
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
 
 def logged(log: str, kind: str = "train_inner", what: str = "loss") -> list[str]:

@@ -21,6 +21,7 @@ from fairseq.models.wav2vec.wav2vec2_asr import Wav2Vec2AsrConfig
 from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, DynamicCRF, SinusoidalPositionalEmbedding
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from fairseq.scoring.bleu import BleuConfig, Scorer
+from fairseq.search import Sampling
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq_cli.eval_lm import eval_lm
 from fairseq_compat.fixes.empty_hypotheses import trimmed_length
@@ -85,6 +86,11 @@ def pretrained_bart_options() -> None:
     options = Namespace(langs="de,en", source_lang="de", target_lang="en", data="")
     task = TranslationFromPretrainedBARTTask(options, Dictionary(), Dictionary())
     assert task.build_generator([], Namespace(score_reference=True)).eos == task.tgt_dict.index("[en]")
+    with mock.patch("fairseq.sequence_generator.SequenceGenerator") as generator:
+        task.build_generator([], Namespace(sampling=True, beam=3), extra_gen_cls_kwargs={"lm_weight": 0.5})
+    given = generator.call_args.kwargs
+    assert isinstance(given["search_strategy"], Sampling), given
+    assert (given["eos"], given["lm_weight"], given["beam_size"]) == (task.tgt_dict.index("[en]"), 0.5, 3)
 
 
 def missing_options() -> None:

@@ -21,7 +21,7 @@ method=$(basename "$MODEL")
 settings "$RUN" "model=$(sha256sum <"$MODEL/model.pt")" "words=$(sha256sum <"$DATA/words.txt")"
 read -ra architecture <"$MODEL/architecture"
 task=("$MODEL/bin" --user-dir "$REPO/scripts/expansion/word_loss" --task language_modeling --sample-break-mode eos
-  --tokens-per-sample 1024 --num-workers 0 --log-format json "${CPU[@]}")
+  --tokens-per-sample 1024 --num-workers 0 --log-format json "${DEVICE[@]}")
 
 if [[ ! -f $RUN/start.log ]]; then
   overrides=$(python -c 'import sys; print({"new_words": sys.argv[1]})' "$DATA/words.txt")

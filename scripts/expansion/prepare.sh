@@ -38,7 +38,7 @@ alone "$OUTPUT"
 settings "$OUTPUT" "train=$(sha256sum <"$train")" "valid=$(sha256sum <"$valid")" "bpe_size=$BPE_SIZE" "words=$WORDS" \
   "valid_lines=$VALID_LINES" ${lm_sums[@]+"${lm_sums[@]}"}
 export PYTHONPATH=$REPO/scripts:$REPO
-cd "$OUTPUT"
+cd "$OUTPUT" || exit
 
 # whole FILE COMMAND...: what the command prints, whole or not there.
 whole() {

@@ -30,5 +30,5 @@ embinit run "$RUN" --label task=language_modeling -- \
   --lr 2e-3 --lr-scheduler polynomial_decay --warmup-updates "$((UPDATES / 20))" --total-num-update "$UPDATES" \
   --max-update "$UPDATES" --max-tokens 2048 --validate-interval-updates "$every" --save-interval-updates "$every" \
   --keep-interval-updates 1 --no-epoch-checkpoints --save-interval 1000000 --validate-interval 1000000 \
-  --num-workers 0 --log-format json --log-interval 20 ${PRECISION:-} "${CPU[@]}" "$@"
+  --num-workers 0 --log-format json --log-interval 20 ${PRECISION:-} "${DEVICE[@]}" "$@"
 echo "${model[*]}" >"$RUN/architecture"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from embinit_fairseq.expand.segmentation import read_codes
 from embinit_fairseq.vocab.tokens import CONTINUES
 
 UNKNOWN = "<unk>"  # fairseq's symbol, which WikiText has in place of rare words
@@ -27,10 +28,7 @@ class Cutter:
 
     def __init__(self, codes: Path, whole: Collection[str] = ()):
         """codes: file of `subword-nmt learn-bpe`. whole: words that are not cut."""
-        from subword_nmt.apply_bpe import BPE
-
-        with open(codes, encoding="utf-8") as file:
-            self._bpe = BPE(file)
+        self._bpe = read_codes(str(codes), "--codes")
         self._known = {word: [word] for word in (UNKNOWN, *whole)}
 
     def __call__(self, word: str) -> list[str]:
@@ -106,7 +104,7 @@ def print_table(args: argparse.Namespace) -> None:
 
 def print_pieces(args: argparse.Namespace) -> None:
     cut = Cutter(args.codes, read_words(args.words) if args.words else ())
-    with open(args.text, encoding="utf-8") as lines:
+    with open(args.text, encoding="utf-8", newline="\n") as lines:
         sys.stdout.writelines(f"{cut_line(line, cut)}\n" for line in lines)
 
 

@@ -1,30 +1,30 @@
-"""Text to sub-words exactly as in the pre-training data of scripts/wikibooks: the same cleaning, tokens and codes.
+"""Text to sub-words as in the pre-training data of scripts/wikibooks: the same cleaning, words and codes.
 
-Text is cut into sentences for tokenising, as there, but a line stays a line. Rare words are cut into pieces like all
-others: the list of words that became <unk> belongs to the pre-training text. Files to files.
+Files to files. A line stays a line, whose sentences are cut apart for Moses as there. `<mask>` stays, and so does a
+line that is in sub-words already. Rare words are cut like all others: only the pre-training text has <unk> for them.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tqdm import tqdm
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from wikibooks.cleaning import Cleaner
-from wikibooks.encode import Encoder
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
 from embinit_fairseq.errors import one_line
+from embinit_fairseq.expand.segmentation import read_codes
+from embinit_fairseq.vocab.preparation import Preparation, Segmenter
 
 
-def encode_file(source: Path, target: Path, clean: Cleaner, encode: Encoder) -> None:
+def encode_file(source: Path, target: Path, encode: Callable[[str], list[str]]) -> None:
     """Write one line of sub-words for each line of text."""
     with open(source, encoding="utf-8", newline="\n") as reading, open(target, "w", encoding="utf-8") as writing:
         for line in tqdm(reading, desc=source.name, unit=" lines", unit_scale=True, disable=None):  # on a terminal
-            writing.write(" ".join(encode(word) for sentence in clean(line) for word in sentence) + "\n")
+            writing.write(" ".join(encode(line)) + "\n")
 
 
 def main() -> None:
@@ -37,9 +37,13 @@ def main() -> None:
         parser.error(
             f"--input has {len(args.input)} files, --output {len(args.output)}: give one output for each input"
         )
-    clean, encode = Cleaner(), Encoder(args.codes, frequent=None)
+    read_codes(str(args.codes), "--codes")  # says which line is wrong
+    try:
+        encode = Segmenter((), Preparation("wikibooks", lowercase=True), str(args.codes))
+    except ImportError as error:
+        raise SystemExit(f"error: {error}") from None
     for source, target in zip(args.input, args.output):
-        encode_file(source, target, clean, encode)
+        encode_file(source, target, encode)
 
 
 if __name__ == "__main__":

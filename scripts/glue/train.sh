@@ -32,14 +32,32 @@ settings "$RUN" "updates=$updates" # another file may have got the checkpoint's 
 
 task=$(sed -n 's/^task=//p' "$DATA/settings")
 read -ra options < <(paste -d ' ' "$DATA/corpus/options" "$DATA/corpus/finetuning")
+options+=(--batch-size 32 --update-freq 1 "$@")
+
+# chosen FLAG: the value of the last FLAG of the options.
+chosen() {
+  local at value=
+  for at in "${!options[@]}"; do
+    [[ ${options[at]} != "$1" ]] || value=${options[at + 1]:-}
+    [[ ${options[at]} != "$1="* ]] || value=${options[at]#*=}
+  done
+  [[ $value =~ ^[1-9][0-9]*$ ]] || die "$1 ${value:-is missing}: give a positive number, which the schedule needs"
+  echo "$value"
+}
+# The learning rate rises in the first 6 % of the updates and falls linearly to 0 (Ke et al. 2021, Table 2).
+batch=$(chosen --batch-size) frequency=$(chosen --update-freq) epochs=$(chosen --max-epoch)
+examples=$(wc -l <"$DATA/corpus/train.label")
+batches=$(((examples + batch - 1) / batch))
+total=$((epochs * ((batches + frequency - 1) / frequency)))
+warmup=$((total * 6 / 100))
 # --finetune-from-model: the checkpoint's weights for a new run, without its optimizer, schedule and place in the data;
 # a run that was interrupted goes on from its own checkpoint_last.pt.
 # shellcheck disable=SC2086 # LABELS is a list of words
 embinit run "$RUN" --label "task=$task" "model=${MODEL:-${model[2]}}" "updates=$updates" \
   "constant=$(<"$DATA/corpus/constant")" ${LABELS:-} -- fairseq-train "$DATA/bin" --user-dir "$PLUGIN" --task sentence_prediction \
   --init-token 0 --separator-token 2 --shorten-method truncate "${model[@]:1}" "${start[@]}" \
-  --criterion sentence_prediction_metrics "${options[@]}" --optimizer adam --adam-betas "(0.9, 0.999)" --adam-eps 1e-6 \
-  --weight-decay 0.01 --clip-norm 1.0 --lr 3e-5 --lr-scheduler polynomial_decay_epochs --warmup-ratio 0.06 \
-  --batch-size 32 --required-batch-size-multiple 1 --num-workers 0 \
-  --no-epoch-checkpoints --log-format json --log-interval 100 "${CPU[@]}" "$@"
+  --criterion sentence_prediction_metrics --optimizer adam --adam-betas "(0.9, 0.999)" --adam-eps 1e-6 \
+  --weight-decay 0.01 --clip-norm 1.0 --lr 3e-5 --lr-scheduler polynomial_decay --total-num-update "$total" \
+  --warmup-updates "$((warmup > 0 ? warmup : 1))" --required-batch-size-multiple 1 --num-workers 0 \
+  --no-epoch-checkpoints --log-format json --log-interval 100 "${DEVICE[@]}" "${options[@]}"
 [[ ! -f $DATA/corpus/valid1.label ]] || python "$REPO/scripts/glue/mismatched.py" "$RUN"

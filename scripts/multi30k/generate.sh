@@ -26,7 +26,7 @@ case $(setting TOKENS) in
 esac
 
 fairseq-generate "$DATA/bin" --user-dir "$PLUGIN" --task translation --gen-subset "$SUBSET" \
-  --path "$RUN/checkpoints/checkpoint_best.pt" --beam 5 --batch-size 128 --num-workers 0 "${CPU[@]}" "$@" \
+  --path "$RUN/checkpoints/checkpoint_best.pt" --beam 5 --batch-size 128 --num-workers 0 "${DEVICE[@]}" "$@" \
   >"$log" 2>&1 || die "fairseq-generate failed; the end of $log: $(tail -n 1 "$log")"
 embinit score "$RUN" --subset "$SUBSET" --ref "$DATA/corpus/raw/$SUBSET.$target" \
   --tokenized "$DATA/corpus/tok/$SUBSET.$target" --lowercase --lang "$target" --detokenize "${steps[@]}"

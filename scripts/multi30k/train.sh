@@ -31,4 +31,4 @@ embinit run "$RUN" --label "direction=$(sed -n 's/^DIRECTION=//p' "$DATA/setting
   --encoder-attention-heads "$HEADS" --decoder-attention-heads "$HEADS" --dropout 0.1 \
   --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr 2e-4 --lr-scheduler fixed \
   --criterion cross_entropy --batch-size 64 --required-batch-size-multiple 1 --max-epoch 20 --num-workers 0 \
-  --no-epoch-checkpoints --log-format json --log-interval 100 "${CPU[@]}" "${own[@]}" "$@"
+  --no-epoch-checkpoints --log-format json --log-interval 100 "${DEVICE[@]}" "${own[@]}" "$@"

@@ -28,5 +28,5 @@ embinit run "$RUN" --label "task=$task" ${LABELS:-} -- fairseq-train "$DATA/bin"
   --criterion sentence_prediction --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric \
   --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr 1e-4 --lr-scheduler fixed \
   --batch-size 128 --required-batch-size-multiple 1 --max-epoch 10 --num-workers 0 \
-  --no-epoch-checkpoints --log-format json --log-interval 100 "${CPU[@]}" "$@"
+  --no-epoch-checkpoints --log-format json --log-interval 100 "${DEVICE[@]}" "$@"
 [[ ! -f $DATA/corpus/valid1.label ]] || python "$REPO/scripts/glue/mismatched.py" "$RUN"

@@ -19,7 +19,7 @@ seed=${SEED:-1} best=$RUN/checkpoints/checkpoint_best.pt
 
 mapfile -t labels < <(grep -v -e ^data= -e sha256 "$DATA/settings")
 task=("$DATA/seeds/$seed/bin" --user-dir "$PLUGIN" --task sentence_prediction --criterion sentence_prediction_metrics
-  --num-classes "$(wc -l <"$DATA/corpus/labels.txt")" --batch-size 128 --num-workers 0 --log-format json "${CPU[@]}")
+  --num-classes "$(wc -l <"$DATA/corpus/labels.txt")" --batch-size 128 --num-workers 0 --log-format json "${DEVICE[@]}")
 longest=$(awk 'NF > n { n = NF } END { print n + 1 }' "$DATA"/corpus/*.input0) # with </s>
 
 # No last checkpoint: it would not hold how long --patience has waited, and what is continued would end later.

@@ -4,7 +4,8 @@
 #
 #   OUTPUT=data/wikibooks bash scripts/wikibooks/prepare.sh wiki.txt.bz2 books/*.txt
 #
-# The files are text, plain or gz, bz2, xz: a paragraph or a sentence a line, a blank line behind each document. Further
+# The files, plain or gz, bz2, xz, are text (a paragraph or a sentence a line, a blank line after each document), JSON (one
+# object with a "text" per line, as C4 has them, one object, or a list), or <doc ...> files of Wikipedia's extractors. Further
 # variables, with their defaults:
 #   DUPLICATES=lines      what occurs only once: lines (as in the authors' code), documents, or none
 #   FREQUENT_TYPES=0.21   share of the word types, the most frequent ones, that do not become <unk>; 1: all
@@ -24,7 +25,7 @@ whole_numbers BPE_MERGES BPE_WORDS VOCABULARY VALID_EVERY JOBS # found wrong now
 awk -v n="$FREQUENT_TYPES" 'BEGIN { exit !(n + 0 > 0 && n + 0 <= 1) }' ||
   die "FREQUENT_TYPES=$FREQUENT_TYPES: set it to a share above 0, at most 1"
 awk -v n="$SHARD_MB" 'BEGIN { exit !(n + 0 > 0) }' || die "SHARD_MB=$SHARD_MB: set it to a number above 0"
-for file in "$@"; do [[ -f $file ]] || die "$file: no such file"; done
+for file in "$@"; do [[ -f $file ]] || die "$file: no such file; of a folder name its files"; done
 alone "$OUTPUT"
 settings "$OUTPUT" "files=$(wc -c "$@" | sed 's/^ *//' | paste -sd ' ')" "duplicates=$DUPLICATES" "frequent=$FREQUENT_TYPES" \
   "merges=$BPE_MERGES" "bpe_words=$BPE_WORDS" "vocabulary=$VOCABULARY" "valid_every=$VALID_EVERY" "shard_mb=$SHARD_MB"

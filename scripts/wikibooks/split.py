@@ -1,26 +1,22 @@
 """Cut the input into shards of whole documents (work/raw), the first step of prepare.sh.
 
-The input is plain or compressed text, read as a stream: never more than one document is in memory. A passage is a
-document, or PASSAGE_LINES lines of a longer one; every N-th passage is for validation. Passages are numbered here, over
-all of the input, so that the choice depends neither on the shards nor on the number of processes.
+The input is read as a stream: never more than one document, or one JSON value, is in memory. A passage is a document,
+or PASSAGE_LINES lines of a longer one; every N-th passage is for validation. Passages are numbered here, over all of
+the input, so that the choice depends neither on the shards nor on the number of processes.
 """
 
 from __future__ import annotations
 
 import argparse
-import bz2
-import contextlib
-import gzip
 import itertools
 import json
-import lzma
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from tqdm import tqdm
+from wikibooks.inputs import SAMPLE, SAMPLE_LINES, check_markup, check_text, open_input, read_lines
 
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.files import whole_file, write_json
@@ -29,36 +25,6 @@ PASSAGE_LINES = 100
 #: A longer document is cut at the end of a line; a longer line is left out.
 MAX_CHARS = 1_000_000
 _MAX_LINE_BYTES = 4 * MAX_CHARS  # UTF-8 takes up to four bytes a character
-_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
-
-
-@contextlib.contextmanager
-def open_input(path: Path) -> Iterator[BinaryIO]:
-    """Open a plain, gz, bz2 or xz file, recognised by its content. Raises SystemExit if it is missing or damaged."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(6)
-    except OSError as error:
-        raise SystemExit(f"error: {path}: cannot be read ({error.strerror}): correct the path") from None
-    opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), open)
-    try:
-        with opener(path, "rb") as stream:
-            yield stream
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if getattr(error, "errno", None) is not None:  # not of the decompressor: for instance a full disk
-            raise
-        raise SystemExit(f"error: {path}: damaged or incomplete ({error}): get it again") from None
-
-
-def _lines(stream: BinaryIO) -> Iterator[tuple[bytes | None, int]]:
-    """(line without blanks at its ends, or None if it is too long; its bytes). A long line is not held in memory."""
-    while raw := stream.readline(_MAX_LINE_BYTES):
-        size, complete = len(raw), raw.endswith(b"\n")
-        while not complete and (rest := stream.readline(_MAX_LINE_BYTES)):
-            raw, size, complete = b"", size + len(rest), rest.endswith(b"\n")
-        line = raw.strip()
-        too_long = size > _MAX_LINE_BYTES or characters(line) > MAX_CHARS
-        yield (None if too_long else line), size
 
 
 def characters(line: bytes) -> int:
@@ -68,13 +34,15 @@ def characters(line: bytes) -> int:
 def documents(stream: BinaryIO, offset: int = 0) -> Iterator[tuple[list[bytes], int, int]]:
     """Documents behind `offset`: (lines that are not blank, lines left out as too long, offset behind the document).
 
-    A document ends at a blank line, at the end of the file, and before it would have more than MAX_CHARS characters.
+    A document ends where its layout says so, at the end of the file, and before it would have more than MAX_CHARS
+    characters. Within a JSON value the offset remains at its beginning.
     """
-    stream.seek(offset)
     document: list[bytes] = []
     length = too_long = 0
-    for line, size in _lines(stream):
+    for line, size in read_lines(stream, offset, _MAX_LINE_BYTES):
         chars = characters(line) if line else 0
+        if chars > MAX_CHARS:
+            line, chars = None, 0
         if document and (line == b"" or length + chars > MAX_CHARS):
             yield document, too_long, offset
             document, length, too_long = [], 0, 0
@@ -127,17 +95,30 @@ def split(inputs: list[Path], folder: Path, shard_bytes: int) -> None:
             bar.update(record["bytes"])
 
 
+def check_input(path: Path) -> None:
+    """Raise SystemExit if a file is no text, or has markup; before hours are spent on it."""
+    with open_input(path) as stream:
+        check_text(stream.read(SAMPLE))
+        lines: list[bytes] = []
+        for document, _, offset in documents(stream):
+            lines += document
+            if len(lines) >= SAMPLE_LINES or offset > MAX_CHARS:
+                break
+        check_markup(path, lines[:SAMPLE_LINES])
+
+
 def _write_shard(stream: Iterator, folder: Path, shard: int, start: dict, shard_bytes: int) -> dict:
     """One shard and its record."""
     size = count = left_out = 0
     passage, following = start["passage"], start
     with whole_file(text_of(folder, shard)) as text:
         for lines, too_long, number, offset in stream:
+            before = max((following["input"], following["offset"]), (number, 0))
             if lines:
                 size += text.write(b"\n".join(lines) + b"\n\n")
             count, left_out, passage = count + len(lines), left_out + too_long, passage + passages_of(len(lines))
             following = {"input": number, "offset": offset, "passage": passage}
-            if size >= shard_bytes:
+            if size >= shard_bytes and (number, offset) > before:  # not within a JSON value
                 break
     record = {"first_passage": start["passage"], "bytes": size, "lines": count, "too_long": left_out, "next": following}
     write_json(record_of(folder, shard), record)
@@ -146,7 +127,7 @@ def _write_shard(stream: Iterator, folder: Path, shard: int, start: dict, shard_
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--input", type=Path, nargs="+", required=True, help="text files, plain or compressed")
+    parser.add_argument("--input", type=Path, nargs="+", required=True, help="files, see prepare.sh")
     parser.add_argument("--output", type=Path, required=True, help="folder for the shards")
     parser.add_argument("--shard-mb", type=float, default=32, help="size of a shard (default %(default)s)")
     parser.add_argument("--valid-every", type=int, default=200, help="only to check that the input has that many")
@@ -154,6 +135,8 @@ def main() -> None:
     if (args.output / "complete").is_file():
         print("shards: there already", file=sys.stderr)
         return
+    for path in args.input:
+        check_input(path)
     split(args.input, args.output, int(args.shard_mb * 1e6))
     records = read_records(args.output)
     passages = records[-1]["next"]["passage"] if records else 0

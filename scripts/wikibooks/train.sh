@@ -8,7 +8,7 @@
 #   UPDATES=1000000   the learning rate falls to 0 over so many, after a warm-up of one in a hundred
 #   BATCH=256         sequences in an update, over all devices
 #   DEVICE_BATCH=     sequences that one device takes at a time: 16, or its whole share if that is less
-#   DEVICES=          devices that share an update, on all machines; default: the GPUs of this machine
+#   DEVICES=          devices that share an update, on all machines; default: --distributed-world-size, else the GPUs here
 #   PRECISION=        an option of fairseq-train: --fp16 (default on a GPU), --bf16, on a CPU --amp (autocast to bfloat16)
 #   SAVE_EVERY=       validate and save every so many updates and at the end; the last of these checkpoints and every tenth
 #                     are kept. Default: a hundredth of UPDATES, below 100000 a twentieth, but not less than 50
@@ -20,19 +20,16 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}" "${UPDATES:=1000000}" "${BATCH:=256}"
 [[ -d $DATA/bin ]] || die "DATA=$DATA: no folder bin in it; set it to the OUTPUT of prepare.sh"
 whole_numbers UPDATES BATCH DEVICE_BATCH DEVICES SAVE_EVERY
-gpus=$(python -c 'from embinit_fairseq.runs.grid import visible_gpus; print(len(visible_gpus()) or 1)')
-DEVICES=${DEVICES:-$([[ ${#CPU[@]} -gt 0 ]] && echo 1 || echo "$gpus")}
+count_devices "$@"
 share=$((BATCH / DEVICES))
 DEVICE_BATCH=${DEVICE_BATCH:-$((share < 1 ? 1 : share < 16 ? share : 16))}
 together=$((DEVICE_BATCH * DEVICES))
 ((BATCH % together == 0)) || die "BATCH=$BATCH: set it to a multiple of DEVICE_BATCH times DEVICES (together $together)"
 SAVE_EVERY=${SAVE_EVERY:-$((UPDATES >= 100000 ? UPDATES / 100 : UPDATES >= 1000 ? UPDATES / 20 : 50))}
-PRECISION=${PRECISION-$([[ ${#CPU[@]} -gt 0 ]] || echo --fp16)}
 start=(embinit run "$RUN" --label task=masked_lm)
 # shellcheck disable=SC2206 # lists of words
-start+=(${LABELS:-} -- ${LAUNCH:-})
-# shellcheck disable=SC2206
-[[ -z ${WORKER:-} ]] || start=(${LAUNCH:?WORKER needs it: what starts the processes})
+start+=(${LABELS:-} -- "${LAUNCHER[@]}")
+[[ -z ${WORKER:-} ]] || start=("${LAUNCHER[@]}")
 
 # Blocks of complete sentences (FULL-SENTENCES); a sentence that is longer than a block is left out. Nothing is saved or
 # validated at the end of an epoch: how long one is says little about the training.
@@ -46,4 +43,4 @@ start+=(${LABELS:-} -- ${LAUNCH:-})
   --validate-interval-updates "$SAVE_EVERY" --save-interval-updates "$SAVE_EVERY" \
   --keep-interval-updates 1 --keep-interval-updates-pattern "$((10 * SAVE_EVERY))" \
   --no-epoch-checkpoints --save-interval 1000000 --validate-interval 1000000 --save-dir "$RUN/checkpoints" \
-  --num-workers "$((${#CPU[@]} > 0 ? 0 : 2))" --log-format json --log-interval 100 $PRECISION "${CPU[@]}" "$@"
+  --log-format json --log-interval 100 ${PRECISION:-} "${LOCAL[@]}" "$@"

@@ -25,6 +25,6 @@ if [[ $AVERAGE != 0 ]]; then
 fi
 fairseq-generate "$DATA/bin" --user-dir "$PLUGIN" --task translation --gen-subset test --source-lang "$source" \
   --target-lang "$target" --path "$checkpoint" --beam 4 --lenpen 0.6 --max-len-a 1 --max-len-b 50 --max-tokens 12000 \
-  --num-workers 0 "${CPU[@]}" "$@" >"$log" 2>&1 || die "fairseq-generate failed; see $log"
+  --num-workers 0 "${DEVICE[@]}" "$@" >"$log" 2>&1 || die "fairseq-generate failed; see $log"
 embinit score "$RUN" --ref "$DATA/test.$target" --lang "$target" --detokenize "${steps[@]}"
 PYTHONPATH=$REPO/scripts:$REPO python -m wmt14.score "$RUN" --lang "$target"

@@ -12,7 +12,7 @@
 #   UPDATE_TOKENS=32768   tokens in an update over all devices, as --max-tokens counts them: eight devices with 4096 each,
 #                         about 25,000 without padding
 #   MAX_TOKENS=4096       tokens that one device takes at a time; fewer devices take several batches for an update
-#   DEVICES=              devices that share an update, on all machines; default: the GPUs of this machine
+#   DEVICES=              devices that share an update, on all machines; default: --distributed-world-size, else the GPUs here
 #   PRECISION=            an option of fairseq-train: --fp16 (default on a GPU), --bf16, on a CPU --amp (autocast to bfloat16)
 #   SAVE_EVERY= KEEP=10   validate and save every so many updates (default: a hundredth of UPDATES); of these checkpoints so
 #                         many last ones are kept, which can be averaged [20]
@@ -32,17 +32,14 @@ if [[ $* == *_big* ]]; then # Vaswani et al. take the mean of twenty
 fi
 : "${UPDATES:=100000}" "${KEEP:=10}" "${UPDATE_TOKENS:=32768}" "${MAX_TOKENS:=4096}"
 whole_numbers UPDATES KEEP UPDATE_TOKENS MAX_TOKENS DEVICES SAVE_EVERY
-gpus=$(python -c 'from embinit_fairseq.runs.grid import visible_gpus; print(len(visible_gpus()) or 1)')
-DEVICES=${DEVICES:-$([[ ${#CPU[@]} -gt 0 ]] && echo 1 || echo "$gpus")}
+count_devices "$@"
 together=$((MAX_TOKENS * DEVICES)) SAVE_EVERY=${SAVE_EVERY:-$(((UPDATES + 99) / 100))}
 ((UPDATE_TOKENS % together == 0)) ||
   die "UPDATE_TOKENS=$UPDATE_TOKENS: set it to a multiple of MAX_TOKENS times DEVICES (together $together)"
-PRECISION=${PRECISION-$([[ ${#CPU[@]} -gt 0 ]] || echo --fp16)}
 start=(embinit run "$RUN" --label "direction=$PAIR")
 # shellcheck disable=SC2206 # lists of words
-start+=(${LABELS:-} -- ${LAUNCH:-})
-# shellcheck disable=SC2206
-[[ -z ${WORKER:-} ]] || start=(${LAUNCH:?WORKER needs it: what starts the processes})
+start+=(${LABELS:-} -- "${LAUNCHER[@]}")
+[[ -z ${WORKER:-} ]] || start=("${LAUNCHER[@]}")
 
 # Nothing is saved or validated at the end of an epoch: checkpoints to be averaged shall be equally far apart.
 # shellcheck disable=SC2086 # PRECISION may be empty
@@ -54,4 +51,4 @@ start+=(${LABELS:-} -- ${LAUNCH:-})
   --max-tokens "$MAX_TOKENS" --update-freq "$((UPDATE_TOKENS / together))" --validate-interval-updates "$SAVE_EVERY" \
   --save-interval-updates "$SAVE_EVERY" --keep-interval-updates "$KEEP" --no-epoch-checkpoints \
   --save-interval 1000000 --validate-interval 1000000 --save-dir "$RUN/checkpoints" \
-  --num-workers "$((${#CPU[@]} > 0 ? 0 : 2))" --log-format json --log-interval 100 $PRECISION "${CPU[@]}" "$@"
+  --log-format json --log-interval 100 ${PRECISION:-} "${LOCAL[@]}" "$@"

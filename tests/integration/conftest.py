@@ -76,7 +76,7 @@ def trained(tmp_path_factory):
         data = made_once(tmp_path_factory, architecture.data.__name__, architecture.data)
 
         def make(folder):
-            flags = ["--save-interval", 3, "--validate-interval", 3, "--max-epoch", architecture.epochs]
+            flags = ["--save-interval", 3, "--validate-interval", 3, "--max-epoch", 3]
             log = run_to_end(architecture.command(data, *flags, "--save-dir", folder))
             (folder / "train.log").write_text(log)
 

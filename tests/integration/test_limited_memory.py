@@ -66,7 +66,7 @@ def test_a_bomb_is_refused(tmp_path, make, name, imports, command):
     (tmp_path / "dict.txt").write_text("a 1\n")
     (tmp_path / "words.txt").write_text("new\n")
     arguments = [sys.executable, "-c", LIMITED, imports, *command.split()]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=900, cwd=tmp_path)
     errors = [each for each in done.stderr.splitlines() if "error" in each]
     assert (done.returncode in (1, 2), len(errors)) == (True, 1), done.stderr[-2000:]
     assert name in errors[0]

@@ -21,7 +21,7 @@ def test_the_notebook(data_dir, tmp_path, monkeypatch):
     committed = str([cell.get("outputs") for cell in notebook.cells])
     assert "image/png" in committed
     assert "/site-packages/" not in committed
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     tables = [out["data"]["text/plain"] for cell in notebook.cells for out in cell.get("outputs", []) if "data" in out]
     sigma = {row.split()[0]: float(row.split()[4]) for row in tables[1].splitlines()[1:]}

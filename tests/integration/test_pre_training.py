@@ -1,13 +1,12 @@
 """What masked language models are pre-trained for: fine-tuning, features and masks from Python, given embeddings."""
 
-import math
 import subprocess
 
 import pre_training as pre
 import pytest
 import torch
 from programs import PYTHON
-from trainings import model_of, run_to_end
+from trainings import model_of
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.electra import ElectraModel
@@ -51,23 +50,10 @@ def test_features_and_sub_words_from_python(trained, tmp_path):
     codes = tmp_path / "codes"
     codes.write_text("#version: 0.2\n" + "".join(f"w {n}</w>\n" for n in range(9)))  # w9 remains w@@ 9
     hub = hub_of(run, TupeModel, bpe="subword_nmt", bpe_codes=str(codes))
-    assert hub.encode("w1 w9").tolist() == [0, dictionary.index("w1"), dictionary.unk(), dictionary.unk(), 2]
+    assert hub.encode("w1 w9").tolist() == [0, dictionary.index("w1"), dictionary.index("w9"), 2]  # words stay whole
+    assert hub.encode("w1 w99").tolist() == [0, dictionary.index("w1"), *[dictionary.unk()] * 3, 2]
     text, _, token = hub.fill_mask("w9 <mask> w2", topk=1)[0]
     assert text == f"w9 {token} w2"
-
-
-def test_the_discriminator_learns(trained):
-    """More than how many tokens are replaced; and it tells the odd word of a sentence from the others."""
-    seen, hub = pre.validations(trained("electra").log), hub_of(trained("electra"), ElectraModel)
-    shares = [values["replaced"] / 100 for values in seen]
-    bits = [-share * math.log2(share) - (1 - share) * math.log2(1 - share) for share in shares]
-    assert min(values["rtd_loss"] / entropy for values, entropy in zip(seen, bits)) < 0.85
-    assert seen[-1]["loss"] == pytest.approx(seen[-1]["mlm_loss"] + 50 * seen[-1]["rtd_loss"], abs=3e-3)
-    rows = [hub.encode(f"w{n} w{n} w{n} w{(n + 5) % pre.WORDS}" + f" w{n}" * 4) for n in range(pre.WORDS)]
-    with torch.no_grad():
-        replaced = hub.model.encoder.rtd_head(hub.extract_features(torch.stack(rows))).sigmoid()
-    odd, others = replaced[:, 4], torch.cat([replaced[:, 1:4], replaced[:, 5:9]], dim=1)
-    assert odd.mean() > 3 * others.mean()
 
 
 @pytest.mark.parametrize(
@@ -77,19 +63,20 @@ def test_the_discriminator_learns(trained):
         ("electra", ElectraModel, ["generator", "rtd_head"], "no generator"),
     ],
 )
-def test_fine_tuning_begins_with_the_encoder_and_learns(name, model, absent, refusal, trained, here, tmp_path):
-    run, first = trained(name), tmp_path / "first"
-    here(fine_tuning(run, name, *starting_from(run), "--max-update", "1", "--lr", "0", "--save-dir", first))
-    before, after = model_of(run.folder / "checkpoint_last.pt"), model_of(first / "checkpoint_last.pt")
+def test_fine_tuning_begins_with_the_encoder_and_trains_it(name, model, absent, refusal, trained, here, tmp_path):
+    run, started = trained(name), {}
+    for rate in ("0", "0.01"):
+        flags = ["--max-update", "1", "--lr", rate, "--save-dir", tmp_path / rate]
+        here(fine_tuning(run, name, *starting_from(run), *flags))
+        started[rate] = model_of(tmp_path / rate / "checkpoint_last.pt")
+    before, after = model_of(run.folder / "checkpoint_last.pt"), started["0"]
     kept = {key for key in before if not any(part in key for part in absent)}
     assert before.keys() & after.keys() == kept
     assert all(torch.equal(before[key], after[key]) for key in kept)
     assert all(key.startswith(f"classification_heads.{HEAD}.") for key in after.keys() - kept)
-    log = run_to_end(fine_tuning(run, name, *starting_from(run), "--max-epoch", "8", "--save-dir", tmp_path))
-    assert f"the checkpoint has no classification_heads.{HEAD}.dense.weight" in log
-    seen = max(values["accuracy"] for values in pre.validations(log))
-    assert seen > 70  # half of the labels are 1
-    hub = model.from_pretrained(str(tmp_path), "checkpoint_best.pt", str(run.data / "classes"))
+    trained_on = [key for key in after if any(part in key for part in ("embed_tokens", ".fc", HEAD))]
+    assert [key for key in trained_on if torch.equal(started["0.01"][key], after[key])] == []
+    hub = model.from_pretrained(str(tmp_path / "0"), "checkpoint_best.pt", str(run.data / "classes"))
     with pytest.raises(OptionError, match=refusal):
         hub.fill_mask("w1 <mask> w3")
 

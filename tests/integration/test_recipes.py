@@ -31,7 +31,7 @@ def bash(*words: object, cwd: Path, **variables: object) -> subprocess.Completed
     environment |= {"VENV": str(VENV), "OMP_NUM_THREADS": "1", "PAIR": "en-de"}
     environment |= {name: str(value) for name, value in variables.items()}
     command = list(map(str, ["bash", *words]))
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
 
 
 @recipes
@@ -122,6 +122,46 @@ def test_a_folder_is_made_with_one_set_of_settings(recipe: Path, tmp_path: Path)
     assert (folder / "settings").read_text() == "A=1\nB=x y\n"
 
 
+#: variables and arguments -> DEVICES, words before fairseq-train, options of this machine, which has no GPU
+COUNTED = {
+    "": "1||--num-workers 0 --cpu",
+    "DEVICES=2": "2||--num-workers 0 --cpu --distributed-world-size 2",
+    "DEVICES=2 --distributed-world-size=2": "2||--num-workers 0 --cpu --distributed-world-size 2",
+    "LAUNCH=srun a --distributed-world-size 16 b": "16|srun bash launched.sh 16|",
+    "LAUNCH=srun DEVICES=16 WORKER=1": "16|srun bash launched.sh 16|",
+    "DEVICES=16 a --distributed-world-size 8": "DEVICES=16, but --distributed-world-size 8",
+    "WORKER=1": "LAUNCH: WORKER needs it",
+}
+
+
+@pytest.mark.parametrize("called", COUNTED)
+def test_devices_are_counted_once(recipe: Path, tmp_path: Path, called: str) -> None:
+    """What LAUNCH starts gets no option of this machine."""
+    words = called.split()
+    variables = dict(word.split("=", 1) for word in words if word[:1].isupper())
+    arguments = " ".join(word for word in words if not word[:1].isupper())
+    code = f'count_devices {arguments}; echo "$DEVICES|${{LAUNCHER[*]}}|${{LOCAL[*]}}"'
+    done = bash(recipe, "eval", code, cwd=tmp_path, CUDA_VISIBLE_DEVICES="", **variables)
+    said = (done.stdout or done.stderr.split(": line 1: ")[-1]).replace(f"{REPO}/scripts/", "")
+    assert COUNTED[called] in said
+    assert done.returncode == 0 if "|" in said else done.returncode != 0
+
+
+def test_each_launched_process_sees_for_itself_whether_there_is_a_gpu(tmp_path: Path) -> None:
+    start = (REPO / "scripts/launched.sh", 2, "echo", "DATA", "--lr", 1)
+    with_gpu = {"BASH_FUNC_compgen%%": "() { true; }", "WORLD_SIZE": 2}
+    for variables, expected in (
+        ({"CUDA_VISIBLE_DEVICES": ""}, "--num-workers 0 --cpu"),
+        (with_gpu, "--num-workers 2 --fp16"),
+        (with_gpu | {"PRECISION": "--bf16"}, "--num-workers 2"),
+    ):
+        said = bash(*start, cwd=tmp_path, **variables).stdout
+        assert said == f"DATA {expected} --distributed-world-size 2 --lr 1\n"
+    refused = bash(*start, cwd=tmp_path, WORLD_SIZE=4)
+    assert refused.returncode != 0
+    assert "DEVICES=2, but LAUNCH starts 4 processes" in refused.stderr
+
+
 def test_one_prepare_at_a_time_makes_a_folder(recipe: Path, tmp_path: Path) -> None:
     folder = tmp_path / "made here"
     assert bash(recipe, "alone", folder, cwd=tmp_path).stderr == ""
@@ -141,9 +181,13 @@ def test_one_prepare_at_a_time_makes_a_folder(recipe: Path, tmp_path: Path) -> N
 
 
 def test_a_word_every_ten_seconds_as_long_as_a_command_runs(recipe: Path, tmp_path: Path) -> None:
-    done = bash(recipe, "alive", "the corpus", "bash", "-c", "sleep 1; exit 7", cwd=tmp_path, PULSE=0.2)
-    assert (done.returncode, done.stdout) == (7, "")
-    assert 2 <= len(re.findall(r"^the corpus: \d s$", done.stderr, re.MULTILINE)) <= 5
+    command = "for _ in {1..600}; do [[ ! -e said ]] || break; sleep 0.1; done; exit 7"
+    words, streams = ["bash", recipe, "alive", "the corpus", "bash", "-c", command], {"stdout": -1, "stderr": -1}
+    with subprocess.Popen(words, cwd=tmp_path, env=environment(PULSE=0.2), text=True, **streams) as running:
+        said = [running.stderr.readline() for _ in range(2)]
+        (tmp_path / "said").touch()
+        assert running.stdout.read() == ""
+    assert (running.returncode, len(re.findall(r"^the corpus: \d+ s$", "".join(said), re.MULTILINE))) == (7, 2)
     assert bash(recipe, "alive", "x", "true", cwd=tmp_path).stderr == ""
 
 

@@ -37,7 +37,7 @@ def test_a_fork_is_as_a_new_process(tmp_path: Path, program: list[str], end: str
     arguments = [*program, "an argument", "\udcfe"] if program[0] != "-c" else ["-c", SCRIPT + end, "\udcfe"]
     told = {"env": {**os.environ, "PYTHONPATH": "/elsewhere:relative", "MARK": "\udcff ä"}, "cwd": tmp_path}
     fork, new = (
-        subprocess.run([python, *arguments], capture_output=True, text=True, timeout=60, input="words", **told)
+        subprocess.run([python, *arguments], capture_output=True, text=True, timeout=600, input="words", **told)
         for python in (PYTHON, sys.executable)
     )
     assert (fork.returncode, fork.stdout) == (new.returncode, new.stdout)

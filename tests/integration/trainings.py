@@ -69,13 +69,26 @@ def kill_9_and_resume(arguments, folder, at_update):
     return rest
 
 
+#: of a fairseq-train that kills itself: another process may come too late on a busy machine
+KILLED = """
+import os
+from fairseq.trainer import Trainer
+from fairseq_cli.train import cli_main
+def step(trainer, *args, do=Trainer.train_step, **options):
+    if trainer.get_num_updates() == UPDATE:
+        os.kill(os.getpid(), 9)
+    return do(trainer, *args, **options)
+Trainer.train_step = step
+cli_main()
+"""
+
+
 def killed_and_resumed(command_line, at_update):
-    """Kill a training with signal 9 when it logs an update; -> the losses of a second start."""
-    process = subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    for line in process.stdout:  # it ends when nobody can write any more, not even a fork of the tests' server
-        if f'"num_updates": "{at_update}"' in line:
-            process.kill()
-    assert process.wait() == -signal.SIGKILL
+    """Kill a training with signal 9 after an update; -> the losses of a second start."""
+    python, _, program, *arguments = command_line
+    assert program == "fairseq_cli.train"
+    killed = subprocess.run([python, "-c", KILLED.replace("UPDATE", str(at_update)), *arguments], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     rest = losses(run_to_end(command_line))
     assert min(int(updates) for _, updates in rest) > 1, "it started anew"
     return rest

@@ -42,6 +42,8 @@ FAMILIES = {
     "duo_untied": f"{MT} duo_transformer_tiny",
     "multilingual_shared": "--task multilingual_translation --lang-pairs de-en,nl-en --share-encoders --share-decoders "
     f"--share-all-embeddings {ENCODER} {DECODER} --arch multilingual_transformer",
+    "simple_epoch_shared": "--task translation_multi_simple_epoch --lang-pairs de-en,en-nl --langs de,en,nl,fr "
+    f"--encoder-langtok src --decoder-langtok --share-all-embeddings {ENCODER} {DECODER} --arch transformer",
     "lstm": "--task translation --source-lang de --target-lang en --arch lstm --encoder-embed-dim 8 "
     "--decoder-embed-dim 8 --encoder-hidden-size 8 --decoder-hidden-size 8 --decoder-out-embed-dim 8",
     "roberta_fine_tuned": f"{CLASSES} roberta_base {ENCODER}",

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import json
 import lzma
 import os
 import re
@@ -196,9 +195,11 @@ def _huggingface(folder: Path, words: list[str], matrix: np.ndarray) -> str:
 
 
 def _huggingface_torch(folder: Path, words: list[str], matrix: np.ndarray) -> str:
+    import tokenizers
+
     torch.save({"shared.weight": torch.from_numpy(matrix)}, folder / "pytorch_model.bin")
-    model = {"type": "WordLevel", "vocab": {word: row for row, word in enumerate(words)}}
-    write(folder / "tokenizer.json", json.dumps({"model": model, "added_tokens": [], "decoder": None}))
+    model = tokenizers.models.WordLevel({word: row for row, word in enumerate(words)}, unk_token="[UNK]")
+    tokenizers.Tokenizer(model).save(str(folder / "tokenizer.json"))
     return str(folder)
 
 
@@ -277,7 +278,7 @@ SOURCES = {
     ),
     "npz": Source(_npz, heads=(b"x", b"PK\x03\x04"), **_NPZ),
     "npz compressed": Source(partial(_npz, save=np.savez_compressed), sparing=5, **_NPZ),
-    "huggingface": Source(_huggingface, file="model.safetensors", sparing=6, **_FOLDER),  # it holds the vocabulary
+    "huggingface": Source(_huggingface, file="model.safetensors", sparing=6, repeats=False, **_FOLDER),
     "huggingface torch": Source(_huggingface_torch, file="pytorch_model.bin", repeats=False, **_FOLDER),
     "fairseq": Source(_fairseq, heads=(b"x", b"PK\x03\x04", b"\x80\x02"), **_FAIRSEQ),
     "fairseq legacy": Source(partial(_fairseq, zipped=False), **_FAIRSEQ),

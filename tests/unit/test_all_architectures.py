@@ -23,9 +23,10 @@ from small_models import save_checkpoint
 from torch import nn
 
 from embinit_fairseq.checkpoints.reading import initialisation_record
+from embinit_fairseq.embed_init.fill import embed_init
+from embinit_fairseq.embed_init.request import EmbedInitOptions, InitRequest, check_request
+from embinit_fairseq.embed_init.slots import find_slots
 from embinit_fairseq.errors import OptionError, SlotError
-from embinit_fairseq.hooks.apply import embed_init
-from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest
 
 #: lines of the dictionaries; lengths of all with specials, with <mask>, and of units: nothing else is as long
 DICTIONARIES = {"de": 31, "nl": 31, "en": 37, "": 43, "ltr": 59}
@@ -182,7 +183,9 @@ def filled(arch, data, *more):
     tables = {name: embeddings[name] for name in words if name in embeddings}
 
     def init(strategy, **told):
-        embed_init(model, task, cfg, InitRequest(strategy, EmbedInitOptions(**told), seed=1, no_save=True))
+        request = InitRequest(strategy, EmbedInitOptions(**told), no_save=True)
+        check_request(cfg, request)
+        embed_init(find_slots(model, task), task, cfg, request)
 
     try:
         refusal = init("xavier")

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from small_models import ARCHITECTURES, EOS, PAD, TIED, VARIANTS, batch_of, dictionary, plain, save_checkpoint
+from small_models import ARCHITECTURES, EOS, PAD, TIED, VARIANTS, batch_of, dictionary, save_checkpoint
 from tupe_reference import randomise
 
+from embinit_fairseq.embed_init import restore
+from embinit_fairseq.embed_init.request import InitRequest
+from embinit_fairseq.embed_init.slots import find_slots
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
-from embinit_fairseq.hooks import resume
-from embinit_fairseq.hooks.options import EmbedInitOptions, InitRequest
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 each_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -190,88 +191,26 @@ def test_numbers_out_of_range_are_refused_by_their_flag(name):
         ARCHITECTURES[name].build(**given, **dict.fromkeys(rates_of(name), rate))
 
 
-def restored(name, theirs, ours, task=None):
-    """Build a model over which a checkpoint with the options `theirs` is to be loaded."""
+def check(name, path, task=None, how="restore_file", **options):
+    """Build a model for a training that a checkpoint will be loaded into, and compare the two."""
     architecture = ARCHITECTURES[name]
-    architecture.build(task, **ours).check_training("run/last.pt", plain(architecture.config(**theirs)))
-
-
-#: with which a checkpoint's weights are the same function
-FREE = dict.fromkeys(["dropout", "attention_dropout", "activation_dropout", "pooler_dropout"], 0.3)
-FREE |= {"pooler_activation_fn": "relu", "attention_kernel": "sdpa", "checkpoint_activations": True}
-FREE |= {"train_embeddings": True}
-
-
-def free_of(name):
-    free = {**FREE, "max_positions": 9} if name == "duo_classifier" else FREE
-    return {option: value for option, value in free.items() if option in options_of(name)}
-
-
-def another(name, option):
-    """Options, and another value of one of them."""
-    besides = ARCHITECTURES[name].besides.get(option, {})
-    cfg = ARCHITECTURES[name].config(**besides)
-    usual = plain(cfg)[option]
-    if isinstance(usual, bool):
-        return besides, not usual
-    if isinstance(usual, str):
-        kind = type(cfg).__dataclass_fields__[option].type
-        return besides, next(choice.value for choice in kind if choice.value != usual)
-    return besides, 4 if usual is None else usual // 2 or 2
-
-
-MATTERS = [(name, option) for name in ARCHITECTURES for option in options_of(name) if option not in free_of(name)]
-
-
-@pytest.mark.parametrize(("name", "option"), MATTERS)
-def test_a_training_begins_with_the_options_of_its_checkpoint(name, option):
-    """With others the weights are another function, and fairseq compares names and shapes only."""
-    more, value = another(name, option)
-    other = {**more, option: value}
-    for theirs, ours in ((other, more), (more, other)):
-        with pytest.raises(OptionError, match=rf"^run/last.pt .*{flag(option)}(?![-\w]).*--restore-file, --fine"):
-            restored(name, theirs, ours)
-    restored(name, other, other)
-
-
-@pytest.mark.parametrize(
-    ("name", "theirs", "ours"),
-    [
-        ("tupe", {"rel_pos_bins": 16, "tupe_reset": "paper"}, {}),  # without effect
-        ("embinit_classifier", {"max_positions": 9}, {}),
-        ("tupe_transformer", TIED, {**TIED, "share_decoder_input_output_embed": True}),
-        ("duo_transformer", {}, {"max_source_positions": 20, "decoder_embed_dim": 8, "encoder_dim_s": 8}),
-        ("duo_transformer", {"duo_streams": 1, "duo_norm": "all"}, {"duo_streams": 1, "duo_norm": "off"}),
-        ("duo_transformer", {"duo_share_weights": "on"}, {"duo_share_weights": "stream"}),  # what it was called
-        *((name, free_of(name), {}) for name in ARCHITECTURES),
-        *((name, {}, free_of(name)) for name in ARCHITECTURES),
-    ],
-    ids=str,
-)
-def test_what_is_the_same_function_is_accepted(name, theirs, ours):
-    restored(name, theirs, ours)
-
-
-def test_another_architecture_is_named_and_what_says_little_is_left_to_fairseq():
-    model = ARCHITECTURES["tupe"].build()
-    for arch in ("electra_tiny", "roberta"):
-        with pytest.raises(OptionError, match=f"^x.pt holds a model of --arch {arch}, .*give --arch {arch}"):
-            model.check_training("x.pt", {"_name": arch})
-    model.check_training("x.pt", {"_name": "nobody_knows"})
-    model.check_training("x.pt", {})
-    restored("electra", {"generator_attention_heads": 2}, {}, ARCHITECTURES["electra"].task_of(masking=False))
+    task = task or architecture.task_of()
+    model, request = architecture.build(task, **options), InitRequest(None, save_dir="new")
+    setattr(request, how, str(path))
+    restore.check_fits(restore.find_checkpoint(request), model, model.cfg, find_slots(model, task))
 
 
 @pytest.mark.parametrize("how", ["restore_file", "finetune_from_model", "save_dir"])
-def test_every_way_to_begin_with_a_checkpoint_is_looked_at(how, tmp_path):
-    architecture, file = ARCHITECTURES["tupe"], tmp_path / "checkpoint_last.pt"
-    save_checkpoint(file, architecture.config(encoder_attention_heads=4), {})
-    where = {"save_dir": str(tmp_path / "new"), how: str(tmp_path if how == "save_dir" else file)}
-    request = InitRequest(None, EmbedInitOptions(), 1, **where)
-    with pytest.raises(OptionError, match=rf"{file} .*--encoder-attention-heads 4 \(here 2\)"):
-        resume.check_training(architecture.build(), architecture.task_of(), request)
-    file.write_text("no checkpoint")
-    resume.check_training(architecture.build(), architecture.task_of(), request)  # fairseq will say so
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "duo_classifier"])
+def test_a_training_continues_with_the_heads_of_its_checkpoint(name, how, tmp_path):
+    """With another number the weights are another function, and no shape tells."""
+    file = save_checkpoint(tmp_path / "checkpoint_last.pt", ARCHITECTURES[name].config(encoder_attention_heads=1), {})
+    path = tmp_path if how == "save_dir" else file
+    with pytest.raises(OptionError, match=rf"{file} .*--encoder-attention-heads 1, here it is 2"):
+        check(name, path, how=how)
+    check(name, path, how=how, encoder_attention_heads=1)
+    Path(file).write_text("no checkpoint")  # without --embed-init fairseq will say so
+    check(name, path, how=how)
 
 
 @each_architecture
@@ -286,11 +225,10 @@ def test_data_of_another_dictionary(name, tmp_path):
         task, other = architecture.task_of(10), architecture.task_of(*words)
         weights = architecture.build(task, **options).state_dict()
         path = save_checkpoint(tmp_path / "best.pt", architecture.config(**options), weights)
-        request = InitRequest(None, EmbedInitOptions(), 1, save_dir=str(tmp_path), finetune_from_model=path)
-        said = rf"best.pt .* {14 + masks} symbols \({slots}, .*, the data have {12 + masks}: .*{remedy} DICT.txt"
+        said = rf"best.pt: .* {slots} has {14 + masks} rows, .* {12 + masks} symbols .*{remedy} DICT.txt"
         with pytest.raises(OptionError, match=said):
-            resume.check_training(architecture.build(other, **options), other, request)
-        resume.check_training(architecture.build(task, **options), task, request)
+            check(name, path, other, **options)
+        check(name, path, task, **options)
 
 
 @pytest.mark.parametrize("name", CLASSIFYING)
@@ -350,8 +288,8 @@ def test_a_checkpoint_is_loaded_by_its_own_class_with_options_that_fit_its_weigh
         other.from_pretrained(*paths)
     (model,), _, _ = load([str(tmp_path / "c.pt")], {"dropout": 0.3})
     assert model.cfg.dropout == 0.3
-    option = "duo_attention" if name == "duo_classifier" else "encoder_attention_heads"
-    wrong = {option: another(name, option)[1]}
+    option, value = ("duo_attention", "linear") if name == "duo_classifier" else ("encoder_attention_heads", 1)
+    wrong = {option: value}
     with pytest.raises(OptionError, match=rf"^{option}={wrong[option]!r} \(from_pretrained, --model-overrides\)"):
         own.from_pretrained(*paths, **wrong)
     with pytest.raises(OptionError, match=f"^{option}="):

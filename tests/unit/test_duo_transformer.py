@@ -26,7 +26,7 @@ def test_all_ways_to_the_output_give_the_same_logits(options, way, monkeypatch):
     if way == "prepared":
         model.make_generation_fast_()
     else:
-        monkeypatch.setattr("embinit_fairseq.architectures.duo._STEPS", 0 if way == "factored" else 1000)
+        monkeypatch.setattr("embinit_fairseq.models._duo._STEPS", 0 if way == "factored" else 1000)
     encoder_out = model.encoder(batch_of(SOURCES[:1]))
     steps = [model.decoder(torch.tensor([[EOS, 4, 5][:length]]), encoder_out, state)[0] for length in (1, 2, 3)]
     torch.testing.assert_close(torch.cat(steps, dim=1)[0], expected, rtol=1e-11, atol=1e-12)
@@ -38,7 +38,7 @@ def test_the_fused_table_is_made_once_a_batch_and_once_for_all_when_weights_are_
     tables = model.decoder.fused_tables
     original = type(tables).forward
     monkeypatch.setattr(type(tables), "forward", lambda self, given: made.append(self.kept) or original(self, given))
-    monkeypatch.setattr("embinit_fairseq.architectures.duo._STEPS", 1000)
+    monkeypatch.setattr("embinit_fairseq.models._duo._STEPS", 1000)
     for _ in range(2):
         encoder_out, state = model.encoder(batch_of(SOURCES)), {}
         for length in (1, 2, 3):

@@ -6,6 +6,7 @@ import logging
 import math
 from collections import Counter
 from itertools import accumulate
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from fairseq import options as fairseq_options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 from small_models import ARCHITECTURES, BOS, EOS, PAD, preset, task_of
-from tupe_reference import below, encode, gelu, linear, lm_logits, normed
+from tupe_reference import assert_are_best, below, encode, gelu, linear, lm_logits, normed
 
 from embinit_fairseq.criterions.electra import ElectraCriterion, ElectraCriterionConfig, uniform_noise
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._hub import TupeHub
 from embinit_fairseq.modules.heads import draw_tokens
 
 ELECTRA, TUPE = ARCHITECTURES["electra"], ARCHITECTURES["tupe"]
@@ -225,6 +227,14 @@ def test_fine_tuning_leaves_the_generator_behind(caplog):
     batch = batch_of([[BOS, 4, EOS]], [[1]])
     with pytest.raises(OptionError, match=r"no generator.*--task masked_lm"):
         criterion_for()(model, batch)
+
+
+@torch.no_grad()
+def test_masks_are_filled_by_the_generator():
+    task, options = task_of(10, masking=True), {"position_encoding": "untied"}
+    hub = TupeHub(SimpleNamespace(tokenizer=None, bpe=None), task, model_for(task, **options))
+    (logits,) = generator_logits(hub.model.state_dict(), torch.tensor([BOS, 5, MASK, 6, EOS]), [2], options)
+    assert_are_best(hub.fill_mask("w1 <mask> w2", topk=4), "w1 {} w2", logits, task.source_dictionary)
 
 
 def test_presets_are_those_of_the_papers():

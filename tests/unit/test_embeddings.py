@@ -14,10 +14,11 @@ from torch.nn.utils import parametrizations
 
 import embinit_fairseq as ei
 from embinit_fairseq.cli.main import main
+from embinit_fairseq.embed_init.fill import embed_init
+from embinit_fairseq.embed_init.request import request_from
+from embinit_fairseq.embed_init.slots import find_slots
 from embinit_fairseq.embeddings import _vocabulary
 from embinit_fairseq.errors import CoverageError, DimensionError, EmbinitError, OptionError, VectorFileError
-from embinit_fairseq.hooks.apply import embed_init
-from embinit_fairseq.hooks.options import request_from
 from embinit_fairseq.init.strategies import STRATEGIES
 
 WORDS = ["haus", "Baum", "rot", "ein", "zwei", "drei"]
@@ -52,7 +53,7 @@ def test_the_numbers_are_those_of_the_flag(strategy: str, std: str | None, vecto
     model, paths = Model(dictionary), [f"encoder={vectors}"] if STRATEGIES[strategy].needs_source else None
     task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
     cfg = Namespace(embed_init=strategy, embed_init_path=paths, embed_init_std=std, embed_init_oov="mean", seed=3)
-    embed_init(model, task, cfg, request_from(cfg))
+    embed_init(find_slots(model, task), task, cfg, request_from(cfg))
     matrix, report = ei.embedding_matrix(dictionary, vectors, strategy, dim=8, oov="mean", seed=3, std=std)
     np.testing.assert_array_equal(matrix, model.encoder.embed_tokens.weight.detach())
     assert report["rows"] == len(dictionary)

@@ -23,7 +23,7 @@ from torch import nn
 
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
 from embinit_fairseq.expand.evaluation import divergence, histograms, rounded_bound, summary
-from embinit_fairseq.expand.model import Texts, write_dictionaries
+from embinit_fairseq.expand.model import data_folder
 from embinit_fairseq.expand.request import ExpandRequest, check_options, cut_words, read_words
 from embinit_fairseq.expand.segmentation import read_segmentation
 from embinit_fairseq.expand.state import (
@@ -103,6 +103,11 @@ def test_words_and_pieces(tmp_path):
             read_words(written(path, text), {"bilbo", "<mask>"})
     with pytest.raises(DataError, match=r":1: .*'bilbo' already.*2 other words.*lines 3, 4"):
         read_words(written(path, "bilbo\nfrodo\n<mask>\nbilbo\n"), {"bilbo", "<mask>"})
+    for symbols, word, said in (("▁", "in", "is written '▁in'; .*write ▁ before"), ("Ġ", "in", "is written 'Ġin'")):
+        with pytest.raises(DataError, match=rf":1: a word at its beginning {said}"):
+            read_words(written(path, f"{word}\n"), {f"{symbols}the", "in"})
+    with pytest.raises(DataError, match=r":1: the dictionary has '▁the' already; remove"):
+        read_words(written(path, "▁the\n"), {"▁the", "in"})
 
 
 def test_pieces_of_subword_nmt(tmp_path):
@@ -152,24 +157,15 @@ def test_options_and_their_limits():
 
 
 def test_some_multilingual_tasks_look_for_folders(tmp_path):
-    """They append a tag for every folder that they find in the data; "../x" and ".git" are none."""
-    for name in ("data/fr", "data/it", "data/.git", *"abc"):
-        (tmp_path / name).mkdir(parents=True)
-    data = {"data": str(tmp_path / "data")}
-    tasks = {"a": {"langs": "de,en,de,../x"}, "b": {"langs": None, **data}, "c": data}
-    for name, options in tasks.items():
-        assert write_dictionaries(tmp_path / name, options, Texts("a 1\n", "b 1\n"), None) == {"dict.txt": "a 1\n"}
-    found = [sorted(path.name for path in (tmp_path / name).iterdir() if path.is_dir()) for name in tasks]
-    assert found == [["de", "en"], ["fr", "it"], []]
-
-
-@pytest.mark.parametrize("pairs", ["de-en,nl-en", ["de-en", "nl-en", "../x-en"]])
-@pytest.mark.parametrize(("target", "languages"), [("a 1\n", "de en nl"), ("b 1\n", "de en")])
-def test_one_dictionary_of_many_languages_is_written_for_each(tmp_path, pairs, target, languages):
-    """That of one side alone is not that of a third language."""
-    files = write_dictionaries(tmp_path, {"lang_pairs": pairs}, Texts("a 1\n", target), ("de", "en"))
-    assert sorted(files) == [f"dict.{language}.txt" for language in languages.split()]
-    assert files == {path.name: path.read_text() for path in tmp_path.iterdir()}
+    """They append a tag for every folder in the data; those of --langs are made, but for "../x"."""
+    (tmp_path / "data" / "fr").mkdir(parents=True)
+    (tmp_path / "made").mkdir()
+    data, made = str(tmp_path / "data"), str(tmp_path / "made")
+    for options, found in (({"data": f"{data}:other"}, data), ({"data": "none"}, made), ({"langs": ["de"]}, made)):
+        assert data_folder(options, tmp_path / "made") == found
+        assert not list((tmp_path / "made").iterdir())
+    assert data_folder({"data": data, "langs": "de,en,de,../x"}, tmp_path / "made") == made
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["data", "de", "en", "fr", "made"]
 
 
 # --- tensors with new rows

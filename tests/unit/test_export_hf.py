@@ -17,19 +17,20 @@ import pytest
 import torch
 from expand_checkpoints import make
 from hf_exports import CLASSES, MLM, checkpoint_of, export_hf, read_back_here, trained
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 pytest.importorskip("transformers")
 from safetensors.torch import load_file
-from subword_nmt.apply_bpe import BPE
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, pipeline
 
-from embinit_fairseq.export import tupe, verify
-from embinit_fairseq.export.remote.tokenization_tupe import TupeTokenizer
+from embinit_fairseq.export import files, tokenizer, tupe, verify
+from embinit_fairseq.export.files import code_files
+from embinit_fairseq.export.request import ExportRequest
 from embinit_fairseq.export.tokenizer import choose_tokenizer
+from embinit_fairseq.models.tupe import TupeModel
+from embinit_fairseq.vocab import preparation
+from embinit_fairseq.vocab.preparation import Preparation, Segmenter
 
-FILES = {"README.md", "config.json", "configuration_tupe.py", "dict.txt", "model.safetensors", "modeling_tupe.py"}
+FILES = {"README.md", "config.json", "dict.txt", "model.safetensors", *code_files(*tupe.CODE)}
 
 
 @pytest.fixture(autouse=True)
@@ -88,23 +89,31 @@ def test_half_precision_of_a_fine_tuned_model(tmp_path, capsys):
 
 
 SCALE = "self.scale = (num_terms * (embed_dim // num_heads)) ** -0.5"
-MASK = "padding_mask = padding_mask[:, None, None]"
-#: in the exported code -> broken, as somebody might who writes it down a second time; --dtype, exit code, what is said
+#: text of the exported code -> broken, as by whoever writes it down a second time; --dtype, exit code, what is said
 MUTANTS = [
     (SCALE, f"{SCALE} * 1.001", "bfloat16", 1, " in float64 (allowed: "),  # lost in the rounding of bfloat16
-    (MASK, MASK.replace("padding_mask[", "torch.zeros_like(padding_mask)["), "float32", 1, " in float32 (allowed: "),
-    ("import math\n", "import math\nimport fairseq\n", "float32", 2, "transformers cannot open"),
+    ("where(padding_mask, ", "where(padding_mask & False, ", "float32", 1, " in float32 (allowed: "),
+    ("import math\nfrom typing", "import math\nimport fairseq\nfrom typing", "float32", 2, "transformers cannot open"),
 ]
 
 
+def broken(monkeypatch, module, right, wrong):
+    """Let exported code have `wrong` in the place of `right`, which is once in it."""
+
+    def changed(*names):
+        found = code_files(*names)
+        assert "".join(found.values()).count(right) == 1
+        return {name: text.replace(right, wrong) for name, text in found.items()}
+
+    monkeypatch.setattr(module, "code_files", changed)
+
+
 def test_a_model_that_computes_something_else_is_not_written(checkpoint, capsys, monkeypatch):
-    code, whole = tupe.code(), tupe.weights
     for right, wrong, dtype, status, said in MUTANTS:
-        assert code["modeling_tupe.py"].count(right) == 1
-        broken = {**code, "modeling_tupe.py": code["modeling_tupe.py"].replace(right, wrong)}
-        monkeypatch.setattr(tupe, "code", lambda broken=broken: broken)
+        broken(monkeypatch, files, right, wrong)
         assert said in refused(capsys, checkpoint, "--dtype", dtype, code=status)
-    monkeypatch.setattr(tupe, "code", lambda: code)  # and a tensor is missing, which transformers would draw
+    monkeypatch.setattr(files, "code_files", code_files)
+    whole = tupe.weights  # and a tensor is missing, which transformers would draw
     monkeypatch.setattr(tupe, "weights", lambda of: {k: v for k, v in whole(of).items() if "fc1.bias" not in k})
     assert "fc1" in refused(capsys, checkpoint, code=1)
 
@@ -156,17 +165,13 @@ def test_other_models_labels_and_machines_are_refused(tmp_path, capsys, monkeypa
 # --- tokenizers against fairseq's own pipeline: dictionary, subword-nmt, inputs of the tasks
 
 
-CODES = "#version: 0.2\nl o\nlo w</w>\ne r</w>\nlo w\nn e\nne w</w>\nlow er</w>\nlow est</w>\n"
-PIECES = ["low", "er", "lo@@", "new", "ne@@", "lower", "e@@", "l@@", "o@@", "w", "w@@", "n@@", "r", "s@@", "t"]
-
-
 def load(folder):
     return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
 
 
-def write(found, folder, *arguments):
+def write(found, folder, **options):
     folder.mkdir()
-    tokenizer = choose_tokenizer(found, *(arguments or (None, None, None)))
+    tokenizer = choose_tokenizer(ExportRequest("c.pt", "out", **options), found)
     tokenizer.write(folder)
     return tokenizer
 
@@ -198,44 +203,111 @@ def test_pairs_are_the_inputs_of_the_task(tmp_path):
         assert load(tmp_path / f"out{number}")("w1", "w2")["input_ids"] == expected
 
 
-def sub_words(tmp_path, codes, words):
-    """(model over these words, what it chooses for the codes, that tokenizer as it is opened)."""
-    (tmp_path / "codes").write_text(codes)
-    found = trained(tmp_path / "c", words=words)
-    tokenizer = write(found, tmp_path / "out", str(tmp_path / "codes"), None, None)
-    return found, tokenizer, load(tmp_path / "out")
+#: a dictionary of text that scripts/glue/encode.py prepared
+WORDS = "the a man dog went to is on , . 's an or@@ an@@ ge or low <file> <email> <url>".split()
+MERGES = "t h,th e</w>,m a,ma n</w>,d o,do g</w>,w e,we n,wen t</w>,t o</w>,i s</w>,o n</w>,' s</w>,l o,lo w</w>"
+CODES = "\n".join(["#version: 0.2", *MERGES.split(","), "o r", "a n", "g e</w>", "a n</w>", "o r</w>", ""])
+RAW = ["The Man went to an Orange.", "the DOG's low, SLOW", "An or is on www.x.org/a.", "He is on"]
+CUT = ["the man went to an or@@ an@@ ge .", "the dog 's low , s@@ low", "an or is on <url> .", "h@@ e is on"]
 
 
-def test_sub_words_as_tokenizer_json_where_every_merge_is_a_symbol(tmp_path):
-    words = ["l@@", "l", "o@@", "lo@@", "low", "w", "e@@", "er", "r", "x@@", "<url>"]
-    found, tokenizer, opened = sub_words(tmp_path, "#version: 0.2\nl o\nlo w</w>\ne r</w>\n", words)
-    assert (tokenizer.why, opened.is_fast, len(opened)) == ("sub-words of subword-nmt", True, len(found.symbols))
-    for text, cut in (("low  loer xlow", "low lo@@ er x@@ low"), ("<url> q low", "<url> q low"), ("el", "e@@ l")):
-        assert opened(text)["input_ids"] == ids_of(found, cut)
-    assert opened.decode(opened("low loer").input_ids, skip_special_tokens=True).strip() == "low loer"
+@pytest.fixture
+def prepared(tmp_path):
+    """A checkpoint over WORDS beside its codes, raw text and the same text in sub-words."""
+    pytest.importorskip("sacremoses")
+    pytest.importorskip("spacy")
+    checkpoint = checkpoint_of(tmp_path / "c", words=WORDS)
+    for name, lines in (("codes", [CODES]), ("raw", RAW), ("cut", CUT)):
+        (checkpoint.folder / name).write_text("\n".join(lines))
+    return checkpoint
 
 
-def test_sub_words_in_python_where_a_merge_is_no_symbol(tmp_path):
-    words = [*PIECES, "l", "o", "e", "n", "<url>", "lowest", "est", "est@@"]
-    found, tokenizer, opened = sub_words(tmp_path, CODES, words)
-    assert tokenizer.why.endswith("in Python: the dictionary lacks 1 piece of the codes")  # low@@
-    assert [opened(line)["input_ids"] for line in tokenizer.lines] == tokenizer.expected
-    assert opened("low", "new")["input_ids"] == [0, 4, 2, 2, 7, 2]
+def test_raw_text_and_sub_words_get_the_ids_of_the_training(prepared, tmp_path, capsys):
+    codes = prepared.folder / "codes"
+    found = ["--bpe-codes", codes]
+    for name, form in (("raw", "raw text"), ("cut", "sub-words")):
+        assert export_hf(prepared, *found, "--force", "--verify-text", prepared.folder / name, "--json") == 0
+        record = json.loads(capsys.readouterr().out)
+        text = record["verified_text"]
+        assert (text["lines"], text["form"].startswith(form), text["unknown"]) == (4, True, 3 / 26)  # s@@ h@@ e
+        assert "4 lines of " + form in (prepared.output / "README.md").read_text()
+        assert "lower case" in record["tokenizer"]
+    opened, dictionary = load(prepared.output), prepared.task.source_dictionary
+    for raw, cut in zip(RAW, CUT):
+        expected = [0, *dictionary.encode_line(cut, append_eos=False, add_if_not_exist=False).tolist(), 2]
+        assert opened(raw)["input_ids"] == opened(cut)["input_ids"] == expected
+    encode = Segmenter((), Preparation("wikibooks", lowercase=True), str(codes))  # of scripts/glue/encode.py
+    assert [" ".join(encode(line)) for line in RAW] == CUT
+    assert opened("low", "on")["input_ids"] == [0, 20, 2, 2, 11, 2]
     assert opened("low", return_special_tokens_mask=True)["special_tokens_mask"] == [1, 0, 1]
-    assert opened("<url> low <mask>")["input_ids"] == ids_of(found, "<url> low <mask>")
+    assert opened.decode(opened(RAW[0]).input_ids, skip_special_tokens=True) == "the man went to an orange ."
     opened.save_pretrained(str(tmp_path / "again"))
-    assert load(tmp_path / "again")("lower new")["input_ids"] == opened("lower new")["input_ids"]
+    assert [load(tmp_path / "again")(line)["input_ids"] for line in RAW] == [opened(line)["input_ids"] for line in RAW]
+    settings = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())["preparation"]
+    assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("wikibooks", True, "en")
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.text("lowernst", min_size=1, max_size=12), st.sampled_from(["#version: 0.2\n", "#version: 0.1\n", ""]))
-def test_pieces_are_those_of_subword_nmt(tmp_path_factory, word, version):
-    folder = tmp_path_factory.getbasetemp()
-    text = CODES.replace("#version: 0.2\n", version) + "l l\nll l\nlo lo\nlolo lo\nlo l\n"
-    (folder / "codes").write_text(text)
-    (folder / "vocab.txt").write_text("<s>\n<pad>\n</s>\n<unk>\n")
-    expected = BPE(io.StringIO(text)).process_line(word).split()
-    assert TupeTokenizer(folder / "vocab.txt", folder / "codes")._pieces(word) == expected
+def test_the_pipeline_fills_masks_as_the_hub_does(prepared):
+    assert export_hf(prepared, "--bpe-codes", prepared.folder / "codes") == 0
+    folders, where = (str(prepared.folder), "c.pt", str(prepared.folder / "data")), str(prepared.output)
+    hub = TupeModel.from_pretrained(*folders, bpe_codes=str(prepared.folder / "codes"))
+    fill = pipeline("fill-mask", model=where, tokenizer=where, trust_remote_code=True)
+    everything = len(prepared.task.source_dictionary)
+    for text in ("The Man went to the <mask>.", "the man went to the <mask> .", "an or@@ an@@ ge <mask> dog"):
+        expected, answers = hub.fill_mask(text, topk=everything), fill(text, top_k=everything)
+        assert [hub.task.source_dictionary[answer["token"]] for answer in answers] == [
+            token for _, _, token in expected
+        ]
+        for (_, probability, _), answer in zip(expected, answers):
+            assert answer["score"] == pytest.approx(probability, rel=1e-4)
+    words = hub.encode("The Man went to the <mask>.").tolist()
+    assert (
+        words == hub.encode("the man went to the <mask> .").tolist() == fill.tokenizer(text_of(words, hub))["input_ids"]
+    )
+
+
+def text_of(ids, hub) -> str:
+    return hub.task.source_dictionary.string(ids[1:-1])
+
+
+def test_options_say_how_raw_text_is_prepared(prepared):
+    options = "--preparation moses --lowercase no --lang de".split()
+    assert export_hf(prepared, "--bpe-codes", prepared.folder / "codes", *options) == 0
+    settings = json.loads((prepared.output / "tokenizer_config.json").read_text())["preparation"]
+    assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("moses", False, "de")
+    assert load(prepared.output)("SLOW man.")["input_ids"] == [0, 3, 3, 3, 3, 6, 13, 2]
+
+
+def test_text_in_the_wrong_form_is_refused(prepared, capsys):
+    folder, codes = prepared.folder, prepared.folder / "codes"
+    (folder / "others").write_text(CODES.replace("g e</w>\n", ""))
+    for flags, said in (
+        (["--verify-text", folder / "raw"], ("--verify-text", "--bpe-codes")),
+        (["--bpe-codes", folder / "others", "--verify-text", folder / "cut"], ("1 line of 4", "--bpe-codes")),
+        (["--tokenizer", folder, "--lowercase", "yes"], ("--tokenizer", "--lowercase")),
+    ):
+        error = refused(capsys, prepared, *flags)
+        assert all(part in error for part in said), error
+    (folder / "cut").write_text("▁the ▁man\n")
+    assert "before it was cut" in refused(capsys, prepared, "--bpe-codes", codes, "--verify-text", folder / "cut")
+
+
+def test_ids_that_differ_on_a_text_are_an_error(prepared, capsys, monkeypatch):
+    """As before: an exported tokenizer that cuts sub-words again."""
+    broken(monkeypatch, tokenizer, "if self.is_segmented(words):", "if not words:")
+    flags = ["--bpe-codes", prepared.folder / "codes", "--verify-text", prepared.folder / "cut"]
+    assert "would get the ids" in refused(capsys, prepared, *flags, code=1)
+
+
+def test_a_missing_library_is_one_line(prepared, capsys, monkeypatch):
+    flags = ["--bpe-codes", prepared.folder / "codes"]
+    assert export_hf(prepared, *flags) == 0
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(ImportError, match=r"pip install sacremoses$"):
+        load(prepared.output)
+    shutil.rmtree(prepared.output)
+    preparation._loaded.cache_clear()
+    assert "pip install sacremoses" in refused(capsys, prepared, *flags)
 
 
 def test_a_tokenizer_of_ones_own(checkpoint, tmp_path, capsys):

@@ -165,6 +165,19 @@ def test_text_is_cut_as_by_fairseqs_gpt2_bpe(tmp_path, pieces, capsys):
     assert len(expected) == 14
     assert opened.decode(expected) == "the  lówer, 12!"
     assert opened("the <mask>")["input_ids"][2:] == [opened.mask_token_id, 2]
+    (tmp_path / "text").write_text(line)
+    for flags, said in ((["--gpt2-bpe", folder], "before it was cut"), ([], "after it was cut")):
+        error = refused(
+            capsys,
+            fresh := checkpoint_of(tmp_path / f"d{len(flags)}", "roberta_base", "", words=words),
+            *flags,
+            "--verify-text",
+            tmp_path / "text",
+        )
+        assert "--verify-text" in error
+        assert said in error
+        (tmp_path / "text").write_text("the lower\n")
+    assert export_hf(fresh) == 0
 
 
 def test_gpt2_files_that_do_not_fit(tmp_path, pieces, capsys):

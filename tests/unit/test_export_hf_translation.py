@@ -201,40 +201,102 @@ def test_dictionaries_and_tokenizers_of_another_model(tmp_path, capsys):
     assert export_hf(checkpoint, "--force", "--dtype", "float16") == 0  # all that is there is ours
 
 
-# --- text that is cut
+# --- raw text, and text in sub-words
 
 
-def test_codes_of_subword_nmt_cut_both_sides(tmp_path):
-    words = ["l@@", "o@@", "w@@", "e@@", "r@@", "l", "o", "w", "e", "r", "lo@@", "lo", "er@@", "er"]
+def ids_of(dictionary, line):
+    return dictionary.encode_line(line, add_if_not_exist=False).tolist()
+
+
+def test_codes_of_subword_nmt_cut_both_sides(tmp_path, capsys):
+    pytest.importorskip("sacremoses")
+    words = [
+        "l@@",
+        "o@@",
+        "w@@",
+        "e@@",
+        "r@@",
+        "l",
+        "o",
+        "w",
+        "e",
+        "r",
+        "lo@@",
+        "lo",
+        "er@@",
+        "er",
+        ",",
+        ".",
+        "&apos;s",
+    ]
     checkpoint = checkpoint_with(tmp_path / "c", "transformer", words=words)
-    (tmp_path / "codes").write_text("#version: 0.2\nl o\ne r</w>\n")
-    assert export_hf(checkpoint, "--bpe-codes", tmp_path / "codes") == 0
-    target = transformers.AutoTokenizer.from_pretrained(checkpoint.output / "target")
-    expected = checkpoint.task.target_dictionary.encode_line("lo@@ w@@ er lo@@ w", add_if_not_exist=False).tolist()
-    assert target("lower low")["input_ids"] == expected
-    assert target.decode(expected, skip_special_tokens=True) == "lower low"
+    for name, text in (("codes", "#version: 0.2\nl o\ne r</w>\n"), ("cut", "lo@@ w@@ er &apos;s , lo@@ w .\n")):
+        (tmp_path / name).write_text(text)
+    flags = ["--bpe-codes", tmp_path / "codes", "--verify-text", tmp_path / "cut"]
+    assert export_hf(checkpoint, *flags) == 0
+    text = capsys.readouterr().out
+    assert "Moses' words (de, " in text
+    assert "1 line of sub-words" in text
+    assert "escaped" in text
+    task = checkpoint.task
+    for name, dictionary in (("", task.source_dictionary), ("target", task.target_dictionary)):
+        opened = transformers.AutoTokenizer.from_pretrained(checkpoint.output / name, trust_remote_code=True)
+        expected = ids_of(dictionary, "lo@@ w@@ er &apos;s , lo@@ w .")
+        if name == "target":  # English, where Moses parts 's
+            assert opened("Lower's, low.")["input_ids"] == expected
+        assert opened("lo@@ w@@ er &apos;s , lo@@ w .")["input_ids"] == expected
+        assert opened.decode(expected, skip_special_tokens=True) == "lower &apos;s , low ."
 
 
-def test_a_model_of_sentencepiece_cuts_both_sides(tmp_path, capsys):
+@pytest.fixture
+def spm(tmp_path):
+    """(path, model): of lower-case text."""
     sentencepiece = pytest.importorskip("sentencepiece")
     text, file = ["the lower one is newer than the widest of them", "lower and newer, wider and slower"], tmp_path / "m"
     options = {"vocab_size": 45, "hard_vocab_limit": False, "minloglevel": 2}
     with open(file, "wb") as stream:
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(text * 9), model_writer=stream, **options)
-    model = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    return file, sentencepiece.SentencePieceProcessor(model_file=str(file))
+
+
+def test_a_model_of_sentencepiece_cuts_both_sides(tmp_path, spm, capsys):
+    file, model = spm
     pieces = [model.id_to_piece(number) for number in range(3, model.get_piece_size())]
-    checkpoint = checkpoint_with(tmp_path / "c", "transformer", words=pieces[::-1][:-2])  # two have no row
-    (tmp_path / "text").write_text("the slower one\n")
-    assert export_hf(checkpoint, "--sentencepiece-model", file, "--verify-text", tmp_path / "text") == 0
-    assert "pieces of sentencepiece" in capsys.readouterr().out
-    for name, dictionary in (("", checkpoint.task.source_dictionary), ("target", checkpoint.task.target_dictionary)):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.output / name)
-        cut = " ".join(model.encode("the slower wine, Z", out_type=str))
-        expected = dictionary.encode_line(cut, add_if_not_exist=False).tolist()
-        assert tokenizer("the slower wine, Z")["input_ids"] == expected
-        assert 3 in expected
-    assert tokenizer.decode(tokenizer("the slower one")["input_ids"], skip_special_tokens=True) == "the slower one"
+    words = {"words": pieces[::-1][:-2], "other": pieces[:-1]}  # two and one have no row
+    (tmp_path / "text").write_text("The slower ONE\n")
+    (tmp_path / "cut").write_text(" ".join(model.encode("the slower one", out_type=str)))
+    for number, (how, trust) in enumerate((([], True), (["--lowercase", "no"], False))):
+        checkpoint = checkpoint_with(tmp_path / f"c{number}", "transformer", **words)
+        flags = ["--sentencepiece-model", file, *how]
+        assert export_hf(checkpoint, *flags, "--verify-text", tmp_path / "text") == 0
+        assert "sub-words of sentencepiece" in capsys.readouterr().out
+        task = checkpoint.task
+        for name, dictionary in (("", task.source_dictionary), ("target", task.target_dictionary)):
+            opened = transformers.AutoTokenizer.from_pretrained(checkpoint.output / name, trust_remote_code=trust)
+            for text in ("the slower wine, Z", "The SLOWER one"):
+                cut = model.encode(text.lower() if trust else text, out_type=str)
+                assert opened(text)["input_ids"] == ids_of(dictionary, " ".join(cut))
+                if trust:
+                    assert opened(" ".join(cut))["input_ids"] == ids_of(dictionary, " ".join(cut))
+            expected = ids_of(dictionary, (tmp_path / "cut").read_text())
+            assert opened.decode(expected, skip_special_tokens=True).split()[-1] == "one"
+        flags += ["--force", "--verify-text", tmp_path / "cut"]
+        assert export_hf(checkpoint, *flags) == (0 if trust else 2)
+        if not trust:  # transformers' own class
+            assert "--verify-text" in (error := capsys.readouterr().err)
+            assert "before it was cut" in error
     other = checkpoint_with(tmp_path / "d", "transformer")
     assert f"--sentencepiece-model {file}" in refused(capsys, other, "--sentencepiece-model", file)
-    denoising = checkpoint_with(tmp_path / "e", "bart_denoising")
-    assert "begins with <s>" in refused(capsys, denoising, "--sentencepiece-model", file)
+
+
+def test_a_model_of_sentencepiece_for_what_masks(tmp_path, spm):
+    file, model = spm
+    pieces = [model.id_to_piece(number) for number in range(3, model.get_piece_size())]
+    checkpoint = checkpoint_with(tmp_path / "c", "bart_denoising", words=pieces)
+    assert export_hf(checkpoint, "--sentencepiece-model", file) == 0
+    opened = transformers.AutoTokenizer.from_pretrained(checkpoint.output, trust_remote_code=True)
+    cut = [*model.encode("the lower", out_type=str), "<mask>", *model.encode("is newer", out_type=str)]
+    assert opened("The lower<mask> is newer")["input_ids"] == [
+        0,
+        *ids_of(checkpoint.task.source_dictionary, " ".join(cut)),
+    ]

@@ -114,6 +114,24 @@ def test_histograms_are_densities_of_all_values(tables, printed, tmp_path) -> No
     assert (table["rows"], table["max"]) == (2, pytest.approx(float(vectors[[3, 7]].max())))
 
 
+def test_every_matrix_is_drawn_once_under_a_name_of_its_own(tables, printed, tmp_path) -> None:
+    """Two runs whose files have one name, and a model with one matrix for both sides."""
+    _, state = tables
+    tied = {"encoder.embed_tokens.weight": state["decoder.output.weight"]}
+    tied["decoder.embed_tokens.weight"] = tied["encoder.embed_tokens.weight"].clone()
+    for run, model in (("a", state), ("b", tied)):
+        (tmp_path / run / "checkpoints").mkdir(parents=True)
+        torch.save({"model": model}, tmp_path / run / "checkpoints/best.pt")
+        (tmp_path / run / "v.txt").write_text((tmp_path / "v.txt").read_text())
+    files = "--vectors a/v.txt b/v.txt --checkpoint a/checkpoints/best.pt b/checkpoints/best.pt".split()
+    names = [table["name"] for table in printed(*HISTOGRAM, *files)["tables"]]
+    places = [f"{run}/checkpoints/best.pt, " for run in "aab"]
+    slots = ["encoder", "decoder_p", "encoder = decoder"]
+    assert names == ["a/v.txt", "b/v.txt", *map("".join, zip(places, slots))]
+    (only,) = printed(*HISTOGRAM, "--checkpoint", "b/checkpoints/best.pt", "--slot", "decoder")["tables"]
+    assert only["name"] == "checkpoints/best.pt, decoder"
+
+
 @pytest.mark.parametrize(("sigma", "scale"), [(1.0, "linear"), (0.03, "asinh")])
 def test_no_table_flattens_another(figures, sigma, scale) -> None:
     """As raw GloVe does with Xavier's matrix: each has bins enough, and they hold what lies between their edges."""

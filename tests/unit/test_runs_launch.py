@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -15,13 +16,24 @@ from run_folders import json_line, write_log
 from embinit_fairseq import machine
 from embinit_fairseq.cli.run import _Screen
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.runs import launch
+from embinit_fairseq.runs import launch, process
 from embinit_fairseq.runs.command import DATA, data_hashes, differences, labels_of, parse_command
 from embinit_fairseq.runs.logs import LogReader, RunLog
 from embinit_fairseq.runs.process import lock
 from embinit_fairseq.runs.record import read_record
 
 TRAIN = "fairseq-train bin --arch lstm --lr 0.1 --adam-betas (0.9,0.98) --fp16 --clip-norm -0.5 --max-epoch 2"
+
+
+def test_a_word_after_ten_seconds_of_silence_and_once_a_minute_later(monkeypatch) -> None:
+    now, said = SimpleNamespace(seconds=0), []
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+    pulse = process.Pulse()
+    for now.seconds in range(1000):
+        if pulse.due():
+            said.append(now.seconds)
+            pulse.beat()
+    assert said == [*range(10, 600, 10), *range(651, 1000, 61)]
 
 
 def command(text: str):
@@ -208,7 +220,9 @@ def test_a_log_has_one_writer(tmp_path) -> None:
         assert [lock(log) for log in (one, two, other)] == [True, False, True]
 
 
-@pytest.mark.parametrize(("level", "logger"), [("WARNING", "fairseq.trainer"), ("INFO", "embinit_fairseq.hooks.apply")])
+@pytest.mark.parametrize(
+    ("level", "logger"), [("WARNING", "fairseq.trainer"), ("INFO", "embinit_fairseq.embed_init.fill")]
+)
 def test_warnings_and_our_own_records_are_shown(capsys, tmp_path, level, logger) -> None:
     reader, screen = LogReader(tmp_path / "train.log"), _Screen(verbose=False)
     for where in (f"INFO | {logger.replace('embinit', 'x')}", f"{level} | {logger}"):

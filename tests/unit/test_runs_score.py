@@ -15,9 +15,11 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.runs.bootstrap import metrics_of
 from embinit_fairseq.runs.logs import CONFIGURATION
 from embinit_fairseq.runs.metrics import TEXT_SCORES
 from embinit_fairseq.runs.record import check_record
+from embinit_fairseq.runs.run import Run
 from embinit_fairseq.runs.score import read_translations
 from embinit_fairseq.runs.tokens import detokenizer, join_sentencepiece
 
@@ -152,6 +154,92 @@ def test_all_scores_are_those_of_sacrebleu(scored) -> None:
         found = metric.corpus_score(text, [RAW])
         expected = {"score": found.score, "signature": str(metric.get_signature()), "details": str(found)}
         assert scores[name].items() >= expected.items()
+
+
+CHINESE = (
+    ["我喜欢吃苹果。", "今天天气很好。", "他在北京大学学习中文。"],
+    ["我喜欢吃苹果。", "今天天气好。", "他在北京学习中文。"],
+)
+THAI = ["ฉันรักแมว AI", "สวัสดี", "ขอบคุณ"], ["ฉันรักหมา AI", "สวัสดีครับ", "ขอบคุณ"]
+
+
+def characters(lines: list[str]) -> list[str]:
+    return [" ".join(line.lower().replace(" ", "")) for line in lines]
+
+
+@pytest.mark.parametrize("code", ["zh", "zh_CN", "zho_Hans", "zh-TW", "__zh__", "th_TH"])
+def test_text_without_spaces_is_scored_by_its_language(code, run, printed) -> None:
+    """Chinese by sacrebleu's own rules, Thai by characters; `embinit compare` counts TER by the same rules again."""
+    reference, translations = THAI if code == "th_TH" else CHINESE
+    write_lines(run.parent / "raw", reference)
+    generate_log(run / "test.generate.log", translations)
+    write_run(run, {"seed": "1"}, [2.0])
+    found = printed("score", "run", "--ref", "raw", "--lang", code, "--metrics", "bleu", "ter")
+    if code == "th_TH":
+        expected = [BLEU(tokenize="char").corpus_score(translations, [reference])]
+        expected.append(TER().corpus_score(characters(translations), [characters(reference)]))
+    else:
+        expected = [BLEU(trg_lang="zh").corpus_score(translations, [reference])]
+        expected.append(TER(normalized=True, asian_support=True).corpus_score(translations, [reference]))
+    assert [found[name]["score"] for name in ("bleu", "ter")] == pytest.approx([each.score for each in expected])
+    for name, metric in metrics_of(
+        Run("run", run, json.loads((run / "result.json").read_text())), ("bleu", "ter")
+    ).items():
+        again = metric.corpus_score(translations, [reference]).score
+        assert (again, str(metric.get_signature())) == (pytest.approx(found[name]["score"]), found[name]["signature"])
+
+
+def test_a_signature_with_the_version_of_mecab_is_understood(run, monkeypatch) -> None:
+    """`embinit compare` asks sacrebleu for ja-mecab, which says what it needs."""
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
+    record = {"scores": {"bleu": {"score": 1.0, "signature": "case:mixed|tok:ja-mecab-0.996-IPA|smooth:exp"}}}
+    with pytest.raises(DataError, match="pip install"):
+        metrics_of(Run("run", run, record))
+
+
+def test_words_are_joined_by_the_rules_of_a_language_however_it_is_written(tmp_path) -> None:
+    pytest.importorskip("sacremoses")
+    for code in ("fr", "fr_XX", "fra_Latn", "fr-FR", "<2fr>"):
+        assert detokenizer(["moses"], code)("l&apos; homme , c&apos; est lui !") == "l'homme, c'est lui !"
+    assert detokenizer(["moses"], "en_XX")("l&apos; homme") == "l' homme"
+
+
+def test_a_language_that_is_not_known(run, refused, capsys) -> None:
+    """From the user an error; from a log, where a file's ending may be tgt, 13a and a note."""
+    write_lines(run.parent / "hyp", RAW)
+    for code in ("xx", "tgt", "english", ""):
+        for options in ("", "--detokenize moses"):
+            message = refused("score", "hyp", "--ref", "raw", f"--lang={code}", *options.split())
+            assert f"--lang {code!r}" in message
+            assert "give one such as de" in message
+    generate_log(run / "test.generate.log", RAW)
+    log = (run / "test.generate.log").read_text().replace("target_lang='en'", "target_lang='tgt'")
+    (run / "test.generate.log").write_text(log)
+    assert "--lang" in refused("score", "run", "--ref", "raw", "--detokenize", "moses")
+    assert main(["score", "run", "--ref", "raw"]) == 0
+    captured = capsys.readouterr()
+    assert "tok:13a" in captured.out
+    assert re.search("tgt.*13a.*--lang", captured.err)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ("", "--lang zh"),
+        ("--lang en", "--lang zh"),
+        ("--lang zh", None),
+        ("--tokenize char", None),
+        ("--lang ja", "ja]"),
+    ],
+)
+def test_a_script_without_spaces_is_noticed(options, remedy, run, capsys, monkeypatch) -> None:
+    """Japanese is counted by characters where MeCab is not installed."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name, lines in zip(("reference", "translations"), CHINESE):
+        write_lines(run / name, lines)
+    assert main(["score", "run/translations", "--ref", "run/reference", *options.split()]) == 0
+    said = capsys.readouterr().err
+    assert (remedy in said) if remedy else not said
 
 
 def test_translations_with_other_dictionaries_are_refused(run, refused) -> None:

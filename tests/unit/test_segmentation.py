@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import random
@@ -16,6 +17,7 @@ import sentencepiece
 from expand_checkpoints import argv, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
 from embinit_fairseq.errors import DataError
@@ -192,6 +194,86 @@ def test_a_segmentation_of_another_dictionary(files, tmp_path, dictionary: str, 
         check_segmentation(opened(files, dictionary)[0], vocabulary, "dict.txt", "new.txt", [])
 
 
+def test_runs_of_unknown_characters_are_no_mistake(files, tmp_path) -> None:
+    """sentencepiece leaves one as a piece. A dictionary whose text is mostly such is of another script, though."""
+    old, _ = opened(files, "unigram")
+    unknown = ["".join(random.Random(row).sample("龍鳳未知識別", 3)) for row in range(60)]
+    pieces = old.cut(" ".join(sentences()))
+    rows = {**dict.fromkeys(unknown, 1), **{piece: 99 for piece in pieces}}
+    for own, taken in ((99, True), (0, False)):
+        path = tmp_path / "dict.txt"
+        path.write_text("".join(f"{piece} {min(count, own or 1)}\n" for piece, count in rows.items()), encoding="utf-8")
+        made = old._processor.encode("lo 龍鳳未 lo", out_type=str)
+        assert ("龍鳳未" in made, old.is_unknown("龍鳳未"), old.is_unknown("▁lo")) == (True, True, False)
+        with contextlib.nullcontext() if taken else pytest.raises(DataError, match="can make only"):
+            check_segmentation(old, read_dictionary(path), "dict.txt")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_of_two_that_made_a_joined_dictionary_is_taken(files, tmp_path, kind: str) -> None:
+    """Half of the pieces are its own, and the dictionary has all that it makes; of a larger one there is no knowing."""
+    old, _ = opened(files, kind)
+    pieces = sorted({*old.made, *old.cut(" ".join(sentences()))})
+    surfaces = dict.fromkeys(
+        piece.strip("@▁").translate(str.maketrans("abdeiklmnou", "xyzwvtrsqpg")) for piece in pieces
+    )
+    others = [[f"{text}{letter}@@" if kind == "codes" else f"▁{text}{letter}" for text in surfaces] for letter in "hjf"]
+    check_segmentation(old, vocabulary_of(tmp_path / "two", [*pieces, *others[0]]), "dict.txt")
+    for lot in ([*pieces[::2], *others[0]], [*pieces, *others[0], *others[1], *others[2]]):
+        with pytest.raises(DataError, match="can make only"):
+            check_segmentation(old, vocabulary_of(tmp_path / "more", lot), "dict.txt")
+
+
+#: one file of codes (0.2), as other programs write it
+CODES = {
+    "subword-nmt": lambda pairs: ["#version: 0.2", *pairs],
+    "fastBPE": lambda pairs: [f"{pair} {1000 - row}" for row, pair in enumerate(pairs)],
+    "fastBPE behind a version": lambda pairs: ["#version: 0.2", *(f"{pair} 7" for pair in pairs)],
+    "two columns of fastBPE": lambda pairs: pairs,
+    "Hugging Face": lambda pairs: ["#version: 0.2 - Trained by `huggingface/tokenizers`", *pairs],
+    "Windows": lambda pairs: ["\ufeff#version: 0.2\r", *(f"{pair}\r" for pair in pairs)],
+}
+
+
+@pytest.mark.parametrize("program", CODES)
+def test_codes_of_other_programs_cut_as_the_same_codes(files, tmp_path, program: str) -> None:
+    """And what is written for a grown dictionary is codes of subword-nmt."""
+    pairs = files["codes"].read_text().splitlines()[1:]
+    (tmp_path / "codes").write_text("\n".join([*CODES[program](pairs), ""]), encoding="utf-8")
+    old = SubwordNmt(str(tmp_path / "codes"))
+    text = " ".join(sentences())
+    assert old.cut(text) == opened(files, "codes")[0].cut(text)
+    old.write(["lolo"], files["new"])
+    assert (files["new"] / "bpe.codes").read_bytes() == files["codes"].read_bytes()
+
+
+@pytest.mark.parametrize("header", ["#version: 0.1\n", ""])
+def test_codes_in_which_the_end_of_a_word_is_a_piece(tmp_path, header: str) -> None:
+    """Version 0.1: `lo` ends a word by the second merge only, as subword-nmt itself reads it."""
+    (tmp_path / "codes").write_text(f"{header}l o\nlo </w>\no </w>\n")
+    with open(tmp_path / "codes") as codes:
+        expected = BPE(codes).process_line("lo lolo ol").split()
+    old = SubwordNmt(str(tmp_path / "codes"))
+    assert old.cut("lo lolo ol") == expected == ["lo", "lo@@", "lo", "o@@", "l"]
+    assert old.makes("lo")
+    assert old.write(["x"], tmp_path).cut("lo lolo ol") == expected
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("the 900\nof 800\n", "found subwords with their counts, .*give the codes"),
+    ("#version: 0.2\nĠ t\nh e\n", "found byte-level merges, .*--gpt2-bpe"),
+    ("▁ t\n▁t he\n", "found merges of sentencepiece, .*give its model"),
+    ("#version: 0.3\na b</w>\n", "found version 0.3, .*give codes of version"),
+    ("#version: 0.2\n", "found no pair, .*learn-bpe"),
+    ("a b\n\nc d\n", "codes:2: found an empty line, .*fastBPE"),
+    ("a b\na b c\n", "codes:2: found 'a b c', .*fastBPE"),
+])  # fmt: skip
+def test_files_that_are_no_codes(tmp_path, text: str, said: str) -> None:
+    (tmp_path / "codes").write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=rf"--bpe-codes .*{said}"):
+        SubwordNmt(str(tmp_path / "codes"))
+
+
 def test_what_can_make_four_fifths_of_the_pieces_is_taken(files, tmp_path) -> None:
     old, _ = opened(files, "codes")
     pieces = [piece for piece in old.cut(" ".join(sentences())) if len(piece.removesuffix("@@")) > 1]
@@ -237,10 +319,13 @@ def test_counts_in_old_text(files, tmp_path, kind: str) -> None:
     old, mark = opened(files, kind)
     word = next(word for word in " ".join(sentences()).split() if len(old.cut(word)) > 2)
     (tmp_path / "text").write_text(f"{word} lo {word} lo\n\n{word}q {word}\nlo\n", encoding="utf-8")
-    record = write_segmentation(old, [mark + word], old.cut("lo"), [str(tmp_path / "text")], files["new"])
+    known = [*old.cut("lo"), *old.cut(word)]
+    record = write_segmentation(old, [mark + word], known, [str(tmp_path / "text")], files["new"])
     longer = {} if kind == "codes" else {mark + word: 1}
     occurrences = {mark + word: 3 + len(longer)}
     numbers = {"sentences": 3, "changed": 2, "before": {}, "after": occurrences, "inside_longer_words": longer}
+    pieces = [piece for line in (f"{word} lo {word} lo", f"{word}q {word}", "lo") for piece in old.cut(line)]
+    numbers["known"] = sum(piece in known for piece in pieces) / len(pieces)
     assert record["text"] == {"files": [str(tmp_path / "text")], **numbers}
     assert (record["reachable"], record["unreachable"]) == (1, {})
 
@@ -250,10 +335,13 @@ def test_counts_in_old_text(files, tmp_path, kind: str) -> None:
         cut = staticmethod(lambda text: [*old.cut(text)[:-1], "q"])
 
     with pytest.raises(DataError, match=r"--segment-text .*text:1: .*leave out the word"):
-        compare(old, Another(), [mark + word], [str(tmp_path / "text")])
+        compare(old, Another(), [mark + word], [str(tmp_path / "text")], known)
     (tmp_path / "text").write_text("\n")
     with pytest.raises(DataError, match=r"--segment-text .*no sentence"):
-        compare(old, old, [], [str(tmp_path / "text")])
+        compare(old, old, [], [str(tmp_path / "text")], known)
+    (tmp_path / "text").write_text("\n".join(" ".join(old.cut(line)) for line in sentences()))
+    with pytest.raises(DataError, match=r"--segment-text .*text: found subwords .* of 300 lines, .*before its"):
+        compare(old, old, [], [str(tmp_path / "text")], known)
 
 
 @pytest.mark.parametrize("kind", ["codes", "unigram"])
@@ -282,7 +370,8 @@ def test_the_command(files, tmp_path, shown, refused, kind: str) -> None:
     assert "segment_text 1" in record["sha256"]
 
     advice = shown(*argv(checkpoint, "--force", words=words))
-    assert f"attention      the dictionary has pieces of words: give {old.flag} " in advice
+    assert "attention      the dictionary has pieces of words: " in advice
+    assert f"give {old.flag} " in advice
     assert not {*found["files"]} & {path.name for path in checkpoint.output.iterdir()}
     plain = make(tmp_path / "plain", "lm_tied")
     assert "attention" not in shown(*argv(plain))

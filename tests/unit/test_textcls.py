@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import re
 import shlex
 import statistics
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
@@ -193,3 +195,29 @@ def test_a_mean_has_the_dimension_of_its_files(tmp_path):
     a, b = tmp_path / "a.npz", tmp_path / "b.npz"
     found = grid.read_vectors([f"mean=avg:{a},{b}", f"both=concat:{a},{b}"], tmp_path / "dict.txt")
     assert {name: each.dim for name, each in found.items()} == {"mean": 3, "both": 6}
+
+
+def test_baselines_see_tf_idf_of_the_training_texts_and_know_a_class_by_its_word(tmp_path, monkeypatch):
+    """TF times 1 + ln((1 + texts) / (1 + texts with the word)), each row of length 1 (as scikit-learn defines it)."""
+    pytest.importorskip("sklearn")
+    monkeypatch.syspath_prepend(Path(scores.__file__).parent)
+    from textcls import baselines
+
+    texts = {"train": ["x a a", "a", "b x", "b", "c b"], "valid": ["a", "b"], "test": ["b c unheard", "a a"]}
+    (tmp_path / "words.txt").write_text("a 3\nb 3\nc 1\nx 2\n")
+    (tmp_path / "labels.txt").write_text("yes 3\nno 2\n")
+    for name, lines in texts.items():
+        (tmp_path / f"{name}.input0").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / f"{name}.label").write_text("".join("yes\n" if "b" in line else "no\n" for line in lines))
+    sets = baselines.read_sets(tmp_path, tmp_path / "words.txt", tmp_path / "labels.txt")
+    weights = [1 + math.log(6 / (1 + sum(word in line.split() for line in texts["train"]))) for word in "abcx"]
+    for name, lines in texts.items():
+        rows = np.array([[line.split().count(word) for word in "abcx"] for line in lines]) * weights
+        expected = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        np.testing.assert_allclose(sets.features[name].toarray(), expected, rtol=1e-6)
+        assert sets.labels[name].tolist() == [int("b" not in line) for line in lines]
+    found = baselines.tfidf_lr(sets)
+    assert (found.test.tolist(), found.valid_accuracy, found.parameters) == ([0, 1], 100.0, 5)
+    model = baselines.WideMLP(4, 2).eval()
+    hidden = torch.relu(torch.tensor(sets.features["train"].toarray()) @ model.first.weight + model.bias)
+    torch.testing.assert_close(model(*baselines.bag(sets.features["train"])), model.last(hidden), rtol=1e-4, atol=1e-5)

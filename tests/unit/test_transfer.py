@@ -401,7 +401,7 @@ BAD = {
     "an empty path": ("--new-dict ", ["--new-dict", "give that of a file"]),
     "a missing dictionary": ("--new-dict {old}.not", ["--new-dict", ".not"]),
     "codes for nothing": ("--old-bpe-codes {codes}", ["--old-bpe-codes", "leave it out"]),
-    "other codes": ("--method subword --old-bpe-codes {codes}", ["--old-bpe-codes", "segmented with"]),
+    "other codes": ("--method subword --old-bpe-codes {codes}", ["--old-bpe-codes", "leave --old-bpe-codes out"]),
     "no codes": ("--method subword --old-bpe-codes {old}.not", ["--old-bpe-codes", ".not"]),
     "a side of one dictionary": ("--side encoder", ["--side encoder", "leave --side out"]),
     "a seed": ("--seed -1", ["--seed -1", "2^64"]),

@@ -13,8 +13,8 @@ from fairseq.models.transformer import TransformerModel, base_architecture, tran
 from small_models import ARCHITECTURES, EOS, MAPPED, OFF, PAD, PREVIOUS, SOURCES, TIED, TIED_OUTPUT, batch_of, task_of
 from tupe_reference import assert_same_values_and_gradients, visible_dropout
 
+from embinit_fairseq.embed_init.slots import find_slots, position_std
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.hooks.slots import find_slots, position_std
 
 NAMES, SIDES = ["tupe_transformer", "duo_transformer"], ["encoder", "decoder"]
 TUPE, DUO = (ARCHITECTURES[name] for name in NAMES)

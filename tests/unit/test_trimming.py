@@ -11,7 +11,7 @@ from expand_checkpoints import FAMILIES, NEW, TEXT, TWO_TABLES, USER_DIR, WORDS,
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError, EmbinitError, OptionError
-from embinit_fairseq.expand import trimming
+from embinit_fairseq.expand import output
 from embinit_fairseq.expand.trimming import TrimRequest, kept_rows, trimming_vocabulary
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
 
@@ -112,13 +112,13 @@ def test_verify_measures_every_token_of_what_was_written(tmp_path: Path, monkeyp
     assert (found["mean"], found["max"]) == pytest.approx((kl.mean(), kl.max()), rel=1e-6)
     assert found["certificate_mean"] == pytest.approx(kl.mean(), rel=1e-6)
     assert found["removed_words_probability"] == pytest.approx(1 - np.mean(mass), rel=1e-6)
-    write = trimming.write_checkpoint
+    write = output.write_checkpoint
 
     def damaged(content: dict, path: Path) -> None:
         content["model"]["decoder.embed_tokens.weight"][5] += 1
         write(content, path)
 
-    monkeypatch.setattr(trimming, "write_checkpoint", damaged)
+    monkeypatch.setattr(output, "write_checkpoint", damaged)
     assert "last_optimizer_state" in load_checkpoint(old.output / "model.pt")
     assert main([*call, str(text), "--force", "--reset-optimizer"]) == 1
     assert "last_optimizer_state" not in load_checkpoint(old.output / "model.pt")
@@ -151,7 +151,8 @@ def test_what_stays(tmp_path: Path) -> None:
         assert torch.equal(table, before[rows])
     words = Vocabulary([*SPECIAL_SYMBOLS, "<mask>", "a", "b"], [9] * 6 + [1], dict(enumerate(SPECIAL_SYMBOLS.values())))
     (tmp_path / "text").write_text("a")
-    kept = kept_rows(words, 0, TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
+    kept, known = kept_rows(words, 0, TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
+    assert known == {str(tmp_path / "text"): 1.0}
     assert kept.tolist() == [0, 1, 2, 3, 4, 5]  # a <mask> of dict.txt is in no text, either
 
 
@@ -159,12 +160,12 @@ def test_symbols_that_stand_twice_or_have_blanks(tmp_path: Path) -> None:
     """Of two rows the last one counts: it is never removed alone. `new york` is neither `new` nor `york`."""
     names = [*SPECIAL_SYMBOLS, "a", "new york", "b", "new", "a"]
     words = Vocabulary(names, [9] * 4 + [9, 1, 9, 1, 1], dict(enumerate(SPECIAL_SYMBOLS.values())))
-    assert kept_rows(words, 0, TrimRequest("", "", "", min_count=9)).tolist() == [0, 1, 2, 3, 4, 6, 8]
+    assert kept_rows(words, 0, TrimRequest("", "", "", min_count=9))[0].tolist() == [0, 1, 2, 3, 4, 6, 8]
     for text in ("new york\n", "new york 1\n", "new york\tnew@@ york\n"):
         (tmp_path / "list").write_text(text)
-        assert kept_rows(words, 0, TrimRequest("", "", "", keep=str(tmp_path / "list"))).tolist() == [0, 1, 2, 3, 5]
+        assert kept_rows(words, 0, TrimRequest("", "", "", keep=str(tmp_path / "list")))[0].tolist() == [0, 1, 2, 3, 5]
     (tmp_path / "text").write_text("a b", encoding="utf-8-sig")
-    kept = kept_rows(words, 0, TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
+    kept, _ = kept_rows(words, 0, TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
     assert kept.tolist() == [0, 1, 2, 3, 4, 6, 8]
 
 
@@ -179,6 +180,7 @@ def test_symbols_that_stand_twice_or_have_blanks(tmp_path: Path) -> None:
         ({"keep": "\n"}, DataError, "--keep"),
         ({"keep": "<s>\n"}, DataError, "--keep .*words"),
         ({"keep_text": "other words\n"}, DataError, "--keep-text"),
+        ({"keep_text": "w0 w@@ ords of another text\n"}, DataError, "--keep-text .*17%"),
         ({"keep_text": "<unk>\n"}, DataError, "--keep-text .*words: only special"),
         ({"min_count": 1, "side": "decoder"}, EmbinitError, "--side"),
         ({"min_count": 1, "checkpoint": "missing.pt"}, EmbinitError, "missing.pt"),

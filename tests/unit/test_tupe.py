@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from small_models import ARCHITECTURES, preset, task_of
-from tupe_reference import class_logits, randomise
+from tupe_reference import assert_are_best, below, class_logits, lm_logits, randomise
 
-from embinit_fairseq.architectures.hub import TupeHub
-from embinit_fairseq.architectures.tupe import function_options
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.models._hub import TupeHub
+from embinit_fairseq.models._tupe import function_options
 from embinit_fairseq.modules import attention_kernels
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
@@ -209,6 +209,15 @@ def test_predictions_of_classes_and_of_a_regression():
         torch.testing.assert_close(hub.predict(name, TOKENS), expected)
     with pytest.raises(OptionError, match=r"no language-model head.*the checkpoint of the pre-training"):
         hub_with(masking=False).fill_mask("w1 <mask>")
+
+
+@torch.no_grad()
+def test_fillings_are_the_most_probable_symbols_at_the_mask():
+    hub = hub_with()
+    weights, tokens = hub.model.state_dict(), torch.tensor([0, 5, 11, 6, 2])
+    table = weights["encoder.sentence_encoder.embed_tokens.weight"]
+    logits = lm_logits(below(weights, "encoder.lm_head."), hub.extract_features(tokens)[0, 2], table)
+    assert_are_best(hub.fill_mask("w1 <mask> w2", topk=4), "w1 {} w2", logits, hub.task.source_dictionary)
 
 
 def test_inputs_that_can_be_and_that_cannot():

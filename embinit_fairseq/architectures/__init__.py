@@ -1,1 +1,0 @@
-"""What models share: encoders, decoders, options, hubs. Nothing here registers anything."""

@@ -1,1 +1,0 @@
-"""How fast a training is, measured as fairseq's Trainer does its steps."""

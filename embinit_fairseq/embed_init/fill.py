@@ -1,0 +1,351 @@
+"""Fill the embedding matrices of a model that was just built for training, and report it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from embinit_fairseq.embed_init.freeze import apply_freezes
+from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, EmbedInit, EmbedInitOptions
+from embinit_fairseq.embed_init.request import InitRequest, store_record
+from embinit_fairseq.embed_init.restore import REPORT_FILE, Checkpoint, check_optimizer
+from embinit_fairseq.embed_init.slots import Slot, position_std, slot_named, write_matrix
+from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, counted
+from embinit_fairseq.init import report
+from embinit_fairseq.init.alignment import RULES, Part, Reading, read_sources
+from embinit_fairseq.init.draws import Draws, TargetStd, parse_std
+from embinit_fairseq.init.report import absorption_ratio, describe
+from embinit_fairseq.init.strategies import build
+from embinit_fairseq.io import make_folder, write_json
+from embinit_fairseq.vectors.open import SourceSpec, check_format, open_sources, parse_source
+from embinit_fairseq.version import VERSION
+
+logger = logging.getLogger(__name__)
+#: share of the running tokens below which a warning is logged
+LOW_COVERAGE = 0.2
+#: side of a slot -> option with its dimension
+_DIMENSIONS = {
+    "encoder": "--encoder-embed-dim {dim} (Duo: --encoder-dim-s)",
+    "decoder": "--decoder-embed-dim {dim} (transformer_lm: --decoder-input-dim, too; Duo: --decoder-dim-s)",
+    "encoder_p": "--encoder-dim-p {dim}",
+    "decoder_p": "--decoder-dim-p {dim}",
+}
+
+
+def embed_init(
+    slots: dict[str, Slot], task: Any, cfg: Any, request: InitRequest, checkpoint: Checkpoint | None = None
+) -> None:
+    """Apply `--embed-init`: fill and freeze at a fresh start, only freeze where a checkpoint has the weights.
+
+    The report goes to the log, to `embed_init.json` in the save directory and into `cfg`, so into every checkpoint.
+    """
+    paths = parse_paths(request.options.embed_init_path, slots)
+    if request.embed_init.needs_source and not paths:
+        names = " ".join(f"{slot.name}=VECTORS" for slot in slots.values())
+        raise OptionError(f"--embed-init {request.strategy} needs vectors: add --embed-init-path {names}")
+    record: dict[str, Any] | None
+    frozen_before: dict[str, str] = {}
+    in_optimizer: set[str] = set()
+    if checkpoint is None:
+        record, matched = _start(slots, paths, request)
+    else:
+        record, matched = _continue(slots, checkpoint, request)
+        frozen_before = checkpoint.frozen()
+        whole = {slot_named(f.slot, slots, f"--embed-init-freeze {f}").name for f in request.freezes if f.whole}
+        check_optimizer(checkpoint, set(slots) - whole)
+        in_optimizer = set(slots) - checkpoint.untrained() if checkpoint.restores_optimizer else set()
+    frozen = apply_freezes(request.freezes, slots, matched, task, in_optimizer)
+    if record is None:
+        return
+    for name, slot_record in record["slots"].items():
+        before, now = frozen_before.get(name), frozen.get(name)
+        if before and before != now:
+            logger.warning("the run was started with --embed-init-freeze %s, now it is %s", before, now or "not frozen")
+        slot_record["freeze"] = now
+        slot_record["in_optimizer"] = name not in slots or slots[name].embedding.weight.requires_grad
+        slot_record["signature"] = report.signature(slot_record, record["version"])
+    logger.info(report.render(record))
+    _write_report(record, request)
+    store_record(cfg, json.dumps(record))
+
+
+def _start(
+    slots: dict[str, Slot], paths: dict[str, SourceSpec], request: InitRequest
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Fill all slots; return the report and, for slots with vectors, which rows are matched."""
+    assert request.strategy is not None
+    formats = parse_formats(request.options.embed_init_format, slots, paths)
+    needs_source = request.embed_init.needs_source
+    if paths and not needs_source:
+        logger.info("--embed-init %s draws all its numbers: the vectors are not read", request.strategy)
+    records: dict[str, Any] = {}
+    matched: dict[str, np.ndarray] = {}
+    for slot in slots.values():
+        spec = paths.get(slot.name) if needs_source else None
+        # a slot without a path gets xavier, whatever the strategy of the others
+        name = "xavier" if needs_source and spec is None else request.strategy
+        strategy = EMBED_INIT_REGISTRY[name]()
+        reading = None
+        if spec is not None:
+            reading = read_slot(slot, spec, formats.get(slot.name), request.options, strategy.fills)
+        records[slot.name] = _fill(slot, name, strategy, reading, request)
+        if reading:
+            matched[slot.name] = reading.known
+    record = {"embed_init": report.VERSION, "version": VERSION, "strategy": request.strategy, "slots": records}
+    return record, matched
+
+
+def _fill(slot: Slot, name: str, strategy: EmbedInit, read: Reading | None, request: InitRequest) -> dict[str, Any]:
+    """Fill one embedding matrix; return its part of the report."""
+    options = request.options
+    std = parse_std(options.embed_init_std) if strategy.scaled else TargetStd()
+    draws = Draws(slot.embedding.num_embeddings, slot.embedding.embedding_dim, request.draw_seed, slot.name, std)
+    before = describe(_as_array(slot))
+    matrix = build(
+        lambda source, draws: strategy.table(source, draws, options),
+        read.source if read else None,
+        draws,
+        slot.vocabulary.pad_row,
+    )
+    if not np.isfinite(matrix).all():
+        raise OptionError(
+            f"--embed-init {name}: the embedding matrix of {slot.name!r} has numbers beyond float32; the vectors in "
+            f"{read.spec.text if read else 'use'} are too large for this strategy"
+        )
+    write_matrix(slot, matrix)
+    rescaled = strategy.scaled and (strategy.always_scaled or options.embed_init_std is not None)
+    return {
+        "strategy": name,
+        "oov": options.embed_init_oov if read and strategy.fills else None,
+        "shuffle": options.embed_init_shuffle if strategy.shuffles else None,
+        "match": sorted(options.embed_init_match or RULES) if read else None,
+        "std": std.label,
+        "target_std": draws.target_std if rescaled else None,
+        "seed": request.draw_seed,
+        "before": before,
+        **_matrix_record(slot, read, strategy.fills),
+        **(source_record(read) if read else {"source": None, "source_moments": None}),
+    }
+
+
+def _matrix_record(slot: Slot, read: Reading | None, fills: bool) -> dict[str, Any]:
+    """Describe a filled embedding matrix. fills: rows without a vector were filled by another rule."""
+    matrix, positions = _as_array(slot), position_std(slot.owner)
+    after = describe(matrix)
+    matched = describe(matrix[read.matched]) if read and fills else None
+
+    def ratio(moments: dict[str, float]) -> float | None:
+        return absorption_ratio(moments["std"], slot.embed_scale, positions)
+
+    return {
+        "rows": slot.embedding.num_embeddings,
+        "dim": slot.embedding.embedding_dim,
+        "tied": slot.tied,
+        "embed_scale": slot.embed_scale,
+        "position_std": positions,
+        # rows with a vector first: the figure of the whole matrix may be one that no word has
+        "matched": matched,
+        "matched_scaled_std": matched and matched["std"] * slot.embed_scale,
+        "matched_absorption_ratio": matched and ratio(matched),
+        "after": after,
+        "after_scaled_std": after["std"] * slot.embed_scale,
+        "absorption_ratio": ratio(after),
+        "dictionary": report.symbols_digest(slot.vocabulary.symbols),
+        "known_rows": report.pack_rows(read.known if read else np.zeros(len(matrix), dtype=bool)),
+    }
+
+
+def _as_array(slot: Slot) -> np.ndarray:
+    return slot.embedding.weight.detach().to(device="cpu", dtype=torch.float32).numpy()
+
+
+def _continue(
+    slots: dict[str, Slot], checkpoint: Checkpoint, request: InitRequest
+) -> tuple[dict[str, Any] | None, dict[str, np.ndarray]]:
+    """Recall the checkpoint's report and its matched rows; no vectors are opened."""
+    path, record = checkpoint.path, checkpoint.record
+    logger.info("--embed-init %s: weights come from %s, no vectors are read", request.strategy, path)
+    if record is None:
+        logger.warning(
+            "--embed-init %s HAS NO EFFECT: the run in %s was not initialised by this flag and its weights are kept; "
+            "use another --save-dir for a fresh start",
+            request.strategy,
+            path,
+        )
+        return None, {}
+    if record.get("strategy") != request.strategy:
+        logger.warning(
+            "--embed-init %s, but the run in %s was initialised with %s and keeps that",
+            request.strategy,
+            path,
+            record.get("strategy"),
+        )
+    old = {name: slot for name, slot in record["slots"].items() if name in slots}
+    return record, {name: report.unpack_rows(slot["known_rows"], slot["rows"]) for name, slot in old.items()}
+
+
+def _write_report(record: dict[str, Any], request: InitRequest) -> None:
+    """Write embed_init.json, in the first process only."""
+    # the command line's rank is not set for architectures with a flat configuration
+    first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+    if request.save_dir is None or request.no_save or not first:
+        return
+    make_folder(request.save_dir, "--save-dir")
+    write_json(os.path.join(request.save_dir, REPORT_FILE), record, "--save-dir")
+
+
+# ---- Read the vectors of a slot -------------------------------------------------------------------------------------
+
+
+def parse_paths(texts: Iterable[str] | None, slots: dict[str, Slot]) -> dict[str, SourceSpec]:
+    """Return slot -> source for the values `SLOT=PATH`; two of them for one embedding matrix must be the same."""
+    paths: dict[str, SourceSpec] = {}
+    for text in texts or ():
+        name, separator, path = text.partition("=")
+        if not separator or not path:
+            names = "|".join(name for slot in slots.values() for name in slot.names)
+            raise OptionError(f"--embed-init-path {text}: expected SLOT=PATH with SLOT one of {names}")
+        slot, source = slot_named(name, slots, f"--embed-init-path {text}"), parse_source(path)
+        if paths.setdefault(slot.name, source) != source:
+            raise OptionError(
+                f"--embed-init-path {text}: the matrix of {' and '.join(slot.names)} is one and the same here, but "
+                f"another path was given for it ({paths[slot.name].text}); give one path, or do not share embeddings"
+            )
+    return paths
+
+
+def parse_formats(texts: Iterable[str] | None, slots: dict[str, Slot], paths: dict[str, SourceSpec]) -> dict[str, str]:
+    """Return slot -> format for the values `[SLOT=]FORMAT`."""
+    formats: dict[str, str] = {}
+    for text in texts or ():
+        name, separator, value = text.rpartition("=")
+        check_format(value, text)
+        chosen = [slot_named(name, slots, f"--embed-init-format {text}").name] if separator else list(paths)
+        for slot in chosen:
+            if slot not in paths or formats.setdefault(slot, value) != value:
+                reason = "it has another format already" if slot in formats else "there is no --embed-init-path for it"
+                raise OptionError(f"--embed-init-format {text}: slot {slot!r}: {reason}; give each path one format")
+    return formats
+
+
+def read_slot(slot: Slot, spec: SourceSpec, format: str | None, options: EmbedInitOptions, fills: bool) -> Reading:
+    """Read the rows that a slot's dictionary needs.
+
+    Args:
+        slot: the embedding matrix.
+        spec: its vectors.
+        format: format of files that name none; None to recognise it.
+        options: the options of the flag.
+        fills: the strategy fills rows without a vector.
+
+    Raises:
+        VectorFileError, DimensionError, CoverageError: if a file cannot be read, has another D, or no word matches.
+    """
+    spec = parse_source(spec.text, format)
+    try:
+        readers = open_sources(spec, slot.embedding.embedding_dim, options.embed_init_strict, slot.name)
+    except DimensionError as error:
+        raise _other_dimension(slot, spec, error) from error
+    reading = read_sources(
+        readers,
+        spec,
+        slot.vocabulary,
+        options.embed_init_match or RULES,
+        options.embed_init_markers,
+        options.embed_init_oov,
+        compose=fills and options.embed_init_oov == "subword",
+    )
+    for path, part in zip(spec.paths, reading.parts):
+        _check_coverage(slot, path, part)
+    return reading
+
+
+def _other_dimension(slot: Slot, spec: SourceSpec, error: DimensionError) -> DimensionError:
+    """Return the error with the options of all sides that have this matrix."""
+    options = [_DIMENSIONS.get(name.rpartition(".")[2], "the model's dimension {dim}") for name in slot.names]
+    remedy = " and ".join(dict.fromkeys(options)).format(dim=error.dim)
+    fact = error.fact.removeprefix(f"--embed-init-path {spec.text}: ")
+    return DimensionError(
+        f"--embed-init-path {slot.name}={spec.text}: {fact} for {' and '.join(slot.names)}. Vectors are never cut or "
+        f"padded: set {remedy}, or choose other vectors."
+    )
+
+
+def _check_coverage(slot: Slot, path: str, part: Part) -> None:
+    numbers, origin = part.coverage, part.origin
+    if numbers["found"] == 0:
+        example = [slot.vocabulary.symbols[row] for row in np.flatnonzero(slot.vocabulary.regular)[:5]]
+        raise CoverageError(
+            f"--embed-init-path {slot.name}={path}: none of the {int(slot.vocabulary.regular.sum()):,} words of the "
+            f"dictionary is among the {origin.rows:,} rows of this file ({origin.format}); the dictionary has words "
+            f"like {example}: another language, another segmentation, or --embed-init-match too narrow?"
+        )
+    if numbers["coverage_tokens"] < LOW_COVERAGE:
+        logger.warning(
+            "LOW COVERAGE: %s has vectors for only %.1f %% of the running tokens of %r (%s matched); "
+            "the rest starts as --embed-init-oov says; is it the file of another language, case or segmentation?",
+            path,
+            100 * numbers["coverage_tokens"],
+            slot.name,
+            counted(int(numbers["found"]), "word"),
+        )
+
+
+def source_record(reading: Reading) -> dict[str, Any]:
+    """Describe the vectors of a matrix for the report: each file with its own coverage where there are several."""
+    spec, parts = reading.spec, reading.parts
+    record = {
+        "source": _file_record(spec.paths[0], parts[0]),
+        "source_moments": parts[0].moments if spec.how is None else describe(reading.source.given),
+        "markers": parts[0].alignment.style,
+        "rows_by_rule": reading.rows_by_rule(),
+        "composed": len(reading.source.composed_rows),
+        **reading.coverage,
+    }
+    if spec.how is not None:
+        record["source"] = {
+            "path": spec.named(os.path.abspath),
+            "name": spec.named(_base),
+            "format": spec.method,
+            "rows": sum(part.origin.rows for part in parts),
+            "dim": reading.source.vectors.shape[1],
+            "markers": None,
+            "duplicates": sum(part.origin.duplicates for part in parts),
+            "broken_lines": sum(part.origin.broken_lines for part in parts),
+            "found_in_all": reading.found_in_all,
+            "sources": [
+                {
+                    **_file_record(path, part),
+                    "moments": part.moments,
+                    "rows_by_rule": part.alignment.counts_by_rule(),
+                    "composed": len(part.composed_rows),
+                    **part.coverage,
+                }
+                for path, part in zip(spec.paths, parts)
+            ],
+        }
+    return record
+
+
+def _file_record(path: str, part: Part) -> dict[str, Any]:
+    origin = part.origin
+    return {
+        "path": os.path.abspath(path),
+        "name": _base(path),
+        "format": origin.format,
+        "rows": origin.rows,
+        "dim": origin.dim,
+        "markers": part.alignment.source_style,
+        "duplicates": origin.duplicates,
+        "broken_lines": origin.broken_lines,
+    }
+
+
+def _base(path: str) -> str:
+    return os.path.basename(os.path.normpath(path))

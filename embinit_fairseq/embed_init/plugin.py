@@ -1,0 +1,170 @@
+"""Where fairseq is wrapped: building a model, loading a checkpoint, the help of a training, errors as one line.
+
+fairseq has no extension point between "the model is built" and "training starts". RoBERTa-type encoders redraw every
+embedding after building it, so `build_embedding` is too early. Every task calls `fairseq.models.build_model`, with
+`from_checkpoint=True` where the weights will come from a file. Some tasks (`sentence_prediction_adapters`) lack that
+argument, so `fairseq.checkpoint_utils.load_model_ensemble_and_task` marks the loading of a checkpoint for use.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from argparse import SUPPRESS, ArgumentParser
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import fairseq.checkpoint_utils
+import fairseq.models
+import fairseq.options
+
+from embinit_fairseq.checkpoints.reading import initialisation_record
+from embinit_fairseq.embed_init.fill import embed_init
+from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, EmbedInitOptions, extend_config, flag_of
+from embinit_fairseq.embed_init.request import check_request, request_from
+from embinit_fairseq.embed_init.restore import check_dictionary, check_fits, check_overrides, find_checkpoint, recall
+from embinit_fairseq.embed_init.slots import Slot, find_slots
+from embinit_fairseq.errors import EmbinitError, SlotError, exhausted
+
+#: while a checkpoint is loaded for use: the options that replace its own
+_overrides: ContextVar[dict[str, Any] | None] = ContextVar("overrides", default=None)
+_MARK = "_embinit_wrapped"
+
+
+def wrap(module: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace `module.name` by `around(inner, *args, **kwargs)`; a second call changes nothing."""
+    inner = getattr(module, name)
+    if getattr(inner, _MARK, False):
+        return
+
+    @functools.wraps(inner)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return around(inner, *args, **kwargs)
+
+    setattr(wrapped, _MARK, True)
+    setattr(module, name, wrapped)
+
+
+def is_loaded_for_use() -> bool:
+    """Return True while a checkpoint is loaded for anything but training (fairseq-generate, from_pretrained, ...)."""
+    return _overrides.get() is not None
+
+
+def _build_model(inner: Callable[..., Any], cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
+    """Build fairseq's model; fill it unless its weights come from a checkpoint."""
+    model = inner(cfg, task, from_checkpoint)
+    overrides = _overrides.get()
+    if overrides is not None:
+        check_overrides(model, overrides)
+        record = initialisation_record({"args": cfg, "cfg": {"model": cfg}})
+        if record is not None:
+            check_dictionary(record, _slots(model, task), "this checkpoint")
+    elif not from_checkpoint:
+        prepare_training(model, task, cfg)
+    return model
+
+
+def prepare_training(model: Any, task: Any, cfg: Any) -> None:
+    """Initialise a model that was built for training, or compare it with the checkpoint that it continues from."""
+    request = request_from(cfg)
+    check_request(cfg, request)
+    checkpoint = find_checkpoint(request)
+    if hasattr(model, "check_training"):
+        model.check_training(checkpoint)
+    if checkpoint is not None:
+        check_fits(checkpoint, model, cfg, _slots(model, task))
+    if request.strategy is not None:
+        try:
+            embed_init(find_slots(model, task), task, cfg, request, checkpoint)
+        except (MemoryError, RuntimeError) as error:  # a RecursionError is a RuntimeError
+            if (reason := exhausted(error)) is None:
+                raise
+            sources = " ".join(request.options.embed_init_path or ())
+            raise EmbinitError(f"--embed-init {request.strategy} {sources}: {reason}") from error
+    elif checkpoint is not None:
+        recall(checkpoint, cfg)
+
+
+def _slots(model: Any, task: Any) -> dict[str, Slot]:
+    """Return the slots of any model; none where `--embed-init` cannot serve it."""
+    try:
+        return find_slots(model, task)
+    except SlotError:
+        return {}
+
+
+def _load_model_ensemble_and_task(
+    inner: Callable[..., Any], filenames: list[str], arg_overrides: dict[str, Any] | None = None, *args: Any, **kw: Any
+) -> Any:
+    before = _overrides.set(arg_overrides or {})
+    try:
+        return inner(filenames, arg_overrides, *args, **kw)
+    finally:
+        _overrides.reset(before)
+
+
+# ---- `fairseq-train --help` lists the options -----------------------------------------------------------------------
+# fairseq reads a command line twice: without the options of what is chosen, then with them. `--help` ends the first
+# reading, so the options of a registry are never shown; they are appended to the text of the help. Without a strategy
+# the parser calls them unrecognized, and adds why.
+
+
+def _add_model_args(inner: Callable[..., Any], parser: Any) -> Any:
+    for action in parser._actions:
+        if action.dest == "embed_init":
+            action.help = "initial values of the token embeddings; its options are at the end of this help"
+    own_help, own_error = parser.format_help, parser.error
+    parser.format_help = lambda: f"{own_help()}\n{options_help(parser.formatter_class)}"
+    parser.error = lambda message: own_error(with_remedy(message))
+    return inner(parser)
+
+
+def with_remedy(message: str) -> str:
+    """Return argparse's message, with the remedy where it does not know options of `--embed-init`."""
+    flags = {word.partition("=")[0] for word in message.split()} & {flag_of(o.name) for o in fields(EmbedInitOptions)}
+    if not message.startswith("unrecognized arguments") or not flags:
+        return message
+    return f"{message} ({', '.join(sorted(flags))}: needs --embed-init {{{','.join(EMBED_INIT_REGISTRY)}}})"
+
+
+def options_help(formatter: Any) -> str:
+    """Return the options as a section of a help text, in the layout of argparse's class `formatter`."""
+    section = ArgumentParser(usage=SUPPRESS, add_help=False, formatter_class=formatter)
+    EmbedInitOptions.add_args(
+        section.add_argument_group(
+            "options of --embed-init",
+            "Available once --embed-init STRATEGY is given. Strategies, formats and examples: docs/embed_init.md",
+        )
+    )
+    return section.format_help()
+
+
+# ---- Errors that a user of fairseq's commands can correct are one line ----------------------------------------------
+
+
+def show_errors_as_lines() -> None:
+    """Let the interpreter print an EmbinitError in a command of fairseq as one line instead of a traceback."""
+    if getattr(sys.excepthook, "__module__", None) == __name__:
+        return
+    others = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        program = Path(sys.argv[0] if sys.argv else "")
+        of_fairseq = program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
+        if isinstance(error, EmbinitError) and of_fairseq:
+            print(f"{program.name}: error: {error}", file=sys.stderr)
+        else:
+            others(kind, error, traceback)
+
+    sys.excepthook = show
+
+
+extend_config()
+wrap(fairseq.models, "build_model", _build_model)
+wrap(fairseq.checkpoint_utils, "load_model_ensemble_and_task", _load_model_ensemble_and_task)
+wrap(fairseq.options, "add_model_args", _add_model_args)
+show_errors_as_lines()

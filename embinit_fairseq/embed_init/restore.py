@@ -1,0 +1,213 @@
+"""Continue a training, or use its checkpoint: find the checkpoint, compare what shapes do not tell, recall the report.
+
+Vectors are opened at a fresh start only. fairseq compares names and shapes of parameters. Compared here is the rest:
+the words of the dictionary, the number of attention heads, and which embedding matrices the optimizer has trained.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from embinit_fairseq.checkpoints.reading import (
+    checked_record,
+    initialisation_record,
+    load_checkpoint,
+    options_of,
+    updates_of,
+)
+from embinit_fairseq.embed_init.options import flag_of
+from embinit_fairseq.embed_init.request import Freeze, InitRequest, store_record
+from embinit_fairseq.embed_init.slots import Slot
+from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.init import report
+from embinit_fairseq.io import read_json
+
+logger = logging.getLogger(__name__)
+REPORT_FILE = "embed_init.json"
+#: side of a model -> option of fairseq-preprocess for its dictionary
+_DICTIONARY = {"encoder": "--srcdict", "decoder": "--tgtdict"}
+#: options of our models that may change when a checkpoint is used
+_FREE = {"dropout", "attention_dropout", "activation_dropout", "pooler_dropout", "attention_kernel"}
+_FREE |= {"max_positions", "max_source_positions", "max_target_positions", "checkpoint_activations"}
+_FREE |= {"pooler_activation_fn", "train_embeddings"}
+
+
+@dataclass
+class Checkpoint:
+    """The checkpoint that fairseq will load into the model that was just built.
+
+    state: its content, empty if this torch cannot read it safely. record: its report of `--embed-init`.
+    restores_optimizer: fairseq will load the state of its optimizer.
+    """
+
+    path: str
+    state: dict[str, Any]
+    record: dict[str, Any] | None
+    restores_optimizer: bool
+
+    def untrained(self) -> set[str]:
+        """Return the slots that the restored optimizer does not know: frozen as a whole since the start."""
+        slots = self.record["slots"] if self.record is not None and self.restores_optimizer else {}
+        return {
+            name
+            for name, slot in slots.items()
+            if slot.get("freeze") and not slot.get("in_optimizer", not Freeze.parse(slot["freeze"]).whole)
+        }
+
+    def frozen(self) -> dict[str, str]:
+        """Return slot -> freeze at the end of the run, without those whose number of updates has passed."""
+        slots = {} if self.record is None else self.record["slots"]
+        freezes = {name: Freeze.parse(slot["freeze"]) for name, slot in slots.items() if slot.get("freeze")}
+        updates = updates_of(self.state) or 0
+        return {name: str(freeze) for name, freeze in freezes.items() if freeze.until is None or updates < freeze.until}
+
+
+def find_checkpoint(request: InitRequest) -> Checkpoint | None:
+    """Return the checkpoint that fairseq will load; None for a fresh start."""
+    path = path_to_restore(request)
+    if path is None:
+        return None
+    try:
+        state = load_checkpoint(path)
+        record = initialisation_record(state)
+    except CheckpointError as error:
+        if request.strategy is not None and hasattr(torch.serialization, "add_safe_globals"):
+            raise CheckpointError(f"{error} (it would be restored over the initialisation)") from error
+        state, record = {}, _record_of_run(path)  # before torch 2.4 most checkpoints cannot be read safely
+    has_optimizer = not state or state.get("last_optimizer_state") is not None
+    restores = has_optimizer and not request.reset_optimizer and path != request.finetune_from_model
+    return Checkpoint(path, state, record, restores)
+
+
+def path_to_restore(request: InitRequest) -> str | None:
+    """Return the path of that checkpoint, decided as in `fairseq.checkpoint_utils.load_checkpoint`.
+
+    Raises:
+        OptionError: for a strategy together with `--finetune-from-model`, which would overwrite every matrix.
+    """
+    if request.restore_file not in (None, "checkpoint_last.pt"):
+        path = request.restore_file.replace(".pt", request.checkpoint_suffix + ".pt")
+        return path if os.path.exists(path) else None
+    if request.save_dir is None:
+        return None
+    path = os.path.join(request.save_dir, f"checkpoint_last{request.checkpoint_suffix}.pt")
+    if os.path.exists(path):
+        return path
+    other = request.continue_once or request.finetune_from_model
+    if other and not request.continue_once and request.strategy is not None:
+        raise OptionError(
+            f"--embed-init {request.strategy} and --finetune-from-model {other}: all matrices come from that "
+            "checkpoint, so nothing would be left of the initialisation; drop one of the flags"
+        )
+    return other if other and os.path.exists(other) else None
+
+
+def _record_of_run(path: str) -> dict[str, Any] | None:
+    """Return the report in the checkpoint's folder, None if there is none."""
+    try:
+        return checked_record(read_json(os.path.join(os.path.dirname(path), REPORT_FILE), CheckpointError))
+    except CheckpointError:
+        return None
+
+
+# ---- Compare --------------------------------------------------------------------------------------------------------
+
+
+def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[str, Slot]) -> None:
+    """Raise OptionError if the checkpoint's training had another number of heads, or another dictionary."""
+    for name, heads in (options_of(checkpoint.state, "model") or {}).items():
+        now = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
+        part = name.removesuffix("_attention_heads")
+        has_part = getattr(model, part, model) is not None  # ELECTRA is fine-tuned without its generator
+        if part != name and has_part and None not in (heads, now) and heads != now:
+            raise OptionError(
+                f"{checkpoint.path} was trained with {flag_of(name)} {heads}, here it is {now}: give that of its "
+                "training, or begin without that checkpoint"
+            )
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for slot in slots.values():
+        saved = (checkpoint.state.get("model") or {}).get(names.get(id(slot.embedding.weight)))
+        here = slot.embedding.weight.shape
+        if saved is None or saved.shape == here:
+            continue
+        where = f"{checkpoint.path}: the matrix of {' and '.join(slot.names)}"
+        if saved.shape[0] != here[0]:
+            side = _DICTIONARY.get(slot.name.partition("_")[0], "--srcdict")
+            flags = "--joined-dictionary --srcdict" if slot.tied else side
+            raise OptionError(
+                f"{where} has {saved.shape[0]} rows, the dictionary of the data has {here[0]} symbols (special ones "
+                f"included): binarise the data with the dictionary of its training (fairseq-preprocess {flags} "
+                "DICT.txt), or begin without that checkpoint"
+            )
+        raise OptionError(
+            f"{where} has rows of {saved.shape[1]} numbers, here {here[1]}: give the dimension of its training, or "
+            "another --save-dir for a fresh start"
+        )
+    check_dictionary(checkpoint.record, slots, checkpoint.path)
+
+
+def check_dictionary(record: dict[str, Any] | None, slots: dict[str, Slot], checkpoint: str) -> None:
+    """Raise OptionError if data have a dictionary of the size of the training's, with other words or another order."""
+    symbols = {name: slot.vocabulary.symbols for name, slot in slots.items()}
+    wrong = report.other_dictionaries(record or {}, symbols)
+    if wrong:
+        raise OptionError(
+            f"{checkpoint} was trained with another dictionary of the same size ({' and '.join(wrong)}), so that words "
+            "would get the rows of others: binarise the data with the dictionary of its training (fairseq-preprocess "
+            "--srcdict or --tgtdict DICT.txt), or begin without that checkpoint"
+        )
+
+
+def check_optimizer(checkpoint: Checkpoint, trained: set[str]) -> None:
+    """Raise OptionError if slots are to be trained that the restored optimizer does not know.
+
+    It would take the moments of other parameters for theirs, without a message where sizes are equal.
+    """
+    unknown = sorted(checkpoint.untrained() & trained)
+    if unknown and checkpoint.record is not None:
+        freezes = " ".join(checkpoint.record["slots"][name]["freeze"] for name in unknown)
+        raise OptionError(
+            f"the run in {checkpoint.path} was started with --embed-init-freeze {freezes}, so its optimizer does not "
+            "know these embedding matrices: give the flag again, or add --reset-optimizer"
+        )
+
+
+def check_overrides(model: Any, overrides: dict[str, Any]) -> None:
+    """Raise OptionError if one of our models is loaded for use with options that change the meaning of its weights."""
+    if not type(model).__module__.startswith("embinit_fairseq."):
+        return
+    decisive = {option.name for option in fields(getattr(type(model), "__dataclass"))} - _FREE
+    changed = sorted(decisive & set(overrides))
+    if changed:
+        given = ", ".join(f"{name}={overrides[name]!r}" for name in changed)
+        raise OptionError(
+            f"{given} (from_pretrained, --model-overrides): the checkpoint's weights belong to the options of their "
+            "training; drop these"
+        )
+
+
+# ---- Continue without the flag --------------------------------------------------------------------------------------
+
+
+def recall(checkpoint: Checkpoint, cfg: Any) -> None:
+    """Keep the report of a run that continues without `--embed-init`, and say what is no longer frozen."""
+    if checkpoint.record is None:
+        return
+    check_optimizer(checkpoint, set(checkpoint.record["slots"]))
+    for slot in checkpoint.record["slots"].values():
+        if slot.get("freeze"):  # from now on an optimizer knows it
+            slot["in_optimizer"] = True
+    store_record(cfg, json.dumps(checkpoint.record))
+    if frozen := checkpoint.frozen():
+        logger.warning(
+            "the run in %s was started with --embed-init-freeze %s; without that flag these rows are trained now",
+            checkpoint.path,
+            " ".join(frozen.values()),
+        )

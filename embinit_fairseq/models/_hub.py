@@ -1,0 +1,213 @@
+"""A trained encoder for use from Python: `model.from_pretrained(FOLDER)` of the tupe_* and bert_* architectures."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from fairseq import hub_utils, utils
+from fairseq.data import encoders
+from torch import Tensor, nn
+
+from embinit_fairseq.errors import CheckpointError, DataError
+from embinit_fairseq.vocab.preparation import MASK, Preparation, Segmenter
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What every `from_pretrained` here does first: find the files, load the checkpoint, see that it fits the class.
+
+
+def load_trained(
+    model_class: type[nn.Module], model_name_or_path: str, checkpoint_file: str, data_name_or_path: str, **kwargs: Any
+) -> dict[str, Any]:
+    """fairseq's `args`, `task` and `models` of one checkpoint, or of several separated by `:`.
+
+    Raises CheckpointError where a checkpoint is missing or of another model, DataError where the data folder is.
+    """
+    _check_paths(model_name_or_path, checkpoint_file, data_name_or_path)
+    try:
+        loaded = hub_utils.from_pretrained(model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{error.filename}: not found; give from_pretrained as third argument the data folder that the model was "
+            f"trained with, for its dictionaries; here it is {data_name_or_path!r}"
+        ) from None
+    for model in loaded["models"]:
+        if not isinstance(model, model_class):
+            raise CheckpointError(
+                f"{os.path.join(model_name_or_path, checkpoint_file)}: holds a {type(model).__name__}, no "
+                f"{model_class.__name__}: load it with {type(model).__name__}.from_pretrained"
+            )
+    return loaded
+
+
+def _check_paths(folder: str, checkpoint_file: str, data: str) -> None:
+    """fairseq goes on with None where a folder does not exist. URLs and archives are its own business."""
+    if "://" not in folder and not os.path.exists(folder):
+        raise CheckpointError(f"{folder}: no such folder; give the one in which {checkpoint_file} lies")
+    if os.path.isdir(folder):
+        for name in checkpoint_file.split(os.pathsep):
+            if not os.path.isfile(os.path.join(folder, name)):
+                raise CheckpointError(f"{os.path.join(folder, name)}: no such checkpoint")
+    if not data.startswith(".") and "://" not in data and not os.path.exists(data):
+        raise DataError(f"{data}: no such folder; give the data folder that the model was trained with")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def load_hub(
+    model_class: type[nn.Module],
+    model_name_or_path: str,
+    checkpoint_file: str,
+    data_name_or_path: str,
+    preparation: str | None = None,
+    lowercase: bool | None = None,
+    lang: str | None = None,
+    **kwargs: Any,
+) -> TupeHub:
+    """Load the checkpoint `model_name_or_path/checkpoint_file`; dictionaries are in `data_name_or_path`.
+
+    Args:
+        preparation, lowercase, lang: how raw text becomes words (`vocab/preparation.py`). By default as the dictionary
+            shows where `bpe_codes` are given, else text is taken as finished words.
+        kwargs: override options of the checkpoint, such as bpe_codes="bpe.codes". Those that decide what its weights
+            mean are refused (`hooks/resume.py`).
+    """
+    if "bpe_codes" in kwargs:
+        kwargs.setdefault("bpe", "subword_nmt")
+    loaded = load_trained(model_class, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
+    how = {"preparation": preparation, "lowercase": lowercase, "lang": lang}
+    return TupeHub(loaded["args"], loaded["task"], loaded["models"][0], **how)
+
+
+def _segmenter(cfg: Any, symbols: list[str], how: dict[str, Any]) -> Callable[[str], list[str]]:
+    """Text -> symbols. how: arguments of `Preparation.of`, which an exported tokenizer has as well."""
+    bpe, tokenizer = (getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer))
+    if bpe not in (None, "subword_nmt", "sentencepiece") or tokenizer not in (None, "moses"):
+        return partial(_fairseqs_symbols, encoders.build_tokenizer(cfg.tokenizer), encoders.build_bpe(cfg.bpe))
+    prepare = Preparation()
+    if bpe or tokenizer or any(value is not None for value in how.values()):
+        default = "none" if bpe == "sentencepiece" else None
+        prepare = Preparation.of(symbols, **{**how, "preparation": how.get("preparation") or default})
+        if tokenizer == "moses" and prepare.preparation == "none":
+            prepare = dataclasses.replace(prepare, preparation="moses")
+    files = getattr(cfg.bpe, "bpe_codes", None), getattr(cfg.bpe, "sentencepiece_model", None)
+    return Segmenter(symbols, prepare, *files)
+
+
+def _fairseqs_symbols(tokenizer: Any, bpe: Any, text: str) -> list[str]:
+    """What fairseq's own tokenizer and BPE, such as GPT-2's, make of a text; they know no `<mask>`."""
+    text = text if tokenizer is None else tokenizer.encode(text)
+    *parts, last = text.split(MASK)
+    cut = [part if bpe is None else bpe.encode(part) for part in [*map(str.rstrip, parts), last]]
+    return f" {MASK} ".join(cut).split()
+
+
+class TupeHub(nn.Module):
+    """Text in, features, predictions or fillings out.
+
+    Gradients are kept after `train()` only, with which dropout begins, too.
+    """
+
+    def __init__(self, cfg: Any, task: Any, model: Any, **how: Any) -> None:
+        """how: preparation, lowercase and lang, see `load_hub`."""
+        super().__init__()
+        self.cfg, self.task, self.model = cfg, task, model
+        self.eval()
+        self.segment = _segmenter(cfg, task.source_dictionary.symbols, how)
+        self.bpe = encoders.build_bpe(cfg.bpe)
+        # text of Moses stays in its words, as in the text of the training and in an exported tokenizer
+        is_moses = getattr(cfg.tokenizer, "_name", None) == "moses"
+        self.tokenizer = None if is_moses else encoders.build_tokenizer(cfg.tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters are."""
+        return next(self.model.parameters()).device
+
+    def encode(self, *sentences: str) -> Tensor:
+        """Token ids (src_len,): `<s> a </s>`, or for a pair `<s> a </s> </s> b </s>`."""
+        if not sentences:
+            raise DataError("encode() needs a sentence, or two of a pair")
+        first, *others = map(self.segment, sentences)
+        return self._ids([*first, *(symbol for other in others for symbol in ("</s>", "</s>", *other))])
+
+    def decode(self, tokens: Tensor) -> str:
+        """Text of token ids (src_len,), without the special symbols at both ends."""
+        return self._text(self.task.source_dictionary.string(tokens))
+
+    def extract_features(self, tokens: Tensor, return_all_hiddens: bool = False) -> Tensor | list[Tensor]:
+        """tokens (src_len,) or (batch, src_len) -> features (batch, src_len, C), or all hidden states.
+
+        Raises DataError for tokens that are not whole numbers of the dictionary, too many or none.
+        """
+        tokens = self._checked(tokens).to(self.device)
+        with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
+            features, extra = self.model(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
+        return extra["inner_states"] if return_all_hiddens else features
+
+    def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
+        """tokens (src_len,) or (batch, src_len) -> log-probabilities (or logits) (batch, num_classes).
+
+        A head of one column is a regression: its numbers (batch, 1). Raises OptionError for a head that is not there.
+        """
+        classify = self.model.classification_head(head)
+        features = self.extract_features(tokens)
+        with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
+            logits = classify(features)
+            return logits if return_logits or logits.shape[-1] == 1 else logits.log_softmax(-1)
+
+    @torch.no_grad()
+    def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple[str, float, str]]:
+        """Text with one `<mask>` -> the `topk` best (text, probability, token), best first."""
+        symbols = self.segment(masked_input)
+        if symbols.count(MASK) != 1:
+            raise DataError(f"fill_mask needs one <mask>, as in 'a <mask> in the grass'; got: {masked_input!r}")
+        dictionary = self.task.source_dictionary
+        if not 1 <= topk <= len(dictionary):
+            raise DataError(f"topk={topk}: the dictionary has {len(dictionary)} symbols; ask for 1 to that many")
+        tokens, at = self._checked(self._ids(symbols)), symbols.index(MASK)
+        with utils.model_eval(self.model):
+            logits, _ = self.model(tokens.to(self.device))
+        best, ids = logits[0, 1 + at].float().softmax(-1).topk(topk)
+        results = []
+        for probability, index in zip(best.tolist(), ids.tolist()):
+            text = self._text(" ".join([*symbols[:at], dictionary[index], *symbols[at + 1 :]]))
+            results.append((text, probability, dictionary[index]))
+        return results
+
+    def _checked(self, tokens: Tensor) -> Tensor:
+        """(batch, src_len); raises DataError."""
+        if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
+            raise DataError(
+                f"tokens are {tokens.dtype}, but must be whole numbers: those that encode() gives, or .long()"
+            )
+        if tokens.dim() not in (1, 2) or tokens.numel() == 0:
+            raise DataError(
+                f"tokens have the shape {tuple(tokens.shape)}, but must be one sentence (src_len,) or several "
+                "(batch, src_len), none of them empty: encode() gives one, torch.stack or padding several"
+            )
+        longest, symbols = self.model.max_positions(), len(self.task.source_dictionary)
+        if tokens.shape[-1] > longest:
+            raise DataError(f"an input has {tokens.shape[-1]} tokens, the model has {longest} positions: shorten it")
+        smallest, largest = int(tokens.min()), int(tokens.max())
+        if smallest < 0 or largest >= symbols:
+            raise DataError(
+                f"tokens from {smallest} to {largest}, the dictionary has 0 to {symbols - 1}: encode the text with the "
+                "dict.txt of this model"
+            )
+        return torch.atleast_2d(tokens.long())
+
+    def _text(self, symbols: str) -> str:
+        """Symbols separated by spaces -> words."""
+        text = self.bpe.decode(symbols) if self.bpe is not None else symbols
+        return self.tokenizer.decode(text) if self.tokenizer is not None else text
+
+    def _ids(self, symbols: list[str]) -> Tensor:
+        """Ids of symbols between `<s>` and `</s>`."""
+        text = " ".join(["<s>", *symbols, "</s>"])
+        return self.task.source_dictionary.encode_line(text, append_eos=False, add_if_not_exist=False).long()

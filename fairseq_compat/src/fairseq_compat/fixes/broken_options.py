@@ -1,0 +1,74 @@
+"""Options that end with an error, or do something else than they say.
+
+Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, BART): ``'list' object has no attribute
+    'split'``. (b) ``--arch lstm --decoder-freeze-embed`` without ``--decoder-embed-path``: ``'NoneType' object has no
+    attribute 'weight'``. (c) ``fairseq-preprocess --alignfile``: a word gets the translation with which it was aligned
+    last, not most often.
+Versions: all.
+Where: fairseq/models/transformer/transformer_config.py:48, fairseq/models/lstm.py:162,
+    fairseq_cli/preprocess.py:245 (counts by tensors, of which no two are one key).
+Remedy: what the option says.
+Upstream: not reported.
+Can go: part by part, with a fairseq that does this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from contextlib import contextmanager
+from typing import Optional
+
+REASON = "options that end with AttributeError, or do something else than they say"
+BROKEN = r"layers_to_keep: Optional\[List\[int\]\]|pretrained_decoder_embed\.weight\.requires_grad|freq_map\[srcidx\]"
+
+
+def needed() -> bool:
+    return True
+
+
+def patch_transformer_config(module) -> None:
+    """Numbers of layers are read as text, as the models expect them."""
+    config = module.EncDecBaseConfig
+    config.__annotations__["layers_to_keep"] = config.__dataclass_fields__["layers_to_keep"].type = Optional[str]
+
+
+def patch_lstm(module) -> None:
+    original = module.LSTMModel.build_model.__func__
+
+    def build_model(cls, args, task):
+        frozen = args.decoder_freeze_embed and not (args.decoder_embed_path or args.share_all_embeddings)
+        if not frozen:
+            return original(cls, args, task)
+        model = original(cls, argparse.Namespace(**{**vars(args), "decoder_freeze_embed": False}), task)
+        model.decoder.embed_tokens.weight.requires_grad = False
+        return model
+
+    module.LSTMModel.build_model = classmethod(build_model)
+
+
+def patch_preprocess(module) -> None:
+    original = module._align_files
+
+    def with_numbers(dictionary):
+        numbers = copy.copy(dictionary)
+        numbers.encode_line = lambda *args, **options: dictionary.encode_line(*args, **options).tolist()
+        return numbers
+
+    def _align_files(args, src_dict, tgt_dict):
+        return original(args, with_numbers(src_dict), with_numbers(tgt_dict))
+
+    module._align_files = _align_files
+
+
+PATCHES = {
+    "fairseq.models.transformer.transformer_config": patch_transformer_config,
+    "fairseq.models.lstm": patch_lstm,
+    "fairseq_cli.preprocess": patch_preprocess,
+}
+
+
+@contextmanager
+def patching(module):
+    yield
+    PATCHES[module.__name__](module)

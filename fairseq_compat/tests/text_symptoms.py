@@ -1,0 +1,254 @@
+"""Symptoms (see symptoms.py) of text that is read wrongly, and of options that are ignored or end with an error."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from argparse import Namespace
+from pathlib import Path
+from unittest import mock
+
+import torch
+from fairseq import hub_utils, options, tasks
+from fairseq.data import Dictionary, FairseqDataset, indexed_dataset
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
+from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.file_chunker_utils import Chunker, find_offsets
+from fairseq.models.lstm import LSTMModel
+from fairseq.models.transformer import TransformerModel
+from fairseq.tasks import FairseqTask
+from fairseq_cli import generate, interactive, preprocess, score
+from training_symptoms import in_folder, refused, write_split
+
+#: lines as a file holds them, and their words
+LINES = {
+    "a\rb c": ["a", "b", "c"],
+    "d\u2028e\r": ["d", "e"],
+    "f\x85g\x0b\x0c\x1c\x1d\x1eh\r\r": ["f", "g", "h"],
+    "": [],
+    "\r": [],
+    "i": ["i"],
+}
+
+
+@contextlib.contextmanager
+def standard_input(path: Path):
+    """Standard input is a file."""
+    with path.open(encoding="utf-8") as file, mock.patch.object(sys, "stdin", file):
+        yield
+
+
+@in_folder
+def line_ends(folder: Path) -> None:
+    """All readers of fairseq see as many lines as there are LF, and the words of each."""
+    text, expected = folder / "text", [words for words in LINES.values() for _ in range(9)]
+    text.write_bytes("".join(f"{line}\n" for line in LINES for _ in range(9)).encode())
+
+    for parts in (1, 3):
+        offsets, found = find_offsets(str(text), parts), []
+        for begin, end in zip(offsets, offsets[1:]):
+            with Chunker(str(text), begin, end) as lines:
+                found += [line.split() for line in lines]
+        assert found == expected, f"in {parts} parts: {found}"
+
+    dictionary = write_split(folder, "train", [], "a b c d e f g h i")
+    raw = indexed_dataset.IndexedRawTextDataset(str(text), dictionary)
+    assert [line.split() for line in raw.lines] == expected
+    with standard_input(text):
+        read = [list(interactive.buffered_read(name, 4)) for name in (str(text), "-")]
+    for buffers in read:
+        assert [line.split() for buffer in buffers for line in buffer] == expected
+        assert not any(set(line) - set("abcdefghi ") for buffer in buffers for line in buffer)
+
+    for language in ("de", "en"):
+        (folder / f"train.{language}").write_bytes(text.read_bytes())
+    (folder / "pairs").write_text("".join(" ".join(f"{n}-{n}" for n in range(len(words))) + "\n" for words in expected))
+    aligned = set(align(folder, folder / "pairs", dictionary))
+    assert aligned == {f"{word} {word}" for word in "abcdefghi"}, aligned
+
+    (folder / "system").write_text("a b c d\na b c d e f\n")
+    (folder / "reference").write_text("a b\rc d\na b c d e f\n", newline="")
+    with standard_input(folder / "reference"):
+        said = scored("--ref", folder / "system")
+    assert "BLEU4 = 100.00" in said, said
+
+    hub, seen = mock.Mock(), []
+    hub.encode = lambda line: torch.tensor([seen.append(line)] and [0])
+    hub.generate = lambda *_, **__: []
+    hub_utils.GeneratorHubInterface.score(hub, ["a\u2028b\nc"], replace_newline_with_eos=True)
+    assert seen == ["a b", "c"], seen
+
+
+def align(folder: Path, pairs: Path, dictionary: Dictionary) -> list[str]:
+    """The lines of the dictionary that ``fairseq-preprocess --alignfile`` makes of train.de and train.en."""
+    given = {"trainpref": f"{folder}/train", "source_lang": "de", "target_lang": "en", "destdir": str(folder)}
+    preprocess._align_files(Namespace(alignfile=str(pairs), **given), dictionary, dictionary)
+    return (folder / "alignment.de-en.txt").read_text().splitlines()
+
+
+def scored(*arguments: str | Path) -> str:
+    """What fairseq-score says."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), mock.patch.object(sys, "argv", ["fairseq-score", *map(str, arguments)]):
+        score.cli_main()
+    return said.getvalue()
+
+
+def subword_nmt(self, cfg) -> None:
+    """Takes the place of a constructor that needs the package of this name."""
+    assert cfg.bpe_codes == "codes"
+    self.bpe_symbol = f"{cfg.bpe_separator} "
+
+
+def sentencepiece(self, cfg) -> None:
+    assert cfg.sentencepiece_model == "model"
+
+
+SEGMENTATIONS = {
+    "--bpe subword_nmt --bpe-codes codes": ("x a@@ b@@ c a@@ c", "a@@ b@@ x c"),
+    "--bpe sentencepiece --sentencepiece-model model": ("▁x ▁a b c ▁a c", "▁x ▁a b c"),
+}
+
+
+@in_folder
+def whole_words(folder: Path) -> None:
+    """Words of masked_lm are masked as a whole, and denoising knows where they begin."""
+    first = mock.patch.object(SubwordNMTBPE, "__init__", subword_nmt)
+    with first, mock.patch.object(SentencepieceBPE, "__init__", sentencepiece):
+        for bpe, (row, symbols) in SEGMENTATIONS.items():
+            write_split(folder, "valid", [row] * 30, symbols)
+            masked_words(folder, bpe)
+            noise = "--task denoising --mask-length word --mask 0.3 --replace-length 1 --sample-break-mode eos".split()
+            data = load(folder, *noise, *bpe.split())
+            begins = data.mask_whole_word.gather(0, data.dataset[0])
+            assert begins.tolist() == [1, 1, 1, 0, 0, 1, 0, 1], begins
+            data[0]
+        with refused("--mask-whole-words needs", "--bpe"):
+            load(folder, "--task", "masked_lm", "--mask-whole-words")
+        (folder / "de").mkdir()
+        write_split(folder / "de", "valid", [row] * 30, symbols)
+        task = ["--task", "multilingual_masked_lm", "--mask-whole-words"]
+        load(folder, *task, *bpe.split())
+        with refused("--mask-whole-words needs", "--bpe"):
+            load(folder, *task)
+
+
+def composed(*arguments: str):
+    """fairseq's configuration for a command line of fairseq-train."""
+    parser = options.get_training_parser()
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["--arch", "lstm", *arguments]))
+
+
+def load(folder: Path, *arguments: str):
+    """The data of a task with these options."""
+    config = composed(str(folder), *arguments)
+    task = tasks.setup_task(config.task)
+    task.load_dataset("valid")
+    return task.dataset("valid")
+
+
+def masked_words(folder: Path, bpe: str) -> None:
+    """Every token of a word is a target, or none; with three quarters of the words both occur."""
+    mask = "--task masked_lm --mask-whole-words --mask-prob 0.75 --sample-break-mode eos --max-epoch 1".split()
+    data, seen = load(folder, *mask, *bpe.split()), set()
+    for number in range(len(data)):
+        target = data[number]["target"].ne(1).tolist()
+        for begin, end in ((2, 5), (5, 7)):  # <s> x abc ac
+            assert len(set(target[begin:end])) == 1, f"{bpe}: {target}"
+            seen.add(target[begin])
+    assert seen == {True, False}
+
+
+class FourBatches(FairseqDataset):
+    """Of four sentences each."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def num_tokens(self, index: int) -> int:
+        return 3
+
+
+def shards() -> None:
+    """Two shards have all batches between them, and so have five of four batches; fairseq-interactive shares lines.
+
+    (test_commands.py has the commands.)
+    """
+    FairseqTask.target_dictionary = None
+    for shards, size in ((1, 4), (2, 4), (5, 4), (2, 16)):
+        found = []
+        for shard in range(shards):
+            config = composed("data", "--num-shards", str(shards), "--shard-id", str(shard))
+            config.common_eval.path = "x"
+
+            def batches(cfg, file, size=size):
+                task = generate.tasks.setup_task(cfg.task)
+                return task.get_batch_iterator(FourBatches(), max_sentences=size).frozen_batches
+
+            with mock.patch.object(generate, "_main", batches), mock.patch.object(tasks, "setup_task") as setup:
+                setup.return_value = FairseqTask(Namespace())
+                own = generate.main(config)
+            assert own, f"shard {shard} of {shards} has nothing"
+            found += [number for batch in own for number in batch]
+        assert sorted(found) == list(range(16)), f"{shards} shards: {found}"
+    with refused("--shard-id 2", "--num-shards 2"):
+        generate.main(composed("data", "--num-shards", "2", "--shard-id", "2"))
+
+
+def dead_options() -> None:
+    """A line for options that a command does not read, no line for others."""
+
+    def said(get_parser, *given: str) -> list[str]:
+        stderr = io.StringIO()
+        with contextlib.redirect_stderr(stderr):
+            options.parse_args_and_arch(get_parser(), ["data", "--cpu", *given])
+        return stderr.getvalue().splitlines()
+
+    dead = said(options.get_validation_parser, "--task", "translation", "--gen-subset", "test", "--max-tokens", "9")
+    assert len(dead) == 1, dead
+    assert "--gen-subset" in dead[0], dead
+    assert "--valid-subset" in dead[0], dead
+    assert not said(options.get_generation_parser, "--gen-subset", "valid", "--beam", "2", "--bpe", "characters")
+    assert "--log-file:" in said(options.get_eval_lm_parser, "--log-file=x")[0]
+    with contextlib.suppress(SystemExit):
+        said(options.get_generation_parser, "--constraints")
+        raise AssertionError("no error")
+    assert "--lm-path" in said(options.get_interactive_generation_parser, "--lm-path", "lm.pt")[0]
+    bucketed = ["--arch", "bart_base", "--num-batch-buckets", "2", "--task"]
+    assert not said(options.get_training_parser, *bucketed, "translation")
+    line = said(options.get_training_parser, *bucketed, "translation_from_pretrained_bart", "--langs", "de,en")[0]
+    assert "translation_from_pretrained_bart does not read --num-batch-buckets" in line, line
+
+
+@in_folder
+def broken_options(folder: Path) -> None:
+    keeping = composed(
+        "data", "--arch", "transformer", "--encoder-layers-to-keep", "0,2", "--decoder-layers-to-keep", "1"
+    )
+    task = mock.Mock(source_dictionary=Dictionary(), target_dictionary=Dictionary())
+    task.source_dictionary.add_symbol("a")
+    model = TransformerModel.build_model(keeping.model, task)
+    assert (len(model.encoder.layers), len(model.decoder.layers)) == (2, 1)
+
+    frozen = composed("data", "--decoder-freeze-embed").model
+    model = LSTMModel.build_model(frozen, task)
+    assert frozen.decoder_freeze_embed
+    assert [name for name, one in model.named_parameters() if not one.requires_grad] == ["decoder.embed_tokens.weight"]
+
+    dictionary = write_split(folder, "train", [], "a b c")
+    for language, words in (("de", "a a a"), ("en", "b b c")):
+        (folder / f"train.{language}").write_text(f"{words}\n")
+    (folder / "pairs").write_text("0-0 1-1 2-2\n")
+    assert align(folder, folder / "pairs", dictionary) == ["a b"]
+
+
+class Stop(Exception):
+    """Where the model would be loaded."""
+
+
+def generating(*arguments: str):
+    """fairseq's configuration for a command line of fairseq-generate."""
+    parser = options.get_generation_parser()
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["data", "--path", "x", *arguments]))
