@@ -144,7 +144,7 @@ def take_turns(
 def bleu(translations: list[list[str]], args: argparse.Namespace) -> dict[str, Any]:
     """Score and signature."""
     joined = list(map(detokenizer(args.detokenize, args.lang), map(" ".join, translations)))
-    reference = Path(args.reference).read_text(encoding="utf-8").splitlines()[: len(joined)]
+    reference = Path(args.reference).read_bytes().decode().split("\n")[: len(joined)]
     metric = SCORES["bleu"].metric(args.lowercase, known_language(args.lang) if args.lang else "")
     return {"score": round(metric.corpus_score(joined, [reference]).score, 2), "signature": str(metric.get_signature())}
 

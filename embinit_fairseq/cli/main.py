@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 the doctor found a fault or a measured guarantee does not 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import signal
@@ -70,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command; return the exit code. An error that a user can correct is one line on standard error."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if hasattr(sys.stdout, "reconfigure"):  # words of any language, whatever the locale
-        sys.stdout.reconfigure(errors="backslashreplace")
+        with contextlib.suppress(OSError):  # an output that was exchanged below Python
+            sys.stdout.reconfigure(errors="backslashreplace")
     if not argv:
         build_parser().print_help()
         return 0

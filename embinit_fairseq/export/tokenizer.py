@@ -20,7 +20,7 @@ from typing import Any
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.expand.segmentation import check_segmentation, codes_text, read_segmentation
-from embinit_fairseq.export.bundle import source_of
+from embinit_fairseq.export.files import code_files
 from embinit_fairseq.export.gpt2 import FLAG, Gpt2, is_numbers
 from embinit_fairseq.export.request import ExportRequest
 from embinit_fairseq.export.trained import TARGET, Side, Trained
@@ -141,8 +141,6 @@ TOKENIZER_FILES = (
     *("vocab.txt", "bpe.codes", "tokenization_tupe.py", "preparation.py", "vocab.json", "merges.txt", "spiece.model"),
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
 )
-_PREPARATION = "embinit_fairseq.vocab.preparation"
-_PYTHON = f"{__name__.rpartition('.')[0]}.remote.tokenization_tupe"
 _LINES = 200
 _TEXT = "--verify-text"
 
@@ -256,8 +254,7 @@ def _text(request: ExportRequest, side: Side, layout: Layout, translation: bool)
         files["bpe.codes"] = codes_text(codes)
     if path is not None:
         files["spiece.model"] = Path(path).read_bytes()
-    files["tokenization_tupe.py"] = source_of(_PYTHON).replace(_PREPARATION, ".preparation")
-    files["preparation.py"] = source_of(_PREPARATION)
+    files.update(code_files("export.remote.tokenization_tupe", "vocab.preparation"))
     files["tokenizer_config.json"] = layout.config("TupeTokenizer", prepare)
     kind = "sub-words of subword-nmt" if codes else "sub-words of sentencepiece" if path else "words"
     why = f"{kind}, in Python{prepare.needs}. Raw text is prepared ({prepare}); text in sub-words stays as it is"

@@ -98,8 +98,9 @@ def _open_with_transformers(directory: Path) -> Any:
     config, settings = (read_optional_json(directory / name) for name in ("config.json", "tokenizer_config.json"))
     options = {"langs": config["langs"]} if "langs" in config and "langs" not in settings else {}  # FSMT needs them
     fault = "no files of a tokenizer"
-    for name in ("AutoTokenizer", settings.get("tokenizer_class"), config.get("tokenizer_class"), _class_of(directory)):
-        if not isinstance(name, str) or not name.endswith(("Tokenizer", "TokenizerFast")):
+    declared = settings.get("tokenizer_class") or config.get("tokenizer_class") or _class_of(directory)
+    for name in ("AutoTokenizer", str(declared)):
+        if not name.endswith(("Tokenizer", "TokenizerFast")):
             continue
         verbosity = transformers.logging.get_verbosity()
         transformers.logging.set_verbosity(logging.CRITICAL)
@@ -290,7 +291,7 @@ def _fitting(directory: Path, rows: dict[str, int], added: set[str], matrix_rows
     """Return the tokens that have a row of their own; VectorFileError if the tokenizer does not fit the matrix."""
     own = {row for token, row in rows.items() if token not in added}
     size = 1 + max(own, default=-1)
-    if not own or size > matrix_rows or matrix_rows > 2 * len(rows) + _PADDING:
+    if size > matrix_rows or matrix_rows > 2 * len(rows) + _PADDING:
         raise VectorFileError(
             f"{directory}: the tokenizer needs {size} rows ({len(own)} tokens), the matrix has {matrix_rows}; they "
             "belong to different models, or a file of the tokenizer is missing: save both with save_pretrained()"

@@ -1,4 +1,4 @@
-"""Symptoms (see symptoms.py) of what goes wrong with text, and with options: ignored ones, and some that end with an error."""
+"""Symptoms (see symptoms.py) of text that is read wrongly, and of options that are ignored or end with an error."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def shards() -> None:
             config = composed("data", "--num-shards", str(shards), "--shard-id", str(shard))
             config.common_eval.path = "x"
 
-            def batches(cfg, file):
+            def batches(cfg, file, size=size):
                 task = generate.tasks.setup_task(cfg.task)
                 return task.get_batch_iterator(FourBatches(), max_sentences=size).frozen_batches
 
@@ -198,7 +198,7 @@ def shards() -> None:
 
 
 def dead_options() -> None:
-    """A line for options that a command does not read, no line for others; every option of the table is one of fairseq's."""
+    """A line for options that a command does not read, no line for others."""
 
     def said(get_parser, *given: str) -> list[str]:
         stderr = io.StringIO()
@@ -212,10 +212,14 @@ def dead_options() -> None:
     assert "--valid-subset" in dead[0], dead
     assert not said(options.get_generation_parser, "--gen-subset", "valid", "--beam", "2", "--bpe", "characters")
     assert "--log-file:" in said(options.get_eval_lm_parser, "--log-file=x")[0]
+    with contextlib.suppress(SystemExit):
+        said(options.get_generation_parser, "--constraints")
+        raise AssertionError("no error")
     assert "--lm-path" in said(options.get_interactive_generation_parser, "--lm-path", "lm.pt")[0]
-    denoising = ["--task", "denoising", "--arch", "bart_base"]
-    assert not said(options.get_training_parser, *denoising, "--permute-sentences", "0.5")
-    assert "--permute:" in said(options.get_training_parser, *denoising, "--permute", "0.5")[0]
+    bucketed = ["--arch", "bart_base", "--num-batch-buckets", "2", "--task"]
+    assert not said(options.get_training_parser, *bucketed, "translation")
+    line = said(options.get_training_parser, *bucketed, "translation_from_pretrained_bart", "--langs", "de,en")[0]
+    assert "translation_from_pretrained_bart does not read --num-batch-buckets" in line, line
 
 
 @in_folder

@@ -104,7 +104,7 @@ def print_table(args: argparse.Namespace) -> None:
 
 def print_pieces(args: argparse.Namespace) -> None:
     cut = Cutter(args.codes, read_words(args.words) if args.words else ())
-    with open(args.text, encoding="utf-8") as lines:
+    with open(args.text, encoding="utf-8", newline="\n") as lines:
         sys.stdout.writelines(f"{cut_line(line, cut)}\n" for line in lines)
 
 

@@ -297,14 +297,14 @@ def test_tokens_without_a_row_are_left_out_and_named(tmp_path, caplog):
 
 def test_an_added_token_does_not_take_another_tokens_row(tmp_path):
     """tokenizers numbers added tokens from the count of the others, which is a taken number if there are gaps."""
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"the": 0, "house": 2, "[UNK]": 3}, unk_token="[UNK]"))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "the": 2, "house": 3}, unk_token="[UNK]"))
     tokenizer.add_special_tokens(["[MASK]"])
     assert tokenizer.token_to_id("[MASK]") == 3
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     matrix = table(5)
     save_weights(tmp_path, "shared.weight", matrix)
     read = opened(tmp_path).read()
-    assert rows_of(read) == {"the": tuple(matrix[0]), "house": tuple(matrix[2])}
+    assert rows_of(read) == {"the": tuple(matrix[2]), "house": tuple(matrix[3])}
     assert read.specials.keys() == {"unk"}
 
 
@@ -321,7 +321,7 @@ def test_an_added_token_does_not_take_another_tokens_row(tmp_path):
     ],
 )
 def test_no_tokenizer_with_rows_for_words(tmp_path, tokenizer, write, config):
-    save_weights(tmp_path, "shared.weight", table(9))
+    save_weights(tmp_path, "shared.weight", table(400))
     write_json(tmp_path, config=config)
     (tmp_path / "own.py").write_text("raise SystemExit('remote code')")
     if write:

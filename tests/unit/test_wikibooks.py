@@ -69,7 +69,7 @@ def test_a_line_becomes_tokenised_sentences(cleaner: cleaning.Cleaner) -> None:
 def test_noise_takes_no_more_than_linear_time(cleaner: cleaning.Cleaner, piece: str) -> None:
     start = time.process_time()
     cleaner(piece * (100_000 // len(piece)))
-    assert time.process_time() - start < 3  # quadratic in any of the steps: minutes
+    assert time.process_time() - start < 30  # quadratic in any of the steps: minutes
 
 
 def test_documents_that_are_too_short_or_too_long_are_left_out(tmp_path: Path, monkeypatch) -> None:

@@ -53,13 +53,14 @@ def fairseq_version(folder: str) -> str:
 
 
 def _sources(name: str, folder: str) -> dict[str, str | None]:
-    """The source of each module that a fix acts on, without importing any."""
+    """The source of each module that a fix acts on, without importing any; programs beside fairseq may be missing."""
     modules = [module for module, names in FIXES.items() if name in names]
     paths = {module: os.path.join(os.path.dirname(folder), *module.split(".")) for module in modules}
-    return {
+    found = {
         module: runner.read_source(f"{path}.py") or runner.read_source(f"{path}/__init__.py")
         for module, path in paths.items()
     }
+    return {module: text for module, text in found.items() if text is not None or module.startswith("fairseq")}
 
 
 def _state(name: str, targets: set[str]) -> tuple[bool, str]:

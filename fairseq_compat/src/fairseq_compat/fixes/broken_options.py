@@ -1,8 +1,9 @@
 """Options that end with an error, or do something else than they say.
 
-Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, BART): ``'list' object has no attribute 'split'``.
-    (b) ``--arch lstm --decoder-freeze-embed`` without ``--decoder-embed-path``: ``'NoneType' object has no attribute 'weight'``.
-    (c) ``fairseq-preprocess --alignfile``: a word gets the translation with which it was aligned last, not most often.
+Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, BART): ``'list' object has no attribute
+    'split'``. (b) ``--arch lstm --decoder-freeze-embed`` without ``--decoder-embed-path``: ``'NoneType' object has no
+    attribute 'weight'``. (c) ``fairseq-preprocess --alignfile``: a word gets the translation with which it was aligned
+    last, not most often.
 Versions: all.
 Where: fairseq/models/transformer/transformer_config.py:48, fairseq/models/lstm.py:162,
     fairseq_cli/preprocess.py:245 (counts by tensors, of which no two are one key).

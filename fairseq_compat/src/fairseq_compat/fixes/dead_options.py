@@ -1,10 +1,12 @@
 """Options that fairseq parses and does not read.
 
-Symptom: the command runs as if the option had not been given. ``fairseq-validate --gen-subset test`` evaluates the split ``valid``,
-    ``fairseq-interactive --lm-path`` translates without the language model, ``fairseq-preprocess --bpe`` segments nothing.
+Symptom: the command runs as if the option had not been given. ``fairseq-validate --gen-subset test`` evaluates the
+    split ``valid``, ``fairseq-interactive --lm-path`` translates without the language model, ``fairseq-preprocess
+    --bpe`` segments nothing.
 Versions: all.
 Where: fairseq/options.py:228 (``get_parser``); every command has the options of nearly all of them.
-Remedy: a line on stderr for each of them that is given (``TABLE``), with what to do instead.
+Remedy: a line on stderr for each of them that is given (``TABLE``), with what to do instead; an error where the command
+    would end with ``KeyError`` or ``TypeError``.
 Upstream: not reported.
 Can go: row by row, with a fairseq that reads the option.
 """
@@ -46,6 +48,7 @@ class Row:
     commands: str
     remedy: str
     where: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    fails: bool = False  # ends with KeyError or TypeError later, so it is an error at once
 
 
 ALL = "train generate interactive eval-lm validate"
@@ -71,9 +74,19 @@ TABLE = (
     ),
     Row("--criterion", "validate", "that of the training is computed"),
     Row("--results-path --quiet", "interactive eval-lm validate", "redirect the output"),
-    Row("--lm-path --lm-weight --prefix-size --score-reference", "interactive", "use fairseq-generate"),
-    Row("--print-step --scoring --sacrebleu", "interactive", "use fairseq-generate"),
-    Row("--constraints", "generate", "use fairseq-interactive"),
+    Row(
+        "--lm-path --lm-weight --prefix-size --scoring --sacrebleu --print-step", "interactive", "use fairseq-generate"
+    ),
+    Row("--score-reference", "interactive", "use fairseq-generate", fails=True),
+    Row("--constraints", "generate", "use fairseq-interactive", fails=True),
+    Row("--print-step", "generate", "it belongs to --task translation_lev", {"task": TRANSLATION}, fails=True),
+    Row(
+        "--retain-iter-history",
+        "generate",
+        "it belongs to --task translation_lev",
+        {"task": TRANSLATION},
+        fails=True,
+    ),
     Row(
         "--iter-decode-max-iter --iter-decode-eos-penalty --iter-decode-force-max-iter --iter-decode-with-beam "
         "--iter-decode-with-external-reranker --decoding-format",
@@ -83,7 +96,8 @@ TABLE = (
     ),
     Row("--eos-token", "generate interactive", "leave it out", {"task": TRANSLATION}),
     Row(
-        "--beam --max-len-a --max-len-b --min-len --lenpen --sampling --temperature --no-repeat-ngram-size --prefix-size",
+        "--beam --max-len-a --max-len-b --min-len --lenpen --sampling --temperature --no-repeat-ngram-size "
+        "--prefix-size",
         "generate interactive",
         "its models decode with --iter-decode-max-iter and --iter-decode-with-beam",
         {"task": ("translation_lev",)},
@@ -124,17 +138,14 @@ def needed() -> bool:
     return True
 
 
-def dead_options(command: str, given: set[str], namespace) -> list[str]:
-    """Return a line for each of the given options that a command does not read."""
-    lines = []
+def dead_options(command: str, given: set[str], namespace) -> dict[str, bool]:
+    """Return a line for each of the given options that a command does not read, and whether it will fail."""
+    lines = {}
     for row in TABLE:
         if command in row.commands.split() and all(getattr(namespace, k, None) in v for k, v in row.where.items()):
             setting = "".join(f" --{name} {getattr(namespace, name)}" for name in row.where)
-            lines += [
-                f"fairseq-{command}{setting} does not read {option}: {row.remedy}"
-                for option in row.options.split()
-                if option in given
-            ]
+            for option in given.intersection(row.options.split()):
+                lines[f"fairseq-{command}{setting} does not read {option}: {row.remedy}"] = row.fails
     return lines
 
 
@@ -157,7 +168,10 @@ def patching(module):
         def parse_known_args(args=None, namespace=None):
             namespace, others = parse(args, namespace)
             command = "interactive" if hasattr(namespace, "buffer_size") else COMMANDS.get(desc, "")
-            for line in dead_options(command, given_options(parser, sys.argv[1:] if args is None else args), namespace):
+            given = given_options(parser, sys.argv[1:] if args is None else args)
+            for line, fails in dead_options(command, given, namespace).items():
+                if fails:
+                    parser.error(line)
                 if line not in told:
                     told.add(line)
                     print(f"warning: {line}", file=sys.stderr)

@@ -1,15 +1,16 @@
 """Text in which something else than LF looks like the end of a line.
 
-Symptom: a stray CR inside a line makes two lines of it: one side of a parallel text gets a sentence more than the other, and
-    ``fairseq-preprocess`` binarises pairs that do not belong together, without a word. ``fairseq-interactive``, the raw
-    data set, alignments and ``fairseq-score`` read in the same way, and so do the programs ``sacremoses`` and
-    ``subword-nmt`` (the latter also splits at U+2028, U+0085 and other characters that ``str.splitlines`` knows).
+Symptom: a stray CR inside a line makes two lines of it: one side of a parallel text gets a sentence more than the
+    other, and ``fairseq-preprocess`` binarises pairs that do not belong together, without a word.
+    ``fairseq-interactive``, the raw data set, alignments and ``fairseq-score`` read in the same way, and so do the
+    programs ``sacremoses`` and ``subword-nmt`` (which also splits at U+2028, U+0085 and other characters that
+    ``str.splitlines`` knows).
 Versions: all.
 Where: fairseq/file_chunker_utils.py:25 and :80, fairseq/data/indexed_dataset.py:280, fairseq_cli/preprocess.py:236,
     fairseq_cli/interactive.py:44, fairseq_cli/score.py:60, fairseq/hub_utils.py:145, sacremoses/cli.py,
     subword_nmt/subword_nmt.py.
-Remedy: LF alone ends a line, as ``wc -l`` counts. A CR before it belongs to the end of the line (files of Windows); any other
-    character that ``str.splitlines`` splits at is a space.
+Remedy: LF alone ends a line, as ``wc -l`` counts. A CR before it belongs to the end of the line (files of Windows);
+    any other character that ``str.splitlines`` splits at is a space.
 Upstream: not reported.
 Can go: with a fairseq, a sacremoses and a subword-nmt that open text with ``newline="\\n"``.
 """

@@ -1,11 +1,12 @@
 """The task translation_from_pretrained_bart.
 
-Symptom: ``AttributeError: 'TranslationFromPretrainedBARTTask' object has no attribute 'args'``. ``--sampling``, ``--lm-path``,
-    ``--constraints``, ``--print-alignment``, ``--diverse-beam-groups`` and others of fairseq-generate are ignored.
+Symptom: ``AttributeError: 'TranslationFromPretrainedBARTTask' object has no attribute 'args'``. ``--sampling``,
+    ``--lm-path``, ``--constraints``, ``--print-alignment``, ``--diverse-beam-groups`` and others of fairseq-generate
+    are ignored.
 Versions: fairseq 0.12.2 and later: the task that it extends keeps its options as ``cfg``.
 Where: fairseq/tasks/translation_from_pretrained_bart.py:66 and on.
-Remedy: ``args`` is what ``cfg`` is; where a task was made from older options, what they lack has its default. Generators are made
-    as for other tasks, with the target language in place of ``</s>``.
+Remedy: ``args`` is what ``cfg`` is; where a task was made from older options, what they lack has its default.
+    Generators are made as for other tasks, with the target language in place of ``</s>``.
 Upstream: fairseq issue 4479 (open).
 Can go: with a fairseq whose task reads ``cfg``.
 """

@@ -1,11 +1,14 @@
 """``--num-shards`` and ``--shard-id``.
 
-Symptom: with fairseq-generate, fairseq-interactive and fairseq-validate every shard translates, or evaluates, everything, and
-    ``--results-path`` is one file for all of them. With fairseq-eval-lm a shard is empty if there are fewer batches than shards.
+Symptom: with fairseq-generate, fairseq-interactive and fairseq-validate every shard translates, or evaluates,
+    everything, and ``--results-path`` is one file for all of them. With fairseq-eval-lm a shard is empty if there are
+    fewer batches than shards.
 Versions: all.
-Where: fairseq_cli/generate.py:151, fairseq_cli/validate.py:104, fairseq_cli/interactive.py:78, fairseq_cli/eval_lm.py:298.
-Remedy: a shard has every ``--num-shards``-th batch, or such a part of each batch if there are fewer; in fairseq-interactive every
-    such line. The numbers of the sentences stay. The file of a shard is ``generate-test.shard0.txt``.
+Where: fairseq_cli/generate.py:151, fairseq_cli/validate.py:104, fairseq_cli/interactive.py:78,
+    fairseq_cli/eval_lm.py:298.
+Remedy: a shard has every ``--num-shards``-th batch, or such a part of each batch if there are fewer; in
+    fairseq-interactive every such line. The numbers of the sentences stay. The file of a shard is
+    ``generate-test.shard0.txt``.
 Upstream: not reported.
 Can go: with a fairseq that does this.
 """
@@ -13,6 +16,7 @@ Can go: with a fairseq that does this.
 from __future__ import annotations
 
 import argparse
+import builtins
 import functools
 import importlib
 import itertools
@@ -73,8 +77,12 @@ def patch_tasks(module, cfg) -> None:
 def patch_generate(module, cfg) -> None:
     shard, shards = shard_of(cfg)
     patch_tasks(module, cfg)
-    if shards > 1:  # the only file that it opens
-        module.open = lambda path, *args, **options: open(f"{path[:-4]}.shard{shard}.txt", *args, **options)
+
+    def open_own(path, *args, **options):
+        return builtins.open(f"{path.removesuffix('.txt')}.shard{shard}.txt", *args, **options)
+
+    if shards > 1:
+        module.open = open_own  # opens generate-test.txt, nothing else
 
 
 def patch_validate(module, cfg) -> None:
@@ -112,7 +120,7 @@ PATCHES = {
 @contextmanager
 def patching(module):
     yield
-    original, before = module.main, {"open": open, **vars(module)}
+    original, before = module.main, {"open": builtins.open, **vars(module)}
     patch = PATCHES[module.__name__.rpartition(".")[2]]
 
     @functools.wraps(original)

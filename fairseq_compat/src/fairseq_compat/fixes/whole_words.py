@@ -1,15 +1,15 @@
 """``--mask-whole-words``, and the other ways to mask words of several pieces.
 
-Symptom: (a) ``--task masked_lm --mask-whole-words`` ends with ``AttributeError: 'MaskedLMTask' object has no attribute
-    'args'``. (b) With ``--bpe subword_nmt`` or ``fastbpe`` masked_lm, multilingual_masked_lm and denoising (``--mask-length
-    word`` and ``span-poisson``) end with ``no attribute 'is_beginning_of_word'``. (c) Without ``--bpe`` masked_lm would mask
-    single pieces; multilingual_masked_lm ends with ``UnboundLocalError``. (d) denoising with ``--bpe sentencepiece`` asks for
-    a model called ``???``.
+Symptom: (a) ``--task masked_lm --mask-whole-words`` ends with ``AttributeError: 'MaskedLMTask' object has no
+    attribute 'args'``. (b) With ``--bpe subword_nmt`` or ``fastbpe`` masked_lm, multilingual_masked_lm and denoising
+    (``--mask-length word`` and ``span-poisson``) end with ``no attribute 'is_beginning_of_word'``. (c) Without
+    ``--bpe`` masked_lm would mask single pieces; multilingual_masked_lm ends with ``UnboundLocalError``. (d) denoising
+    with ``--bpe sentencepiece`` asks for a model called ``???``.
 Versions: (a) to (c) all; (d) fairseq 0.12.3 and main, whose task knows the name of the segmentation only.
 Where: fairseq/tasks/masked_lm.py:182, fairseq/data/encoders/utils.py:10, fairseq/tasks/multilingual_masked_lm.py:116,
     fairseq/tasks/denoising.py:219, fairseq/tasks/multilingual_denoising.py:137 (both of 0.12.3).
-Remedy: the task takes the segmentation from the whole configuration. Pieces of subword-nmt say whether their word goes on, so a
-    word begins after a piece that does not. ``--mask-whole-words`` without ``--bpe`` is an error.
+Remedy: the task takes the segmentation from the whole configuration. Pieces of subword-nmt say whether their word
+    goes on, so a word begins after a piece that does not. ``--mask-whole-words`` without ``--bpe`` is an error.
 Upstream: not reported.
 Can go: with a fairseq that does this.
 """
@@ -77,8 +77,8 @@ def asked_for(original):
         mask = original(args, dictionary)
         if mask is None:
             raise ValueError(
-                "--mask-whole-words needs the segmentation of the text, such as --bpe sentencepiece --sentencepiece-model "
-                "FILE or --bpe subword_nmt --bpe-codes FILE; if every symbol is a word, leave it out"
+                "--mask-whole-words needs the segmentation of the text: give --bpe and its options, such as --bpe "
+                "sentencepiece --sentencepiece-model FILE; if every symbol is a word, leave --mask-whole-words out"
             )
         return mask
 
