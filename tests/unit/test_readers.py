@@ -67,7 +67,8 @@ def test_what_was_written_is_read_bit_for_bit(tmp_path_factory, name, words, som
     filters = Wanted.words(chosen), Wanted(folded=folded), Wanted(frozenset(words[:1]), folded)
     with pytest.MonkeyPatch.context() as patch:
         source.blocks(patch, block)
-        reader = open_vectors(path, dim=shape[1])
+        # named: vectors whose bytes are all blanks and line breaks look like text
+        reader = open_vectors(path, source.format, dim=shape[1])
         assert (reader.format, reader.dim, reader.path) == (source.format, shape[1], path)
         for wanted in (None, *filters, Wanted.words(["absent", "\ud800"]), None):
             table, origin = (read := reader.read(wanted)), read.origin
