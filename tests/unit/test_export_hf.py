@@ -236,7 +236,7 @@ def test_raw_text_and_sub_words_get_the_ids_of_the_training(prepared, tmp_path, 
     for raw, cut in zip(RAW, CUT):
         expected = [0, *dictionary.encode_line(cut, append_eos=False, add_if_not_exist=False).tolist(), 2]
         assert opened(raw)["input_ids"] == opened(cut)["input_ids"] == expected
-    encode = Segmenter((), Preparation("wikibooks", lowercase=True), str(codes))  # of scripts/glue/encode.py
+    encode = Segmenter((), Preparation("wikibooks", lowercase=True), codes.read_text())  # of scripts/glue/encode.py
     assert [" ".join(encode(line)) for line in RAW] == CUT
     assert opened("low", "on")["input_ids"] == [0, 20, 2, 2, 11, 2]
     assert opened("low", return_special_tokens_mask=True)["special_tokens_mask"] == [1, 0, 1]
@@ -245,6 +245,18 @@ def test_raw_text_and_sub_words_get_the_ids_of_the_training(prepared, tmp_path, 
     assert [load(tmp_path / "again")(line)["input_ids"] for line in RAW] == [opened(line)["input_ids"] for line in RAW]
     settings = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())["preparation"]
     assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("wikibooks", True, "en")
+
+
+@pytest.mark.parametrize("form", ["{} 7\n", "{}\n", "\ufeff{}\n"])
+def test_the_hub_reads_codes_of_all_kinds(prepared, tmp_path, form):
+    """With fastBPE's counts, without a version, behind a byte order mark: the pieces are the same."""
+    version, *merges = (prepared.folder / "codes").read_text().splitlines()
+    head, codes = version + "\n" if form.startswith("\ufeff") else "", tmp_path / "codes"
+    codes.write_text(form[: form.index("{")] + head + "".join(form.lstrip("\ufeff").format(merge) for merge in merges))
+    folders = str(prepared.folder), "c.pt", str(prepared.folder / "data")
+    hub = TupeModel.from_pretrained(*folders, bpe_codes=str(codes))
+    assert [" ".join(hub.segment(line)) for line in RAW] == CUT
+    assert hub.decode(hub.encode(RAW[0])) == "the man went to an orange ."
 
 
 def test_the_pipeline_fills_masks_as_the_hub_does(prepared):
