@@ -97,7 +97,7 @@ TABLE = (
     Row("--eos-token", "generate interactive", "leave it out", {"task": TRANSLATION}),
     Row(
         "--beam --max-len-a --max-len-b --min-len --lenpen --sampling --temperature --no-repeat-ngram-size "
-        "--prefix-size",
+        "--prefix-size --score-reference",
         "generate interactive",
         "its models decode with --iter-decode-max-iter and --iter-decode-with-beam",
         {"task": ("translation_lev",)},
