@@ -124,7 +124,9 @@ def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[s
     """Raise OptionError if the checkpoint's training had another number of heads, or another dictionary."""
     for name, heads in (options_of(checkpoint.state, "model") or {}).items():
         now = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
-        if name.endswith("attention_heads") and None not in (heads, now) and heads != now:
+        part = name.removesuffix("_attention_heads")
+        has_part = getattr(model, part, model) is not None  # ELECTRA is fine-tuned without its generator
+        if part != name and has_part and None not in (heads, now) and heads != now:
             raise OptionError(
                 f"{checkpoint.path} was trained with {flag_of(name)} {heads}, here it is {now}: give that of its "
                 "training, or begin without that checkpoint"

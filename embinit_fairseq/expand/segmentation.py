@@ -32,18 +32,19 @@ from embinit_fairseq.bounded import read_bytes, read_lines
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.expand.request import NewWord
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+from embinit_fairseq.vocab.codes import codes_text
 from embinit_fairseq.vocab.dictionary import Vocabulary
 from embinit_fairseq.vocab.text import check_not_segmented, check_tokens
 from embinit_fairseq.vocab.tokens import detect_style, parse
 
 #: what a segmentation may write beside the dictionary
 SEGMENTATION_FILES = ("bpe.codes", "glossary.txt", "sentencepiece.model")
-#: of a dictionary's pieces, what its own segmenter can make at least: that is nearly all, one learned on other text of
-#: the same language makes two thirds
-_LEAST_SHARE = 0.8
-#: the same of a dictionary that several segmenters made, and what it has of the pieces of each: measured 0.52 and 0.93;
-#: of another language 0.25 and 0.43
-_LEAST_OF_SEVERAL, _LEAST_USED = 0.4, 0.9
+#: share of a dictionary's pieces that a segmenter makes at least: its own nearly all, one learned on other text of the
+#: same language two thirds
+_LEAST_MADE = 0.8
+#: where several segmenters made one dictionary: what it has at least of the pieces of each (measured 0.93, of another
+#: language 0.43), and share of its text that each makes (0.56)
+_LEAST_USED, _LEAST_TEXT = 0.9, 0.4
 _CONTINUES, _INITIAL = "@@", "▁"  # subword-nmt: the word goes on; sentencepiece: here one begins
 
 # ---- subword-nmt -----------------------------------------------------------------------------------------------------
@@ -141,44 +142,6 @@ def _bpe(codes: str, glossary: str | None) -> Any:
     return BPE(io.StringIO(codes), glossaries=[glossary] if glossary else None)
 
 
-def codes_text(path: str, flag: str = "--bpe-codes") -> str:
-    """Read BPE codes and return them as subword-nmt writes them: `#version: 0.2`, then a pair of pieces per line.
-
-    fastBPE has no version and a count after each pair, Hugging Face a longer first line. Where no line says the
-    version, the pairs do: in 0.1 the end of a word, `</w>`, is a piece of its own.
-
-    Raises:
-        DataError: a line is no pair, or the file holds something similar: byte-level merges, pieces with their counts.
-    """
-    version, pairs, blank = "", [], 0
-    for number, line in read_lines(path, DataError, flag, encoding="utf-8-sig"):
-        pair = line.strip("\r\n ").split(" ")
-        if number == 1 and pair[0] == "#version:":
-            version = pair[1] if pair[1:] else ""
-            continue
-        pair = pair[:2] if len(pair) == 3 and pair[2].isdecimal() else pair
-        if pair != [""] and (blank or len(pair) != 2):
-            where, found = (blank, "an empty line") if blank else (number, repr(line[:60]))
-            raise DataError(
-                f"{flag} {path}:{where}: found {found}, expected two pieces; give the codes of subword-nmt or fastBPE"
-            )
-        blank = blank or (number if pair == [""] else 0)
-        pairs += [pair] if pair != [""] else []
-    has_ends = any(piece.endswith("</w>") for pair in pairs for piece in pair)
-    if not version:
-        version = "0.2" if has_ends and not any(right == "</w>" for _, right in pairs) else "0.1"
-    for kind, (holds, remedy) in {
-        "no pair": (not pairs, "give the file that learn-bpe wrote"),
-        f"version {version}": (version not in ("0.1", "0.2"), "give codes of version 0.1 or 0.2"),
-        "subwords with their counts": (all(right.isdecimal() for _, right in pairs), "give the codes, not what counts"),
-        "byte-level merges": (not has_ends and any("Ġ" in pair[0] for pair in pairs), "see --gpt2-bpe of export-hf"),
-        "merges of sentencepiece": (not has_ends and any(_INITIAL in pair[0] for pair in pairs), "give its model"),
-    }.items():
-        if holds:
-            raise DataError(f"{flag} {path}: found {kind}, expected pairs that join to words ending in </w>; {remedy}")
-    return "\n".join([f"#version: {version}", *map(" ".join, pairs), ""])
-
-
 def glossary(words: Iterable[str]) -> str:
     """A regular expression for --glossaries that matches these words and nothing inside longer ones."""
     return f"^(?:{'|'.join(map(re.escape, words))})$"
@@ -204,7 +167,7 @@ def _read_glossary(path: Path) -> list[str]:
 
 _PIECES, _TRAINER, _NORMALISER, _SELF_TEST = 1, 2, 3, 4  # fields of the model
 _MODEL_TYPE = 3  # of the trainer's options
-_UNIGRAM, _BPE, _CHARACTERS = 1, 2, 4
+_UNIGRAM, _BPE, _WORDS, _CHARACTERS = 1, 2, 3, 4
 _NORMAL, _UNUSED = 1, 5  # types of pieces; an unused one can be merged further, but is taken apart in the end
 _UNKNOWN = 10.0  # what a unigram model takes off its lowest score for an unknown character
 _TRACE = 0.02  # of a score: far above the rounding of a sentence's sum, far below what cuts differ by
@@ -253,7 +216,7 @@ class Sentencepiece:
 
     def is_unknown(self, symbol: str) -> bool:
         """Return True for a run of characters that the model does not know, which it leaves as one piece."""
-        return not self.makes(symbol) and self.pieces(symbol) == [symbol]
+        return self._type != _WORDS and not self.makes(symbol) and self.pieces(symbol) == [symbol]
 
     @functools.cached_property
     def made(self) -> set[str]:
@@ -422,8 +385,8 @@ def check_segmentation(
     """Raise DataError unless a segmentation can have made a dictionary, and can make new words a piece.
 
     dictionary, path: the files of dictionary and words. The segmentation has made the dictionary alone, or with others
-    (one dictionary of two languages that were segmented apart). Runs of unknown characters say nothing, unless most of
-    the dictionary's text are such: then it is of another script.
+    (one dictionary of two languages that were segmented apart). Runs of unknown characters do not speak against it,
+    unless they are most of the text: then it is of another script.
     """
     symbols = symbols_of(vocabulary)
     style, counts = detect_style(symbols), dict(zip(vocabulary.symbols, vocabulary.counts.clip(min=1).tolist()))
@@ -437,17 +400,16 @@ def check_segmentation(
     def longer(pieces: Iterable[str]) -> list[str]:
         return [piece for piece in pieces if len(parse(piece, style).surface) > 1]  # characters are everywhere
 
-    tried = longer(symbols)
-    known = [symbol for symbol in tried if not segmentation.is_unknown(symbol)]
-    if 2 * sum(counts[symbol] for symbol in known) >= sum(counts[symbol] for symbol in tried):
-        tried = known
-    share = sum(map(segmentation.makes, tried)) / len(tried) if tried else 1.0
-    made = longer(segmentation.made)
-    used = sum(piece in counts for piece in made) / len(made) if made else 0.0
-    if share < _LEAST_SHARE and not (share >= _LEAST_OF_SEVERAL and used >= _LEAST_USED):
+    tried, able = longer(symbols), longer(segmentation.made)
+    made = [symbol for symbol in tried if segmentation.makes(symbol)]
+    unknown = sum(map(segmentation.is_unknown, tried))
+    share = len(made) / (len(tried) - unknown) if len(tried) > unknown else 1.0
+    text = sum(counts[symbol] for symbol in made) / sum(counts[symbol] for symbol in tried) if tried else 1.0
+    used = sum(piece in counts for piece in able) / len(able) if able else 1.0
+    if text < _LEAST_TEXT or (share < _LEAST_MADE and used < _LEAST_USED):
         raise DataError(
-            f"{where}: can make only {share:.0%} of the pieces in --dict {dictionary}, which has {used:.0%} of its "
-            f"pieces; give the file that its text was cut with, or leave {segmentation.flag} out"
+            f"{where}: can make only {len(made) / len(tried):.0%} of the pieces in --dict {dictionary}, which are "
+            f"{text:.0%} of its text; give the file that its text was cut with, or leave {segmentation.flag} out"
         )
     for word in words:
         if (obstacle := segmentation.obstacle(word.text)) is not None:

@@ -19,7 +19,7 @@ class Architecture(Protocol):
     """One family of fairseq's models that transformers can hold, with code of ours or without.
 
     ARCHS: as messages name them. TAGS, NOTE: of the card. TASKS: whose inputs are known; (): all that load.
-    REMOTE_CODE: does opening it need trust_remote_code?
+    CODE: modules of this package that opening it needs (trust_remote_code); (): transformers has the model.
     """
 
     @property
@@ -29,7 +29,7 @@ class Architecture(Protocol):
     @property
     def TASKS(self) -> tuple[str, ...]: ...
     @property
-    def REMOTE_CODE(self) -> bool: ...
+    def CODE(self) -> tuple[str, ...]: ...
     @property
     def NOTE(self) -> str: ...
 
@@ -53,9 +53,6 @@ class Architecture(Protocol):
 
     def weights(self, trained: Trained) -> dict[str, Tensor]:
         """The tensors under their exported names; tied ones once."""
-
-    def code(self) -> dict[str, str]:
-        """Python files: name -> text."""
 
     def prepare(self, trained: Trained) -> AbstractContextManager[None]:
         """In it, fairseq's model computes by the plainest of its kernels."""

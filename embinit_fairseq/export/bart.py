@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ARCHS = "fairseq's bart_base, bart_large"
 TAGS = ("bart", "fairseq")
 TASKS = ("denoising", "translation")
-REMOTE_CODE = False
+CODE: tuple[str, ...] = ()
 NOTE = "BART as in Lewis et al. 2019; transformers' own class computes it."
 
 
@@ -74,5 +74,4 @@ def weights(trained: Trained) -> dict[str, Tensor]:
     return encoder_decoder.plain(tensors)
 
 
-code, generation = encoder_decoder.code, encoder_decoder.generation
-prepare, sizes = encoder_decoder.prepare, encoder_decoder.sizes
+generation, prepare, sizes = encoder_decoder.generation, encoder_decoder.prepare, encoder_decoder.sizes

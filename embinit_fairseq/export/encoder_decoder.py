@@ -136,11 +136,6 @@ def plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def code() -> dict[str, str]:
-    """transformers has it."""
-    return {}
-
-
 def prepare(trained: Trained) -> AbstractContextManager[None]:
     """Without what fairseq rounds to single precision."""
     return unrounded(trained.model)

@@ -10,12 +10,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.export.trained import Trained
 from embinit_fairseq.files import write_json, write_text
 from embinit_fairseq.version import VERSION
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from embinit_fairseq.export.trained import Trained
+
+
+#: an import from this package, of which the folder of an export has the module as a file
+_IMPORT = re.compile(rf"^from {__name__.partition('.')[0]}\.(?:\w+\.)*(\w+) import", re.MULTILINE)
+
+
+def code_files(*modules: str) -> dict[str, str]:
+    """Modules of this package (`modules.heads`) as files of one folder: name -> text, which imports relatively."""
+    return {f"{module.rpartition('.')[2]}.py": _IMPORT.sub(r"from .\1 import", source_of(module)) for module in modules}
+
+
+def source_of(module: str) -> str:
+    """The text of a module of this package, which is not run."""
+    return Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -41,7 +56,7 @@ def write_files(trained: Trained, dtype: str, folder: Path) -> list[str]:
     if generation is not None:
         names.append("generation_config.json")
         write_json(folder / names[-1], generation)
-    for name, text in trained.architecture.code().items():
+    for name, text in code_files(*trained.architecture.CODE).items():
         write_text(folder / name, text)
         names.append(name)
     return names

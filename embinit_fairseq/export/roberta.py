@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ARCHS = "fairseq's roberta, roberta_base, roberta_large, xlm, xlmr, camembert, gottbert"
 TAGS = ("roberta", "fairseq")
 TASKS: tuple[str, ...] = ()
-REMOTE_CODE = False
+CODE: tuple[str, ...] = ()
 NOTE = "RoBERTa as in Liu et al. 2019; transformers' own classes compute it."
 _CLASSES = {
     "AutoModelForMaskedLM": "RobertaForMaskedLM",
@@ -142,11 +142,6 @@ def _lm_head(trained: Trained) -> dict[str, Tensor]:
 
 def _named(module: Any, name: str) -> dict[str, Tensor]:
     return {f"{name}.{part}": value for part, value in module.state_dict().items()}
-
-
-def code() -> dict[str, str]:
-    """transformers has it."""
-    return {}
 
 
 def prepare(trained: Trained) -> AbstractContextManager[None]:

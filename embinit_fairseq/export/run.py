@@ -13,6 +13,7 @@ from embinit_fairseq.export.files import write_files
 from embinit_fairseq.export.request import ExportRequest
 from embinit_fairseq.export.tokenizer import TOKENIZER_FILES, Tokenizer, check_text, choose_tokenizer
 from embinit_fairseq.export.trained import TARGET, Side, Trained, open_trained
+from embinit_fairseq.export.tupe import CODE
 from embinit_fairseq.export.verify import verify
 from embinit_fairseq.files import check_folder, check_inputs, whole_folder
 
@@ -45,7 +46,7 @@ def _card(trained: Trained, record: dict[str, Any]) -> str:
     labels = f"\nClasses: {', '.join(trained.labels)}.\n" if trained.labels else ""
     labels += f"\nThe output is a number {trained.numbers}.\n" if trained.numbers else ""
     left_out = f"\nNot exported: {', '.join(record['left_out'])}.\n" if record["left_out"] else ""
-    trust = ", trust_remote_code=True" if known.REMOTE_CODE else ""
+    trust = ", trust_remote_code=True" if known.CODE else ""
     code = ", trust_remote_code=True" if any(name.endswith(".py") for name in record["files"]) else ""
     opens = f'    tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER"{code})\n'
     imports, opens = ("", "") if record["tokenizer"].startswith("none") else (", AutoTokenizer", opens)
@@ -87,15 +88,8 @@ batches, against fairseq's model:
 
 #: everything an export may write
 FILES = (
-    *(
-        "README.md",
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "configuration_tupe.py",
-        "modeling_tupe.py",
-        "dict.txt",
-    ),
+    *("README.md", "config.json", "generation_config.json", "model.safetensors", "dict.txt"),
+    *(f"{module.rpartition('.')[2]}.py" for module in CODE),
     *TOKENIZER_FILES,
     *(f"{TARGET}/{name}" for name in ("dict.txt", *TOKENIZER_FILES)),
 )

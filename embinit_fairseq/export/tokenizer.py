@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.expand.segmentation import check_segmentation, codes_text, read_segmentation
-from embinit_fairseq.export.bundle import source_of
+from embinit_fairseq.expand.segmentation import check_segmentation, read_segmentation
+from embinit_fairseq.export.files import code_files
 from embinit_fairseq.export.gpt2 import FLAG, Gpt2, is_numbers
 from embinit_fairseq.export.request import ExportRequest
 from embinit_fairseq.export.trained import TARGET, Side, Trained
 from embinit_fairseq.export.verify import DifferentOutput
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+from embinit_fairseq.vocab.codes import codes_text
 from embinit_fairseq.vocab.dictionary import vocabulary_of
 from embinit_fairseq.vocab.preparation import Preparation, Segmenter
 from embinit_fairseq.vocab.text import pieces_left
@@ -141,8 +142,6 @@ TOKENIZER_FILES = (
     *("vocab.txt", "bpe.codes", "tokenization_tupe.py", "preparation.py", "vocab.json", "merges.txt", "spiece.model"),
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
 )
-_PREPARATION = "embinit_fairseq.vocab.preparation"
-_PYTHON = f"{__name__.rpartition('.')[0]}.remote.tokenization_tupe"
 _LINES = 200
 _TEXT = "--verify-text"
 
@@ -160,7 +159,7 @@ class Tokenizer:
         form: of the user's text, one of `_FORMS`.
     """
 
-    files: dict[str, str | bytes] | Callable[[str], Any]
+    files: Mapping[str, str | bytes] | Callable[[str], Any]
     lines: list[str]
     expected: list[list[int]]
     why: str
@@ -172,11 +171,13 @@ class Tokenizer:
         ends = dictionary.bos(), dictionary.eos()
         ids = [row for line in self.expected[: self.own] for row in line if row not in ends]
         unknown = ids.count(dictionary.unk()) / max(1, len(ids))
-        return path and {"path": path, "lines": self.own, "form": _FORMS[self.form], "unknown": unknown}
+        return (
+            None if path is None else {"path": path, "lines": self.own, "form": _FORMS[self.form], "unknown": unknown}
+        )
 
     def write(self, folder: Path) -> list[str]:
         """Write the files; returns their names."""
-        if not isinstance(self.files, dict):
+        if not isinstance(self.files, Mapping):
             before = {path.name for path in folder.iterdir()}
             self.files(str(folder))
             return sorted({path.name for path in folder.iterdir()} - before)
@@ -256,8 +257,7 @@ def _text(request: ExportRequest, side: Side, layout: Layout, translation: bool)
         files["bpe.codes"] = codes_text(codes)
     if path is not None:
         files["spiece.model"] = Path(path).read_bytes()
-    files["tokenization_tupe.py"] = source_of(_PYTHON).replace(_PREPARATION, ".preparation")
-    files["preparation.py"] = source_of(_PREPARATION)
+    files.update(code_files("export.remote.tokenization_tupe", "vocab.preparation"))
     files["tokenizer_config.json"] = layout.config("TupeTokenizer", prepare)
     kind = "sub-words of subword-nmt" if codes else "sub-words of sentencepiece" if path else "words"
     why = f"{kind}, in Python{prepare.needs}. Raw text is prepared ({prepare}); text in sub-words stays as it is"
@@ -344,7 +344,7 @@ def check_text(trained: Trained, tokenizer: Tokenizer, theirs: Sequence[list[int
     for number, (line, expected, ids) in enumerate(zip(tokenizer.lines, tokenizer.expected, theirs)):
         if ids != expected:
             reason = f"{line[:80]!r} would get the ids {ids[:20]}, in fairseq {expected[:20]}"
-            if number < tokenizer.own or not isinstance(tokenizer.files, dict):
+            if number < tokenizer.own or not isinstance(tokenizer.files, Mapping):
                 raise DifferentOutput(
                     f"{trained.path}: {reason} ({tokenizer.why}); nothing is written: give text of the training, "
                     "or leave --verify-text and --tokenizer out"

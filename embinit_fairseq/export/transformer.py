@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ARCHS = "fairseq's transformer and its presets (transformer_iwslt_de_en, transformer_wmt_en_de, ...)"
 TAGS = ("translation", "fsmt", "fairseq")
 TASKS = ("translation",)
-REMOTE_CODE = False
+CODE: tuple[str, ...] = ()
 NOTE = (
     "The Transformer of Vaswani et al. 2017; transformers' own class computes it.\n\n"
     "`config.json` says `use_cache: false`: with it, FSMT masks nothing of what comes later in `decoder_input_ids`.\n"
@@ -87,5 +87,4 @@ def _positions(part: Any, longest: int) -> Tensor:
     return table.get_embedding(rows, table.embedding_dim, table.padding_idx).to(words)
 
 
-code, generation = encoder_decoder.code, encoder_decoder.generation
-prepare, sizes = encoder_decoder.prepare, encoder_decoder.sizes
+generation, prepare, sizes = encoder_decoder.generation, encoder_decoder.prepare, encoder_decoder.sizes

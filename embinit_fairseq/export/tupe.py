@@ -7,7 +7,6 @@ import dataclasses
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.export.bundle import bundle, source_of
 from embinit_fairseq.modules.position_encoding import ENCODERS, POSITION_ENCODINGS, published_name
 
 if TYPE_CHECKING:
@@ -18,13 +17,16 @@ if TYPE_CHECKING:
 ARCHS = f"{ENCODERS}, electra_* of this plugin"
 TAGS = ("tupe", "fairseq")
 TASKS: tuple[str, ...] = ()
-REMOTE_CODE = True
 NOTE = (
     "Positions as in Ke et al. 2021, Rethinking Positional Encoding in Language Pre-training; the equations are in\n"
-    "`modeling_tupe.py`."
+    "`modeling_tupe.py` and `position_encoding.py`."
 )
-_REMOTE = f"{__name__.rpartition('.')[0]}.remote"
-_STAND_INS = {"embinit_fairseq.modules.attention_kernels": f"{_REMOTE}.attention"}
+#: what an exported model is made of: the modules that fairseq trains, but for attention
+CODE = (
+    *(f"export.remote.{name}" for name in ("configuration_tupe", "modeling_tupe", "attention_kernels")),
+    *(f"modules.{name}" for name in ("encoder_layer", "heads", "position_bias", "position_encoding")),
+    *("modules.bert_initialisation", "errors"),
+)
 _AUTO_MAP = {
     "AutoConfig": "configuration_tupe.TupeConfig",
     "AutoModel": "modeling_tupe.TupeModel",
@@ -117,15 +119,6 @@ def weights(trained: Trained) -> dict[str, Tensor]:
         lm_head = {name: value for name, value in trained.lm_head.state_dict().items() if name != "weight"}
         tensors.update({f"lm_head.{'decoder.bias' if name == 'bias' else name}": lm_head[name] for name in lm_head})
     return {name: value.detach().contiguous() for name, value in tensors.items()}
-
-
-def code() -> dict[str, str]:
-    """torch and transformers are all they need."""
-    beside = {f"{_REMOTE}.configuration_tupe": "configuration_tupe"}
-    return {
-        "configuration_tupe.py": source_of(f"{_REMOTE}.configuration_tupe"),
-        "modeling_tupe.py": bundle(f"{_REMOTE}.modeling_tupe", _STAND_INS, beside),
-    }
 
 
 def prepare(trained: Trained) -> AbstractContextManager[None]:

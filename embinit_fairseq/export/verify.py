@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.errors import CheckpointError
-from embinit_fairseq.export.bundle import source_of
-from embinit_fairseq.export.files import save_tensors
+from embinit_fairseq.export.files import save_tensors, source_of
 from embinit_fairseq.export.trained import Side, Trained
 from embinit_fairseq.files import says_full, temporary_folder
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 TOLERANCES = {"float64": 1e-9, "float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1}
 _REPORT = "which must not happen: please report it"
 _LOGITS = 16_000_000  # of a batch, at most, are compared (128 MB)
-_READER = f"{__name__.rpartition('.')[0]}.remote.read_back"
 
 
 class DifferentOutput(CheckpointError):
@@ -113,7 +111,7 @@ def _read_back(trained: Trained, folder: Path, place: Path, texts: Mapping[str, 
     given.update(folder=str(folder), auto_class=trained.auto_class, texts=str(place / "texts.json"))
     Path(given["texts"]).write_text(json.dumps({name: list(lines) for name, lines in texts.items()}))
     (place / "inputs.json").write_text(json.dumps(given), encoding="utf-8")
-    command = [sys.executable, "-c", source_of(_READER), str(place / "inputs.json")]
+    command = [sys.executable, "-c", source_of("export.remote.read_back"), str(place / "inputs.json")]
     offline = {"HF_MODULES_CACHE": str(place / "modules"), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     environment = {**os.environ, **offline, "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, encoding="utf-8", errors="replace")

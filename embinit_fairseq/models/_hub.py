@@ -14,6 +14,7 @@ from fairseq.data import encoders
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import CheckpointError, DataError
+from embinit_fairseq.vocab.codes import codes_text
 from embinit_fairseq.vocab.preparation import MASK, Preparation, Segmenter
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -95,8 +96,8 @@ def _segmenter(cfg: Any, symbols: list[str], how: dict[str, Any]) -> Callable[[s
         prepare = Preparation.of(symbols, **{**how, "preparation": how.get("preparation") or default})
         if tokenizer == "moses" and prepare.preparation == "none":
             prepare = dataclasses.replace(prepare, preparation="moses")
-    files = getattr(cfg.bpe, "bpe_codes", None), getattr(cfg.bpe, "sentencepiece_model", None)
-    return Segmenter(symbols, prepare, *files)
+    codes, model = getattr(cfg.bpe, "bpe_codes", None), getattr(cfg.bpe, "sentencepiece_model", None)
+    return Segmenter(symbols, prepare, None if codes is None else codes_text(codes, "bpe_codes"), model)
 
 
 def _fairseqs_symbols(tokenizer: Any, bpe: Any, text: str) -> list[str]:
@@ -119,7 +120,7 @@ class TupeHub(nn.Module):
         self.cfg, self.task, self.model = cfg, task, model
         self.eval()
         self.segment = _segmenter(cfg, task.source_dictionary.symbols, how)
-        self.bpe = encoders.build_bpe(cfg.bpe)
+        self.bpe = None if isinstance(self.segment, Segmenter) else encoders.build_bpe(cfg.bpe)
         # text of Moses stays in its words, as in the text of the training and in an exported tokenizer
         is_moses = getattr(cfg.tokenizer, "_name", None) == "moses"
         self.tokenizer = None if is_moses else encoders.build_tokenizer(cfg.tokenizer)
@@ -204,7 +205,9 @@ class TupeHub(nn.Module):
 
     def _text(self, symbols: str) -> str:
         """Symbols separated by spaces -> words."""
-        text = self.bpe.decode(symbols) if self.bpe is not None else symbols
+        text = symbols if self.bpe is None else self.bpe.decode(symbols)
+        if isinstance(self.segment, Segmenter):
+            text = self.segment.join(symbols.split(" "))
         return self.tokenizer.decode(text) if self.tokenizer is not None else text
 
     def _ids(self, symbols: list[str]) -> Tensor:

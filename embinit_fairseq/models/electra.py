@@ -20,8 +20,8 @@ from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models._options import check_ranges, register_presets
 from embinit_fairseq.models._tupe import TupeEncoder, build_sentence_encoder
 from embinit_fairseq.models.tupe import SIZES, TupeConfig, TupeModel, check_block_size, masks
+from embinit_fairseq.modules.bert_initialisation import init_bert_params
 from embinit_fairseq.modules.heads import ReplacedTokenHead, draw_tokens
-from embinit_fairseq.modules.initialisation import init_bert_params
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from embinit_fairseq.models._options import check_ranges, register_presets
 from embinit_fairseq.models._state_dicts import check_weights, find_head, fit_heads, fit_pre_training_parts
 from embinit_fairseq.models._tupe import TupeEncoder, check_effects
 from embinit_fairseq.modules.attention_kernels import KERNELS, check_trainable
+from embinit_fairseq.modules.bert_initialisation import init_bert_params
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
 from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead
-from embinit_fairseq.modules.initialisation import init_bert_params
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 from embinit_fairseq.modules.sentence_encoder import SentenceEncoder
 

@@ -1,4 +1,4 @@
-"""Initial values of BERT-type models and of translation models. Those of Duo have the distributions of fairseq's
+"""Initial values of translation models. Those of Duo have the distributions of fairseq's
 `transformer`, so that a comparison with it is fair:
 
 W_Q, W_K, W_V     U(-a, a), a^2 = 6 / (4 C): Xavier with gain 1/sqrt(2); with kdim != C a^2 = 6 / (fan_in + C)
@@ -17,21 +17,6 @@ from embinit_fairseq.modules.decoder_layer import CrossAttention
 from embinit_fairseq.modules.duo import DuoCrossAttention, DuoSelfAttention
 from embinit_fairseq.modules.encoder_layer import SelfAttention
 from embinit_fairseq.modules.position_encoding import UntiedPositions
-
-# ---- Initialisation of BERT-type models: every matrix from N(0, 0.02^2), biases zero, layer norms 1 and 0 -----------
-
-STANDARD_DEVIATION = 0.02
-
-
-def init_bert_params(module: nn.Module) -> None:
-    """For `Module.apply`, on a finished model. Only a matrix with a padding index has that row set to zero."""
-    if isinstance(module, (nn.Linear, nn.Embedding)):
-        nn.init.normal_(module.weight, std=STANDARD_DEVIATION)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
-    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-        nn.init.zeros_(module.weight[module.padding_idx])
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Initial values of translation models: the distributions of fairseq's `transformer`, for a fair comparison.

@@ -31,7 +31,9 @@ WEIGHT_FILES = (
 
 #: The module that holds the input embedding: word_embeddings (BERT), shared (T5), wte (GPT-2), embed_tokens (Llama),
 #: embed_in (GPT-NeoX), tok_embeddings (ModernBERT), token_embedding (CLIP), tokens_embed (GPT), embeddings (XLM).
-_EMBEDDING = re.compile(r"shared|wte|embed_in|embed_tokens|((input|tok(en)?s?|words?)_)?emb(ed)?(ding)?s?")
+_EMBEDDING = re.compile(
+    r"(?!.*vision)(.*\.)?(shared|wte|embed_in|embed_tokens|((input|tok(en)?s?|words?)_)?emb(ed)?(ding)?s?)(\.weight)?"
+)
 #: What the matrix of an output layer is called: lm_head, embed_out, output_projection, cls.predictions.decoder.
 _HEAD = re.compile(r"head|out|proj|predict|cls|loss|decoder\.weight")
 
@@ -92,7 +94,7 @@ def find_embedding(directory: Path, config: Mapping[str, Any], side: str) -> tup
         )
     shards = _shards(chosen) if chosen.name.endswith(".index.json") else {}
     available = {} if shards else _matrices(chosen)
-    names = [name for name in shards or available if _EMBEDDING.fullmatch(name.removesuffix(".weight").split(".")[-1])]
+    names = [name for name in shards or available if _EMBEDDING.fullmatch(name)]
     name = _choose(names, side)
     if name is None:
         available = available or _all_matrices(chosen, shards)

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 PREPARATIONS = ("wikibooks", "moses", "none")
@@ -127,6 +126,10 @@ class Preparation:
     escape: bool = False
     dashes: bool = False
 
+    def __post_init__(self) -> None:
+        if self.preparation not in PREPARATIONS:
+            raise ValueError(f"preparation={self.preparation!r}: choose from {', '.join(PREPARATIONS)}")
+
     @classmethod
     def of(
         cls,
@@ -232,12 +235,11 @@ class Segmenter:
         Args:
             symbols: of the dictionary; words among them stay whole.
             prepare: of raw text.
-            codes: path of the codes of subword-nmt (Sennrich et al. 2016).
+            codes: of subword-nmt (Sennrich et al. 2016), the text that `vocab.codes.codes_text` returns.
             sentencepiece: path of the model; without both, words stay whole.
 
         Raises:
             ImportError: without a library that is needed.
-            ValueError: for a line of the codes that is no pair.
         """
         self.symbols, self.prepare = frozenset(symbols), prepare
         #: word -> its sub-words; None: words stay whole
@@ -289,17 +291,13 @@ class Segmenter:
 class _Merges:
     """The merges of subword-nmt."""
 
-    def __init__(self, path: str) -> None:
-        lines = Path(path).read_bytes().decode("utf-8").rstrip("\n").split("\n")
-        has_version = lines[0].startswith("#version:")
+    def __init__(self, codes: str) -> None:
+        version, *lines = codes.removesuffix("\n").split("\n")
         #: is the end of a word a symbol of its own, as before version 0.2?
-        self._splits_end = not has_version or lines[0].split()[-1] == "0.1"
+        self._splits_end = version == "#version: 0.1"
         self._ranks: dict[tuple[str, ...], int] = {}
-        for number, line in enumerate(lines[has_version:], start=1 + has_version):
-            pair = tuple(line.strip("\r\n ").split(" "))
-            if len(pair) != 2:
-                raise ValueError(f"{path}:{number}: found {line!r}, expected a pair: give the codes of subword-nmt")
-            self._ranks.setdefault(pair, len(self._ranks))
+        for line in lines:
+            self._ranks.setdefault(tuple(line.split(" ")), len(self._ranks))
 
     def __call__(self, word: str) -> list[str]:
         """Join characters: the neighbours with the best rank, until none has a rank."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from embinit_fairseq.expand.segmentation import read_codes
 from embinit_fairseq.vocab.tokens import CONTINUES
 
 UNKNOWN = "<unk>"  # fairseq's symbol, which WikiText has in place of rare words
@@ -27,10 +28,7 @@ class Cutter:
 
     def __init__(self, codes: Path, whole: Collection[str] = ()):
         """codes: file of `subword-nmt learn-bpe`. whole: words that are not cut."""
-        from subword_nmt.apply_bpe import BPE
-
-        with open(codes, encoding="utf-8") as file:
-            self._bpe = BPE(file)
+        self._bpe = read_codes(str(codes), "--codes")
         self._known = {word: [word] for word in (UNKNOWN, *whole)}
 
     def __call__(self, word: str) -> list[str]:

@@ -9,7 +9,6 @@ import pytest
 from pre_training import train_command
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.duo_classifier import DuoClassifier
 
 WORDS = ["good", "bad", *(f"w{number}" for number in range(10))]
@@ -75,6 +74,4 @@ def test_matrices_are_trained_on_request_known_rows_may_stay_and_continuing_need
     for path, _ in vectors.values():
         path.unlink()
     assert unmoved(train(*flags.split(), "--max-epoch", "2"), vectors) == {5: WORDS, 8: []}
-    with pytest.raises(OptionError, match=r"--duo-attention softmax \(here linear\)"):
-        train(*flags.split(), "--max-epoch", "3", "--duo-attention", "linear")
     assert load_checkpoint(tmp_path / "checkpoint_last.pt")["extra_state"]["train_iterator"]["epoch"] == 3

@@ -50,7 +50,8 @@ def test_features_and_sub_words_from_python(trained, tmp_path):
     codes = tmp_path / "codes"
     codes.write_text("#version: 0.2\n" + "".join(f"w {n}</w>\n" for n in range(9)))  # w9 remains w@@ 9
     hub = hub_of(run, TupeModel, bpe="subword_nmt", bpe_codes=str(codes))
-    assert hub.encode("w1 w9").tolist() == [0, dictionary.index("w1"), dictionary.unk(), dictionary.unk(), 2]
+    assert hub.encode("w1 w9").tolist() == [0, dictionary.index("w1"), dictionary.index("w9"), 2]  # words stay whole
+    assert hub.encode("w1 w99").tolist() == [0, dictionary.index("w1"), *[dictionary.unk()] * 3, 2]
     text, _, token = hub.fill_mask("w9 <mask> w2", topk=1)[0]
     assert text == f"w9 {token} w2"
 

@@ -18,9 +18,9 @@ import expand_checkpoints
 from tupe_reference import randomise
 
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.export.files import configuration
+from embinit_fairseq.export.files import code_files, configuration
 from embinit_fairseq.export.trained import Trained, open_trained
-from embinit_fairseq.export.tupe import code, weights
+from embinit_fairseq.export.tupe import CODE, weights
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
 os.environ.setdefault("HF_MODULES_CACHE", tempfile.mkdtemp())  # not the home folder of who runs the tests
@@ -69,7 +69,7 @@ def exported_code():
     """(configuration_tupe, modeling_tupe) as they stand in an exported directory."""
     package = Path(tempfile.mkdtemp()) / "exported_tupe"
     package.mkdir()
-    for name, text in {**code(), "__init__.py": ""}.items():
+    for name, text in {**code_files(*CODE), "__init__.py": ""}.items():
         (package / name).write_text(text)
     sys.path.insert(0, str(package.parent))
     return tuple(importlib.import_module(f"exported_tupe.{name}_tupe") for name in ("configuration", "modeling"))

@@ -18,9 +18,9 @@ from fairseq.logging import metrics
 from small_models import ARCHITECTURES, BOS, EOS, PAD, preset, task_of
 from tupe_reference import assert_are_best, below, encode, gelu, linear, lm_logits, normed
 
-from embinit_fairseq.architectures.hub import TupeHub
 from embinit_fairseq.criterions.electra import ElectraCriterion, ElectraCriterionConfig, uniform_noise
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.models._hub import TupeHub
 from embinit_fairseq.modules.heads import draw_tokens
 
 ELECTRA, TUPE = ARCHITECTURES["electra"], ARCHITECTURES["tupe"]

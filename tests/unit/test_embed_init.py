@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from embinit_fairseq.bench import steps
 from fairseq import options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from source_files import numbers
@@ -25,6 +24,7 @@ from embinit_fairseq.init import strategies
 from embinit_fairseq.init.draws import Draws, parse_std
 from embinit_fairseq.init.report import unpack_rows
 from embinit_fairseq.init.strategies import Source
+from embinit_fairseq.models import _random_step as steps
 
 D = 8
 ENCODER = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2"

@@ -22,14 +22,15 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, pipeline
 
-from embinit_fairseq.export import tokenizer, tupe, verify
+from embinit_fairseq.export import files, tokenizer, tupe, verify
+from embinit_fairseq.export.files import code_files
 from embinit_fairseq.export.request import ExportRequest
 from embinit_fairseq.export.tokenizer import choose_tokenizer
 from embinit_fairseq.models.tupe import TupeModel
 from embinit_fairseq.vocab import preparation
 from embinit_fairseq.vocab.preparation import Preparation, Segmenter
 
-FILES = {"README.md", "config.json", "configuration_tupe.py", "dict.txt", "model.safetensors", "modeling_tupe.py"}
+FILES = {"README.md", "config.json", "dict.txt", "model.safetensors", *code_files(*tupe.CODE)}
 
 
 @pytest.fixture(autouse=True)
@@ -88,23 +89,31 @@ def test_half_precision_of_a_fine_tuned_model(tmp_path, capsys):
 
 
 SCALE = "self.scale = (num_terms * (embed_dim // num_heads)) ** -0.5"
-MASK = "padding_mask = padding_mask[:, None, None]"
-#: in the exported code -> broken, as somebody might who writes it down a second time; --dtype, exit code, what is said
+#: text of the exported code -> broken, as by whoever writes it down a second time; --dtype, exit code, what is said
 MUTANTS = [
     (SCALE, f"{SCALE} * 1.001", "bfloat16", 1, " in float64 (allowed: "),  # lost in the rounding of bfloat16
-    (MASK, MASK.replace("padding_mask[", "torch.zeros_like(padding_mask)["), "float32", 1, " in float32 (allowed: "),
-    ("import math\n", "import math\nimport fairseq\n", "float32", 2, "transformers cannot open"),
+    ("where(padding_mask, ", "where(padding_mask & False, ", "float32", 1, " in float32 (allowed: "),
+    ("import math\nfrom typing", "import math\nimport fairseq\nfrom typing", "float32", 2, "transformers cannot open"),
 ]
 
 
+def broken(monkeypatch, module, right, wrong):
+    """Let exported code have `wrong` in the place of `right`, which is once in it."""
+
+    def changed(*names):
+        found = code_files(*names)
+        assert "".join(found.values()).count(right) == 1
+        return {name: text.replace(right, wrong) for name, text in found.items()}
+
+    monkeypatch.setattr(module, "code_files", changed)
+
+
 def test_a_model_that_computes_something_else_is_not_written(checkpoint, capsys, monkeypatch):
-    code, whole = tupe.code(), tupe.weights
     for right, wrong, dtype, status, said in MUTANTS:
-        assert code["modeling_tupe.py"].count(right) == 1
-        broken = {**code, "modeling_tupe.py": code["modeling_tupe.py"].replace(right, wrong)}
-        monkeypatch.setattr(tupe, "code", lambda broken=broken: broken)
+        broken(monkeypatch, files, right, wrong)
         assert said in refused(capsys, checkpoint, "--dtype", dtype, code=status)
-    monkeypatch.setattr(tupe, "code", lambda: code)  # and a tensor is missing, which transformers would draw
+    monkeypatch.setattr(files, "code_files", code_files)
+    whole = tupe.weights  # and a tensor is missing, which transformers would draw
     monkeypatch.setattr(tupe, "weights", lambda of: {k: v for k, v in whole(of).items() if "fc1.bias" not in k})
     assert "fc1" in refused(capsys, checkpoint, code=1)
 
@@ -227,7 +236,7 @@ def test_raw_text_and_sub_words_get_the_ids_of_the_training(prepared, tmp_path, 
     for raw, cut in zip(RAW, CUT):
         expected = [0, *dictionary.encode_line(cut, append_eos=False, add_if_not_exist=False).tolist(), 2]
         assert opened(raw)["input_ids"] == opened(cut)["input_ids"] == expected
-    encode = Segmenter((), Preparation("wikibooks", lowercase=True), str(codes))  # of scripts/glue/encode.py
+    encode = Segmenter((), Preparation("wikibooks", lowercase=True), codes.read_text())  # of scripts/glue/encode.py
     assert [" ".join(encode(line)) for line in RAW] == CUT
     assert opened("low", "on")["input_ids"] == [0, 20, 2, 2, 11, 2]
     assert opened("low", return_special_tokens_mask=True)["special_tokens_mask"] == [1, 0, 1]
@@ -236,6 +245,18 @@ def test_raw_text_and_sub_words_get_the_ids_of_the_training(prepared, tmp_path, 
     assert [load(tmp_path / "again")(line)["input_ids"] for line in RAW] == [opened(line)["input_ids"] for line in RAW]
     settings = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())["preparation"]
     assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("wikibooks", True, "en")
+
+
+@pytest.mark.parametrize("form", ["{} 7\n", "{}\n", "\ufeff{}\n"])
+def test_the_hub_reads_codes_of_all_kinds(prepared, tmp_path, form):
+    """With fastBPE's counts, without a version, behind a byte order mark: the pieces are the same."""
+    version, *merges = (prepared.folder / "codes").read_text().splitlines()
+    head, codes = version + "\n" if form.startswith("\ufeff") else "", tmp_path / "codes"
+    codes.write_text(form[: form.index("{")] + head + "".join(form.lstrip("\ufeff").format(merge) for merge in merges))
+    folders = str(prepared.folder), "c.pt", str(prepared.folder / "data")
+    hub = TupeModel.from_pretrained(*folders, bpe_codes=str(codes))
+    assert [" ".join(hub.segment(line)) for line in RAW] == CUT
+    assert hub.decode(hub.encode(RAW[0])) == "the man went to an orange ."
 
 
 def test_the_pipeline_fills_masks_as_the_hub_does(prepared):
@@ -285,10 +306,7 @@ def test_text_in_the_wrong_form_is_refused(prepared, capsys):
 
 def test_ids_that_differ_on_a_text_are_an_error(prepared, capsys, monkeypatch):
     """As before: an exported tokenizer that cuts sub-words again."""
-    source = tokenizer.source_of
-    monkeypatch.setattr(
-        tokenizer, "source_of", lambda name: source(name).replace("if self.is_segmented(words):", "if not words:")
-    )
+    broken(monkeypatch, tokenizer, "if self.is_segmented(words):", "if not words:")
     flags = ["--bpe-codes", prepared.folder / "codes", "--verify-text", prepared.folder / "cut"]
     assert "would get the ids" in refused(capsys, prepared, *flags, code=1)
 

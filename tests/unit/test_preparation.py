@@ -25,9 +25,8 @@ WIKIBOOKS = Preparation("wikibooks", lowercase=True, normalise=True)
 
 
 @pytest.fixture
-def segment(tmp_path) -> Segmenter:
-    (tmp_path / "codes").write_text(CODES)
-    return Segmenter(SYMBOLS, WIKIBOOKS, str(tmp_path / "codes"))
+def segment() -> Segmenter:
+    return Segmenter(SYMBOLS, WIKIBOOKS, CODES)
 
 
 RAW = {
@@ -60,19 +59,16 @@ def test_text_in_sub_words_stays_as_it_is(segment):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.text("lowernst", min_size=1, max_size=12), st.sampled_from(["#version: 0.2\n", "#version: 0.1\n", ""]))
-def test_sub_words_are_those_of_subword_nmt(tmp_path_factory, word, version):
-    codes = tmp_path_factory.getbasetemp() / "codes"
+@given(st.text("lowernst", min_size=1, max_size=12), st.sampled_from(["#version: 0.2\n", "#version: 0.1\n"]))
+def test_sub_words_are_those_of_subword_nmt(word, version):
     merges = "l o\nlo w</w>\ne r</w>\nlo w\nn e\nne w</w>\nlow er</w>\nlow est</w>\nl l\nll l\nlo lo\nlolo lo\nlo l\n"
-    codes.write_text(version + merges)
     expected = BPE(io.StringIO(version + merges)).process_line(word).split()
-    assert Segmenter((), Preparation(), str(codes)).pieces(word) == expected
+    assert Segmenter((), Preparation(), version + merges).pieces(word) == expected
 
 
-def test_words_of_the_dictionary_stay_whole(tmp_path):
+def test_words_of_the_dictionary_stay_whole():
     """New ones of expand-vocab, say, which the codes would cut."""
-    (tmp_path / "codes").write_text(CODES)
-    segment = Segmenter([*SYMBOLS, "orange", "<u>"], WIKIBOOKS, str(tmp_path / "codes"))
+    segment = Segmenter([*SYMBOLS, "orange", "<u>"], WIKIBOOKS, CODES)
     assert segment("An ORANGE orang") == ["an", "orange", "or@@", "an@@", "g"]
 
 
@@ -97,6 +93,8 @@ def test_a_dictionary_shows_how_its_text_was_prepared(symbols, translation, show
 
 
 def test_what_is_said_is_not_guessed():
+    with pytest.raises(ValueError, match=r"spacy.*choose from wikibooks, moses, none"):
+        Preparation.of("the , .".split(), preparation="spacy")
     found = Preparation.of("the , .".split(), preparation="moses", lowercase=False, lang="de_DE", translation=True)
     assert (found.preparation, found.lowercase, found.lang) == ("moses", False, "de")
 
@@ -121,10 +119,7 @@ def test_a_missing_library_is_one_line(monkeypatch, name):
         Segmenter((), WIKIBOOKS)
 
 
-def test_codes_that_are_none_and_copies(segment, tmp_path):
-    (tmp_path / "bad").write_text("#version: 0.2\na b c\n")
-    with pytest.raises(ValueError, match="bad:2: "):
-        Segmenter((), Preparation(), str(tmp_path / "bad"))
+def test_copies(segment):
     text = next(iter(RAW))
     assert pickle.loads(pickle.dumps(segment))(text) == segment(text)  # to another process
 

@@ -220,7 +220,9 @@ def test_a_log_has_one_writer(tmp_path) -> None:
         assert [lock(log) for log in (one, two, other)] == [True, False, True]
 
 
-@pytest.mark.parametrize(("level", "logger"), [("WARNING", "fairseq.trainer"), ("INFO", "embinit_fairseq.hooks.apply")])
+@pytest.mark.parametrize(
+    ("level", "logger"), [("WARNING", "fairseq.trainer"), ("INFO", "embinit_fairseq.embed_init.fill")]
+)
 def test_warnings_and_our_own_records_are_shown(capsys, tmp_path, level, logger) -> None:
     reader, screen = LogReader(tmp_path / "train.log"), _Screen(verbose=False)
     for where in (f"INFO | {logger.replace('embinit', 'x')}", f"{level} | {logger}"):

@@ -69,7 +69,7 @@ def test_a_line_becomes_tokenised_sentences(cleaner: cleaning.Cleaner) -> None:
 def test_noise_takes_no_more_than_linear_time(cleaner: cleaning.Cleaner, piece: str) -> None:
     start = time.process_time()
     cleaner(piece * (100_000 // len(piece)))
-    assert time.process_time() - start < 3  # quadratic in any of the steps: minutes
+    assert time.process_time() - start < 30  # quadratic in any of the steps: minutes
 
 
 def test_documents_that_are_too_short_or_too_long_are_left_out(tmp_path: Path, monkeypatch) -> None:
@@ -252,6 +252,7 @@ NO_TEXT = {
     b'[{"text": "A text."}, 7]': ("int", "jq"),
     b'{"text": "A text."}\n{"text": "cut\n': ("cut", "jq"),
     b'{"text": "A text."\n': ("A text", "jq"),
+    rb'"A \"text\".\nIt goes on."' + b'\n"A line."\n': ("1 of the first 2 lines have JSON", "jq"),
     b'Words.\n{"text": "A text."}\n': ("1 of the first 2 lines have JSON", "jq"),
     b"A <b>word</b>.\n\nA word.\n": ("1 of the first 2 lines have tags (</b>)", "sed"),
     b"A&lt;br /&gt;word.\n": ("tags (<br />)", "sed"),

@@ -150,9 +150,7 @@ _PIECES = {"markers": "sentencepiece", "needs": ("sentencepiece",)}
 _SACREMOSES = {"markers": "end_of_word", "needs": ("sacremoses",)}
 BPE_MODEL = partial(sentencepiece, name="sentencepiece.bpe.model")
 _LLAMA = partial(sentencepiece, name="tokenizer.model", kind="bpe", size=320, byte_fallback=True)
-_GEMMA = partial(
-    _LLAMA, pad_id=0, eos_id=1, bos_id=2, unk_id=3, eos_piece="<eos>", bos_piece="<bos>", pad_piece="<pad>"
-)
+_GEMMA = partial(_LLAMA, size=60, byte_fallback=False, add_dummy_prefix=False, pad_id=0, eos_id=1, bos_id=2, unk_id=3)
 _ALBERT = partial(sentencepiece, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols="[CLS],[SEP],[MASK]")
 _XLNET = partial(sentencepiece, unk_id=0, control_symbols="<cls>,<sep>,<pad>,<mask>,<eod>,<eop>")
 _DEBERTA = {"bos_piece": "[CLS]", "eos_piece": "[SEP]", "pad_piece": "[PAD]", "unk_piece": "[UNK]"}

@@ -24,11 +24,14 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, SequenceClassifierOutput
 from transformers.utils import logging
 
-from embinit_fairseq.export.remote.attention import LogitBias, additive_mask
+# transformers 4.46 copies what this file imports, and not what those files do
+from embinit_fairseq.errors import __doc__ as _errors  # noqa: F401
+from embinit_fairseq.export.remote.attention_kernels import AttentionBias, additive_mask
 from embinit_fairseq.export.remote.configuration_tupe import TupeConfig
+from embinit_fairseq.modules.bert_initialisation import init_bert_params
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, EncoderLayer, LayerConfig
 from embinit_fairseq.modules.heads import ClassificationHead
-from embinit_fairseq.modules.initialisation import init_bert_params
+from embinit_fairseq.modules.position_bias import __doc__ as _bias  # noqa: F401
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes
 
 logger = logging.get_logger(__name__)
@@ -158,7 +161,7 @@ class TupeModel(TupePreTrainedModel):
         """tensors: x, mask, what is added to queries and to keys; one by one: checkpointing follows only arguments."""
 
         def run(x: Tensor, mask: Tensor | None, p_q: Tensor | None, p_k: Tensor | None) -> Tensor:
-            return layer(x, LogitBias(mask, eager, weights), None if p_q is None else (p_q, p_k))
+            return layer(x, AttentionBias(mask, eager, weights), None if p_q is None else (p_q, p_k))
 
         if self.gradient_checkpointing and self.training:
             return self._gradient_checkpointing_func(run, *tensors)

@@ -64,11 +64,11 @@ def mend_validation(task):
     original = task.build_model
 
     @functools.wraps(original)
-    def build_model(self, *args, **kwargs):
+    def build_model(self, cfg, from_checkpoint=False):  # fairseq looks for this argument's name
         options = self.cfg
         if options.eval_bleu and options.eval_bleu_detok == "moses":
             given = json.loads(options.eval_bleu_detok_args)
             options.eval_bleu_detok_args = json.dumps({"target_lang": options.target_lang, **given})
-        return original(self, *args, **kwargs)
+        return original(self, cfg, from_checkpoint)
 
     task.build_model = build_model

@@ -1,4 +1,4 @@
-"""Attention with an additive bias: softmax(q k^T * scale + mask) v.
+"""Attention with an additive bias: softmax(q k^T * scale + mask) v. In the place of `modules/attention_kernels.py`.
 
 Fused by `scaled_dot_product_attention`, or spelled out where the probabilities are wanted (`eager`). B: batch,
 H: num_heads, T: length, d: head_dim.
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class LogitBias(NamedTuple):
+class AttentionBias(NamedTuple):
     """mask (1 or B, 1 or H, 1 or T, T), added to the logits of every layer, or None. weights: a list to which each
     layer appends its probabilities (B, H, T, T); needs `eager`."""
 
@@ -23,7 +23,7 @@ class LogitBias(NamedTuple):
 
 
 def additive_mask(bias: Tensor | None, padding_mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """bias (H, T, T) or None, padding_mask (B, T), True at padding, or None -> what LogitBias calls mask.
+    """bias (H, T, T) or None, padding_mask (B, T), True at padding, or None -> what AttentionBias calls mask.
 
     Keys at padding get the lowest number of the type, after the bias.
     """
@@ -35,7 +35,7 @@ def additive_mask(bias: Tensor | None, padding_mask: Tensor | None, dtype: torch
     return torch.where(padding_mask, torch.finfo(bias.dtype).min, bias)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, attn_bias: LogitBias, scale: float, dropout: float = 0.0) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: float, dropout: float = 0.0) -> Tensor:
     """q, k, v (B, H, T, d) -> (B, H, T, d); dropout acts on the probabilities, `weights` gets them before it."""
     mask = attn_bias.mask
     if not attn_bias.eager:
