@@ -75,7 +75,7 @@ def test_sacremoses_keeps_the_number_of_lines(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_subword_nmt_keeps_the_number_of_lines(by_name: bool, tmp_path: Path) -> None:
+def test_subword_nmt_takes_ends_of_lines_for_spaces(by_name: bool, tmp_path: Path) -> None:
     pytest.importorskip("subword_nmt")
     (tmp_path / "codes").write_text("#version: 0.2\ne 1\n")
     (tmp_path / "text").write_text(ENGLISH, newline="")

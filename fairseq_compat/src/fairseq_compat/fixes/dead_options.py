@@ -6,7 +6,7 @@ Symptom: the command runs as if the option had not been given. ``fairseq-validat
 Versions: all.
 Where: fairseq/options.py:228 (``get_parser``); every command has the options of nearly all of them.
 Remedy: a line on stderr for each of them that is given (``TABLE``), with what to do instead; an error where the command
-    would end with ``KeyError`` or ``TypeError``.
+    would end with one of Python's own.
 Upstream: not reported.
 Can go: row by row, with a fairseq that reads the option.
 """
@@ -48,7 +48,7 @@ class Row:
     commands: str
     remedy: str
     where: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    fails: bool = False  # ends with KeyError or TypeError later, so it is an error at once
+    fails: bool = False  # ends with an error of Python later, so it is one at once
 
 
 ALL = "train generate interactive eval-lm validate"
@@ -77,6 +77,7 @@ TABLE = (
         "--lm-path --lm-weight --prefix-size --scoring --sacrebleu --print-step", "interactive", "use fairseq-generate"
     ),
     Row("--score-reference", "interactive", "use fairseq-generate", fails=True),
+    Row("--score-reference", "generate", "leave it out", {"task": ("multilingual_translation",)}, fails=True),
     Row("--constraints", "generate", "use fairseq-interactive", fails=True),
     Row("--print-step", "generate", "it belongs to --task translation_lev", {"task": TRANSLATION}, fails=True),
     Row(
@@ -96,7 +97,7 @@ TABLE = (
     Row("--eos-token", "generate interactive", "leave it out", {"task": TRANSLATION}),
     Row(
         "--beam --max-len-a --max-len-b --min-len --lenpen --sampling --temperature --no-repeat-ngram-size "
-        "--prefix-size",
+        "--prefix-size --score-reference",
         "generate interactive",
         "its models decode with --iter-decode-max-iter and --iter-decode-with-beam",
         {"task": ("translation_lev",)},

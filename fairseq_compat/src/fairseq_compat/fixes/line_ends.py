@@ -2,9 +2,9 @@
 
 Symptom: a stray CR inside a line makes two lines of it: one side of a parallel text gets a sentence more than the
     other, and ``fairseq-preprocess`` binarises pairs that do not belong together, without a word.
-    ``fairseq-interactive``, the raw data set, alignments and ``fairseq-score`` read in the same way, and so do the
-    programs ``sacremoses`` and ``subword-nmt`` (which also splits at U+2028, U+0085 and other characters that
-    ``str.splitlines`` knows).
+    ``fairseq-interactive``, the raw data set, alignments, ``fairseq-score`` and the program ``sacremoses`` read in the
+    same way. ``subword-nmt`` takes U+2028, U+0085 and other ends of lines of ``str.splitlines`` for a part of the word
+    before, whose last piece is then marked as if the word went on.
 Versions: all.
 Where: fairseq/file_chunker_utils.py:25 and :80, fairseq/data/indexed_dataset.py:280, fairseq_cli/preprocess.py:236,
     fairseq_cli/interactive.py:44, fairseq_cli/score.py:60, fairseq/hub_utils.py:145, sacremoses/cli.py,
