@@ -28,7 +28,7 @@ from embinit_fairseq.export.verify import DifferentOutput
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
 from embinit_fairseq.vocab.dictionary import vocabulary_of
 from embinit_fairseq.vocab.preparation import Preparation, Segmenter
-from embinit_fairseq.vocab.text import pieces_left
+from embinit_fairseq.vocab.text import MOST_MARKED, pieces_left
 from embinit_fairseq.vocab.tokens import CONTINUES, detect_style
 
 # ---- tokenizer.json and tokenizer_config.json for a fairseq dictionary ----------------------------------------------
@@ -302,8 +302,6 @@ _CUTTERS = {
     "sentencepiece": "--sentencepiece-model",
     "numbers": FLAG,
 }
-#: A text of which one line in so many is marked is in sub-words; `@@` stands in raw text now and then.
-_FEW = 20
 
 
 def _own_text(request: ExportRequest, side: Side, forms: Sequence[str]) -> tuple[list[str], str]:
@@ -316,7 +314,7 @@ def _own_text(request: ExportRequest, side: Side, forms: Sequence[str]) -> tuple
     if not words:
         raise DataError(f"{_TEXT} {path}: no text in it; give a sentence a line")
     marked, form = pieces_left(lines) or (0, "raw")
-    if _FEW * marked < len(lines):
+    if marked <= MOST_MARKED * len(lines):
         form = "numbers" if is_numbers(side.symbols) and is_numbers(words) else "raw"
     if form not in forms:
         cutter = f"{_CUTTERS[forms[0]]}, which cuts it, or " if form == "raw" else ""

@@ -291,19 +291,19 @@ class Segmenter:
 
 
 class _Merges:
-    """The merges of subword-nmt."""
+    """The merges of subword-nmt, or of fastBPE, which writes a count after each pair and no version."""
 
     def __init__(self, path: str) -> None:
         lines = Path(path).read_bytes().decode("utf-8").rstrip("\n").split("\n")
-        has_version = lines[0].startswith("#version:")
-        #: is the end of a word a symbol of its own, as before version 0.2?
-        self._splits_end = not has_version or lines[0].split()[-1] == "0.1"
+        version = lines[0].split()[1:2] if lines[0].startswith("#version:") else []
         self._ranks: dict[tuple[str, ...], int] = {}
-        for number, line in enumerate(lines[has_version:], start=1 + has_version):
-            pair = tuple(line.strip("\r\n ").split(" "))
-            if len(pair) != 2:
+        for number, line in enumerate(lines[len(version) :], start=1 + len(version)):
+            left, *right = line.strip("\r\n ").split(" ")
+            if len(right) != 1 and not (len(right) == 2 and right[1].isdecimal()):
                 raise ValueError(f"{path}:{number}: found {line!r}, expected a pair: give the codes of subword-nmt")
-            self._ranks.setdefault(pair, len(self._ranks))
+            self._ranks.setdefault((left, right[0]), len(self._ranks))
+        #: is the end of a word a symbol of its own, as before version 0.2?
+        self._splits_end = version == ["0.1"] or (not version and any(right == _END for _, right in self._ranks))
 
     def __call__(self, word: str) -> list[str]:
         """Join characters: the neighbours with the best rank, until none has a rank."""

@@ -25,7 +25,7 @@ ARROWS = {
     "criterions": {"modules", "models"},
     "expand": {"vocab", "vectors", "init", "checkpoints"},
     "convert_tupe": {"vocab", "vectors"},
-    "export": {"vocab", "vectors", "modules", "checkpoints", "expand", "models", "runs"},
+    "export": {"vocab", "vectors", "modules", "checkpoints", "expand", "models"},
     "analysis": {"vocab", "vectors", "init", "modules"},
     "runs": {"vocab", "vectors", "init", "checkpoints"},
     "plots": {"analysis", "checkpoints", "runs"},
