@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,7 @@ class Tokenizer:
         form: of the user's text, one of `_FORMS`.
     """
 
-    files: dict[str, str | bytes] | Callable[[str], Any]
+    files: Mapping[str, str | bytes] | Callable[[str], Any]
     lines: list[str]
     expected: list[list[int]]
     why: str
@@ -167,14 +167,16 @@ class Tokenizer:
 
     def checked(self, path: str | None, dictionary: Any) -> dict[str, Any] | None:
         """The user's text: path, number of lines, form, share of `<unk>` in its symbols; None if there is none."""
+        if path is None:
+            return None
         ends = dictionary.bos(), dictionary.eos()
         ids = [row for line in self.expected[: self.own] for row in line if row not in ends]
         unknown = ids.count(dictionary.unk()) / max(1, len(ids))
-        return path and {"path": path, "lines": self.own, "form": _FORMS[self.form], "unknown": unknown}
+        return {"path": path, "lines": self.own, "form": _FORMS[self.form], "unknown": unknown}
 
     def write(self, folder: Path) -> list[str]:
         """Write the files; returns their names."""
-        if not isinstance(self.files, dict):
+        if callable(self.files):
             before = {path.name for path in folder.iterdir()}
             self.files(str(folder))
             return sorted({path.name for path in folder.iterdir()} - before)
@@ -339,7 +341,7 @@ def check_text(trained: Trained, tokenizer: Tokenizer, theirs: Sequence[list[int
     for number, (line, expected, ids) in enumerate(zip(tokenizer.lines, tokenizer.expected, theirs)):
         if ids != expected:
             reason = f"{line[:80]!r} would get the ids {ids[:20]}, in fairseq {expected[:20]}"
-            if number < tokenizer.own or not isinstance(tokenizer.files, dict):
+            if number < tokenizer.own or callable(tokenizer.files):
                 raise DifferentOutput(
                     f"{trained.path}: {reason} ({tokenizer.why}); nothing is written: give text of the training, "
                     "or leave --verify-text and --tokenizer out"
