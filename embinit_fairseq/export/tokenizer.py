@@ -27,7 +27,7 @@ from embinit_fairseq.export.trained import TARGET, Side, Trained
 from embinit_fairseq.export.verify import DifferentOutput
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
 from embinit_fairseq.vocab.dictionary import vocabulary_of
-from embinit_fairseq.vocab.preparation import Preparation, Segmenter
+from embinit_fairseq.vocab.preparation import GLUED, Preparation, Segmenter
 from embinit_fairseq.vocab.text import MOST_MARKED, pieces_left
 from embinit_fairseq.vocab.tokens import CONTINUES, detect_style
 
@@ -202,17 +202,17 @@ def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -
         return _gpt2(request, side, layout, request.gpt2_bpe)
     if request.prepares_text:
         return _text(request, side, layout, trained.task == "translation")
-    return _words(request, side, layout)
+    return _words(request, side, layout, trained.task == "translation")
 
 
-def _words(request: ExportRequest, side: Side, layout: Layout) -> Tokenizer:
-    style = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}.get(detect_style(side.symbols), "raw")
-    style = "numbers" if is_numbers(side.symbols) else style
-    own, form = _own_text(request, side, (style,))
+def _words(request: ExportRequest, side: Side, layout: Layout, translation: bool) -> Tokenizer:
+    shown = Preparation.of(side.symbols, translation=translation).preparation
+    form = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}.get(detect_style(side.symbols), "raw")
+    form = "numbers" if is_numbers(side.symbols) else "words" if form == "raw" and shown != "none" else form
+    cutter = _CUTTERS.get(form, f"--preparation {shown}")
+    own, _ = _own_text(request, side, (form,), cutter)
     lines = own + _sample(side.symbols, " ".join)
-    why = f"words separated by spaces, as they are in dict.txt (raw text: {_CUTTERS['raw']})"
-    if style != "raw":
-        why = f"{_FORMS[style]} separated by spaces, as they are in dict.txt (raw text: {_CUTTERS[style]})"
+    why = f"{_FORMS[form]} between spaces, as in dict.txt" + ("" if form == "raw" else f" (raw text: {cutter})")
     return Tokenizer(words_json(layout), lines, _ids(side, layout, lines), why, len(own), form)
 
 
@@ -296,18 +296,17 @@ _FORMS = {
     "bpe": f"sub-words (`or{CONTINUES} an{CONTINUES} ge`)",
     "sentencepiece": "sub-words (`▁or ange`)",
     "numbers": "numbers of GPT-2's pieces",
+    "words": "Moses' words",
 }
 #: form of a dictionary -> the option that makes it of raw text
-_CUTTERS = {
-    "raw": "--preparation",
-    "bpe": "--bpe-codes",
-    "sentencepiece": "--sentencepiece-model",
-    "numbers": FLAG,
-}
+_CUTTERS = {"bpe": "--bpe-codes", "sentencepiece": "--sentencepiece-model", "numbers": FLAG}
 
 
-def _own_text(request: ExportRequest, side: Side, forms: Sequence[str]) -> tuple[list[str], str]:
-    """The lines of --verify-text and their form; DataError unless the tokenizer takes this form."""
+def _own_text(request: ExportRequest, side: Side, forms: Sequence[str], cutter: str = "") -> tuple[list[str], str]:
+    """The lines of --verify-text and their form; DataError unless it is among `forms`.
+
+    cutter: the option by which the tokenizer would take raw text.
+    """
     path = request.verify_text
     if path is None:
         return [], "raw"
@@ -318,12 +317,11 @@ def _own_text(request: ExportRequest, side: Side, forms: Sequence[str]) -> tuple
     marked, form = pieces_left(lines) or (0, "raw")
     if marked <= MOST_MARKED * len(lines):
         form = "numbers" if is_numbers(side.symbols) and is_numbers(words) else "raw"
+        form = "words" if "words" in forms and not any(map(GLUED.search, words)) else form
     if form not in forms:
-        cutter = f"{_CUTTERS[forms[0]]}, which cuts it, or " if form == "raw" else ""
-        raise DataError(
-            f"{_TEXT} {path}: found {_FORMS[form]}, expected {' or '.join(_FORMS[each] for each in forms)}: give "
-            f"{cutter}the text {'after' if cutter else 'before'} it was cut"
-        )
+        remedy = f"{cutter}, which cuts it, or the text after" if form == "raw" else "the text before"
+        expected = " or ".join(_FORMS[each] for each in forms)
+        raise DataError(f"{_TEXT} {path}: found {_FORMS[form]}, expected {expected}: give {remedy} it was cut")
     return lines, form
 
 

@@ -282,7 +282,7 @@ def test_options_say_how_raw_text_is_prepared(prepared):
     assert load(prepared.output)("SLOW man.")["input_ids"] == [0, 3, 3, 3, 3, 6, 13, 2]
 
 
-def test_text_in_the_wrong_form_is_refused(prepared, capsys):
+def test_text_in_the_wrong_form_is_refused(prepared, tmp_path, capsys):
     folder, codes = prepared.folder, prepared.folder / "codes"
     (folder / "others").write_text(CODES.replace("g e</w>\n", ""))
     for flags, said in (
@@ -292,6 +292,10 @@ def test_text_in_the_wrong_form_is_refused(prepared, capsys):
     ):
         error = refused(capsys, prepared, *flags)
         assert all(part in error for part in said), error
+    words = checkpoint_of(tmp_path / "w", words=[word for word in WORDS if "@" not in word])
+    assert "--preparation wikibooks" in refused(capsys, words, "--verify-text", folder / "raw")
+    (folder / "words").write_text("the man , an or\n")
+    assert export_hf(words, "--verify-text", folder / "words") == 0
     (folder / "cut").write_text("▁the ▁man\n")
     assert "before it was cut" in refused(capsys, prepared, "--bpe-codes", codes, "--verify-text", folder / "cut")
 
