@@ -12,7 +12,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import NoReturn
 
@@ -82,8 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as request:  # --help, or an error that is already printed
         return int(request.code or 0)
     args.training = argv[at + 1 :]
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # so that temporary files are removed
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with _signals_as_interrupts():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         with progress.talking(args):
             code = _module(args.command).run(args)
@@ -102,6 +105,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"embinit {args.command}: error: {message}", file=sys.stderr)
         return 2
+
+
+@contextlib.contextmanager
+def _signals_as_interrupts() -> Iterator[None]:
+    """End the block by KeyboardInterrupt at `kill` and when the terminal is closed, so that temporary files go."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _one_line(error: Exception) -> str | None:

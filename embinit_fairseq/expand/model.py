@@ -94,7 +94,6 @@ class Builder:
     def build(self, texts: Texts) -> nn.Module:
         """The model, with weights as they are drawn."""
         with self._prepared(texts) as (cfg, _), self._explained("built"):
-            self._check_arch(cfg.model)
             task = self._set_up(cfg)
             if "from_checkpoint" in inspect.getfullargspec(task.build_model).args:
                 return task.build_model(cfg.model, from_checkpoint=True)
@@ -106,7 +105,6 @@ class Builder:
 
         file = file or self.path
         with self._prepared(texts) as (cfg, _), self._explained("loaded", file):
-            self._check_arch(cfg.model)
             state = {**self._state, "args": None, "cfg": cfg, "model": dict(weights)}
             models, _, task = checkpoint_utils.load_model_ensemble_and_task([file], state=state)
         return models[0].eval(), task
@@ -116,17 +114,6 @@ class Builder:
 
         with self._explained("set up for a dictionary"):
             return tasks.setup_task(cfg.task)
-
-    def _check_arch(self, options: Any) -> None:
-        """fairseq itself says KeyError: '_name'."""
-        from fairseq.models import ARCH_MODEL_REGISTRY
-
-        arch = getattr(options, "_name", None) or getattr(options, "arch", None)
-        if arch and arch not in ARCH_MODEL_REGISTRY:
-            raise CheckpointError(
-                f"{self.path}: a model of --arch {arch}, which neither fairseq nor this plugin has; name the plugin it "
-                "was trained with (--user-dir)"
-            )
 
     @contextlib.contextmanager
     def _prepared(self, texts: Texts | None) -> Iterator[tuple[Any, list[tuple[str, Any]]]]:

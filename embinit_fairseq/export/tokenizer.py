@@ -19,13 +19,14 @@ from typing import Any
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.expand.segmentation import check_segmentation, codes_text, read_segmentation
+from embinit_fairseq.expand.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.export.files import code_files
 from embinit_fairseq.export.gpt2 import FLAG, Gpt2, is_numbers
 from embinit_fairseq.export.request import ExportRequest
 from embinit_fairseq.export.trained import TARGET, Side, Trained
 from embinit_fairseq.export.verify import DifferentOutput
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+from embinit_fairseq.vocab.codes import codes_text
 from embinit_fairseq.vocab.dictionary import vocabulary_of
 from embinit_fairseq.vocab.preparation import GLUED, Preparation, Segmenter
 from embinit_fairseq.vocab.text import MOST_MARKED, pieces_left
@@ -229,7 +230,7 @@ def _text(request: ExportRequest, side: Side, layout: Layout, translation: bool)
     codes, path = request.bpe_codes, request.sentencepiece_model
     how = request.preparation or (None if path is None else "none")
     lowercase = None if request.lowercase is None else request.lowercase == "yes"
-    prepare = Preparation.of(side.symbols, how, lowercase, request.lang or side.language, translation)
+    prepare = Preparation.of(side.symbols, how, lowercase, _language(request, side), translation)
     segmentation, doubt = read_segmentation(codes, path), ""
     try:
         if segmentation is not None:
@@ -263,6 +264,18 @@ def _text(request: ExportRequest, side: Side, layout: Layout, translation: bool)
     why += doubt
     expected = _ids(side, layout, cut if form == "raw" else own + cut)
     return Tokenizer(files, own + made_up, expected, why, len(own), form)
+
+
+def _language(request: ExportRequest, side: Side) -> str:
+    """The two-letter code of a text's language: `zh` for `zh_CN`; `en` for what a training named `source`, say."""
+    from fairseq_compat.languages import UnknownLanguageError, language
+
+    try:
+        return language(request.lang or side.language or "en")
+    except UnknownLanguageError as error:
+        if request.lang:
+            raise OptionError(f"--lang {error}") from error
+        return "en"
 
 
 def _check_cut(request: ExportRequest, lines: Sequence[str], segment: Segmenter) -> None:

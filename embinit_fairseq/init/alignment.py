@@ -105,7 +105,8 @@ def plan(vocabulary: Vocabulary, markers: str = "auto") -> Wanted:
         for source_style in STYLES:
             spellings.update(spell(anywhere, source_style))
         if not token.surface.isascii():
-            spellings.update(map(in_bytes, spell(anywhere, "bytelevel")))
+            in_text = [*spell(anywhere, "bytelevel"), *spell(anywhere, "end_of_word")]
+            spellings.update(map(in_bytes, in_text))
     return Wanted(folded=frozenset(map(fold, spellings)))
 
 

@@ -12,6 +12,7 @@ from fairseq.data import encoders
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import CheckpointError, DataError
+from embinit_fairseq.vocab.codes import codes_text
 from embinit_fairseq.vocab.preparation import MASK, Preparation, Segmenter
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -93,8 +94,8 @@ def _segmenter(cfg: Any, symbols: list[str], how: dict[str, Any]) -> Segmenter |
         prepare = Preparation.of(symbols, **{**how, "preparation": how.get("preparation") or default})
         if tokenizer == "moses" and prepare.preparation == "none":
             prepare = dataclasses.replace(prepare, preparation="moses")
-    files = getattr(cfg.bpe, "bpe_codes", None), getattr(cfg.bpe, "sentencepiece_model", None)
-    return Segmenter(symbols, prepare, *files)
+    codes, model = getattr(cfg.bpe, "bpe_codes", None), getattr(cfg.bpe, "sentencepiece_model", None)
+    return Segmenter(symbols, prepare, None if codes is None else codes_text(codes, "bpe_codes"), model)
 
 
 class _FairseqsSegmenter:

@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import logging
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from embinit_fairseq import bounded
 from embinit_fairseq.errors import EmbinitError, VectorFileError
-from embinit_fairseq.vocab.tokens import PREFIX, detect_style
+from embinit_fairseq.vocab.tokens import PREFIX, detect_style, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +98,9 @@ def _open_with_transformers(directory: Path) -> Any:
     config, settings = (read_optional_json(directory / name) for name in ("config.json", "tokenizer_config.json"))
     options = {"langs": config["langs"]} if "langs" in config and "langs" not in settings else {}  # FSMT needs them
     fault = "no files of a tokenizer"
-    for name in ("AutoTokenizer", settings.get("tokenizer_class"), config.get("tokenizer_class"), _class_of(directory)):
-        if not isinstance(name, str) or not name.endswith(("Tokenizer", "TokenizerFast")):
+    declared = settings.get("tokenizer_class") or config.get("tokenizer_class") or _class_of(directory)
+    for name in ("AutoTokenizer", str(declared)):
+        if not name.endswith(("Tokenizer", "TokenizerFast")):
             continue
         verbosity = transformers.logging.get_verbosity()
         transformers.logging.set_verbosity(logging.CRITICAL)
@@ -128,7 +129,7 @@ def _class_of(directory: Path) -> str | None:
         return "BertTokenizerFast"
     if not (directory / "merges.txt").is_file():
         return None
-    style = _style(read_optional_json(directory / "vocab.json"))
+    style = detect_style(read_optional_json(directory / "vocab.json"))
     return "HerbertTokenizerFast" if style == "end_of_word" else "GPT2TokenizerFast"
 
 
@@ -190,8 +191,6 @@ def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[
 
 # ----------------------------------------------------------------------------------------------------------------------
 
-#: What the last token of a word ends with in the vocabularies of XLM, HerBERT, CLIP and others.
-_END_OF_WORD = "</w>"
 #: Rows that a matrix may have beyond twice the number of tokens: it is often padded to a round number.
 _PADDING = 4096
 
@@ -214,14 +213,13 @@ class Vocabulary:
     def words(self) -> list[tuple[int, str]]:
         """List (row, word) of all tokens that are text, without the specials, ordered by row.
 
-        Byte-level tokens are decoded to text, a leading space stays spelled `Ġ`; parts of a character are left out.
+        Byte-level tokens are decoded to text, a leading space stays spelled `Ġ`; parts of a character are surrogates.
         """
         hidden = set(self.specials.values())
         pairs = sorted((row, token) for token, row in self.rows.items() if row not in hidden and token)
         if not self.is_bytes:
             return pairs
-        decoded = ((row, token if token in self.added else decode_bytelevel(token)) for row, token in pairs)
-        return [(row, word) for row, word in decoded if word]
+        return [(row, token if token in self.added else text_of(token)) for row, token in pairs]
 
     def pieces(self, word: str) -> list[int]:
         """Segment a word that follows a space: the rows of its tokens, unknown ones left out."""
@@ -271,7 +269,7 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         segment = partial(_segment, backend)
     rows = rows | {token["content"]: int(row) for row, token in stored.items()}
     rows = _fitting(directory, rows, added, matrix_rows)
-    markers = _style(rows)
+    markers = detect_style(rows)
     if is_bytes and markers != "end_of_word":
         markers = "bytelevel"
     return Vocabulary(rows, markers, find_specials(declared, rows), frozenset(added), is_bytes, segment)
@@ -279,11 +277,6 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
 
 def _segment(backend: Any, text: str) -> list[str]:
     return backend.encode(text, add_special_tokens=False).tokens
-
-
-def _style(tokens: Collection[str]) -> str:
-    ends = sum(token.endswith(_END_OF_WORD) for token in tokens)
-    return "end_of_word" if 20 * ends > len(tokens) else detect_style(tokens)
 
 
 def _fitting(directory: Path, rows: dict[str, int], added: set[str], matrix_rows: int) -> dict[str, int]:
@@ -301,16 +294,3 @@ def _fitting(directory: Path, rows: dict[str, int], added: set[str], matrix_rows
         listed = " ".join(beyond[:8]) + " ..." * (len(beyond) > 8)
         logger.warning("%s: no row in the matrix for tokens that its tokenizer adds, left out: %s", directory, listed)
     return {token: row for token, row in rows.items() if token not in added or (row < matrix_rows and row not in own)}
-
-
-def decode_bytelevel(token: str) -> str | None:
-    """Decode a byte-level token to text, a leading space spelled `Ġ`; None if its bytes are only part of a character.
-
-    Text that itself begins with the letter Ġ (Maltese) is None too: it could not be told from the marker.
-    """
-    from tokenizers.decoders import ByteLevel
-
-    text = ByteLevel().decode([token])
-    if "\ufffd" in text or text.startswith("Ġ"):
-        return None
-    return "Ġ" + text[1:] if text.startswith(" ") else text

@@ -5,6 +5,7 @@ Letters: V rows that were read, D columns.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,8 @@ from embinit_fairseq.vectors.binary import check_dimension, check_finite
 from embinit_fairseq.vectors.hf_vocab import Vocabulary, check_is_the_librarys, read_optional_json, read_vocabulary
 from embinit_fairseq.vectors.hf_weights import find_embedding
 from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
+
+_PART = re.compile("[\ud800-\udfff]")  # of a character: no text, but a dictionary may have the same part
 
 
 class HuggingFaceDirectory:
@@ -58,7 +61,7 @@ class HuggingFaceDirectory:
         vocabulary = self.vocabulary
         rows: dict[str, int] = {}
         for row, word in vocabulary.words():
-            if wanted is None or word in wanted:
+            if word in wanted if wanted is not None else not _PART.search(word):
                 rows.setdefault(word, row)
         matrix = self._matrix.take(np.array(list(rows.values()), dtype=np.int64))
         words = list(rows)

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 PREPARATIONS = ("wikibooks", "moses", "none")
@@ -236,12 +235,11 @@ class Segmenter:
         Args:
             symbols: of the dictionary; words among them stay whole.
             prepare: of raw text.
-            codes: path of the codes of subword-nmt (Sennrich et al. 2016).
+            codes: of subword-nmt (Sennrich et al. 2016), the text that `vocab.codes.codes_text` returns.
             sentencepiece: path of the model; without both, words stay whole.
 
         Raises:
             ImportError: without a library that is needed.
-            ValueError: for a line of the codes that is no pair.
         """
         self.symbols, self.prepare = frozenset(symbols), prepare
         #: word -> its sub-words; None: words stay whole
@@ -291,19 +289,15 @@ class Segmenter:
 
 
 class _Merges:
-    """The merges of subword-nmt, or of fastBPE, which writes a count after each pair and no version."""
+    """The merges of subword-nmt."""
 
-    def __init__(self, path: str) -> None:
-        lines = Path(path).read_bytes().decode("utf-8").rstrip("\n").split("\n")
-        version = lines[0].split()[1:2] if lines[0].startswith("#version:") else []
-        self._ranks: dict[tuple[str, ...], int] = {}
-        for number, line in enumerate(lines[len(version) :], start=1 + len(version)):
-            left, *right = line.strip("\r\n ").split(" ")
-            if len(right) != 1 and not (len(right) == 2 and right[1].isdecimal()):
-                raise ValueError(f"{path}:{number}: found {line!r}, expected a pair: give the codes of subword-nmt")
-            self._ranks.setdefault((left, right[0]), len(self._ranks))
+    def __init__(self, codes: str) -> None:
+        version, *lines = codes.removesuffix("\n").split("\n")
         #: is the end of a word a symbol of its own, as before version 0.2?
-        self._splits_end = version == ["0.1"] or (not version and any(right == _END for _, right in self._ranks))
+        self._splits_end = version == "#version: 0.1"
+        self._ranks: dict[tuple[str, ...], int] = {}
+        for line in lines:
+            self._ranks.setdefault(tuple(line.split(" ")), len(self._ranks))
 
     def __call__(self, word: str) -> list[str]:
         """Join characters: the neighbours with the best rank, until none has a rank."""

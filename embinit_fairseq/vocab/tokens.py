@@ -182,9 +182,14 @@ def as_text(symbols: Sequence[str], style: str) -> Sequence[str]:
     beyond_ascii = [symbol for symbol in symbols if not symbol.removeprefix("Ġ").isascii()]
     if sum(map(_is_bytes, beyond_ascii)) < max(1, _BYTES_SHARE * len(beyond_ascii)):
         return symbols
-    texts = [(symbol, _decode(symbol)) for symbol in symbols]
+    return [text_of(symbol) for symbol in symbols]
+
+
+def text_of(symbol: str) -> str:
+    """Decode a symbol that is spelled in bytes, see `as_text`."""
+    text = _decode(symbol)
     # the letter Ġ (Maltese) could not be told from the marker
-    return [symbol if text.startswith("Ġ") else re.sub("^ ", "Ġ", text) for symbol, text in texts]
+    return symbol if text.startswith("Ġ") else re.sub("^ ", "Ġ", text)
 
 
 def in_bytes(symbol: str) -> str:

@@ -14,7 +14,7 @@ from fairseq import hub_utils, options, tasks
 from fairseq.data import Dictionary, FairseqDataset, indexed_dataset
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf, overwrite_args_by_name
 from fairseq.file_chunker_utils import Chunker, find_offsets
 from fairseq.models.lstm import LSTMModel
 from fairseq.models.transformer import TransformerModel
@@ -236,6 +236,15 @@ def broken_options(folder: Path) -> None:
     model = LSTMModel.build_model(frozen, task)
     assert frozen.decoder_freeze_embed
     assert [name for name, one in model.named_parameters() if not one.requires_grad] == ["decoder.embed_tokens.weight"]
+
+    saved = composed("data", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.3")
+    saved.bpe = {"_name": "characters"}
+    overwrite_args_by_name(saved, {"criterion": "label_smoothed_cross_entropy", "label_smoothing": 0.2, "bpe": "gpt2"})
+    assert (saved.criterion.label_smoothing, saved.bpe._name) == (0.2, "gpt2"), saved
+    overwrite_args_by_name(saved, {"bpe": "bytes"})  # has no options
+    assert saved.bpe == "bytes", saved.bpe
+    overwrite_args_by_name(saved, {"criterion": "cross_entropy", "sentence_avg": True})
+    assert (saved.criterion._name, saved.criterion.sentence_avg) == ("cross_entropy", True)
 
     dictionary = write_split(folder, "train", [], "a b c")
     for language, words in (("de", "a a a"), ("en", "b b c")):

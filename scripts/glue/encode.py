@@ -16,7 +16,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
 from embinit_fairseq.errors import one_line
-from embinit_fairseq.expand.segmentation import read_codes
+from embinit_fairseq.vocab.codes import codes_text
 from embinit_fairseq.vocab.preparation import Preparation, Segmenter
 
 
@@ -37,9 +37,9 @@ def main() -> None:
         parser.error(
             f"--input has {len(args.input)} files, --output {len(args.output)}: give one output for each input"
         )
-    read_codes(str(args.codes), "--codes")  # says which line is wrong
+    codes = codes_text(str(args.codes), "--codes")
     try:
-        encode = Segmenter((), Preparation("wikibooks", lowercase=True), str(args.codes))
+        encode = Segmenter((), Preparation("wikibooks", lowercase=True), codes)
     except ImportError as error:
         raise SystemExit(f"error: {error}") from None
     for source, target in zip(args.input, args.output):

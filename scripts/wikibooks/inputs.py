@@ -56,7 +56,7 @@ _MARKUP = {
     ),
     "wiki markup": (rb"\[\[[^\[\]]+\]\]|\{\{|\{\||'''|^==+[^=]+==+$", "extract the text with wikiextractor"),
     "JSON": (
-        rb"""^[\[{]\s*["{'].*[\]},]$""",
+        rb"""^[\[{]\s*["{'].*[\]},]$|^".*\\[nu"].*"$""",  # strings: jq '.text' without -r
         "write one object with a text per line, for instance with jq -c '{text: .}'",
     ),
 }

@@ -114,7 +114,9 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         # lower-cased sentencepiece: the word, not the piece inside one
         ("The", "the ▁the", "sentencepiece", RULES, "▁the=marker_casefold"),
         ("The the go@@", "the ▁the go", "sentencepiece", RULES, "▁the=marker_casefold ▁the=marker go=marker"),
-        # `</w>` ends a word
+        ("ing Ing go@@", "▁Ing ing go", "sentencepiece", RULES, "ing=exact ▁Ing=marker go=marker"),
+        # `</w>` ends a word; CLIP has bytes before it
+        ("café Café", "cafÃ© cafÃ©</w>", "end_of_word", RULES, "cafÃ©</w>=marker cafÃ©</w>=marker_casefold"),
         ("cat the Cat", "cat cat</w> the", "end_of_word", RULES, "cat</w>=marker - cat</w>=marker_casefold"),
         ("cat cat</w> the</w>", "cat the", "none", RULES, "- cat=marker the=marker"),
         ("▁cat ing ▁x", "cat cat</w> ing ing</w>", "end_of_word", RULES, "cat</w>=marker ing</w>=marker -"),
@@ -190,6 +192,7 @@ def test_entities_mean_what_they_mean_in_html(symbol):
     forms = [each.surface for each in readings(token, {"entities"})]
     assert forms == list(dict.fromkeys([symbol, html.unescape(symbol)]))
     assert readings(token, {"casefold"}) == [token]
+    assert [len(readings(Token(text, True, True))) for text in ("@-@", "@_@", "@@@", "@a@", "@-@-")] == [2, 2, 1, 1, 1]
     assert (
         unescape("&amp;lt; R&amp;D &nbsp; &amp &#39;") == "&lt; R&D &nbsp; &amp &#39;"
     )  # nothing else that Moses writes
@@ -230,6 +233,14 @@ def test_every_row_a_plan_misses_could_not_have_matched(surfaces, style, source_
     filtered = table(*[word for word in words if word in wanted], markers=source_style)
     full, part = (rules_of(dictionary, source, rules=rules, markers=style) for source in (everything, filtered))
     assert full == part
+
+
+def test_what_is_read_of_a_source():
+    """Words in any case and form; a sign also inside a word; what shows that digits are masked, so `##s` is a word."""
+    wanted = plan(vocabulary("Été", "。", "##s", "the"))
+    read = ["ÉTÉ", normalize("NFD", "été"), "▁été", "##。", "##s", "####", "THE"]
+    assert [word for word in (*read, "##the", "##été", "other") if word in wanted] == read
+    assert "##s" not in [word for word, _ in rules_of(vocabulary("##s", "the"), table(*read, markers="auto")).values()]
 
 
 def test_spellings_of_a_word_have_one_key():

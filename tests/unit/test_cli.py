@@ -139,7 +139,7 @@ def test_kill_is_an_interrupt(capsys, reading):
     reading(lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert main(STATS) == 130
     assert capsys.readouterr().err == "embinit stats: interrupted\n"
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_memory_that_runs_out_is_one_line(refused, reading):

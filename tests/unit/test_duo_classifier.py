@@ -109,7 +109,7 @@ def check(checkpoint=None, train_embeddings=False, **asked):
     """Before a training with the options of a command line in the model's configuration, as in fairseq's flat kind."""
     model = model_with(train_embeddings=train_embeddings)
     model.cfg = Namespace(**vars(model.cfg), **asked)
-    model.check_training(checkpoint, None)
+    model.check_training(checkpoint)
 
 
 ONE, BOTH = ["encoder=vectors.txt"], ["encoder=vectors.txt", "encoder_p=vectors.txt"]

@@ -251,6 +251,18 @@ def test_raw_text_and_sub_words_get_the_ids_of_the_training(prepared, tmp_path, 
     assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("wikibooks", True, "en")
 
 
+@pytest.mark.parametrize("form", ["{} 7\n", "{}\n", "\ufeff{}\n"])
+def test_the_hub_reads_codes_of_all_kinds(prepared, tmp_path, form):
+    """With fastBPE's counts, without a version, behind a byte order mark: the pieces are the same."""
+    version, *merges = (prepared.folder / "codes").read_text().splitlines()
+    head, codes = version + "\n" if form.startswith("\ufeff") else "", tmp_path / "codes"
+    codes.write_text(form[: form.index("{")] + head + "".join(form.lstrip("\ufeff").format(merge) for merge in merges))
+    folders = str(prepared.folder), "c.pt", str(prepared.folder / "data")
+    hub = TupeModel.from_pretrained(*folders, bpe_codes=str(codes))
+    assert [" ".join(hub.segment(line)) for line in RAW] == CUT
+    assert hub.decode(hub.encode(RAW[0])) == "the man went to an orange ."
+
+
 def test_the_pipeline_fills_masks_as_the_hub_does(prepared):
     assert export_hf(prepared, "--bpe-codes", prepared.folder / "codes") == 0
     folders, where = (str(prepared.folder), "c.pt", str(prepared.folder / "data")), str(prepared.output)
@@ -275,7 +287,7 @@ def text_of(ids, hub) -> str:
 
 
 def test_options_say_how_raw_text_is_prepared(prepared):
-    options = "--preparation moses --lowercase no --lang de".split()
+    options = "--preparation moses --lowercase no --lang deu_Latn".split()
     assert export_hf(prepared, "--bpe-codes", prepared.folder / "codes", *options) == 0
     settings = json.loads((prepared.output / "tokenizer_config.json").read_text())["preparation"]
     assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("moses", False, "de")
@@ -289,6 +301,7 @@ def test_text_in_the_wrong_form_is_refused(prepared, tmp_path, capsys):
         (["--verify-text", folder / "raw"], ("--verify-text", "--bpe-codes")),
         (["--bpe-codes", folder / "others", "--verify-text", folder / "cut"], ("1 line of 4", "--bpe-codes")),
         (["--tokenizer", folder, "--lowercase", "yes"], ("--tokenizer", "--lowercase")),
+        (["--bpe-codes", codes, "--lang", "xq"], ("--lang", "xq")),
     ):
         error = refused(capsys, prepared, *flags)
         assert all(part in error for part in said), error

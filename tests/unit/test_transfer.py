@@ -187,6 +187,8 @@ def test_what_is_drawn_is_spread_as_the_old_words_are() -> None:
         ("the ing", "▁the ing ▁ing ▁", [4, -1, 5, -1]),  # inside a word it is not the word
         ("Ġthe ing .", "▁the ing Ġthe ▁.", [4, 5, -1, 6]),  # a sign is one with a space before it, too
         ("ĠÃ¼ber Ã¼ Ã the", "▁über ü Ã ▁the", [4, 5, -1, -1]),
+        ("▁über ▁die", "ĠÃ¼ber Ã¼ Ġdie", [4, -1, 5]),
+        ("the café", "The the cafe\u0301", [-1, 4, 5]),  # the same word, not one in another case
         ("the a@@ madeupword0000", "the madeupword0000 madeupword0001 a@@", [4, 6, -1, 5]),
     ],
 )

@@ -104,9 +104,9 @@ def test_features_and_probabilities():
 )
 def test_options_of_positions_that_have_no_effect_or_cannot_be(options, message):
     if message is None:
-        return TUPE.build(**options).check_training(None, None)
+        return TUPE.build(**options).check_training(None)
     with pytest.raises(OptionError, match=message):
-        TUPE.build(**options).check_training(None, None)
+        TUPE.build(**options).check_training(None)
 
 
 def test_a_kernel_that_cannot_train_is_refused_before_a_training(monkeypatch):
@@ -114,10 +114,10 @@ def test_a_kernel_that_cannot_train_is_refused_before_a_training(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     wide = {"attention_kernel": "flex", "encoder_embed_dim": 32}
     with pytest.raises(OptionError, match="flex has no dropout of attention weights: add --attention-dropout 0"):
-        TUPE.build(**wide).check_training(None, None)
+        TUPE.build(**wide).check_training(None)
     with pytest.raises(OptionError, match="dimension 16 or more, these have 2"):  # the generator's
-        ELECTRA.build(**wide, attention_dropout=0.0).check_training(None, None)
-    TUPE.build(**wide, attention_dropout=0.0).check_training(None, None)
+        ELECTRA.build(**wide, attention_dropout=0.0).check_training(None)
+    TUPE.build(**wide, attention_dropout=0.0).check_training(None)
 
 
 @pytest.mark.parametrize("architecture", [TUPE, ELECTRA])

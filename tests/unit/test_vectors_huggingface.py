@@ -19,6 +19,7 @@ from tokenizer_folders import FAIRSEQ, FAMILIES, bytelevel, end_of_word, wordpie
 from embinit_fairseq.errors import VectorFileError
 from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
 from embinit_fairseq.vectors.table import Wanted
+from embinit_fairseq.vocab.tokens import text_of
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 tokenizers = pytest.importorskip("tokenizers")
@@ -257,6 +258,15 @@ def test_each_side_has_its_own_vocabulary(tmp_path):
     assert "nur</w>" in HuggingFaceDirectory(str(tmp_path), side="decoder").read().words
 
 
+def test_a_part_of_a_character_has_a_row_for_who_asks(tmp_path):
+    bytelevel(tmp_path, ["<|endoftext|>"])
+    save_weights(tmp_path, "wte.weight", matrix := table(400))
+    row = json.loads((tmp_path / "vocab.json").read_text())["Ã"]  # the byte 0xC3, with which ä and ü begin
+    part = text_of("Ã")
+    assert rows_of(opened(tmp_path).read(Wanted.words([part]))) == {part: tuple(matrix[row])}
+    assert all(word.encode() for word in opened(tmp_path).read().words)
+
+
 def test_the_first_module_of_sentence_transformers(tmp_path):
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"the": 0, "house": 1}, unk_token="the"))
     module = tmp_path / "0_StaticEmbedding"
@@ -321,7 +331,7 @@ def test_an_added_token_does_not_take_another_tokens_row(tmp_path):
     ],
 )
 def test_no_tokenizer_with_rows_for_words(tmp_path, tokenizer, write, config):
-    save_weights(tmp_path, "shared.weight", table(9))
+    save_weights(tmp_path, "shared.weight", table(400))
     write_json(tmp_path, config=config)
     (tmp_path / "own.py").write_text("raise SystemExit('remote code')")
     if write:

@@ -252,6 +252,7 @@ NO_TEXT = {
     b'[{"text": "A text."}, 7]': ("int", "jq"),
     b'{"text": "A text."}\n{"text": "cut\n': ("cut", "jq"),
     b'{"text": "A text."\n': ("A text", "jq"),
+    rb'"A \"text\".\nIt goes on."' + b'\n"A line."\n': ("1 of the first 2 lines have JSON", "jq"),
     b'Words.\n{"text": "A text."}\n': ("1 of the first 2 lines have JSON", "jq"),
     b"A <b>word</b>.\n\nA word.\n": ("1 of the first 2 lines have tags (</b>)", "sed"),
     b"A&lt;br /&gt;word.\n": ("tags (<br />)", "sed"),

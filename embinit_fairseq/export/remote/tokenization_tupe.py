@@ -42,7 +42,8 @@ class TupeTokenizer(PreTrainedTokenizer):
         self.files = {name: str(path) for name, path in files.items() if path is not None}
         self.symbols = Path(vocab_file).read_bytes().decode("utf-8").removesuffix("\n").split("\n")
         self.row_of = {symbol: row for row, symbol in enumerate(self.symbols)}
-        self.segment = Segmenter(self.symbols, Preparation(**(preparation or {})), codes_file, model_file)
+        codes = None if codes_file is None else Path(codes_file).read_bytes().decode("utf-8")
+        self.segment = Segmenter(self.symbols, Preparation(**(preparation or {})), codes, model_file)
         self.before, self.between = before or [], between or []
         super().__init__(preparation=preparation or {}, before=self.before, between=self.between, **kwargs)
 

@@ -72,7 +72,6 @@ TABLE = (
         "validate",
         "all of the split is evaluated, with the seed of the training",
     ),
-    Row("--criterion", "validate", "that of the training is computed"),
     Row("--results-path --quiet", "interactive eval-lm validate", "redirect the output"),
     Row(
         "--lm-path --lm-weight --prefix-size --scoring --sacrebleu --print-step", "interactive", "use fairseq-generate"

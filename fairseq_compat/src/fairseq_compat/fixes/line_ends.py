@@ -52,14 +52,14 @@ class LineReader(io.TextIOWrapper):
     def __init__(self, raw, encoding: str | None = "utf-8") -> None:
         super().__init__(raw, encoding=encoding, newline="\n")
 
-    def readline(self, size: int = -1, /) -> str:
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # text, as the class itself has it
         return one_line(super().readline(size))
 
 
 def open_lines(file, mode="r", *args, encoding=None, **options):
     """``open`` that reads text by :class:`LineReader`."""
     if mode != "r":
-        return builtins.open(file, mode, *args, encoding=encoding, **options)
+        return builtins.open(file, mode, *args, encoding=encoding, **options)  # type: ignore[call-overload]
     return LineReader(builtins.open(file, "rb"), encoding)
 
 
