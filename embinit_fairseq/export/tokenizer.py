@@ -28,8 +28,8 @@ from embinit_fairseq.export.verify import DifferentOutput
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
 from embinit_fairseq.vocab.codes import codes_text
 from embinit_fairseq.vocab.dictionary import vocabulary_of
-from embinit_fairseq.vocab.preparation import Preparation, Segmenter
-from embinit_fairseq.vocab.text import pieces_left
+from embinit_fairseq.vocab.preparation import GLUED, Preparation, Segmenter
+from embinit_fairseq.vocab.text import MOST_MARKED, pieces_left
 from embinit_fairseq.vocab.tokens import CONTINUES, detect_style
 
 # ---- tokenizer.json and tokenizer_config.json for a fairseq dictionary ----------------------------------------------
@@ -168,16 +168,16 @@ class Tokenizer:
 
     def checked(self, path: str | None, dictionary: Any) -> dict[str, Any] | None:
         """The user's text: path, number of lines, form, share of `<unk>` in its symbols; None if there is none."""
+        if path is None:
+            return None
         ends = dictionary.bos(), dictionary.eos()
         ids = [row for line in self.expected[: self.own] for row in line if row not in ends]
         unknown = ids.count(dictionary.unk()) / max(1, len(ids))
-        return (
-            None if path is None else {"path": path, "lines": self.own, "form": _FORMS[self.form], "unknown": unknown}
-        )
+        return {"path": path, "lines": self.own, "form": _FORMS[self.form], "unknown": unknown}
 
     def write(self, folder: Path) -> list[str]:
         """Write the files; returns their names."""
-        if not isinstance(self.files, Mapping):
+        if callable(self.files):
             before = {path.name for path in folder.iterdir()}
             self.files(str(folder))
             return sorted({path.name for path in folder.iterdir()} - before)
@@ -203,17 +203,17 @@ def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -
         return _gpt2(request, side, layout, request.gpt2_bpe)
     if request.prepares_text:
         return _text(request, side, layout, trained.task == "translation")
-    return _words(request, side, layout)
+    return _words(request, side, layout, trained.task == "translation")
 
 
-def _words(request: ExportRequest, side: Side, layout: Layout) -> Tokenizer:
-    style = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}.get(detect_style(side.symbols), "raw")
-    style = "numbers" if is_numbers(side.symbols) else style
-    own, form = _own_text(request, side, (style,))
+def _words(request: ExportRequest, side: Side, layout: Layout, translation: bool) -> Tokenizer:
+    shown = Preparation.of(side.symbols, translation=translation).preparation
+    form = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}.get(detect_style(side.symbols), "raw")
+    form = "numbers" if is_numbers(side.symbols) else "words" if form == "raw" and shown != "none" else form
+    cutter = _CUTTERS.get(form, f"--preparation {shown}")
+    own, _ = _own_text(request, side, (form,), cutter)
     lines = own + _sample(side.symbols, " ".join)
-    why = f"words separated by spaces, as they are in dict.txt (raw text: {_CUTTERS['raw']})"
-    if style != "raw":
-        why = f"{_FORMS[style]} separated by spaces, as they are in dict.txt (raw text: {_CUTTERS[style]})"
+    why = f"{_FORMS[form]} between spaces, as in dict.txt" + ("" if form == "raw" else f" (raw text: {cutter})")
     return Tokenizer(words_json(layout), lines, _ids(side, layout, lines), why, len(own), form)
 
 
@@ -230,7 +230,7 @@ def _text(request: ExportRequest, side: Side, layout: Layout, translation: bool)
     codes, path = request.bpe_codes, request.sentencepiece_model
     how = request.preparation or (None if path is None else "none")
     lowercase = None if request.lowercase is None else request.lowercase == "yes"
-    prepare = Preparation.of(side.symbols, how, lowercase, request.lang or side.language, translation)
+    prepare = Preparation.of(side.symbols, how, lowercase, _language(request, side), translation)
     segmentation, doubt = read_segmentation(codes, path), ""
     try:
         if segmentation is not None:
@@ -266,6 +266,18 @@ def _text(request: ExportRequest, side: Side, layout: Layout, translation: bool)
     return Tokenizer(files, own + made_up, expected, why, len(own), form)
 
 
+def _language(request: ExportRequest, side: Side) -> str:
+    """The two-letter code of a text's language: `zh` for `zh_CN`; `en` for what a training named `source`, say."""
+    from fairseq_compat.languages import UnknownLanguageError, language
+
+    try:
+        return language(request.lang or side.language or "en")
+    except UnknownLanguageError as error:
+        if request.lang:
+            raise OptionError(f"--lang {error}") from error
+        return "en"
+
+
 def _check_cut(request: ExportRequest, lines: Sequence[str], segment: Segmenter) -> None:
     """Raise DataError if text in sub-words would be cut otherwise from its words."""
     words = (segment.join(line.split()).split() for line in lines)
@@ -297,20 +309,17 @@ _FORMS = {
     "bpe": f"sub-words (`or{CONTINUES} an{CONTINUES} ge`)",
     "sentencepiece": "sub-words (`▁or ange`)",
     "numbers": "numbers of GPT-2's pieces",
+    "words": "Moses' words",
 }
 #: form of a dictionary -> the option that makes it of raw text
-_CUTTERS = {
-    "raw": "--preparation",
-    "bpe": "--bpe-codes",
-    "sentencepiece": "--sentencepiece-model",
-    "numbers": FLAG,
-}
-#: A text of which one line in so many is marked is in sub-words; `@@` stands in raw text now and then.
-_FEW = 20
+_CUTTERS = {"bpe": "--bpe-codes", "sentencepiece": "--sentencepiece-model", "numbers": FLAG}
 
 
-def _own_text(request: ExportRequest, side: Side, forms: Sequence[str]) -> tuple[list[str], str]:
-    """The lines of --verify-text and their form; DataError unless the tokenizer takes this form."""
+def _own_text(request: ExportRequest, side: Side, forms: Sequence[str], cutter: str = "") -> tuple[list[str], str]:
+    """The lines of --verify-text and their form; DataError unless it is among `forms`.
+
+    cutter: the option by which the tokenizer would take raw text.
+    """
     path = request.verify_text
     if path is None:
         return [], "raw"
@@ -319,14 +328,13 @@ def _own_text(request: ExportRequest, side: Side, forms: Sequence[str]) -> tuple
     if not words:
         raise DataError(f"{_TEXT} {path}: no text in it; give a sentence a line")
     marked, form = pieces_left(lines) or (0, "raw")
-    if _FEW * marked < len(lines):
+    if marked <= MOST_MARKED * len(lines):
         form = "numbers" if is_numbers(side.symbols) and is_numbers(words) else "raw"
+        form = "words" if "words" in forms and not any(map(GLUED.search, words)) else form
     if form not in forms:
-        cutter = f"{_CUTTERS[forms[0]]}, which cuts it, or " if form == "raw" else ""
-        raise DataError(
-            f"{_TEXT} {path}: found {_FORMS[form]}, expected {' or '.join(_FORMS[each] for each in forms)}: give "
-            f"{cutter}the text {'after' if cutter else 'before'} it was cut"
-        )
+        remedy = f"{cutter}, which cuts it, or the text after" if form == "raw" else "the text before"
+        expected = " or ".join(_FORMS[each] for each in forms)
+        raise DataError(f"{_TEXT} {path}: found {_FORMS[form]}, expected {expected}: give {remedy} it was cut")
     return lines, form
 
 
@@ -344,7 +352,7 @@ def check_text(trained: Trained, tokenizer: Tokenizer, theirs: Sequence[list[int
     for number, (line, expected, ids) in enumerate(zip(tokenizer.lines, tokenizer.expected, theirs)):
         if ids != expected:
             reason = f"{line[:80]!r} would get the ids {ids[:20]}, in fairseq {expected[:20]}"
-            if number < tokenizer.own or not isinstance(tokenizer.files, Mapping):
+            if number < tokenizer.own or callable(tokenizer.files):
                 raise DifferentOutput(
                     f"{trained.path}: {reason} ({tokenizer.why}); nothing is written: give text of the training, "
                     "or leave --verify-text and --tokenizer out"

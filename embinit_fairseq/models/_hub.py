@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -85,11 +83,11 @@ def load_hub(
     return TupeHub(loaded["args"], loaded["task"], loaded["models"][0], **how)
 
 
-def _segmenter(cfg: Any, symbols: list[str], how: dict[str, Any]) -> Callable[[str], list[str]]:
-    """Text -> symbols. how: arguments of `Preparation.of`, which an exported tokenizer has as well."""
+def _segmenter(cfg: Any, symbols: list[str], how: dict[str, Any]) -> Segmenter | _FairseqsSegmenter:
+    """What cuts text and joins symbols. how: arguments of `Preparation.of`, as for an exported tokenizer."""
     bpe, tokenizer = (getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer))
     if bpe not in (None, "subword_nmt", "sentencepiece") or tokenizer not in (None, "moses"):
-        return partial(_fairseqs_symbols, encoders.build_tokenizer(cfg.tokenizer), encoders.build_bpe(cfg.bpe))
+        return _FairseqsSegmenter(cfg)
     prepare = Preparation()
     if bpe or tokenizer or any(value is not None for value in how.values()):
         default = "none" if bpe == "sentencepiece" else None
@@ -100,12 +98,23 @@ def _segmenter(cfg: Any, symbols: list[str], how: dict[str, Any]) -> Callable[[s
     return Segmenter(symbols, prepare, None if codes is None else codes_text(codes, "bpe_codes"), model)
 
 
-def _fairseqs_symbols(tokenizer: Any, bpe: Any, text: str) -> list[str]:
-    """What fairseq's own tokenizer and BPE, such as GPT-2's, make of a text; they know no `<mask>`."""
-    text = text if tokenizer is None else tokenizer.encode(text)
-    *parts, last = text.split(MASK)
-    cut = [part if bpe is None else bpe.encode(part) for part in [*map(str.rstrip, parts), last]]
-    return f" {MASK} ".join(cut).split()
+class _FairseqsSegmenter:
+    """fairseq's own tokenizer and BPE, such as GPT-2's, which know no `<mask>`."""
+
+    def __init__(self, cfg: Any) -> None:
+        self._tokenizer, self._bpe = encoders.build_tokenizer(cfg.tokenizer), encoders.build_bpe(cfg.bpe)
+
+    def __call__(self, text: str) -> list[str]:
+        """The symbols of a text."""
+        text = text if self._tokenizer is None else self._tokenizer.encode(text)
+        *parts, last = text.split(MASK)
+        parts = [*map(str.rstrip, parts), last]
+        return f" {MASK} ".join(parts if self._bpe is None else map(self._bpe.encode, parts)).split()
+
+    def join(self, symbols: list[str]) -> str:
+        """The text of symbols."""
+        text = " ".join(symbols) if self._bpe is None else self._bpe.decode(" ".join(symbols))
+        return text if self._tokenizer is None else self._tokenizer.decode(text)
 
 
 class TupeHub(nn.Module):
@@ -120,10 +129,6 @@ class TupeHub(nn.Module):
         self.cfg, self.task, self.model = cfg, task, model
         self.eval()
         self.segment = _segmenter(cfg, task.source_dictionary.symbols, how)
-        self.bpe = None if isinstance(self.segment, Segmenter) else encoders.build_bpe(cfg.bpe)
-        # text of Moses stays in its words, as in the text of the training and in an exported tokenizer
-        is_moses = getattr(cfg.tokenizer, "_name", None) == "moses"
-        self.tokenizer = None if is_moses else encoders.build_tokenizer(cfg.tokenizer)
 
     @property
     def device(self) -> torch.device:
@@ -139,7 +144,7 @@ class TupeHub(nn.Module):
 
     def decode(self, tokens: Tensor) -> str:
         """Text of token ids (src_len,), without the special symbols at both ends."""
-        return self._text(self.task.source_dictionary.string(tokens))
+        return self.segment.join(self.task.source_dictionary.string(tokens).split())
 
     def extract_features(self, tokens: Tensor, return_all_hiddens: bool = False) -> Tensor | list[Tensor]:
         """tokens (src_len,) or (batch, src_len) -> features (batch, src_len, C), or all hidden states.
@@ -177,7 +182,7 @@ class TupeHub(nn.Module):
         best, ids = logits[0, 1 + at].float().softmax(-1).topk(topk)
         results = []
         for probability, index in zip(best.tolist(), ids.tolist()):
-            text = self._text(" ".join([*symbols[:at], dictionary[index], *symbols[at + 1 :]]))
+            text = self.segment.join([*symbols[:at], dictionary[index], *symbols[at + 1 :]])
             results.append((text, probability, dictionary[index]))
         return results
 
@@ -202,13 +207,6 @@ class TupeHub(nn.Module):
                 "dict.txt of this model"
             )
         return torch.atleast_2d(tokens.long())
-
-    def _text(self, symbols: str) -> str:
-        """Symbols separated by spaces -> words."""
-        text = symbols if self.bpe is None else self.bpe.decode(symbols)
-        if isinstance(self.segment, Segmenter):
-            text = self.segment.join(symbols.split(" "))
-        return self.tokenizer.decode(text) if self.tokenizer is not None else text
 
     def _ids(self, symbols: list[str]) -> Tensor:
         """Ids of symbols between `<s>` and `</s>`."""

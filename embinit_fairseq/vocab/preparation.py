@@ -100,8 +100,8 @@ class Cleaner:
         return [[restore_symbols(word) for word in self._moses.tokenize(each, escape=False)] for each in cased]
 
 
-#: Moses always parts a comma from a letter before it.
-_GLUED = re.compile(r"[^\W\d_],(@@)?$")
+#: Moses always parts such a sign from the letter before it (not a full stop).
+GLUED = re.compile(r"[^\W\d_][,:!?](@@)?$")
 #: what Moses' normalisation of punctuation replaces
 _REPLACED = set("“”‘’„«»–—…")
 
@@ -141,17 +141,17 @@ class Preparation:
     ) -> Preparation:
         """Read off a dictionary how its text was prepared. Arguments that are not None say it.
 
-        Without capitals the text was lower-cased. Where `,` or `.` stand alone and no comma follows a letter, it was
-        split into Moses' words; with escapes or `@-@` where symbols have them. What Moses' normalisation replaces is
-        then in no symbol. Other models than those of translation have the text of scripts/wikibooks, unless symbols
-        show what it does not make.
+        Without capitals the text was lower-cased. Where `,` or `.` stand alone and no comma or the like follows a
+        letter, it was split into Moses' words; with escapes or `@-@` where symbols have them. What Moses'
+        normalisation replaces is then in no symbol. Other models than those of translation have the text of
+        scripts/wikibooks, unless symbols show what it does not make.
         """
         words = [symbol for symbol in symbols if symbol not in _CARRIER]
         letters = set("".join(words))
         entities = any(entity in word for word in words for entity in ("&apos;", "&quot;", "&amp;"))
         dashes = "@-@" in symbols
         if preparation is None:
-            splits = {",", "."} & letters.intersection(words) and not any(map(_GLUED.search, words))
+            splits = {",", "."} & letters.intersection(words) and not any(map(GLUED.search, words))
             plain = entities or dashes or (translation and not set(SYMBOLS) <= set(symbols))
             preparation = "none" if not splits else "moses" if plain else "wikibooks"
         if lowercase is None:

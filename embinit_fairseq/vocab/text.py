@@ -15,7 +15,7 @@ _MARKS = {"bpe": re.compile(rf"\S{CONTINUES}(?=\s|$)"), "sentencepiece": re.comp
 #: subword style -> what its text consists of
 _NAMES = {"none": "whole words", **{style: f"subwords with {mark}" for style, mark in (PREFIX | SUFFIX).items()}}
 #: share of a text's lines that may have a mark although the text is not segmented
-_MOST_MARKED = 0.02
+MOST_MARKED = 0.02
 #: share of a text's tokens that its dictionary has at least
 _LEAST_KNOWN = 0.5
 
@@ -30,7 +30,7 @@ def check_not_segmented(flag: str, path: str) -> None:
     """Raise DataError, naming option and file, for a text that is in subwords where one is expected that is not."""
     lines = [line for _, line in read_lines(path, DataError, flag) if line.strip()]
     marked, step = pieces_left(lines) or (0, "")
-    if marked > _MOST_MARKED * len(lines):
+    if marked > MOST_MARKED * len(lines):
         raise DataError(
             f"{flag} {path}: found subwords ({step}) in {marked:,} of {len(lines):,} lines, expected text that is not "
             "segmented; give it before its segmentation"

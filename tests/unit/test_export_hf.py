@@ -6,6 +6,7 @@ What is exported is opened in this process (`hf_exports.read_back_here`), and in
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import json
 import shutil
@@ -28,7 +29,6 @@ from embinit_fairseq.export.request import ExportRequest
 from embinit_fairseq.export.tokenizer import choose_tokenizer
 from embinit_fairseq.models.tupe import TupeModel
 from embinit_fairseq.vocab import preparation
-from embinit_fairseq.vocab.preparation import Preparation, Segmenter
 
 FILES = {"README.md", "config.json", "dict.txt", "model.safetensors", *code_files(*tupe.CODE)}
 
@@ -222,7 +222,7 @@ def prepared(tmp_path):
     return checkpoint
 
 
-def test_raw_text_and_sub_words_get_the_ids_of_the_training(prepared, tmp_path, capsys):
+def test_raw_text_and_sub_words_get_the_ids_of_the_training(prepared, tmp_path, capsys, monkeypatch):
     codes = prepared.folder / "codes"
     found = ["--bpe-codes", codes]
     for name, form in (("raw", "raw text"), ("cut", "sub-words")):
@@ -236,8 +236,12 @@ def test_raw_text_and_sub_words_get_the_ids_of_the_training(prepared, tmp_path, 
     for raw, cut in zip(RAW, CUT):
         expected = [0, *dictionary.encode_line(cut, append_eos=False, add_if_not_exist=False).tolist(), 2]
         assert opened(raw)["input_ids"] == opened(cut)["input_ids"] == expected
-    encode = Segmenter((), Preparation("wikibooks", lowercase=True), codes.read_text())  # of scripts/glue/encode.py
-    assert [" ".join(encode(line)) for line in RAW] == CUT
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "scripts"))
+    for name in ("raw", "cut"):
+        files = ["--input", str(prepared.folder / name), "--output", str(tmp_path / "encoded")]
+        monkeypatch.setattr(sys, "argv", ["encode.py", "--codes", str(codes), *files])
+        importlib.import_module("glue.encode").main()
+        assert (tmp_path / "encoded").read_text().splitlines() == CUT
     assert opened("low", "on")["input_ids"] == [0, 20, 2, 2, 11, 2]
     assert opened("low", return_special_tokens_mask=True)["special_tokens_mask"] == [1, 0, 1]
     assert opened.decode(opened(RAW[0]).input_ids, skip_special_tokens=True) == "the man went to an orange ."
@@ -283,23 +287,28 @@ def text_of(ids, hub) -> str:
 
 
 def test_options_say_how_raw_text_is_prepared(prepared):
-    options = "--preparation moses --lowercase no --lang de".split()
+    options = "--preparation moses --lowercase no --lang deu_Latn".split()
     assert export_hf(prepared, "--bpe-codes", prepared.folder / "codes", *options) == 0
     settings = json.loads((prepared.output / "tokenizer_config.json").read_text())["preparation"]
     assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("moses", False, "de")
     assert load(prepared.output)("SLOW man.")["input_ids"] == [0, 3, 3, 3, 3, 6, 13, 2]
 
 
-def test_text_in_the_wrong_form_is_refused(prepared, capsys):
+def test_text_in_the_wrong_form_is_refused(prepared, tmp_path, capsys):
     folder, codes = prepared.folder, prepared.folder / "codes"
     (folder / "others").write_text(CODES.replace("g e</w>\n", ""))
     for flags, said in (
         (["--verify-text", folder / "raw"], ("--verify-text", "--bpe-codes")),
         (["--bpe-codes", folder / "others", "--verify-text", folder / "cut"], ("1 line of 4", "--bpe-codes")),
         (["--tokenizer", folder, "--lowercase", "yes"], ("--tokenizer", "--lowercase")),
+        (["--bpe-codes", codes, "--lang", "xq"], ("--lang", "xq")),
     ):
         error = refused(capsys, prepared, *flags)
         assert all(part in error for part in said), error
+    words = checkpoint_of(tmp_path / "w", words=[word for word in WORDS if "@" not in word])
+    assert "--preparation wikibooks" in refused(capsys, words, "--verify-text", folder / "raw")
+    (folder / "words").write_text("the man , an or\n")
+    assert export_hf(words, "--verify-text", folder / "words") == 0
     (folder / "cut").write_text("▁the ▁man\n")
     assert "before it was cut" in refused(capsys, prepared, "--bpe-codes", codes, "--verify-text", folder / "cut")
 

@@ -14,6 +14,7 @@ import transformers
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode, get_encoder
 
 from embinit_fairseq.export import roberta, verify
+from embinit_fairseq.models.tupe import TupeModel
 
 IDS = torch.tensor([[0, 5, 6, 14, 7, 8, 4, 2], [0, 9, 2, 1, 1, 1, 1, 1], [0, 3, 12, 4, 10, 2, 1, 1]])
 REAL = IDS != 1
@@ -178,6 +179,19 @@ def test_text_is_cut_as_by_fairseqs_gpt2_bpe(tmp_path, pieces, capsys):
         assert said in error
         (tmp_path / "text").write_text("the lower\n")
     assert export_hf(fresh) == 0
+
+
+def test_the_hub_and_the_export_give_gpt2s_pieces_the_same_ids(tmp_path, pieces):
+    folder, words = pieces
+    checkpoint = checkpoint_of(tmp_path / "c", words=words)
+    files = {"gpt2_encoder_json": str(folder / "encoder.json"), "gpt2_vocab_bpe": str(folder / "vocab.bpe")}
+    places = str(checkpoint.folder), "c.pt", str(checkpoint.folder / "data")
+    hub = TupeModel.from_pretrained(*places, bpe="gpt2", **files)
+    assert export_hf(checkpoint, "--gpt2-bpe", folder) == 0
+    opened = transformers.AutoTokenizer.from_pretrained(checkpoint.output)
+    for text in ("the lower <mask> the", "<mask> low", "the"):
+        assert hub.encode(text).tolist() == opened(text)["input_ids"]
+    assert hub.decode(hub.encode("the low")) == "the low"
 
 
 def test_gpt2_files_that_do_not_fit(tmp_path, pieces, capsys):

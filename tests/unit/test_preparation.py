@@ -104,6 +104,7 @@ def test_words_of_moses():
     assert moses("Der „gut-gelaunte“ <mask>.") == "der &quot; gut @-@ gelaunte &quot; <mask> ."
     assert Preparation("moses")("He's <mask>-like.") == "He 's <mask> -like ."
     assert Preparation(lowercase=True)(" The<mask>. Dog") == "the <mask> . dog"
+    assert Preparation("moses")("a \ue004 b") == "a b", "a character of the text that would be a symbol"
 
 
 def test_a_mask_in_a_pre_training_text_is_no_symbol():
