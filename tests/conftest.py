@@ -72,7 +72,7 @@ def refused(capsys):
 def figures(monkeypatch):
     """Those that `embinit plot` would write."""
     drawn: list = []
-    monkeypatch.setattr("embinit_fairseq.plots.style.save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("embinit_fairseq.figures.save", lambda figure, path: drawn.append(figure))
     return drawn
 
 

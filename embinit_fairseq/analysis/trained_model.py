@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.vectors.fairseq_checkpoint import options_of
 
@@ -81,3 +83,11 @@ def trained_model(checkpoint: dict[str, Any], path: str) -> TrainedModel:
     # an architecture of a dataclass is in `_name`; of a namespace, `arch` is more exact
     arch = options.get("arch") or options.get("_name") or "unknown architecture"
     return TrainedModel(path, str(arch), options, state)
+
+
+def read_model(path: str) -> TrainedModel:
+    """The model of --checkpoint; raises CheckpointError for any other file."""
+    if not os.path.isfile(path):
+        what = f"a folder; name a file in it, such as {os.path.join(path, 'checkpoint_best.pt')}"
+        raise CheckpointError(f"--checkpoint {path}: {what if os.path.isdir(path) else 'no such file; check the path'}")
+    return trained_model(load_checkpoint(path), path)

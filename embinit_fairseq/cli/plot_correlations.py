@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embinit_fairseq.analysis.trained_model import read_model
 from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import show
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, VectorFileError
+from embinit_fairseq.figures import add_picture_options, check_output
 from embinit_fairseq.plots.maps import draw_correlations
-from embinit_fairseq.plots.style import add_picture_options, check_output, read_model
 from embinit_fairseq.vectors.compressed import open_bytes
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 

@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, draw, print."""
     from embinit_fairseq.cli.records import print_json
-    from embinit_fairseq.plots.style import check_output
+    from embinit_fairseq.figures import check_output
 
     check_output(args.output)
     tables, unfinished = read_tables(args.runs, args.by, args.metric, args.unfinished)

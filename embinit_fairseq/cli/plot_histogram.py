@@ -17,10 +17,10 @@ from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.records import show
 from embinit_fairseq.cli.vector_options import read_vectors
 from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.figures import check_output
 from embinit_fairseq.init.alignment import align, plan
 from embinit_fairseq.init.report import describe
 from embinit_fairseq.plots.histograms import draw_values, xavier_std
-from embinit_fairseq.plots.style import check_output
 from embinit_fairseq.vectors.open import FORMATS
 from embinit_fairseq.vocab.dictionary import read_dictionary
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embinit_fairseq.analysis.position_patterns import PATTERNS, HeadPattern, attention, head_patterns
+from embinit_fairseq.analysis.trained_model import read_model
 from embinit_fairseq.cli.records import show
+from embinit_fairseq.figures import add_picture_options, check_output
 from embinit_fairseq.plots.maps import draw_positions
-from embinit_fairseq.plots.style import add_picture_options, check_output, read_model
 
 if TYPE_CHECKING:
     from embinit_fairseq.analysis.position_maps import PositionMap

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from embinit_fairseq.bounded import read_lines
+from embinit_fairseq.checkpoints.build import dictionaries_of
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.expand.model import dictionaries_of
 from embinit_fairseq.vocab.text import check_tokens, count_tokens
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embinit_fairseq.expand.model import Texts
+from embinit_fairseq.checkpoints.build import Texts
 from embinit_fairseq.expand.output import changed_checkpoint, common_record, write_result
 from embinit_fairseq.expand.request import (
     ExpandRequest,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from embinit_fairseq.checkpoints.build import Texts
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError
-from embinit_fairseq.expand.model import Texts
 from embinit_fairseq.expand.source import SourceModel
 from embinit_fairseq.expand.state import (
     RowChange,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq.checkpoints.build import Builder, Texts, import_plugin
 from embinit_fairseq.checkpoints.reading import check_dictionary, options_of
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.expand.model import Builder, Texts, import_plugin
 from embinit_fairseq.expand.request import read_checkpoint
 from embinit_fairseq.expand.state import averages_in
 from embinit_fairseq.expand.tables import (

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq.checkpoints.build import SIDES, Builder, Texts, dictionaries_of
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
-from embinit_fairseq.expand.model import SIDES, Builder, Texts, dictionaries_of
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, read_dictionary
 
 if TYPE_CHECKING:

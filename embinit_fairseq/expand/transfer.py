@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embinit_fairseq.checkpoints.build import Texts
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
-from embinit_fairseq.expand.model import Texts
 from embinit_fairseq.expand.output import changed_checkpoint, common_record, write_result
 from embinit_fairseq.expand.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.expand.source import SourceModel, open_model

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.bounded import read_lines
+from embinit_fairseq.checkpoints.build import Texts
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.expand.model import Texts
 from embinit_fairseq.expand.output import changed_checkpoint, common_record, write_result
 from embinit_fairseq.expand.source import SourceModel, open_model
 from embinit_fairseq.files import check_folder, check_inputs, whole_folder, write_json

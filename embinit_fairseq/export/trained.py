@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.bounded import read_lines
+from embinit_fairseq.checkpoints.build import Builder, Texts
 from embinit_fairseq.checkpoints.reading import check_dictionary, options_of, updates_of
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
-from embinit_fairseq.expand.model import Builder, Texts
 from embinit_fairseq.expand.request import read_checkpoint
 from embinit_fairseq.expand.tables import UNKNOWN_LANGUAGES, languages_of
 from embinit_fairseq.export.architectures import Architecture, architecture_of, known_archs

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq import figures as style
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.plots import style
 from embinit_fairseq.runs.compare import Curve, Table, best_mean, mean, metric_title
 from embinit_fairseq.runs.logs import nats
 

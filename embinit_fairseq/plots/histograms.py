@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embinit_fairseq import figures as style
 from embinit_fairseq.analysis.histograms import ValueHistogram, linear_width
 from embinit_fairseq.errors import counted
-from embinit_fairseq.plots import style
 from embinit_fairseq.plots.curves import new_panels
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embinit_fairseq import figures as style
 from embinit_fairseq.analysis.position_patterns import HeadPattern, attention
-from embinit_fairseq.plots import style
 
 if TYPE_CHECKING:
     from embinit_fairseq.analysis.position_maps import PositionMap
@@ -38,7 +38,7 @@ def draw_positions(
     ticks = style.position_ticks(length, shown.has_cls)
     style.label_axes(panels, columns, "query position", "key position", *ticks)
     style.colour_bar(figure, image, panels, label, values)
-    style.title(figure, model, f"{model.arch}, {shown.encoding}, {shown.part}")
+    style.title(figure, model.path, f"{model.arch}, {shown.encoding}, {shown.part}")
     style.save(figure, path)
 
 
@@ -107,7 +107,7 @@ def draw_correlations(
         style.colour_bar(figure, image, panels, "part of the logit", terms[:4])
     of = "mean over the heads" if head is None else f"head {head}"
     over = "one sentence" if len(sentences) == 1 else f"mean over {len(sentences)} sentences"
-    style.title(figure, model, f"{model.arch}, layer 1, {of}, {over}")
+    style.title(figure, model.path, f"{model.arch}, layer 1, {of}, {over}")
     style.save(figure, path)
 
 

@@ -10,12 +10,13 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 
 #: room -> rooms it may import from, beside those that stand below everything: BELOW
-BELOW = {"errors", "io", "bounded", "files", "machine", "version"}
+BELOW = {"errors", "io", "bounded", "files", "figures", "machine", "version"}
 ALONE = "errors bounded version machine registration vocab modules optimizers".split()
 ARROWS = {
     **{room: set() for room in ALONE},
     "files": {"errors", "bounded"},
     "io": {"errors"},
+    "figures": {"errors", "files"},
     "vectors": {"vocab"},
     "init": {"vocab", "vectors"},
     "embeddings": {"vocab", "vectors", "init"},
@@ -26,9 +27,9 @@ ARROWS = {
     "expand": {"vocab", "vectors", "init", "checkpoints"},
     "convert_tupe": {"vocab", "vectors"},
     "export": {"vocab", "vectors", "modules", "checkpoints", "expand", "models"},
-    "analysis": {"vocab", "vectors", "init", "modules"},
+    "analysis": {"vocab", "vectors", "init", "modules", "checkpoints"},
     "runs": {"vocab", "vectors", "init", "checkpoints"},
-    "plots": {"analysis", "checkpoints", "runs"},
+    "plots": {"analysis", "runs"},
     "cli": {*"vocab vectors init embeddings checkpoints expand convert_tupe export models analysis runs plots".split()},
     "__init__": {"registration", "embeddings"},
     "__main__": {"cli"},

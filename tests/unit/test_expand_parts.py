@@ -21,9 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from embinit_fairseq.checkpoints.build import data_folder
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
 from embinit_fairseq.expand.evaluation import divergence, histograms, rounded_bound, summary
-from embinit_fairseq.expand.model import data_folder
 from embinit_fairseq.expand.request import ExpandRequest, check_options, cut_words, read_words
 from embinit_fairseq.expand.segmentation import read_segmentation
 from embinit_fairseq.expand.state import (

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.errors import OptionError
 from embinit_fairseq.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from embinit_fairseq.analysis.trained_model import TrainedModel
 
 _PANEL = 2.7  # inches
 _DPI = 140
@@ -28,16 +25,6 @@ def add_picture_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, metavar="FILE.pt", help="written by fairseq-train")
     parser.add_argument("--output", required=True, metavar="FILE.png", help="the picture")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-
-
-def read_model(path: str) -> TrainedModel:
-    """The model of --checkpoint; raises CheckpointError for any other file."""
-    from embinit_fairseq.analysis.trained_model import trained_model
-
-    if not os.path.isfile(path):
-        what = f"a folder; name a file in it, such as {os.path.join(path, 'checkpoint_best.pt')}"
-        raise CheckpointError(f"--checkpoint {path}: {what if os.path.isdir(path) else 'no such file; check the path'}")
-    return trained_model(load_checkpoint(path), path)
 
 
 def check_output(path: str) -> None:
@@ -100,10 +87,10 @@ def label_axes(
         axes.set_ylabel(query if number % columns == 0 else "", fontsize=8)
 
 
-def title(figure: Figure, model: TrainedModel, what: str) -> None:
+def title(figure: Figure, path: str, what: str) -> None:
     """What is drawn, and of which file (with its folder: most are called checkpoint_best.pt)."""
-    path = os.path.join(*os.path.abspath(model.path).split(os.sep)[-2:])
-    figure.suptitle(f"{what}\n{path}", fontsize=9, parse_math=False)
+    name = os.path.join(*os.path.abspath(path).split(os.sep)[-2:])
+    figure.suptitle(f"{what}\n{name}", fontsize=9, parse_math=False)
 
 
 def limits(values: np.ndarray, share: float = 0.01) -> tuple[float, float]:
