@@ -20,10 +20,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 OUTPUT=${OUTPUT:-runs/quickstart} SEED=${SEED:-1} DIM=${DIM:-96}
 INITS=${INITS:-normal xavier pretrained pretrained_xavier shuffled shuffled_xavier}
 
-OUTPUT=$OUTPUT SEED=$SEED alive "quickstart: the corpus" bash "$REPO/scripts/toy/prepare.sh"
+OUTPUT=$OUTPUT SEED=$SEED bash "$REPO/scripts/toy/prepare.sh"
 # Standard deviation 0.4 is the order of published GloVe tables; the method alone would give an arbitrary scale.
 for lang in de en; do
-  [[ -e $OUTPUT/vectors.$DIM.$lang.txt ]] || alive "quickstart: word vectors" python "$REPO/scripts/train_vectors.py" \
+  [[ -e $OUTPUT/vectors.$DIM.$lang.txt ]] || python "$REPO/scripts/train_vectors.py" \
     --text "$OUTPUT/text/mono.$lang" --dim "$DIM" --window 4 --min-count 5 --std 0.4 --output "$OUTPUT/vectors.$DIM.$lang.txt"
 done
 
@@ -36,5 +36,5 @@ for init in $INITS; do
     "--encoder-embed-dim $DIM --decoder-embed-dim $DIM --embed-init $strategy" \
     "--embed-init-path encoder=$out/vectors.$DIM.de.txt decoder=$out/vectors.$DIM.en.txt ${*@Q}"
 done | embinit grid - --logs "$OUTPUT/logs" --jobs "${JOBS:-2}"
-alive "quickstart: table and curves" embinit compare "$OUTPUT/runs" --output "$OUTPUT"
+embinit compare "$OUTPUT/runs" --output "$OUTPUT"
 echo "Table: $OUTPUT/results.md, curves: $OUTPUT/curves.png"

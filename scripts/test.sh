@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up the environment, checks style and types, runs all tests, says where the time went. Extra arguments go to pytest.
+# Set up the environment, check style and types, run all tests, show the slowest ones. Arguments go to pytest.
 set -euo pipefail
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
@@ -20,19 +20,16 @@ venv=${VENV:-$repo/.venv}
 bash "$repo/scripts/setup.sh" "$venv"
 venv=$(cd "$venv" && pwd)
 cd "$repo"
-# shellcheck source=progress.sh
-source "$repo/scripts/progress.sh"
-
 "$venv/bin/python" -m ruff check .
 "$venv/bin/python" -m ruff format --check .
-alive "test: mypy" "$venv/bin/python" -m mypy --no-error-summary
+"$venv/bin/python" -m mypy --no-error-summary
 find .ci/run benchmarks examples fairseq_compat scripts tests -type f \( -name '*.sh' -o -name run \) -print0 |
-    PATH="$venv/bin:$PATH" alive "test: shellcheck" xargs -0 -P 2 -n 40 shellcheck --external-sources --source-path SCRIPTDIR
-# fairseq's commands are started by some tests, and small tests are slower with many threads
+    PATH="$venv/bin:$PATH" xargs -0 -P 2 -n 40 shellcheck --external-sources --source-path SCRIPTDIR
+# some tests start fairseq's commands; small tests are slower with many threads
 export PATH="$venv/bin:$PATH" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-# from Python 3.12 on lines can be counted without slowing everything down
+# from Python 3.12 on, coverage costs little time
 if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
     export COVERAGE_CORE="${COVERAGE_CORE:-sysmon}"
 fi
-# all tests of a file in one process, so that what they share is made once; the long ones come first
+# all tests of a file in one process, so that fixtures are made once; the long ones come first
 "$venv/bin/python" -m pytest -n "${TEST_JOBS:-2}" --dist loadscope --no-loadscope-reorder --durations 20 "$@"

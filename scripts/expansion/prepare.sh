@@ -18,7 +18,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to a folder with train.txt and valid.txt}" "${OUTPUT:?set it to the folder for the data}"
 : "${BPE_SIZE:=3000}" "${WORDS:=100}" "${VALID_LINES:=300}"
-whole_numbers BPE_SIZE WORDS VALID_LINES
+integers BPE_SIZE WORDS VALID_LINES
 # find_text VARIABLE: sets train and valid to the files of the folder that the variable names.
 find_text() {
   local folder=${!1} file
@@ -34,7 +34,6 @@ if [[ ${LM_DATA:-} ]]; then
   lm_files=("$train" "$valid") lm_sums=("lm_train=$(sha256sum <"$train")" "lm_valid=$(sha256sum <"$valid")")
 fi
 find_text DATA
-alone "$OUTPUT"
 settings "$OUTPUT" "train=$(sha256sum <"$train")" "valid=$(sha256sum <"$valid")" "bpe_size=$BPE_SIZE" "words=$WORDS" \
   "valid_lines=$VALID_LINES" ${lm_sums[@]+"${lm_sums[@]}"}
 export PYTHONPATH=$REPO/scripts:$REPO

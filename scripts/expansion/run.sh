@@ -20,7 +20,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 methods=$(python -c 'from embinit_fairseq.init.new_rows import METHODS; print(*METHODS)')
 METHODS=${METHODS:-$methods}
 for method in $METHODS; do
-  known METHODS "${method%%=*}" "$methods"
+  [[ " $methods " == *" ${method%%=*} "* ]] || die "METHODS: ${method%%=*} is not known; choose of $methods"
 done
 here=$REPO/scripts/expansion data=$OUTPUT/data models=$OUTPUT/models
 

@@ -22,7 +22,6 @@ DICT=${DICT:-} CODES=${CODES:-} HF=${HF:-} MIN_COUNT=${MIN_COUNT:-1}
 [[ -z $HF || -d $HF ]] || die "HF=$HF: no such folder"
 [[ -z $CODES || -z $HF ]] || die "CODES and HF are two ways to cut words: set one of them"
 
-alone "$OUTPUT"
 # The columns of the files, and the options of fairseq-train that belong to the task.
 [[ -e $OUTPUT/corpus ]] || python "$REPO/scripts/glue/tasks.py" extract "$TASK" "$DATA/$TASK" "$OUTPUT/corpus"
 settings "$OUTPUT" "task=$TASK" "dict=$DICT" "codes=$CODES" "hf=$HF" "min_count=$MIN_COUNT"

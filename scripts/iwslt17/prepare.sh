@@ -20,7 +20,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 [[ -d $DATA ]] || die "DATA=$DATA: no such folder; name the one with the files of IWSLT 2017"
 VALID=${VALID:-dev2010} TEST=${TEST:-tst2010}
 
-alone "$OUTPUT"
 if [[ ! -e $OUTPUT/source ]]; then
   rm -rf "$OUTPUT/source.part"
   # shellcheck disable=SC2086 # lists of words

@@ -37,16 +37,23 @@ case $TOKENS in
 esac
 [[ -z ${HF:-} || -d $HF ]] || die "HF=$HF: no such folder"
 tokens() { python "$REPO/scripts/tokens.py" "$@"; }
+# fetch NAME FILE: download a file of the data set and check it.
+fetch() {
+  mkdir -p "$(dirname "$2")"
+  curl --fail --silent --show-error --location --retry 3 --output "$2.part" "$url/$1" ||
+    die "$url/$1: cannot be downloaded; check the connection, or set DATA to a folder with a copy"
+  echo "$(awk -v name="$1" '$2 == name { print $1 }' "$sums")  $2.part" | sha256sum --check --quiet ||
+    die "$url/$1: not the file that was published ($2.part); try again, or set DATA to a copy"
+  mv "$2.part" "$2"
+}
 
-alone "$out"
 if [[ ! -e $out/corpus ]]; then
   rm -rf "$out/corpus.part"
   mkdir -p "$out/corpus.part/raw" "$out/corpus.part/tok"
   for split in train:train val:valid test_2016_flickr:test; do
     for name in "raw/${split%:*}".{de,en}.gz "tok/${split%:*}.lc.norm.tok".{de,en}; do
       file=${DATA:-$out/download}/$name lang=${name%.gz} lang=${lang##*.}
-      [[ -n $DATA ]] ||
-        fetch "$url/$name" "$(awk -v name="$name" '$2 == name { print $1 }' "$sums")" "$file"
+      [[ -n $DATA || -f $file ]] || fetch "$name" "$file"
       [[ -f $file ]] || file=$file.gz
       [[ -f $file ]] || die "DATA=$DATA has no $name: it needs raw/ and tok/ with all splits"
       gzip -dcf "$file" >"$out/corpus.part/${name%%/*}/${split#*:}.$lang" ||

@@ -25,7 +25,6 @@ kind=${HF:+huggingface} kind=${kind:-${WORDS:-$words}}
 [[ $kind != spacy || -e $OUTPUT/text ]] || python -c "import spacy" 2>/dev/null ||
   die "the words of $TASK need spaCy: install it (pip install spacy), or take the tokenizer of a model (HF=DIR)"
 
-alone "$OUTPUT"
 # The columns of the files, and the options of fairseq-train that belong to the task.
 [[ -e $OUTPUT/corpus ]] || python "$REPO/scripts/glue/tasks.py" extract "$TASK" "$DATA" "$OUTPUT/corpus"
 dim=300

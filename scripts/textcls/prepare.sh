@@ -28,8 +28,6 @@ read -ra seeds <<<"${SEEDS:-1 2 3 4 5 6 7 8 9 10}"
 made_with=("task=${NAME:-${name%.*}}" "data=$(sha256sum <"$DATA" | cut -c -64)" "protocol=$protocol"
   "min_count=$min_count" "stop_words=$stop_words" "clean=$clean")
 [[ ! -f $stop_words ]] || made_with+=("stop_words_sha256=$(sha256sum <"$stop_words" | cut -c -64)")
-alone "$OUTPUT"
-[[ -d $OUTPUT/corpus ]] || rm -f "$OUTPUT/settings" # of data that were refused
 settings "$OUTPUT" "${made_with[@]}"
 
 flags=()

@@ -10,7 +10,6 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder to make}"
 out=$OUTPUT SEED=${SEED:-1} TRAIN=${TRAIN:-4000} TEST=${TEST:-1000} MONOLINGUAL=${MONOLINGUAL:-40000}
-alone "$out"
 settings "$out" SEED="$SEED" TRAIN="$TRAIN" TEST="$TEST" MONOLINGUAL="$MONOLINGUAL"
 
 [[ -e $out/text ]] || {

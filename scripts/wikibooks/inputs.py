@@ -1,4 +1,4 @@
-"""Read text of several layouts as a stream of lines, and name what is no text.
+"""Read text of several layouts as a stream of lines, and name files that are not text.
 
 Layouts: plain text with a blank line after each document, JSON (one object with a `text` per line, one object, or a
 list of them), and the `<doc ...>` files of Wikipedia's extractors. HTML entities become their characters.
@@ -9,8 +9,11 @@ from __future__ import annotations
 import bz2
 import codecs
 import contextlib
+import csv
 import gzip
 import html
+import io
+import itertools
 import json
 import lzma
 import re
@@ -23,7 +26,7 @@ from typing import Any, BinaryIO
 
 #: bytes of a JSON object on one line, or of a whole file that is one JSON value: it is in memory several times
 MAX_JSON_BYTES = 32_000_000
-#: bytes by which a layout is recognised
+#: number of bytes by which a layout is recognised
 SAMPLE = 1 << 16
 #: lines that are searched for markup
 SAMPLE_LINES = 1000
@@ -34,7 +37,7 @@ _DOC = re.compile(rb"\s*<doc( [^<>]*)?>")
 _DOC_EDGE = re.compile(rb"<doc( [^<>]*)?>|</doc>")
 _ENTITY = re.compile(r"&(?:amp;)*(#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|\w{2,31})(;|(?![\w=]))")  # not a URL's &copy=2
 
-#: how a file begins that is no text -> its name and what makes text of it
+#: beginning of a file that is not text -> its kind and the program that makes text of it
 _NO_TEXT = {
     rb"\x28\xb5\x2f\xfd": "zstd: unpack it with zstd -d",
     rb"PK\x03\x04": "a zip archive: unpack it with unzip",
@@ -48,7 +51,7 @@ _NO_TEXT = {
     rb"[^\0]*\0": "binary data: convert it to text in UTF-8",
     rb"[^\n\r]*\r[^\n]*\Z": "lines that end in CR alone: convert them with tr '\\r' '\\n'",
 }
-#: markup within lines -> its pattern, and what takes it out
+#: markup within lines -> its pattern, and the remedy
 _MARKUP = {
     "tags": (
         rb"</[a-zA-Z][\w:-]*\s*>|<[a-zA-Z][\w:-]*(?:\s[^<>]*)?/>|<[a-zA-Z][\w:-]*\s+[\w:-]+\s*=[^<>]*>|<(?:br|hr|li|p)>",
@@ -63,7 +66,7 @@ _MARKUP = {
 
 
 class LayoutError(ValueError):
-    """What was found, what was expected and what to do; `open_input` names the file."""
+    """Say what was found, what was expected and what to do; `open_input` adds the file's name."""
 
 
 @contextlib.contextmanager
@@ -90,32 +93,26 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
         raise SystemExit(f"error: {path}: damaged or incomplete ({error}): get it again") from None
 
 
-def read_lines(stream: BinaryIO, offset: int, max_bytes: int) -> Iterator[tuple[bytes | None, int]]:
-    """Yield the lines of all documents after `offset`.
+def read_lines(stream: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
+    """Yield the lines of all documents: without spaces at its ends, b"" at the end of a document, None if too long.
 
     Args:
         stream: text in any layout, seekable.
-        offset: bytes, where a document begins.
         max_bytes: a longer line of a plain text is not held in memory.
-
-    Yields:
-        (line without spaces at its ends, b"" at the end of a document, None for a line that is too long; bytes of the
-        input that end with this line, 0 within a JSON value). The offset to go on at is the sum of the bytes.
     """
     stream.seek(0)
     head = stream.read(SAMPLE).removeprefix(codecs.BOM_UTF8)
+    stream.seek(0)
     if _JSON.match(head):
-        yield from _json_lines(stream, offset)
+        yield from _json_lines(stream)
         return
-    is_doc, skipped = bool(_DOC.match(head)), 0
-    stream.seek(offset)
-    for raw, size in _whole_lines(stream, max_bytes):
+    is_doc = bool(_DOC.match(head))
+    for raw in _whole_lines(stream, max_bytes):
         line = None if raw is None else unescape(raw.removeprefix(codecs.BOM_UTF8).strip())
-        if is_doc and line == b"":  # between paragraphs
-            skipped += size
-            continue
-        yield b"" if is_doc and line and _DOC_EDGE.fullmatch(line) else line, size + skipped
-        skipped = 0
+        if not is_doc:
+            yield line
+        elif line != b"":  # blank lines separate paragraphs
+            yield b"" if line and _DOC_EDGE.fullmatch(line) else line
 
 
 def unescape(line: bytes) -> bytes:
@@ -131,39 +128,33 @@ def unescape(line: bytes) -> bytes:
     return text.replace("\n", " ").encode("utf-8", "surrogateescape")
 
 
-def _whole_lines(stream: BinaryIO, max_bytes: int) -> Iterator[tuple[bytes | None, int]]:
-    """Yield (line or None if it has more than `max_bytes`, its bytes)."""
+def _whole_lines(stream: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
+    """Yield the lines, None for one of more than `max_bytes`."""
     while raw := stream.readline(max_bytes):
-        size, complete = len(raw), raw.endswith(b"\n")
-        while not complete and (rest := stream.readline(max_bytes)):
-            raw, size, complete = b"", size + len(rest), rest.endswith(b"\n")
-        yield (raw if size <= max_bytes else None), size
+        is_whole, end = True, raw
+        while not end.endswith(b"\n") and (end := stream.readline(max_bytes)):
+            is_whole = False
+        yield raw if is_whole else None
 
 
-def _json_lines(stream: BinaryIO, offset: int) -> Iterator[tuple[bytes | None, int]]:
-    for raw, size in _json_values(stream, offset):
-        lines: list[bytes] = []
-        for text in _texts(_parse(raw), raw) if raw else ():
-            lines += [unescape(line) for line in map(bytes.strip, text.encode("utf-8", "ignore").split(b"\n")) if line]
-            lines += [b""]
-        if not any(lines):
-            yield None if raw is None else b"", size
+def _json_lines(stream: BinaryIO) -> Iterator[bytes | None]:
+    for raw in _json_values(stream):
+        if raw is None:
+            yield None
             continue
-        last = max(at for at, line in enumerate(lines) if line)
-        yield from ((line, size if at == last else 0) for at, line in enumerate(lines))
+        for text in _texts(_parse(raw), raw):
+            yield from (
+                unescape(line) for line in map(bytes.strip, text.encode("utf-8", "ignore").split(b"\n")) if line
+            )
+            yield b""
 
 
-def _json_values(stream: BinaryIO, offset: int) -> Iterator[tuple[bytes | None, int]]:
-    """Yield (a JSON value, b"" for a blank line, None if it is too long; its bytes): the lines, or the whole file."""
-    stream.seek(0)
-    first = next((raw for raw, _ in _whole_lines(stream, MAX_JSON_BYTES) if raw is None or raw.strip()), None)
-    with contextlib.suppress(LayoutError):
-        if first is not None and _parse(first) is not None:
-            stream.seek(offset)
-            for raw, size in _whole_lines(stream, MAX_JSON_BYTES):
-                yield (None if raw is None else raw.strip()), size
-            return
-    if offset:
+def _json_values(stream: BinaryIO) -> Iterator[bytes | None]:
+    """Yield the JSON values, None for one that is too long: the lines, or the whole file if line 1 is no value."""
+    lines = (raw for raw in _whole_lines(stream, MAX_JSON_BYTES) if raw is None or raw.strip())
+    first = next(lines, None)
+    if first is not None and _is_json(first):
+        yield from itertools.chain([first], lines)
         return
     stream.seek(0)
     whole = stream.read(MAX_JSON_BYTES + 1)
@@ -171,7 +162,14 @@ def _json_values(stream: BinaryIO, offset: int) -> Iterator[tuple[bytes | None, 
         raise LayoutError(
             "one JSON value of more than 32 MB; expected an object per line: jq -c '.[]' FILE >FILE.jsonl"
         )
-    yield whole, len(whole)
+    yield whole
+
+
+def _is_json(raw: bytes) -> bool:
+    try:
+        return _parse(raw) is not None
+    except LayoutError:
+        return False
 
 
 def _parse(raw: bytes) -> Any:
@@ -179,7 +177,7 @@ def _parse(raw: bytes) -> Any:
         return json.loads(raw.decode("utf-8-sig", "replace"), strict=False)
     except (ValueError, RecursionError):
         shown = raw[:60].decode("utf-8", "replace")
-        raise LayoutError(f"{shown!r} ... is no JSON; expected an object per line: jq -c . FILE >FILE.jsonl") from None
+        raise LayoutError(f"{shown!r} ... is not JSON; expected an object per line: jq -c . FILE >FILE.jsonl") from None
 
 
 def _texts(value: Any, raw: bytes) -> Iterator[str]:
@@ -195,16 +193,34 @@ def _texts(value: Any, raw: bytes) -> Iterator[str]:
 
 
 def check_text(sample: bytes) -> None:
-    """Raise LayoutError if a file that begins with `sample` is no text in UTF-8."""
+    """Raise LayoutError if a file that begins with `sample` is not text in UTF-8, or is a table."""
+    sample = sample.removeprefix(codecs.BOM_UTF8)
     for beginning, what in _NO_TEXT.items():
-        if re.match(beginning, sample.removeprefix(codecs.BOM_UTF8)):
+        if re.match(beginning, sample):
             raise LayoutError(f"{what}; expected text or JSON lines")
-    lines = sample.splitlines()[: -1 if len(sample) >= SAMPLE else None]
+    lines = sample.splitlines()[: -1 if len(sample) >= SAMPLE - len(codecs.BOM_UTF8) else None]
     broken = sum(line != line.decode("utf-8", "ignore").encode() for line in lines)
     if broken * 100 > len(lines):
         raise LayoutError(
             f"{broken} of the first {len(lines)} lines are not UTF-8: convert it with iconv -f latin1 -t utf-8"
         )
+    delimiters = {} if _JSON.match(sample) or _DOC.match(sample) else {"\t": "TSV", ",": "CSV", ";": "CSV"}
+    for delimiter, kind in delimiters.items():
+        if columns := _columns(b"\n".join(lines[:SAMPLE_LINES]).decode("utf-8", "replace"), delimiter):
+            shown = ", ".join(columns)[:60]
+            raise LayoutError(
+                f"a {kind} table of {len(columns)} columns ({shown}); expected text or JSON lines: write the column of "
+                "the text, named text, as JSON lines (pandas: read_csv, to_json(orient='records', lines=True))"
+            )
+
+
+def _columns(text: str, delimiter: str) -> list[str]:
+    """Return the first row of a table: nine rows in ten are as wide, and unlike prose no space follows a delimiter."""
+    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting) if row]
+    as_wide = sum(len(row) == len(rows[0]) for row in rows)
+    is_table = len(rows) > 2 and len(rows[0]) > 1 and as_wide * 10 >= len(rows) * 9
+    return rows[0] if is_table and not any(cell.startswith(" ") for cell in rows[0]) else []
 
 
 def check_markup(path: Path, lines: Iterable[bytes]) -> None:

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Clean text and cut it into sub-words for masked-language-model pre-training, as Ke et al. 2021 (TUPE), appendix B, do
-# with Wikipedia and BookCorpus (docs/wikibooks.md says what each step does).
+# Clean text and segment it into subwords for masked-language-model pre-training, as Ke et al. 2021 (TUPE), appendix B,
+# do with Wikipedia and BookCorpus (docs/wikibooks.md describes each step).
 #
 #   OUTPUT=data/wikibooks bash scripts/wikibooks/prepare.sh wiki.txt.bz2 books/*.txt
 #
-# The files, plain or gz, bz2, xz, are text (a paragraph or a sentence a line, a blank line after each document), JSON (one
-# object with a "text" per line, as C4 has them, one object, or a list), or <doc ...> files of Wikipedia's extractors. Further
-# variables, with their defaults:
-#   DUPLICATES=lines      what occurs only once: lines (as in the authors' code), documents, or none
+# The files, plain or gz, bz2, xz, are text (a paragraph or a sentence per line, a blank line after each document), JSON
+# (one object with a "text" per line, as in C4, one object, or a list), or <doc ...> files of Wikipedia's extractors.
+# Further variables, with their defaults:
+#   DUPLICATES=lines      what occurs only once: lines (as in TUPE's code), documents, or none
 #   FREQUENT_TYPES=0.21   share of the word types, the most frequent ones, that do not become <unk>; 1: all
 #   BPE_MERGES=32640 BPE_WORDS=300000   merges, learned from so many most frequent words with their counts
 #   VOCABULARY=32768      symbols in the dictionary, with fairseq's own four
@@ -15,31 +15,20 @@
 #   SHARD_MB=32 JOBS=     text that one process handles at a time, processes (one per core), each below half a gigabyte
 #
 # Makes OUTPUT/bin for train.sh, OUTPUT/bpe.codes and OUTPUT/report.json; OUTPUT/work, about four times the size of the
-# text, may be removed then. Memory does not grow with the text. The same call goes on where it was stopped.
+# text, may be removed then. Memory does not grow with the text. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder for the data}" "${DUPLICATES:=lines}" "${FREQUENT_TYPES:=0.21}" "${BPE_MERGES:=32640}"
 : "${BPE_WORDS:=300000}" "${VOCABULARY:=32768}" "${VALID_EVERY:=200}" "${SHARD_MB:=32}"
 [[ $# -gt 0 ]] || die "no text: name its files"
-whole_numbers BPE_MERGES BPE_WORDS VOCABULARY VALID_EVERY JOBS # found wrong now, not after hours
+integers BPE_MERGES BPE_WORDS VOCABULARY VALID_EVERY JOBS
 awk -v n="$FREQUENT_TYPES" 'BEGIN { exit !(n + 0 > 0 && n + 0 <= 1) }' ||
   die "FREQUENT_TYPES=$FREQUENT_TYPES: set it to a share above 0, at most 1"
-awk -v n="$SHARD_MB" 'BEGIN { exit !(n + 0 > 0) }' || die "SHARD_MB=$SHARD_MB: set it to a number above 0"
-for file in "$@"; do [[ -f $file ]] || die "$file: no such file; of a folder name its files"; done
-alone "$OUTPUT"
+for file in "$@"; do [[ -f $file ]] || die "$file: no such file; if it is a folder, name its files"; done
 settings "$OUTPUT" "files=$(wc -c "$@" | sed 's/^ *//' | paste -sd ' ')" "duplicates=$DUPLICATES" "frequent=$FREQUENT_TYPES" \
   "merges=$BPE_MERGES" "bpe_words=$BPE_WORDS" "vocabulary=$VOCABULARY" "valid_every=$VALID_EVERY" "shard_mb=$SHARD_MB"
 [[ ! -f $OUTPUT/report.json ]] || { echo "ready before: $OUTPUT/bin" >&2 && exit 0; }
 
-work=$OUTPUT/work
-export PYTHONPATH=$REPO/scripts:$REPO OMP_NUM_THREADS=1
-python -m wikibooks.split --input "$@" --output "$work/raw" --shard-mb "$SHARD_MB" --valid-every "$VALID_EVERY"
-python -m wikibooks.duplicates --work "$work" --unit "$DUPLICATES" ${JOBS:+--jobs "$JOBS"}
-python -m wikibooks.cleaning --work "$work" --unit "$DUPLICATES" --valid-every "$VALID_EVERY" ${JOBS:+--jobs "$JOBS"}
-python -m wikibooks.words --work "$work" --frequent "$FREQUENT_TYPES" --bpe-words "$BPE_WORDS"
-if [[ ! -e $OUTPUT/bpe.codes ]]; then
-  subword-nmt learn-bpe --dict-input --symbols "$BPE_MERGES" --input "$work/words/bpe.txt" --output "$work/bpe.codes"
-  mv "$work/bpe.codes" "$OUTPUT/bpe.codes"
-fi
-python -m wikibooks.encode --work "$work" --codes "$OUTPUT/bpe.codes" ${JOBS:+--jobs "$JOBS"}
-python -m wikibooks.binarise --work "$work" --vocabulary "$VOCABULARY" ${JOBS:+--jobs "$JOBS"} "$OUTPUT"
+PYTHONPATH=$REPO/scripts:$REPO OMP_NUM_THREADS=1 python -m wikibooks.prepare "$@" --output "$OUTPUT" \
+  --duplicates "$DUPLICATES" --frequent-types "$FREQUENT_TYPES" --bpe-merges "$BPE_MERGES" --bpe-words "$BPE_WORDS" \
+  --vocabulary "$VOCABULARY" --valid-every "$VALID_EVERY" --shard-mb "$SHARD_MB" ${JOBS:+--jobs "$JOBS"}

@@ -15,8 +15,8 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${OUTPUT:?set it to the folder for runs and results}" "${SIZE:=base}"
 [[ -d $DATA/bin ]] || die "DATA=$DATA: no folder bin in it; set it to the OUTPUT of prepare.sh"
-known SIZE "$SIZE" base large tiny
-whole_numbers UPDATES BATCH DEVICE_BATCH DEVICES SAVE_EVERY
+[[ $SIZE =~ ^(base|large|tiny)$ ]] || die "SIZE=$SIZE: choose base, large or tiny"
+integers UPDATES BATCH DEVICE_BATCH DEVICES SAVE_EVERY
 declare -A options=(
   [bert_a]="--arch bert_a_$SIZE"
   [bert_r]="--arch bert_r_$SIZE"
@@ -36,7 +36,7 @@ given="" lines=""
 [[ $# -eq 0 ]] || printf -v given ' %q' "$@"
 for seed in ${SEEDS:-1}; do # outermost: after the first seed the table is complete, if without deviations
   for model in ${MODELS:-bert_a bert_r bert_ad tupe_a_tie_cls tupe_a tupe_r}; do
-    known MODELS "$model" "${!options[@]}"
+    [[ -n ${options[$model]:-} ]] || die "MODELS: $model is not known; choose of ${!options[*]}"
     printf -v line ' %q' "${variables[@]}" RUN="$OUTPUT/runs/$model.seed$seed" LABELS="model=$model" \
       bash "$REPO/scripts/wikibooks/train.sh" --seed "$seed" --embedding-normalize
     lines+="$model.seed$seed: env$line ${options[$model]}$given"$'\n'

@@ -17,9 +17,11 @@
 #                           alone keeps the records
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
+# shellcheck source=../devices.sh
+source "$REPO/scripts/devices.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}" "${UPDATES:=1000000}" "${BATCH:=256}"
 [[ -d $DATA/bin ]] || die "DATA=$DATA: no folder bin in it; set it to the OUTPUT of prepare.sh"
-whole_numbers UPDATES BATCH DEVICE_BATCH DEVICES SAVE_EVERY
+integers UPDATES BATCH DEVICE_BATCH DEVICES SAVE_EVERY
 count_devices "$@"
 share=$((BATCH / DEVICES))
 DEVICE_BATCH=${DEVICE_BATCH:-$((share < 1 ? 1 : share < 16 ? share : 16))}

@@ -1,18 +1,18 @@
-"""Exact counts of words in bounded memory, and the most frequent ones.
+"""Count words exactly in bounded memory, and choose the most frequent ones.
 
 Every shard has a file "word count" sorted by word; the files are merged as they are read. The most frequent words are
-chosen by a histogram of the counts, which is small. Of words with the same count the first by spelling are taken.
+chosen by a histogram of the counts, which is small. Of words with the same count the first in order of spelling are
+taken.
 
 work/clean/*/words.txt -> work/words/{all.txt,bpe.txt,frequent.npy,stats.json}
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import heapq
 import json
-import sys
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -20,49 +20,73 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
-from embinit_fairseq.errors import one_line
-from embinit_fairseq.files import whole_folder
+from embinit_fairseq.io import whole_folder
 
-MERGED_AT_ONCE = 200  # open files are limited, often to 1024
+#: files merged at once: the number of open files is limited, often to 1024
+MERGED_AT_ONCE = 200
 
-WordCounts = Iterable[tuple[str, int]]
+
+def count(work: Path, share: float, bpe_words: int) -> None:
+    """Write work/words.
+
+    Args:
+        work: folder with clean/.
+        share: of the word types, the most frequent ones, whose digests are written to frequent.npy.
+        bpe_words: most frequent words that are written to bpe.txt.
+    """
+    if (work / "words").is_dir():
+        return
+    with whole_folder(work / "words", option="") as folder:
+        histogram = merge_files(sorted(work.glob("clean/*/words.txt")), folder / "all.txt")
+        types, words = sum(histogram.values()), sum(count * number for count, number in histogram.items())
+        frequent = int(types * share)
+        kept, learned = MostFrequent(histogram, frequent), MostFrequent(histogram, min(bpe_words, frequent))
+        digests = array("Q")
+        with open(folder / "bpe.txt", "w", encoding="utf-8") as file:
+            for word, number in read_counts(folder / "all.txt"):
+                if kept.takes(number):
+                    digests.append(_digest(word))
+                if learned.takes(number):
+                    file.write(f"{word} {number}\n")
+        np.save(folder / "frequent.npy", np.sort(np.frombuffer(digests, dtype=np.uint64)))
+        stats = {"word_types": types, "words": words, "frequent_types": frequent}
+        (folder / "stats.json").write_text(json.dumps(stats) + "\n")
 
 
 def write_counts(counts: dict[str, int], path: Path) -> None:
-    """Lines "word count", sorted by word."""
+    """Write lines "word count", sorted by word."""
     with open(path, "w", encoding="utf-8") as file:
         file.writelines(f"{word} {counts[word]}\n" for word in sorted(counts))
 
 
 def read_counts(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield (word, count)."""
     with open(path, encoding="utf-8", newline="\n") as file:
         for line in file:
             word, count = line.split(" ")
             yield word, int(count)
 
 
-def summed(counts: list[WordCounts]) -> Iterator[tuple[str, int]]:
-    """Sorted counts merged into one, the counts of equal words added."""
-    for word, group in groupby(heapq.merge(*counts, key=itemgetter(0)), itemgetter(0)):
-        yield word, sum(count for _, count in group)
-
-
 def merge_files(paths: list[Path], output: Path) -> Counter[int]:
-    """Merge any number of files into one; returns how many words have which count."""
+    """Merge files of counts into `output`; return {count: number of words with it}."""
     while len(paths) > MERGED_AT_ONCE:
-        groups = [paths[begin : begin + MERGED_AT_ONCE] for begin in range(0, len(paths), MERGED_AT_ONCE)]
-        level = [output.with_name(f"{output.name}.{len(paths)}.{number}") for number in range(len(groups))]
-        for group, path in zip(groups, level):
-            merge_files(group, path)
-        paths = level
+        merged = output.with_name(f"{output.name}.{len(paths)}")
+        merge_files(paths[:MERGED_AT_ONCE], merged)
+        paths = [*paths[MERGED_AT_ONCE:], merged]
     histogram: Counter[int] = Counter()
     with open(output, "w", encoding="utf-8") as file:
-        for word, count in tqdm(summed(list(map(read_counts, paths))), unit=" words", unit_scale=True, desc="words"):
-            histogram[count] += 1
-            file.write(f"{word} {count}\n")
+        for word, number in _summed(list(map(read_counts, paths))):
+            histogram[number] += 1
+            file.write(f"{word} {number}\n")
+    for path in output.parent.glob(f"{output.name}.*"):
+        path.unlink()
     return histogram
+
+
+def _summed(counts: list[Iterable[tuple[str, int]]]) -> Iterator[tuple[str, int]]:
+    for word, group in groupby(heapq.merge(*counts, key=itemgetter(0)), itemgetter(0)):
+        yield word, sum(count for _, count in group)
 
 
 class MostFrequent:
@@ -77,18 +101,15 @@ class MostFrequent:
             wanted -= histogram[count]
 
     def takes(self, count: int) -> bool:
+        """Return True if the next word, which has this count, is one of them."""
         if count == self.limit and self.equal > 0:
             self.equal -= 1
             return True
         return count > self.limit
 
 
-def _digest(word: str) -> int:
-    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
-
-
 class WordSet:
-    """A set of words as sorted 64-bit digests on disk: millions of words for megabytes, shared by all processes.
+    """A set of words as sorted 64-bit digests on disk: millions of words in megabytes, shared by all processes.
 
     A word that is not in a set of n words is taken for one with a probability of n / 2^64.
     """
@@ -102,46 +123,5 @@ class WordSet:
         return place < len(self.digests) and self.digests[place] == digest
 
 
-def choose(counts: WordCounts, histogram: Counter[int], frequent: int, bpe: int, folder: Path) -> None:
-    """Write frequent.npy, the digests of the most frequent words, and bpe.txt, which of them BPE is learned from."""
-    kept, learned = MostFrequent(histogram, frequent), MostFrequent(histogram, min(bpe, frequent))
-    digests = np.empty(frequent, dtype=np.uint64)
-    size = 0
-    with open(folder / "bpe.txt", "w", encoding="utf-8") as file:
-        for word, count in counts:
-            if kept.takes(count):
-                digests[size] = _digest(word)
-                size += 1
-            if learned.takes(count):
-                file.write(f"{word} {count}\n")
-    with open(folder / "frequent.npy", "wb") as file:
-        np.save(file, np.sort(digests[:size]))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="folder with clean/; gets words/")
-    parser.add_argument("--frequent", type=float, default=0.21, help="share of the word types that are kept")
-    parser.add_argument(
-        "--bpe-words", type=int, default=300_000, help="words to learn BPE from, the most frequent ones"
-    )
-    args = parser.parse_args()
-    output = args.work / "words"
-    if output.is_dir():
-        print("words: there already", file=sys.stderr)
-        return
-    with whole_folder(output, option="") as folder:
-        histogram = merge_files(sorted(args.work.glob("clean/*/words.txt")), folder / "all.txt")
-        types, words = sum(histogram.values()), sum(count * number for count, number in histogram.items())
-        frequent = int(types * args.frequent)
-        choose(read_counts(folder / "all.txt"), histogram, frequent, args.bpe_words, folder)
-        for path in folder.glob("all.txt.*"):
-            path.unlink()
-        stats = {"word_types": types, "words": words, "frequent_types": frequent}
-        (folder / "stats.json").write_text(json.dumps(stats) + "\n")
-    print(f"words: {words:,} of {types:,} types, {frequent:,} of them frequent", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    with one_line():
-        main()
+def _digest(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # Translate newstest2014 with the mean of a run's last checkpoints, and score it.
 #
-#   DATA=data/wmt14_en_de RUN=runs/duo bash scripts/wmt14_en_de/generate.sh
+#   DATA=data/wmt14_en_de RUN=runs/duo bash scripts/wmt14/generate.sh
 #
-# DATA, RUN: as for train.sh. AVERAGE=5: mean of so many last checkpoints (Vaswani et al. take 20 for big models); 0: no
-# mean, but the checkpoint of the lowest validation loss. What stands behind the script's name goes to fairseq-generate,
-# after the options below. The scores go to RUN/test.scores.json and RUN/result.json, all of them case-sensitive:
+# DATA, RUN, PAIR: as for train.sh. AVERAGE=5: mean of so many last checkpoints (Vaswani et al. take 20 for big models); 0: no
+# mean, but the checkpoint of the lowest validation loss. Further arguments go to fairseq-generate, after the
+# options below. The scores go to RUN/test.scores.json and RUN/result.json, all of them case-sensitive:
 #   bleu, chrf                     sacrebleu's on detokenised text against the raw reference: the figures to report
 #   bleu_tokenized                 on Moses tokens
 #   bleu_tokenized_compound_split  the same with hyphens as tokens of their own, as Vaswani et al. count for en-de
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-PAIR=${PAIR:-$(basename "$(dirname "$0")" | sed 's/^wmt14_//; s/_/-/')} # by the folder that the script is called in
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}" "${AVERAGE:=5}"
+PAIR=${PAIR:-$(sed -n 's/^pair=//p' "$DATA/settings" 2>/dev/null || true)} PAIR=${PAIR:-en-de}
 source=${PAIR%-*} target=${PAIR#*-} checkpoint=$RUN/checkpoints/checkpoint_best.pt log=$RUN/test.generate.log
-[[ -f $DATA/bin/test.$PAIR.$source.idx ]] || die "DATA=$DATA: no data of $PAIR in its folder bin; run prepare.sh first"
+[[ -f $DATA/bin/test.$PAIR.$source.idx ]] || die "DATA=$DATA: no data of $PAIR in its folder bin; set PAIR, or run prepare.sh first"
 [[ -f $checkpoint ]] || die "RUN=$RUN: no checkpoints/checkpoint_best.pt; run train.sh first"
 steps=(bpe spacy) # Moses' rules, for words without escapes
 [[ ! -f $DATA/spm.model ]] || steps=("sentencepiece=$DATA/spm.model")

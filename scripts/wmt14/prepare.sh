@@ -2,9 +2,10 @@
 # Make WMT 2014's training text and newstest2014 ready for fairseq, as fairseq's own recipe does: normalised punctuation,
 # Moses tokens, joined BPE, no pairs with an empty side, more than 250 pieces or more than 1.5 times as many on one side.
 #
-#   OUTPUT=data/wmt14_en_de bash scripts/wmt14_en_de/prepare.sh
-#   DATA=wmt14 OUTPUT=data/wmt14_en_fr bash scripts/wmt14_en_fr/prepare.sh
+#   PAIR=en-de OUTPUT=data/wmt14_en_de bash scripts/wmt14/prepare.sh
+#   PAIR=en-fr DATA=wmt14 OUTPUT=data/wmt14_en_fr bash scripts/wmt14/prepare.sh
 #
+# PAIR: en-de (default) or en-fr.
 # DATA: a folder with WMT's files, unpacked (training/europarl-v7.de-en.en, also without the folder, also .gz) or in WMT's
 # archives (training-parallel-europarl-v7.tgz, ..., test-full.tgz); newstest2014.en and newstest2014.de as plain text will
 # do. Without DATA the archives are downloaded and checked (SHA-256): 1.7 GB, en-fr 6.6 GB. Further variables:
@@ -20,55 +21,35 @@
 #
 # Makes OUTPUT/bin for fairseq, bpe.codes or spm.model, test.* (raw; the reference of BLEU) and report.json; OUTPUT/text and
 # OUTPUT/work may be removed then. Memory does not grow with the text before fairseq-preprocess, the last step. The same
-# call goes on where it was stopped.
+# call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-PAIR=${PAIR:-$(basename "$(dirname "$0")" | sed 's/^wmt14_//; s/_/-/')} # by the folder that the script is called in
-case $PAIR in
+case ${PAIR:=en-de} in
   en-de) : "${BPE_SIZE:=32000}" "${VALID_EVERY:=100}" ;;
   en-fr) : "${BPE_SIZE:=40000}" "${VALID_EVERY:=1333}" ;;
-  *) die "PAIR=$PAIR: set it to en-de or en-fr, or call scripts/wmt14_en_de/prepare.sh" ;;
+  *) die "PAIR=$PAIR: set it to en-de or en-fr" ;;
 esac
 : "${OUTPUT:?set it to the folder for the data}" "${TOKENS:=subword_nmt}" "${BPE_WORDS:=300000}" "${SHARD_PAIRS:=50000}"
-: "${SPM_TYPE:=unigram}" "${SPM_LINES:=1000000}" "${MAX_LENGTH:=250}" "${MAX_RATIO:=1.5}"
-whole_numbers LIMIT BPE_SIZE BPE_WORDS SPM_LINES VALID_EVERY MAX_LENGTH SHARD_PAIRS JOBS # now, not after hours
-awk -v n="$MAX_RATIO" 'BEGIN { exit !(n + 0 >= 1) }' || die "MAX_RATIO=$MAX_RATIO: set it to a number from 1"
-case $TOKENS in
-  subword_nmt) model=$OUTPUT/bpe.codes ;;
-  sentencepiece) model=$OUTPUT/spm.model ;;
-  *) die "TOKENS=$TOKENS: set it to subword_nmt or sentencepiece" ;;
-esac
+: "${SPM_TYPE:=unigram}" "${SPM_LINES:=1000000}" "${MAX_LENGTH:=250}" "${MAX_RATIO:=1.5}" "${JOBS:=$(getconf _NPROCESSORS_ONLN)}"
+integers LIMIT BPE_SIZE BPE_WORDS SPM_LINES VALID_EVERY MAX_LENGTH SHARD_PAIRS JOBS
 [[ -z ${DATA:-} || -d $DATA ]] || die "DATA=$DATA: no such folder"
 TEST_FROM=${TEST_FROM:-$([[ -n ${DATA:-} ]] && echo data || echo sacrebleu)}
-alone "$OUTPUT"
 settings "$OUTPUT" "pair=$PAIR" "data=${DATA:+$(cd "$DATA" && pwd)}" "corpora=${CORPORA:-}" "limit=${LIMIT:-}" \
   "tokens=$TOKENS" "size=$BPE_SIZE" "bpe_words=$BPE_WORDS" "spm=$SPM_TYPE $SPM_LINES" "valid_every=$VALID_EVERY" \
   "max_length=$MAX_LENGTH" "max_ratio=$MAX_RATIO" "test=$TEST_FROM" "shard_pairs=$SHARD_PAIRS"
 [[ ! -f $OUTPUT/report.json ]] || { echo "ready before: $OUTPUT/bin" >&2 && exit 0; }
 
-source=${PAIR%-*} target=${PAIR#*-} work=$OUTPUT/work text=$OUTPUT/text
-how=(--work "$work" --langs "$source" "$target" --tokens "$TOKENS" ${JOBS:+--jobs "$JOBS"})
+source=${PAIR%-*} target=${PAIR#*-} text=$OUTPUT/text
 export PYTHONPATH=$REPO/scripts:$REPO OMP_NUM_THREADS=1
 # shellcheck disable=SC2086 # CORPORA is a list of words
-python -m wmt14.collect --pair "$PAIR" ${CORPORA:+--corpora $CORPORA} ${DATA:+--data "$DATA"} --test-from "$TEST_FROM" \
-  --work "$work"
-python -m wmt14.clean "${how[@]}" --valid-every "$VALID_EVERY" --pairs "$SHARD_PAIRS" ${LIMIT:+--limit "$LIMIT"}
-if [[ ! -f $model ]]; then
-  python -m wmt14.learn "${how[@]}" --size "$BPE_SIZE" --bpe-words "$BPE_WORDS" --spm-type "$SPM_TYPE" \
-    --spm-lines "$SPM_LINES" "$model.part"
-  mv "$model.part" "$model"
-fi
-python -m wmt14.encode "${how[@]}" --model "$model" --max-length "$MAX_LENGTH" --max-ratio "$MAX_RATIO"
-[[ -f $text/test.$target ]] || python -m wmt14.testset --work "$work" --pair "$PAIR" --tokens "$TOKENS" --model "$model" \
-  "$OUTPUT/test.$source" "$OUTPUT/test.$target" "$text/test.$source" "$text/test.$target"
+python -m wmt14.prepare --output "$OUTPUT" --pair "$PAIR" ${DATA:+--data "$DATA"} ${CORPORA:+--corpora $CORPORA} \
+  ${LIMIT:+--limit "$LIMIT"} --tokens "$TOKENS" --size "$BPE_SIZE" --bpe-words "$BPE_WORDS" --spm-type "$SPM_TYPE" \
+  --spm-lines "$SPM_LINES" --valid-every "$VALID_EVERY" --max-length "$MAX_LENGTH" --max-ratio "$MAX_RATIO" \
+  --test-from "$TEST_FROM" --shard-pairs "$SHARD_PAIRS" --jobs "$JOBS"
 if [[ ! -d $OUTPUT/bin ]]; then
-  for name in {train,valid}.{"$source","$target"}; do
-    cat "$work"/encoded/[0-9]*/"$name" >"$text/$name"
-    [[ -s $text/$name ]] || die "nothing is left for $name: give more text, or another VALID_EVERY than $VALID_EVERY"
-  done
   rm -rf "$OUTPUT/bin.part"
   fairseq-preprocess --source-lang "$source" --target-lang "$target" --joined-dictionary --destdir "$OUTPUT/bin.part" \
-    --trainpref "$text/train" --validpref "$text/valid" --testpref "$text/test" --workers "${JOBS:-$(getconf _NPROCESSORS_ONLN)}"
+    --trainpref "$text/train" --validpref "$text/valid" --testpref "$text/test" --workers "$JOBS"
   mv "$OUTPUT/bin.part" "$OUTPUT/bin"
 fi
-python -m wmt14.report --work "$work" --dictionary "$OUTPUT/bin/dict.$source.txt" --output "$OUTPUT/report.json"
+python -m wmt14.report --work "$OUTPUT/work" --dictionary "$OUTPUT/bin/dict.$source.txt" --output "$OUTPUT/report.json"

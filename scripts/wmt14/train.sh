@@ -2,12 +2,13 @@
 # Train a translation model on prepared WMT 2014 data with the settings of Vaswani et al. 2017, which Li et al. 2020 (Duo)
 # say they follow.
 #
-#   DATA=data/wmt14_en_de RUN=runs/duo bash scripts/wmt14_en_de/train.sh --arch duo_transformer_wmt_en_de
-#   DATA=data/wmt14_en_fr RUN=runs/big bash scripts/wmt14_en_fr/train.sh --arch transformer_vaswani_wmt_en_fr_big
+#   DATA=data/wmt14_en_de RUN=runs/duo bash scripts/wmt14/train.sh --arch duo_transformer_wmt_en_de
+#   DATA=data/wmt14_en_fr RUN=runs/big bash scripts/wmt14/train.sh --arch transformer_vaswani_wmt_en_fr_big
 #
-# DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it (embinit run). What stands behind the
-# script's name goes to fairseq-train, after the options below, so that it can replace them (--arch, --seed, --lr,
+# DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it (embinit run). Further arguments
+# go to fairseq-train, after the options below, so that they can replace them (--arch, --seed, --lr,
 # --embed-init, ...). In brackets what architectures called *_big* have by default. Further variables:
+#   PAIR=                 en-de or en-fr; default: that of DATA
 #   UPDATES=100000        [300000]
 #   UPDATE_TOKENS=32768   tokens in an update over all devices, as --max-tokens counts them: eight devices with 4096 each,
 #                         about 25,000 without padding
@@ -21,9 +22,11 @@
 #                         alone keeps the records
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-PAIR=${PAIR:-$(basename "$(dirname "$0")" | sed 's/^wmt14_//; s/_/-/')} # by the folder that the script is called in
+# shellcheck source=../devices.sh
+source "$REPO/scripts/devices.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
-[[ -f $DATA/bin/train.$PAIR.${PAIR%-*}.idx ]] || die "DATA=$DATA: no data of $PAIR in its folder bin; run prepare.sh first"
+PAIR=${PAIR:-$(sed -n 's/^pair=//p' "$DATA/settings" 2>/dev/null || true)} PAIR=${PAIR:-en-de}
+[[ -f $DATA/bin/train.$PAIR.${PAIR%-*}.idx ]] || die "DATA=$DATA: no data of $PAIR in its folder bin; set PAIR, or run prepare.sh first"
 lr=7e-4 dropout=0.1
 if [[ $* == *_big* ]]; then # Vaswani et al. take the mean of twenty
   : "${UPDATES:=300000}" "${KEEP:=20}"
@@ -31,7 +34,7 @@ if [[ $* == *_big* ]]; then # Vaswani et al. take the mean of twenty
   [[ $PAIR == en-fr ]] || dropout=0.3
 fi
 : "${UPDATES:=100000}" "${KEEP:=10}" "${UPDATE_TOKENS:=32768}" "${MAX_TOKENS:=4096}"
-whole_numbers UPDATES KEEP UPDATE_TOKENS MAX_TOKENS DEVICES SAVE_EVERY
+integers UPDATES KEEP UPDATE_TOKENS MAX_TOKENS DEVICES SAVE_EVERY
 count_devices "$@"
 together=$((MAX_TOKENS * DEVICES)) SAVE_EVERY=${SAVE_EVERY:-$(((UPDATES + 99) / 100))}
 ((UPDATE_TOKENS % together == 0)) ||
