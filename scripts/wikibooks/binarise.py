@@ -57,8 +57,8 @@ def write_dictionary(counts: list[Path], path: Path, size: int) -> None:
     """Write the most frequent symbols, `size` with fairseq's own four, padded to a multiple of eight."""
     dictionary = Dictionary(extra_special_symbols=SYMBOLS)
     dictionary.count = [0] * len(dictionary)  # extra symbols are counted once when they are added
-    for path in counts:
-        for symbol, count in read_counts(path):
+    for shard in counts:
+        for symbol, count in read_counts(shard):
             dictionary.add_symbol(symbol, count)
     dictionary.finalize(nwords=size, padding_factor=8)
     # Dictionary.save would leave the extra symbols out, and every other symbol's number would be wrong by three.
