@@ -3,32 +3,28 @@ what they share, scripts/env.sh."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from programs import VENV
-from recipes import environment
 
 REPO = Path(__file__).resolve().parents[2]
-#: no recipes: they make the environment, run the tests, or are copied to a machine without a checkout's environment
-OTHERS = {"env.sh", "progress.sh", "setup.sh", "test.sh", "docs.sh", "matrix.sh", "fairseq_versions.sh", "plugins.sh"}
+#: no recipes: they make the environment, run the tests, or are sourced
+OTHERS = {"env.sh", "devices.sh", "setup.sh", "test.sh", "docs.sh"}
 PATHS = [path for folder in ("scripts", "examples") for path in sorted((REPO / folder).rglob("*.sh"))]
-RECIPES = [path for path in PATHS if path.name not in OTHERS and path.parent.name != "offline"]
+RECIPES = [path for path in PATHS if path.name not in OTHERS]
 recipes = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.relative_to(REPO).as_posix())
-#: what env.sh sets, and what the shell and machines have; PAIR: recipes for two corpora take it from their folder
-GIVEN = set("VENV REPO PLUGIN CPU PATH PYTHONPATH CUDA_VISIBLE_DEVICES BASH_SOURCE OMP_NUM_THREADS PAIR".split())
+#: variables that env.sh, the shell and machines set
+GIVEN = set("VENV REPO PLUGIN CPU PATH PYTHONPATH CUDA_VISIBLE_DEVICES BASH_SOURCE OMP_NUM_THREADS".split())
 
 
 def bash(*words: object, cwd: Path, **variables: object) -> subprocess.CompletedProcess:
     known = ("PATH", "HOME", "PYTHONPATH", "EMBINIT_TESTS_WARM_START", "LANG")
     environment = {name: os.environ[name] for name in known if name in os.environ}
-    environment |= {"VENV": str(VENV), "OMP_NUM_THREADS": "1", "PAIR": "en-de"}
+    environment |= {"VENV": str(VENV), "OMP_NUM_THREADS": "1"}
     environment |= {name: str(value) for name, value in variables.items()}
     command = list(map(str, ["bash", *words]))
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
@@ -69,16 +65,16 @@ def test_what_is_missing_is_named(path: Path, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-#: in every prepare.sh, so that two of them do not write to one folder
-ALONE = re.compile(r'^alone "\$(OUTPUT|out)"$', re.MULTILINE)
 #: script, arguments, variables -> what it says; DATA has an empty folder `bin`
 WRONG = {
     "wikibooks/prepare.sh /nowhere/text": "/nowhere/text: no such file",
     "wikibooks/prepare.sh - FREQUENT_TYPES=21": "FREQUENT_TYPES=21",
     "wikibooks/run.sh MODELS=gpt": "MODELS: gpt",
-    "wmt14_en_de/prepare.sh CORPORA=giga": "CORPORA: en-de has no giga",
-    "wmt14_en_de/prepare.sh CORPORA=europarl": "test-full.tgz",
-    "wmt14_en_de/train.sh": "no data of en-de",
+    "wmt14/prepare.sh CORPORA=giga": "CORPORA: en-de has no giga",
+    "wmt14/prepare.sh CORPORA=europarl": "test-full.tgz",
+    "wmt14/prepare.sh PAIR=de-en": "PAIR=de-en: set it to en-de or en-fr",
+    "wmt14/prepare.sh LIMIT=1e3": "LIMIT=1e3: set it to an integer",
+    "wmt14/train.sh": "no data of en-de",
     "multi30k/prepare.sh TOKENS=letters": "TOKENS=letters: choose moses",
     "multi30k/prepare.sh DIRECTION=en-en": "DIRECTION=en-en: choose",
     "reproduce/table1.sh EXPERIMENTS=mnli.t5": "mnli.t5 needs MNLI T5",
@@ -105,7 +101,10 @@ def test_what_cannot_be_is_refused(called: str, said: str, tmp_path: Path) -> No
 def recipe(tmp_path: Path) -> Path:
     """Its arguments are a command, such as `settings FOLDER NAME=VALUE`."""
     path = tmp_path / "a recipe.sh"
-    path.write_text(f'#!/usr/bin/env bash\n# It says.\n#\n# More.\n\n# not\nsource "{REPO}/scripts/env.sh"\n"$@"\n')
+    path.write_text(
+        f'#!/usr/bin/env bash\n# It says.\n#\n# More.\n\n# not\nsource "{REPO}/scripts/env.sh"\n'
+        f'source "{REPO}/scripts/devices.sh"\n"$@"\n'
+    )
     return path
 
 
@@ -160,45 +159,3 @@ def test_each_launched_process_sees_for_itself_whether_there_is_a_gpu(tmp_path: 
     refused = bash(*start, cwd=tmp_path, WORLD_SIZE=4)
     assert refused.returncode != 0
     assert "DEVICES=2, but LAUNCH starts 4 processes" in refused.stderr
-
-
-def test_one_prepare_at_a_time_makes_a_folder(recipe: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "made here"
-    assert bash(recipe, "alone", folder, cwd=tmp_path).stderr == ""
-    held = os.open(folder, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    assert bash(recipe, "alone", folder, cwd=tmp_path, MAKING=folder).stderr == ""  # a recipe of the one that makes it
-    with subprocess.Popen(["bash", recipe, "alone", folder], env=environment(), stderr=-1, text=True) as waiting:
-        assert waiting.stderr is not None
-        said = waiting.stderr.readline()
-        assert f"process {os.getpid()}," in said
-        assert str(folder) in said
-        assert waiting.poll() is None
-        os.close(held)
-    assert waiting.returncode == 0
-    assert not list(folder.iterdir())
-    assert [path for path in RECIPES if path.name == "prepare.sh" and not ALONE.search(path.read_text())] == []
-
-
-def test_a_word_every_ten_seconds_as_long_as_a_command_runs(recipe: Path, tmp_path: Path) -> None:
-    command = "for _ in {1..600}; do [[ ! -e said ]] || break; sleep 0.1; done; exit 7"
-    words, streams = ["bash", recipe, "alive", "the corpus", "bash", "-c", command], {"stdout": -1, "stderr": -1}
-    with subprocess.Popen(words, cwd=tmp_path, env=environment(PULSE=0.2), text=True, **streams) as running:
-        said = [running.stderr.readline() for _ in range(2)]
-        (tmp_path / "said").touch()
-        assert running.stdout.read() == ""
-    assert (running.returncode, len(re.findall(r"^the corpus: \d+ s$", "".join(said), re.MULTILINE))) == (7, 2)
-    assert bash(recipe, "alive", "x", "true", cwd=tmp_path).stderr == ""
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not there")
-def test_only_the_right_file_is_fetched(recipe: Path, tmp_path: Path) -> None:
-    (tmp_path / "there").write_text("text")
-    url, file = f"file://{tmp_path}/there", tmp_path / "folder" / "file"
-    for name, said in ((url, url), (f"{url}.not", "set DATA to a folder with a copy")):
-        wrong = bash(recipe, "fetch", name, "0" * 64, file, cwd=tmp_path)
-        assert wrong.returncode != 0
-        assert said in wrong.stderr
-        assert not file.exists()
-    assert bash(recipe, "fetch", url, hashlib.sha256(b"text").hexdigest(), file, cwd=tmp_path).returncode == 0
-    assert file.read_text() == "text"

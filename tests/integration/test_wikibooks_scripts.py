@@ -44,12 +44,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared with one interruption, by kill -9."""
+    """Prepared in two processes, stopped by kill -9, continued in one."""
     folder = tmp_path_factory.mktemp("pre pared") / "data"
     killed(PREPARE, corpus, once=lambda: [*folder.glob("work/clean/0000[0-9]")], OUTPUT=folder, **HOW, JOBS=2)
     before = stamps([next(folder.glob("work/clean/0*/train.txt"))])
     succeed(PREPARE, corpus, OUTPUT=folder, **HOW, JOBS=1)
     assert stamps(before) == before
+    assert "ready before" in succeed(PREPARE, corpus, OUTPUT=folder, **HOW)
+    assert "name another folder" in refused(PREPARE, corpus, OUTPUT=folder, **{**HOW, "VOCABULARY": 170})
     return folder
 
 
@@ -129,4 +131,4 @@ def test_a_killed_process_of_a_step_is_reported() -> None:
     paths = environment(PYTHONPATH=f"{SCRIPTS}:{SCRIPTS.parent}")
     done = subprocess.run([sys.executable, "-c", program], env=paths, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "fewer --jobs" in done.stderr
+    assert "fewer JOBS" in done.stderr

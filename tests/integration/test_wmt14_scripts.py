@@ -1,8 +1,9 @@
-"""scripts/wmt14_en_de from the first to the last step, on made-up sentences laid out like WMT's files."""
+"""scripts/wmt14 from the first to the last step, on made-up sentences laid out like WMT's files."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import shutil
@@ -10,7 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from recipes import TRAINS, lines, refused, sentence_pairs, stamps, succeed
+from recipes import SCRIPTS, TRAINS, lines, refused, sentence_pairs, stamps, succeed
 
 pytest.importorskip("sacremoses")
 pytest.importorskip("subword_nmt")
@@ -21,7 +22,7 @@ from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
 pytestmark = TRAINS
-PREPARE, TRAIN, GENERATE = (f"wmt14_en_de/{name}.sh" for name in ("prepare", "train", "generate"))
+PREPARE, TRAIN, GENERATE = (f"wmt14/{name}.sh" for name in ("prepare", "train", "generate"))
 LANGS = ("en", "de")
 EVERY, SIZE, RATIO = 10, 60, 1.2
 HOW = {"BPE_SIZE": SIZE, "VALID_EVERY": EVERY, "MAX_RATIO": RATIO, "SHARD_PAIRS": 40, "JOBS": 1}
@@ -148,3 +149,25 @@ def test_mistakes_are_named(trained: Path, prepared: Path, tmp_path: Path) -> No
         (tmp_path / f"bin/dict.{lang}.txt").write_text("\n".join([words[1], words[0], *words[2:], ""]))
     shutil.copy(prepared / "test.de", tmp_path)
     assert "is not the dictionary that" in refused(GENERATE, DATA=tmp_path, RUN=trained, AVERAGE=0)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not there")
+def test_a_download_is_continued_and_is_right_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    from wmt14.collect import download
+    from wmt14.corpora import Archive
+
+    content, path = bytes(range(256)) * 9000, tmp_path / "new" / "archive.tgz"
+    (tmp_path / "there").write_bytes(content)
+    url, digest = f"file://{tmp_path}/there", hashlib.sha256(content).hexdigest()
+    with pytest.raises(SystemExit, match=r"cannot download .*/missing: .* set DATA"):
+        download(Archive(f"file://{tmp_path}/missing", len(content), digest), path)
+    with pytest.raises(SystemExit, match=rf"SHA-256 {digest} instead of 0000: .* set DATA"):
+        download(Archive(url, len(content), "0000"), path)
+    assert not list(path.parent.iterdir())
+    part = path.with_name("archive.tgz.part")
+    part.write_bytes(content[:1_500_000])
+    for _ in range(2):  # the second call finds the file
+        download(Archive(url, len(content), digest), path)
+        assert path.read_bytes() == content
+        assert not part.exists()

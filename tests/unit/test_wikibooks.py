@@ -1,11 +1,11 @@
-"""scripts/wikibooks: what becomes of a line of text and of a document, against loops over the text; shards, duplicates,
-counts of words, and what a stopped call leaves behind."""
+"""Compare the steps of scripts/wikibooks with loops over the text: layouts, shards, cleaning, duplicates, words."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import io
+import itertools
 import json
 import lzma
 import re
@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
-from wikibooks import cleaning, duplicates, encode, inputs, split, words
+from wikibooks import cleaning, duplicates, encode, inputs, split, synthetic, words
 
-from embinit_fairseq import files
+from embinit_fairseq.io import read_json
 from embinit_fairseq.vocab import preparation
 
 few = settings(max_examples=40, deadline=None)
@@ -109,23 +109,18 @@ def naive_documents(text: bytes) -> list[list[bytes]]:
 
 
 @given(st.lists(st.text(alphabet="ab é", max_size=6), max_size=30).map(lambda lines: "\n".join(lines).encode()))
-def test_blank_lines_separate_documents_and_reading_goes_on_behind_any(text: bytes) -> None:
-    whole = list(split.documents(io.BytesIO(text)))
-    expected = naive_documents(text)
-    assert [lines for lines, _, _ in whole] == expected
-    assert [lines for lines, _, _ in split.documents(io.BytesIO(text.replace(b"\n", b"\r\n")))] == expected
-    for index, (_, _, offset) in enumerate(whole):
-        assert [lines for lines, _, _ in split.documents(io.BytesIO(text), offset)] == expected[index + 1 :]
+def test_blank_lines_separate_documents(text: bytes) -> None:
+    for ends in (text, text.replace(b"\n", b"\r\n")):
+        assert [lines for lines, _ in split.documents(io.BytesIO(ends))] == naive_documents(text)
 
 
-def test_long_documents_are_cut_at_lines_and_long_lines_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_documents_are_divided_at_lines_and_long_lines_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split, "MAX_CHARS", 10)
     monkeypatch.setattr(split, "_MAX_LINE_BYTES", 40)
     text = "aaaa\nbbbb\ncccc\n\n" + "x" * 11 + "\n" + "y" * 95 + "\néééééééééé\n"
     found = list(split.documents(io.BytesIO(text.encode())))
-    assert [lines for lines, _, _ in found] == [[b"aaaa", b"bbbb"], [b"cccc"], ["éééééééééé".encode()]]
-    assert sum(too_long for _, too_long, _ in found) == 2
-    assert found[-1][2] == len(text.encode())
+    assert [lines for lines, _ in found] == [[b"aaaa", b"bbbb"], [b"cccc"], ["éééééééééé".encode()]]
+    assert sum(too_long for _, too_long in found) == 2
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
@@ -133,7 +128,7 @@ def test_packing_is_recognised_by_content_and_damage_is_named(pack, tmp_path: Pa
     path = tmp_path / "text.zip"  # the name says nothing
     path.write_bytes(pack(b"one\n\ntwo\n"))
     with split.open_input(path) as stream:
-        assert [lines for lines, _, _ in split.documents(stream)] == [[b"one"], [b"two"]]
+        assert [lines for lines, _ in split.documents(stream)] == [[b"one"], [b"two"]]
     damaged = pack(bytes(np.random.default_rng(1).integers(0, 255, 5000, dtype=np.uint8)))[:2500]
     if pack is not bytes:
         path.write_bytes(damaged)
@@ -143,29 +138,28 @@ def test_packing_is_recognised_by_content_and_damage_is_named(pack, tmp_path: Pa
         raise OSError(28, "no space left on disk")
 
 
-def test_shards_hold_all_documents_in_order_and_a_stopped_split_goes_on(tmp_path: Path) -> None:
+def test_shards_hold_all_documents_in_order(tmp_path: Path) -> None:
     paths = [tmp_path / "first", tmp_path / "second"]
     for path in paths:
         documents = ["\n".join(f"{path.name} {d} {line}" for line in range((d % 3) * 125 + 1)) for d in range(15)]
         path.write_text("\n\n".join(documents) + "\n")
     for size in (1, 700, 10**9):
         folder = tmp_path / str(size)
-        split.split(paths, folder, size)
-        records = split.read_records(folder)
-        texts = [split.text_of(folder, shard) for shard in range(len(records))]
-        found = [document for text in texts for document in duplicates.read_documents(text)]
+        split.split(paths, folder, size, valid_every=60)
+        records = read_json(folder / "shards.json")
+        shards = [list(duplicates.read_documents(split.text_of(folder, n))) for n in range(len(records))]
+        found = list(itertools.chain.from_iterable(shards))
         assert found == [document for path in paths for document in naive_documents(path.read_bytes())]
-        assert records[-1]["next"]["passage"] == sum(-(-len(document) // split.PASSAGE_LINES) for document in found)
-        assert sum(record["lines"] for record in records) == sum(map(len, found))
+        sizes = [sum(-(-len(document) // split.PASSAGE_LINES) for document in shard) for shard in shards]
+        assert [record["first_passage"] for record in records] == [0, *itertools.accumulate(sizes)][:-1]
+        assert [record["lines"] for record in records] == [sum(map(len, shard)) for shard in shards]
+        written = [split.text_of(folder, n).stat().st_size for n in range(len(records))]
+        assert written == [record["bytes"] for record in records]
+        assert all(number >= size for number in written[:-1])
         assert (len(records) == 1) == (size == 10**9)
-    folder = tmp_path / "700"
-    whole = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-    for name in list(whole)[6:]:
-        (folder / name).unlink()
-    split.text_of(folder, 3).write_bytes(b"anything")  # killed between a shard and its record
-    files._temporary(split.text_of(folder, 4)).write_bytes(b"half")
-    split.split(paths, folder, 700)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+    with pytest.raises(SystemExit, match=r"only 60 passages.*VALID_EVERY than 61"):
+        split.split(paths, tmp_path / "few", 700, valid_every=61)
+    assert not (tmp_path / "few").exists()
 
 
 TEXTS = ["A title\nIt's 5 < 6.", "", "Ünïcode “quotes”.\n\nA second paragraph.", "x"]
@@ -185,38 +179,20 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_all_layouts_give_the_same_documents_also_from_each_offset(layout: str, mark: str) -> None:
+def test_all_layouts_give_the_same_documents(layout: str, mark: str) -> None:
     stream = io.BytesIO((mark + LAYOUTS[layout]).encode())
     inputs.check_text(stream.getvalue())
-    whole = list(split.documents(stream))
-    assert [lines for lines, _, _ in whole] == DOCUMENTS
-    for index, (_, _, offset) in enumerate(whole):
-        if index == len(whole) - 1 or offset > 0:  # a list is one value: it is read again
-            assert [lines for lines, _, _ in split.documents(stream, offset)] == DOCUMENTS[index + 1 :]
+    assert [lines for lines, _ in split.documents(stream)] == DOCUMENTS
 
 
-def test_one_json_object_is_a_document_and_a_long_one_is_cut_at_lines(tmp_path: Path, monkeypatch) -> None:
-    """A call that was stopped goes on before or after a record, not within it."""
-    assert [
-        lines for lines, _, _ in split.documents(io.BytesIO(json.dumps(RECORDS[0], indent=2).encode()))
-    ] == DOCUMENTS[:1]
-    monkeypatch.setattr(split, "MAX_CHARS", 12)
+def test_one_json_object_is_a_document_and_a_long_one_is_divided_at_lines(monkeypatch) -> None:
+    stream = io.BytesIO(json.dumps(RECORDS[0], indent=2).encode())
+    assert [lines for lines, _ in split.documents(stream)] == DOCUMENTS[:1]
+    monkeypatch.setattr(split, "MAX_CHARS", 10)
     lines = [f"{record} {line}" for record in range(9) for line in range(4)]
-    path = tmp_path / "records"
-    path.write_text("".join(json.dumps({"text": "\n".join(lines[at : at + 4])}) + "\n" for at in range(0, 36, 4)))
-    split.split([path, path], tmp_path / "whole", 10**9)
-    expected = split.text_of(tmp_path / "whole", 0).read_bytes()
-    assert [line for line in expected.decode().split("\n") if line] == lines * 2
-    assert expected.count(b"\n\n") == 2 * 9 * 2
-    folder = tmp_path / "parts"
-    split.split([path, path], folder, 1)
-    parts = {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
-    assert b"".join(value for name, value in parts.items() if name.endswith("txt")) == expected
-    assert len(parts) == 2 * 18
-    for name in list(parts)[2 * 11 :]:
-        (folder / name).unlink()
-    split.split([path, path], folder, 1)
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == parts
+    text = "".join(json.dumps({"text": "\n".join(lines[at : at + 4])}) + "\n" for at in range(0, 36, 4))
+    found = [document for document, _ in split.documents(io.BytesIO(text.encode()))]
+    assert found == [[line.encode() for line in lines[at : at + 2]] for at in range(0, 36, 2)]
 
 
 ENTITIES = {
@@ -257,6 +233,9 @@ NO_TEXT = {
     b"A <b>word</b>.\n\nA word.\n": ("1 of the first 2 lines have tags (</b>)", "sed"),
     b"A&lt;br /&gt;word.\n": ("tags (<br />)", "sed"),
     b"A [[word|form]] of {{x}}.\n": ("wiki markup ([[word|form]])", "wikiextractor"),
+    b'id,text\n1,"One, two\nand three."\n2,Four.\n': ("CSV table of 2 columns (id, text)", "JSON lines"),
+    b"id;text\n1;One, two.\n2;Three.\n": ("CSV table of 2 columns", "JSON lines"),
+    b'label\ttext\n0\t"One\n1\tTwo.\n': ("TSV table of 2 columns (label, text)", "JSON lines"),
 }
 
 
@@ -278,6 +257,22 @@ def test_a_little_markup_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.startswith(f"warning: {path}: 1 of the first 20 lines have tags (<br>)")
 
 
+PROSE = [
+    "Yes, he said.\nNo, she said.\nWell, they said.\n",
+    "In 1,000 years.\nNothing.\nAnd 2,000 more.\n",
+    '"Well," he said.\n"No; never," she said.\n\n"So, so."\n',
+    "a , b ; c\nd , e ; f\ng , h ; i\n",
+    "one\ttwo\nthree\nfour\n",
+    '{"id":1,"text":"A"}\n' * 9,
+    "\n".join(itertools.islice(synthetic.lines(1), 300)),
+]
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_prose_with_commas_is_no_table(text: str) -> None:
+    inputs.check_text(text.encode())
+
+
 same = st.sampled_from([b"a b", b"A  B", b"ab", b"a\tb", "é".encode(), b"c"])
 raw_lines = same | st.integers(0, 300).map(lambda number: b"%d" % number)
 corpora = st.lists(st.lists(st.lists(raw_lines, min_size=1, max_size=9), max_size=9), min_size=1, max_size=4)
@@ -296,7 +291,7 @@ def test_duplicates_equal_a_loop_over_the_corpus(tmp_path_factory, shards, unit:
         expected.append({number for number, key in enumerate(units) if key in seen or key in units[:number]})
         seen.update(units)
     for bucket in range(buckets):
-        duplicates._write_bucket(bucket, buckets, folder / "digests", folder / "found")
+        duplicates.write_bucket(bucket, buckets, folder / "digests", folder / "found")
     assert [duplicates.repeated_units(folder / "found", number) for number in range(len(shards))] == expected
 
 
@@ -308,8 +303,14 @@ def test_rare_words_are_unknown_and_bpe_learns_from_frequent_ones(tmp_path: Path
         part = {w: n // 5 + (shard < n % 5) for w, n in counts.items() if n >= 5 or shard < n}
         words.write_counts(part, folder / "words.txt")
     monkeypatch.setattr(words, "MERGED_AT_ONCE", 2)
-    monkeypatch.setattr(sys, "argv", ["words", "--work", str(tmp_path), "--frequent", "0.219", "--bpe-words", "5"])
-    words.main()
+    words.count(tmp_path, 0.219, 5)
+    assert dict(words.read_counts(tmp_path / "words" / "all.txt")) == counts
+    assert {path.name for path in (tmp_path / "words").iterdir()} == {
+        "all.txt",
+        "bpe.txt",
+        "frequent.npy",
+        "stats.json",
+    }
     known = words.WordSet(tmp_path / "words" / "frequent.npy")
     assert [word for word in [*counts, "other"] if word in known] == list(counts)[:21]
     assert dict(words.read_counts(tmp_path / "words" / "bpe.txt")) == {f"w{n:03}": counts[f"w{n:03}"] for n in range(5)}
@@ -324,7 +325,7 @@ def test_pieces_are_those_of_subword_nmt_with_whole_symbols_and_few_are_remember
     encoder = encode.Encoder(tmp_path / "codes", None)
     for word in [*"lower lowest newer slower wider x".split(), *symbols, *(f"low{n}" for n in range(100)), *symbols]:
         assert encoder(word) == bpe.segment(word)
-        assert len(encoder._known) <= 21
+        assert len(encoder._remembered) <= 21
         assert len(encoder._bpe.cache) <= 21
 
 

@@ -1,9 +1,7 @@
-"""scripts/wmt14: finding, unpacking and downloading WMT's files, whole test sets, shards, cleaning, filter, BLEU."""
+"""scripts/wmt14: shards, whole test sets, cleaning, sentencepiece, tokenised BLEU."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import re
 import sys
 from pathlib import Path
@@ -17,40 +15,11 @@ pytest.importorskip("sacremoses")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from sacrebleu.metrics import BLEU
-from wmt14 import clean, collect, corpora, encode, learn, score, sgm
+from wmt14 import clean, encode, learn, score, sgm
 
 from embinit_fairseq.runs.tokens import detokenizer
 
-CONTENT = bytes(range(256)) * 9000  # 2.3 MB: several pieces
 several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
-
-
-class Answer(io.BytesIO):
-    status = 206
-
-
-def test_a_download_goes_on_where_it_was_stopped_and_is_right_or_not_there(tmp_path: Path, monkeypatch) -> None:
-    asked = []
-
-    def answer(request, timeout):
-        asked.append(int(request.get_header("Range", "bytes=0-")[6:-1]))
-        return Answer(CONTENT[asked[-1] : 1_500_000 if request.full_url.endswith("cut") else None])
-
-    def archive(name: str, sha256: str = hashlib.sha256(CONTENT).hexdigest()) -> corpora.Archive:
-        return corpora.Archive(f"http://x/{name}", len(CONTENT), sha256)
-
-    monkeypatch.setattr(collect.urllib.request, "urlopen", answer)
-    path = tmp_path / "new" / "archive.tgz"
-    with pytest.raises(SystemExit, match="start again to continue"):
-        collect.download(archive("cut"), path)
-    for _ in range(2):  # the second time nothing is asked for
-        collect.download(archive("good"), path)
-        assert path.read_bytes() == CONTENT
-    assert asked == [0, 1_500_000]
-    path.unlink()
-    with pytest.raises(SystemExit, match=r"SHA-256 .* instead of 0000: .* set DATA"):
-        collect.download(archive("good", "0000"), path)
-    assert not list(path.parent.iterdir())
 
 
 pairs_of_lines = st.lists(st.tuples(st.text("aé ", max_size=4), st.text("bß\r\u2028", max_size=4)), min_size=1)
