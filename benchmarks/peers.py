@@ -100,7 +100,7 @@ def summary(runs: list[dict[str, Any]], base_mb: float) -> dict[str, Any]:
 def ratios(results: dict[str, Any], ours: str) -> dict[str, float]:
     """How many times the CPU seconds of `ours` each other job takes (minimum against minimum)."""
     return {
-        name: round(result["min"] / results[ours]["min"], 1)
+        name: round(result["min"] / max(results[ours]["min"], 1e-3), 1)
         for name, result in results.items()
         if name != ours and "min" in result
     }

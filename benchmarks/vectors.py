@@ -1,58 +1,123 @@
-"""Reading the rows of a vocabulary from GloVe-like text: our reader, fairseq's own loader and gensim.
+"""Reading the rows of a vocabulary: our readers against fairseq's loader, gensim and safetensors. Prints JSON.
 
-    python benchmarks/vectors.py                      # 400k x 300 (1 GB), vocabulary 30k
-    python benchmarks/vectors.py --rows 20000 --dim 50 --vocab 2000
+    python benchmarks/vectors.py                                    # text, word2vec, fastText, safetensors: 3 GB
+    python benchmarks/vectors.py --cases text --rows 20000 --dim 50 --vocab 2000 --repeat 1
 
-The file is generated (seeded): numbers with five significant digits as in the published GloVe files. Every job runs
+The files are generated (seeded); the numbers of the text have five significant digits, as in GloVe's files. Every job runs
 in a process of its own; the seconds are CPU seconds (user + system) of the read alone, imports left out. Memory is the
-peak over a process that has only imported NumPy. The tables that the jobs return are compared bit by bit.
+peak compared with a process that has only imported NumPy, mapped file pages included. The rows that the jobs return
+are compared: bit by bit, for fastText (means of many rows) to 1e-5.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
+import struct
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from peers import child_main, machine, measured, ratios, run_job, summary
 
-GOALS = {"fairseq": 35, "gensim": 100, "peak_over_base_mb": 100}
-_POOL = 200_003  # distinct numbers in the generated file; a row is a random stretch of them
+#: case -> our jobs, the first of which the ratios refer to, and the jobs of others
+CASES = {
+    "text": (["ours", "scan"], ["fairseq", "gensim_text"]),
+    "word2vec": (["ours"], ["gensim_word2vec"]),
+    "fasttext": (["ours"], ["gensim_fasttext"]),
+    "safetensors": (["rows", "ours"], ["load_file_numpy", "load_file_torch"]),
+}
+TENSOR = "bert.embeddings.word_embeddings.weight"
+_SYLLABLES = [a + b for a in ("b", "d", "f", "g", "k", "l", "m", "n", "r", "s", "t", "sch") for b in "aeiouäöü"]
+#: rows generated at a time
+_BLOCK = 4096
+#: distinct numbers of the text; a row is a random stretch of them
+_POOL = 200_003
 
 
-def generate(folder: Path, rows: int, dim: int, vocabulary: int, seed: int = 1) -> tuple[Path, Path]:
-    """Write (vectors as text, vocabulary) unless they are there; complete or not at all."""
-    from embinit_fairseq.files import whole_file  # not in the processes whose memory is measured
+# ---- Files ----------------------------------------------------------------------------------------------------------
 
-    text = folder / f"glove-like-{rows}x{dim}-{seed}.txt"
-    words = folder / f"glove-like-{rows}x{dim}-{seed}-{vocabulary}.vocabulary"
+
+def make_words(count: int) -> list[str]:
+    """Return distinct words of two to five syllables, which share n-grams as words of a language do."""
+    generator = np.random.default_rng(7)
+    words: dict[str, None] = {}
+    while len(words) < count:
+        picks, lengths = generator.integers(0, len(_SYLLABLES), (count, 5)), generator.integers(2, 6, count)
+        for row, length in zip(picks.tolist(), lengths.tolist()):
+            words["".join(_SYLLABLES[pick] for pick in row[:length])] = None
+    return list(words)[:count]
+
+
+def blocks(rows: int, dim: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield a (rows, dim) float32 matrix in blocks."""
     generator = np.random.default_rng(seed)
-    if not text.exists():
-        numbers = [b" %.5g" % value for value in generator.normal(0, 0.4, _POOL + dim)]
-        ends = np.cumsum([0, *map(len, numbers)])
-        pool = b"".join(numbers)
-        starts = generator.integers(0, _POOL, rows)
-        with whole_file(text) as file:
-            for row, (start, end) in enumerate(zip(ends[starts].tolist(), ends[starts + dim].tolist())):
-                file.write(b"w%d%b\n" % (row, pool[start:end]))
-    # fairseq's loader takes line 1 for a header, whatever it is: leave its word out so that the tables can be equal
-    chosen = np.sort(1 + generator.permutation(rows - 1)[:vocabulary])
-    words.write_text("".join(f"w{row}\n" for row in chosen.tolist()))
-    return text, words
+    for begin in range(0, rows, _BLOCK):
+        yield generator.standard_normal((min(_BLOCK, rows - begin), dim), dtype=np.float32)
+
+
+def write_text(file: Path, words: list[str], args: argparse.Namespace) -> None:
+    """Write GloVe's format."""
+    generator = np.random.default_rng(1)
+    numbers = [b" %.5g" % value for value in generator.normal(0, 0.4, _POOL + args.dim)]
+    ends = np.cumsum([0, *map(len, numbers)])
+    pool, starts = b"".join(numbers), generator.integers(0, _POOL, len(words))
+    with open(file, "wb") as stream:
+        for word, start, end in zip(words, ends[starts].tolist(), ends[starts + args.dim].tolist()):
+            stream.write(b"%b%b\n" % (word.encode(), pool[start:end]))
+
+
+def write_word2vec(file: Path, words: list[str], args: argparse.Namespace) -> None:
+    """Write word2vec's binary format."""
+    names = iter(words)
+    with open(file, "wb") as stream:
+        stream.write(b"%d %d\n" % (len(words), args.dim))
+        for block in blocks(len(words), args.dim, 1):
+            for row in block:
+                stream.write(next(names).encode() + b" " + row.tobytes() + b"\n")
+
+
+def write_fasttext(file: Path, words: list[str], args: argparse.Namespace) -> None:
+    """Write fastText's format: skip-gram, n-grams of 3 to 6 characters, one row of the output matrix."""
+    dim, buckets = args.dim, args.buckets
+    with open(file, "wb") as stream:
+        stream.write(struct.pack("<2i12id", 793712314, 12, dim, 5, 5, 1, 5, 1, 2, 2, buckets, 3, 6, 100, 1e-4))
+        stream.write(struct.pack("<3i2q", len(words), len(words), 0, 10**9, -1))
+        stream.write(b"".join(word.encode() + b"\0" + struct.pack("<qb", 9, 0) for word in words))
+        stream.write(struct.pack("<?2q", False, len(words) + buckets, dim))
+        for block in blocks(len(words) + buckets, dim, 2):
+            stream.write(block.tobytes())
+        stream.write(struct.pack("<?2q", False, 1, dim) + bytes(4 * dim))
+
+
+def write_safetensors(folder: Path, words: list[str], args: argparse.Namespace) -> None:
+    """Write a BERT-like model: an embedding, layers of 12 * dim * dim other parameters, vocab.txt."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir()
+    tensors = {TENSOR: np.concatenate(list(blocks(len(words), args.hf_dim, 3)))}
+    for layer in range(args.hf_layers):
+        tensors[f"bert.encoder.layer.{layer}.weight"] = np.full((12 * args.hf_dim, args.hf_dim), layer, np.float32)
+    save_file(tensors, str(folder / "model.safetensors"))
+    (folder / "vocab.txt").write_text("".join(word + "\n" for word in words), encoding="utf-8")
+
+
+WRITERS = {"text": write_text, "word2vec": write_word2vec, "fasttext": write_fasttext, "safetensors": write_safetensors}
+
+
+# ---- Jobs: the rows of the vocabulary's words, measured -------------------------------------------------------------
 
 
 def _vocabulary(args: argparse.Namespace) -> list[str]:
-    return Path(args.words).read_text().split()
+    return Path(args.words).read_text(encoding="utf-8").split()
 
 
-def _digest(matrix: np.ndarray) -> str:
-    """Of a (vocabulary, D) float32 matrix in the vocabulary's order."""
-    return hashlib.sha256(np.ascontiguousarray(matrix, np.float32).tobytes()).hexdigest()
+def _finish(args: argparse.Namespace, matrix: np.ndarray, numbers: dict[str, Any]) -> dict[str, Any]:
+    np.save(args.output, np.ascontiguousarray(matrix, np.float32))
+    return numbers
 
 
 def job_base(args: argparse.Namespace) -> dict[str, Any]:
@@ -60,7 +125,7 @@ def job_base(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def job_scan(args: argparse.Namespace) -> dict[str, Any]:
-    """A floor: find the wanted lines, parse nothing."""
+    """A lower bound for text: find the wanted lines, parse nothing."""
     wanted = {word.encode() for word in _vocabulary(args)}
 
     def scan() -> int:
@@ -71,14 +136,43 @@ def job_scan(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def job_ours(args: argparse.Namespace) -> dict[str, Any]:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    """Any of the formats, recognition and vocabulary included."""
     from embinit_fairseq.vectors.open import open_vectors
     from embinit_fairseq.vectors.table import Wanted
 
     words = _vocabulary(args)
     table, numbers = measured(lambda: open_vectors(args.file).read(Wanted.words(words)))
     row = {word: index for index, word in enumerate(table.words)}
-    return {**numbers, "digest": _digest(table.matrix[[row[word] for word in words]])}
+    return _finish(args, table.matrix[[row[word] for word in words]], numbers)
+
+
+def job_rows(args: argparse.Namespace) -> dict[str, Any]:
+    """Only the rows of a safetensors matrix, their numbers known: the work of `load_file` and an index."""
+    from embinit_fairseq.vectors.hf_weights import safetensors_matrices
+
+    rows, file = _row_numbers(args), Path(args.file) / "model.safetensors"
+    return _finish(args, *measured(lambda: safetensors_matrices(file)[TENSOR].take(rows)))
+
+
+def _row_numbers(args: argparse.Namespace) -> np.ndarray:
+    lines = (Path(args.file) / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    place = {word: row for row, word in enumerate(lines)}
+    return np.array([place[word] for word in _vocabulary(args)])
+
+
+def job_load_file_numpy(args: argparse.Namespace) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    rows = _row_numbers(args)
+    return _finish(args, *measured(lambda: load_file(f"{args.file}/model.safetensors")[TENSOR][rows]))
+
+
+def job_load_file_torch(args: argparse.Namespace) -> dict[str, Any]:
+    import torch
+    from safetensors.torch import load_file
+
+    rows = torch.from_numpy(_row_numbers(args))
+    return _finish(args, *measured(lambda: load_file(f"{args.file}/model.safetensors")[TENSOR][rows].numpy()))
 
 
 def job_fairseq(args: argparse.Namespace) -> dict[str, Any]:
@@ -91,71 +185,88 @@ def job_fairseq(args: argparse.Namespace) -> dict[str, Any]:
         dictionary.add_symbol(word)
     embedding = torch.nn.Embedding(len(dictionary), args.dim)
     filled, numbers = measured(lambda: load_embedding(parse_embedding(args.file), dictionary, embedding))
-    return {**numbers, "digest": _digest(filled.weight.detach().numpy()[dictionary.nspecial :])}
+    return _finish(args, filled.weight.detach().numpy()[dictionary.nspecial :], numbers)
 
 
-def job_gensim(args: argparse.Namespace) -> dict[str, Any]:
+def _gensim(args: argparse.Namespace, **options: bool) -> dict[str, Any]:
     from gensim.models import KeyedVectors
 
-    words = _vocabulary(args)
-    load = KeyedVectors.load_word2vec_format
-    vectors, numbers = measured(lambda: load(args.file, binary=False, no_header=True))
-    return {**numbers, "digest": _digest(vectors[words])}
+    vectors, numbers = measured(lambda: KeyedVectors.load_word2vec_format(args.file, **options))
+    return _finish(args, vectors[_vocabulary(args)], numbers)
 
 
-JOBS = {"base": job_base, "scan": job_scan, "ours": job_ours, "fairseq": job_fairseq, "gensim": job_gensim}
+def job_gensim_fasttext(args: argparse.Namespace) -> dict[str, Any]:
+    from gensim.models.fasttext import load_facebook_vectors
+
+    vectors, numbers = measured(lambda: load_facebook_vectors(args.file))
+    return _finish(args, vectors[_vocabulary(args)], numbers)
 
 
-def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Generate the file and run all jobs on it."""
-    text, words = generate(folder, args.rows, args.dim, args.vocab)
-    arguments = ["--file", str(text), "--words", str(words), "--dim", str(args.dim)]
-    base = run_job(__file__, "base", arguments)["peak_mb"]
-    repeats = {"scan": args.repeat, "ours": args.repeat, "fairseq": args.peer_repeat, "gensim": args.peer_repeat}
-    runs = {
-        name: [run_job(__file__, name, arguments) for _ in range(count)] for name, count in repeats.items() if count
-    }
-    results = {name: summary(found, base) for name, found in runs.items()}
-    digests = {found[0]["digest"] for found in runs.values() if "digest" in found[0]}
+JOBS = {
+    "base": job_base,
+    "scan": job_scan,
+    "ours": job_ours,
+    "rows": job_rows,
+    "load_file_numpy": job_load_file_numpy,
+    "load_file_torch": job_load_file_torch,
+    "fairseq": job_fairseq,
+    "gensim_text": lambda args: _gensim(args, binary=False, no_header=True),
+    "gensim_word2vec": lambda args: _gensim(args, binary=True),
+    "gensim_fasttext": job_gensim_fasttext,
+}
+
+
+def compare(args: argparse.Namespace, folder: Path, case: str, base: float) -> dict[str, Any]:
+    """Generate the file of one case, run its jobs, compare their rows."""
+    rows = args.hf_rows if case == "safetensors" else args.rows
+    words, file, vocabulary = make_words(rows), folder / case, folder / f"{case}.vocabulary"
+    WRITERS[case](file, words, args)
+    # fairseq's loader takes line 1 for a header: its word is not in the vocabulary
+    chosen = np.sort(1 + np.random.default_rng(5).permutation(rows - 1)[: min(args.vocab, rows // 2)]).tolist()
+    vocabulary.write_text("".join(words[row] + "\n" for row in chosen), encoding="utf-8")
+    ours, peers = CASES[case]
+    results, tables = {}, []
+    for job in ours + peers:
+        output = folder / f"{case}.{job}.npy"
+        arguments = ["--file", str(file), "--words", str(vocabulary), "--output", str(output), "--dim", str(args.dim)]
+        repeat = args.repeat if job in ours else args.peer_repeat
+        results[job] = summary([run_job(__file__, job, arguments) for _ in range(repeat)], base)
+        tables += [np.load(output)] if output.exists() else []
+    tolerance = 1e-5 if case == "fasttext" else 0
     return {
-        "what": "rows of a vocabulary from GloVe-like text",
-        "rows": args.rows,
-        "dim": args.dim,
-        "vocabulary": args.vocab,
-        "bytes": text.stat().st_size,
-        "machine": machine(["numpy", "torch", "fairseq", "gensim"]),
-        "base_mb": round(base, 1),
+        "rows": rows,
+        "vocabulary": len(chosen),
+        "bytes": (file / "model.safetensors" if file.is_dir() else file).stat().st_size,
         "results": results,
-        "ratios": ratios(results, "ours"),
-        "goals": GOALS,
-        "tables_equal": len(digests) == 1,
+        "ratios": ratios(results, ours[0]),
+        "rows_equal": all(np.allclose(tables[0], table, rtol=0, atol=tolerance) for table in tables),
     }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=400_000, help="lines of the generated file")
-    parser.add_argument("--dim", type=int, default=300, help="numbers in a line")
-    parser.add_argument("--vocab", type=int, default=30_000, help="words that are looked for, all in the file")
-    parser.add_argument("--repeat", type=int, default=3, help="runs of our reader and of the line scan")
-    parser.add_argument("--peer-repeat", type=int, default=1, help="runs of each peer; 0: none")
-    parser.add_argument(
-        "--cache", type=Path, help="keep the generated file in this folder (default: removed afterwards)"
-    )
-    parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
-    parser.add_argument("--file", help=argparse.SUPPRESS)
-    parser.add_argument("--words", help=argparse.SUPPRESS)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="formats to measure")
+    parser.add_argument("--rows", type=int, default=400_000, help="words of the files of word vectors")
+    parser.add_argument("--dim", type=int, default=300, help="columns of these files")
+    parser.add_argument("--buckets", type=int, default=400_000, help="n-gram rows of the fastText file")
+    parser.add_argument("--vocab", type=int, default=30_000, help="words that are read (at most half of a file)")
+    parser.add_argument("--hf-rows", type=int, default=120_000, help="rows of the safetensors matrix (mBERT: 119,547)")
+    parser.add_argument("--hf-dim", type=int, default=768, help="columns of the safetensors matrix")
+    parser.add_argument("--hf-layers", type=int, default=12, help="layers of 12 * dim * dim other parameters")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of our readers")
+    parser.add_argument("--peer-repeat", type=int, default=1, help="runs of each peer")
+    for name in ("--job", "--file", "--words", "--output"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
         return child_main(JOBS, args)
-    if not 0 < args.vocab < args.rows:
-        parser.error("--vocab must be at least 1 and less than --rows")
-    if args.cache:
-        args.cache.mkdir(parents=True, exist_ok=True)
-        print(json.dumps(compare(args, args.cache), indent=1))
-    else:
+    base = run_job(__file__, "base", [])["peak_mb"]
+    cases = {}
+    for case in args.cases:
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(compare(args, Path(folder)), indent=1))
+            cases[case] = compare(args, Path(folder), case, base)
+    hardware = machine(["numpy", "torch", "fairseq", "gensim", "safetensors"])
+    print(json.dumps({"machine": hardware, "dim": args.dim, "base_mb": round(base, 1), "cases": cases}, indent=1))
     return 0
 
 

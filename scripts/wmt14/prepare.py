@@ -35,7 +35,8 @@ def prepare(args: argparse.Namespace) -> None:
     if not model.is_file():
         learn.learn(work, langs, args, model)
     encode.encode(work, langs, args.tokens, model, args.max_length, args.max_ratio, args.jobs)
-    testset.write_test(work, args.pair, args.tokens, model, output)
+    if not (output / "text" / f"test.{langs[1]}").is_file():
+        testset.write_test(work, args.pair, args.tokens, model, output)
     for name in (f"{split}.{lang}" for split in clean.SPLITS for lang in langs):
         with whole_file(output / "text" / name) as joined:
             for shard in sorted((work / "encoded").glob("[0-9]*")):
