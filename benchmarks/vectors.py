@@ -3,7 +3,7 @@
     python benchmarks/vectors.py                                    # text, word2vec, fastText, safetensors: 3 GB
     python benchmarks/vectors.py --cases text --rows 20000 --dim 50 --vocab 2000 --repeat 1
 
-The files are generated (seeded); the numbers of the text have five significant digits, as in GloVe's files. Every job runs
+The files are generated (seeded); numbers of the text have five significant digits, as in GloVe's files. Every job runs
 in a process of its own; the seconds are CPU seconds (user + system) of the read alone, imports left out. Memory is the
 peak compared with a process that has only imported NumPy, mapped file pages included. The rows that the jobs return
 are compared: bit by bit, for fastText (means of many rows) to 1e-5.

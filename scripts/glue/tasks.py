@@ -1,41 +1,45 @@
-"""GLUE's tasks: where their files have what, how they are scored and for how long the paper trains.
+"""Describe GLUE's tasks: columns of their files, metrics, epochs of Ke et al. 2021.
 
-`names` prints the tasks that a folder has. `extract` makes of a task's TSV files what fairseq's `sentence_prediction`
-wants, a sentence a line, and beside it what is to be known about the task:
+`names` prints the tasks that a folder has. `extract` writes a task's TSV files as fairseq's `sentence_prediction` reads
+them, a sentence per line, with facts about the task:
 
     train.input0 train.input1 train.label valid.input0 ...    the columns; of MNLI also valid1, the mismatched set
     label.dict                                                the classes in GLUE's order; not of regression
-    label.scale                                               what the numbers of a regression were multiplied by
+    label.scale                                               factor of the numbers of a regression
     options                                                   of fairseq-train: classes and validation sets
     finetuning                                                of fairseq-train: metrics and epochs, as in Ke et al. 2021
-    constant                                                  JSON: what a constant answer scores on valid
+    constant                                                  JSON: scores of a constant answer on valid
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import sys
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from embinit_fairseq.errors import DataError, OptionError, one_line
-from embinit_fairseq.files import whole_folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
-LONGEST_LINE = 1 << 22  # bytes; a few megabytes of gzip may unpack to gigabytes
+from tsv import read_rows
+
+from embinit_fairseq.errors import DataError, OptionError, one_line
+from embinit_fairseq.io import whole_folder, write_text
 
 
 @dataclass(frozen=True)
 class Task:
-    """inputs, label: headings of the columns, or their numbers from 0 in a file without headings (CoLA).
+    """A task.
 
-    labels: in the order of the classes, none for regression. metrics: as the criterion calls them, the first one
-    decides. dev: fairseq's name of a validation set -> its file. loose: broken lines are known and left out.
+    Attributes:
+        inputs, label: headings of the columns, or their 0-based numbers in a file without headings (CoLA).
+        labels: in the order of the classes; none for regression.
+        metrics: names of the criterion; the first one chooses the checkpoint.
+        dev: fairseq's name of a validation set and its file.
+        loose: the file has broken lines, which are left out.
     """
 
     inputs: tuple[str, ...] | tuple[int, ...]
@@ -70,24 +74,8 @@ TASKS = {
 }
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line number, fields) of a TSV file without quoting, plain or .gz; a byte-order mark is dropped."""
-    packed = path.with_name(path.name + ".gz")
-    if not path.is_file() and not packed.is_file():
-        raise DataError(f"neither {path} nor {packed.name}: set DATA to a folder that has it")
-    number = 0
-    try:
-        with open(path, "rb") if path.is_file() else gzip.open(packed, "rb") as stream:
-            for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE), b""), start=1):  # "\n" ends it
-                if len(line) == LONGEST_LINE:
-                    raise DataError(f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes: get the file again")
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n").split("\t")
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}, after line {number}: damaged ({error}): get the file again") from error
-
-
 def read_examples(task: Task, path: Path) -> Iterator[tuple[list[str], str]]:
-    """(sentences, label) of each line; raises DataError for a line that is not in the task's layout."""
+    """Yield (sentences, label) of each line; DataError for a line that is not in the task's layout."""
     rows, columns, wanted = read_rows(path), (*task.inputs, task.label), 1
     if isinstance(task.label, str):
         heading = next(rows, (1, []))[1]
@@ -121,7 +109,7 @@ def read_examples(task: Task, path: Path) -> Iterator[tuple[list[str], str]]:
 
 
 def is_label(task: Task, text: str) -> bool:
-    """Is it a class of the task, or a number where there are no classes?"""
+    """Return True for a class of the task, or for a number if the task has no classes."""
     if task.labels:
         return text in task.labels
     try:
@@ -131,7 +119,7 @@ def is_label(task: Task, text: str) -> bool:
 
 
 def extract(task: Task, source: Path, folder: Path) -> None:
-    """Write everything about a task into `folder`. source: the folder of its TSV files, which may raise DataError."""
+    """Write everything about a task into `folder`. source: the folder of its TSV files."""
     for split, file in (("train", "train"), *task.dev):
         columns: list[list[str]] = [[] for _ in range(len(task.inputs) + 1)]
         for sentences, label in read_examples(task, source / f"{file}.tsv"):
@@ -151,16 +139,17 @@ def extract(task: Task, source: Path, folder: Path) -> None:
 
 
 def write_lines(path: Path, lines: list[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    """Write a line for each."""
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def task_options(task: Task) -> str:
-    """What fairseq-train must be told about the data, whatever the model."""
+    """Return options of fairseq-train for the data, whatever the model."""
     return f"--num-classes {len(task.labels) or 1} --valid-subset {','.join(name for name, _ in task.dev)}"
 
 
 def finetuning_options(task: Task) -> str:
-    """How the task is scored, which metric chooses the checkpoint, and the paper's number of epochs."""
+    """Return options of fairseq-train for metrics, the choice of the checkpoint, and the paper's number of epochs."""
     regression = "" if task.labels else "--regression-target "
     return (
         f"{regression}--glue-metrics {' '.join(task.metrics)} --best-checkpoint-metric {task.metrics[0]} "
@@ -169,7 +158,7 @@ def finetuning_options(task: Task) -> str:
 
 
 def constant(task: Task, labels: list[str]) -> dict[str, float]:
-    """What constant answers score on these labels, in percent: the largest class; for F1 the positive one."""
+    """Return the scores of constant answers in percent: the largest class; for F1 the positive one."""
     counts = Counter(labels)
     total, positive = len(labels), counts.get("1", 0)
     scores = {"accuracy": 100 * max(counts.values()) / total, "f1": 200 * positive / (positive + total)}
@@ -177,7 +166,7 @@ def constant(task: Task, labels: list[str]) -> dict[str, float]:
 
 
 def names(folder: Path) -> list[str]:
-    """The tasks that have a folder there, in GLUE's order; OptionError if none has."""
+    """Return the tasks that have a folder there, in GLUE's order; OptionError if none has."""
     found = [name for name in TASKS if (folder / name).is_dir()]
     if not found:
         raise OptionError(f"DATA={folder} has none of the folders {', '.join(TASKS)}: set DATA to GLUE's folder")

@@ -1,4 +1,4 @@
-"""Processed texts -> fairseq's binary data, once for each seed, since the seed draws the validation texts.
+"""Binarise processed texts for fairseq, once for each seed, since the seed draws the validation texts.
 
 CORPUS is what corpus.py made. For each seed 10 % of the training texts are drawn for validation. Writes
 OUTPUT/<seed>/text/{train,valid,test}.{input0,label}, OUTPUT/<seed>/bin/{input0,label}; seeds that are there are kept.
@@ -19,7 +19,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
 from embinit_fairseq.errors import one_line
-from embinit_fairseq.files import whole_file, whole_folder
+from embinit_fairseq.io import whole_file, whole_folder
 
 PROTOCOLS = ("textgcn", "inductive")
 COLUMNS = ("input0", "label")
@@ -28,7 +28,7 @@ VALIDATION_SHARE = 0.1
 
 
 def make_dictionary(corpus: Path, protocol: str, min_count: int, path: Path) -> None:
-    """textgcn: all words of train and test; inductive: those that are frequent enough in train."""
+    """Write all words of train and test (textgcn), or the frequent words of train (inductive)."""
     from fairseq.tasks import FairseqTask
 
     sets = ("train", "test") if protocol == "textgcn" else ("train",)
@@ -39,13 +39,13 @@ def make_dictionary(corpus: Path, protocol: str, min_count: int, path: Path) -> 
 
 
 def draw_validation(size: int, seed: int) -> set[int]:
-    """Numbers of the training texts to validate with."""
+    """Return the numbers of the training texts to validate with."""
     share = max(1, round(VALIDATION_SHARE * size))
     return set(np.random.default_rng(seed).permutation(size)[:share].tolist())
 
 
 def write_texts(corpus: Path, seed: int, folder: Path) -> None:
-    """The training texts in two parts, both in the order of the corpus, and the test texts."""
+    """Write the training texts in two parts, both in the order of the corpus, and the test texts."""
     folder.mkdir(parents=True)
     for column in COLUMNS:
         lines = (corpus / f"train.{column}").read_text(encoding="utf-8").split("\n")[:-1]
@@ -57,7 +57,7 @@ def write_texts(corpus: Path, seed: int, folder: Path) -> None:
 
 
 def binarise(text: Path, column: str, dictionary: Path, output: Path) -> None:
-    """One column of all sets, as fairseq-preprocess does it."""
+    """Binarise one column of all sets, as fairseq-preprocess does it."""
     from fairseq import options
     from fairseq_cli import preprocess
 
@@ -67,7 +67,7 @@ def binarise(text: Path, column: str, dictionary: Path, output: Path) -> None:
 
 
 def make_seed(corpus: Path, seed: int, words: Path, output: Path) -> None:
-    """OUTPUT/<seed>, when it is complete."""
+    """Write OUTPUT/<seed>."""
     with whole_folder(output / str(seed)) as folder:
         write_texts(corpus, seed, folder / "text")
         binarise(folder / "text", "input0", words, folder / "bin" / "input0")

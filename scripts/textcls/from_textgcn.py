@@ -1,4 +1,4 @@
-"""A data set in the layout of Text GCN's repository (Yao et al. 2019) -> the TSV file that prepare.sh takes.
+"""Convert a data set in the layout of Text GCN's repository (Yao et al. 2019) to the TSV file that prepare.sh takes.
 
     python scripts/textcls/from_textgcn.py --repository DIR --dataset 20ng --output 20ng.tsv
 
@@ -16,18 +16,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
 from embinit_fairseq.errors import one_line
-from embinit_fairseq.files import write_text
+from embinit_fairseq.io import write_text
 
 
 def read(path: Path) -> list[str]:
-    """Lines; raises SystemExit for a file that is not there."""
+    """Return the lines; SystemExit if the file is missing."""
     if not path.is_file():
         sys.exit(f"error: {path}: no such file; --repository must be a copy of Text GCN's repository that has it")
     return path.read_text(encoding="latin-1").rstrip("\n").split("\n")
 
 
 def rows(listing: Path, corpus: Path) -> list[str]:
-    """Lines of the TSV file, without its headings."""
+    """Return the lines of the TSV file, without its heading."""
     entries, texts = read(listing), read(corpus)
     if len(entries) != len(texts):
         sys.exit(f"error: {listing} has {len(entries)} lines, {corpus} {len(texts)}: they belong line to line")

@@ -66,7 +66,7 @@ def test_bad_files_are_named(tmp_path):
         ("SST-2", b"sentence\tlabel\nfine\t1\nno label\n", "line 3: 1 fields; expected 2"),
         ("STS-B", tsv("STS-B").replace("5.0", "nan").encode(), "line 3: the label 'nan'"),
         ("SST-2", b"sentence\tlabel\n", "get the file again"),
-        ("CoLA", b"a\t1\t\tfine\nb\t1\t\t\xff\n", "after line 2: damaged"),
+        ("CoLA", b"a\t1\t\tfine\nb\t1\t\t\xff\n", "near line 2: damaged"),
     ):
         (tmp_path / "train.tsv").write_bytes(content)
         with pytest.raises(DataError, match=rf"train\.tsv.*{named}"):

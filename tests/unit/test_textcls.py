@@ -36,8 +36,8 @@ def tsv(folder: Path, lines: list[str], heading: str = HEADING) -> Path:
 def test_examples_keep_their_order_and_columns_may_stand_anywhere(tmp_path):
     lines = ["1\tone  two\ttrain\ta", "2\tthree\ttrain\tb", "3\tfour\ttest\ta"]
     path, packed = tsv(tmp_path, lines, "id\ttext\tsplit\tlabel\n"), tmp_path / "packed"
-    found = [(each.line, each.split, each.label, each.text) for each in corpus.read_examples(path)]
-    assert found == [(2, "train", "a", "one  two"), (3, "train", "b", "three"), (4, "test", "a", "four")]
+    found = [(example.split, example.label, example.text) for example in corpus.read_examples(path)]
+    assert found == [("train", "a", "one  two"), ("train", "b", "three"), ("test", "a", "four")]
     packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n")))
     assert corpus.read_examples(packed) == corpus.read_examples(path)
 
@@ -70,7 +70,7 @@ def test_clean_str_of_kim():
 
 def test_protocols_differ_in_where_words_are_counted(tmp_path):
     texts = [("train", "the cat The dog"), ("train", "cat bird"), ("test", "bird dog fish the")]
-    examples = [corpus.Example(at, split, "a", text) for at, (split, text) in enumerate(texts, start=2)]
+    examples = [corpus.Example(split, "a", text) for split, text in texts]
     stopping = frozenset({"the"})
     # train and test: cat 2, dog 2, bird 2, fish 1
     assert corpus.process(examples, "textgcn", 2, stopping, True) == ["cat dog", "cat bird", "bird dog"]
