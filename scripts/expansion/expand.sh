@@ -5,11 +5,11 @@
 #
 # DATA: what prepare.sh made. LM: what train.sh (or shift.py) made. Further variables:
 #   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all there are
-#   SEEDS=1         of what the methods draw
+#   SEEDS=1         of the methods' random draws
 #
-# Makes OUTPUT/<method>.seed<N> (what expand-vocab writes, with verify.json and verify.png: how far the validation text is
-# changed before any training, for old pieces) and OUTPUT/none, the model as it is, each with the text in its pieces, bin.
-# The same call goes on where it was stopped, and another one adds methods and seeds.
+# Makes OUTPUT/<method>.seed<N> (the output of expand-vocab, with verify.json and verify.png: KL of the validation text
+# before any training, for old pieces) and OUTPUT/bin, the text in new pieces. The same call continues a stopped one, and
+# another call adds methods and seeds.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${LM:?set it to what train.sh made}" "${OUTPUT:?set it to a folder for models}"
@@ -32,13 +32,5 @@ for seed in ${SEEDS:-1}; do
         --validpref "$DATA/text/new/valid" --destdir "$OUTPUT/bin.part" >"$OUTPUT/preprocess.log"
       mv "$OUTPUT/bin.part" "$OUTPUT/bin"
     fi
-    ln -sfn ../bin "$model/bin"
-    cp "$LM/architecture" "$model"
   done
 done
-mkdir -p "$OUTPUT/none"
-old=$DATA/bin.old # of a new domain
-[[ -d $old ]] || old=$DATA/bin
-ln -sfn "$(cd "$old" && pwd)" "$OUTPUT/none/bin"
-ln -sf "$(cd "$LM" && pwd)/checkpoints/checkpoint_last.pt" "$OUTPUT/none/model.pt"
-cp "$LM/architecture" "$OUTPUT/none"

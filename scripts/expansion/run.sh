@@ -35,8 +35,8 @@ given="" lines=""
 for seed in $SEEDS; do # outermost: after the first seed the tables are complete, if without deviations
   for method in none $METHODS; do
     model=$models/$method.seed$seed
-    [[ $method != none ]] || model=$models/none
-    printf -v line ' %q' DATA="$data" MODEL="$model" RUN="$OUTPUT/runs/$method.seed$seed" UPDATES="${UPDATES:-500}" \
+    [[ $method != none ]] || model=
+    printf -v line ' %q' DATA="$data" LM="$LM" MODEL="$model" RUN="$OUTPUT/runs/$method.seed$seed" UPDATES="${UPDATES:-500}" \
       EVERY="${EVERY:-20}" PRECISION="${PRECISION:-}" bash "$here/adapt.sh" --seed "$seed"
     lines+="$method.seed$seed: env$line$given"$'\n'
   done

@@ -53,9 +53,9 @@ def new_words(data: Path) -> list[list[str]]:
 
 
 @torch.no_grad()
-def nats(folder: Path, lines: list[str]) -> list[tuple[str, float]]:
+def nats(checkpoint: Path, data: Path, lines: list[str]) -> list[tuple[str, float]]:
     """(word, nats of its pieces) of all words and sentence ends, a sentence at a time in double precision."""
-    paths = [str(folder / "model.pt")], {"data": str(folder / "bin")}
+    paths = [str(checkpoint)], {"data": str(data)}
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(*paths)
     model.double().eval()
     found = []
@@ -100,9 +100,11 @@ def test_an_experiment_goes_on_where_it_was(text: Path, experiment: Path) -> Non
     logged = [json.loads(line.split(" | valid | ")[1]) for line in log if "valid |" in line]
     # before adaptation "none" is the language model as it was trained
     assert found["none"]["0"]["word_nll"] == pytest.approx(float(logged[-1]["valid_word_nll"]), abs=1e-5)
-    models = {"none": "text/old/valid", "avg": "text/new/valid"}
-    for (method, text_of), folder in zip(models.items(), ("none", "avg.seed1")):
-        sums = nats(experiment / "models" / folder, (data / text_of).read_text().splitlines())
+    models = experiment / "models"
+    old = (experiment / "lm/checkpoints/checkpoint_last.pt", data / "bin", data / "text/old/valid")
+    new = (models / "avg.seed1/model.pt", models / "bin", data / "text/new/valid")
+    for method, (checkpoint, binary, lines) in {"none": old, "avg": new}.items():
+        sums = nats(checkpoint, binary, lines.read_text().splitlines())
         new = sum(value for word, value in sums if word in {word for word, *_ in table})
         means = {"word_nll": sum(value for _, value in sums) / counts[0], "new_nll": new / counts[1]}
         assert {name: found[method]["0"][name] for name in means} == pytest.approx(means, rel=1e-5)
@@ -113,7 +115,7 @@ def test_an_experiment_goes_on_where_it_was(text: Path, experiment: Path) -> Non
     assert (experiment / "curves.png").read_bytes().startswith(b"\x89PNG")
 
     run, before = experiment / "runs" / "avg.seed1", found["avg"]
-    adapt = {"DATA": data, "MODEL": experiment / "models" / "avg.seed1", "RUN": run, "EVERY": 1, "UPDATES": 3}
+    adapt = {"DATA": data, "LM": experiment / "lm", "MODEL": models / "avg.seed1", "RUN": run, "EVERY": 1, "UPDATES": 3}
     assert "--lr" in recipes.refused("expansion/adapt.sh", "--seed", 1, *MODEL, "--lr", 0.1, **adapt)
     recipes.succeed("expansion/adapt.sh", "--seed", 1, *MODEL, **adapt)
     after = read_curve(run)
@@ -140,4 +142,6 @@ def test_a_new_domain(text: Path, experiment: Path, tmp_path: Path) -> None:
     recipes.succeed("expansion/expand.sh", **models)
     record = json.loads((domain / "models/normal=0.5.seed1/expansion.json").read_text())
     assert (record["method"], record["noise_scale"], record["k"]) == ("normal", 0.5, 2)
-    assert (domain / "models/none/bin").resolve() == domain / "bin.old"
+    adapt = {"DATA": domain, "LM": experiment / "lm", "RUN": tmp_path / "run", "EVERY": 1, "UPDATES": 1}
+    recipes.succeed("expansion/adapt.sh", *MODEL, **adapt)
+    assert f"fairseq-train {domain}/bin.old " in json.loads((tmp_path / "run/result.json").read_text())["command"]
