@@ -1,4 +1,4 @@
-"""Word vectors from plain text, where no published ones are at hand.
+"""Learn word vectors from plain text, if there are no published ones.
 
 ppmi_svd (default): counts of word pairs in a window, weighted by 1/distance as in GloVe; positive pointwise mutual
 information with smoothed contexts (exponent 0.75); truncated singular value decomposition, vectors U * sqrt(S) (Levy,
@@ -6,12 +6,12 @@ Goldberg and Dagan 2015, "Improving Distributional Similarity with Lessons Learn
 seconds for a few hundred thousand words. word2vec and fasttext: skip-gram by gensim, one thread. The same text and
 --seed give the same file (on the same versions of the libraries).
 
-The scale is whatever the method gives and is printed. It depends on the text, and is not that of GloVe vectors
-(standard deviation about 0.4): --std sets it, where an experiment with unscaled vectors is to be comparable.
+The scale of the method depends on the text, is printed, and differs from that of GloVe vectors (standard deviation
+about 0.4); --std sets it, for comparable experiments with unscaled vectors.
 
     python scripts/train_vectors.py --text train.de --dim 300 --output vectors.de.txt
 
-The text has one sentence a line in tokens separated by blanks, the same tokens as the model's. The output is text
+The text has one sentence per line in tokens separated by spaces, the same tokens as the model's. The output is text
 without a header (GloVe's format), the most frequent word first.
 """
 
@@ -36,7 +36,7 @@ METHODS = ("ppmi_svd", "word2vec", "fasttext")
 
 @dataclass
 class Settings:
-    """How vectors are learned."""
+    """Settings of the methods."""
 
     dim: int = field(default=300, metadata={"help": "number of columns"})
     window: int = field(default=5, metadata={"help": "words to either side that count as context"})
@@ -46,10 +46,10 @@ class Settings:
 
 
 def read_sentences(path: Path) -> list[list[str]]:
-    """Sentences as lists of words; raises DataError if there are none."""
+    """Return sentences as lists of words; DataError if there are none."""
     if not path.is_file():
         raise DataError(f"--text {path}: no such file")
-    # Only "\n" ends a line: other separators (U+2028) must not cut a sentence.
+    # Only "\n" ends a line: other separators (U+2028) must not divide a sentence.
     sentences = [line.split() for line in path.read_text(encoding="utf-8").split("\n")]
     sentences = [sentence for sentence in sentences if sentence]
     if not sentences:
@@ -58,7 +58,7 @@ def read_sentences(path: Path) -> list[list[str]]:
 
 
 def vocabulary(sentences: list[list[str]], min_count: int) -> list[str]:
-    """Words in order of falling frequency, then of spelling."""
+    """Return the words in order of falling frequency, then of spelling."""
     counts = Counter(chain.from_iterable(sentences))
     return sorted(
         (word for word, count in counts.items() if count >= min_count), key=lambda word: (-counts[word], word)
@@ -66,12 +66,12 @@ def vocabulary(sentences: list[list[str]], min_count: int) -> list[str]:
 
 
 def cooccurrences(sentences: list[list[str]], words: list[str], window: int):
-    """Sum over pairs in the window of 1/distance: symmetric sparse (V, V) float64. Rare words still take up room."""
+    """Return sums over pairs in the window of 1/distance, symmetric sparse (V, V) float64; rare words take up room."""
     from scipy.sparse import coo_matrix
 
     row = {word: index for index, word in enumerate(words)}
     ids = np.array([row.get(word, -1) for word in chain.from_iterable(sentences)])
-    sentence = np.repeat(np.arange(len(sentences)), [len(each) for each in sentences])
+    sentence = np.repeat(np.arange(len(sentences)), list(map(len, sentences)))
     shape = (len(words), len(words))
     total = coo_matrix(shape).tocsr()
     for distance in range(1, window + 1):
@@ -83,7 +83,7 @@ def cooccurrences(sentences: list[list[str]], words: list[str], window: int):
 
 
 def positive_pmi(counts, smoothing: float = 0.75):
-    """max(0, log P(w, c) / (P(w) P(c)^smoothing / Z)) of a sparse matrix of counts."""
+    """Return max(0, log P(w, c) / (P(w) P(c)^smoothing / Z)) of a sparse matrix of counts."""
     pairs = counts.tocoo()
     word_mass = np.asarray(counts.sum(axis=1)).ravel()
     context_mass = np.asarray(counts.sum(axis=0)).ravel() ** smoothing
@@ -95,7 +95,7 @@ def positive_pmi(counts, smoothing: float = 0.75):
 
 
 def ppmi_svd(sentences: list[list[str]], words: list[str], settings: Settings) -> np.ndarray:
-    """(V, D) float32: the D leading left singular vectors of the PPMI matrix times the square root of their values."""
+    """Return (V, D) float32: the D leading left singular vectors of the PPMI matrix times the roots of their values."""
     from scipy.sparse.linalg import svds
 
     if settings.dim >= len(words):
@@ -114,7 +114,7 @@ def ppmi_svd(sentences: list[list[str]], words: list[str], settings: Settings) -
 
 
 def skip_gram(method: str, sentences: list[list[str]], words: list[str], settings: Settings) -> np.ndarray:
-    """(V, D) float32 by gensim's word2vec or fastText."""
+    """Return (V, D) float32 by gensim's word2vec or fastText."""
     from gensim.models import FastText, Word2Vec
 
     model = {"word2vec": Word2Vec, "fasttext": FastText}[method](
@@ -131,7 +131,7 @@ def skip_gram(method: str, sentences: list[list[str]], words: list[str], setting
 
 
 def learn(method: str, sentences: list[list[str]], settings: Settings) -> tuple[list[str], np.ndarray]:
-    """Words and their (V, D) float32 matrix."""
+    """Return words and their (V, D) float32 matrix."""
     words = vocabulary(sentences, settings.min_count)
     if not words:
         raise OptionError(f"no word occurs {settings.min_count} times: lower --min-count or give more text")
@@ -145,7 +145,7 @@ def learn(method: str, sentences: list[list[str]], settings: Settings) -> tuple[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True, help="one sentence a line, tokens separated by blanks")
+    parser.add_argument("--text", type=Path, required=True, help="one sentence per line, tokens separated by spaces")
     parser.add_argument("--output", type=Path, required=True, help="file to write")
     parser.add_argument("--method", choices=METHODS, default="ppmi_svd", help="default: %(default)s")
     parser.add_argument("--std", type=float, help="scale all values to this standard deviation")

@@ -5,8 +5,8 @@
 #   OUTPUT=runs/duo_ladder LADDER=1 bash examples/duo/run.sh
 #
 # OUTPUT: default runs/duo. SEED: of the data and of the trainings, default 1. JOBS: trainings at a time, default 2.
-# LADDER=1: three more trainings, with one switch of Duo after the other (Table 5 of Li et al. 2020). What stands behind
-# the script's name goes to fairseq-train: --max-epoch 10. The same call goes on with what is missing.
+# LADDER=1: three more trainings, with one switch of Duo after the other (Table 5 of Li et al. 2020). Further arguments go to
+# fairseq-train: --max-epoch 10. The same call continues a stopped one.
 # shellcheck source=../../scripts/env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 OUTPUT=${OUTPUT:-runs/duo} SEED=${SEED:-1}

@@ -4,7 +4,7 @@
 #   bash examples/expansion/run.sh
 #
 # Variables, with their defaults: OUTPUT=runs/expansion, SEED=1 (of the text, the trainings and the draws), JOBS=
-# (trainings at a time; one per GPU or core). The same call goes on where it was stopped.
+# (trainings at a time; one per GPU or core). The same call continues a stopped one.
 # shellcheck source=../../scripts/env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 : "${OUTPUT:=runs/expansion}" "${SEED:=1}"
@@ -13,7 +13,7 @@ settings "$OUTPUT" "seed=$SEED"
 
 text=$OUTPUT/text
 if [[ ! -f $text/train.txt ]]; then
-  PYTHONPATH=$REPO/scripts:$REPO python -m toy.corpus --seed "$SEED" --train 100 --monolingual 30000 --output "$text" >/dev/null
+  PYTHONPATH=$REPO/scripts:$REPO python -m toy.corpus --seed "$SEED" --train 100 --monolingual 30000 --output "$text"
   mv "$text/valid.en" "$text/valid.txt"
   mv "$text/mono.en" "$text/train.txt"
 fi

@@ -6,7 +6,7 @@
 #
 # Variables, with their defaults: OUTPUT=runs/mlm_with_tupe, MODELS="bert_a tupe_a tupe_r" (of bert_a bert_r bert_rel
 # bert_ad tupe_a_tie_cls tupe_a tupe_r), UPDATES=1500, SEED=1, JOBS= (trainings at a time, one thread each; one per core).
-# The same call goes on where it was stopped.
+# The same call continues a stopped one.
 # shellcheck source=../../scripts/env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 : "${OUTPUT:=runs/mlm_with_tupe}" "${MODELS:=bert_a tupe_a tupe_r}" "${UPDATES:=1500}" "${SEED:=1}"
@@ -15,7 +15,7 @@ settings "$OUTPUT" "seed=$SEED" # which the text is made of
 
 if [[ ! -f $OUTPUT/text.txt ]]; then # documents of twenty sentences: one blank line behind each
   PYTHONPATH=$REPO/scripts:$REPO python -m toy.corpus --seed "$SEED" --train 10 --test 10 --monolingual 40000 \
-    --output "$OUTPUT/toy" >/dev/null
+    --output "$OUTPUT/toy"
   awk '{ print } NR % 20 == 0 { print "" }' "$OUTPUT/toy/mono.en" >"$OUTPUT/text.part"
   mv "$OUTPUT/text.part" "$OUTPUT/text.txt"
 fi

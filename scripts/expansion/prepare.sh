@@ -5,7 +5,7 @@
 #   DATA=wikitext-2 OUTPUT=data/expansion bash scripts/expansion/prepare.sh
 #
 # DATA: a folder with train.txt and valid.txt, or wiki.train.tokens and wiki.valid.tokens as WikiText-2 names them; either
-# may be a .gz. A paragraph or sentence a line, words separated by blanks, <unk> where the text has no word. Variables:
+# may be a .gz. A paragraph or sentence a line, words separated by spaces, <unk> for a word that the text does not have. Variables:
 #   BPE_SIZE=3000 WORDS=100   merges, and how many new words: the most frequent ones of the training text among those that
 #                             BPE splits and that the validation lines have
 #   VALID_LINES=300           of the validation text, the first that are not empty
@@ -13,7 +13,7 @@
 #
 # Makes OUTPUT/corpus (words), bpe.codes, words.tsv (new words, pieces, counts), words.txt (the same for expand-vocab),
 # text/{old,new} (pieces) and bin (old pieces, for fairseq); of another LM_DATA lm, text/lm and bin, then bin.old has DATA.
-# The same call goes on where it was stopped.
+# The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to a folder with train.txt and valid.txt}" "${OUTPUT:?set it to the folder for the data}"

@@ -5,7 +5,7 @@
 #   DATA=wikitext-2 OUTPUT=runs/expansion SEEDS="1 2 3" PRECISION=--amp bash scripts/expansion/run.sh
 #
 # DATA: the text, see prepare.sh. OUTPUT: data, the language model, expanded models, runs, results.md, results.json and
-# curves.png. What stands behind the script's name goes to the fairseq-train of adapt.sh. Further variables:
+# curves.png. Further arguments go to the fairseq-train of adapt.sh. Further variables:
 #   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all there are. The old
 #                   model, which goes on with the old pieces (none), is always among the runs
 #   LM_DATA=        the language model's text, where DATA is a new domain
@@ -13,7 +13,7 @@
 #   SEEDS=1 JOBS=   runs at a time, default: one per GPU or core (embinit grid)
 #   LM_UPDATES=3000 LM_SEED=1 of the language model
 # and BPE_SIZE, WORDS, VALID_LINES of prepare.sh; LAYERS, DIM, HEADS, FFN and PRECISION of train.sh; UPDATES and EVERY of
-# adapt.sh. The same call goes on where it was stopped.
+# adapt.sh. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to a folder with train.txt and valid.txt}" "${OUTPUT:?set it to the folder for everything}" "${SEEDS:=1}"

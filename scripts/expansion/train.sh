@@ -3,8 +3,8 @@
 #
 #   DATA=data/expansion RUN=runs/lm bash scripts/expansion/train.sh
 #
-# DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it (embinit run). What stands behind the
-# script's name goes to fairseq-train, after the options below, so that it can replace them. Further variables:
+# DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it (embinit run). Further arguments go to
+# fairseq-train, after the options below, so that they can replace them. Further variables:
 #   UPDATES=3000      the learning rate falls to 0 over so many, after a warm-up of one in twenty
 #   LAYERS=2 DIM=128 HEADS=4 FFN=512   of the model; the matrices of input and output are one
 #   PRECISION=        --amp: half precision where PyTorch's autocast has it (bfloat16 on a CPU); validation is in single one

@@ -1,11 +1,11 @@
-"""New words and pieces: chooses the words, and cuts text by BPE as subword-nmt learned it, with the new words whole.
+"""Choose new words, and segment text by BPE of subword-nmt with the new words whole.
 
     python -m expansion.words choose --codes CODES --train TEXT --valid TEXT --old TEXT --count N
                                                                     a table: word, pieces, counts
     python -m expansion.words cut --codes CODES [--words LIST] TEXT          the text in pieces
 
-New are the most frequent words of the training text that BPE splits, if the validation text has them and the old model
-their pieces. Both print to standard output.
+New words are the most frequent words of the training text that BPE splits, if the validation text has them and the old
+model has their pieces. Both print to standard output.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ UNKNOWN = "<unk>"  # fairseq's symbol, which WikiText has in place of rare words
 
 
 class Cutter:
-    """word -> its pieces, remembered: a text has far fewer types than running words."""
+    """Segments words by BPE, and remembers them: a text has far fewer types than running words."""
 
     def __init__(self, codes: Path, whole: Collection[str] = ()):
-        """codes: file of `subword-nmt learn-bpe`. whole: words that are not cut."""
+        """codes: file of `subword-nmt learn-bpe`. whole: words that are not segmented."""
         self._bpe = read_codes(str(codes), "--codes")
         self._known = {word: [word] for word in (UNKNOWN, *whole)}
 
@@ -39,13 +39,13 @@ class Cutter:
 
 
 def read_words(path: Path) -> list[str]:
-    """The first column of a list of new words, as `embinit expand-vocab --words` takes it."""
+    """Return the first column of a list of new words, as `embinit expand-vocab --words` reads it."""
     with open(path, encoding="utf-8") as lines:
         return [line.split("\t")[0].strip() for line in lines if line.strip()]
 
 
 def cut_line(line: str, cut: Callable[[str], list[str]]) -> str:
-    """A line of words -> the same line of pieces."""
+    """Return a line of words as a line of pieces."""
     return " ".join(piece for word in line.split() for piece in cut(word))
 
 
@@ -60,7 +60,7 @@ class Word:
 
 
 def count_words(path: Path) -> Counter[str]:
-    """Running words of a text, separated by blanks."""
+    """Count the words of a text, separated by spaces."""
     counts: Counter[str] = Counter()
     with open(path, encoding="utf-8") as lines:
         for line in lines:
@@ -71,7 +71,7 @@ def count_words(path: Path) -> Counter[str]:
 def choose(
     train: Counter[str], valid: Counter[str], cut: Callable[[str], list[str]], count: int, old: Collection[str]
 ) -> list[Word]:
-    """At most `count` words, the most frequent first; equally frequent ones in alphabetical order.
+    """Return at most `count` words, the most frequent first; equally frequent ones in alphabetical order.
 
     old: the words of the old model's text. Left out: words that are a piece already (the end of another word), since a
     dictionary has a symbol only once, words that look like pieces, and those with a piece that the old model lacks.
@@ -89,7 +89,7 @@ def choose(
 
 
 def print_table(args: argparse.Namespace) -> None:
-    """SystemExit, before anything is printed, if there are too few such words."""
+    """Print the new words; SystemExit, before anything is printed, if there are too few."""
     train, valid, old = map(count_words, (args.train, args.valid, args.old))
     chosen = choose(train, valid, Cutter(args.codes), args.count, old)
     if len(chosen) < args.count:
@@ -120,7 +120,7 @@ def main() -> None:
     choosing.add_argument("--count", type=int, required=True, help="how many words")
     choosing.set_defaults(run=print_table)
     cutting = commands.add_parser("cut", parents=[codes])
-    cutting.add_argument("--words", type=Path, help="words that are not cut, one a line; behind a tab anything")
+    cutting.add_argument("--words", type=Path, help="words that remain whole, one per line, in the first column")
     cutting.add_argument("text", type=Path, help="text in words")
     cutting.set_defaults(run=print_pieces)
     args = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Text to sub-words as in the pre-training data of scripts/wikibooks: the same cleaning, words and codes.
+"""Segment text into subwords as in the pre-training data of scripts/wikibooks: the same cleaning, words and codes.
 
-Files to files. A line stays a line, whose sentences are cut apart for Moses as there. `<mask>` stays, and so does a
-line that is in sub-words already. Rare words are cut like all others: only the pre-training text has <unk> for them.
+A line remains a line. `<mask>` remains, and so does a line that is in subwords already. Rare words are segmented like
+all others: only the pre-training text has <unk> for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embinit_fairseq.vocab.preparation import Preparation, Segmenter
 
 
 def encode_file(source: Path, target: Path, encode: Callable[[str], list[str]]) -> None:
-    """Write one line of sub-words for each line of text."""
+    """Write one line of subwords for each line of text."""
     with open(source, encoding="utf-8", newline="\n") as reading, open(target, "w", encoding="utf-8") as writing:
         for line in tqdm(reading, desc=source.name, unit=" lines", unit_scale=True, disable=None):  # on a terminal
             writing.write(" ".join(encode(line)) + "\n")

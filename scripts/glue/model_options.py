@@ -1,8 +1,8 @@
-"""The updates of a pre-trained checkpoint, and the options with which its model is built again, one word a line.
+"""Print the updates of a pre-trained checkpoint, and the options that build its model again, one word per line.
 
-A checkpoint keeps the configuration of its model; what is printed is every option of that architecture with the value
-it was trained with, sizes and dropout as well as flags such as --embedding-normalize. The words are read back by the
-architecture's own parser: what cannot be expressed on a command line is an error, not a slightly different model.
+A checkpoint has the configuration of its model. Printed is every option of that architecture with its value: sizes,
+dropout, and flags such as --embedding-normalize. The words are read back by the architecture's own parser: an option
+that no command line can express is an error, not a slightly different model.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import embinit_fairseq  # noqa: F401  ours, too
 from embinit_fairseq.checkpoints.reading import load_checkpoint, options_of, updates_of
 from embinit_fairseq.errors import CheckpointError, EmbinitError
 
-#: what belongs to the training or the task, though some architectures have it among their options
+#: options of the training or the task that some architectures have, too
 LEFT_OUT = ("help", "tokens_per_sample", "max_source_positions", "max_target_positions", "load_checkpoint_heads")
 
 
 def model_configuration(state: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The saved options of the model with its `arch`; raises CheckpointError for a file without."""
+    """Return the saved options of the model with its `arch`; CheckpointError for a file without."""
     values = options_of(state, "model")
     arch = values.get("arch") or values.get("_name")
     if arch is None:
@@ -34,7 +34,7 @@ def model_configuration(state: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def words_of(action: argparse.Action, value: Any) -> list[str]:
-    """An option with its value as words of a command line; none if the value needs no words."""
+    """Return an option with its value as words of a command line; none if the value needs no words."""
     flag = max(action.option_strings, key=len)
     if action.nargs == 0:  # a switch
         return [flag] if value == action.const else []
@@ -45,7 +45,7 @@ def words_of(action: argparse.Action, value: Any) -> list[str]:
 
 
 def architecture_options(arch: str, values: dict[str, Any]) -> list[str]:
-    """All options of the architecture that have a value; raises CheckpointError if they do not survive being read."""
+    """Return all options of the architecture that have a value; CheckpointError if parsing them gives other values."""
     if arch not in ARCH_MODEL_REGISTRY:
         raise CheckpointError(f"the architecture {arch} is not registered; import what registers it, or give --arch")
     parser = argparse.ArgumentParser(allow_abbrev=False, argument_default=argparse.SUPPRESS)
@@ -66,7 +66,7 @@ def architecture_options(arch: str, values: dict[str, Any]) -> list[str]:
 
 
 def check_architecture(arch: str, path: Path | None) -> None:
-    """Raise CheckpointError for a model that cannot classify sentences. path: whose it is; None: of --arch."""
+    """Raise CheckpointError for a model that cannot classify sentences. path: its checkpoint; None: it is --arch."""
     model = ARCH_MODEL_REGISTRY.get(arch)
     if model is None or hasattr(model, "register_classification_head"):  # what the task calls
         return
@@ -78,7 +78,7 @@ def check_architecture(arch: str, path: Path | None) -> None:
 
 
 def check_dictionary(state: dict[str, Any], path: Path, dictionary: Path) -> None:
-    """Raise CheckpointError if the table of token embeddings has not one row per symbol and one for <mask>."""
+    """Raise CheckpointError unless the embedding matrix has a row for each symbol and for <mask>."""
     tables = [value for key, value in state.get("model", {}).items() if key.endswith("embed_tokens.weight")]
     symbols = Dictionary.load(str(dictionary))
     symbols.add_symbol("<mask>")

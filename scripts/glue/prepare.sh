@@ -8,10 +8,10 @@
 # dev.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv), each of which may be a .gz. TASK: CoLA, SST-2, MRPC, STS-B,
 # QQP, MNLI, QNLI or RTE. DICT: dict.txt of the pre-trained model; without it one is made of the training text, for
 # models that are trained from scratch (MIN_COUNT: symbols that are rarer become <unk>, default 1).
-# CODES: clean, tokenise and cut as scripts/wikibooks does, with these codes of its BPE. HF: tokenise with the tokenizer
+# CODES: clean, tokenise and segment as scripts/wikibooks does, with these codes of its BPE. HF: tokenise with the tokenizer
 # of this Hugging Face folder. Without either the words of the data set are used as they are.
 #
-# Makes OUTPUT/bin/{input0,input1,label}. Can be stopped and started again: finished steps are not repeated.
+# Makes OUTPUT/bin/{input0,input1,label}. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to the folder with the tasks of GLUE (CoLA, RTE, ...)}" "${TASK:?set it to a task of GLUE, such as RTE}"
@@ -20,7 +20,7 @@ DICT=${DICT:-} CODES=${CODES:-} HF=${HF:-} MIN_COUNT=${MIN_COUNT:-1}
 [[ -z $DICT || -f $DICT ]] || die "DICT=$DICT: no such file"
 [[ -z $CODES || -f $CODES ]] || die "CODES=$CODES: no such file"
 [[ -z $HF || -d $HF ]] || die "HF=$HF: no such folder"
-[[ -z $CODES || -z $HF ]] || die "CODES and HF are two ways to cut words: set one of them"
+[[ -z $CODES || -z $HF ]] || die "CODES and HF are two ways to segment words: set one of them"
 
 # The columns of the files, and the options of fairseq-train that belong to the task.
 [[ -e $OUTPUT/corpus ]] || python "$REPO/scripts/glue/tasks.py" extract "$TASK" "$DATA/$TASK" "$OUTPUT/corpus"

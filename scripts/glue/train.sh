@@ -6,8 +6,8 @@
 # DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it (embinit run). CHECKPOINT: the
 # pre-trained model, whose architecture and options are read from the file. SCRATCH=1: the same architecture with random
 # weights. ARCH: another architecture; without CHECKPOINT it is trained from scratch. MODEL: what the model is called in
-# tables (default: the architecture). LABELS: further labels for embinit compare, such as "lr=2e-5". What stands behind
-# the script's name goes to fairseq-train, after the options below, so that it can replace them.
+# tables (default: the architecture). LABELS: further labels for embinit compare, such as "lr=2e-5". Further arguments go to
+# fairseq-train, after the options below, so that they can replace them.
 #
 # Writes RUN/result.json, whose best epoch is that by GLUE's metric of the task (Matthews' correlation for CoLA,
 # Pearson's for STS-B, accuracy otherwise), and RUN/checkpoints/checkpoint_{best,last}.pt.
@@ -50,8 +50,8 @@ examples=$(wc -l <"$DATA/corpus/train.label")
 batches=$(((examples + batch - 1) / batch))
 total=$((epochs * ((batches + frequency - 1) / frequency)))
 warmup=$((total * 6 / 100))
-# --finetune-from-model: the checkpoint's weights for a new run, without its optimizer, schedule and place in the data;
-# a run that was interrupted goes on from its own checkpoint_last.pt.
+# --finetune-from-model: the checkpoint's weights for a new run, without its optimizer, schedule and position in the data;
+# an interrupted run continues from its own checkpoint_last.pt.
 # shellcheck disable=SC2086 # LABELS is a list of words
 embinit run "$RUN" --label "task=$task" "model=${MODEL:-${model[2]}}" "updates=$updates" \
   "constant=$(<"$DATA/corpus/constant")" ${LABELS:-} -- fairseq-train "$DATA/bin" --user-dir "$PLUGIN" --task sentence_prediction \

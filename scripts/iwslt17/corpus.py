@@ -1,4 +1,4 @@
-"""IWSLT 2017's files of German and English -> the layout of Multi30k's, which scripts/multi30k/prepare.sh reads.
+"""Convert IWSLT 2017's files of German and English to the layout that scripts/multi30k/prepare.sh reads.
 
 train.tags.de-en.de           a sentence a line; lines that begin with a tag are about the talk
 IWSLT17.TED.dev2010.de-en.de.xml    <seg id="1"> a sentence </seg>
@@ -26,7 +26,7 @@ TRAIN, VALID, TEST = "train", "val", "test_2016_flickr"
 
 
 def find(folder: Path, name: str, pair: str) -> Path:
-    """`name` has {pair} in it: the files of a direction, or of the other one, here or in a folder of that name."""
+    """Return the file `name`, which contains {pair}: of either direction, in `folder` or in a folder of that name."""
     other = "-".join(reversed(pair.split("-")))
     tried = [base / name.format(pair=either) for either in (pair, other) for base in (folder, folder / either)]
     found = next((path for path in tried if path.is_file()), None)
@@ -39,13 +39,13 @@ def find(folder: Path, name: str, pair: str) -> Path:
 
 
 def read_train(path: Path) -> list[str]:
-    """Sentences of a train.tags file; what is said about a talk (<url>, <title>, <description>, ...) is none."""
+    """Return the sentences of a train.tags file, without the lines about a talk (<url>, <title>, ...)."""
     lines = (line for line in utf8_lines(path) if not line.lstrip().startswith("<"))
     return [" ".join(unescaped(line).split()) for line in lines]
 
 
 def training_pairs(folder: Path, pair: str) -> list[tuple[str, str]]:
-    """(de, en), in the order of LANGS. Raises SystemExit for files that do not belong together."""
+    """Return (de, en), in the order of LANGS; SystemExit for files that do not belong together."""
     paths = tuple(find(folder, f"train.tags.{{pair}}.{lang}", pair) for lang in LANGS)
     sides = tuple(read_train(path) for path in paths)
     same_length(paths, sides)
@@ -58,7 +58,7 @@ def training_pairs(folder: Path, pair: str) -> list[tuple[str, str]]:
 
 
 def test_pairs(folder: Path, pair: str, names: list[str]) -> list[tuple[str, str]]:
-    """(de, en) of sets such as dev2010, one behind the other."""
+    """Return (de, en) of sets such as dev2010, in this order."""
     pairs: list[tuple[str, str]] = []
     for name in names:
         paths = [find(folder, f"IWSLT17.TED.{name}.{{pair}}.{lang}.xml", pair) for lang in LANGS]
@@ -68,7 +68,7 @@ def test_pairs(folder: Path, pair: str, names: list[str]) -> list[tuple[str, str
 
 
 def tokenised(lines: list[str], lang: str) -> Iterator[str]:
-    """Lower-cased, normalised, Moses tokens with their escapes: what Multi30k calls lc.norm.tok."""
+    """Yield lower-cased, normalised Moses tokens with their escapes: Multi30k's lc.norm.tok."""
     from sacremoses import MosesTokenizer
 
     normalise, moses = normaliser(lang), MosesTokenizer(lang=lang)

@@ -4,7 +4,7 @@
 #   DATA=data/de-en RUN=runs/xavier bash scripts/multi30k/generate.sh
 #   DATA=data/de-en RUN=runs/xavier SUBSET=valid bash scripts/multi30k/generate.sh --beam 10
 #
-# DATA, RUN: as for train.sh. SUBSET: test (default) or valid. What stands behind the script's name goes to
+# DATA, RUN: as for train.sh. SUBSET: test (default) or valid. Further arguments go to
 # fairseq-generate. The scores go to RUN/result.json, by embinit score:
 #   bleu            on detokenised text against the raw reference, both lower-cased (the models' vocabulary is)
 #   bleu_tokenized  on lower-cased tokens as they are; comparable with papers that report tokenised BLEU only

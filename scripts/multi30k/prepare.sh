@@ -16,7 +16,7 @@
 # BPE_SIZE   merges of subword_nmt, vocabulary of sentencepiece, default 10000; SPM_TYPE: unigram (default) or bpe
 # MIN_COUNT  symbols that the training text has fewer times become <unk>, default 2
 #
-# The same call goes on with what is missing; other values need another OUTPUT.
+# The same call continues a stopped one; other values need another OUTPUT.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder to make}"

@@ -15,7 +15,7 @@
 # CORPUS      multi30k (default) or another folder of scripts/ whose prepare.sh makes the same of other files (iwslt17)
 # DATA, TOKENS, HF and the like: as for prepare.sh. DIM, HEADS: as for train.sh
 #
-# What stands behind the script's name goes to fairseq-train. The same call goes on with what is missing, and with a
+# Further arguments go to fairseq-train. The same call continues a stopped one, and with a
 # higher --max-epoch all trainings go on. The table so far, while the grid is running: embinit compare OUTPUT/runs
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"

@@ -11,7 +11,7 @@
 # HEADS   default: 10 if DIM is 300, else 8
 # LABELS  further labels for embinit compare, such as "vectors=glove"
 #
-# What stands behind the script's name goes to fairseq-train, after the options below, so that it can replace them.
+# Further arguments go to fairseq-train, after the options below, so that they can replace them.
 # Kim's batches of sub-words have 128 (mBERT) or 96 sentences (mT5): --batch-size 128. On a CPU set
 # OMP_NUM_THREADS; several trainings with one thread each need less time in all than one training with all cores.
 # shellcheck source=../env.sh

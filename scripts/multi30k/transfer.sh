@@ -13,7 +13,7 @@
 # JOBS       trainings at a time, default: one per GPU, else one per core (embinit grid)
 # DATA, DIRECTION, BPE_SIZE, MIN_COUNT: as for prepare.sh. DIM, HEADS: as for train.sh
 #
-# What stands behind the script's name goes to every fairseq-train. The same call goes on with what is missing.
+# Further arguments go to every fairseq-train. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder for data, models, runs and results}"

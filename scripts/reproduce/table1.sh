@@ -16,7 +16,7 @@
 #                          default: all for which everything is there, and what the paper has
 # TOKENS, DIM              of the words in translation: moses (default) or spacy, as in the paper; default 300
 #
-# What stands behind the script's name goes to fairseq-train. The same call goes on with what is missing.
+# Further arguments go to fairseq-train. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder for data, runs and results}"

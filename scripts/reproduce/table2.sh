@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Table 2 of Kim et al. 2024 (and Table 6): range, mean and sigma of the encoder's embeddings in the experiments of
-# Table 1, for each way of starting them, beside the positions' sigma. Nothing is trained.
+# Table 1, for each initialisation, compared with the positions' sigma. Nothing is trained.
 #
 #   OUTPUT=reproduced SST2=GLUE/SST-2 VECTORS_DE=german.vec VECTORS_EN=glove.840B.300d.txt BERT=DIR \
 #     bash scripts/reproduce/table2.sh

@@ -11,7 +11,7 @@
 # TOKENS                  moses (default) or spacy, as in the paper. DIM: of the vectors, default 300
 # INITS, SEEDS            default: "xavier pretrained pretrained_xavier", "1 2 3". JOBS: see embinit grid
 #
-# What stands behind the script's name goes to fairseq-train. The same call goes on with what is missing.
+# Further arguments go to fairseq-train. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder for data, runs and results}"

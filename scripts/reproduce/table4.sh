@@ -8,7 +8,7 @@
 # VECTORS_EN  English vectors, any format of embinit analogy. QUESTIONS: questions-words.txt of word2vec
 # MULTI30K    a copy of the data set, see scripts/multi30k/prepare.sh; without it the files are downloaded
 #
-# What stands behind the script's name goes to embinit analogy: --repeats 1, --seed 4 for other draws of positions.
+# Further arguments go to embinit analogy: --repeats 1, --seed 4 for other draws of positions.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder for data and results}" "${VECTORS_EN:?set it to English vectors}"

@@ -13,7 +13,7 @@
 # on the validation sets is reported.
 #
 # Makes OUTPUT/bin/{input0,label}, for MNLI also input1 (one dictionary for both) and the second validation set, valid1.
-# Can be stopped and started again: finished steps are not repeated.
+# The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 TASK=${TASK:-SST-2} HF=${HF:-} MIN_COUNT=${MIN_COUNT:-2}

@@ -7,8 +7,8 @@
 #
 # DATA, TASK, HF: as in prepare.sh. VECTORS: where the vectors come from (default: HF). OUTPUT: data, runs and results
 # go here. INITS: values of --embed-init, and none for fairseq's own; default "xavier pretrained pretrained_xavier
-# shuffled xavier_pretrained". SEEDS: default "1 2". JOBS: runs at a time (embinit grid). LABELS: as in train.sh. What
-# stands behind the script's name goes to fairseq-train.
+# shuffled xavier_pretrained". SEEDS: default "1 2". JOBS: runs at a time (embinit grid). LABELS: as in train.sh.
+# Further arguments go to fairseq-train.
 #
 # Can be stopped and started again: finished runs are kept, interrupted ones continue. With a higher --max-epoch all go
 # on. Results: OUTPUT/results.md, results.json, curves.png.

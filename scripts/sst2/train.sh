@@ -6,8 +6,7 @@
 #
 # DATA: what prepare.sh made, which also says which task it is. RUN: the folder of this run; the same call continues it
 # (embinit run), and with a higher --max-epoch a finished one. LABELS: further labels for embinit compare, such as
-# "experiment=sst2.bert". What stands behind the script's name goes to fairseq-train, after the options below, so that
-# it can replace them.
+# "experiment=sst2.bert". Further arguments go to fairseq-train, after the options below, so that they can replace them.
 #
 # Writes RUN/checkpoints/checkpoint_{best,last}.pt (best: highest validation accuracy) and RUN/result.json (best
 # validation accuracy and its epoch). Of MNLI the matched set decides; scores.mismatched is the accuracy on the other set
@@ -20,7 +19,7 @@ task=$(sed -n 's/^task=//p' "$DATA/settings") dim=$(sed -n 's/^dim=//p' "$DATA/s
 read -ra options <"$DATA/corpus/options"
 
 # --no-shuffle: batches are formed of neighbours in the text, which prepare.sh has sorted by length; their order is
-# still shuffled in every epoch. --shorten-method: pairs of more than 512 tokens are cut.
+# still shuffled in every epoch. --shorten-method: pairs of more than 512 tokens are shortened.
 # shellcheck disable=SC2086 # LABELS is a list of words
 embinit run "$RUN" --label "task=$task" ${LABELS:-} -- fairseq-train "$DATA/bin" --user-dir "$PLUGIN" \
   --task sentence_prediction "${options[@]}" --separator-token 2 --shorten-method truncate --no-shuffle \

@@ -1,8 +1,8 @@
-"""A text-classification data set in one TSV file -> the processed texts of its official split, by a named protocol.
+"""Process the texts of a text-classification data set in one TSV file, by a named protocol.
 
 The file has a line of headings with the columns split, label and text (others are ignored) and may be compressed by
 gzip; split is train or test. There is no quoting: a quotation mark is a character like others. Writes
-OUTPUT/{train,test}.{input0,label} (a text per line, tokens separated by blanks), OUTPUT/labels.txt, OUTPUT/facts.json.
+OUTPUT/{train,test}.{input0,label} (a text per line, tokens separated by spaces), OUTPUT/labels.txt, OUTPUT/facts.json.
 
     textgcn     as Yao et al. 2019 (Text GCN) prepare their data: Kim's clean_str and lower case; stop words are
                 removed, and words rarer than --min-count, counted over train AND test. The dictionary has the rest.

@@ -5,7 +5,7 @@
 #
 # DATA: a file of lines split <tab> label <tab> text, with these three words as its first line; split is train or test.
 # It may be a .gz; a quotation mark is a character like others. scripts/textcls/from_textgcn.py makes it of a checkout of
-# Text GCN. OUTPUT: folder for the data (OUTPUT/corpus, OUTPUT/seeds/N/bin). The same call goes on where it stopped, also with
+# Text GCN. OUTPUT: folder for the data (OUTPUT/corpus, OUTPUT/seeds/N/bin). The same call continues a stopped one, also with
 # more SEEDS.
 #
 # SEEDS: each draws its own tenth of the training texts for validation (1 2 ... 10)
@@ -13,7 +13,7 @@
 #   train texts only, all others become <unk>
 # MIN_COUNT: rarer words are removed (textgcn) or become <unk> (inductive); 5, MR keeps all: 1
 # STOP_WORDS: words to remove: spacy (default, spaCy's English ones), none (MR), or a file with words
-# CLEAN: kim: his clean_str and lower case (default); no: the texts are tokens separated by blanks, leave them
+# CLEAN: kim: his clean_str and lower case (default); no: the texts are tokens separated by spaces, leave them
 # NAME: what the data set is called in tables (the name of the file)
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"

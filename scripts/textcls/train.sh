@@ -7,8 +7,8 @@
 #
 # DATA: what prepare.sh made. RUN: the folder of this run (embinit run). SEED: of the validation texts and of the
 # training (1). LABELS: labels for tables, model=glove50+glove300 attention=softmax. KEEP: not empty: keep the
-# checkpoint. What stands behind the script's name goes to fairseq-train, after the options below, so that it can
-# replace them. A finished run is left alone, one that was stopped begins anew. Writes RUN/train.log (a line every 50
+# checkpoint. Further arguments go to fairseq-train, after the options below, so that they can replace them.
+# A finished run is left alone, a stopped one starts again. Writes RUN/train.log (a line every 50
 # updates), RUN/test.log, RUN/result.json with accuracy, macro-F1 and F1 of each class, RUN/confusion.png.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"

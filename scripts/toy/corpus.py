@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import random
 import sys
 from collections import Counter
@@ -23,7 +22,7 @@ from toy.sampler import Sampler
 from toy.syntax import Sentence
 
 from embinit_fairseq.errors import one_line
-from embinit_fairseq.files import write_json, write_text
+from embinit_fairseq.io import write_text
 
 Pair = tuple[str, str]
 
@@ -67,7 +66,7 @@ def rare_lexemes(config: CorpusConfig) -> frozenset[str]:
 
 
 def pair(sentence: Sentence) -> Pair:
-    """(German, English), tokens separated by blanks."""
+    """Return (German, English), tokens separated by spaces."""
     return " ".join(german.tokens(sentence)), " ".join(english.tokens(sentence))
 
 
@@ -133,25 +132,9 @@ def make(config: CorpusConfig) -> dict[str, list[str]]:
     return files
 
 
-def statistics(config: CorpusConfig, files: dict[str, list[str]]) -> dict[str, object]:
-    """What README and table need to know: sizes, vocabularies, test tokens unknown or rare in train."""
-    result: dict[str, object] = {"config": dataclasses.asdict(config)}
-    for language in ("de", "en"):
-        counts = Counter(token for line in files[f"train.{language}"] for token in line.split())
-        test = [token for line in files[f"test.{language}"] for token in line.split()]
-        result[language] = {
-            "train_tokens": sum(counts.values()),
-            "train_types": len(counts),
-            "monolingual_types": len({token for line in files[f"mono.{language}"] for token in line.split()}),
-            "test_tokens_unknown_in_train": round(sum(not counts[token] for token in test) / len(test), 4),
-            "test_tokens_at_most_twice_in_train": round(sum(0 < counts[token] <= 2 for token in test) / len(test), 4),
-        }
-    return result
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, required=True, help="folder for train.de ... mono.en and corpus.json")
+    parser.add_argument("--output", type=Path, required=True, help="folder for train.de ... mono.en")
     for option in dataclasses.fields(CorpusConfig):
         flag = "--" + option.name.replace("_", "-")
         parser.add_argument(flag, type=type(option.default), default=option.default, help=option.metadata["help"])
@@ -162,9 +145,6 @@ def main(argv: list[str] | None = None) -> int:
     output.mkdir(parents=True, exist_ok=True)
     for name, lines in files.items():
         write_text(output / name, "\n".join(lines) + "\n", "--output")
-    summary = statistics(config, files)
-    write_json(output / "corpus.json", summary, "--output")
-    print(json.dumps(summary))
     return 0
 
 

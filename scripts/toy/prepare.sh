@@ -4,8 +4,8 @@
 #   OUTPUT=runs/toy bash scripts/toy/prepare.sh
 #
 # OUTPUT gets OUTPUT/text (train, valid and test text, and a larger text of each language alone) and OUTPUT/bin. SEED=1,
-# TRAIN=4000, TEST=1000, MONOLINGUAL=40000 (sentences; the last one per language). The same call goes on with what is
-# missing; other values need another folder.
+# TRAIN=4000, TEST=1000, MONOLINGUAL=40000 (sentences; the last one per language). The same call continues a stopped one;
+# other values need another folder.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder to make}"
@@ -15,7 +15,7 @@ settings "$out" SEED="$SEED" TRAIN="$TRAIN" TEST="$TEST" MONOLINGUAL="$MONOLINGU
 [[ -e $out/text ]] || {
   rm -rf "$out/text.part"
   PYTHONPATH=$REPO/scripts:$REPO python -m toy.corpus --seed "$SEED" --train "$TRAIN" --test "$TEST" \
-    --monolingual "$MONOLINGUAL" --output "$out/text.part" >/dev/null
+    --monolingual "$MONOLINGUAL" --output "$out/text.part"
   mv "$out/text.part" "$out/text"
 }
 [[ -e $out/bin ]] || {

@@ -4,8 +4,8 @@
 #   DATA=runs/toy RUN=runs/toy/runs/xavier bash scripts/toy/train.sh --embed-init xavier --seed 1
 #
 # DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it. LABELS: further labels for
-# embinit compare, such as "init=mine". What stands behind the script's name goes to fairseq-train, after the options
-# below, so that it can replace them. No GPU is used, and the toy's text is its tokens: nothing is to be put together.
+# embinit compare, such as "init=mine". Further arguments go to fairseq-train, after the options
+# below, so that they can replace them. No GPU is used, and the toy's text is its tokens: nothing is to be put together.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"

@@ -9,8 +9,8 @@
 #                  and bert_rel, relative positions and no others
 #   SIZE=base      base, large, or tiny (4 layers, width 256, sequences of 128)
 #   SEEDS=1 JOBS=  trainings at a time, default: one per GPU or core (embinit grid)
-# and those of train.sh (UPDATES, BATCH, ...), to which all that stands behind the script's name goes. Another model is a
-# call of train.sh with RUN=OUTPUT/runs/NAME LABELS=model=NAME. The same call goes on where it was stopped.
+# and those of train.sh (UPDATES, BATCH, ...), to which further arguments go. Another model is a
+# call of train.sh with RUN=OUTPUT/runs/NAME LABELS=model=NAME. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${OUTPUT:?set it to the folder for runs and results}" "${SIZE:=base}"

@@ -1,4 +1,4 @@
-"""Made-up English-like text of any size, to try prepare.sh and to measure its memory and speed.
+"""Write made-up English-like text of any size, to try prepare.sh and to measure its memory and speed.
 
 Words follow the law of Zipf and Mandelbrot: their number grows with the text as that of a language does. One line
 in fifty repeats an earlier one, one in a hundred holds an address or a file name. The same seed gives the same text.
@@ -19,7 +19,7 @@ _AT_A_TIME = 100_000
 
 
 def spelling(rank: int) -> str:
-    """A word for every number from 0, the shorter the smaller the number, of two syllables at least."""
+    """Return a word of at least two syllables for an integer from 0; smaller numbers have shorter words."""
     syllables, rank = [], rank + len(_SYLLABLES)
     while rank:
         rank, digit = divmod(rank, len(_SYLLABLES))
@@ -47,7 +47,7 @@ def paragraph(source: Iterator[str], generator: np.random.Generator) -> str:
 
 
 def lines(seed: int) -> Iterator[str]:
-    """Endless paragraphs; an empty line behind each document."""
+    """Yield endless paragraphs; an empty line ends a document."""
     generator = np.random.default_rng(seed)
     source, earlier = words(generator), []
     while True:

@@ -3,8 +3,8 @@
 #
 #   DATA=data/wikibooks RUN=runs/tupe_r bash scripts/wikibooks/train.sh --arch tupe_base --embedding-normalize --rel-pos
 #
-# DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it (embinit run). What stands behind the
-# script's name goes to fairseq-train, after the options below, so that it can replace them. Further variables:
+# DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it (embinit run). Further arguments go to
+# fairseq-train, after the options below, so that they can replace them. Further variables:
 #   UPDATES=1000000   the learning rate falls to 0 over so many, after a warm-up of one in a hundred
 #   BATCH=256         sequences in an update, over all devices
 #   DEVICE_BATCH=     sequences that one device takes at a time: 16, or its whole share if that is less

@@ -1,6 +1,6 @@
-"""Segments of the sgm and XML files of WMT's and IWSLT's test sets: none is lost, and both sides belong together.
+"""Read the sgm and XML files of WMT's and IWSLT's test sets; check that no segment is lost and both sides match.
 
-Such files are no XML (many have a bare & or <), so that only the tags which matter here are looked for.
+Such files are not XML (many have a bare & or <), so only the tags that matter are searched.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ATTRIBUTE = re.compile(r"""(\w+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'/]+))""")
 
 
 class Segment(NamedTuple):
-    """doc, id: as the file has them, None where it has none; text: blanks of all kinds made one."""
+    """A segment. doc, id: attributes of the file, None if it has none; text: all spaces are one space."""
 
     doc: str | None
     id: str | None
@@ -25,7 +25,7 @@ class Segment(NamedTuple):
 
 
 def read_utf8(path: Path) -> str:
-    """The whole file as it is. Raises SystemExit if it is not UTF-8."""
+    """Return the content of a file; SystemExit if it is not UTF-8."""
     content = path.read_bytes()
     try:
         return content.decode("utf-8")
@@ -39,7 +39,7 @@ def read_utf8(path: Path) -> str:
 
 
 def utf8_lines(path: Path) -> Iterator[str]:
-    """Lines as wc counts them: no other character than a line feed ends one."""
+    """Yield the lines; only a line feed ends one."""
     return io.StringIO(read_utf8(path), newline="\n")
 
 
@@ -51,7 +51,7 @@ def _attribute(tag: re.Match, name: str) -> str | None:
 
 
 def _damaged(path: Path, tag: re.Match, segments: list[Segment]) -> SystemExit:
-    """tag: the one that is not closed, or that closes what was not open."""
+    """Return the error for a tag that is not closed, or that closes nothing."""
     line, name = tag.string.count("\n", 0, tag.start()) + 1, tag[2].lower()
     if tag[1]:
         what = f"{tag[0]} after segment {len(segments)} closes nothing"
@@ -63,7 +63,7 @@ def _damaged(path: Path, tag: re.Match, segments: list[Segment]) -> SystemExit:
 
 
 def read_sgm(path: Path) -> list[Segment]:
-    """All segments. Raises SystemExit if there are none, or if a tag is not closed, as at the end of a cut file."""
+    """Return all segments; SystemExit if there are none, or if a tag is not closed, as in a truncated file."""
     segments: list[Segment] = []
     opened: list[re.Match] = []
     doc = None
@@ -97,7 +97,7 @@ def _place(segment: Segment) -> str:
 
 
 def same_length(paths: tuple[Path, Path], sides: tuple[list, list]) -> None:
-    """Raises SystemExit if there are more sentences on one side than on the other."""
+    """Raise SystemExit if one side has more sentences than the other."""
     lengths = [len(side) for side in sides]
     if lengths[0] != lengths[1]:
         raise SystemExit(
@@ -107,7 +107,7 @@ def same_length(paths: tuple[Path, Path], sides: tuple[list, list]) -> None:
 
 
 def read_pair(source: Path, reference: Path) -> tuple[list[str], list[str]]:
-    """The text of both sides. Raises SystemExit where the ids of segments or documents differ."""
+    """Return the text of both sides; SystemExit if ids of segments or documents differ."""
     sides = read_sgm(source), read_sgm(reference)
     for number, (left, right) in enumerate(zip(*sides), 1):
         if any(None not in ids and ids[0] != ids[1] for ids in zip(left[:2], right[:2])):

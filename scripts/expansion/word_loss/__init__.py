@@ -1,6 +1,6 @@
 """`--criterion word_loss`: cross-entropy whose validation is per word, so that different sub-words compare.
 
-To be given to fairseq as --user-dir. Trains like `cross_entropy`. In validation it logs, beside the loss per piece,
+Give this folder to fairseq as --user-dir. Trains like `cross_entropy`. In validation it logs, with the loss per piece,
 
     word_nll      nats per word: the sum over all pieces and sentence ends, divided by the number of words and sentence
                   ends; word_ppl is its exponential
@@ -8,8 +8,8 @@ To be given to fairseq as --user-dir. Trains like `cross_entropy`. In validation
     other_nll     nats per any other word or sentence end; other_ppl
     words, new    how many words and sentence ends, and how many of --new-words among them
 
-A word begins behind a piece without `@@` at its end (subword-nmt) and ends with such a piece; sentences must not be cut
-inside words (--sample-break-mode eos or complete). Numbers of words do not depend on how words are cut.
+A word begins after a piece without `@@` at its end (subword-nmt) and ends with such a piece; sentences must not end
+inside words (--sample-break-mode eos or complete). Numbers of words do not depend on the segmentation.
 """
 
 import math
@@ -27,7 +27,7 @@ _COUNTED = ("word", "new", "other")
 
 
 def words_of(symbols: list[str], nll: list[float]) -> Iterator[tuple[str, float]]:
-    """(word, nats) of one sentence: pieces put together, their losses added."""
+    """Yield (word, nats) of one sentence: pieces joined, their losses added."""
     word, loss = "", 0.0
     for symbol, value in zip(symbols, nll):
         word, loss = word + symbol.removesuffix(CONTINUES), loss + value
@@ -52,7 +52,7 @@ class WordLossCriterion(CrossEntropyCriterion):
         self.new_words = {line.split("\t")[0].strip() for line in lines}
 
     def forward(self, model, sample, reduce=True):
-        """As `cross_entropy`; when the model does not train, sums over words are logged, too."""
+        """Compute `cross_entropy`; in validation log sums over words, too."""
         if self.training:
             return super().forward(model, sample, reduce)
         losses, sample_size, logging_output = super().forward(model, sample, reduce=False)
@@ -63,7 +63,7 @@ class WordLossCriterion(CrossEntropyCriterion):
         return loss if reduce else losses, sample_size, logging_output
 
     def _sums(self, target: list[list[int]], nll: list[list[float]]) -> dict[str, float]:
-        """target, nll: (B, T) with padding. Sums of nats and numbers of words, by kind."""
+        """Return sums of nats and numbers of words by kind. target, nll: (B, T) with padding."""
         found = {f"{kind}_{what}": 0.0 for kind in _COUNTED for what in ("sum", "count")}
         for ids, values in zip(target, nll):
             symbols = [self.dictionary[number] for number in ids if number != self.padding_idx]
@@ -75,7 +75,7 @@ class WordLossCriterion(CrossEntropyCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs) -> None:
-        """Sums over all batches and workers become means per word."""
+        """Log means per word of the sums over all batches and workers."""
         CrossEntropyCriterion.reduce_metrics(logging_outputs)
         for kind in _COUNTED:
             count = sum(log.get(f"{kind}_count", 0) for log in logging_outputs)
