@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from toy import english, german, lexicon
@@ -43,7 +43,7 @@ class CorpusConfig:
 
 
 def lexemes(item: object) -> set[str]:
-    """Nouns, adjectives and verbs of a derivation, as "noun:Hund"."""
+    """Return the nouns, adjectives and verbs of a derivation, as "noun:Hund"."""
     if isinstance(item, Noun):
         return {f"noun:{item.lemma}"}
     if isinstance(item, Adjective):
@@ -56,7 +56,7 @@ def lexemes(item: object) -> set[str]:
 
 
 def rare_lexemes(config: CorpusConfig) -> frozenset[str]:
-    """The same share of each part of speech, drawn once per seed."""
+    """Draw the same share of each part of speech, once per seed."""
     generator = random.Random(f"rare|{config.seed}")
     chosen: set[str] = set()
     for name, table in (("noun", lexicon.nouns()), ("adjective", lexicon.adjectives()), ("verb", lexicon.verbs())):
@@ -76,78 +76,62 @@ def _draw(seed: int, part: str) -> Iterator[Sentence]:
         yield sampler.sentence()
 
 
-def training_pairs(config: CorpusConfig) -> list[Pair]:
-    """Distinct sources; no rare word in more than `rare_limit` of them."""
-    rare, seen, uses, pairs = rare_lexemes(config), set(), Counter(), []
+def training_pairs(config: CorpusConfig) -> Iterator[Pair]:
+    """Yield endless pairs with distinct sources; no rare word is in more than `rare_limit` of them."""
+    rare, seen, uses = rare_lexemes(config), set(), Counter()
     for sentence in _draw(config.seed, "train"):
-        if len(pairs) == config.train:
-            return pairs
         used = lexemes(sentence) & rare
         source, target = pair(sentence)
-        if source in seen or any(uses[word] >= config.rare_limit for word in used):
-            continue
-        seen.add(source)
-        uses.update(used)
-        pairs.append((source, target))
-    raise AssertionError("unreachable: the sampler never ends")
+        if source not in seen and all(uses[word] < config.rare_limit for word in used):
+            seen.add(source)
+            uses.update(used)
+            yield source, target
 
 
-def held_out_pairs(config: CorpusConfig, part: str, size: int, known: list[Pair]) -> list[Pair]:
-    """Distinct pairs, neither side of which occurs in `known`."""
-    sources, targets, pairs = {source for source, _ in known}, {target for _, target in known}, []
+def held_out_pairs(config: CorpusConfig, part: str, known: list[Pair]) -> Iterator[Pair]:
+    """Yield endless distinct pairs, neither side of which is in `known`."""
+    sources, targets = {source for source, _ in known}, {target for _, target in known}
     for sentence in _draw(config.seed, part):
-        if len(pairs) == size:
-            return pairs
         source, target = pair(sentence)
         if source not in sources and target not in targets:
             sources.add(source)
             targets.add(target)
-            pairs.append((source, target))
-    raise AssertionError("unreachable: the sampler never ends")
+            yield source, target
 
 
-def monolingual(config: CorpusConfig, side: int, held_out: list[Pair]) -> list[str]:
-    """Sentences of one language (side 0 German, 1 English), without those of the validation and test text."""
-    excluded, lines = {sentences[side] for sentences in held_out}, []
-    linearize = (german, english)[side].tokens
-    for sentence in _draw(config.seed, f"monolingual {side}"):
-        if len(lines) == config.monolingual:
-            return lines
-        line = " ".join(linearize(sentence))
-        if line not in excluded:
-            lines.append(line)
-    raise AssertionError("unreachable: the sampler never ends")
+def monolingual(config: CorpusConfig, side: int, held_out: list[Pair]) -> Iterator[str]:
+    """Yield endless sentences of one language (side 0 German, 1 English) that are not in `held_out`."""
+    excluded, linearize = {sentences[side] for sentences in held_out}, (german, english)[side].tokens
+    lines = (" ".join(linearize(sentence)) for sentence in _draw(config.seed, f"monolingual {side}"))
+    return (line for line in lines if line not in excluded)
 
 
 def make(config: CorpusConfig) -> dict[str, list[str]]:
-    """File name -> lines."""
-    train = training_pairs(config)
-    valid = held_out_pairs(config, "valid", config.valid, train)
-    test = held_out_pairs(config, "test", config.test, train + valid)
+    """Return file name -> lines."""
+    train = list(islice(training_pairs(config), config.train))
+    valid = list(islice(held_out_pairs(config, "valid", train), config.valid))
+    test = list(islice(held_out_pairs(config, "test", train + valid), config.test))
     files = {}
     for side, language in enumerate(("de", "en")):
         for part, pairs in (("train", train), ("valid", valid), ("test", test)):
             files[f"{part}.{language}"] = [sentences[side] for sentences in pairs]
-        files[f"mono.{language}"] = monolingual(config, side, valid + test)
+        files[f"mono.{language}"] = list(islice(monolingual(config, side, valid + test), config.monolingual))
     return files
 
 
-def main(argv: list[str] | None = None) -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="folder for train.de ... mono.en")
     for option in dataclasses.fields(CorpusConfig):
         flag = "--" + option.name.replace("_", "-")
         parser.add_argument(flag, type=type(option.default), default=option.default, help=option.metadata["help"])
-    arguments = vars(parser.parse_args(argv))
-    output = arguments.pop("output")
-    config = CorpusConfig(**arguments)
-    files = make(config)
+    options = vars(parser.parse_args())
+    output = options.pop("output")
     output.mkdir(parents=True, exist_ok=True)
-    for name, lines in files.items():
+    for name, lines in make(CorpusConfig(**options)).items():
         write_text(output / name, "\n".join(lines) + "\n", "--output")
-    return 0
 
 
 if __name__ == "__main__":
     with one_line():
-        sys.exit(main())
+        main()

@@ -7,6 +7,7 @@ import random
 import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_same_seed_same_text_and_global_random_state_untouched(files: dict[str, 
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == DIGEST
     assert again == files
     assert set(SAMPLE) <= {" = ".join(pair) for pair in zip(files["test.de"], files["test.en"])}
-    other = corpus.training_pairs(replace(CONFIG, seed=4, train=50))
+    other = islice(corpus.training_pairs(replace(CONFIG, seed=4)), 50)
     assert [source for source, _ in other] != files["train.de"][:50]
 
 
@@ -60,13 +61,12 @@ def test_sources_are_distinct_and_held_out_pairs_are_new(files: dict[str, list[s
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_known_sentence_is_not_drawn_again(side: int) -> None:
-    first = corpus.held_out_pairs(CONFIG, "test", 20, [])
+    first = list(islice(corpus.held_out_pairs(CONFIG, "test", []), 20))
     known = [(first[0][0], "other"), ("anders", first[1][1])]
-    sentences = [pair[side] for pair in corpus.held_out_pairs(CONFIG, "test", 20, known)]
+    sentences = [pair[side] for pair in islice(corpus.held_out_pairs(CONFIG, "test", known), 20)]
     assert sentences[:18] == [pair[side] for pair in first[2:]]
-    small = replace(CONFIG, monolingual=20)
-    lines = corpus.monolingual(small, side, [])
-    assert lines[0] not in corpus.monolingual(small, side, [(lines[0], lines[0])])
+    first_line = next(corpus.monolingual(CONFIG, side, []))
+    assert first_line not in islice(corpus.monolingual(CONFIG, side, [(first_line, first_line)]), 20)
 
 
 def test_rare_words_are_rare_in_training_text_only(files: dict[str, list[str]]) -> None:
