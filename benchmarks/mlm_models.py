@@ -31,22 +31,12 @@ VOCABULARY = 32768
 
 
 class Contestant(nn.Module):
-    """Wraps a model: `features(tokens)` (batch, length, C) and `forward(tokens, masked)` -> logits (N, V)."""
+    """A model of fairseq's kind: `features(tokens)` (batch, length, C), `forward(tokens, masked)` logits (N, V)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-
-class Ours(Contestant):
-    def features(self, tokens: Tensor) -> Tensor:
-        return self.model(tokens, features_only=True)[0]
-
-    def forward(self, tokens: Tensor, masked: Tensor) -> Tensor:
-        return self.model(tokens, masked_tokens=masked)[0]
-
-
-class FairseqRoberta(Contestant):
     def features(self, tokens: Tensor) -> Tensor:
         return self.model(tokens, features_only=True)[0]
 
@@ -96,7 +86,7 @@ def _ours(size: Size, args: argparse.Namespace, **options: Any) -> Contestant:
         **options,
     )
     task = argparse.Namespace(source_dictionary=_dictionary(), mask_idx=4)  # one that masks has a language-model head
-    return Ours(TupeModel.build_model(cfg, task))
+    return Contestant(TupeModel.build_model(cfg, task))
 
 
 def _fairseq_roberta(size: Size, args: argparse.Namespace) -> Contestant:
@@ -113,7 +103,7 @@ def _fairseq_roberta(size: Size, args: argparse.Namespace) -> Contestant:
         max_positions=max(512, args.length),
     )
     ARCH_CONFIG_REGISTRY["roberta_base"](options)
-    return FairseqRoberta(RobertaModel.build_model(options, argparse.Namespace(source_dictionary=_dictionary())))
+    return Contestant(RobertaModel.build_model(options, argparse.Namespace(source_dictionary=_dictionary())))
 
 
 def _hugging_face_bert(size: Size, args: argparse.Namespace) -> Contestant:
