@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-_TAG = re.compile(r"<(/?)(mteval|srcset|refset|tstset|doc|seg)\b([^>]*)>", re.IGNORECASE)
-_ATTRIBUTE = re.compile(r"""(\w+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'/]+))""")
+_FLAGS = re.IGNORECASE | re.DOTALL
+_DOC_OR_SEGMENT = re.compile(r"<doc\b([^>]*)>|<seg\b([^>]*?)(?:/>|>(.*?)</seg>)", _FLAGS)
+_ATTRIBUTE = r"""(?<!\w){}\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'/]+))"""
 
 
 class Segment(NamedTuple):
@@ -43,57 +44,32 @@ def utf8_lines(path: Path) -> Iterator[str]:
     return io.StringIO(read_utf8(path), newline="\n")
 
 
-def _attribute(tag: re.Match, name: str) -> str | None:
-    for found in _ATTRIBUTE.finditer(tag[3]):
-        if found[1].lower() == name:
-            return next(value for value in found.groups()[1:] if value is not None).strip()
-    return None
-
-
-def _damaged(path: Path, tag: re.Match, segments: list[Segment]) -> SystemExit:
-    """Return the error for a tag that is not closed, or that closes nothing."""
-    line, name = tag.string.count("\n", 0, tag.start()) + 1, tag[2].lower()
-    if tag[1]:
-        what = f"{tag[0]} after segment {len(segments)} closes nothing"
-    elif name == "seg":
-        what = f"segment {len(segments) + 1} ({tag[0]}) has no </seg>"
-    else:
-        what = f"{tag[0]} has no </{tag[2]}>; the last segment is number {len(segments)}"
-    return SystemExit(f"error: {path}: line {line}: {what}: the file is damaged or incomplete; get it again")
-
-
 def read_sgm(path: Path) -> list[Segment]:
     """Return all segments; SystemExit if there are none, or if a tag is not closed, as in a truncated file."""
-    segments: list[Segment] = []
-    opened: list[re.Match] = []
-    doc = None
-    for tag in _TAG.finditer(read_utf8(path)):
-        name, inside = tag[2].lower(), opened[-1] if opened else None
-        if not tag[1]:
-            if inside and inside[2].lower() == "seg":
-                raise _damaged(path, inside, segments)
-            if name == "doc":
-                doc = _attribute(tag, "docid")
-            if name == "seg" and tag[3].endswith("/"):  # <seg id="3"/>
-                segments.append(Segment(doc, _attribute(tag, "id"), ""))
-            else:
-                opened.append(tag)
-            continue
-        if inside is None or inside[2].lower() != name:
-            raise _damaged(path, tag if inside is None or name == "seg" else inside, segments)
-        opened.pop()
-        if name == "seg":
-            text = " ".join(tag.string[inside.end() : tag.start()].split())
-            segments.append(Segment(doc, _attribute(inside, "id"), text))
-    if opened:
-        raise _damaged(path, opened[-1], segments)
+    content = read_utf8(path)
+    segments, doc = [], None
+    for tag in _DOC_OR_SEGMENT.finditer(content):
+        if tag[1] is not None:
+            doc = _attribute(tag[1], "docid")
+        else:
+            segments.append(Segment(doc, _attribute(tag[2], "id"), " ".join((tag[3] or "").split())))
     if not segments:
         raise SystemExit(f"error: {path}: no <seg ...>...</seg> in it: it is not an sgm file of a test set")
+    for name in ("seg", "doc", "refset", "srcset", "tstset", "mteval"):
+        opened, closed, empty = (
+            len(re.findall(pattern, content, _FLAGS)) for pattern in (rf"<{name}\b", f"</{name}>", rf"<{name}\b[^>]*/>")
+        )
+        if opened != closed + empty or (name == "seg" and opened != len(segments)):
+            raise SystemExit(
+                f"error: {path}: {opened} tags <{name}>, {closed + empty} of them closed, {len(segments)} segments: "
+                "the file is damaged or incomplete; get it again"
+            )
     return segments
 
 
-def _place(segment: Segment) -> str:
-    return f"id {segment.id}" + (f" of document {segment.doc}" if segment.doc is not None else "")
+def _attribute(attributes: str, name: str) -> str | None:
+    found = re.search(_ATTRIBUTE.format(name), attributes, re.IGNORECASE)
+    return next(value for value in found.groups() if value is not None).strip() if found else None
 
 
 def same_length(paths: tuple[Path, Path], sides: tuple[list, list]) -> None:
@@ -112,8 +88,8 @@ def read_pair(source: Path, reference: Path) -> tuple[list[str], list[str]]:
     for number, (left, right) in enumerate(zip(*sides), 1):
         if any(None not in ids and ids[0] != ids[1] for ids in zip(left[:2], right[:2])):
             raise SystemExit(
-                f"error: segment {number} of {source} has {_place(left)}, that of {reference} {_place(right)}: one is "
-                "missing, or the files do not belong together; get them again"
+                f"error: segment {number} of {source} has id {left.id} of document {left.doc}, that of {reference} id "
+                f"{right.id} of document {right.doc}: one is missing, or they do not belong together; get them again"
             )
     same_length((source, reference), sides)
     return [segment.text for segment in sides[0]], [segment.text for segment in sides[1]]

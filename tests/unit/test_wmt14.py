@@ -91,9 +91,9 @@ def test_segments_of_all_kinds_of_files_and_a_file_that_is_cut_anywhere(text, ex
 def test_what_is_damaged_or_does_not_belong_together_is_named(tmp_path: Path) -> None:
     whole, other = written(tmp_path / "a", TALKS), tmp_path / "b"
     for old, new, message in (
-        (" Thank you. </seg>", "", "line 4: segment 1"),
-        ("<mteval>\n", "", "line 9: </mteval>"),
-        ('<seg id="3"> Hello', "Hello", "line 8: </seg>"),
+        (" Thank you. </seg>", "", "tags <seg>"),
+        ("<mteval>\n", "", "tags <mteval>"),
+        ('<seg id="3"> Hello', "Hello", "tags <seg>"),
         ('id="2"', 'id="4"', "segment 2 of .* has id 2 .* id 4 of document 767"),
         ('docid="769"', 'docid="770"', "segment 3 of .* document 769, .* document 770"),
         ('<seg id="3"> Hello. </seg>\n', "", "has 3 sentences, .* 2"),
