@@ -1,7 +1,7 @@
-"""What a two-embedding classifier must beat: bags of words, weighted by TF-IDF. Needs scikit-learn.
+"""Train baselines of a two-embedding classifier: bags of words, weighted by TF-IDF. Needs scikit-learn.
 
     tfidf_lr    logistic regression as scikit-learn sets it (C = 1)
-    mlp         one hidden layer of 1,024 rectified linear units, dropout 0.5 behind it (Galke and Scherp 2022). Adam,
+    mlp         one hidden layer of 1,024 rectified linear units, then dropout 0.5 (Galke and Scherp 2022). Adam,
                 batch 128; a row of the first layer moves only in steps in which its word occurs (torch's SparseAdam)
 
     python scripts/textcls/baselines.py data/mr --model mlp --seed 1 --save-dir runs/mlp.1
@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a chec
 
 from scores import macro_f1, of_classes, show
 
-from embinit_fairseq import machine
 from embinit_fairseq.errors import DataError, one_line
+from embinit_fairseq.io import hardware
 from embinit_fairseq.runs import launch
 from embinit_fairseq.runs.command import data_hashes, parse_command
 from embinit_fairseq.runs.record import RESULT, TRAINING, write_record
@@ -44,8 +44,7 @@ HIDDEN, DROPOUT, RATE, BATCH = 1024, 0.5, 1e-3, 128
 
 @dataclass(frozen=True)
 class Outcome:
-    """test: (texts,) the classes that the test texts are taken for. Accuracies in percent; valid_loss in nats and epoch
-    where there are epochs."""
+    """test: (texts,) predicted classes of the test texts; accuracy in percent, loss in nats."""
 
     test: np.ndarray
     valid_accuracy: float
@@ -64,7 +63,7 @@ class Sets:
 
 
 def read_sets(text: Path, words: Path, labels: Path) -> Sets:
-    """text: folder with <set>.input0 and <set>.label; words, labels: fairseq dictionaries. IDF is that of train."""
+    """Return TF-IDF with the IDF of train. text: folder with <set>.input0 and .label; words, labels: dictionaries."""
     vocabulary, names = (
         [found.symbols[row] for row in np.flatnonzero(found.regular)] for found in map(read_dictionary, (words, labels))
     )
@@ -80,14 +79,14 @@ def read_sets(text: Path, words: Path, labels: Path) -> Sets:
 
 
 def tfidf_lr(sets: Sets) -> Outcome:
-    """Deterministic: the seed has only drawn the validation texts."""
+    """Train logistic regression, which has no random numbers."""
     model = LogisticRegression(max_iter=1000).fit(sets.features["train"], sets.labels["train"])
     valid = 100 * model.score(sets.features["valid"], sets.labels["valid"])
     return Outcome(model.predict(sets.features["test"]), valid, model.coef_.size + model.intercept_.size)
 
 
 class WideMLP(nn.Module):
-    """A bag of words as (words, where each text starts, weights) -> logits."""
+    """Computes logits of bags of words: words, start of each text in them, weights."""
 
     def __init__(self, words: int, classes: int) -> None:
         super().__init__()
@@ -103,14 +102,14 @@ class WideMLP(nn.Module):
 
 
 def bag(features: csr_matrix) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of a sparse matrix as WideMLP takes them."""
+    """Return rows of a sparse matrix as arguments of WideMLP."""
     numbers = torch.from_numpy(features.indices.astype(np.int64))
     return numbers, torch.from_numpy(features.indptr[:-1].astype(np.int64)), torch.from_numpy(features.data)
 
 
 @torch.no_grad()
 def evaluate(model: WideMLP, features: csr_matrix, labels: np.ndarray) -> tuple[float, float]:
-    """Loss in nats and accuracy in percent."""
+    """Return loss in nats and accuracy in percent."""
     model.eval()
     logits, target = model(*bag(features)), torch.from_numpy(labels)
     return F.cross_entropy(logits, target).item(), 100 * (logits.argmax(1) == target).double().mean().item()
@@ -119,7 +118,7 @@ def evaluate(model: WideMLP, features: csr_matrix, labels: np.ndarray) -> tuple[
 def train_epoch(
     model: WideMLP, optimizers: list[torch.optim.Optimizer], features: csr_matrix, labels: np.ndarray
 ) -> None:
-    """One pass over the texts in random order."""
+    """Train one pass over the texts in random order."""
     model.train()
     for rows in torch.randperm(len(labels)).split(BATCH):
         loss = F.cross_entropy(model(*bag(features[rows.numpy()])), torch.from_numpy(labels[rows.numpy()]))
@@ -131,7 +130,7 @@ def train_epoch(
 
 
 def mlp(sets: Sets, seed: int, epochs: int, patience: int) -> Outcome:
-    """The model of the epoch with the lowest validation loss; stops `patience` epochs after it."""
+    """Train the MLP until `patience` epochs after the lowest validation loss; the model of that epoch counts."""
     torch.manual_seed(seed)
     model = WideMLP(sets.features["train"].shape[1], len(sets.classes))
     rest = [parameter for name, parameter in model.named_parameters() if name != "first.weight"]
@@ -153,7 +152,7 @@ def mlp(sets: Sets, seed: int, epochs: int, patience: int) -> Outcome:
 
 
 def new_record(args: argparse.Namespace) -> dict:
-    """training.json. DataError for data that are not prepared."""
+    """Return the content of training.json; DataError for data that are not prepared."""
     settings, data = args.data / "settings", args.data / "seeds" / str(args.seed) / "bin"
     if not settings.is_file() or not data.is_dir():
         raise DataError(
@@ -168,17 +167,17 @@ def new_record(args: argparse.Namespace) -> dict:
     request = launch.TrainingRequest(
         args.save_dir, words, {**labels, "model": args.model, "init": "none"}, "valid_loss"
     )
-    return {**launch.new_record(request, command, data_hashes([data])), "hardware": machine.hardware()}
+    return {**launch.new_record(request, command, data_hashes([data])), "hardware": hardware()}
 
 
 def read(args: argparse.Namespace) -> Sets:
-    """The texts and classes of a seed."""
+    """Return the texts and classes of a seed."""
     text, dictionaries = args.data / "seeds" / str(args.seed) / "text", ("seeds/dict.txt", "corpus/labels.txt")
     return read_sets(text, *(args.data / name for name in dictionaries))
 
 
 def train(args: argparse.Namespace, sets: Sets) -> Outcome:
-    """By the name of the model."""
+    """Train the model of that name."""
     return tfidf_lr(sets) if args.model == "tfidf_lr" else mlp(sets, args.seed, args.max_epoch, args.patience)
 
 
