@@ -54,11 +54,6 @@ class HuggingFaceBert(Contestant):
         return self.model.cls(self.features(tokens)[masked])
 
 
-def build(name: str, size: Size, args: argparse.Namespace) -> Contestant:
-    """A contestant by name, with dropout `args.dropout` and attention dropout `args.attention_dropout`."""
-    return _BUILDERS[name](size, args)
-
-
 def _dictionary() -> Any:
     from fairseq.data import Dictionary
 
@@ -68,24 +63,27 @@ def _dictionary() -> Any:
     return dictionary
 
 
+def _options(size: Size, args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "encoder_layers": size.layers,
+        "encoder_embed_dim": size.width,
+        "encoder_ffn_embed_dim": 4 * size.width,
+        "encoder_attention_heads": size.heads,
+        "dropout": args.dropout,
+        "attention_dropout": args.attention_dropout,
+        "max_positions": max(512, args.length),
+    }
+
+
 def _ours(size: Size, args: argparse.Namespace, **options: Any) -> Contestant:
     import fairseq  # noqa: F401
 
     from embinit_fairseq.models.tupe import TupeConfig, TupeModel
 
-    cfg = TupeConfig(
-        encoder_layers=size.layers,
-        encoder_embed_dim=size.width,
-        encoder_ffn_embed_dim=4 * size.width,
-        encoder_attention_heads=size.heads,
-        embedding_normalize=True,
-        dropout=args.dropout,
-        attention_dropout=args.attention_dropout,
-        max_positions=max(512, args.length),
-        attention_kernel=args.kernel,
-        **options,
-    )
-    task = argparse.Namespace(source_dictionary=_dictionary(), mask_idx=4)  # one that masks has a language-model head
+    cfg = TupeConfig(**_options(size, args), embedding_normalize=True, attention_kernel=args.kernel, **options)
+    task = argparse.Namespace(
+        source_dictionary=_dictionary(), mask_idx=4
+    )  # a task with masks has a language-model head
     return Contestant(TupeModel.build_model(cfg, task))
 
 
@@ -93,15 +91,7 @@ def _fairseq_roberta(size: Size, args: argparse.Namespace) -> Contestant:
     from fairseq.models import ARCH_CONFIG_REGISTRY
     from fairseq.models.roberta import RobertaModel
 
-    options = argparse.Namespace(
-        encoder_layers=size.layers,
-        encoder_embed_dim=size.width,
-        encoder_ffn_embed_dim=4 * size.width,
-        encoder_attention_heads=size.heads,
-        dropout=args.dropout,
-        attention_dropout=args.attention_dropout,
-        max_positions=max(512, args.length),
-    )
+    options = argparse.Namespace(**_options(size, args))
     ARCH_CONFIG_REGISTRY["roberta_base"](options)
     return Contestant(RobertaModel.build_model(options, argparse.Namespace(source_dictionary=_dictionary())))
 
@@ -156,7 +146,8 @@ class _BmmAttention:
         return ours.out_proj(y).transpose(0, 1)
 
 
-_BUILDERS = {
+#: name -> function that builds the contestant
+BUILDERS = {
     "tupe_r": lambda size, args: _ours(size, args, rel_pos=True),
     "tupe_a": _ours,
     "bert_a": lambda size, args: _ours(size, args, position_encoding="added"),
@@ -164,4 +155,3 @@ _BUILDERS = {
     "fairseq_roberta": _fairseq_roberta,
     "huggingface_bert": _hugging_face_bert,
 }
-NAMES = tuple(_BUILDERS)

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from mlm_models import NAMES, SIZES, VOCABULARY, Size, build
+from mlm_models import BUILDERS, SIZES, VOCABULARY, Size
 from peers import machine, peak_mb
 from train_step import allocated_mb, attention_operations, clock, matrix_peak, synchronise
 
@@ -34,7 +34,7 @@ DTYPES = ("float32", "bfloat16")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--models", nargs="+", type=contestant, default=list(NAMES), help="NAME, or NAME:DTYPE if not --dtype's"
+        "--models", nargs="+", type=contestant, default=list(BUILDERS), help="NAME, or NAME:DTYPE if not --dtype's"
     )
     parser.add_argument("--mode", choices=("train", "features"), default="train")
     parser.add_argument("--size", choices=list(SIZES), default="base")
@@ -66,8 +66,8 @@ def main() -> None:
 def contestant(text: str) -> str:
     """NAME or NAME:DTYPE."""
     name, _, dtype = text.partition(":")
-    if name not in NAMES or (":" in text and dtype not in DTYPES):
-        raise argparse.ArgumentTypeError(f"{text}: NAME or NAME:DTYPE of {', '.join(NAMES)} and {', '.join(DTYPES)}")
+    if name not in BUILDERS or (":" in text and dtype not in DTYPES):
+        raise argparse.ArgumentTypeError(f"{text}: NAME or NAME:DTYPE of {', '.join(BUILDERS)} and {', '.join(DTYPES)}")
     return text
 
 
@@ -81,7 +81,7 @@ def measure(name: str, dtype: str, args: argparse.Namespace) -> dict[str, Any]:
     device = torch.device(device_type())
     torch.manual_seed(1)
     try:
-        model = build(name, SIZES[args.size], args).to(device)
+        model = BUILDERS[name](SIZES[args.size], args).to(device)
     except ImportError as error:
         return {"missing": str(error)}
     training = args.mode == "train"

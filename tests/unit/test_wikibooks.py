@@ -195,6 +195,13 @@ def test_one_json_object_is_a_document_and_a_long_one_is_divided_at_lines(monkey
     assert found == [[line.encode() for line in lines[at : at + 2]] for at in range(0, 36, 2)]
 
 
+def test_a_json_line_of_many_bytes_is_left_out(monkeypatch) -> None:
+    monkeypatch.setattr(inputs, "MAX_JSON_BYTES", 30)
+    lines = [json.dumps({"text": text}) for text in ("a", "b" * 40, "c")]
+    found = list(split.documents(io.BytesIO("\n".join(lines).encode())))
+    assert ([lines for lines, _ in found], sum(too_long for _, too_long in found)) == ([[b"a"], [b"c"]], 1)
+
+
 ENTITIES = {
     "&nbsp;&#8217;&#x2019;&lt;&amp;&eacute &hellip;": "\xa0’’<&é …",
     "AT&amp;T, R&D, Q&A; x&y; &nosuch; &#99999999;": "AT&T, R&D, Q&A; x&y; &nosuch; &#99999999;",
