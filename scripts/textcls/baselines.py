@@ -29,13 +29,13 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
-from scores import macro_f1, of_classes, show
+from scores import of_classes, show
 
-from embinit_fairseq import machine
 from embinit_fairseq.errors import DataError, one_line
-from embinit_fairseq.runs import launch
+from embinit_fairseq.io import hardware, write_json
 from embinit_fairseq.runs.command import data_hashes, parse_command
-from embinit_fairseq.runs.record import RESULT, TRAINING, write_record
+from embinit_fairseq.runs.record import RESULT, TRAINING
+from embinit_fairseq.runs.run import TrainingRequest, check_same, new_record, record_before
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 SETS = ("train", "valid", "test")
@@ -152,7 +152,7 @@ def mlp(sets: Sets, seed: int, epochs: int, patience: int) -> Outcome:
     return Outcome(test, accuracy, sum(parameter.numel() for parameter in model.parameters()), best, best_epoch)
 
 
-def new_record(args: argparse.Namespace) -> dict:
+def record_of(args: argparse.Namespace) -> dict:
     """training.json. DataError for data that are not prepared."""
     settings, data = args.data / "settings", args.data / "seeds" / str(args.seed) / "bin"
     if not settings.is_file() or not data.is_dir():
@@ -165,10 +165,8 @@ def new_record(args: argparse.Namespace) -> dict:
     if args.model == "mlp":
         words += ["--max-epoch", str(args.max_epoch), "--patience", str(args.patience)]
     command = parse_command(words, any_program=True)
-    request = launch.TrainingRequest(
-        args.save_dir, words, {**labels, "model": args.model, "init": "none"}, "valid_loss"
-    )
-    return {**launch.new_record(request, command, data_hashes([data])), "hardware": machine.hardware()}
+    request = TrainingRequest(args.save_dir, words, {**labels, "model": args.model, "init": "none"}, "valid_loss")
+    return {**new_record(request, command, data_hashes([data])), "hardware": hardware()}
 
 
 def read(args: argparse.Namespace) -> Sets:
@@ -191,19 +189,20 @@ def main() -> None:
     parser.add_argument("--max-epoch", type=int, default=200, help="mlp: at most; default: %(default)s")
     parser.add_argument("--patience", type=int, default=10, help="mlp: epochs without a lower loss; default: 10")
     args = parser.parse_args()
-    record, file = new_record(args), args.save_dir / RESULT
+    record, file = record_of(args), args.save_dir / RESULT
     if file.is_file():
-        launch.check_same(args.save_dir, launch.record_before(args.save_dir), record)
+        check_same(args.save_dir, record_before(args.save_dir), record)
         print(f"{args.save_dir}: finished before")
         return
     args.save_dir.mkdir(parents=True, exist_ok=True)
-    write_record(args.save_dir / TRAINING, record)
+    write_json(args.save_dir / TRAINING, record)
     began, sets = time.monotonic(), read(args)
     outcome = train(args, sets)
     counts = np.zeros((len(sets.classes),) * 2, dtype=int)
     np.add.at(counts, (sets.labels["test"], outcome.test), 1)
-    classes, right = of_classes(counts, sets.classes), 100 * float((sets.labels["test"] == outcome.test).mean())
-    scores = {"test_accuracy": right, "test_macro_f1": macro_f1(classes)}
+    classes, macro_f1 = of_classes(counts, sets.classes)
+    right = 100 * float((sets.labels["test"] == outcome.test).mean())
+    scores = {"test_accuracy": right, "test_macro_f1": macro_f1}
     loss, accuracy = outcome.valid_loss, outcome.valid_accuracy
     result = {
         "parameters": {"all": outcome.parameters, "trained": outcome.parameters},
@@ -214,7 +213,7 @@ def main() -> None:
         "classes": classes,
         "time": {"wall_s": round(time.monotonic() - began, 3), "cpu_s": round(time.process_time(), 3)},
     }
-    write_record(file, {**record, **result})
+    write_json(file, {**record, **result})
     show(args.save_dir, scores, classes)
 
 

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a chec
 
 from embinit_fairseq.analysis.statistics import are_a_dictionary
 from embinit_fairseq.errors import DataError, EmbinitError, OptionError, one_line
-from embinit_fairseq.files import sha256
 from embinit_fairseq.init.alignment import plan
+from embinit_fairseq.io import sha256
 from embinit_fairseq.runs.record import TRAINING, read_record
 from embinit_fairseq.vectors.open import SourceSpec, open_sources, parse_source
 from embinit_fairseq.vocab.dictionary import read_dictionary
