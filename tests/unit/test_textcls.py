@@ -133,11 +133,10 @@ def test_f1_of_every_class_and_the_picture_of_what_was_taken_for_what(tmp_path, 
 
 
 def test_a_mean_has_the_dimension_of_its_files(tmp_path):
-    (tmp_path / "dict.txt").write_text("w1 1\n")
     for name in "ab":
         write_npz(tmp_path / f"{name}.npz", ["w1"], np.ones((1, 3), np.float32))
     a, b = tmp_path / "a.npz", tmp_path / "b.npz"
-    found = grid.read_vectors([f"mean=avg:{a},{b}", f"both=concat:{a},{b}"], tmp_path / "dict.txt")
+    found = grid.read_vectors([f"mean=avg:{a},{b}", f"both=concat:{a},{b}"])
     assert {name: each.dim for name, each in found.items()} == {"mean": 3, "both": 6}
 
 
