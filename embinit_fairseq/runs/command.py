@@ -25,7 +25,7 @@ FREE_OPTIONS = LIMITS | frozenset(
     "--log-interval --log-format --log-file --no-progress-bar --tensorboard-logdir --wandb-project --azureml-logging "
     "--distributed-port --distributed-init-method --distributed-rank --device-id --local_rank".split()
 )
-#: options that name places; what is there is compared by its content
+#: options that name folders, which may be elsewhere when a run continues
 PLACES = frozenset(["--save-dir", "--user-dir"])
 #: key of the data's folder among the options
 DATA = "DATA"

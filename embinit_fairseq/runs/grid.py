@@ -43,7 +43,7 @@ class Grid:
         lines: the commands.
         logs: folder of their logs.
         jobs: commands at a time.
-        minutes: after so many the call ends, and with it what is running then.
+        minutes: time after which the call ends, with all running commands.
         share: (k, n): only the k-th of every n lines, 1-based.
         again: also run what has ended well before.
     """
@@ -130,7 +130,7 @@ def default_share(environment: Mapping[str, str] = os.environ) -> tuple[int, int
 
 
 def run_grid(grid: Grid, tell: Callable[[str], None] = lambda text: None) -> Outcome:
-    """Run what is not done; on Ctrl-C or SIGTERM end first what is running.
+    """Run the lines that are not done; on Ctrl-C or SIGTERM end the running ones first.
 
     Args:
         grid: what to run.
@@ -204,7 +204,7 @@ def _ended_well(job: _Job, logs: Path, tell: Callable[[str], None]) -> bool:
 
 
 def _end(running: Sequence[_Job]) -> None:
-    """Send SIGTERM to what is running, which `embinit run` forwards to its training, and SIGKILL to what stays."""
+    """Send SIGTERM to the running commands, which `embinit run` forwards, and SIGKILL after _PATIENCE."""
     for job in running:
         send(job.process, signal.SIGTERM)
     until = time.monotonic() + _PATIENCE

@@ -35,7 +35,7 @@ class RunLog:
         epochs: number of the epoch -> its last values.
         validations: number of updates -> values, with `epoch`.
         parameters: number of the model's parameters.
-        trained_parameters: number of those that are trained.
+        trained_parameters: number of the trained parameters.
         sessions: how often the training was started.
         wall_s: seconds from the first to the last line of each session, summed.
         clock: number of updates at a validation -> seconds until then, of all sessions.
@@ -116,7 +116,8 @@ class LogReader:
         self.level = self.logger = ""
         self.inner: dict[str, float] = {}
         self._started: datetime | None = None
-        self._seconds_before = 0.0
+        self._seconds_before = 0.0  # of the earlier sessions
+        self._seconds_of_work = 0.0  # until the last line about updates: a session may print before its options
         self._subset = "valid"
 
     def take(self, line: str) -> None:
@@ -127,7 +128,7 @@ class LogReader:
         if message.startswith(CONFIGURATION):
             log.sessions += 1
             log.finished = False
-            self._started, self._seconds_before = None, log.wall_s
+            self._started, self._seconds_before = None, self._seconds_of_work
             self._subset = (option_in(message, "valid_subset") or "valid").split(",")[0]
         if match:
             self.level, self.logger = match.group(2), match.group(3)
@@ -135,6 +136,8 @@ class LogReader:
                 now = datetime.fromisoformat(match.group(1))
                 self._started = self._started or now
                 log.wall_s = self._seconds_before + (now - self._started).total_seconds()
+        if "updates" in message or message.startswith("done training in "):
+            self._seconds_of_work = log.wall_s
         if found := _SAVED.match(message):
             log.saved_updates = max(log.saved_updates, int(found[1]))
         elif found := _PARAMETERS.match(message):

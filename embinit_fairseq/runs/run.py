@@ -1,6 +1,6 @@
 """Start, continue or finish one training in one folder (`embinit run`); see `record` for the folder's files.
 
-The same call again continues what was interrupted, and leaves alone what is finished.
+The same call again continues an interrupted training, and does nothing for a finished one.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def new_record(request: TrainingRequest, command: Command, data: Mapping[str, st
 
 
 def lock(file: IO[bytes]) -> bool:
-    """Lock a file for this process and those that it starts; return False if others have it.
+    """Lock a file for this process and its children; return False if other processes have it.
 
     The lock ends with the last of these processes, also if this one is killed.
     """
@@ -229,7 +229,7 @@ def _reached(old: Command, new: Command, log: RunLog) -> str | None:
     A finished training does one update more if fairseq-train is started again.
     """
 
-    def limit(flag: str) -> float:  # 0: none, as in fairseq, which reports what is not a number
+    def limit(flag: str) -> float:  # 0: none, as in fairseq
         with contextlib.suppress(ValueError):
             return float(new.option(flag) or 0)
         return 0.0

@@ -346,7 +346,7 @@ def check_dictionaries(run: Path, translated: Translations) -> None:
 def write_scores(run: Path, subset: str, scored: Scored, source: Sequence[str] | None) -> Scored:
     """Write the texts and <subset>.scores.json to a run, and scores of the test set to its result.json.
 
-    Other scores and texts of the same translations and reference stay; those of other translations are removed.
+    Other scores and texts of the same translations and reference stay; scores of other translations are removed.
     """
     texts = {"hypothesis.tokens": scored.tokens, "hypothesis.text": scored.text, "reference.text": scored.reference}
     files = {run / f"{subset}.{name}": _text(lines) for name, lines in texts.items() if lines is not None}

@@ -1,13 +1,13 @@
-"""What a two-embedding classifier must beat: bags of words, weighted by TF-IDF. Needs scikit-learn.
+"""Train bags of words weighted by TF-IDF, which a two-embedding classifier must beat. Needs scikit-learn.
 
     tfidf_lr    logistic regression as scikit-learn sets it (C = 1)
-    mlp         one hidden layer of 1,024 rectified linear units, dropout 0.5 behind it (Galke and Scherp 2022). Adam,
+    mlp         one hidden layer of 1,024 rectified linear units, dropout 0.5 after it (Galke and Scherp 2022). Adam,
                 batch 128; a row of the first layer moves only in steps in which its word occurs (torch's SparseAdam)
 
     python scripts/textcls/baselines.py data/mr --model mlp --seed 1 --save-dir runs/mlp.1
 
 Both learn from the same texts as all models: the validation texts are left out, and the words are those of dict.txt.
---save-dir gets a record as that of `embinit run`, result.json; a run that is finished is left alone.
+--save-dir is the folder of a run with a record as of `embinit run`; a finished run is not repeated.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ HIDDEN, DROPOUT, RATE, BATCH = 1024, 0.5, 1e-3, 128
 
 @dataclass(frozen=True)
 class Outcome:
-    """test: (texts,) the classes that the test texts are taken for. Accuracies in percent; valid_loss in nats and epoch
-    where there are epochs."""
+    """The result: predicted classes of the test texts, (texts,), accuracy in percent, loss in nats and best epoch."""
 
     test: np.ndarray
     valid_accuracy: float
@@ -80,7 +79,7 @@ def read_sets(text: Path, words: Path, labels: Path) -> Sets:
 
 
 def tfidf_lr(sets: Sets) -> Outcome:
-    """Deterministic: the seed has only drawn the validation texts."""
+    """Fit logistic regression: deterministic, since the seed has only drawn the validation texts."""
     model = LogisticRegression(max_iter=1000).fit(sets.features["train"], sets.labels["train"])
     valid = 100 * model.score(sets.features["valid"], sets.labels["valid"])
     return Outcome(model.predict(sets.features["test"]), valid, model.coef_.size + model.intercept_.size)
@@ -103,14 +102,14 @@ class WideMLP(nn.Module):
 
 
 def bag(features: csr_matrix) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of a sparse matrix as WideMLP takes them."""
+    """Return rows of a sparse matrix as arguments of WideMLP."""
     numbers = torch.from_numpy(features.indices.astype(np.int64))
     return numbers, torch.from_numpy(features.indptr[:-1].astype(np.int64)), torch.from_numpy(features.data)
 
 
 @torch.no_grad()
 def evaluate(model: WideMLP, features: csr_matrix, labels: np.ndarray) -> tuple[float, float]:
-    """Loss in nats and accuracy in percent."""
+    """Return loss in nats and accuracy in percent."""
     model.eval()
     logits, target = model(*bag(features)), torch.from_numpy(labels)
     return F.cross_entropy(logits, target).item(), 100 * (logits.argmax(1) == target).double().mean().item()
@@ -119,7 +118,7 @@ def evaluate(model: WideMLP, features: csr_matrix, labels: np.ndarray) -> tuple[
 def train_epoch(
     model: WideMLP, optimizers: list[torch.optim.Optimizer], features: csr_matrix, labels: np.ndarray
 ) -> None:
-    """One pass over the texts in random order."""
+    """Train on all texts once, in random order."""
     model.train()
     for rows in torch.randperm(len(labels)).split(BATCH):
         loss = F.cross_entropy(model(*bag(features[rows.numpy()])), torch.from_numpy(labels[rows.numpy()]))
@@ -131,7 +130,7 @@ def train_epoch(
 
 
 def mlp(sets: Sets, seed: int, epochs: int, patience: int) -> Outcome:
-    """The model of the epoch with the lowest validation loss; stops `patience` epochs after it."""
+    """Train until `patience` epochs after the lowest validation loss, and use that epoch's model."""
     torch.manual_seed(seed)
     model = WideMLP(sets.features["train"].shape[1], len(sets.classes))
     rest = [parameter for name, parameter in model.named_parameters() if name != "first.weight"]
@@ -153,7 +152,7 @@ def mlp(sets: Sets, seed: int, epochs: int, patience: int) -> Outcome:
 
 
 def record_of(args: argparse.Namespace) -> dict:
-    """training.json. DataError for data that are not prepared."""
+    """Return the content of training.json; raise DataError for data that are not prepared."""
     settings, data = args.data / "settings", args.data / "seeds" / str(args.seed) / "bin"
     if not settings.is_file() or not data.is_dir():
         raise DataError(
@@ -170,13 +169,13 @@ def record_of(args: argparse.Namespace) -> dict:
 
 
 def read(args: argparse.Namespace) -> Sets:
-    """The texts and classes of a seed."""
+    """Return the texts and classes of a seed."""
     text, dictionaries = args.data / "seeds" / str(args.seed) / "text", ("seeds/dict.txt", "corpus/labels.txt")
     return read_sets(text, *(args.data / name for name in dictionaries))
 
 
 def train(args: argparse.Namespace, sets: Sets) -> Outcome:
-    """By the name of the model."""
+    """Train the model of this name."""
     return tfidf_lr(sets) if args.model == "tfidf_lr" else mlp(sets, args.seed, args.max_epoch, args.patience)
 
 

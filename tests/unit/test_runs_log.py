@@ -47,7 +47,8 @@ def test_a_continued_run_has_two_sessions_and_the_later_values(tmp_path) -> None
     other = ("valid1", json_line("valid1", 1, 10, loss=9.0))  # another validation set
     file = write_log(tmp_path / "a.log", [*json_messages()[:3], other])
     first = file.read_text().splitlines()[:-2]  # killed
-    again = [stamped("fairseq_cli.train", configuration(), 30), stamped(*other, 35)]
+    again = [stamped("fairseq_compat", "before the options", 29)]
+    again += [stamped("fairseq_cli.train", configuration(), 30), stamped(*other, 35)]
     again += [stamped("valid", json_line("valid", 1, 10, loss=3.5), 40)]
     file.write_text("\n".join([*first, *again, '2024-01-01 10:00:41 | INFO | valid | {"epoch": 2, "va']))
     log = read_log(file)
