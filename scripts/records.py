@@ -4,8 +4,8 @@
     python scripts/records.py table docs/results/records/table1-full.csv --by init
 
 `write` takes the folders of `embinit run` below a folder. A run's row of epoch 0 has its facts (command, revision,
-hashes, number of parameters, absorption ratios, test scores); the rows after it have the losses of its epochs. Processor
-seconds are those until the epoch in records of earlier versions, else the last epoch has those of the whole training.
+hashes, number of parameters, absorption ratios, test scores); the rows after it have the losses of its epochs.
+Processor seconds are measured at each epoch in records of earlier versions; else the last epoch has the training's.
 `table` prints, per value of the columns `--by`, the best validation loss and the training loss of that epoch, the test
 BLEU and the processor seconds: mean and sample standard deviation over the runs.
 """
