@@ -226,9 +226,10 @@ def _read_texts(table: Table, reference: Path | None) -> tuple[dict[str, tuple[l
 def _add_scores(run: Run, lines: list[str], reference: list[str]) -> str | None:
     """Add BLEU and chrF to a record without them; say if the recorded BLEU is not that of the translations."""
     scores = run.record.get("scores") or {}
-    metrics = recorded_metrics(scores, TESTED_SCORES)
+    missing = [name for name in TESTED_SCORES if _signature(run.record, name) is None]
+    metrics = recorded_metrics(scores, {*missing, "bleu"})
     now = {name: computed(metric, lines, reference) for name, metric in metrics.items()}
-    run.record["scores"] = {**{n: score for n, score in now.items() if _signature(run.record, n) is None}, **scores}
+    run.record["scores"] = {**{name: now[name] for name in missing}, **scores}
     recorded = scores.get("bleu")
     if not isinstance(recorded, dict) or recorded.get("score") is None:
         return None

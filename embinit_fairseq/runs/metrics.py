@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +153,7 @@ def computed(metric: Metric, text: Sequence[str], reference: Sequence[str], conf
     return record
 
 
-def recorded_metrics(scores: Mapping[str, Any], names: Sequence[str]) -> dict[str, Metric]:
+def recorded_metrics(scores: Mapping[str, Any], names: Iterable[str]) -> dict[str, Metric]:
     """Return name -> sacrebleu's object, with case, tokeniser and language of the BLEU in the scores of a record.
 
     Raises:
