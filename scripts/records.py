@@ -5,6 +5,7 @@
 
 `write` takes the folders of `embinit run` below a folder. A run's row of epoch 0 has its facts (command, revision,
 hashes, number of parameters, absorption ratios, test scores); the rows after it have the losses of its epochs.
+Processor seconds are measured at each epoch in records of earlier versions; else the last epoch has the training's.
 `table` prints, per value of the columns `--by`, the best validation loss and the training loss of that epoch, the test
 BLEU and the processor seconds: mean and sample standard deviation over the runs.
 """
@@ -51,17 +52,19 @@ def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
         "vectors": " ".join(f"{name}:{digest[:12]}" for name, digest in record["vector_files"].items()),
         "command": record["command"],
     }
-    for epoch, found in record["epochs"].items():
-        updates = int(found["valid_num_updates"])
-        names = [name for name in found if name.startswith("valid_") and name[6:] not in _NOT_SCORES]
-        time = record.get("times", {}).get(str(updates), {})
+    for epoch, values in record["epochs"].items():
+        updates = int(values["valid_num_updates"])
+        names = [name for name in values if name.startswith("valid_") and name[6:] not in _NOT_SCORES]
+        time = dict(record.get("times", {}).get(str(updates), {}))
+        if epoch == list(record["epochs"])[-1] and time.get("cpu_s") is None:
+            time["cpu_s"] = record["time"].get("cpu_s")
         yield {
             **run,
             "epoch": int(epoch),
             "updates": updates,
-            "train_loss": found["train_loss"],
-            "valid_loss": found["valid_loss"],
-            "valid_score": found[names[0]] if names else None,
+            "train_loss": values["train_loss"],
+            "valid_loss": values["valid_loss"],
+            "valid_score": values[names[0]] if names else None,
             **{name: _rounded(time.get(name)) for name in ("cpu_s", "wall_s")},
         }
 

@@ -1,12 +1,15 @@
-"""Text to tokens and back, one sentence a line: files to files, or standard input to standard output.
+"""Convert text to tokens and back, one sentence per line: files to files, or standard input to standard output.
 
-kind           tokens                                                         back to text
-words          tokens separated by blanks, taken as they are                  the same
-moses          Moses tokens; only their escapes (&apos;) are undone           Moses detokenizer
-spacy          spaCy's rule-based tokenizer on lower-cased text               Moses detokenizer (spaCy has none)
-subword_nmt    Moses tokens cut by BPE (`@@`)                                 pieces joined, Moses detokenizer
-sentencepiece  pieces of a sentencepiece model on lower-cased text            the model
-huggingface    piece strings of a Hugging Face tokenizer, no special tokens   that tokenizer's decoder
+kind           tokens                                                          back to text
+words          tokens separated by spaces, as they are                         the same
+moses          Moses tokens; only their escapes (&apos;) are undone            Moses detokenizer
+spacy          spaCy's rule-based tokenizer on lower-cased text                Moses detokenizer (spaCy has none)
+subword_nmt    Moses tokens segmented by BPE (`@@`)                            subwords joined, Moses detokenizer
+sentencepiece  subwords of a sentencepiece model on lower-cased text           the model
+huggingface    subwords of a Hugging Face tokenizer, without special tokens    that tokenizer's decoder
+
+A model of `train-sentencepiece` knows lower-cased text only: lower-case what is given to fairseq-interactive or
+from_pretrained with --bpe sentencepiece.
 """
 
 from __future__ import annotations
@@ -16,64 +19,53 @@ import contextlib
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
-from embinit_fairseq.bounded import LONGEST_LINE
-from embinit_fairseq.errors import DataError, EmbinitError
-from embinit_fairseq.expand.segmentation import read_codes
-from embinit_fairseq.runs.tokens import UNKNOWN, Tokenizer, detokenizer
-from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+from embinit_fairseq.errors import DataError, one_line
+from embinit_fairseq.runs.tokens import UNKNOWN, Tokenizer, detokenizer, load_sentencepiece
 from embinit_fairseq.vocab.tokens import unescape
 
 KINDS = ("words", "moses", "spacy", "subword_nmt", "sentencepiece", "huggingface")
 
 
-def unescape_moses(line: str) -> str:
-    """Undo Moses' escapes, which no word vectors know: `&apos;s` -> `'s`; other entities are text."""
-    return unescape(line)
-
-
-def spacy_encoder(lang: str) -> Callable[[str], list[str]]:
-    import spacy
-
-    tokenizer = spacy.blank(lang).tokenizer  # rules only: no model to download
-    return lambda line: [token.text for token in tokenizer(line.lower()) if not token.is_space]
-
-
-def checked_pieces(tokenizer: Tokenizer, line: str) -> list[str]:
-    """The pieces of one line as dictionary symbols; fairseq separates symbols by blanks, so none may hold one."""
-    pieces = [UNKNOWN if piece == tokenizer.unknown else piece for piece in tokenizer.encode(line)]
-    for piece in pieces:
-        if not piece or piece.split() != [piece]:
-            sys.exit(f"error: the tokenizer makes the piece {piece!r}: pieces with blanks cannot be dictionary symbols")
-    return pieces
-
-
 def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
-    """A function from a line of text to its tokens."""
+    """Return a function from a line of text to its tokens."""
     if kind == "words":
         return str.split
     if kind == "moses":
-        return lambda line: unescape_moses(line).split()
+        return lambda line: unescape(line).split()
     if kind == "spacy":
-        return spacy_encoder(lang)
+        import spacy
+
+        tokenizer = spacy.blank(lang).tokenizer  # rules only: no model to download
+        return lambda line: [token.text for token in tokenizer(line.lower()) if not token.is_space]
     if kind == "subword_nmt":
-        bpe = read_codes(model, "--model")
-        return lambda line: bpe.process_line(unescape_moses(line)).split()
+        from subword_nmt.apply_bpe import BPE
+
+        with open(model, encoding="utf-8") as codes:
+            bpe = BPE(codes)
+        return lambda line: bpe.process_line(unescape(line)).split()
     if kind == "sentencepiece":
-        pieces = load_sentencepiece(model, DataError, "--model")
+        pieces = load_sentencepiece(model, "--model")
         return lambda line: pieces.encode(line.lower(), out_type=str)
     tokenizer = Tokenizer(model)
-    return lambda line: checked_pieces(tokenizer, line)
+
+    def encode(line: str) -> list[str]:
+        pieces = [UNKNOWN if piece == tokenizer.unknown else piece for piece in tokenizer.encode(line)]
+        for piece in pieces:
+            if piece.split() != [piece]:
+                raise DataError(f"the tokenizer makes the token {piece!r}: a symbol of a dictionary cannot have spaces")
+        return pieces
+
+    return encode
 
 
 def decoder(kind: str, lang: str, model: str) -> Callable[[str], str]:
-    """A function from a line of tokens to detokenised text."""
-    moses = "spacy"  # Moses' rules; the tokens are plain text here, and a literal "&amp;" must survive
+    """Return a function from a line of tokens to detokenised text."""
+    moses = "spacy"  # Moses' rules; here tokens have no escapes, and a literal "&amp;" must survive
     steps = {"words": [], "moses": [moses], "spacy": [moses], "subword_nmt": ["bpe", moses]}
     return detokenizer(steps.get(kind, [f"{kind}={model}"]), lang)
 
@@ -93,24 +85,21 @@ def train_sentencepiece(lines: Iterable[str], size: int, kind: str, output: str)
         minloglevel=1,
     )
     Path(output).write_bytes(model.getvalue())
+    print("the model knows lower-cased text only: lower-case what fairseq-interactive is given", file=sys.stderr)
 
 
 def lines_of(stream: BinaryIO) -> Iterator[str]:
-    """Lines without their end. Only "\\n" ends one: other separators (U+2028, a lone CR) must not add lines.
-
-    Raises DataError for a line that is too long or not UTF-8.
-    """
-    for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), start=1):
-        where = f"{getattr(stream, 'name', 'the text')}:{number}"
-        if len(line) > LONGEST_LINE:  # a few megabytes of gz may unpack to gigabytes without a line break
-            raise DataError(f"{where}: longer than {LONGEST_LINE:,} bytes: the text is damaged; get it again")
+    """Yield lines without their end; only LF ends a line. Raises DataError for a line that is not UTF-8."""
+    for number, line in enumerate(stream, start=1):
         try:
             yield line.decode("utf-8").rstrip("\n")
         except UnicodeDecodeError as error:
+            where = f"{getattr(stream, 'name', 'the text')}:{number}"
             raise DataError(f"{where}: not UTF-8 ({error.reason}); convert it (iconv -t utf-8)") from error
 
 
 def parse_arguments() -> argparse.Namespace:
+    """Return the arguments of one of the three commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("encode", "decode"):
@@ -121,7 +110,7 @@ def parse_arguments() -> argparse.Namespace:
         command.add_argument("--input", nargs="+", default=["-"], help="files (default: standard input)")
         command.add_argument("--output", nargs="+", default=["-"], help="as many files (default: standard output)")
     learn = commands.add_parser("train-sentencepiece", help="learn a model of standard input")
-    learn.add_argument("--size", type=int, required=True, help="number of pieces")
+    learn.add_argument("--size", type=int, required=True, help="number of subwords")
     learn.add_argument("--type", choices=("unigram", "bpe"), required=True)
     learn.add_argument("--output", required=True, help="file to write")
     args = parser.parse_args()
@@ -133,16 +122,15 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    """Run one of the three commands."""
     args = parse_arguments()
     if args.command == "train-sentencepiece":
         train_sentencepiece(lines_of(sys.stdin.buffer), args.size, args.type, args.output)
         return
+    change: Callable[[str], str]
     if args.command == "encode":
         encode = encoder(args.kind, args.lang, args.model)
-
-        def change(line: str) -> str:
-            return " ".join(encode(line))
-
+        change = lambda line: " ".join(encode(line))  # noqa: E731
     else:
         change = decoder(args.kind, args.lang, args.model)
     for source, target in zip(args.input, args.output):
@@ -153,7 +141,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with one_line():
         main()
-    except EmbinitError as error:
-        sys.exit(f"error: {error}")

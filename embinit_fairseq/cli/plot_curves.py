@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import counted
-from embinit_fairseq.plots.curves import UNITS, draw
-from embinit_fairseq.runs.compare import AXES, curves_record, read_tables
+from embinit_fairseq.runs.curves import UNITS, draw
+from embinit_fairseq.runs.table import compare, curves_record, read_finished
 
 HELP = "validation curves of runs, mean and band over seeds"
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """RUN ..., --metric, --by, --x, --unit, --unfinished, --json: also those of `embinit compare`."""
+    """Add the options that `embinit compare` has too."""
     add = parser.add_argument
     add(
         "runs",
         nargs="+",
         metavar="RUN",
-        help="a run folder (result.json), a log or save directory of fairseq-train, or a folder that holds any of "
-        "them; NAME=PATH names it",
+        help="the folder of a run of `embinit run`, or a folder that has several; NAME=PATH names it",
     )
     add(
         "--metric",
@@ -32,19 +31,18 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add("--by", nargs="+", default=[], metavar="LABEL", help="labels that make a row; default: all but the seed")
     add(
         "--x",
-        choices=AXES,
-        help="what curves are drawn over; seconds: of the processor where all runs know them, else of the clock; "
-        "default: updates if there are validations within epochs, else epochs",
+        choices=("epochs", "updates", "seconds"),
+        help="what curves are drawn over; default: updates if there are validations within epochs, else epochs",
     )
-    add("--unit", choices=UNITS, default="bits", help="of losses in pictures; default: %(default)s, as logged")
-    add("--unfinished", action="store_true", help="also runs that have not come to their end")
+    add("--unit", choices=UNITS, default="bits", help="of losses in figures; default: %(default)s, as logged")
+    add("--unfinished", action="store_true", help="also runs that are not finished")
     add("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_run_options(parser)
-    parser.add_argument("--output", required=True, metavar="FILE.png", help="the picture")
+    parser.add_argument("--output", required=True, metavar="FILE.png", help="the figure")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from embinit_fairseq.figures import check_output
 
     check_output(args.output)
-    tables, unfinished = read_tables(args.runs, args.by, args.metric, args.unfinished)
+    runs, unfinished = read_finished(args.runs, args.unfinished)
+    tables = compare(runs, args.by, args.metric)
     draw(tables, Path(args.output), args.unit, args.x)
     records = [curves_record(table, args.x) for table in tables]
     if args.json:
@@ -66,6 +65,6 @@ def run(args: argparse.Namespace) -> int:
 def _line(table: dict[str, Any], row: dict[str, Any]) -> str:
     value = "no curve" if row["best"] is None else f"{row['value']:.3f} at {table['place']} {row['best']:,.0f}"
     trained = row["training"].get(row["best"])
-    beside = "" if trained is None else f" (of the training {trained:.3f})"
+    training = "" if trained is None else f" (of the training {trained:.3f})"
     name = f"{table['title']}, {row['name']} ({counted(row['runs'], 'run')})"
-    return f"{name}: best mean {table['metric']} {value}{beside}"
+    return f"{name}: best mean {table['metric']} {value}{training}"

@@ -1,7 +1,6 @@
-"""Train in a folder of its own: the checkpoints, a log, a record of what is run (command, versions, hardware, hashes of
+"""Train in a folder of its own: checkpoints, a log, a record of what is run (command, versions, hardware, hashes of
 data and vectors) and, at the end, result.json with the losses of all epochs. The same call again continues what was
-interrupted; another command in a used folder, and a folder of something else, are refused. Behind -- stands the command
-of the training."""
+interrupted. Another command in a used folder is refused. The command of the training follows after --."""
 
 from __future__ import annotations
 
@@ -13,15 +12,14 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.metrics import is_score
-from embinit_fairseq.runs.process import Pulse
 
 if TYPE_CHECKING:
-    from embinit_fairseq.runs.launch import Outcome
-    from embinit_fairseq.runs.logs import LogReader
+    from embinit_fairseq.runs.log import LogReader
+    from embinit_fairseq.runs.run import Outcome
 
 #: lines shown of a training that has failed
 _LAST = 30
@@ -37,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-- [LAUNCHER ...] fairseq-train DATA ..."
     )
     add = parser.add_argument
-    add("folder", metavar="DIR", help="train.log, training.json, result.json and checkpoints/ go here")
+    add("folder", metavar="DIR", help="folder of train.log, training.json, result.json and checkpoints/")
     add(
         "--metric",
         metavar="NAME",
@@ -59,25 +57,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; the exit status is that of the training."""
     from embinit_fairseq.cli.records import print_json
-    from embinit_fairseq.runs.launch import TrainingRequest, run
+    from embinit_fairseq.runs.run import TrainingRequest, run
 
     if not args.folder.strip():
         raise OptionError("the folder of the run is empty; name one (is a variable of the shell unset?)")
-    request = TrainingRequest(Path(args.folder), args.training, _labels(args.label), args.metric, args.higher)
+    labels = {}
+    for text in args.label:
+        label, equals, value = text.partition("=")
+        if not label or not equals:
+            raise OptionError(f"--label {text}: give KEY=VALUE, such as direction=de-en")
+        labels[label] = value
     screen = _Screen(args.verbose, args.quiet)
-    outcome = run(request, screen.show)
+    outcome = run(TrainingRequest(Path(args.folder), args.training, labels, args.metric, args.higher), screen.show)
     screen.clear()
     for note in outcome.notes:
         print(f"embinit run: {args.folder}: {note}", file=sys.stderr)
     if outcome.code > _SIGNALS:
-        name = _signal_name(outcome.code - _SIGNALS)
-        print(
-            f"embinit run: {args.folder}: ended by {name}; the same call {_next(args.folder)}",
-            file=sys.stderr,
-        )
+        number = outcome.code - _SIGNALS
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        saved = any((Path(args.folder) / "checkpoints").glob("*.pt"))
+        then = "continues from the last checkpoint" if saved else "starts from the beginning: no checkpoint was saved"
+        print(f"embinit run: {args.folder}: ended by {name}; the same call {then}", file=sys.stderr)
     elif outcome.code:
         screen.show_last()
-        what = "came to no end" if outcome.notes else f"ended with exit status {outcome.code}"
+        what = "did not finish" if outcome.notes else f"ended with exit status {outcome.code}"
         print(f"embinit run: error: the training {what}; see {args.folder}/train.log", file=sys.stderr)
     if args.json:
         print_json(outcome.record)
@@ -86,110 +89,64 @@ def run(args: argparse.Namespace) -> int:
     return outcome.code
 
 
-def _next(folder: str) -> str:
-    from embinit_fairseq.runs.launch import CHECKPOINTS
-
-    saved = any((Path(folder) / CHECKPOINTS).glob("*.pt"))
-    return "goes on from the last checkpoint" if saved else "begins anew, as no checkpoint was saved yet"
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-
-
-def _labels(given: list[str]) -> dict[str, str]:
-    labels = {}
-    for text in given:
-        label, equals, value = text.partition("=")
-        if not label or not equals:
-            raise OptionError(f"--label {text}: give KEY=VALUE, such as direction=de-en")
-        labels[label] = value
-    return labels
-
-
 def _summary(folder: str, outcome: Outcome) -> str:
     record = outcome.record
-    best, time = record.get("best") or {}, record.get("time") or {}
-    parts = []
+    best, time, parts = record.get("best") or {}, record.get("time") or {}, []
     if best:
         metric = record["metric"]
         unit = " bits" if metric == "valid_loss" else ""
-        parts.append(
-            f"best {metric} {best[metric]:g}{unit} at epoch {best['epoch']} of {max(map(int, record['epochs']))}"
-        )
+        epochs = max(map(int, record["epochs"]))
+        parts.append(f"best {metric} {best[metric]:g}{unit} at epoch {best['epoch']} of {epochs}")
     if time.get("wall_s"):
         parts.append(f"{time['wall_s']:,.0f} s")
     if time.get("cpu_s"):
         parts.append(f"{time['cpu_s']:,.0f} s of processor time")
-    parts.append(shlex.join([str(Path(folder) / ("result.json" if "epochs" in record else "training.json"))]))
-    return "; ".join(parts)
+    return "; ".join([*parts, shlex.join([str(Path(folder) / "result.json")])])
 
 
 class _Screen:
-    """What of a log is shown, on standard error: validations, warnings, the plugin's own records, and on a terminal a
-    line with the progress."""
+    """Show validations, warnings, the plugin's records and, on a terminal, the progress on standard error."""
 
     def __init__(self, verbose: bool, quiet: bool = False) -> None:
         self.verbose, self.quiet = verbose, quiet
-        self.live = sys.stderr.isatty() and not verbose and not quiet
+        self.is_live = sys.stderr.isatty() and not verbose and not quiet
         self.validations = 0
         self.tail: list[str] = []
-        self.pulse = Pulse()
 
     def show(self, line: str, reader: LogReader) -> None:
-        """Called with every new line, and with "" where there is none."""
-        if not line:
-            if self.pulse.due():
-                self._print(f"embinit run: {_progress(reader)}, {self.pulse.seconds}")
-            return
-        known, self.validations = self.validations, len(reader.log.validations)
-        if self.verbose or (_is_wanted(reader) and not self.quiet):
+        """Show a new line of the log, or what it says."""
+        before, self.validations = self.validations, len(reader.log.validations)
+        # what comes before the first record ("") is the help of argparse, or is shown at the end of a failed run
+        is_wanted = reader.level not in ("", "INFO", "DEBUG") or reader.logger.startswith("embinit_fairseq")
+        if self.verbose or (is_wanted and not self.quiet):
             self._print(line)
             return
         self.tail = [*self.tail[-_LAST:], line]
-        if self.validations > known and not self.quiet:
-            self._print(_validation(reader))
-        elif self.live and reader.inner:
-            text = _progress(reader)[: shutil.get_terminal_size().columns - 1]
-            print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
-            self.pulse.beat()
+        if self.validations > before and not self.quiet:
+            updates, values = list(reader.log.validations.items())[-1]
+            shown = ", ".join(f"{key} {value:g}" for key, value in values.items() if is_score(key))
+            self._print(f"epoch {values['epoch']}, update {updates:,}: {shown}")
+        elif self.is_live and reader.inner:
+            loss = f", loss {reader.inner['loss']:g}" if "loss" in reader.inner else ""
+            text = f"epoch {reader.inner['epoch']}, update {reader.inner['num_updates']:,.0f}{loss}"
+            print(f"\r{text[: shutil.get_terminal_size().columns - 1]}\033[K", end="", file=sys.stderr, flush=True)
 
     def _print(self, line: str) -> None:
-        self.pulse.beat()
-        with contextlib.suppress(OSError):  # a screen that is gone or full ends no training
+        with contextlib.suppress(OSError):  # a closed terminal does not end a training
             self.clear()
             print(line, file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Remove the line with the progress."""
-        if self.live:
+        if self.is_live:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
     def show_last(self) -> None:
-        """The end of the log, if it was not shown; of what argparse says the error only."""
-        if not self.verbose and self.tail:
-            shown = self.tail[-1:] if _USAGE_ERROR.match(self.tail[-1]) else self.tail
-            print(*shown, sep="\n", file=sys.stderr)
-            if "unrecognized arguments: --embed-init" in shown[-1] and "needs --embed-init" not in shown[-1]:
-                plugin = Path(__file__).resolve().parents[1]
-                print(f"--embed-init is an option of this plugin: add --user-dir {plugin}", file=sys.stderr)
-
-
-def _progress(reader: LogReader) -> str:
-    """How far the training is."""
-    inner: dict[str, Any] = reader.inner
-    if not inner:
-        return "the training starts" if not reader.level else "the training has begun"
-    loss = f", loss {inner['loss']:g}" if "loss" in inner else ""
-    return f"epoch {inner['epoch']}, update {inner['num_updates']:,.0f}{loss}"
-
-
-def _is_wanted(reader: LogReader) -> bool:
-    """What comes before the first record ("") is the help of argparse, or comes with the end of a failed run."""
-    return reader.level not in ("", "INFO", "DEBUG") or reader.logger.startswith("embinit_fairseq")
-
-
-def _validation(reader: LogReader) -> str:
-    updates, values = list(reader.log.validations.items())[-1]
-    shown = {key: value for key, value in values.items() if is_score(key)}
-    return f"epoch {values['epoch']}, update {updates:,}: " + ", ".join(f"{k} {v:g}" for k, v in shown.items())
+        """Show the end of the log; of argparse's output only the error."""
+        if self.verbose or not self.tail:
+            return
+        shown = self.tail[-1:] if _USAGE_ERROR.match(self.tail[-1]) else self.tail
+        print(*shown, sep="\n", file=sys.stderr)
+        if "unrecognized arguments: --embed-init" in shown[-1]:
+            plugin = Path(__file__).resolve().parents[1]
+            print(f"--embed-init is an option of this plugin: add --user-dir {plugin}", file=sys.stderr)

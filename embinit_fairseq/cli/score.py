@@ -1,7 +1,7 @@
-"""Score translations with sacrebleu (--metrics), and say its signatures. DIR is a run with what fairseq-generate has
-printed (DIR/test.generate.log, or DIR/generate-test.txt of --results-path); scores and texts are kept there, in
-result.json and beside it, for `embinit compare`. HYP is such an output, or plain text with a translation a line;
-nothing is written then."""
+"""Score translations with sacrebleu (--metrics), with its signatures. DIR is a run with the output of fairseq-generate
+(DIR/test.generate.log, or DIR/generate-test.txt of --results-path). Scores and texts are written to DIR, also to its
+result.json, for `embinit compare`. HYP is such an output, or plain text with a translation per line; then nothing is
+written."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("place", metavar="DIR|HYP", help="a run's folder, output of fairseq-generate, or plain text")
-    add("--ref", required=True, metavar="FILE", help="reference, a sentence a line: plain text (see --tokenized)")
-    add("--src", metavar="FILE", help="source text; a copy is kept beside the translations")
+    add("--ref", required=True, metavar="FILE", help="reference, a sentence per line: plain text (see --tokenized)")
+    add("--src", metavar="FILE", help="source text, to be copied to DIR")
     add("--subset", default="test", metavar="NAME", help="of --gen-subset; default: %(default)s")
     add(
         "--metrics",
         nargs="+",
         choices=TEXT_SCORES,
-        help="; ".join(f"{name}: {SCORES[name].help}, {SCORES[name].direction}" for name in TEXT_SCORES)
+        help="; ".join(f"{name}: {SCORES[name].help}" for name in TEXT_SCORES)
         + f"; default: {' '.join(DEFAULT_SCORES)}",
     )
     add(
@@ -32,8 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="STEP",
-        help="how tokens become text, one step behind the other: bpe (@@ of subword-nmt), sentencepiece[=MODEL], "
-        "huggingface=DIR, moses, spacy; such as `bpe moses`. Default: as fairseq-generate has left them",
+        help="how tokens become text, one step after the other: bpe (@@ of subword-nmt), sentencepiece[=MODEL], "
+        "huggingface=DIR, moses, spacy; such as `bpe moses`. Default: as fairseq-generate has joined them",
     )
     add("--lang", metavar="L", help="language of the reference, such as zh, zh_CN; default: as in the log")
     add(
@@ -41,22 +41,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="FILE",
-        help="also BLEU on tokens, against FILE, which has Moses tokens; without FILE: --ref has, and there is no "
-        "other score",
+        help="also BLEU on tokens, against FILE, which has Moses tokens; without FILE --ref has tokens, and there is "
+        "no other score",
     )
-    add("--lowercase", action="store_true", help="upper and lower case are the same")
+    add("--lowercase", action="store_true", help="ignore upper and lower case")
     add("--tokenize", metavar="NAME", help="tokeniser of sacrebleu for BLEU, such as 13a, intl, zh, ja-mecab")
     add("--confidence", action="store_true", help="with 95 %% intervals, by bootstrap over the sentences")
     add("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score, keep, print."""
+    """Score, write, print."""
     from embinit_fairseq.cli.records import print_json
     from embinit_fairseq.runs.score import ScoreRequest, score
 
     if args.tokenized == "" and args.metrics:
-        raise OptionError("--metrics: count on text, but --tokenized says that --ref has tokens; leave one of them out")
+        raise OptionError(
+            "--metrics: computed on text, but --tokenized says that --ref has tokens; leave one of them out"
+        )
     scored = score(
         ScoreRequest(
             place=Path(args.place),

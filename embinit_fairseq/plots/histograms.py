@@ -12,7 +12,6 @@ import numpy as np
 from embinit_fairseq import figures as style
 from embinit_fairseq.analysis.histograms import ValueHistogram, linear_width
 from embinit_fairseq.errors import counted
-from embinit_fairseq.plots.curves import new_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +29,10 @@ def draw_values(
 
     Values are on a linear axis if the tables reach about as far, else on one that is logarithmic outside (arcsinh).
     """
-    figure, (axes,) = new_panels(1, height=4.8)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4.8), layout="constrained")
+    axes = figure.subplots()
     for table in histograms:
         label = f"{table.name}: sigma {table.moments['std']:.3g}"
         steps = axes.stairs(table.density, edges, label=label, linewidth=1.3, baseline=None)

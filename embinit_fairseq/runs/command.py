@@ -1,8 +1,9 @@
-"""The command of a training: `fairseq-train DATA --option value ...`, with or without a launcher before it."""
+"""The command of a training, `[LAUNCHER ...] fairseq-train DATA --option ...`, and the hashes of its inputs."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,13 +12,11 @@ from functools import cached_property
 from pathlib import Path, PurePath
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.files import sha256
-from embinit_fairseq.vectors.open import parse_source
+from embinit_fairseq.io import sha256
 
-#: how far to train; a run that has come to its end goes on only if one of them is changed
+#: options that say how long to train; only these make a finished run continue
 LIMITS = frozenset("--max-epoch --max-update --patience --stop-time-hours --stop-min-lr".split())
-#: options that may change between two sessions of one run: how far to train, how often to look and what to keep, what
-#: concerns speed and logs
+#: options that may change between two sessions of a run: length, how often to validate and save, speed, logs
 FREE_OPTIONS = LIMITS | frozenset(
     "--validate-interval --validate-interval-updates --validate-after-updates --save-interval --save-interval-updates "
     "--keep-interval-updates --keep-interval-updates-pattern --keep-last-epochs --keep-best-checkpoints "
@@ -26,8 +25,9 @@ FREE_OPTIONS = LIMITS | frozenset(
     "--log-interval --log-format --log-file --no-progress-bar --tensorboard-logdir --wandb-project --azureml-logging "
     "--distributed-port --distributed-init-method --distributed-rank --device-id --local_rank".split()
 )
-#: where things are; what is in them is compared by its content
+#: options that name folders, which may be elsewhere when a run continues
 PLACES = frozenset(["--save-dir", "--user-dir"])
+#: key of the data's folder among the options
 DATA = "DATA"
 _ALIASES = {
     "-s": "--source-lang",
@@ -38,38 +38,28 @@ _ALIASES = {
 }
 _PROGRAM, _MODULE, _FILE = "fairseq-train", "fairseq_cli.train", ("fairseq_cli", "train.py")
 _NUMBER = re.compile(r"-[.\d]")
+_COMBINED = re.compile(r"(?:concat|avg)(?:-l2)?:(.*)")
 
 
 @dataclass(frozen=True)
 class Command:
-    """words: all of it. at: place of the first argument of fairseq-train."""
+    """A command line: all its words, and the index of the first argument of fairseq-train."""
 
     words: tuple[str, ...]
     at: int
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Those of fairseq-train."""
-        return self.words[self.at :]
-
-    @property
-    def launcher(self) -> tuple[str, ...]:
-        """What stands before them: the program, and what starts it."""
-        return self.words[: self.at]
 
     def __str__(self) -> str:
         return shlex.join(self.words)
 
     @cached_property
     def options(self) -> dict[str, tuple[str, ...]]:
-        """Flag -> its values, the last of repeated ones; DATA -> the folder."""
-        data = self._data_at
-        options: dict[str, tuple[str, ...]] = {} if data is None else {DATA: (self.arguments[data],)}
+        """Flag -> its values, the last of a repeated flag; DATA -> the folder."""
+        options: dict[str, tuple[str, ...]] = {}
         flag = ""
-        for at, word in enumerate(self.arguments):
-            if at == data:
-                continue
-            if is_flag(word):
+        for at, word in enumerate(self.words[self.at :]):
+            if at == self._data_at:
+                options[DATA] = (word,)
+            elif is_flag(word):
                 flag, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
                 flag = _ALIASES.get(flag, flag)
                 options[flag] = (value,) if equals else ()
@@ -78,28 +68,40 @@ class Command:
         return options
 
     def option(self, flag: str, default: str | None = None) -> str | None:
-        """The first value of an option."""
+        """Return the first value of an option."""
         return next(iter(self.options.get(flag, ())), default)
+
+    @property
+    def fixed_options(self) -> dict[str, tuple[str, ...]]:
+        """The options that must be the same when a run continues."""
+        free = FREE_OPTIONS | PLACES | {DATA}
+        return {flag: values for flag, values in self.options.items() if flag not in free}
+
+    @property
+    def limits(self) -> dict[str, tuple[str, ...]]:
+        """The options that end a training."""
+        return {flag: values for flag, values in self.options.items() if flag in LIMITS}
 
     @cached_property
     def _data_at(self) -> int | None:
-        """Place of DATA among the arguments: the first one, or the only one that is a folder with binarised data."""
-        if self.arguments and not is_flag(self.arguments[0]):
+        """Index of DATA among the arguments: the first one, else the only one that is a folder of binarised data."""
+        arguments = self.words[self.at :]
+        if arguments and not is_flag(arguments[0]):
             return 0
         places = [
             at
-            for at, (before, word) in enumerate(zip(self.arguments, self.arguments[1:]), 1)
-            if not is_flag(word) and before not in PLACES and all(map(_binarised, map(Path, word.split(":"))))
+            for at, (before, word) in enumerate(zip(arguments, arguments[1:]), 1)
+            if not is_flag(word) and before not in PLACES and all(map(_has_binarised, word.split(":")))
         ]
         return places[0] if len(places) == 1 else None
 
     def data(self) -> list[Path]:
-        """The folders of DATA, several where it is DATA1:DATA2. DataError for one that is missing."""
+        """Return the folders of DATA, which may be DATA1:DATA2; raise DataError if one is missing."""
         if self._data_at is None:
             raise DataError(
                 f"{_PROGRAM}: no folder with binarised data in the command; name it first: {_PROGRAM} DATA --arch ..."
             )
-        folders = [Path(part) for part in self.arguments[self._data_at].split(":")]
+        folders = [Path(part) for part in self.words[self.at + self._data_at].split(":")]
         for folder in folders:
             if not folder.is_dir():
                 raise DataError(
@@ -108,127 +110,126 @@ class Command:
         return folders
 
     def vector_hashes(self) -> dict[str, str]:
-        """SHA-256 of the files of --embed-init-path, by path as given; joint ones of folders (Hugging Face)."""
+        """Return path -> SHA-256 of the files of --embed-init-path; a folder has the joint hash of its files."""
         hashes = {}
         for value in self.options.get("--embed-init-path", ()):
-            for name in parse_source(value.partition("=")[2]).paths:
-                path = Path(name)
+            for path in map(Path, _vector_paths(value.partition("=")[2])):
                 if path.is_file():
                     hashes[str(path)] = sha256(path)
                 elif path.is_dir():
-                    files = (each for each in sorted(path.iterdir()) if each.is_file())
-                    hashes[str(path)] = joint_hash({each.name: sha256(each) for each in files})
+                    files = (file for file in sorted(path.iterdir()) if file.is_file())
+                    hashes[str(path)] = joint_hash({file.name: sha256(file) for file in files})
         return hashes
 
-    def saving_to(self, folder: Path) -> Command:
-        """The command with this --save-dir. OptionError if it has another one."""
-        given = self.option("--save-dir")
+    def for_run(self, save_dir: Path) -> Command:
+        """Return the command with this --save-dir and --log-format json; OptionError if it has another --save-dir."""
+        words, given = self.words, self.option("--save-dir")
         if given is None:
-            return Command((*self.words, "--save-dir", str(folder)), self.at)
-        if Path(given).absolute() != folder.absolute():
+            words = (*words, "--save-dir", str(save_dir))
+        elif Path(given).absolute() != save_dir.absolute():
             raise OptionError(
-                f"--save-dir {given}: the checkpoints of this run go to {folder}; leave --save-dir out, or give the "
+                f"--save-dir {given}: the checkpoints of this run are in {save_dir}; leave --save-dir out, or name the "
                 "folder of the run that you mean"
             )
-        return self
+        if self.option("--log-format") != "json":
+            words = (*words, "--log-format", "json")
+        return Command(words, self.at)
+
+
+def parse_command(words: Sequence[str], any_program: bool = False) -> Command:
+    """Find fairseq-train in a command line.
+
+    Args:
+        words: the command line.
+        any_program: accept a command without fairseq-train, as recipes record it.
+
+    Raises:
+        OptionError: the command has no fairseq-train.
+    """
+    for at, word in enumerate(words):
+        path = PurePath(word)
+        if path.name == _PROGRAM or path.parts[-2:] == _FILE or (word == _MODULE and words[at - 1] == "-m"):
+            return Command(tuple(words), at + 1)
+    if any_program and words:
+        return Command(tuple(words), 1)
+    found = f"{shlex.join(words[:3])}: not a training" if words else "no command"
+    if any(PurePath(word).name == "fairseq-hydra-train" for word in words):
+        found = "fairseq-hydra-train has a log of its own; give the same options to fairseq-train"
+    raise OptionError(f"{found}; expected -- [LAUNCHER ...] {_PROGRAM} DATA --arch ... (or python -m {_MODULE} ...)")
+
+
+def is_flag(word: str) -> bool:
+    """Return True for an option; a negative number such as -0.5 is a value."""
+    return word.startswith("-") and len(word) > 1 and not _NUMBER.match(word)
+
+
+def differences(old: Command, new: Command) -> list[str]:
+    """Return what keeps `new` from continuing the run of `old`: "--lr was 0.1, is 0.2" for each option."""
+    before, now = old.fixed_options, new.fixed_options
+
+    def shown(values: tuple[str, ...] | None) -> str:
+        return "not given" if values is None else shlex.join(values) or "given"
+
+    return [
+        f"{flag} was {shown(before.get(flag))}, is {shown(now.get(flag))}"
+        for flag in dict.fromkeys((*before, *now))
+        if before.get(flag) != now.get(flag)
+    ]
+
+
+def labels_of(command: Command, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of a run: the given ones, and architecture, initialisation and seed of the command.
+
+    Vectors shuffled at Xavier's scale are another row of a table than vectors shuffled at their own.
+    """
+    init, std = command.option("--embed-init", "none"), command.option("--embed-init-std")
+    own = {
+        "arch": command.option("--arch"),
+        "init": init if std in (None, "None") else f"{init}, std {std}",
+        "seed": command.option("--seed", "1"),
+    }
+    return {**given, **{label: value for label, value in own.items() if label not in given and value is not None}}
 
 
 def data_hashes(folders: Sequence[Path]) -> dict[str, str]:
-    """SHA-256 of every dictionary and binarised file below the folders of DATA, by relative path, behind that of its
-    folder where there are several; "all" is their joint hash.
+    """Return relative path -> SHA-256 of every dictionary and binarised file, and `all`, their joint hash.
 
-    Of all files where nothing is binarised (--dataset-impl raw). DataError for a folder without files.
+    With several folders the folder is part of the path. Without binarised files (--dataset-impl raw) all files count.
+
+    Raises:
+        DataError: a folder has no files.
     """
     hashes = {}
     for folder in folders:
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         chosen = [path for path in files if _is_binarised(path)] or files
         if not chosen:
-            raise DataError(f"DATA {folder}: holds no files; make the data with fairseq-preprocess --destdir")
+            raise DataError(f"DATA {folder}: has no files; make the data with fairseq-preprocess --destdir")
         before = f"{folder.as_posix()}/" if len(folders) > 1 else ""
         hashes.update({before + path.relative_to(folder).as_posix(): sha256(path) for path in chosen})
     return {"all": joint_hash(hashes), **hashes}
 
 
-def is_flag(word: str) -> bool:
-    """Is the word an option? A negative number such as -0.5 is a value."""
-    return word.startswith("-") and len(word) > 1 and not _NUMBER.match(word)
-
-
-def parse_command(words: Sequence[str], any_program: bool = False) -> Command:
-    """OptionError for what is no fairseq-train, unless it may be any program."""
-    for at, word in enumerate(words):
-        path = PurePath(word)
-        is_module = word == _MODULE and words[at - 1] == "-m"
-        if path.name == _PROGRAM or path.parts[-2:] == _FILE or is_module:
-            return Command(tuple(words), at + 1)
-    if any_program and words:
-        return Command(tuple(words), 1)
-    shown = shlex.join(words[:3]) + (" ..." if len(words) > 3 else "")
-    if any(PurePath(word).name == "fairseq-hydra-train" for word in words):
-        raise OptionError(f"{shown}: fairseq-hydra-train keeps a log of its own; give the same options to {_PROGRAM}")
-    what = f"{shown}: not a training" if words else "no command"
-    raise OptionError(
-        f"{what}; behind -- stands {_PROGRAM} DATA --arch ... (or python -m {_MODULE} ...), with a launcher such as "
-        "torchrun before it if there is one"
-    )
-
-
-def fixed_options(command: Command) -> dict[str, tuple[str, ...]]:
-    """Those that must be the same when a run is continued."""
-    return {
-        flag: values
-        for flag, values in command.options.items()
-        if flag not in FREE_OPTIONS and flag not in PLACES and flag != DATA
-    }
-
-
-def differences(old: Command, new: Command) -> list[str]:
-    """What keeps `new` from continuing the run of `old`: "--lr was 0.1, is 0.2" for each option."""
-    before, now = fixed_options(old), fixed_options(new)
-    return [
-        f"{flag} {_was(before.get(flag))}, {_is(now.get(flag))}"
-        for flag in dict.fromkeys((*before, *now))
-        if before.get(flag) != now.get(flag)
-    ]
-
-
-def _was(values: tuple[str, ...] | None) -> str:
-    return "was not given" if values is None else f"was {shlex.join(values) or 'given'}"
-
-
-def _is(values: tuple[str, ...] | None) -> str:
-    return "is not given" if values is None else f"is {shlex.join(values) or 'given'}"
-
-
-def limits(command: Command) -> dict[str, tuple[str, ...]]:
-    """The options that end a training (LIMITS), with their values."""
-    return {flag: values for flag, values in command.options.items() if flag in LIMITS}
-
-
-def labels_of(command: Command, given: Mapping[str, str]) -> dict[str, str]:
-    """What tables are sorted by: the given labels, and architecture, initialisation and seed of the command."""
-    own = {
-        "arch": command.option("--arch"),
-        "init": init_label(command.option("--embed-init", "none"), command.option("--embed-init-std")),
-        "seed": command.option("--seed", "1"),
-    }
-    return {**given, **{label: value for label, value in own.items() if label not in given and value is not None}}
-
-
-def init_label(init: str | None, std: str | None) -> str | None:
-    """Vectors shuffled at Xavier's scale are another row of a table than those shuffled at their own."""
-    return init if init is None or std in (None, "None") else f"{init}, std {std}"
-
-
 def joint_hash(hashes: Mapping[str, str]) -> str:
-    """SHA-256 of several files: of their names and hashes, a line each, in the order given."""
+    """Return the SHA-256 of several files: of their names and hashes, one per line, in the given order."""
     return hashlib.sha256("".join(f"{name} {value}\n" for name, value in hashes.items()).encode()).hexdigest()
+
+
+def _vector_paths(value: str) -> list[str]:
+    """Return the files in `FILE` or `concat:FORMAT=A,B`, where `,,` is a comma inside a name."""
+    combined = _COMBINED.fullmatch(value)
+    if combined is None:
+        return [os.path.expanduser(value)]
+    files = [part.replace("\0", ",") for part in combined[1].replace(",,", "\0").split(",")]
+    return [
+        os.path.expanduser(file if os.path.exists(os.path.expanduser(file)) else file.partition("=")[2] or file)
+        for file in files
+    ]
 
 
 def _is_binarised(path: Path) -> bool:
     return path.suffix in (".bin", ".idx") or path.name.startswith("dict.")
 
 
-def _binarised(folder: Path) -> bool:
-    return folder.is_dir() and any(map(_is_binarised, folder.rglob("*")))
+def _has_binarised(folder: str) -> bool:
+    return Path(folder).is_dir() and any(map(_is_binarised, Path(folder).rglob("*")))

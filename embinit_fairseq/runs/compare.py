@@ -1,394 +1,363 @@
-"""Runs side by side: rows by their labels, mean and deviation over seeds.
-
-Only runs of one task with the same data and the same metric stand in one table. Whatever else differs and would make
-a mean or a difference mean something else is said by `warnings`.
-"""
+"""What `embinit compare` says about tables: warnings, a paired test of the translations, Markdown."""
 
 from __future__ import annotations
 
-import math
+import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.init.strategies import STRATEGIES
-from embinit_fairseq.runs.folders import find_runs, is_finished, joined
-from embinit_fairseq.runs.logs import best_place
-from embinit_fairseq.runs.metrics import FIGURES, SCORES, Score, is_score
-from embinit_fairseq.runs.run import CLOCKS, Run
-
-#: the order of architectures: what others are compared with first, then the ladder of Li et al. 2020 (Table 5)
-ARCHS = ("transformer", "transformer_equal", "tupe_transformer", "duo_meta", "duo_shared", "duo_norm", "duo")
-#: labels that tell tables apart
-_TASK = ("experiment", "task", "direction", "protocol")
-#: labels that are a row's name by themselves, if one of them tells all rows apart
-_NAMES = ("run", "model", "init", "arch")
-
-
-def mean(values: Sequence[float]) -> float:
-    """NaN or infinity where they are among the values, as of trainings that have diverged."""
-    with np.errstate(all="ignore"):
-        return float(np.mean(np.asarray(values, dtype=float)))
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: where its value is in a result, and how many digits to show.
-
-    constant: the same for all seeds of a row, so that it is shown without a deviation, and only if rows differ in it.
-    """
-
-    title: str
-    path: tuple[str, ...]
-    digits: int = 2
-    constant: bool = False
-
-    def value(self, result: dict[str, Any]) -> float | None:
-        """The result's number, None if it has none."""
-        node: Any = result
-        for key in self.path:
-            node = node.get(key) if isinstance(node, dict) else None
-        return node
-
-    def cell(self, runs: Sequence[dict[str, Any]]) -> str:
-        """Mean ± deviation, for Markdown; "-" without a value."""
-        summary = self.summary(runs)
-        if summary is None:
-            return "-"
-        single = summary["sd"] is None or self.constant
-        deviation = "" if single else f" ± {summary['sd']:,.{max(self.digits, 1)}f}"
-        return f"{summary['mean']:,.{self.digits}f}{deviation}"
-
-    def summary(self, runs: Sequence[dict[str, Any]]) -> dict[str, float | None] | None:
-        """Mean and sample standard deviation (None for one run, or if it is not finite); None without a value."""
-        values = [value for value in map(self.value, runs) if value is not None]
-        if not values:
-            return None
-        with np.errstate(all="ignore"):
-            sd = float(np.std(np.asarray(values, dtype=float), ddof=1)) if len(values) > 1 else math.nan
-        return {"mean": mean(values), "sd": sd if math.isfinite(sd) else None}
-
-    def has_news(self, results: Sequence[dict[str, Any]]) -> bool:
-        """Is it worth a place in a table of these results?"""
-        values = {self.value(result) for result in results} - {None}
-        return len(values) > 1 if self.constant else bool(values)
-
-
-PARAMETERS = Column("parameters", ("parameters", "all"), 0, constant=True)
-
-#: first of the rows that have a vector, which are what words start with; reports of older versions have the second only
-ABSORPTION = tuple(
-    Column(f"absorption ratio{of}, {slot}", ("init", "slots", slot, key))
-    for of, key in ((" of matched rows", "matched_absorption_ratio"), ("", "absorption_ratio"))
-    for slot in ("encoder", "decoder")
+from embinit_fairseq.errors import DataError, OptionError, counted
+from embinit_fairseq.io import read_lines
+from embinit_fairseq.runs.metrics import (
+    SCORES,
+    TESTED_SCORES,
+    TEXT_SCORES,
+    computed,
+    paired_bootstrap,
+    recorded_metrics,
 )
+from embinit_fairseq.runs.record import Run
+from embinit_fairseq.runs.table import Result, Row, Table, curves_record
 
-
-#: what curves are drawn over
-AXES = ("epochs", "updates", "seconds")
-
-
-@dataclass(frozen=True)
-class Axis:
-    """by_updates: places of values are numbers of updates, else epochs. clock: of CLOCKS, the seconds at these places,
-    mean over the runs of a row."""
-
-    by_updates: bool
-    clock: str | None = None
-
-    @property
-    def title(self) -> str:
-        """Label of the axis: epoch, update, or the unit of the clock."""
-        if self.clock is not None:
-            return CLOCKS[self.clock]
-        return "update" if self.by_updates else "epoch"
-
-
-#: place on an axis -> values of several runs
-Curve = dict[float, list[float]]
+#: largest difference of two BLEU of the same translations: versions of sacrebleu round differently
+_ROUNDING = 0.05
+#: options that a warning shows
+_SHOWN = 4
 
 
 @dataclass(frozen=True)
-class Row:
-    """Runs that differ in their seed (and in what `by` leaves out), in the order of the seeds."""
+class Bootstrap:
+    """How rows are tested.
 
-    name: str
-    labels: dict[str, str]
-    runs: tuple[Run, ...]
-
-    def results(self, metric: str) -> list[dict[str, Any]]:
-        """The records, for columns; `best` by this metric."""
-        return [{**run.record, "best": run.best(metric)} for run in self.runs]
-
-    def curve(self, metric: str, axis: Axis) -> Curve:
-        """Values of all runs that have a curve, where all of these were validated."""
-        runs = [(run, curve) for run in self.runs if (curve := run.curve(metric, axis.by_updates))]
-        if not runs:
-            return {}
-        places = sorted(set.intersection(*(set(curve) for _, curve in runs)))
-        values: Curve = {place: [curve[place] for _, curve in runs] for place in places}
-        if axis.clock is None:
-            return values
-        clocks = [run.clock(axis.clock) for run, _ in runs]
-        return {mean([clock[place] for clock in clocks]): values[place] for place in places if _on_all(place, clocks)}
-
-
-def _on_all(place: int, clocks: Sequence[Mapping[int, float]]) -> bool:
-    return all(place in clock for clock in clocks)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows that may be compared. common: labels that all runs have in common."""
-
-    title: str
-    metric: str
-    higher: bool
-    common: dict[str, str]
-    rows: tuple[Row, ...]
-
-    @property
-    def runs(self) -> list[Run]:
-        """Of all rows."""
-        return [run for row in self.rows for run in row.runs]
-
-    @property
-    def by_updates(self) -> bool:
-        """Were runs validated more often than once an epoch?"""
-        return any(run.by_updates for run in self.runs)
-
-    def axis(self, name: str | None = None) -> Axis:
-        """name: of AXES; default: updates if a run was validated more often than once an epoch, else epochs.
-
-        Seconds are those of the processor if all runs know them. OptionError if a run knows none at all.
-        """
-        if name != "seconds":
-            return Axis(self.by_updates if name is None else name == "updates")
-        runs = [run for run in self.runs if run.curve(self.metric)]
-        for clock in CLOCKS:
-            if all(run.clock(clock) for run in runs):
-                return Axis(True, clock)
-        without = next(run.name for run in runs if not run.clock("wall_s"))
-        raise OptionError(f"--x seconds: {without} does not tell any; give --x updates, or leave it out")
-
-    def curves(self, metric: str | None = None, axis: Axis | None = None) -> dict[str, Curve]:
-        """Name of a row -> its curve, of rows that have one with a number in it. metric: default: the table's."""
-        curves = {row.name: row.curve(metric or self.metric, axis or self.axis()) for row in self.rows}
-        return {
-            name: curve for name, curve in curves.items() if any(math.isfinite(mean(each)) for each in curve.values())
-        }
-
-    def by_metric(self, metric: str) -> Table:
-        """The same runs by another metric."""
-        return replace(self, metric=metric, higher=self.runs[0].higher_is_better(metric))
-
-    @property
-    def training_metric(self) -> str:
-        """What is logged of the training under the same name: train_loss for valid_loss."""
-        return self.metric.replace("valid_", "train_", 1)
-
-    def columns(self) -> list[Column]:
-        """Those for which a run has a value."""
-        results = [result for row in self.rows for result in row.results(self.metric)]
-        return [column for column in _columns(self.metric, self.by_updates) if column.has_news(results)]
-
-
-def _columns(metric: str, by_updates: bool) -> list[Column]:
-    best = [] if metric == "valid_loss" else [Column(f"best {metric_title(metric)}", ("best", metric))]
-    place = Column("at update", ("best", "update"), 0) if by_updates else Column("at epoch", ("best", "epoch"), 1)
-    return [
-        PARAMETERS,
-        *best,
-        Column("val. loss (bits)", ("best", "valid_loss_bits"), 3),
-        Column("val. loss (nats)", ("best", "valid_loss_nats"), 3),
-        Column("train. loss (bits)", ("best", "train_loss_bits"), 3),
-        place,
-        *(Column(_score_title(score), ("scores", name, "score"), 1) for name, score in SCORES.items()),
-        *(Column(title, ("scores", *name.split("/")), decimals) for name, (title, decimals) in FIGURES.items()),
-        *ABSORPTION,
-        Column("wall time (s)", ("time", "wall_s"), 0),
-        Column("processor time (s)", ("time", "cpu_s"), 0),
-    ]
-
-
-def _score_title(score: Score) -> str:
-    return score.title if score.higher else f"{score.title} ({score.direction})"
-
-
-def metric_title(metric: str) -> str:
-    """valid_accuracy -> val. accuracy"""
-    return metric.replace("valid_", "val. ", 1).replace("_", " ")
-
-
-def compare(runs: Sequence[Run], by: Sequence[str] = (), metric: str | None = None) -> list[Table]:
-    """Tables of runs. by: the labels that make a row; default: all but the seed. metric: instead of the runs' own.
-
-    Raises OptionError for a label or metric that no run has.
+    Attributes:
+        baseline: name of the row that the others are tested against; None: the first of each table.
+        samples: number of samples of the test set.
+        seed: of the samples.
+        reference: reference of the test set for runs that do not have a copy.
     """
-    labels = sorted({label for run in runs for label in run.labels})
-    for label in by:
-        if label not in labels:
-            raise OptionError(f"--by {label}: no run has this label; there are: {', '.join(labels) or 'none'}")
-    if metric is not None and not any(run.curve(metric) or run.best(metric) for run in runs):
-        known = sorted({key for run in runs for each in run.validations for key in each.values if is_score(key)})
-        raise OptionError(f"--metric {metric}: no run has logged it; there are: {', '.join(known) or 'none'}")
-    tables: dict[tuple, list[Run]] = defaultdict(list)
-    for run in runs:
-        chosen = metric or run.metric
-        task = tuple(str(run.labels.get(label, "")) for label in _TASK)
-        tables[(*task, chosen, run.higher_is_better(chosen))].append(run)
-    compared = []
-    for (*names, chosen, higher), members in sorted(tables.items()):
-        parts = _same_data(members)
-        for data, part in parts:
-            title = ", ".join([name for name in names if name] + ([data] if len(parts) > 1 else []))
-            compared.append(_table(title or "runs", chosen, higher, part, by))
-    titles = [table.title for table in compared]
-    return [
-        replace(table, title=f"{table.title}, {table.metric}") if titles.count(table.title) > 1 else table
-        for table in compared
-    ]
+
+    baseline: str | None = None
+    samples: int = 1000
+    seed: int = 12345
+    reference: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise OptionError(f"--samples {self.samples}: must be at least 1")
 
 
-def _same_data(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """(what the data are, runs): by hashes where they are known, and by what logs say about sizes.
-
-    What is known of two runs of one part does not differ. A run that fits several parts, since little is known of it,
-    is a part of its own.
-    """
-    facts = {id(run): (run.data_hash(), tuple(sorted(run.data_sizes().items())) or None) for run in runs}
-    parts: list[tuple[list, list[Run]]] = []
-    for run in sorted(runs, key=lambda run: facts[id(run)].count(None)):
-        new = facts[id(run)]
-        fitting = [part for part in parts if _fit(part[0], new)]
-        fitting = [part for part in fitting if tuple(part[0]) == new] or fitting
-        if len(fitting) == 1:
-            known, members = fitting[0]
-            known[:] = [old if old is not None else value for old, value in zip(known, new)]
-            members.append(run)
-        else:
-            parts.append((list(new), [run]))
-    return [(_data_title(*known), [run for run in runs if run in members]) for known, members in parts]
-
-
-def _fit(known: Sequence[Any], new: Sequence[Any]) -> bool:
-    """Hashes decide where both are known, else sizes do."""
-    both = [(old, value) for old, value in zip(known, new) if old is not None and value is not None]
-    return not both or both[0][0] == both[0][1]
-
-
-def _data_title(data: str | None, sizes: tuple[tuple[str, int], ...] | None) -> str:
-    if data is not None:
-        return f"data {data[:8]}"
-    return ", ".join(f"{name}: {size:,}" for name, size in sizes) if sizes else "data unknown"
-
-
-def _table(title: str, metric: str, higher: bool, runs: Sequence[Run], by: Sequence[str]) -> Table:
-    named = any("run" in run.labels for run in runs)
-    keys = list(by) or (["run"] if named else sorted({key for run in runs for key in run.labels} - {"seed"}))
-    groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
-    for run in runs:
-        groups[tuple(str(run.labels.get(key, "-")) for key in keys)].append(run)
-    shown = _naming_labels(keys, list(groups))
+def table_record(table: Table, how: Bootstrap, x: str | None) -> dict[str, Any]:
+    """Return a table as data, with its paired tests."""
+    tests, notes = paired_tests(table, how)
+    columns, curves = table.columns(), curves_record(table, x)
     rows = []
-    for group in sorted(groups, key=lambda group: [rank(group[at]) for at in shown]):
-        name = ", ".join(_named(keys[at], group[at]) for at in shown) or "all"
-        ordered = sorted(groups[group], key=lambda run: (not run.seed.isdigit(), run.seed.zfill(20), run.name))
-        rows.append(Row(name, dict(zip(keys, group)), tuple(ordered)))
-    first = runs[0].labels
-    same = {key: str(value) for key, value in first.items() if all(run.labels.get(key) == value for run in runs)}
-    return Table(title, metric, higher, same, tuple(rows))
-
-
-def _named(label: str, value: str) -> str:
-    return value if label in (*_NAMES, *_TASK) else f"{label} {value}"
-
-
-def _naming_labels(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> list[int]:
-    """Places of the labels that make up the names of rows: one if that is enough, else all that vary."""
-    order = [key for key in _NAMES if key in keys] + [key for key in keys if key not in (*_NAMES, *_TASK)]
-    for at in map(keys.index, order):
-        if len({group[at] for group in groups}) == len(groups):
-            return [at]
-    return [at for at, _ in enumerate(keys) if len({group[at] for group in groups}) > 1] or list(range(len(keys)))
-
-
-def rank(label: str) -> tuple[int, str]:
-    """Sorts names of strategies and architectures: known ones in the order of STRATEGIES and ARCHS, before others."""
-    known = ("none", *STRATEGIES, *ARCHS)
-    return (known.index(label), "") if label in known else (len(known), label)
-
-
-def signature(run: Run, score: str) -> str | None:
-    """sacrebleu's signature of one of SCORES; None if the run has no such score."""
-    recorded = (run.record.get("scores") or {}).get(score)
-    return recorded.get("signature") if isinstance(recorded, dict) else None
-
-
-def baseline_row(table: Table, name: str | None) -> Row | None:
-    """The row of this name, the first without one; None if the table has none."""
-    if name is None:
-        return table.rows[0]
-    return next((row for row in table.rows if row.name == name), None)
-
-
-def check_baseline(tables: Sequence[Table], name: str | None) -> None:
-    """OptionError if no table has the row."""
-    if name is not None and not any(baseline_row(table, name) for table in tables):
-        names = dict.fromkeys(row.name for table in tables for row in table.rows)
-        shown = ", ".join(f"'{each}'" for each in names)
-        raise OptionError(f"--baseline {name}: no row has this name; there are: {shown}")
-
-
-def read_tables(
-    places: Sequence[str], by: Sequence[str] = (), metric: str | None = None, with_unfinished: bool = False
-) -> tuple[list[Table], list[str]]:
-    """Tables of the runs at these places (see `find_runs`), and the names of unfinished runs that were left out.
-
-    by, metric: as for `compare`. Raises DataError if no run is left.
-    """
-    runs = joined(list({run.path.resolve(): run for place in places for run in find_runs(place)}.values()))
-    compared = [run for run in runs if is_finished(run) or (with_unfinished and run.validations)]
-    left_out = [run for run in runs if run not in compared]
-    check_finished(compared, left_out)
-    return compare(compared, by, metric), [run.name for run in left_out]
-
-
-def best_mean(means: Mapping[float, float], higher: bool) -> float | None:
-    """The place of the best of all means, NaN left out."""
-    return best_place({place: value for place, value in means.items() if not math.isnan(value)}, higher)
-
-
-def curves_record(table: Table, x: str | None = None) -> dict[str, Any]:
-    """Means and best places of a table, as data: of the validations, and of the training where it has been logged.
-
-    x: of AXES; None: as `Table.axis` chooses.
-    """
-    axis, rows = table.axis(x), []
-    curves, training = table.curves(axis=axis), table.curves(table.training_metric, axis)
-    for row in table.rows:
-        means = {place: mean(values) for place, values in curves.get(row.name, {}).items()}
-        trained = {place: mean(values) for place, values in training.get(row.name, {}).items()}
-        best = best_mean(means, table.higher)
+    for row, curve in zip(table.rows, curves["rows"]):
+        results = row.results(table.metric)
         rows.append(
             {
                 "name": row.name,
-                "runs": len(row.runs),
-                "best": best,
-                "value": None if best is None else means[best],
-                "means": means,
-                "training": trained,
+                "labels": row.labels,
+                "runs": [{"run": run.name, "seed": run.seed, "best": run.best(table.metric)} for run in row.runs],
+                "summary": {column.title: column.summary(results) for column in columns},
+                "mean": curve["means"],
+                "training": curve["training"],
             }
         )
-    return {"title": table.title, "metric": table.metric, "place": axis.title, "rows": rows}
+    base = table.row(how.baseline)
+    return {
+        "title": table.title,
+        "metric": table.metric,
+        "higher_is_better": table.higher,
+        "labels": table.common,
+        "place": curves["place"],
+        "warnings": warnings(table),
+        "notes": notes,
+        "rows": rows,
+        "baseline": base.name if base else None,
+        "bootstrap": tests,
+    }
 
 
-def check_finished(runs: Sequence[Run], unfinished: Sequence[Run]) -> None:
-    """DataError if there is nothing to compare."""
-    if not runs:
-        names = ", ".join(run.name for run in unfinished)
-        raise DataError(f"{names}: not finished yet; wait for a result, or show what is there so far with --unfinished")
+# ---- Warnings -------------------------------------------------------------------------------------------------------
+
+
+def warnings(table: Table) -> list[str]:
+    """Return what a reader must know before comparing the rows: other seeds, options, data, signatures."""
+    notes = []
+    for row in table.rows:
+        for seed, names in _names_by(row.runs, [run.seed for run in row.runs]).items():
+            if len(names) > 1:
+                notes.append(f"{row.name}: {counted(len(names), 'run')} with seed {seed} ({', '.join(names)})")
+        if differing := _different_options(row.runs):
+            more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+            notes.append(
+                f"{row.name}: runs with different options are averaged ({'; '.join(differing[:_SHOWN])}{more}); a "
+                "--label for each, or NAME=PATH, separates them"
+            )
+    seeds = {row.name: tuple(dict.fromkeys(run.seed for run in row.runs)) for row in table.rows}
+    if len(set(seeds.values())) > 1:
+        listed = "; ".join(f"{name}: {', '.join(of_row)}" for name, of_row in seeds.items())
+        notes.append(f"the rows are means over different seeds ({listed})")
+    for seed in dict.fromkeys(run.seed for run in table.runs):
+        runs = [run for run in table.runs if run.seed == seed]
+        data = _names_by(runs, [(run.record.get("data") or {}).get("all", "unknown")[:8] for run in runs])
+        if len(data) > 1:  # the test set is the same; some data sets draw the validation set for each seed
+            notes.append(f"training or validation data differ with seed {seed} ({_listed(data)})")
+    for name, score in SCORES.items():
+        signatures = _names_by(table.runs, [_signature(run.record, name) for run in table.runs])
+        if len(signatures) > 1:
+            notes.append(f"{score.title} of different signatures cannot be compared ({_listed(signatures)})")
+    return notes
+
+
+def _different_options(runs: Sequence[Run]) -> list[str]:
+    """Return "flag value: runs; ..." for the options that the commands of a row do not have in common."""
+    known = [run for run in runs if run.settings]
+    differing = []
+    for flag in sorted({flag for run in known for flag in run.settings}):
+        values = _names_by(known, [run.settings.get(flag, "not given") or "given" for run in known])
+        if len(values) > 1:
+            differing.append(f"{flag} {_listed(values)}")
+    return differing
+
+
+def _names_by(runs: Sequence[Run], values: Sequence[str | None]) -> dict[str, list[str]]:
+    """Return value -> names of its runs, without the runs whose value is None."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for run, value in zip(runs, values):
+        if value is not None:
+            names[value].append(run.name)
+    return names
+
+
+def _listed(names: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{value}: {', '.join(runs)}" for value, runs in names.items())
+
+
+# ---- The paired bootstrap -------------------------------------------------------------------------------------------
+
+
+def paired_tests(table: Table, how: Bootstrap) -> tuple[list[dict[str, Any]], list[str]]:
+    """Test every row against the baseline, for each seed by itself: p knows nothing about seeds.
+
+    Adds BLEU and chrF to records that lack them.
+
+    Returns:
+        A test for each row and seed, and notes for the reader.
+
+    Raises:
+        DataError: translations and reference do not belong together.
+    """
+    texts, notes = _read_texts(table, how.reference)
+    base = table.row(how.baseline)
+    if not texts or base is None:
+        return [], [*notes, *([f"no paired bootstrap: no row is called {how.baseline}"] if texts else [])]
+    others = [row for row in table.rows if row is not base]
+    tests: list[dict[str, Any]] = []
+    for seed, run in _one_per_seed(base, texts).items():
+        systems = {row.name: other for row in others if (other := _one_per_seed(row, texts).get(seed)) is not None}
+        if systems:
+            found = _test_seed(run, list(systems.values()), texts, how)
+            tests += [{"row": name, "seed": seed, **test} for name, test in zip(systems, found)]
+    if tests:
+        notes.append(
+            f"paired bootstrap over the sentences of the test set, {how.samples:,} samples, each seed by itself; p is "
+            f"two-sided; signature `{tests[0]['bleu']['signature']}`"
+        )
+    missing = [row.name for row in others if not any(test["row"] == row.name for test in tests)]
+    if missing:
+        notes.append(f"no paired bootstrap of {', '.join(missing)}: no seed with translations of both rows")
+    return tests, notes
+
+
+def _test_seed(
+    run: Run, others: Sequence[Run], texts: Mapping[str, tuple[list[str], list[str]]], how: Bootstrap
+) -> list[dict[str, dict[str, Any]]]:
+    """Test runs of one seed against that of the baseline."""
+    lines, reference = texts[run.name]
+    for other in others:
+        if texts[other.name][1] != reference:
+            raise DataError(
+                f"{run.name} and {other.name} have different references; compare translations of one test set only"
+            )
+    all_have = [name for name in TEXT_SCORES if all(_signature(each.record, name) for each in (run, *others))]
+    metrics = recorded_metrics(
+        run.record["scores"], [name for name in TEXT_SCORES if name in (*TESTED_SCORES, *all_have)]
+    )
+    systems = [texts[other.name][0] for other in others]
+    return paired_bootstrap(lines, systems, reference, metrics, how.samples, how.seed)
+
+
+def _read_texts(table: Table, reference: Path | None) -> tuple[dict[str, tuple[list[str], list[str]]], list[str]]:
+    """Return name of a run -> its translations and their reference, and notes; add missing scores to the records."""
+    texts: dict[str, tuple[list[str], list[str]]] = {}
+    notes, without = [], []
+    for run in table.runs:
+        path, own = run.texts()
+        if path is None:
+            continue
+        used = own or reference
+        if used is None:
+            without.append(run.name)
+            continue
+        lines, expected = ([line for _, line in read_lines(file)] for file in (path, used))
+        if len(lines) != len(expected):
+            raise DataError(
+                f"{path} has {counted(len(lines), 'line')}, but the reference {used} {len(expected):,}; translate the "
+                "test set again, or name the right file with --reference"
+            )
+        texts[run.name] = lines, expected
+        difference = _add_scores(run, lines, expected)
+        if difference and own is None:  # a file of equal length may be that of another test set
+            raise DataError(f"--reference {reference}: {difference}; name the reference of these translations")
+        notes += [difference] if difference else []
+    if without:
+        notes.append(
+            f"no paired bootstrap and no new scores for {', '.join(without)}: no test.reference.text next to the "
+            "translations; name the reference with --reference"
+        )
+    return texts, notes
+
+
+def _add_scores(run: Run, lines: list[str], reference: list[str]) -> str | None:
+    """Add BLEU and chrF to a record without them; say if the recorded BLEU is not that of the translations."""
+    scores = run.record.get("scores") or {}
+    missing = [name for name in TESTED_SCORES if _signature(run.record, name) is None]
+    metrics = recorded_metrics(scores, {*missing, "bleu"})
+    now = {name: computed(metric, lines, reference) for name, metric in metrics.items()}
+    run.record["scores"] = {**{name: now[name] for name in missing}, **scores}
+    recorded = scores.get("bleu")
+    if not isinstance(recorded, dict) or recorded.get("score") is None:
+        return None
+    signatures = (re.sub(r"\|version:[^|]*", "", each.get("signature") or "") for each in (now["bleu"], recorded))
+    if len(set(signatures)) == 2 or abs(now["bleu"]["score"] - recorded["score"]) <= _ROUNDING:
+        return None
+    return (
+        f"the recorded BLEU of {run.name} is not that of its translations ({recorded['score']:.1f} recorded, "
+        f"{now['bleu']['score']:.1f} computed)"
+    )
+
+
+def _one_per_seed(row: Row, texts: Mapping[str, Any]) -> dict[str, Run]:
+    """Return seed -> the row's run with translations; a seed with several runs is left out, and a warning says so."""
+    seeds = [run.seed for run in row.runs]
+    return {run.seed: run for run in row.runs if seeds.count(run.seed) == 1 and run.name in texts}
+
+
+def _signature(result: Result, score: str) -> str | None:
+    recorded = (result.get("scores") or {}).get(score)
+    return recorded.get("signature") if isinstance(recorded, dict) else None
+
+
+# ---- Markdown -------------------------------------------------------------------------------------------------------
+
+
+def header(titles: Sequence[str], texts: int = 1) -> list[str]:
+    """Return the first two lines of a Markdown table; all but the first `texts` columns are flush right."""
+    return [f"| {' | '.join(map(_in_cell, titles))} |", "|" + " --- |" * texts + " ---: |" * (len(titles) - texts)]
+
+
+def _in_cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def distinct(title: str, results: Sequence[Result], value: Callable[[Result], object]) -> list[str]:
+    """Return a line with the values that the results have; no line if they have none."""
+    values = sorted({str(found) for found in map(value, results) if found is not None})
+    return [f"* {title}: " + "; ".join(f"`{text}`" for text in values)] if values else []
+
+
+def environment(
+    results: Sequence[Result],
+    data: Callable[[Result], str | None] = lambda result: (result.get("data") or {}).get("all"),
+) -> list[str]:
+    """Return the lines on data, hardware and versions. data: what to say about the data of a result."""
+
+    def versions(result: Result) -> str | None:
+        found = result.get("versions")
+        return ", ".join(f"{name} {version}" for name, version in found.items() if version) if found else None
+
+    def hardware(result: Result) -> str | None:
+        found = result.get("hardware")
+        if not found:
+            return None
+        cores, threads = found.get("cores"), found.get("threads")
+        parts = [found.get("cpu"), cores and counted(cores, "core"), threads and f"{counted(threads, 'thread')} a run"]
+        return ", ".join(filter(None, parts)) + "".join(f"; {', '.join(g)}" for g in [found.get("gpus")] if g)
+
+    return [
+        *distinct("data (SHA-256)", results, data),
+        *distinct("hardware", results, hardware),
+        *distinct("versions", results, versions),
+    ]
+
+
+def still_missing(unfinished: Sequence[str]) -> list[str]:
+    """Return the line on runs that are not in the table, and an empty one."""
+    return [f"{counted(len(unfinished), 'run')} not finished: {', '.join(unfinished)}.", ""] if unfinished else []
+
+
+def markdown(tables: Sequence[Table], records: Sequence[Mapping[str, Any]], unfinished: Sequence[str]) -> str:
+    """Return the page of `embinit compare`. records: of each table, see `table_record`."""
+    lines = []
+    if len(tables) > 1:
+        lines += [f"**{len(tables)} tables: task, data or metric differ; do not compare figures across them.**", ""]
+    for table, record in zip(tables, records):
+        lines += [f"## {table.title}", ""]
+        lines += [line for text in record["warnings"] for line in (f"**Attention: {text}.**", "")]
+        columns = table.columns()
+        lines += header(["", "runs", *(column.title for column in columns)])
+        for row in table.rows:
+            cells = [column.cell(row.results(table.metric)) for column in columns]
+            lines.append(f"| {_in_cell(row.name)} | {len(row.runs)} | {' | '.join(cells)} |")
+        lines += ["", *_tests(table, record), *(f"* {text}" for text in record["notes"]), *_in_common(table), ""]
+    return "\n".join(" ".join(line.splitlines()) for line in [*lines, *still_missing(unfinished)])
+
+
+def _tests(table: Table, record: Mapping[str, Any]) -> list[str]:
+    if not record["bootstrap"]:
+        return []
+    tests = sorted(record["bootstrap"], key=lambda test: [row.name for row in table.rows].index(test["row"]))
+    names = [name for name in SCORES if any(name in test for test in tests)]
+    titles = [f"{SCORES[name].title} {what}" for name in names for what in ("difference", "p")]
+    lines = header([f"against {record['baseline']}", "seed", *titles])
+    for test in tests:
+        cells = [f"{test[n]['difference']:+.1f} | {test[n]['p']:.3f}" if n in test else "- | -" for n in names]
+        lines.append(f"| {_in_cell(test['row'])} | {_in_cell(test['seed'])} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _in_common(table: Table) -> list[str]:
+    """Return what the runs have in common; several values where they differ."""
+    results = [run.record for run in table.runs]
+    parameters = distinct("parameters", results, lambda result: f"{n:,}" if (n := _parameters(result)) else None)
+    signatures = [
+        line
+        for name, score in SCORES.items()
+        for line in distinct(f"{score.title}, signature", results, partial(_signature, score=name))
+    ]
+    slots = [item for result in results for item in ((result.get("init") or {}).get("slots") or {}).items()]
+    fillings = {  # without the seed: one line for all runs of an initialisation
+        (slot, re.sub("[|]seed:[0-9]+", "", report["signature"])) for slot, report in slots if report.get("signature")
+    }
+    return [
+        "* mean ± sample standard deviation (sigma) over seeds; one run has none. Best: of the validations, by "
+        f"`{table.metric}` ({'highest' if table.higher else 'lowest'}), the last of equal ones; training loss: mean "
+        "over the epoch of the best validation, with dropout",
+        *distinct("seeds", results, lambda result: result["labels"].get("seed")),
+        *(f"* {label}: `{value}`" for label, value in table.common.items() if label != "seed"),
+        *distinct("epochs trained", results, lambda result: max(map(int, result.get("epochs") or {}), default=None)),
+        *distinct("beam", results, lambda result: (result.get("scores") or {}).get("beam")),
+        *(parameters if len({_parameters(result) for result in results} - {None}) < 2 else []),
+        *signatures,
+        *environment(results),
+        *(f"* {slot}: `{text}`" for slot, text in sorted(fillings)),
+    ]
+
+
+def _parameters(result: Result) -> int | None:
+    return (result.get("parameters") or {}).get("all")

@@ -1,11 +1,18 @@
-"""The scores of translations: one entry is all that a score needs to be computed, recorded, checked and compared; and
-what the values that a training logs are: which of them are scores, and in which direction."""
+"""The scores of translations, and the paired bootstrap of two systems (Koehn 2004).
+
+An entry of SCORES is all that a further score needs to be computed, recorded, compared and tested.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from embinit_fairseq.errors import DataError, OptionError
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -18,16 +25,20 @@ _TERCOM = ("zh", "lzh", "wuu", "yue", "ja")
 class Score:
     """A score of translations against references.
 
-    title: in tables. sacrebleu: class in `sacrebleu.metrics`. help: what it counts. higher: is a higher one better?
-    most: the largest possible value, None without one. cased: does it tell upper from lower case, unless asked not to?
-    of_tokens: counted on words as they are, not on text. options: of the class.
+    Attributes:
+        title: its name in tables.
+        sacrebleu: class in `sacrebleu.metrics`.
+        help: what it counts.
+        higher: whether a higher score is better.
+        cased: whether it distinguishes upper and lower case by default.
+        of_tokens: whether it is computed on tokens, not on text.
+        options: arguments of the class.
     """
 
     title: str
     sacrebleu: str
     help: str
     higher: bool = True
-    most: float | None = 100.0
     cased: bool = True
     of_tokens: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -36,9 +47,12 @@ class Score:
         """Return sacrebleu's object that computes the score.
 
         Args:
-            lowercase: upper and lower case are the same.
-            language: of the texts, as `fairseq_compat.languages.language` returns it; "" if it is not known.
+            lowercase: ignore upper and lower case.
+            language: code as `fairseq_compat.languages.language` returns it; "" if it is not known.
             tokenize: sacrebleu's name of a tokeniser for BLEU; default: the language's.
+
+        Raises:
+            OptionError: sacrebleu does not have the tokeniser, or cannot download it.
         """
         import sacrebleu.metrics
         from fairseq_compat.languages import bleu_tokenizer, has_spaces
@@ -48,28 +62,20 @@ class Score:
             options["lowercase"] = lowercase
         if self.sacrebleu == "BLEU":
             options = {"tokenize": tokenize or bleu_tokenizer(language), **options}
-        if self.sacrebleu != "TER" or has_spaces(language):
-            return getattr(sacrebleu.metrics, self.sacrebleu)(**options)
+        try:
+            if self.sacrebleu != "TER" or has_spaces(language):
+                return getattr(sacrebleu.metrics, self.sacrebleu)(**options)
+        except (KeyError, RuntimeError, ImportError, OSError) as error:  # OSError: of the download
+            raise OptionError(
+                f"--tokenize {options['tokenize']}: sacrebleu does not have this tokeniser here ({error}); choose "
+                "another one, see sacrebleu --help"
+            ) from error
         metric = sacrebleu.metrics.TER(normalized=True, asian_support=True, **options)
         if language not in _TERCOM:
             words = metric.tokenizer
             metric.tokenizer = lambda line: " ".join(words(line).replace(" ", ""))  # type: ignore[assignment]
             metric.tokenizer_signature = "char"
         return metric
-
-    @property
-    def direction(self) -> str:
-        """For people."""
-        return "higher is better" if self.higher else "lower is better"
-
-    def in_range(self, value: float) -> bool:
-        """Can this score have the value? (A perfect BLEU is 100.00000000000004.)"""
-        return value >= 0 and (self.most is None or value < self.most + 0.01)
-
-    @property
-    def range(self) -> str:
-        """For messages."""
-        return "a number from 0" if self.most is None else f"a number from 0 to {self.most:g}"
 
 
 #: name in records and options -> score, in the order of tables
@@ -78,7 +84,7 @@ SCORES: dict[str, Score] = {
         "BLEU",
         "BLEU",
         "words and phrases in common with the reference",
-        options={"force": True},  # embinit score says itself, once, that text looks tokenised
+        options={"force": True},  # embinit score itself says, once, that text looks tokenised
     ),
     "bleu_tokenized": Score(
         "tokenised BLEU",
@@ -91,47 +97,122 @@ SCORES: dict[str, Score] = {
     "ter": Score(
         "TER",
         "TER",
-        "edits in percent of the reference's words, above 100 where there are more; never case-sensitive",
+        "edits in percent of the reference's words, lower is better; never case-sensitive",
         higher=False,
-        most=None,
         cased=False,
     ),
 }
-#: what is counted where nothing else is asked for
+#: scores that `embinit score` computes by default
 DEFAULT_SCORES = ("bleu", "chrf")
-#: those that are counted on text
+#: scores that `embinit compare` always tests; others are tested if all runs have recorded them
+TESTED_SCORES = ("bleu", "chrf")
+#: scores of text
 TEXT_SCORES = tuple(name for name, score in SCORES.items() if not score.of_tokens)
-
-#: figures of a test set that are no scores of translations, by their names in `scores` of a record -> title of the
-#: column in tables, decimals. A name of two parts is a record in the record.
+#: results on a test set that are not scores of translations: path in `scores` of a record -> column title, decimals
 FIGURES = {
     "test_accuracy": ("test accuracy (%)", 2),
     "test_macro_f1": ("test macro-F1 (%)", 2),
     "test_loss": ("test loss", 3),
-    # MNLI's second validation set: at the epoch that the first one has chosen, and the highest, as Kim et al. report
+    # MNLI's second validation set: at the best epoch of the first set, and the highest, as Kim et al. 2024 report it
     "mismatched/accuracy": ("mismatched (%)", 2),
     "mismatched/highest": ("highest mismatched (%)", 2),
     "mismatched/epoch": ("at epoch (mismatched)", 1),
 }
 
-# ---- Values that a training logs, by their names in the log ---------------------------------------------------------
-
-#: what fairseq logs beside scores: sizes, speed, the optimizer
+#: values that fairseq logs and that are not scores: sizes, speed, the optimizer
 _NOT_SCORES = frozenset("wps wpb bsz ups num_updates wall train_wall gnorm clip lr loss_scale gb_free".split())
-#: in the name of what is better low
-_LOWER_IS_BETTER = ("loss", "ppl", "perplexity")
-#: metrics with a panel of their own in `curves.png` of `embinit compare`, beside that of --metric, where runs log them
-PANELS = ("valid_bleu",)
 
 
-def is_score(key: str) -> bool:
-    """Is a logged value, such as valid_accuracy, a score of a validation? Whatever has another name than fairseq's own
-    figures is; the best value so far (valid_best_accuracy) is not."""
-    name = key.removeprefix("valid_")
-    return name != key and name not in _NOT_SCORES and not name.startswith("best_")
+def is_score(name: str) -> bool:
+    """Return True for a logged value, such as valid_accuracy, that is a score of a validation."""
+    value = name.removeprefix("valid_")
+    return value != name and value not in _NOT_SCORES and not value.startswith("best_")
 
 
 def higher_is_better(metric: str) -> bool:
-    """By the name of a logged value: losses, perplexities and TER are better low, all others high."""
+    """Return the direction of a logged value: losses, perplexities and TER are better if they are lower."""
     score = SCORES.get(metric.removeprefix("valid_"))
-    return score.higher if score else not any(word in metric for word in _LOWER_IS_BETTER)
+    return score.higher if score else not any(word in metric for word in ("loss", "ppl", "perplexity"))
+
+
+def computed(metric: Metric, text: Sequence[str], reference: Sequence[str], confidence: bool = False) -> dict[str, Any]:
+    """Return what a record has of a score: score, signature, details.
+
+    Args:
+        metric: sacrebleu's object.
+        text: translations.
+        reference: as many lines.
+        confidence: add `interval_95`, half of sacrebleu's bootstrap interval (1,000 samples), None if it has none.
+    """
+    result = metric.corpus_score(text, [reference], n_bootstrap=1000 if confidence else 1)
+    signature = str(metric.get_signature())
+    plain = re.sub(r"\|bs:\d+\|seed:\d+", "", signature)  # the score itself does not depend on the interval
+    record = {"score": result.score, "signature": plain, "details": str(result)}
+    if confidence:
+        record["interval_95"] = json.loads(result.format(signature=signature, is_json=True)).get("confidence_var")
+    return record
+
+
+def recorded_metrics(scores: Mapping[str, Any], names: Iterable[str]) -> dict[str, Metric]:
+    """Return name -> sacrebleu's object, with case, tokeniser and language of the BLEU in the scores of a record.
+
+    Raises:
+        DataError: sacrebleu does not have the tokeniser.
+    """
+    bleu = scores.get("bleu")
+    signature = str(bleu.get("signature") or "") if isinstance(bleu, dict) else ""
+    tokenize = re.search(r"\btok:((?:ja|ko)-mecab|[\w.-]+)", signature)  # MeCab's version follows its name
+    settings = ("case:lc" in signature, str(scores.get("lang") or ""), tokenize.group(1) if tokenize else None)
+    try:
+        return {name: SCORES[name].metric(*settings) for name in names}
+    except OptionError as error:
+        raise DataError(f"the recorded BLEU has the signature {signature}: {str(error).partition(': ')[2]}") from error
+
+
+def paired_bootstrap(
+    baseline: Sequence[str],
+    systems: Sequence[Sequence[str]],
+    reference: Sequence[str],
+    metrics: Mapping[str, Metric],
+    samples: int,
+    seed: int,
+) -> list[dict[str, dict[str, Any]]]:
+    """Test each system against the baseline by sacrebleu's `PairedTest`, on samples of the test set's sentences.
+
+    Args:
+        baseline: translations.
+        systems: translations of other systems, each with as many lines.
+        reference: as many lines.
+        metrics: name -> sacrebleu's object.
+        samples: number of samples, drawn with replacement.
+        seed: of the samples.
+
+    Returns:
+        For each system: metric -> `baseline`, `system`, `difference`, two-sided `p`, `interval` (half of the system's
+        95 % interval) and `signature`.
+    """
+    from sacrebleu.significance import PairedTest
+
+    os.environ["SACREBLEU_SEED"] = str(seed)  # sacrebleu has no argument for it
+    named: list[tuple[str, Sequence[str]]] = [(str(number), text) for number, text in enumerate([baseline, *systems])]
+    results: Any  # sacrebleu's title of a metric -> a result for each system
+    signatures, results = PairedTest(named, metrics, [list(reference)], test_type="bs", n_samples=samples)()
+    titles = [title for title in results if title != "System"]  # in the order of `metrics`
+    tests = []
+    for number in range(1, len(named)):
+        test = {}
+        for name, title in zip(metrics, titles):
+            first, system = results[title][0], results[title][number]
+            # sacrebleu counts samples whose difference exceeds that of the test set: none, if both texts are equal
+            is_equal = system.score == first.score and system.p_value * (samples + 1) < 1.5
+            test[name] = {
+                "metric": name,
+                "baseline": first.score,
+                "system": system.score,
+                "p": 1.0 if is_equal else system.p_value,
+                "interval": float(system.ci),
+                "signature": str(signatures[title]),
+                "difference": system.score - first.score,
+            }
+        tests.append(test)
+    return tests

@@ -1,219 +1,89 @@
-"""The record of a run: RUN/training.json, written when it starts, and RUN/result.json, which holds all of it and what
-came out: losses of all epochs, the best one, the initialisation's report, time, scores.
+"""The folder of a run: its record, its result, and what tables and curves need of them.
 
-`KINDS` says what a record may hold, and is checked whenever one is read or written. Absent keys are fine, and so are
-keys that are not in the table: nothing here reads them.
+RUN/training.json   the command, versions, hardware, hashes of data and vectors, sessions; written at the start
+RUN/train.log       what the training prints
+RUN/checkpoints/    its --save-dir
+RUN/result.json     the record, losses of all epochs, the best one, the initialisation's report, time, scores
 """
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from embinit_fairseq.bounded import read_json
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.files import check_is_file, write_json
-from embinit_fairseq.runs.logs import RunLog, nats
-from embinit_fairseq.runs.metrics import FIGURES, SCORES, Score
+from embinit_fairseq.io import read_json
+from embinit_fairseq.runs.command import DATA, FREE_OPTIONS, LIMITS, PLACES, Command, joint_hash, parse_command
+from embinit_fairseq.runs.log import RunLog, best_place, nats, read_log
+from embinit_fairseq.runs.metrics import higher_is_better
 
 RESULT, TRAINING = "result.json", "training.json"
-#: inside a run's folder
 LOG, CHECKPOINTS = "train.log", "checkpoints"
-#: seconds of a session: by the clock, of the processors
-UNITS = ("wall_s", "cpu_s")
+#: translations of the test set in the folder of a run, and the reference that they were scored with
+TEXTS = (
+    ("test.hypothesis.text", "test.reference.text"),
+    ("test/hypothesis.text", "test/reference.text"),
+    ("test.hypothesis.txt", "test.reference.txt"),
+)
+#: flags that are in every command and are no setting of the experiment
+_NO_SETTINGS = (FREE_OPTIONS - LIMITS) | PLACES | {DATA, "--seed", "--seeds", "--output", "--data"}
 
 
-class Kind(NamedTuple):
-    """A kind of value: its test, and what a message calls it."""
-
-    test: Callable[[Any], bool]
-    name: str
-
-
-def _or_null(kind: Kind) -> Kind:
-    return Kind(lambda value: value is None or kind.test(value), f"{kind.name} or null")
-
-
-def _is_number(value: Any) -> bool:
-    """NaN and infinity are: trainings diverge. Not true and false, and not what no float can hold."""
-    return isinstance(value, float) or (type(value) is int and abs(value) <= sys.float_info.max)
-
-
-def _is_whole(value: Any) -> bool:
-    return _is_number(value) and 0 <= value < float("inf") and value == int(value)
-
-
-def _is_command(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and bool(shlex.split(value) or True)
-    except ValueError:
-        return False
-
-
-def _kind_of(score: Score) -> Kind:
-    return Kind(lambda value: _is_number(value) and score.in_range(value), score.range)
-
-
-OBJECT = Kind(lambda value: isinstance(value, dict), "an object")
-OBJECTS = Kind(lambda value: isinstance(value, list) and all(map(OBJECT.test, value)), "a list of objects")
-TEXT = Kind(lambda value: isinstance(value, str), "text")
-TEXTS = Kind(lambda value: isinstance(value, list) and all(map(TEXT.test, value)), "a list of texts")
-NUMBER = Kind(_is_number, "a number")
-WHOLE = Kind(_is_whole, "a whole number from 0")
-COMMAND = Kind(_is_command, "text that a shell can read (quotes in pairs)")
-SCORE_KINDS = {name: _kind_of(score) for name, score in SCORES.items()}
-
-#: key, with "*" for any -> its kind
-KINDS = {
-    "labels": OBJECT,
-    "labels/*": Kind(lambda value: TEXT.test(value) or _is_number(value), "text or a number"),
-    "command": _or_null(COMMAND),
-    "metric": TEXT,
-    "higher_is_better": Kind(lambda value: isinstance(value, bool), "true or false"),
-    "data": _or_null(OBJECT),
-    "data/*": TEXT,
-    "vector_files": _or_null(OBJECT),
-    "vector_files/*": TEXT,
-    "versions": _or_null(OBJECT),
-    "versions/*": _or_null(TEXT),
-    "hardware": _or_null(OBJECT),
-    "hardware/cpu": _or_null(TEXT),
-    "hardware/cores": _or_null(WHOLE),
-    "hardware/threads": _or_null(WHOLE),
-    "hardware/gpus": _or_null(TEXTS),
-    "sessions": OBJECTS,
-    "sessions/*/wall_s": _or_null(NUMBER),
-    "sessions/*/cpu_s": _or_null(NUMBER),
-    "times": OBJECT,
-    "times/*": OBJECT,
-    "times/*/wall_s": _or_null(NUMBER),
-    "times/*/cpu_s": _or_null(NUMBER),
-    "parameters": _or_null(OBJECT),
-    "parameters/*": _or_null(WHOLE),
-    "time": _or_null(OBJECT),
-    "time/wall_s": _or_null(NUMBER),
-    "time/cpu_s": _or_null(NUMBER),
-    "epochs": OBJECT,
-    "epochs/*": OBJECT,
-    "epochs/*/*": NUMBER,
-    "epochs/*/valid_num_updates": WHOLE,
-    "best": OBJECT,
-    "best/*": _or_null(NUMBER),
-    "scores": OBJECT,
-    **{f"scores/{score}": _or_null(OBJECT) for score in SCORES},
-    **{f"scores/{name.partition('/')[0]}": _or_null(OBJECT) for name in FIGURES if "/" in name},
-    **{f"scores/{name}": _or_null(NUMBER) for name in FIGURES},
-    **{f"scores/{name}/score": _or_null(kind) for name, kind in SCORE_KINDS.items()},
-    **{f"scores/{score}/signature": _or_null(TEXT) for score in SCORES},
-    "init": _or_null(OBJECT),
-    "init/slots": _or_null(OBJECT),
-    "init/slots/*": OBJECT,
-    "init/slots/*/matched_absorption_ratio": _or_null(NUMBER),
-    "init/slots/*/absorption_ratio": _or_null(NUMBER),
-    "init/slots/*/signature": _or_null(TEXT),
-}
-#: keys of objects that must be whole numbers, as text: "3", but not "03" beside it
-NUMBERED = {"epochs": "an epoch", "times": "a number of updates"}
-_NUMBER_KEY = re.compile(r"0|[1-9][0-9]{0,14}")
-_REMEDY = "correct the file, or remove it and start the run again, which writes it anew"
-_REMEDY_TRAINING = f"correct the file; or, if there is a {RESULT}, remove this one and start the run again"
-
-
-def _remedy(file: Path) -> str:
-    return _REMEDY_TRAINING if file.name == TRAINING else _REMEDY
+# ---- Records --------------------------------------------------------------------------------------------------------
 
 
 def read_record(file: Path) -> dict[str, Any]:
-    """result.json or training.json; DataError for a file that is none."""
-    check_is_file(str(file))
-    record = read_json(file, DataError, remedy=_remedy(file))
-    check_record(record, file)
+    """Return the content of result.json or training.json; raise DataError for a file that is not a record."""
+    remedy = "copy the file again, or remove it and start the run again, which writes it"
+    record = read_json(file, remedy=remedy)
+    if not isinstance(record, dict) or not isinstance(record.get("labels"), dict):
+        raise DataError(f"{file}: not the record of a run (labels are missing); name a run, or {remedy}")
     if file.name == TRAINING and not record.get("command"):
-        raise DataError(f"{file}: command is missing; {_remedy(file)}")
+        raise DataError(f"{file}: command is missing; {remedy}")
     return {**record, "labels": {label: str(value) for label, value in record["labels"].items()}}
 
 
-def write_record(file: Path, record: Mapping[str, Any]) -> None:
-    """The same, complete or not there. DataError for what `read_record` would refuse."""
-    check_record(record, file)
-    write_json(file, record)
-
-
-def check_record(record: Any, file: Path) -> None:
-    """DataError, with the key, what it holds and what it should, for the first value that is not of its kind."""
-    if not isinstance(record, dict) or not isinstance(record.get("labels"), dict):
-        raise DataError(
-            f"{file}: not the record of a run (labels missing or of another kind); name a run, or {_remedy(file)}"
-        )
-    for key, kind in KINDS.items():
-        for path, value in _values(record, key.split("/")):
-            if not kind.test(value):
-                raise DataError(f"{file}: {'.'.join(path)} is {_shown(value)}, not {kind.name}; {_remedy(file)}")
-    for name, what in NUMBERED.items():
-        for key in record.get(name, {}):
-            if not _NUMBER_KEY.fullmatch(key):
-                raise DataError(
-                    f'{file}: {name} has the key {_shown(key)}, not that of {what}, such as "3"; {_remedy(file)}'
-                )
-
-
-def _values(node: Any, key: list[str], before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(path, value) of all that is there under a key of KINDS. What should be an object and is not, is not ours."""
-    if not key:
-        yield before, node
-    elif isinstance(node, dict):
-        for name in node if key[0] == "*" else {key[0]} & node.keys():
-            yield from _values(node[name], key[1:], (*before, name))
-    elif isinstance(node, list) and key[0] == "*":
-        for number, item in enumerate(node):
-            yield from _values(item, key[1:], (*before, str(number)))
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def result_of(record: Mapping[str, Any], folder: Path, log: RunLog, earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """result.json from training.json and what the training left in `folder`. earlier: the one that is there, or {}: its
-    scores stay, and its report of the initialisation where the checkpoints have been removed.
+    """Return the content of result.json.
 
-    Without a best epoch (`best` is {}) where nothing was validated, or the metric was NaN after every epoch.
+    Args:
+        record: content of training.json.
+        folder: the run; its checkpoints have the report of the initialisation.
+        log: content of train.log.
+        earlier: the result.json that is there, or {}. Its scores stay, and its report if the checkpoints are gone.
     """
     report = folder / CHECKPOINTS / "embed_init.json"
+    clock = {str(updates): {"wall_s": seconds, "cpu_s": None} for updates, seconds in log.clock.items()}
     result = {
         **record,
-        **so_far(log, record["metric"], record["higher_is_better"]),
+        "times": {**clock, **record.get("times", {})},
+        **summary(log, record["metric"], record["higher_is_better"]),
         "init": json.loads(report.read_text(encoding="utf-8")) if report.is_file() else earlier.get("init"),
         "scores": dict(earlier.get("scores", {})),
     }
-    totals = {unit: seconds_of(record.get("sessions", []), unit) for unit in UNITS}
-    result["time"].update({unit: total for unit, total in totals.items() if total is not None})
+    for unit in ("wall_s", "cpu_s"):
+        seconds = [session.get(unit) for session in record.get("sessions", [])]
+        if seconds and None not in seconds:  # the seconds of a killed session are not known
+            result["time"][unit] = round(sum(seconds), 3)
     return result
 
 
-def seconds_of(sessions: Sequence[Mapping[str, Any]], unit: str) -> float | None:
-    """Of all sessions together, in one of UNITS; None where there is none, or one does not know."""
-    known = [value for session in sessions if (value := session.get(unit)) is not None]
-    return round(sum(known), 3) if known and len(known) == len(sessions) else None
-
-
 def summary(log: RunLog, metric: str, higher: bool) -> dict[str, Any]:
-    """The part of result.json that comes from the log; DataError if no epoch has the metric, or none but NaN."""
-    return _summary(log, _best(log, metric, higher))
-
-
-def so_far(log: RunLog, metric: str, higher: bool) -> dict[str, Any]:
-    """As `summary`, also of a training that has diverged or was not validated: it has no best epoch."""
-    return _summary(log, _best(log, metric, higher) if log.has_numbers(metric) else {})
-
-
-def _summary(log: RunLog, best: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of result.json that is in the log. `best` is {} if no epoch has a value that is a number."""
+    best: dict[str, Any] = {}
+    if (epoch := log.best_epoch(metric, higher)) is not None:
+        bits = log.epochs[epoch].get("valid_loss")
+        best = {
+            "epoch": epoch,
+            metric: log.epochs[epoch][metric],
+            "valid_loss_bits": bits,
+            "valid_loss_nats": nats(bits) if bits is not None else None,
+        }
     return {
         "parameters": {"all": log.parameters, "trained": log.trained_parameters},
         "epochs": {str(epoch): values for epoch, values in sorted(log.epochs.items())},
@@ -222,12 +92,171 @@ def _summary(log: RunLog, best: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _best(log: RunLog, metric: str, higher: bool) -> dict[str, Any]:
-    epoch = log.best_epoch(metric, higher)
-    loss_bits = log.epochs[epoch].get("valid_loss")
-    return {
-        "epoch": epoch,
-        metric: log.epochs[epoch][metric],
-        "valid_loss_bits": loss_bits,
-        "valid_loss_nats": nats(loss_bits) if loss_bits is not None else None,
-    }
+# ---- Runs -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Values of a validation by their names in the log. `wall_s`: seconds of the training until then."""
+
+    epoch: int
+    updates: int | None
+    values: Mapping[str, float]
+    wall_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training. `record` is result.json, or as much of it as an unfinished run has."""
+
+    name: str
+    path: Path
+    record: dict[str, Any]
+    validations: tuple[Validation, ...] = ()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels, the seed among them."""
+        return self.record["labels"]
+
+    @property
+    def seed(self) -> str:
+        """The seed; "-" if the record does not have it."""
+        return str(self.labels.get("seed", "-"))
+
+    @property
+    def metric(self) -> str:
+        """The value that chose the checkpoint."""
+        return self.record.get("metric", "valid_loss")
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the training has its result."""
+        return (self.path / RESULT).is_file()
+
+    @property
+    def by_updates(self) -> bool:
+        """True if it was validated more often than once per epoch."""
+        return len(self.validations) > len({validation.epoch for validation in self.validations})
+
+    @cached_property
+    def command(self) -> Command | None:
+        """The command line; None if the record has none."""
+        words = shlex.split(self.record.get("command") or "")
+        return parse_command(words, any_program=True) if words else None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Flag -> values of the command, without the seed, places and options that change no number."""
+        options = self.command.options if self.command else {}
+        return {flag: shlex.join(values) for flag, values in options.items() if flag not in _NO_SETTINGS}
+
+    def higher_is_better(self, metric: str) -> bool:
+        """Return the direction of a metric: of the run's own as recorded, of others by name."""
+        if metric == self.metric and "higher_is_better" in self.record:
+            return bool(self.record["higher_is_better"])
+        return higher_is_better(metric)
+
+    def curve(self, metric: str, by_updates: bool) -> dict[int, float]:
+        """Return epoch or number of updates -> value; a metric of the training has one value per epoch."""
+        points: Iterable[tuple[float | None, float | None]]
+        if metric.startswith("train_"):
+            epochs = sorted((int(epoch), values) for epoch, values in self.record.get("epochs", {}).items())
+            points = ((v.get("train_num_updates") if by_updates else epoch, v.get(metric)) for epoch, v in epochs)
+        else:
+            points = ((v.updates if by_updates else v.epoch, v.values.get(metric)) for v in self.validations)
+        return {int(place): value for place, value in points if place is not None and value is not None}
+
+    def clock(self) -> dict[int, float]:
+        """Return number of updates -> seconds until the validation."""
+        return {v.updates: v.wall_s for v in self.validations if v.updates is not None and v.wall_s is not None}
+
+    def best(self, metric: str) -> dict[str, Any]:
+        """Return the best validation: `epoch`, `update`, the metric, losses; {} if no value is a number.
+
+        Of equal values the last one is taken, as in fairseq. `train_loss_bits` is the mean loss of that epoch's
+        training. Without validations it is what the record has.
+        """
+        values = {at: v.values[metric] for at, v in enumerate(self.validations) if metric in v.values}
+        if not values:
+            recorded = self.record.get("best") or {}
+            return dict(recorded) if metric == self.metric or metric in recorded else {}
+        place = best_place(values, self.higher_is_better(metric))
+        if place is None:
+            return {}
+        at = self.validations[place]
+        best: dict[str, Any] = {"epoch": at.epoch, "update": at.updates, metric: at.values[metric]}
+        if (bits := at.values.get("valid_loss")) is not None:
+            best |= {"valid_loss_bits": bits, "valid_loss_nats": nats(bits)}
+        best["train_loss_bits"] = self.curve("train_loss", by_updates=False).get(at.epoch)
+        return {key: value for key, value in best.items() if value is not None}
+
+    def data_hash(self) -> str | None:
+        """Return the joint hash of test set and dictionaries; without a test set that of all data."""
+        hashes = self.record.get("data") or {}
+        names = {name: name.rpartition("/")[2] for name in hashes}
+        test = {name: hashes[name] for name, base in names.items() if base.startswith(("test", "dict."))}
+        if any(names[name].startswith("test") for name in test):
+            return joint_hash(dict(sorted(test.items())))
+        return hashes.get("all")
+
+    def texts(self) -> tuple[Path | None, Path | None]:
+        """Return the translations of the test set and their reference; None for a file that is not there."""
+        for text, reference in ((self.path / text, self.path / reference) for text, reference in TEXTS):
+            if text.is_file():
+                return text, reference if reference.is_file() else None
+        return None, None
+
+
+def find_runs(argument: str) -> list[Run]:
+    """Return the runs at a path: a run's folder, or a folder that has several at any depth, also unfinished ones.
+
+    Args:
+        argument: PATH, or NAME=PATH, which gives these runs the label `run`.
+
+    Raises:
+        DataError: there is no run, or a record cannot be read.
+    """
+    name, _, rest = argument.partition("=")
+    is_named = bool(rest) and bool(name) and not Path(argument).exists()
+    path = Path(rest if is_named else argument)
+    folders = {record.parent for file in (RESULT, TRAINING) for record in path.rglob(file)}
+    if not folders:
+        found = "no run in it" if path.is_dir() else "not a folder" if path.exists() else "no such folder"
+        raise DataError(f"{path}: {found}; name the folder of a run of `embinit run`, or one that has several")
+    runs = list(map(read_run, sorted(folders)))
+    if not is_named:
+        return runs
+    return [replace(run, record={**run.record, "labels": {"run": name, **run.labels}}) for run in runs]
+
+
+def read_run(folder: Path) -> Run:
+    """Return the run of a folder with result.json or, if it is unfinished, training.json."""
+    file = folder / RESULT if (folder / RESULT).exists() else folder / TRAINING
+    record = read_record(file)
+    log = read_log(folder / LOG) if (folder / LOG).is_file() else RunLog()
+    metric = record.get("metric", "valid_loss")
+    if file.name == TRAINING and any(metric in values for values in log.epochs.values()):
+        record = {**record, **summary(log, metric, record.get("higher_is_better", False))}
+    return Run(folder.as_posix(), folder, record, tuple(_validations(record, log)))
+
+
+def _validations(record: Mapping[str, Any], log: RunLog) -> list[Validation]:
+    """Return the validations of the record, or of the log if it has more: the record has one per epoch.
+
+    The log of a finished run that is being continued has validations after the end of the record.
+    """
+    epochs = sorted((int(epoch), values) for epoch, values in record.get("epochs", {}).items())
+    recorded = [(epoch, values.get("valid_num_updates"), values) for epoch, values in epochs]
+    last = max((updates for _, updates, _ in recorded if updates is not None), default=0)
+    logged = [(v["epoch"], updates, v) for updates, v in sorted(log.validations.items()) if updates <= last]
+    times = record.get("times", {})
+    validations = []
+    for epoch, updates, values in logged if len(logged) > len(recorded) else recorded:
+        done = None if updates is None else int(updates)
+        seconds = times.get(str(done), {}).get("wall_s")
+        if seconds is None and done is not None:
+            seconds = log.clock.get(done)
+        named = {key: value for key, value in values.items() if key != "epoch"}
+        validations.append(Validation(int(epoch), done, named, seconds))
+    return validations

@@ -1,174 +1,376 @@
-"""One training as tables and curves see it, whatever it was read from (`folders`)."""
+"""Start, continue or finish one training in one folder (`embinit run`); see `record` for the folder's files.
+
+The same call again continues an interrupted training, and does nothing for a finished one.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import resource
 import shlex
-from collections.abc import Mapping
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from embinit_fairseq.runs.command import DATA, FREE_OPTIONS, LIMITS, Command, joint_hash, parse_command
-from embinit_fairseq.runs.logs import RunLog, best_place, nats
-from embinit_fairseq.runs.metrics import higher_is_better
+from embinit_fairseq.errors import DataError, OptionError, counted
+from embinit_fairseq.io import hardware, versions, write_json
+from embinit_fairseq.runs.command import Command, data_hashes, differences, labels_of, parse_command
+from embinit_fairseq.runs.log import LogReader, RunLog, read_log
+from embinit_fairseq.runs.record import CHECKPOINTS, LOG, RESULT, TEXTS, TRAINING, read_record, result_of
 
-#: where translations of the test set are, and the reference they were scored with
-TEXTS = (
-    ("test.hypothesis.text", "test.reference.text"),
-    ("test/hypothesis.text", "test/reference.text"),
-    ("test.hypothesis.txt", "test.reference.txt"),
-)
-#: in every command, but no setting of the experiment
-_PLACES = frozenset([DATA, *"--seed --seeds --save-dir --user-dir --output --data".split()])
-#: of the validations and of the training, in this order; see `Validation`
-CLOCKS = {"cpu_s": "processor seconds", "wall_s": "seconds"}
+#: seconds between two looks at the log, and seconds to wait for the processes of a call that was just killed
+_LOOK, _PATIENCE = 0.2, 3.0
+#: keys of result.json that training.json does not have
+_OF_RESULT = ("parameters", "epochs", "best", "time", "init", "scores")
+#: launchers whose processes are not children of this one, so that their processor time is not known
+_ELSEWHERE = frozenset("srun mpirun mpiexec ssh docker".split())
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
-
-@dataclass(frozen=True)
-class Validation:
-    """updates: so far; None where the log does not tell. values: by their names in the log, such as valid_loss.
-
-    wall_s, cpu_s: seconds and processor seconds of the training so far, None where they are not known.
-    """
-
-    epoch: int
-    updates: int | None
-    values: dict[str, float]
-    wall_s: float | None = None
-    cpu_s: float | None = None
+#: called with every line of the log, and with what has been read so far
+Watch = Callable[[str, LogReader], None]
 
 
 @dataclass(frozen=True)
-class Run:
-    """name: for tables and messages. path: its folder, or its log. validations: in the order of the training.
+class TrainingRequest:
+    """One call.
 
-    configuration: option -> value, as text, of a training that has left no command.
+    Attributes:
+        folder: the run.
+        words: the command of the training.
+        labels: what tables are sorted by.
+        metric: logged value that chooses the best epoch; None: as in the command.
+        higher: whether a higher value is better.
     """
 
-    name: str
-    path: Path
+    folder: Path
+    words: Sequence[str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    metric: str | None = None
+    higher: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call ended.
+
+    Attributes:
+        code: exit status of the training; 128 + N after signal N; 1 if it ended before its training was done.
+        started: False if the training was finished before.
+        record: result.json; training.json if the training has failed.
+        notes: what the user should know.
+    """
+
+    code: int
+    started: bool
     record: dict[str, Any]
-    validations: tuple[Validation, ...] = ()
-    log: RunLog | None = None
-    configuration: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
-    @property
-    def labels(self) -> dict[str, str]:
-        """What tables are sorted by, the seed among them."""
-        return self.record["labels"]
 
-    @property
-    def seed(self) -> str:
-        """ "-" if the run does not tell."""
-        return str(self.labels.get("seed", "-"))
+def run(request: TrainingRequest, watch: Watch = lambda line, reader: None) -> Outcome:
+    """Train, or find that there is nothing to do.
 
-    @property
-    def metric(self) -> str:
-        """What chose the checkpoint."""
-        return self.record.get("metric", "valid_loss")
+    Raises:
+        OptionError, DataError: the command cannot be run in this folder; nothing is written then.
+    """
+    folder = request.folder
+    command = parse_command(request.words).for_run(folder / CHECKPOINTS)
+    record = new_record(request, command, data_hashes(command.data()))
+    program = shutil.which(command.words[0], path=_search_path())
+    if program is None:
+        raise OptionError(f"{command.words[0]}: no such program; install it, or activate the environment that has it")
+    check_folder_of_run(folder)
+    with _locked_log(folder) as log_file:
+        before = record_before(folder)
+        log = read_log(folder / LOG)
+        if before is None:
+            log_file.truncate(0)  # the log of a start that failed
+        else:
+            check_same(folder, before, record)
+            _inherit(record, before, request)
+            if not log.sessions and (folder / RESULT).is_file():  # the log is gone
+                epochs = read_record(folder / RESULT).get("epochs", {})
+                log = RunLog(epochs={int(epoch): values for epoch, values in epochs.items()}, finished=True)
+            if reason := _reached(command_of(before), command, log):
+                chosen = {key: record[key] for key in ("labels", "metric", "higher_is_better")}
+                return _finish(folder, {**before, **chosen}, log, started=False, notes=(reason,))
+        code = _train(folder, command, program, record, log_file, watch)
+        log = read_log(folder / LOG)
+        if code == 0 and log.finished:
+            return _finish(folder, record, log, started=True)
+        note = "the command ended without an error, but its log does not say that training is done: not finished"
+        return Outcome(code or 1, True, record, () if code else (note,))
 
-    @property
-    def by_updates(self) -> bool:
-        """Was it validated more often than once an epoch?"""
-        return len(self.validations) > len({each.epoch for each in self.validations})
 
-    def higher_is_better(self, metric: str) -> bool:
-        """As the run was told for its own metric; by name for others."""
-        if metric == self.metric and "higher_is_better" in self.record:
-            return bool(self.record["higher_is_better"])
-        return higher_is_better(metric)
+def new_record(request: TrainingRequest, command: Command, data: Mapping[str, str]) -> dict[str, Any]:
+    """Return the content of training.json of a run that is about to start. data: see `data_hashes`."""
+    metric = request.metric or command.option("--best-checkpoint-metric") or "loss"
+    return {
+        "labels": labels_of(command, request.labels),
+        "command": str(command),
+        "metric": metric if metric.startswith("valid_") else f"valid_{metric}",
+        "higher_is_better": request.higher or "--maximize-best-checkpoint-metric" in command.options,
+        "versions": versions(),
+        "hardware": None,
+        "data": dict(data),
+        "vector_files": command.vector_hashes(),
+        "sessions": [],
+    }
 
-    def curve(self, metric: str, by_updates: bool | None = None) -> dict[int, float]:
-        """Epoch or update -> value, where the log has one. by_updates: which; default: the run's own.
 
-        metric: of the validations, or of the training, such as train_loss, which has one value an epoch.
-        """
-        if by_updates is None:
-            by_updates = self.by_updates
-        if metric.startswith("train_"):
-            return self._training_curve(metric, by_updates)
-        points = ((v.updates if by_updates else v.epoch, v.values.get(metric)) for v in self.validations)
-        return {place: value for place, value in points if place is not None and value is not None}
+# ---- What is in the folder ------------------------------------------------------------------------------------------
 
-    def _training_curve(self, metric: str, by_updates: bool) -> dict[int, float]:
-        epochs = {int(epoch): values for epoch, values in self.record.get("epochs", {}).items()}
-        points = (
-            (values.get("train_num_updates") if by_updates else epoch, values.get(metric))
-            for epoch, values in sorted(epochs.items())
-        )
-        return {int(place): value for place, value in points if place is not None and value is not None}
 
-    def clock(self, kind: str) -> dict[int, float]:
-        """Update -> seconds until its validation. kind: of CLOCKS."""
-        clocks = ((each.updates, getattr(each, kind)) for each in self.validations)
-        return {updates: seconds for updates, seconds in clocks if updates is not None and seconds is not None}
+def lock(file: IO[bytes]) -> bool:
+    """Lock a file for this process and its children; return False if other processes have it.
 
-    def best(self, metric: str) -> dict[str, Any]:
-        """{"epoch", "update", metric: its best value, "valid_loss_bits", "valid_loss_nats", "train_loss_bits"}.
+    The lock ends with the last of these processes, also if this one is killed.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
 
-        What is not known is absent; the last is the mean loss of that epoch's training. Of equal values the last one,
-        as in fairseq. Without a curve it is what the record says; {} if that does not, and for a training that has
-        diverged.
-        """
-        curve = {at: v.values[metric] for at, v in enumerate(self.validations) if metric in v.values}
-        if not curve:
-            recorded = self.record.get("best") or {}
-            return dict(recorded) if metric == self.metric or metric in recorded else {}
-        place = best_place(curve, self.higher_is_better(metric))
-        if place is None:
-            return {}
-        at = self.validations[place]
-        best = {"epoch": at.epoch, "update": at.updates, metric: at.values[metric]}
-        if (bits := at.values.get("valid_loss")) is not None:
-            best |= {"valid_loss_bits": bits, "valid_loss_nats": nats(bits)}
-        best["train_loss_bits"] = self.curve("train_loss", by_updates=False).get(at.epoch)
-        return {key: value for key, value in best.items() if value is not None}
 
-    def option(self, flag: str) -> str | None:
-        """The value of an option of fairseq-train, from the command or the configuration in the log."""
-        if self.command is not None and (value := self.command.option(flag)) is not None:
-            return value
-        return self.log.option(flag.removeprefix("--").replace("-", "_")) if self.log else None
+@contextlib.contextmanager
+def _locked_log(folder: Path) -> Iterator[IO[bytes]]:
+    """Yield the log, open for appending and locked."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOG).open("ab")
+    except OSError as error:
+        raise OptionError(f"{folder}: cannot be written ({error.strerror}); choose another folder") from error
+    with file:
+        deadline = time.monotonic() + _PATIENCE
+        while not lock(file):
+            if time.monotonic() > deadline:
+                raise OptionError(
+                    f"{folder}: another call is training in this folder; wait for its end, or choose another folder"
+                )
+            time.sleep(0.1)
+        yield file
 
-    @cached_property
-    def command(self) -> Command | None:
-        """The training's command line, from the record; None where it was not recorded."""
-        words = shlex.split(self.record.get("command") or "")
-        return parse_command(words, any_program=True) if words else None
 
-    def settings(self) -> dict[str, str]:
-        """Option -> values, without seed, places and what changes nothing; equal in a row. {} without a command."""
-        options = self.command.options if self.command else {}
-        passed = _PLACES | (FREE_OPTIONS - LIMITS)
-        return {flag: shlex.join(values) for flag, values in options.items() if flag not in passed}
+def check_folder_of_run(folder: Path) -> None:
+    """Raise DataError for a folder that has files but no run.
 
-    def data_hash(self) -> str | None:
-        """Of test set and dictionaries, where there is a test set, else of all data; None if it is not known."""
-        hashes = self.record.get("data") or {}
-        names = {name: name.rpartition("/")[2] for name in hashes}
-        test = {name: hashes[name] for name, base in names.items() if base.startswith(("test", "dict."))}
-        if any(names[name].startswith("test") for name in test):
-            return joint_hash(dict(sorted(test.items())))
-        return hashes.get("all")
+    A record, a folder `checkpoints`, or the file `settings` of a recipe make it the folder of a run. Empty files do
+    not count: a shell makes them for redirected output.
+    """
+    if not folder.is_dir() or any((folder / name).exists() for name in (TRAINING, RESULT, CHECKPOINTS, "settings")):
+        return
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() or path.lstat().st_size:
+            raise DataError(f"{folder}: has {path.name}, but no run ({TRAINING} is missing); name another folder")
 
-    def data_sizes(self) -> dict[str, int]:
-        """Symbols in the dictionaries and sentences that were not trained on, as the log tells; {} if it does not."""
-        if self.log is None:
-            return {}
-        held_out = {name: size for name, size in self.log.examples.items() if not name.startswith("train")}
-        return {**{f"dictionary {name}".strip(): size for name, size in self.log.dictionaries.items()}, **held_out}
 
-    def data_folder(self) -> str | None:
-        """Where the data were, as the training was told."""
-        if self.command is not None and DATA in self.command.options:
-            return self.command.option(DATA)
-        return self.log.option("data") if self.log else None
+def record_before(folder: Path) -> dict[str, Any] | None:
+    """Return the record of the folder's run; None without a run, or if it failed before its first checkpoint."""
+    file = folder / TRAINING
+    has_checkpoints = any((folder / CHECKPOINTS).glob("*.pt"))
+    if not file.is_file():
+        if (folder / RESULT).is_file():
+            return {key: value for key, value in read_record(folder / RESULT).items() if key not in _OF_RESULT}
+        if has_checkpoints:
+            raise DataError(
+                f"{folder}: has checkpoints but no record of how they were made ({TRAINING} is missing); choose "
+                "another folder, or remove them"
+            )
+        return None
+    ended = (folder / RESULT).is_file() or ((folder / LOG).is_file() and read_log(folder / LOG).finished)
+    return read_record(file) if ended or has_checkpoints else None
 
-    def texts(self) -> tuple[Path | None, Path | None]:
-        """Translations of the test set and their reference, None for what is not there."""
-        pairs = ((self.path / text, self.path / reference) for text, reference in TEXTS)
-        for text, reference in pairs:
-            if text.is_file():
-                return text, reference if reference.is_file() else None
-        return None, None
+
+def command_of(record: Mapping[str, Any]) -> Command:
+    """Return the command in a record."""
+    return parse_command(shlex.split(record["command"]), any_program=True)
+
+
+def check_same(folder: Path, before: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    """Raise OptionError or DataError if the folder's run has other options, data or vectors."""
+    remedy = "give the same command, or choose another folder"
+    if changed := differences(command_of(before), command_of(record)):
+        raise OptionError(f"{folder}: has a run with other options: {'; '.join(changed)}; {remedy}")
+    for key, what in (("data", "data"), ("vector_files", "vectors")):
+        old, new = before.get(key) or {}, record[key]
+        changed = [name for name, value in new.items() if old.get(name, value) != value]
+        if changed:
+            name = next((name for name in changed if name != "all"), "DATA")
+            raise DataError(f"{folder}: has a run with other {what}: {name} has changed since; {remedy}")
+
+
+def _inherit(record: dict[str, Any], before: Mapping[str, Any], request: TrainingRequest) -> None:
+    """Copy to the record what this call does not say, the sessions and their times."""
+    record["labels"] = {**record["labels"], **before["labels"], **request.labels}
+    record["vector_files"] = {**(before.get("vector_files") or {}), **record["vector_files"]}  # some may be gone
+    if request.metric is None and not request.higher:
+        record.update({key: before[key] for key in ("metric", "higher_is_better") if key in before})
+    # what a record of an earlier version does not have counts as one session of unknown length
+    record["sessions"] = list(before.get("sessions") or [{"command": before["command"], "wall_s": None, "cpu_s": None}])
+    record |= {key: before[key] for key in ("times",) if key in before}
+
+
+def _reached(old: Command, new: Command, log: RunLog) -> str | None:
+    """Return why there is nothing left to do; None if there is.
+
+    A finished training does one update more if fairseq-train is started again.
+    """
+
+    def limit(flag: str) -> float:  # 0: none, as in fairseq
+        with contextlib.suppress(ValueError):
+            return float(new.option(flag) or 0)
+        return 0.0
+
+    if 0 < limit("--max-update") <= log.saved_updates:
+        return f"finished before: {counted(log.saved_updates, 'update')} done, --max-update {limit('--max-update'):.0f}"
+    if not log.finished:
+        return None
+    epochs = max(log.epochs, default=0)
+    if old.limits == new.limits:
+        return f"finished before, after epoch {epochs}"
+    if 0 < limit("--max-epoch") <= epochs:
+        return f"finished before: {counted(epochs, 'epoch')} done, --max-epoch {limit('--max-epoch'):.0f}"
+    return None
+
+
+# ---- The training ---------------------------------------------------------------------------------------------------
+
+
+def _train(
+    folder: Path, command: Command, program: str, record: dict[str, Any], log_file: IO[bytes], watch: Watch
+) -> int:
+    """Run the command to its end and return its exit status; `record` is written before and after."""
+    record["hardware"] = hardware()
+    session: dict[str, Any] = {
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": record["command"],
+        "revision": record["versions"]["revision"],
+        "hardware": record["hardware"],
+        "wall_s": None,
+        "cpu_s": None,
+        "exit": None,
+    }
+    record["sessions"] = [*record["sessions"], session]
+    write_json(folder / TRAINING, record)
+    began, used, place = time.monotonic(), _processor_seconds(), log_file.seek(0, os.SEEK_END)
+    environment = {**os.environ, "PATH": _search_path()}
+    child = start([program, *command.words[1:]], log_file, environment)
+    reader = LogReader()
+    with (folder / LOG).open("rb") as lines, _signals_go_to(child):
+        lines.seek(place)
+        while True:
+            code = child.poll()
+            for line in _new_lines(lines):
+                reader.take(line)
+                watch(line, reader)
+            if code is not None:
+                break
+            time.sleep(_LOOK)
+    session["exit"] = code if code >= 0 else 128 - code
+    session["wall_s"] = round(time.monotonic() - began, 3)
+    if not _ELSEWHERE.intersection(Path(word).name for word in command.words[: command.at]):
+        session["cpu_s"] = round(_processor_seconds() - used, 3)
+    write_json(folder / TRAINING, record)
+    return session["exit"]
+
+
+def start(command: Sequence[str], log: IO[bytes], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a command that prints to `log`, whose lock it inherits, and reads nothing.
+
+    It has a process group of its own, so that a signal of the terminal (Ctrl-C) reaches it once, by its parent.
+    """
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def send(process: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to a process of `start` and to all that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def _signals_go_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Forward the signals that would end this process to the training, whose end ends this process."""
+    before = {number: signal.signal(number, lambda number, _: send(child, number)) for number in _FORWARDED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _new_lines(lines: IO[bytes]) -> Iterator[str]:
+    """Yield the lines that are complete."""
+    while line := lines.readline():
+        if not line.endswith(b"\n"):
+            lines.seek(-len(line), os.SEEK_CUR)
+            return
+        yield line.decode("utf-8", errors="replace").rstrip("\n")
+
+
+def _processor_seconds() -> float:
+    """Return the seconds of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _search_path() -> str:
+    """Return PATH with this interpreter's folder at the end: its environment need not be activated."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+
+
+# ---- The result -----------------------------------------------------------------------------------------------------
+
+
+def _finish(folder: Path, record: Mapping[str, Any], log: RunLog, started: bool, notes: Sequence[str] = ()) -> Outcome:
+    """Write result.json. Scores and texts of a checkpoint that was replaced are dropped."""
+    file = folder / RESULT
+    earlier: dict[str, Any] = {}
+    if started:
+        for text in itertools.chain(*TEXTS):
+            (folder / text).unlink(missing_ok=True)
+    else:
+        earlier = read_record(file) if file.is_file() else {}
+        _update(folder / TRAINING, record)
+    result = result_of(record, folder, log, earlier) if log.sessions else {**earlier, **record}
+    _update(file, result)
+    return Outcome(0, started, result, (*notes, *_missing_best(record, log)))
+
+
+def _update(file: Path, record: Mapping[str, Any]) -> None:
+    """Write a record if it has changed, so that a second call for a finished run changes no file."""
+    if not file.is_file() or read_record(file) != json.loads(json.dumps(record)):
+        write_json(file, record)
+
+
+def _missing_best(record: Mapping[str, Any], log: RunLog) -> list[str]:
+    """Say why there is no best epoch, if there is none."""
+    metric = record["metric"]
+    if log.best_epoch(metric, record["higher_is_better"]) is not None:
+        return []
+    logged = sorted({key for values in log.epochs.values() for key in values if key.startswith("valid_")})
+    if not logged:
+        return [f"no validation in the log: no best epoch by {metric}"]
+    if metric not in logged:
+        return [f"--metric {metric}: not logged, so that there is no best epoch; logged are {', '.join(logged)}"]
+    return [f"{metric} is NaN after every epoch: training has diverged, there is no best epoch"]

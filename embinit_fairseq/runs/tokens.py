@@ -1,12 +1,12 @@
-"""Tokens back to text: the steps of `embinit score --detokenize`, in the order in which they are given.
+"""Join tokens to text: the steps of `embinit score --detokenize`, in the order in which they are given.
 
-step                tokens                                           what it undoes
-bpe                 pieces of subword-nmt                            its cuts (`@@ `)
-sentencepiece       pieces with `▁`                                  its cuts, by the marks of the pieces
-sentencepiece=FILE  the same                                         the same, by the model
-huggingface=DIR     pieces of the tokenizer in a Hugging Face folder the same, by that tokenizer's decoder
-moses               Moses tokens                                     Moses' escapes (`&apos;`) and blanks
-spacy               tokens of spaCy                                  blanks, by Moses' rules: spaCy has none
+step                tokens                                             what it undoes
+bpe                 subwords of subword-nmt                            its segmentation (`@@ `)
+sentencepiece       subwords with `▁`                                  its segmentation, by the marks
+sentencepiece=FILE  the same                                           the same, by the model
+huggingface=DIR     subwords of the tokenizer of a Hugging Face folder its segmentation, by its decoder
+moses               Moses tokens                                       Moses' escapes (`&apos;`) and spaces
+spacy               tokens of spaCy                                    spaces, by Moses' rules: spaCy has none
 """
 
 from __future__ import annotations
@@ -14,30 +14,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from embinit_fairseq.bounded import read_bytes, read_json
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.files import check_is_file
-from embinit_fairseq.vectors.hf_vocab import load_sentencepiece, reading_tokenizer
-from embinit_fairseq.vocab.text import pieces_left as pieces_left
+from embinit_fairseq.io import check_is_file, read_json
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, unescape
 
-#: fairseq's symbol: also what a tokenizer's own unknown piece becomes
+#: fairseq's symbol, which also replaces a tokenizer's own unknown token
 UNKNOWN = "<unk>"
 STEPS = ("bpe", "sentencepiece", "huggingface", "moses", "spacy")
-#: steps that end in words with blanks around them
-_OF_WORDS = ("moses", "spacy")
-
-#: Bytes of a tokenizer's file; the largest, for 250,000 pieces, have 35 MB.
-_LARGEST, _REMEDY = 1 << 28, "download it again"
 
 Step = Callable[[str], str]
 
 
 def detokenizer(steps: Sequence[str], lang: str | None) -> Step:
-    """A function from a line of tokens to text. lang: of the text, for moses and spacy.
+    """Return a function from a line of tokens to text.
 
-    Raises OptionError for a step that is none, and for one that lacks its model or the language.
+    Args:
+        steps: such as `["bpe", "moses"]`; without steps a line stays as it is.
+        lang: language of the text, for moses and spacy.
+
+    Raises:
+        OptionError: a step is not known, or lacks its model or the language.
     """
     functions = [_step(step, lang) for step in steps]
 
@@ -49,20 +47,8 @@ def detokenizer(steps: Sequence[str], lang: str | None) -> Step:
     return decode
 
 
-def words_of(steps: Sequence[str], lang: str | None) -> Callable[[str], str] | None:
-    """A function from a line of tokens to Moses' words, where the steps go through them; None where they do not.
-
-    Without steps the tokens are taken as words.
-    """
-    names = [step.partition("=")[0] for step in steps]
-    if not steps or names[-1] == "moses":
-        before = detokenizer(steps[:-1], lang)
-        return lambda line: unescape(before(line))
-    return None
-
-
 def known_language(code: str, flag: str = "--lang") -> str:
-    """Return the two-letter code of a language that a flag names; OptionError for a code that stands for none."""
+    """Return the two-letter code of a language such as zh_CN; raise OptionError, with the flag, for an unknown one."""
     from fairseq_compat.languages import UnknownLanguageError, language
 
     try:
@@ -72,24 +58,28 @@ def known_language(code: str, flag: str = "--lang") -> str:
 
 
 def moses_tokenizer(lang: str | None) -> Step:
-    """Text -> Moses' words, without escapes."""
-    moses, lang = _sacremoses("words of the translations", lang)
+    """Return a function from text to Moses' words, without escapes."""
+    moses, lang = _sacremoses("--tokenized", lang)
     tokenizer = moses.MosesTokenizer(lang=lang)
     return lambda line: tokenizer.tokenize(line, escape=False, return_str=True)
 
 
 def _step(text: str, lang: str | None) -> Step:
     name, _, model = text.partition("=")
-    if name not in STEPS:
+    if name not in STEPS or (model and name not in ("sentencepiece", "huggingface")):
         raise OptionError(f"--detokenize {text}: not known; choose from {', '.join(STEPS)}")
-    if model and name not in ("sentencepiece", "huggingface"):
-        raise OptionError(f"--detokenize {text}: {name} has no model; give --detokenize {name}")
     if name == "bpe":
         return join_bpe
-    if name in _OF_WORDS:
-        return _moses(f"--detokenize {name}", lang, escaped=name == "moses")
+    if name in ("moses", "spacy"):
+        moses, lang = _sacremoses(f"--detokenize {name}", lang)
+        detokenize = moses.MosesDetokenizer(lang=lang).detokenize
+        plain = unescape if name == "moses" else str
+        return lambda line: detokenize(plain(line).split(), unescape=False)
     if name == "sentencepiece":
-        return _sentencepiece(model) if model else join_sentencepiece
+        if not model:
+            return join_sentencepiece
+        decode_pieces = load_sentencepiece(model, "--detokenize sentencepiece:").decode_pieces
+        return lambda line: decode_pieces(line.split())
     if not model:
         raise OptionError("--detokenize huggingface: give the tokenizer's folder: --detokenize huggingface=DIR")
     decode = Tokenizer(model).decode
@@ -97,78 +87,78 @@ def _step(text: str, lang: str | None) -> Step:
 
 
 def join_bpe(line: str) -> str:
-    """Undo subword-nmt's cuts, also at the end of a line that stopped inside a word."""
+    """Join the subwords of subword-nmt, also at the end of a line that stops inside a word."""
     return (line + " ").replace(f"{CONTINUES} ", "").strip()
 
 
 def join_sentencepiece(line: str) -> str:
-    """Undo sentencepiece's cuts without its model (not for models with byte pieces)."""
+    """Join the subwords of sentencepiece without its model (not for models with byte subwords)."""
     return line.replace(" ", "").replace(PREFIX["sentencepiece"], " ").strip()
 
 
-def _sentencepiece(model: str) -> Step:
-    check_is_file(model, "--detokenize sentencepiece:", missing="give the model that cut the text")
-    pieces = load_sentencepiece(model, DataError, "--detokenize sentencepiece:")
-    return lambda line: pieces.decode_pieces(line.split())
+def load_sentencepiece(file: str | Path, flag: str = "") -> Any:
+    """Return the processor of a sentencepiece model; raise DataError, with the flag, if it cannot be read."""
+    import sentencepiece
 
-
-def _moses(flag: str, lang: str | None, escaped: bool) -> Step:
-    moses, lang = _sacremoses(flag, lang)
-    detokenizer = moses.MosesDetokenizer(lang=lang)
-    if escaped:
-        return lambda line: detokenizer.detokenize(unescape(line).split(), unescape=False)
-    return lambda line: detokenizer.detokenize(line.split(), unescape=False)
+    check_is_file(file, flag)
+    try:
+        return sentencepiece.SentencePieceProcessor(model_file=str(file))
+    except Exception as error:  # a damaged model raises RuntimeError, TypeError and others
+        raise DataError(f"{flag} {file}: not a sentencepiece model ({error}); give the model of the text") from error
 
 
 def _sacremoses(flag: str, lang: str | None) -> tuple[ModuleType, str]:
-    """(sacremoses, the code by which it knows the language)"""
+    """Return sacremoses, and the code of the language in it."""
     if lang is None:
-        raise OptionError(f"{flag}: depends on the language; name it with --lang, such as --lang en")
+        raise OptionError(f"{flag}: depends on the language; add it with --lang, such as --lang en")
     try:
         import sacremoses
     except ModuleNotFoundError as error:
-        raise OptionError(f"{flag}: needs sacremoses, which is not installed: pip install sacremoses") from error
+        raise OptionError(f"{flag}: sacremoses is not installed: pip install sacremoses") from error
     return sacremoses, known_language(lang)
 
 
 class Tokenizer:
-    """A Hugging Face folder's tokenizer, without `transformers`: tokenizer.json, vocab.txt or spiece.model.
+    """The tokenizer of a Hugging Face folder with tokenizer.json, vocab.txt or spiece.model.
 
-    encode: text -> pieces, no special ones. decode: pieces -> text. unknown: its own unknown piece, None if it has
-    none. OptionError for a folder without any of these files, DataError for a damaged one.
+    Attributes:
+        encode: text -> subwords without special tokens.
+        decode: subwords -> text.
+        unknown: its unknown token, None if it has none.
     """
+
+    encode: Callable[[str], list[str]]
+    decode: Callable[[list[str]], str]
 
     def __init__(self, folder: str) -> None:
         path = Path(folder)
-        self.unknown: str | None = None
         if (path / "tokenizer.json").is_file() or (path / "vocab.txt").is_file():
-            self.encode, self.decode = self._fast(path)
+            model, self.unknown = _fast_tokenizer(path)
+            model.no_truncation()  # folders of sentence-transformers truncate and pad
+            model.no_padding()
+            self.encode = lambda line: model.encode(line, add_special_tokens=False).tokens
+            self.decode = model.decoder.decode if model.decoder is not None else " ".join
         elif (path / "spiece.model").is_file():
-            self.encode, self.decode = self._sentencepiece(path / "spiece.model")
+            pieces = load_sentencepiece(path / "spiece.model")
+            self.unknown = pieces.id_to_piece(pieces.unk_id())
+            # rare characters stay as they are: the dictionary's minimum count decides about them
+            self.encode = lambda line: pieces.encode(line, out_type=str)
+            self.decode = pieces.decode_pieces
         else:
             raise OptionError(f"{folder}: no tokenizer.json, vocab.txt or spiece.model; give a Hugging Face folder")
 
-    def _fast(self, path: Path) -> tuple[Callable, Callable]:
-        if (path / "tokenizer.json").is_file():
-            content = read_bytes(path / "tokenizer.json", DataError, _LARGEST, _REMEDY)
-            with reading_tokenizer(path / "tokenizer.json", DataError, _REMEDY) as tokenizers:
-                model = tokenizers.Tokenizer.from_buffer(content)
-            self.unknown = getattr(model.model, "unk_token", None)
-        else:
-            config, words = path / "tokenizer_config.json", path / "vocab.txt"
-            settings = read_json(config, DataError, remedy=_REMEDY) if config.is_file() else {}
-            lower = settings.get("do_lower_case", True) if isinstance(settings, dict) else True
-            read_bytes(words, DataError, _LARGEST, _REMEDY)  # else it is read whole
-            with reading_tokenizer(words, DataError, _REMEDY) as tokenizers:
-                model = tokenizers.BertWordPieceTokenizer(str(words), lowercase=lower is not False)
-            self.unknown = "[UNK]"
-        model.no_truncation()  # sentence-transformers' folders cut at 128 pieces and pad
-        model.no_padding()
-        join = model.decoder.decode if model.decoder is not None else " ".join
-        return lambda line: model.encode(line, add_special_tokens=False).tokens, join
 
-    def _sentencepiece(self, path: Path) -> tuple[Callable, Callable]:
-        model = load_sentencepiece(path, DataError)
-        self.unknown = model.id_to_piece(model.unk_id())
-        # The piece strings of rare characters are kept: the dictionary's minimum count decides about them.
-        return lambda line: model.encode(line, out_type=str), model.decode_pieces
+def _fast_tokenizer(folder: Path) -> tuple[Any, str | None]:
+    """Return a tokenizer of the tokenizers package, and its unknown token."""
+    import tokenizers
+
+    file = folder / "tokenizer.json"
+    try:
+        if file.is_file():
+            model = tokenizers.Tokenizer.from_file(str(file))
+            return model, getattr(model.model, "unk_token", None)
+        config, file = folder / "tokenizer_config.json", folder / "vocab.txt"
+        lower = read_json(config).get("do_lower_case", True) if config.is_file() else True
+        return tokenizers.BertWordPieceTokenizer(str(file), lowercase=lower is not False), "[UNK]"
+    except Exception as error:  # tokenizers has no class of its own
+        raise DataError(f"{file}: the tokenizers package cannot read it ({str(error)[:200]}); copy it again") from error

@@ -42,4 +42,4 @@ for seed in $SEEDS; do # outermost: after the first seed the tables are complete
   done
 done
 embinit grid - --logs "$OUTPUT/logs" ${JOBS:+--jobs "$JOBS"} <<<"$lines"
-PYTHONPATH=$REPO/scripts:$REPO python -m expansion.table "$OUTPUT/runs" --output "$OUTPUT"
+python "$REPO/scripts/tables.py" expansion "$OUTPUT/runs" --output "$OUTPUT"

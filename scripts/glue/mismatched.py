@@ -12,8 +12,9 @@ import re
 from pathlib import Path
 
 from embinit_fairseq.errors import DataError, one_line
-from embinit_fairseq.runs.logs import best_place
-from embinit_fairseq.runs.record import LOG, RESULT, read_record, write_record
+from embinit_fairseq.io import write_json
+from embinit_fairseq.runs.log import best_place
+from embinit_fairseq.runs.record import LOG, RESULT, read_record
 
 _RECORD = re.compile(r"\| INFO \| valid1 \| (\{.*\})$", re.MULTILINE)
 
@@ -36,7 +37,7 @@ def add_scores(run: Path) -> None:
     scores = {"accuracy": accuracy[best], "highest": accuracy[highest], "epoch": highest}
     if result["scores"].get("mismatched") != scores:
         result["scores"]["mismatched"] = scores
-        write_record(run / RESULT, result)
+        write_json(run / RESULT, result)
 
 
 if __name__ == "__main__":

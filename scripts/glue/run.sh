@@ -38,4 +38,4 @@ for seed in ${SEEDS:-1 2 3 4 5}; do for task in $TASKS; do for model in "${model
     echo
   done
 done; done; done | embinit grid - --logs "$OUTPUT/logs" ${JOBS:+--jobs "$JOBS"}
-python "$HERE/table.py" "$OUTPUT/runs" --output "$OUTPUT"
+python "$REPO/scripts/tables.py" glue "$OUTPUT/runs" --output "$OUTPUT"

@@ -1,4 +1,4 @@
-"""The grids behind docs/results on Multi30k: lists of plain commands, a line a training, for `embinit grid`.
+"""Print the grids of docs/results on Multi30k: plain commands, a line per training, for `embinit grid`.
 
     OUTPUT=data/de-en bash scripts/multi30k/prepare.sh
     python scripts/train_vectors.py --text data/de-en/text/train.de --dim 300 --output data/vectors.de.txt
@@ -7,16 +7,15 @@
     embinit compare runs/scale --output runs/scale
 
     scale    sigma of the embeddings at 1/8 to 8 times Xavier's, positions added, absent or untied: is it absorption?
-             (table and picture: scale_figure.py)
+             (table and figure: scale_figure.py)
     table1   Kim et al. 2024, Table 1: all initialisations, with fairseq's own and shuffled vectors at Xavier's scale
     duo      Li et al. 2020: two embeddings, tied, GloVe and learned, and the simpler uses of a second embedding
     ladder   Li et al. 2020, Table 5: the parts of Duo one after the other, untied and random (needs no --vectors)
 
-A line is a name and a command that can be copied out and works: a training by `embinit run`, in a folder of that name,
-then, but for `scale`, the translation of the test set with its best checkpoint, and the scores. Several trainings share
-one GPU (`--jobs 12`); calls on several machines share the list (`--worker 1/2`, `--worker 2/2`); `--minutes 9` ends a
-call, and the same one goes on. All runs of one grid need the same --precision. What stands behind -- goes to
-fairseq-train.
+A line is a name and a command that works by itself: a training by `embinit run`, in a folder of that name, then, but
+for `scale`, the translation of the test set with its best checkpoint, and the scores. Several trainings share one GPU
+(`--jobs 12`). Calls on several machines share the list (`--worker 1/2`, `--worker 2/2`). `--minutes 9` ends a call, and
+the same call continues. All runs of one grid need the same --precision. Options after -- are given to fairseq-train.
 
 The model is Kim's: 3 + 3 layers, 10 heads, D 300, FFN 512, untied, batches of 64 sentences, Adam at a fixed 2e-4.
 """
@@ -59,7 +58,7 @@ Vectors = dict[str, str]
 
 @dataclass(frozen=True)
 class Training:
-    """name: of its folder. labels: what tables are sorted by. options: of fairseq-train, behind Kim's."""
+    """Name of the folder, labels for tables, and options of fairseq-train, which follow Kim's."""
 
     name: str
     labels: dict[str, str]
@@ -67,7 +66,7 @@ class Training:
 
 
 def training(labels: dict[str, str], seed: int, epochs: int, *options: str) -> Training:
-    """Labels that name an option's value are part of the folder's name."""
+    """Return a training whose folder has the values of the labels in its name."""
     name = ".".join([*labels.values(), f"seed{seed}"])
     ends = ("--seed", str(seed), "--max-epoch", str(epochs))
     defaults = {
@@ -81,7 +80,7 @@ def training(labels: dict[str, str], seed: int, epochs: int, *options: str) -> T
 
 
 def initialised(strategy: str, vectors: Vectors, *more: str) -> tuple[str, ...]:
-    """--embed-init with the vectors of both languages where the strategy takes any."""
+    """Return --embed-init, with the vectors of both languages if the strategy needs vectors."""
     paths: tuple[str, ...] = ()
     if STRATEGIES[strategy].needs_source:
         paths = ("--embed-init-path", f"encoder={vectors['de']}", f"decoder={vectors['en']}")
@@ -89,9 +88,9 @@ def initialised(strategy: str, vectors: Vectors, *more: str) -> tuple[str, ...]:
 
 
 def scale(vectors: Vectors) -> Iterator[Training]:
-    """All factors for six epochs of one seed, but the ends and the middle for twelve, and for three seeds.
+    """Yield all factors for six epochs of one seed; the ends and the middle for twelve epochs and three seeds.
 
-    With a fixed learning rate the first six epochs are the same however many follow.
+    With a fixed learning rate the first six epochs do not depend on the number of epochs.
     """
     positions = {
         "added": ("--arch", "transformer"),
@@ -110,7 +109,7 @@ def scale(vectors: Vectors) -> Iterator[Training]:
 
 
 def table1(vectors: Vectors) -> Iterator[Training]:
-    """Up to twenty epochs; those without a better validation loss for four end earlier."""
+    """Yield trainings of at most twenty epochs, which end after four epochs without a better validation loss."""
     strategies: dict[str, tuple[str, ...]] = {"none": ()}
     for strategy in ("xavier", "pretrained", "pretrained_xavier", "shuffled"):
         strategies[strategy] = initialised(strategy, vectors)
@@ -121,19 +120,19 @@ def table1(vectors: Vectors) -> Iterator[Training]:
 
 
 def several(how: str, *paths: str) -> str:
-    """A source of several files; a comma in a name is written twice."""
+    """Return a combination of several files for --embed-init-path; a comma in a name is written twice."""
     return f"{how}:" + ",".join(path.replace(",", ",,") for path in paths)
 
 
 def wider() -> tuple[str, ...]:
-    """The options of a transformer with as many parameters as Duo."""
+    """Return the options of a transformer with as many parameters as Duo."""
     return ("--arch", "transformer", *(word for flag in FFN for word in (flag, EQUAL)))
 
 
 def duo(vectors: Vectors) -> Iterator[Training]:
-    """Tied as the paper's model is, with one pre-trained and one learned embedding matrix a side; beside it what one
-    stream makes of two sets, each vector at length 1: their mean, or both side by side (de2, en2: second sets of the
-    same dimension; de_a, de_b, en_a, en_b: two sets of dimensions that add up to the model's)."""
+    """Yield Duo with one pre-trained and one learned embedding matrix per side, tied as the paper's model, and
+    transformers that use two sets of vectors in one matrix, each vector at length 1: their mean (with second sets of
+    the same dimension, de2 and en2), or both concatenated (de_a, de_b, en_a, en_b: their dimensions add up to D)."""
     filled, both = initialised("pretrained_xavier", vectors), initialised("pretrained_xavier", vectors)
     models: dict[str, tuple[str, ...]] = {
         "transformer": ("--arch", "transformer", *filled),
@@ -161,8 +160,8 @@ def duo(vectors: Vectors) -> Iterator[Training]:
 
 
 def ladder(vectors: Vectors) -> Iterator[Training]:
-    """Table 5 from "+ Meta Embeddings" to "+ Fusion Layer", beside transformers of the same dimension and of the same
-    number of parameters; greedy BLEU of the validation text after every epoch, as in Tables 6 and 7."""
+    """Yield Table 5 from "+ Meta Embeddings" to "+ Fusion Layer", and transformers of the same dimension and of as many
+    parameters; greedy BLEU of the validation text after every epoch, as in Tables 6 and 7."""
     off = {"share-weights": ("--duo-share-weights", "off"), "norm": ("--duo-norm", "off")}
     fusion = ("--duo-fusion", "off")
     models = {
@@ -188,10 +187,10 @@ UNTRANSLATED = "scale"
 
 
 def machine_options(device: str, precision: str) -> list[str]:
-    """Of fairseq-train.
+    """Return the options of fairseq-train for a device and a precision.
 
-    bfloat16 on a CPU is autocast, and pays only where the processor multiplies it itself: with AVX2 alone Kim's model
-    makes 0.07 updates a second in bfloat16, 0.97 in single precision.
+    bfloat16 on a CPU is autocast, and only faster if the processor has instructions for it: with AVX2 Kim's model makes
+    0.07 updates per second in bfloat16, 0.97 in single precision.
     """
     if device == "cpu":
         return ["--cpu", *(["--amp"] if precision == "bf16" else [])]
@@ -199,7 +198,7 @@ def machine_options(device: str, precision: str) -> list[str]:
 
 
 def command(each: Training, args: argparse.Namespace) -> str:
-    """Train, and for grids with BLEU translate and score, as a person would type it."""
+    """Return the commands of a training and, for grids with BLEU, of its translation and scores."""
     run, data, target = args.output / each.name, args.data, args.target
     labels = [f"{key}={value}" for key, value in each.labels.items()]
     train = ["fairseq-train", data / "bin", "--user-dir", PLUGIN, *KIM, *each.options]
@@ -220,8 +219,7 @@ def command(each: Training, args: argparse.Namespace) -> str:
 
 
 def with_equal_ffn(words: Sequence[str]) -> list[str]:
-    """EQUAL: the inner width at which the transformer has the parameters of Duo. A later option of that name is Duo's:
-    it must not take from the transformer what makes it as large."""
+    """Replace EQUAL by the inner width with which the transformer has as many parameters as Duo."""
     if EQUAL not in words:
         return list(words)
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
@@ -235,12 +233,17 @@ def with_equal_ffn(words: Sequence[str]) -> list[str]:
 
 @functools.cache
 def equal_width(command: tuple[str, ...], duo_options: tuple[str, ...] = ()) -> int:
-    """The inner width of the feed-forward layers with which `transformer` has as many parameters as `duo_transformer`.
+    """Return the inner width with which `transformer` has as many parameters as `duo_transformer`.
 
-    command: trains a `transformer`, without --embed-init; everything but that width is taken from it, also which
-    matrices are tied. duo_options: what only the `duo_transformer` is told. The number of parameters is linear in the
-    width: two models say by how much a step of one changes it (layers x (2 D + 1)), so the two differ by at most half
-    of that. Raises OptionError where no width is small enough.
+    The number of parameters is linear in the width, and two models say by how much a step of one changes it
+    (layers x (2 D + 1)): the two numbers differ by at most half of that.
+
+    Args:
+        command: trains a `transformer`, without --embed-init; everything else is taken from it.
+        duo_options: further options of the `duo_transformer`.
+
+    Raises:
+        OptionError: a transformer of any width has more parameters.
     """
     last = {name: len(command) - 1 - command[::-1].index(name) for name in FFN}
     width = int(command[last[FFN[0]] + 1])
@@ -257,7 +260,7 @@ def equal_width(command: tuple[str, ...], duo_options: tuple[str, ...] = ()) -> 
 
 
 def parameters(command: Sequence[str]) -> int:
-    """Of the model that this command of fairseq-train builds; shared ones count once."""
+    """Return the number of parameters of the model of this command; shared ones count once."""
     from fairseq import options, tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.utils import import_user_module
@@ -265,7 +268,7 @@ def parameters(command: Sequence[str]) -> int:
     words = command[1:]
     if "--user-dir" in words:
         import_user_module(argparse.Namespace(user_dir=words[words.index("--user-dir") + 1]))
-    with tempfile.TemporaryDirectory() as empty:  # a checkpoint of the run would be held against the other model
+    with tempfile.TemporaryDirectory() as empty:  # without a checkpoint of the run
         args = options.parse_args_and_arch(options.get_training_parser(), input_args=[*words, "--save-dir", empty])
         cfg = convert_namespace_to_omegaconf(args)
         model = tasks.setup_task(cfg.task).build_model(cfg.model)
@@ -276,7 +279,7 @@ def parameters(command: Sequence[str]) -> int:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """What is behind -- goes to fairseq-train."""
+    """Return the arguments; `extra` are those after --."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.usage = "%(prog)s GRID --data DIR --vectors de=PATH en=PATH --output DIR [options] [-- OPTION ...]"
     add = parser.add_argument
@@ -305,7 +308,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def target_language(data: Path) -> str:
-    """Of what prepare.sh made. OptionError for another folder."""
+    """Return the target language of what prepare.sh made; raise OptionError for another folder."""
     for pair in ("de-en", "en-de"):
         if (data / "bin" / f"train.{pair}.en.bin").is_file():
             return pair[-2:]

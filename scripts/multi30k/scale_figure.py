@@ -1,4 +1,4 @@
-"""Loss against the scale of the embeddings, with positions added, absent and untied: the table and the picture for
+"""Loss by the scale of the embeddings, with positions added, absent and untied: table and figure for
 docs/results/scale.md, from the runs of `experiments.py scale`.
 
     python scripts/multi30k/scale_figure.py runs/scale --epochs 6 --output scale.png
@@ -6,8 +6,8 @@ docs/results/scale.md, from the runs of `experiments.py scale`.
 Each training counts with its best validation loss up to that epoch, and the training loss of that epoch in brackets.
 Those of twelve epochs are read at epoch 6, too: the learning rate is fixed, so these are the losses of a training of
 six, and all scales are compared after the same updates. The absorption ratio is sigma of the scaled embeddings over
-sigma of the positions (encoder's and decoder's, of the rows with a vector; the picture has the encoder's); where no
-positions are added, that of the runs that add them.
+sigma of the positions (encoder's and decoder's, of the rows with a vector; the figure has the encoder's). Runs without
+added positions have the ratio of the runs that add them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
+from embinit_fairseq import figures
 from embinit_fairseq.errors import DataError, one_line
-from embinit_fairseq.files import whole_file
-from embinit_fairseq.runs.markdown import header
+from embinit_fairseq.runs.compare import header
 from embinit_fairseq.runs.record import read_record
 
 PLACES = ("added", "absent", "untied")
@@ -35,8 +35,7 @@ Ratios = dict[tuple[str, float], tuple[float, float]]
 
 
 def best_losses(record: dict[str, Any], epochs: int, file: Path) -> tuple[float, float] | None:
-    """Bits, of validation and of training; None for a training that is not there yet. DataError for one that has
-    diverged."""
+    """Return bits of validation and of training; None without so many epochs; DataError if it diverged."""
     found = (record.get("epochs") or {}).items()
     losses = [(each.get("valid_loss"), each.get("train_loss")) for epoch, each in found if int(epoch) <= epochs]
     if len(losses) < epochs or any(None in pair for pair in losses):
@@ -47,7 +46,7 @@ def best_losses(record: dict[str, Any], epochs: int, file: Path) -> tuple[float,
 
 
 def kind(record: dict[str, Any], file: Path) -> tuple[str, str, float]:
-    """(initialisation, positions, factor). DataError for the run of another grid."""
+    """Return (initialisation, positions, factor); raise DataError for the run of another grid."""
     labels = record["labels"]
     try:
         init, place, factor = labels["init"], labels["positions"], float(labels["sigma"].removesuffix("x"))
@@ -59,7 +58,7 @@ def kind(record: dict[str, Any], file: Path) -> tuple[str, str, float]:
 
 
 def read(folder: Path, epochs: int) -> tuple[Losses, Ratios]:
-    """The losses and the ratios. DataError if no run is long enough."""
+    """Return the losses and the ratios; raise DataError if no run is long enough."""
     losses: Losses = defaultdict(lambda: defaultdict(list))
     ratios: Ratios = {}
     for file in sorted(folder.glob("*/result.json")):
@@ -76,13 +75,13 @@ def read(folder: Path, epochs: int) -> tuple[Losses, Ratios]:
 
 
 def ratio_of(slot: dict[str, Any]) -> float | None:
-    """Of the rows with a vector, where there are any without; None where no positions are added."""
+    """Return the ratio of the rows with a vector, else of all rows; None without added positions."""
     matched = slot.get("matched_absorption_ratio")
     return slot["absorption_ratio"] if matched is None else matched
 
 
 def table(losses: Losses, ratios: Ratios) -> str:
-    """Markdown: a row a scale; mean and, of several seeds, standard deviation; in brackets the training loss."""
+    """Return Markdown, a row per scale: mean, standard deviation over seeds, in brackets the training loss."""
     columns = sorted(losses, key=lambda key: (key[0], PLACES.index(key[1])))
     lines = header(["sigma, of Xavier's", "absorption ratio (encoder, decoder)", *map(", ".join, columns)], texts=0)
     for factor in sorted({factor for column in losses.values() for factor in column}):
@@ -101,16 +100,12 @@ def _cell(seeds: list[tuple[float, float]]) -> str:
 
 
 def draw(losses: Losses, ratios: Ratios, epochs: int, path: Path) -> None:
-    """A panel an initialisation, a curve a use of positions; bars: standard deviation over seeds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    """Draw a panel per initialisation, a curve per use of positions; bars are standard deviations over seeds."""
+    from matplotlib.figure import Figure
 
     inits = sorted({init for init, _ in losses})
-    figure, panels = pyplot.subplots(
-        1, len(inits), figsize=(5 * len(inits), 4.2), sharey=True, squeeze=False, layout="constrained"
-    )
+    figure = Figure(figsize=(5 * len(inits), 4.2), layout="constrained")
+    panels = figure.subplots(1, len(inits), sharey=True, squeeze=False)
     for axes, init in zip(panels[0], inits, strict=True):
         for place in PLACES:
             column = losses.get((init, place), {})
@@ -123,9 +118,7 @@ def draw(losses: Losses, ratios: Ratios, epochs: int, path: Path) -> None:
         axes.grid(alpha=0.3)
     panels[0][0].set_ylabel(f"best validation loss of {epochs} epochs (bits)")
     panels[0][-1].legend(title="positions")
-    with whole_file(path, option="--output") as file:
-        figure.savefig(file, dpi=140, format="png")
-    pyplot.close(figure)
+    figures.save(figure, str(path))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -140,7 +133,7 @@ def main(argv: list[str] | None = None) -> int:
     without = sorted({(init, factor) for (init, _), each in losses.items() for factor in each} - set(ratios))
     if without:
         named = ", ".join(f"{init} {factor:g}x" for init, factor in without)
-        print(f"not in the picture, without a run that adds positions: {named}", file=sys.stderr)
+        print(f"not in the figure, without a run that adds positions: {named}", file=sys.stderr)
     draw(losses, ratios, args.epochs, args.output)
     print(table(losses, ratios), end="")
     return 0

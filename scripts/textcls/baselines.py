@@ -1,13 +1,13 @@
-"""Train baselines of a two-embedding classifier: bags of words, weighted by TF-IDF. Needs scikit-learn.
+"""Train bags of words weighted by TF-IDF, which a two-embedding classifier must beat. Needs scikit-learn.
 
     tfidf_lr    logistic regression as scikit-learn sets it (C = 1)
-    mlp         one hidden layer of 1,024 rectified linear units, then dropout 0.5 (Galke and Scherp 2022). Adam,
+    mlp         one hidden layer of 1,024 rectified linear units, dropout 0.5 after it (Galke and Scherp 2022). Adam,
                 batch 128; a row of the first layer moves only in steps in which its word occurs (torch's SparseAdam)
 
     python scripts/textcls/baselines.py data/mr --model mlp --seed 1 --save-dir runs/mlp.1
 
 Both learn from the same texts as all models: the validation texts are left out, and the words are those of dict.txt.
---save-dir gets a record as that of `embinit run`, result.json; a run that is finished is left alone.
+--save-dir is the folder of a run with a record as of `embinit run`; a finished run is not repeated.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
-from scores import macro_f1, of_classes, show
+from scores import of_classes, show
 
 from embinit_fairseq.errors import DataError, one_line
-from embinit_fairseq.io import hardware
-from embinit_fairseq.runs import launch
+from embinit_fairseq.io import hardware, write_json
 from embinit_fairseq.runs.command import data_hashes, parse_command
-from embinit_fairseq.runs.record import RESULT, TRAINING, write_record
+from embinit_fairseq.runs.record import RESULT, TRAINING
+from embinit_fairseq.runs.run import TrainingRequest, check_same, new_record, record_before
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 SETS = ("train", "valid", "test")
@@ -44,7 +44,7 @@ HIDDEN, DROPOUT, RATE, BATCH = 1024, 0.5, 1e-3, 128
 
 @dataclass(frozen=True)
 class Outcome:
-    """test: (texts,) predicted classes of the test texts; accuracy in percent, loss in nats."""
+    """The result: predicted classes of the test texts, (texts,), accuracy in percent, loss in nats and best epoch."""
 
     test: np.ndarray
     valid_accuracy: float
@@ -63,7 +63,7 @@ class Sets:
 
 
 def read_sets(text: Path, words: Path, labels: Path) -> Sets:
-    """Return TF-IDF with the IDF of train. text: folder with <set>.input0 and .label; words, labels: dictionaries."""
+    """text: folder with <set>.input0 and <set>.label; words, labels: fairseq dictionaries. IDF is that of train."""
     vocabulary, names = (
         [found.symbols[row] for row in np.flatnonzero(found.regular)] for found in map(read_dictionary, (words, labels))
     )
@@ -79,14 +79,14 @@ def read_sets(text: Path, words: Path, labels: Path) -> Sets:
 
 
 def tfidf_lr(sets: Sets) -> Outcome:
-    """Train logistic regression, which has no random numbers."""
+    """Fit logistic regression: deterministic, since the seed has only drawn the validation texts."""
     model = LogisticRegression(max_iter=1000).fit(sets.features["train"], sets.labels["train"])
     valid = 100 * model.score(sets.features["valid"], sets.labels["valid"])
     return Outcome(model.predict(sets.features["test"]), valid, model.coef_.size + model.intercept_.size)
 
 
 class WideMLP(nn.Module):
-    """Computes logits of bags of words: words, start of each text in them, weights."""
+    """A bag of words as (words, where each text starts, weights) -> logits."""
 
     def __init__(self, words: int, classes: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def evaluate(model: WideMLP, features: csr_matrix, labels: np.ndarray) -> tuple[
 def train_epoch(
     model: WideMLP, optimizers: list[torch.optim.Optimizer], features: csr_matrix, labels: np.ndarray
 ) -> None:
-    """Train one pass over the texts in random order."""
+    """Train on all texts once, in random order."""
     model.train()
     for rows in torch.randperm(len(labels)).split(BATCH):
         loss = F.cross_entropy(model(*bag(features[rows.numpy()])), torch.from_numpy(labels[rows.numpy()]))
@@ -130,7 +130,7 @@ def train_epoch(
 
 
 def mlp(sets: Sets, seed: int, epochs: int, patience: int) -> Outcome:
-    """Train the MLP until `patience` epochs after the lowest validation loss; the model of that epoch counts."""
+    """Train until `patience` epochs after the lowest validation loss, and use that epoch's model."""
     torch.manual_seed(seed)
     model = WideMLP(sets.features["train"].shape[1], len(sets.classes))
     rest = [parameter for name, parameter in model.named_parameters() if name != "first.weight"]
@@ -151,8 +151,8 @@ def mlp(sets: Sets, seed: int, epochs: int, patience: int) -> Outcome:
     return Outcome(test, accuracy, sum(parameter.numel() for parameter in model.parameters()), best, best_epoch)
 
 
-def new_record(args: argparse.Namespace) -> dict:
-    """Return the content of training.json; DataError for data that are not prepared."""
+def record_of(args: argparse.Namespace) -> dict:
+    """Return the content of training.json; raise DataError for data that are not prepared."""
     settings, data = args.data / "settings", args.data / "seeds" / str(args.seed) / "bin"
     if not settings.is_file() or not data.is_dir():
         raise DataError(
@@ -164,10 +164,8 @@ def new_record(args: argparse.Namespace) -> dict:
     if args.model == "mlp":
         words += ["--max-epoch", str(args.max_epoch), "--patience", str(args.patience)]
     command = parse_command(words, any_program=True)
-    request = launch.TrainingRequest(
-        args.save_dir, words, {**labels, "model": args.model, "init": "none"}, "valid_loss"
-    )
-    return {**launch.new_record(request, command, data_hashes([data])), "hardware": hardware()}
+    request = TrainingRequest(args.save_dir, words, {**labels, "model": args.model, "init": "none"}, "valid_loss")
+    return {**new_record(request, command, data_hashes([data])), "hardware": hardware()}
 
 
 def read(args: argparse.Namespace) -> Sets:
@@ -177,7 +175,7 @@ def read(args: argparse.Namespace) -> Sets:
 
 
 def train(args: argparse.Namespace, sets: Sets) -> Outcome:
-    """Train the model of that name."""
+    """Train the model of this name."""
     return tfidf_lr(sets) if args.model == "tfidf_lr" else mlp(sets, args.seed, args.max_epoch, args.patience)
 
 
@@ -190,19 +188,20 @@ def main() -> None:
     parser.add_argument("--max-epoch", type=int, default=200, help="mlp: at most; default: %(default)s")
     parser.add_argument("--patience", type=int, default=10, help="mlp: epochs without a lower loss; default: 10")
     args = parser.parse_args()
-    record, file = new_record(args), args.save_dir / RESULT
+    record, file = record_of(args), args.save_dir / RESULT
     if file.is_file():
-        launch.check_same(args.save_dir, launch.record_before(args.save_dir), record)
+        check_same(args.save_dir, record_before(args.save_dir), record)
         print(f"{args.save_dir}: finished before")
         return
     args.save_dir.mkdir(parents=True, exist_ok=True)
-    write_record(args.save_dir / TRAINING, record)
+    write_json(args.save_dir / TRAINING, record)
     began, sets = time.monotonic(), read(args)
     outcome = train(args, sets)
     counts = np.zeros((len(sets.classes),) * 2, dtype=int)
     np.add.at(counts, (sets.labels["test"], outcome.test), 1)
-    classes, right = of_classes(counts, sets.classes), 100 * float((sets.labels["test"] == outcome.test).mean())
-    scores = {"test_accuracy": right, "test_macro_f1": macro_f1(classes)}
+    classes, macro_f1 = of_classes(counts, sets.classes)
+    right = 100 * float((sets.labels["test"] == outcome.test).mean())
+    scores = {"test_accuracy": right, "test_macro_f1": macro_f1}
     loss, accuracy = outcome.valid_loss, outcome.valid_accuracy
     result = {
         "parameters": {"all": outcome.parameters, "trained": outcome.parameters},
@@ -213,7 +212,7 @@ def main() -> None:
         "classes": classes,
         "time": {"wall_s": round(time.monotonic() - began, 3), "cpu_s": round(time.process_time(), 3)},
     }
-    write_record(file, {**record, **result})
+    write_json(file, {**record, **result})
     show(args.save_dir, scores, classes)
 
 

@@ -1,16 +1,15 @@
-"""The trainings of a grid, as the lines that `embinit grid` takes: couples of embeddings, transformers, bags of words.
+"""Print the trainings of a grid for `embinit grid`: pairs of embeddings, transformers, bags of words.
 
     python scripts/textcls/grid.py --data data/mr --runs runs/mr --vectors a=a.txt b=b.txt | embinit grid - --logs logs
 
 --models:
-    couples            every pair of --vectors, and each with itself, by --arch duo_classifier (NAME+NAME: one of them)
+    couples            every pair of --vectors, and each with itself, by --arch duo_classifier (NAME+NAME: one pair)
     transformer        --arch embinit_classifier with one layer and a random embedding matrix of dimension 100
                        (transformer:NAME: from --vectors, with their dimension)
     tfidf_lr, mlp      bags of words: baselines.py
---vectors NAME=concat:A,B and NAME=avg:A,B (files, or names given before) are what --embed-init-path makes of them: with
-the model NAME+NAME, what one table of both does with the head of a couple.
-Seed by seed, so that a grid that was stopped has all models with equally many seeds. What follows -- goes to
-fairseq-train.
+--vectors NAME=concat:A,B and NAME=avg:A,B (files, or earlier names) are what --embed-init-path makes of them. The
+lines are sorted by seed, so that a grid that was stopped has all models with equally many seeds. Options after -- are
+given to fairseq-train.
 """
 
 from __future__ import annotations
@@ -26,13 +25,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
-from embinit_fairseq.analysis.statistics import are_a_dictionary
-from embinit_fairseq.errors import DataError, EmbinitError, OptionError, one_line
-from embinit_fairseq.files import sha256
-from embinit_fairseq.init.alignment import plan
-from embinit_fairseq.runs.record import TRAINING, read_record
+from embinit_fairseq.errors import EmbinitError, OptionError, one_line
 from embinit_fairseq.vectors.open import SourceSpec, open_sources, parse_source
-from embinit_fairseq.vocab.dictionary import read_dictionary
 
 HERE = Path(__file__).resolve().parent
 ATTENTIONS = ("softmax", "linear")
@@ -42,19 +36,19 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True)
 class Vectors:
-    """Files of vectors, as --embed-init-path takes them, and the dimension of the table made of them."""
+    """Files of vectors, as --embed-init-path takes them, and the dimension of the embedding matrix made of them."""
 
     source: SourceSpec
     dim: int
 
     def __str__(self) -> str:
-        """For a command."""
+        """Return the vectors as in a command."""
         return self.source.named(str)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One model with one seed. model: NAME+NAME, transformer, transformer:NAME, or one of BASELINES."""
+    """One model with one seed; `model` is NAME+NAME, transformer, transformer:NAME, or one of BASELINES."""
 
     model: str
     seed: int
@@ -62,26 +56,18 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         return ".".join(filter(None, [self.model.replace(":", "="), self.attention, str(self.seed)]))
 
     @property
     def labels(self) -> str:
-        """For tables."""
+        """The labels for tables."""
         return f"model={self.model}" + (f" attention={self.attention}" if self.attention else "")
 
 
-# ---- what there is to train -----------------------------------------------------------------------------------------
-
-
-def read_vectors(texts: Sequence[str], dictionary: Path) -> dict[str, Vectors]:
-    """`NAME=FILE` and `NAME=concat:A,B` values -> name -> vectors, with absolute paths.
-
-    The rows of the dictionary's words are read, as every training will: a file that is cut short is found before any
-    of them. OptionError names the value and what is wrong with it.
-    """
+def read_vectors(texts: Sequence[str]) -> dict[str, Vectors]:
+    """Return name -> vectors with absolute paths, of `NAME=FILE` and `NAME=concat:A,B`; else raise OptionError."""
     found: dict[str, Vectors] = {}
-    wanted = plan(read_dictionary(dictionary))
     for text in texts:
         name, equals, path = text.partition("=")
         if not equals or not _NAME.fullmatch(name):
@@ -95,10 +81,6 @@ def read_vectors(texts: Sequence[str], dictionary: Path) -> dict[str, Vectors]:
             )
             source = replace(spec, files=files)
             readers = open_sources(source)
-            for reader in readers:
-                if are_a_dictionary(reader):
-                    raise DataError("one whole number per word: looks like a fairseq dictionary; give vectors")
-                reader.read(wanted)
         except EmbinitError as error:
             raise OptionError(f"--vectors {text}: {error}") from error
         dim = sum(reader.dim for reader in readers) if source.how == "concat" else readers[0].dim
@@ -107,7 +89,7 @@ def read_vectors(texts: Sequence[str], dictionary: Path) -> dict[str, Vectors]:
 
 
 def vectors_of(model: str) -> list[str] | None:
-    """Names of the vectors that a model is made of; None if it is no model."""
+    """Return the names of the vectors of a model; None if there is no such model."""
     kind, colon, name = model.partition(":")
     if colon:
         return [name] if kind == "transformer" else None
@@ -118,7 +100,7 @@ def vectors_of(model: str) -> list[str] | None:
 
 
 def list_models(texts: Sequence[str], vectors: Sequence[str]) -> list[str]:
-    """The models asked for, each once; `couples` becomes every pair of vectors and each with itself."""
+    """Return the models, without repetitions; `couples` is every pair of vectors, and each with itself."""
     models: list[str] = []
     for text in texts:
         if text == "couples":
@@ -140,7 +122,7 @@ def list_models(texts: Sequence[str], vectors: Sequence[str]) -> list[str]:
 
 
 def list_runs(models: Sequence[str], attentions: Sequence[str], seeds: Sequence[int]) -> list[Run]:
-    """Seed by seed."""
+    """Return the runs, sorted by seed."""
     return [
         Run(model, seed, attention)
         for seed in seeds
@@ -149,35 +131,16 @@ def list_runs(models: Sequence[str], attentions: Sequence[str], seeds: Sequence[
     ]
 
 
-# ---- what is there already ------------------------------------------------------------------------------------------
-
-
 def prepared_seeds(data: Path) -> list[int]:
-    """Those for which prepare.sh has made data; OptionError if there are none."""
+    """Return the seeds for which prepare.sh has made data; raise OptionError if there are none."""
     seeds = sorted(int(path.parent.name) for path in data.glob("seeds/*/bin") if path.parent.name.isdigit())
     if not seeds or not (data / "seeds" / "dict.txt").is_file():
         raise OptionError(f"--data {data}: not prepared; run prepare.sh with OUTPUT={data} first")
     return seeds
 
 
-def check_vectors(runs: Path, vectors: dict[str, Vectors]) -> None:
-    """OptionError for a file that has changed since a run was made with it: one row of a table must not have both."""
-    names = {path: name for name, each in reversed(vectors.items()) for path in each.source.paths}
-    now = {path: sha256(path) for path in names if Path(path).is_file()}  # not of folders (Hugging Face)
-    for file in sorted(runs.glob(f"*/{TRAINING}")):
-        for path, before in (read_record(file).get("vector_files") or {}).items():
-            if now.get(path, before) != before:
-                raise OptionError(
-                    f"--vectors {names[path]}={path}: {file.parent} holds a run with these vectors, and the file has "
-                    "changed since; give it another name and place, choose other --runs, or remove that folder"
-                )
-
-
-# ---- how it is trained ----------------------------------------------------------------------------------------------
-
-
 def model_words(run: Run, vectors: dict[str, Vectors]) -> list[str]:
-    """Architecture and initialisation, for fairseq-train."""
+    """Return architecture and initialisation, for fairseq-train."""
     if "+" in run.model:
         s, p = (vectors[name] for name in run.model.split("+"))
         words = ["--arch", "duo_classifier", "--duo-attention", run.attention]
@@ -192,7 +155,7 @@ def model_words(run: Run, vectors: dict[str, Vectors]) -> list[str]:
 
 
 def line_of(run: Run, args: argparse.Namespace, vectors: dict[str, Vectors], extra: Sequence[str]) -> str:
-    """A line for `embinit grid`."""
+    """Return a line for `embinit grid`."""
     data, folder = args.data.resolve(), args.runs.resolve() / run.name
     stopping = ["--patience", str(args.patience)]
     if run.model in BASELINES:
@@ -206,26 +169,14 @@ def line_of(run: Run, args: argparse.Namespace, vectors: dict[str, Vectors], ext
 
 
 def lines(args: argparse.Namespace, extra: Sequence[str]) -> Iterator[str]:
-    """All lines; OptionError, before the first, for what cannot be trained."""
+    """Return all lines; raise OptionError for what cannot be trained."""
     available = prepared_seeds(args.data)
     for seed in args.seeds or ():
         if seed not in available:
             raise OptionError(f"--seeds {seed}: not prepared; run prepare.sh with OUTPUT={args.data} SEEDS={seed}")
-    vectors = read_vectors(args.vectors, args.data / "seeds" / "dict.txt")
+    vectors = read_vectors(args.vectors)
     runs = list_runs(list_models(args.models, list(vectors)), args.attentions, args.seeds or available)
-    check_vectors(args.runs, vectors)
-    if any(run.model in BASELINES for run in runs):
-        check_sklearn()
     return (line_of(run, args, vectors, extra) for run in runs)
-
-
-def check_sklearn() -> None:
-    """OptionError if the baselines cannot be trained."""
-    from importlib.util import find_spec
-
-    if find_spec("sklearn") is None:
-        names = " and ".join(BASELINES)
-        raise OptionError(f"--models: {names} need scikit-learn: pip install scikit-learn, or name other models")
 
 
 def main() -> None:

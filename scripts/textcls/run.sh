@@ -31,4 +31,4 @@ for protocol in ${PROTOCOLS:-textgcn}; do
     ${own[@]+--vectors "${own[@]}"} "$@" >"$OUTPUT/$protocol.list"
   embinit grid "$OUTPUT/$protocol.list" --logs "$OUTPUT/logs/$protocol" ${JOBS:+--jobs "$JOBS"}
 done
-python "$here/table.py" "$OUTPUT/runs" --output "$OUTPUT"
+python "$REPO/scripts/tables.py" textcls "$OUTPUT/runs" --output "$OUTPUT"

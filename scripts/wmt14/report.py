@@ -1,4 +1,4 @@
-"""What the prepared data hold: sums over all shards, as JSON in the data's folder and in words."""
+"""Describe prepared data: sums over all shards, as JSON in the data's folder and in words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from wmt14.clean import SPLITS
 
 from embinit_fairseq.errors import one_line
-from embinit_fairseq.files import write_json
+from embinit_fairseq.io import write_json
 
 _REASONS = {
     "too_many_characters": "more than 5,000 characters",
@@ -38,7 +38,7 @@ def collect(work: Path, dictionary: Path) -> dict:
 
 
 def sentences(sums: dict) -> list[str]:
-    """One line for each part of the data."""
+    """Return a line for each part of the data."""
     clean, encoded = sums["clean"], sums["encoded"]
     lines = [", ".join(f"{name}: {pairs:,} pairs" for name, pairs in sums["corpora"].items())]
     out = Counter(too_many_characters=clean.get("too_many_characters", 0))
@@ -52,7 +52,7 @@ def sentences(sums: dict) -> list[str]:
         lines += [f"{split}: {encoded[f'{split}_pairs']:,} pairs, {', '.join(pieces)}"]
     test = sums["test"]
     origin = "sacrebleu's wmt14/full" if test["kind"] == "sacrebleu" else f"{test['src']} and {test['ref']}"
-    return [*lines, f"test: {origin}", f"dictionary: {sums['dictionary']:,} symbols beside fairseq's four"]
+    return [*lines, f"test: {origin}", f"dictionary: {sums['dictionary']:,} symbols without fairseq's four"]
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
-"""Two more figures of a run that `embinit score` has scored, for comparison with papers that report tokenised BLEU.
+"""Add two scores to a run that `embinit score` has scored, for comparison with papers that report tokenised BLEU.
 
 bleu_tokenized                 BLEU on Moses tokens of both sides, without sacrebleu's own tokeniser
-bleu_tokenized_compound_split  the same, hyphens inside words taken as tokens: well-known -> well ##AT##-##AT## known
+bleu_tokenized_compound_split  the same with hyphens inside words as tokens: well-known -> well ##AT##-##AT## known
 
-Both are case-sensitive. Hypothesis and reference go the same way, that of tensor2tensor's get_ende_bleu.sh: Unicode
-punctuation is replaced by that of ASCII, then Moses' tokeniser, which leaves hyphens alone.
+Both are case-sensitive. Hypothesis and reference are prepared as by tensor2tensor's get_ende_bleu.sh: Unicode
+punctuation is replaced by ASCII's, then Moses' tokeniser is used, which does not separate hyphens.
 
-RUN/test.{hypothesis,reference}.text -> RUN/test.scores.json and RUN/result.json, beside the other scores
+RUN/test.{hypothesis,reference}.text -> RUN/test.scores.json and RUN/result.json
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from wmt14.clean import moses_words
 from wmt14.testset import unescaped
 
 from embinit_fairseq.errors import one_line
-from embinit_fairseq.files import write_json
-from embinit_fairseq.runs.metrics import SCORES
-from embinit_fairseq.runs.record import RESULT, read_record, write_record
-from embinit_fairseq.runs.score import counted_score, read_lines
+from embinit_fairseq.io import write_json
+from embinit_fairseq.runs.metrics import SCORES, computed
+from embinit_fairseq.runs.record import RESULT, read_record
+from embinit_fairseq.runs.score import read_lines
 
 _HYPHEN = re.compile(r"(\S)-(\S)")
 
 
 def split_compounds(line: str) -> str:
-    """A hyphen between two characters becomes a token of its own (as in Perl: in `a-b-c` only the first)."""
+    """Separate a hyphen between two characters as a token (as in Perl: in `a-b-c` only the first)."""
     return _HYPHEN.sub(r"\1 ##AT##-##AT## \2", line)
 
 
 def comparable_words(lang: str) -> Callable[[str], str]:
-    """Text -> the words that the figures count."""
+    """Return a function from text to the words of the scores."""
     from sacremoses import MosesPunctNormalizer
 
     punctuation, words = MosesPunctNormalizer(lang=lang), moses_words(lang, split_hyphens=False)
@@ -43,12 +43,12 @@ def comparable_words(lang: str) -> Callable[[str], str]:
 
 
 def scores_of(text: list[str], reference: list[str], lang: str) -> dict[str, dict[str, object]]:
-    """The figures of detokenised translations."""
+    """Return the two scores of detokenised translations."""
     words = comparable_words(lang)
     sides = [[words(line) for line in side] for side in (text, reference)]
     split = [[split_compounds(line) for line in side] for side in sides]
     figures = {"bleu_tokenized": sides, "bleu_tokenized_compound_split": split}
-    return {name: counted_score(SCORES["bleu_tokenized"].metric(), *texts) for name, texts in figures.items()}
+    return {name: computed(SCORES["bleu_tokenized"].metric(), *texts) for name, texts in figures.items()}
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
     write_json(scores, {**json.loads(scores.read_text(encoding="utf-8")), **found})
     if (args.run / RESULT).is_file():
         record = read_record(args.run / RESULT)
-        write_record(args.run / RESULT, {**record, "scores": {**record["scores"], **found}})
+        write_json(args.run / RESULT, {**record, "scores": {**record["scores"], **found}})
     for name, value in found.items():
         print(f"{name}: {value['score']:.2f} {value['signature']}")
 

@@ -15,7 +15,7 @@ from fairseq import checkpoint_utils
 
 sys.path.insert(0, str(recipes.SCRIPTS))
 
-from expansion.table import read_curve
+from tables import read_curve
 
 SMALL = {"BPE_SIZE": 60, "WORDS": 5, "VALID_LINES": 20}
 TINY = {"LM_UPDATES": 4, "LAYERS": 1, "DIM": 8, "HEADS": 2, "FFN": 8, "UPDATES": 2, "EVERY": 1, "JOBS": 1}

@@ -1,9 +1,9 @@
-"""Run folders, logs as fairseq-train writes them, for the tests of what reads them."""
+"""Folders of runs, and logs as fairseq-train writes them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from embinit_fairseq.cli.main import main
@@ -98,8 +98,8 @@ def _messages(line: Callable[..., str], inner: str, subset: str) -> list[tuple[s
     ]
 
 
-def write_log(path: Path, messages: list[tuple[str, str]], head: str = "", plain: bool = False) -> Path:
-    """plain: as --log-file writes it, without times and loggers."""
+def write_log(path: Path, messages: Iterable[tuple[str, str]], head: str = "") -> Path:
+    """Write a log, a line per second."""
     trainer = "fairseq_cli.train"
     whole = [
         (trainer, head or configuration()),
@@ -107,6 +107,6 @@ def write_log(path: Path, messages: list[tuple[str, str]], head: str = "", plain
         *messages,
         (trainer, "done training in 3.0 seconds"),
     ]
-    lines = [message if plain else stamped(name, message, at) for at, (name, message) in enumerate(whole)]
+    lines = [stamped(name, message, at) for at, (name, message) in enumerate(whole)]
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -28,8 +28,8 @@ ARROWS = {
     "convert_tupe": {"vocab", "vectors"},
     "export": {"vocab", "vectors", "modules", "checkpoints", "expand", "models"},
     "analysis": {"vocab", "vectors", "init", "modules", "checkpoints"},
-    "runs": {"vocab", "vectors", "init", "checkpoints"},
-    "plots": {"analysis", "runs"},
+    "runs": {"vocab"},
+    "plots": {"analysis"},
     "cli": {*"vocab vectors init embeddings checkpoints expand convert_tupe export models analysis runs plots".split()},
     "__init__": {"registration", "embeddings"},
     "__main__": {"cli"},
@@ -92,7 +92,7 @@ def loaded_with(name: str, seen: set[str]) -> set[str]:
 
 def test_light_rooms_do_not_load_torch_or_fairseq():
     """Reading vectors, or the help of a command, would wait for seconds."""
-    light = "vectors.open init.alignment init.strategies analysis.statistics runs.launch cli.main cli.stats".split()
+    light = "vectors.open init.alignment init.strategies analysis.statistics runs.run cli.main cli.stats".split()
     light += [f"vectors.{path.stem}" for path in (PACKAGE / "vectors").glob("*.py") if path.stem != "__init__"]
     for name in light:
         loaded = loaded_with(f"embinit_fairseq.{name}", set())

@@ -121,10 +121,3 @@ def test_a_piece_of_the_old_models_text_is_no_new_word() -> None:
     pieces = {"house": ["ho@@", "use"], "old": ["house", "x"]}
     counts = Counter({"house": 5})
     assert choose(counts, counts, pieces.__getitem__, 9, {"old", "house"}) == []
-
-
-def test_the_last_column_is_one_that_all_runs_have() -> None:
-    from expansion.table import curve_columns
-
-    runs = [{"curve": dict.fromkeys(("0", "20", "40"))}, {"curve": dict.fromkeys(("0", "20", "40", "60"))}]
-    assert [column.title for column in curve_columns("word", runs)] == ["0 updates", "20 updates", "40 updates"]

@@ -1,9 +1,8 @@
-"""The Python of scripts/glue: the layouts of GLUE's files, a checkpoint's model built again, the table of many runs."""
+"""The Python of scripts/glue: the layouts of GLUE's files."""
 
 from __future__ import annotations
 
 import gzip
-import json
 import sys
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from embinit_fairseq.errors import DataError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "glue"))
 
-import table
 from tasks import TASKS, extract, read_examples
 
 #: task -> headings of the file as it is downloaded, a line (A, B: its texts, L: its label), labels of two lines
@@ -71,43 +69,3 @@ def test_bad_files_are_named(tmp_path):
         (tmp_path / "train.tsv").write_bytes(content)
         with pytest.raises(DataError, match=rf"train\.tsv.*{named}"):
             list(read_examples(TASKS[name], tmp_path / "train.tsv"))
-
-
-def add_run(folder, task, model, lr, seed, *epochs, **scores):
-    """A finished run. epochs: the metrics of each epoch, of which the first one decides."""
-    metric = next(iter(epochs[0]))
-    labels = {"task": task, "model": model, "seed": str(seed), "updates": "12000"}
-    result = {
-        "labels": {**labels, "constant": json.dumps(dict.fromkeys(epochs[0], 50.0))},
-        "command": f"fairseq-train data --lr {lr}",
-        "epochs": {str(at): {f"valid_{k}": v for k, v in epoch.items()} for at, epoch in enumerate(epochs, 1)},
-        "best": {"epoch": 1 + max(range(len(epochs)), key=lambda at: (epochs[at][metric], at))},
-        "parameters": {"all": 1234},
-        "data": {"all": f"hash of {task}"},
-        "scores": scores,
-        "time": {"wall_s": 60.0 * seed},
-    }
-    (folder / f"{task}.{model}.{lr}.{seed}").mkdir(parents=True)
-    (folder / f"{task}.{model}.{lr}.{seed}" / "result.json").write_text(json.dumps(result))
-
-
-def test_table_of_medians_of_the_best_epochs_at_the_best_rates(tmp_path, monkeypatch):
-    runs, accuracy = tmp_path / "runs", {"accuracy": 70.0}
-    for seed, value in enumerate((10.0, 20.0, 90.0), 1):  # the mean of 2e-5 is higher, its median lower
-        add_run(runs, "CoLA", "small", "2e-5", seed, {"mcc": value, **accuracy}, {"mcc": 5.0, **accuracy})
-    for seed, value in enumerate((24.0, 22.0, 26.0), 1):
-        add_run(runs, "CoLA", "small", "3e-5", seed, {"mcc": 1.0, **accuracy}, {"mcc": value, **accuracy})
-    add_run(runs, "MRPC", "a", "5e-5", 1, {**accuracy, "f1": 80.0}, {"accuracy": 69.0, "f1": 85.0})
-    add_run(runs, "MRPC", "a", "2e-5", 1, {**accuracy, "f1": 81.0})  # of equal ones the lower rate
-    add_run(runs, "MNLI", "a", "2e-5", 1, {"accuracy": 50.0}, mismatched={"accuracy": 42.0})
-    monkeypatch.setattr(sys, "argv", ["table", str(runs), f"--output={tmp_path}"])
-    table.main()
-    parts = (tmp_path / "results.md").read_text().split("## All learning rates")
-    lines = ([line for line in part.splitlines() if line.startswith("|")] for part in parts)
-    first, second = ([[cell.strip() for cell in line.split("|")[1:-1]] for line in part] for part in lines)
-    assert first[0][1:] == ["CoLA (Matthews)", "MRPC (accuracy / F1)", "MNLI (accuracy / mismatched)", "mean"]
-    pairs = ["70.0 / 81.0 (2e-5)", "50.0 / 42.0 (2e-5)"]
-    assert first[2:4] == [["a", "-", *pairs, "-"], ["small", "24.0 (3e-5)", "-", "-", "-"]]
-    assert first[4] == ["(constant answer)", "50.0", *["50.0 / 50.0"] * 2, "50.0"]
-    assert second[2] == ["CoLA", "small", "2e-5", "3", "20.00", "10.00", "90.00", "5.00", "1", "2.0"]
-    assert second[3] == ["CoLA", "small", "3e-5", "3", "**24.00**", "22.00", "26.00", "24.00", "2", "2.0"]

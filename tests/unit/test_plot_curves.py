@@ -11,7 +11,8 @@ from run_folders import write_run
 
 from embinit_fairseq.analysis.histograms import value_histograms
 from embinit_fairseq.analysis.transforms import fairseq
-from embinit_fairseq.plots import curves, histograms
+from embinit_fairseq.plots import histograms
+from embinit_fairseq.runs import curves
 
 
 def points(line) -> list:
@@ -164,26 +165,28 @@ def test_scaling_changes_the_axis_only_and_lines_are_at_the_sigmas(figures) -> N
         assert positions == [-0.5, 0.5]
 
 
-def test_seconds_of_the_processor_are_means_over_seeds(tmp_path, printed, figures) -> None:
-    def run(seed: str, cpu: list, wall: list) -> None:
+def test_seconds_are_means_over_seeds(tmp_path, printed, figures, refused) -> None:
+    def run(seed: str, seconds: list) -> None:
         logged = {"1": (3.0, 2.0, 10.0), "2": (1.0, 0.5, 20.0)}
         epochs = {
             epoch: {"valid_loss": valid, "train_loss": train, "valid_num_updates": at, "train_num_updates": at}
             for epoch, (valid, train, at) in logged.items()
         }
-        times = {at: {"wall_s": wall_s, "cpu_s": cpu_s} for at, wall_s, cpu_s in zip(("10", "20"), wall, cpu)}
+        times = {at: {"wall_s": wall_s, "cpu_s": None} for at, wall_s in zip(("10", "20"), seconds)}
         write_run(tmp_path / "runs" / seed, {"init": "none", "seed": seed}, [3.0, 1.0], epochs=epochs, times=times)
 
+    call = ("plot", "curves", tmp_path / "runs", "--x", "seconds", "--output", tmp_path / "a.png")
+
     def drawn() -> tuple[str, list]:
-        printed("plot", "curves", tmp_path / "runs", "--x", "seconds", "--output", tmp_path / "a.png")
+        printed(*call)
         (axes,) = figures[-1].axes
         line, _, training = axes.get_lines()
-        return axes.get_xlabel(), [np.asarray(each.get_xydata()).tolist() for each in (line, training)]
+        return axes.get_xlabel(), [points(each) for each in (line, training)]
 
-    run("1", [5.0, 9.0], [50.0, 90.0])
-    run("2", [15.0, 27.0], [150.0, 270.0])
-    assert drawn() == ("processor seconds", [[[10, 3], [18, 1]], [[10, 2], [18, 0.5]]])
-    run("2", [None, None], [150.0, 270.0])  # not all know the processor's
+    run("1", [50.0, 90.0])
+    run("2", [150.0, 270.0])
     assert drawn() == ("seconds", [[[100, 3], [180, 1]], [[100, 2], [180, 0.5]]])
-    run("2", [15.0, None], [150.0, None])  # as of a validation that came while the run was away
-    assert drawn()[1] == [[[10, 3]], [[10, 2]]]
+    run("2", [150.0, None])
+    assert drawn()[1] == [[[100, 3]], [[100, 2]]]
+    run("2", [None, None])
+    assert "--x updates" in refused(*call)

@@ -15,11 +15,8 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.runs.bootstrap import metrics_of
-from embinit_fairseq.runs.logs import CONFIGURATION
-from embinit_fairseq.runs.metrics import TEXT_SCORES
-from embinit_fairseq.runs.record import check_record
-from embinit_fairseq.runs.run import Run
+from embinit_fairseq.runs.log import CONFIGURATION
+from embinit_fairseq.runs.metrics import TEXT_SCORES, recorded_metrics
 from embinit_fairseq.runs.score import read_translations
 from embinit_fairseq.runs.tokens import detokenizer, join_sentencepiece
 
@@ -124,15 +121,8 @@ def test_damage_is_found_before_anything_is_written(scored, run, refused) -> Non
     assert "result.json" in refused("score", "run", "--ref", "other")
     assert {path: path.read_bytes() for path in before} == before
     with (run / "test.generate.log").open("a") as log:
-        log.write("H-9999999999999999999\t-1\tx\n")
-    assert "the first is number 3" in refused("score", "run", "--ref", "raw")
-    for option, wrong in (("beam", "2.5"), ("beam", "²"), ("lenpen", "1e-"), ("lenpen", "nan"), ("beam", "9" * 5000)):
-        generate_log(run / "test.generate.log", RAW)
-        text = re.sub(f"'{option}': [0-9.]+", f"'{option}': {wrong}", (run / "test.generate.log").read_text())
-        (run / "test.generate.log").write_text(text)
-        message = refused("score", "run", "--ref", "raw")
-        assert f"--{option} {wrong[:40]}" in message
-        assert "translate again" in message
+        log.write("H-9\t-1\tx\n")
+    assert "the first has the number 3" in refused("score", "run", "--ref", "raw")
 
 
 def test_the_mark_of_an_editor_is_no_text(run, printed) -> None:
@@ -149,7 +139,6 @@ def test_all_scores_are_those_of_sacrebleu(scored) -> None:
     assert not re.search("bs:|seed:", found["signature"])  # the same score with and without an interval
     scores = scored(text, "--metrics", *TEXT_SCORES)
     assert scores["ter"]["score"] > 100
-    check_record({"labels": {}, "scores": scores}, Path("result.json"))
     for name, metric in {"bleu": BLEU(), "chrf": CHRF(), "ter": TER()}.items():
         found = metric.corpus_score(text, [RAW])
         expected = {"score": found.score, "signature": str(metric.get_signature()), "details": str(found)}
@@ -182,19 +171,18 @@ def test_text_without_spaces_is_scored_by_its_language(code, run, printed) -> No
         expected = [BLEU(trg_lang="zh").corpus_score(translations, [reference])]
         expected.append(TER(normalized=True, asian_support=True).corpus_score(translations, [reference]))
     assert [found[name]["score"] for name in ("bleu", "ter")] == pytest.approx([each.score for each in expected])
-    for name, metric in metrics_of(
-        Run("run", run, json.loads((run / "result.json").read_text())), ("bleu", "ter")
-    ).items():
+    recorded = json.loads((run / "result.json").read_text())["scores"]
+    for name, metric in recorded_metrics(recorded, ("bleu", "ter")).items():
         again = metric.corpus_score(translations, [reference]).score
         assert (again, str(metric.get_signature())) == (pytest.approx(found[name]["score"]), found[name]["signature"])
 
 
-def test_a_signature_with_the_version_of_mecab_is_understood(run, monkeypatch) -> None:
+def test_a_signature_with_the_version_of_mecab_is_understood(monkeypatch) -> None:
     """`embinit compare` asks sacrebleu for ja-mecab, which says what it needs."""
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
-    record = {"scores": {"bleu": {"score": 1.0, "signature": "case:mixed|tok:ja-mecab-0.996-IPA|smooth:exp"}}}
+    scores = {"bleu": {"score": 1.0, "signature": "case:mixed|tok:ja-mecab-0.996-IPA|smooth:exp"}}
     with pytest.raises(DataError, match="pip install"):
-        metrics_of(Run("run", run, record))
+        recorded_metrics(scores, ["bleu"])
 
 
 def test_words_are_joined_by_the_rules_of_a_language_however_it_is_written(tmp_path) -> None:
@@ -273,7 +261,7 @@ def test_translations_that_are_whole_missing_or_damaged(tmp_path) -> None:
         path.write_bytes(content)
         assert read_translations(path).tokens == expected
     for content, error in (
-        (b"H-0\t-0.5\ta\nH-2\t-0.5\tb\n", "1 sentence missing, the first is number 1"),
+        (b"H-0\t-0.5\ta\nH-2\t-0.5\tb\n", "1 sentence missing, the first has the number 1"),
         (b"", "empty"),
         (b"\xff\xfe", "not UTF-8"),
     ):
@@ -292,7 +280,7 @@ def test_scores_of_the_test_set_go_to_the_result(scored, run, capsys) -> None:
     before = (run / "result.json").read_bytes()
     generate_log(run / "valid.generate.log", ["a do@@ g", "b", "c"])
     assert main(["score", "run", "--ref", "raw", "--subset", "valid"]) == 0
-    assert "1 translation of 3 still in pieces: add --detokenize bpe" in capsys.readouterr().err
+    assert "1 translation of 3 in subwords: add --detokenize bpe" in capsys.readouterr().err
     assert (run / "result.json").read_bytes() == before
     assert scored(RAW)["bleu"]["score"] == pytest.approx(100.0)
     found = json.loads((run / "result.json").read_text())["scores"]
@@ -333,7 +321,7 @@ def test_a_training_that_has_ended_gets_its_result_and_one_that_goes_on_has_none
     write_run(run, {"seed": "1"}, [], finished=False)
     generate_log(run / "test.generate.log", RAW)
     assert main(["score", "run", "--ref", "raw"]) == 0
-    assert "has not come to its end" in capsys.readouterr().err
+    assert "has not finished" in capsys.readouterr().err
     assert not (run / "result.json").exists()
     assert json.loads((run / "test.scores.json").read_text())["sentences"] == 3
     write_log(run / "train.log", [("valid", json_line("valid", 1, 10, loss=4.0))], configuration())
@@ -357,10 +345,10 @@ def test_wrong_calls(run, refused, monkeypatch) -> None:
     os.mkfifo(run.parent / "pipe")
     monkeypatch.setattr("sacrebleu.metrics.BLEU", offline)
     for arguments, said in (
-        ("hyp --ref packed.gz", ["packed.gz: ", "gunzip"]),
+        ("hyp --ref packed.gz", ["packed.gz:1: ", "binary"]),
         ("hyp --ref pipe", ["pipe: ", "save what comes out"]),
         ("pipe --ref raw", ["pipe: ", "save what comes out"]),
-        ("hyp --ref raw --tokenize flores200", ["--tokenize flores200: ", "no network", "choose another --tokenize"]),
+        ("hyp --ref raw --tokenize flores200", ["--tokenize flores200: ", "no network", "choose another"]),
         ("run --ref raw", ["run: no translations", "fairseq-generate DATA", "run/test.generate.log"]),
         ("failed --ref raw", ["failed: no translation", "ValueError: no such arch", "--user-dir"]),
         ("nowhere --ref raw", ["nowhere: no such"]),

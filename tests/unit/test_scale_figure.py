@@ -34,13 +34,8 @@ def runs(folder: Path) -> Path:
     return folder
 
 
-def test_losses_by_scale_are_the_best_up_to_an_epoch(tmp_path, capsys, monkeypatch):
-    from matplotlib import pyplot
-
-    drawn: list = []
-    monkeypatch.setattr(pyplot, "close", drawn.append)
-    picture = tmp_path / "scale.png"
-    assert scale_figure.main([str(runs(tmp_path / "runs")), "--epochs", "2", "--output", str(picture)]) == 0
+def test_losses_by_scale_are_the_best_up_to_an_epoch(tmp_path, capsys, figures):
+    assert scale_figure.main([str(runs(tmp_path / "runs")), "--epochs", "2", "--output", "scale.png"]) == 0
     out, said = capsys.readouterr()
     head, _, *rows = out.splitlines()
     assert head == "| sigma, of Xavier's | absorption ratio (encoder, decoder) | xavier, added | xavier, untied |"
@@ -50,11 +45,10 @@ def test_losses_by_scale_are_the_best_up_to_an_epoch(tmp_path, capsys, monkeypat
         "| 8 | 4.00, 8.00 | 4.500 (3.500) | 4.400 (3.400) |",
     ]
     assert "xavier 0.5x" in said  # its ratio is known from a run that adds positions alone
-    (axes,) = drawn[0].axes
+    (axes,) = figures[0].axes
     assert axes.get_xscale() == "log"
     low, high = axes.containers[0].lines[2][0].get_segments()[0][:, 1]
     assert (high - low) / 2 == pytest.approx(0.1414, abs=1e-3)
-    assert picture.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(DataError, match="--epochs"):
         scale_figure.read(tmp_path / "runs", 9)
 

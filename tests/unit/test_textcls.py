@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import math
-import re
 import shlex
-import statistics
 import sys
 from pathlib import Path
 
@@ -18,7 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from textcls import binarise, corpus, grid, scores, table
+from textcls import binarise, corpus, grid, scores
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vectors.writers import write_npz
@@ -118,82 +115,28 @@ def test_lines_of_a_grid_are_commands_seed_by_seed(tmp_path):
         grid.lines(argparse.Namespace(**given), [])
 
 
-def result(folder, model, seed, test, valid, attention=""):
-    """A run; its vectors: those that the model names, g (50 dimensions) and h (300)."""
-    slots = {}
-    for slot, name in zip(("encoder", "encoder_p"), [name for name in model.split("+") if name in "gh"]):
-        slots[slot] = {"dim": {"g": 50, "h": 300}[name], "coverage_types": 0.25, "coverage_tokens": 0.5}
-        slots[slot]["source"] = {"name": f"{name}.txt", "rows": 9}
-    trained, labels = model != "mlp", {"task": "MR", "protocol": "textgcn", "model": model, "seed": str(seed)}
-    record = {
-        "labels": {**labels, **({"attention": attention} if attention else {})},
-        "command": "fairseq-train bin --lr 1e-3 --arch x" if trained else "baselines.py data",
-        "parameters": {"all": 10_000, "trained": 1234},
-        "epochs": {"7": {"valid_accuracy": valid, "valid_num_updates": 7}} if trained else {},
-        "best": {"epoch": 7, "valid_loss_nats": 0.5, **({} if trained else {"valid_accuracy": valid})},
-        "init": {"slots": slots} if slots else None,
-        **{"scores": {"test_accuracy": test, "test_macro_f1": 66.5}, "time": {"wall_s": 8.0}},
-        "data": {"all": f"{seed}", "input0/test.bin": "0123456789abcdef0"},
-    }
-    path = folder / "runs" / "textgcn" / f"{model}.{attention}.{seed}"
-    path.mkdir(parents=True)
-    for name in ("training", "result")[: 1 + (test is not None)]:
-        (path / f"{name}.json").write_text(json.dumps(record))
-
-
-def test_table_of_models_and_of_couples(tmp_path, monkeypatch):
-    for seed, accuracy in ((1, 80.0), (2, 81.0), (3, 85.0)):
-        result(tmp_path, "g+h", seed, accuracy, 70.0, "softmax")
-    result(tmp_path, "g+g", 1, 70.0, 77.5, "softmax")
-    result(tmp_path, "h+g", 1, 60.0, 76.0, "linear")
-    result(tmp_path, "mlp", 1, 76.0, 75.0)
-    result(tmp_path, "late", 1, None, 70.0)
-    monkeypatch.setattr(sys, "argv", ["table", str(tmp_path / "runs"), f"--output={tmp_path}"])
-    table.main()
-    text, data = (tmp_path / "results.md").read_text(), json.loads((tmp_path / "results.json").read_text())
-    parts = [part.splitlines() for part in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
-    models, softmax, linear, vectors = (
-        [[cell.strip() for cell in line.split("|")[1:-1]] for line in part] for part in parts
-    )
-    duo = ["Duo (softmax), g + h", "Duo (softmax), g + g", "Duo (linear), h + g"]
-    assert [row[0] for row in models[2:]] == ["TF-IDF, MLP with 1,024 hidden units", *duo]
-    cell = f"82.00 ± {statistics.stdev([80, 81, 85]):.2f}"
-    others = ["66.50 ± 0.00", "70.00 ± 0.00", "0.500 ± 0.000", "7.0 ± 0.0", "8 ± 0.0"]
-    assert models[3][1:] == ["3", "1,234", cell, *others]
-    assert softmax[2:] == [["g", "70.00 (1)", cell], ["h", "-", "-"]]
-    assert linear[2:] == [["g", "-", "60.00"], ["h", "-", "-"]]
-    assert vectors[2] == ["g", "g.txt", "9", "50", "25.0", "50.0"]
-    assert "Not finished yet: textgcn/late..1." in text
-    choice = data["MR, textgcn"]["couples"]  # by the seed that all have, not the mean of three
-    assert choice["seeds"] == ["1"]
-    chosen, best = (choice[how] for how in ("chosen by validation accuracy", "best on the test texts"))
-    assert (chosen["model"], chosen["test accuracy (%)"]["mean"]) == (duo[1], 70.0)
-    assert (best["model"], best["test accuracy (%)"]["mean"]) == (duo[0], 80.0)
-
-
 def test_f1_of_every_class_and_the_picture_of_what_was_taken_for_what(tmp_path, figures):
     """By counting; the last class neither occurs nor is predicted. Colours are shares of the true class."""
     truth, taken, labels = [0, 0, 0, 0, 1, 1, 2], [0, 0, 1, 2, 1, 2, 1], list("abcd")
     counts = np.zeros((4, 4), dtype=int)
     for pair in zip(truth, taken):
         counts[pair] += 1
-    found, expected = scores.of_classes(counts, labels), {}
+    (found, macro_f1), expected = scores.of_classes(counts, labels), {}
     for number, label in enumerate(labels):
         hits, named = sum(a == b == number for a, b in zip(truth, taken)), truth.count(number) + taken.count(number)
         expected[label] = round(200 * hits / named, 2) if named else 0.0
     assert found == {"f1": expected, "confusion": counts.tolist()}
-    assert scores.macro_f1(found) == pytest.approx(sum(expected.values()) / 4, abs=0.005)
-    scores.show(tmp_path, {"test_accuracy": 300 / 7, "test_macro_f1": scores.macro_f1(found)}, found)
+    assert macro_f1 == pytest.approx(sum(expected.values()) / 4, abs=0.005)
+    scores.show(tmp_path, {"test_accuracy": 300 / 7, "test_macro_f1": macro_f1}, found)
     (image,) = figures[0].axes[0].images
     assert image.get_array()[:3].tolist() == [[0.5, 0.25, 0.25, 0], [0, 0.5, 0.5, 0], [0, 1, 0, 0]]
 
 
 def test_a_mean_has_the_dimension_of_its_files(tmp_path):
-    (tmp_path / "dict.txt").write_text("w1 1\n")
     for name in "ab":
         write_npz(tmp_path / f"{name}.npz", ["w1"], np.ones((1, 3), np.float32))
     a, b = tmp_path / "a.npz", tmp_path / "b.npz"
-    found = grid.read_vectors([f"mean=avg:{a},{b}", f"both=concat:{a},{b}"], tmp_path / "dict.txt")
+    found = grid.read_vectors([f"mean=avg:{a},{b}", f"both=concat:{a},{b}"])
     assert {name: each.dim for name, each in found.items()} == {"mean": 3, "both": 6}
 
 

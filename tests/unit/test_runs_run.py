@@ -1,4 +1,4 @@
-"""embinit run: commands, folders, records; a function writes a log and a checkpoint in the place of a training."""
+"""embinit run: commands, folders, records; a function that writes a log and a checkpoint replaces the training."""
 
 from __future__ import annotations
 
@@ -6,34 +6,20 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import json_line, write_log
 
-from embinit_fairseq import machine
 from embinit_fairseq.cli.run import _Screen
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.runs import launch, process
+from embinit_fairseq.runs import run as launch
 from embinit_fairseq.runs.command import DATA, data_hashes, differences, labels_of, parse_command
-from embinit_fairseq.runs.logs import LogReader, RunLog
-from embinit_fairseq.runs.process import lock
+from embinit_fairseq.runs.log import LogReader, RunLog
 from embinit_fairseq.runs.record import read_record
 
 TRAIN = "fairseq-train bin --arch lstm --lr 0.1 --adam-betas (0.9,0.98) --fp16 --clip-norm -0.5 --max-epoch 2"
-
-
-def test_a_word_after_ten_seconds_of_silence_and_once_a_minute_later(monkeypatch) -> None:
-    now, said = SimpleNamespace(seconds=0), []
-    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: now.seconds))
-    pulse = process.Pulse()
-    for now.seconds in range(1000):
-        if pulse.due():
-            said.append(now.seconds)
-            pulse.beat()
-    assert said == [*range(10, 600, 10), *range(651, 1000, 61)]
 
 
 def command(text: str):
@@ -55,7 +41,7 @@ def test_options_and_their_values_behind_any_launcher() -> None:
         "env OMP_NUM_THREADS=2 srun --gpus-per-task 1 python3 -m fairseq_cli.train",
     ):
         found = command(f"{start} bin {text}")
-        assert (found.launcher, found.options) == (tuple(start.split()), expected)
+        assert (found.words[: found.at], found.options) == (tuple(start.split()), expected)
 
 
 @given(st.lists(st.sampled_from(["--max-epoch", "--lr", "--fp16", "--log-interval", "3", "-1"]), max_size=8))
@@ -70,11 +56,11 @@ def test_differences_save_dir_and_labels() -> None:
     new = "torchrun fairseq-train other --arch lstm --lr 0.2 --adam-betas (0.9,0.98) --clip-norm -0.5 --seed 3"
     expected = ["--lr was 0.1, is 0.2", "--fp16 was given, is not given", "--seed was not given, is 3"]
     assert differences(command(TRAIN), command(new)) == expected
-    assert command(TRAIN).saving_to(Path("x")).words[-2:] == ("--save-dir", "x")
-    same = command(f"{TRAIN} --save-dir x/")
-    assert same.saving_to(Path("x")) == same
+    assert command(TRAIN).for_run(Path("x")).words[-4:] == ("--save-dir", "x", "--log-format", "json")
+    same = command(f"{TRAIN} --save-dir x/ --log-format json")
+    assert same.for_run(Path("x")) == same
     with pytest.raises(OptionError, match="--save-dir x/"):
-        same.saving_to(Path("y"))
+        same.for_run(Path("y"))
     found = labels_of(command(f"{TRAIN} --embed-init xavier --seed 3"), {"arch": "mine", "x": "y"})
     assert found == {"arch": "mine", "x": "y", "init": "xavier", "seed": "3"}
     found = labels_of(command(f"{TRAIN} --embed-init shuffled --embed-init-std xavier"), {})
@@ -89,7 +75,7 @@ def test_hashes_of_data_and_vectors(tmp_path) -> None:
     expected = {name: sha(text) for name, text in files.items()}
     assert data_hashes([tmp_path]) == {"all": sha("".join(f"{n} {v}\n" for n, v in expected.items())), **expected}
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="empty: holds no files"):
+    with pytest.raises(DataError, match="empty: has no files"):
         data_hashes([tmp_path / "empty"])
     several = [tmp_path / "a", tmp_path / "b"]
     for folder in several:
@@ -101,8 +87,10 @@ def test_hashes_of_data_and_vectors(tmp_path) -> None:
     assert parse_command([*words, f"{tmp_path}/label"]).data() == [tmp_path / "label"]  # the one with a dictionary
     vectors, folder = f"{tmp_path}/dict.de.txt", f"{tmp_path}/hf"
     words = ["--embed-init-path", f"encoder={vectors}", f"decoder={folder}", "encoder_p=nowhere"]
-    found = parse_command(["fairseq-train", "bin", *words]).vector_hashes()
-    assert found == {vectors: sha("a 1\n"), folder: sha(f"config.json {sha('{}')}\n")}
+    hashes = {vectors: sha("a 1\n"), folder: sha(f"config.json {sha('{}')}\n")}
+    assert parse_command(["fairseq-train", "bin", *words]).vector_hashes() == hashes
+    both = f"encoder=concat-l2:text={vectors},{folder}"
+    assert parse_command(["fairseq-train", "bin", "--embed-init-path", both]).vector_hashes() == hashes
 
 
 class Training:
@@ -111,7 +99,7 @@ class Training:
     def __init__(self) -> None:
         self.calls, self.code, self.losses, self.saves = 0, 0, {1: 4.0, 2: 3.0, 3: 3.5}, True
 
-    def __call__(self, folder, given, record, log_file, watch) -> int:
+    def __call__(self, folder, given, program, record, log_file, watch) -> int:
         self.calls += 1
         lines = write_log(folder / "one", self.messages(int(given.option("--max-epoch", "1")))).read_text()
         (folder / "one").unlink()
@@ -121,7 +109,7 @@ class Training:
             (folder / "checkpoints").mkdir(exist_ok=True)
             (folder / "checkpoints/checkpoint_last.pt").touch()
         record["sessions"] = [*record["sessions"], {"wall_s": 1.5, "cpu_s": 2.0, "exit": self.code}]
-        launch.write_record(folder / "training.json", record)
+        launch.write_json(folder / "training.json", record)
         return self.code
 
     def messages(self, last):
@@ -134,9 +122,9 @@ class Training:
 def training(monkeypatch) -> Training:
     training = Training()
     monkeypatch.setattr(launch, "_train", training)
-    monkeypatch.setattr(launch, "_check_program", lambda command: None)
-    monkeypatch.setattr(machine, "git_revision", lambda: "r")
-    monkeypatch.setattr(machine, "hardware", lambda: {"cpu": "c", "cores": 2, "threads": 1, "gpus": []})
+    monkeypatch.setattr(launch.shutil, "which", lambda name, path: name)
+    monkeypatch.setattr(launch, "versions", lambda: {"revision": "r"})
+    monkeypatch.setattr(launch, "hardware", lambda: {"cpu": "c", "cores": 2, "threads": 1, "gpus": []})
     return training
 
 
@@ -206,25 +194,16 @@ def test_all_updates_are_done_before_the_training_says_that_it_is(tmp_path) -> N
     assert launch._reached(old, new, RunLog(saved_updates=19)) is None
 
 
-def test_a_validation_keeps_the_time_of_its_own() -> None:
-    record, log, timed = {"sessions": [{"wall_s": 9.0, "cpu_s": None}, {}], "times": {}}, RunLog(), set()
-    for updates, seconds in ((5, 1.0), (10, 2.0)):
-        record["sessions"][1].update(wall_s=seconds, cpu_s=seconds)
-        log.validations[updates] = {}
-        launch._note_validations(record, log, timed)
-    assert record["times"] == {"5": {"wall_s": 10.0, "cpu_s": None}, "10": {"wall_s": 11.0, "cpu_s": None}}
-
-
 def test_a_log_has_one_writer(tmp_path) -> None:
     with (tmp_path / "a").open("ab") as one, (tmp_path / "a").open("ab") as two, (tmp_path / "b").open("ab") as other:
-        assert [lock(log) for log in (one, two, other)] == [True, False, True]
+        assert [launch.lock(log) for log in (one, two, other)] == [True, False, True]
 
 
 @pytest.mark.parametrize(
     ("level", "logger"), [("WARNING", "fairseq.trainer"), ("INFO", "embinit_fairseq.embed_init.fill")]
 )
-def test_warnings_and_our_own_records_are_shown(capsys, tmp_path, level, logger) -> None:
-    reader, screen = LogReader(tmp_path / "train.log"), _Screen(verbose=False)
+def test_warnings_and_the_plugins_records_are_shown(capsys, level, logger) -> None:
+    reader, screen = LogReader(), _Screen(verbose=False)
     for where in (f"INFO | {logger.replace('embinit', 'x')}", f"{level} | {logger}"):
         line = f"2024-01-01 10:00:00 | {where} | look here"
         reader.take(line)
@@ -253,7 +232,7 @@ def test_a_record_that_is_gone_costs_nothing_else(tmp_path, call, training) -> N
         call("--max-epoch", "2", "--lr", "0.2")
     for name in ("training.json", "result.json"):
         (tmp_path / "run" / name).unlink()
-    with pytest.raises(DataError, match=r"run: holds checkpoints .*choose another folder"):
+    with pytest.raises(DataError, match=r"run: has checkpoints .*choose another folder"):
         call("--max-epoch", "2")
     assert (tmp_path / "run/train.log").read_bytes() == log
 
@@ -263,7 +242,6 @@ def test_a_record_that_is_gone_costs_nothing_else(tmp_path, call, training) -> N
     [
         ("{", "training.json: not JSON"),
         ({"labels": {}}, "command is missing"),
-        ({"labels": {}, "command": "fairseq-train bin", "sessions": [{"wall_s": "x"}]}, r"sessions\.0\.wall_s"),
     ],
 )
 def test_a_damaged_record_is_named_before_anything_starts(tmp_path, call, training, record, where) -> None:
@@ -278,8 +256,10 @@ def test_an_earlier_record_without_sessions_goes_on(tmp_path, call, training) ->
     call("--max-epoch", "1")
     file = tmp_path / "run/training.json"
     before = {key: value for key, value in json.loads(file.read_text()).items() if key not in ("sessions", "times")}
-    file.write_text(json.dumps({**before, "times": {"10": {"wall_s": None, "cpu_s": None}}}))
+    file.write_text(json.dumps({**before, "times": {"10": {"wall_s": 7.5, "cpu_s": 3.0}}}))
     assert call("--max-epoch", "2").code == 0
+    assert result(tmp_path)["times"] == {"10": {"wall_s": 7.5, "cpu_s": 3.0}, "20": {"wall_s": 8.0, "cpu_s": None}}
+    assert "cpu_s" not in result(tmp_path)["time"], "the first session did not say it"
 
 
 def test_a_command_that_ends_before_its_training_is_done_has_failed(call, monkeypatch, training) -> None:
@@ -297,7 +277,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, call, training, name
     shutil.rmtree(tmp_path / "run")
     file.parent.mkdir(parents=True)
     file.write_text("years of work")
-    with pytest.raises(DataError, match=rf"holds {file.relative_to(tmp_path / 'run').parts[0]}.*name another folder"):
+    with pytest.raises(DataError, match=rf"has {file.relative_to(tmp_path / 'run').parts[0]}.*name another folder"):
         call()
     assert [path for path in (tmp_path / "run").rglob("*") if path.is_file()] == [file]
     assert file.read_text() == "years of work"

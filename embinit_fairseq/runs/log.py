@@ -1,0 +1,191 @@
+"""Read what `fairseq-train` prints: the values of every epoch and validation, time, parameters.
+
+`embinit run` asks for `--log-format json`; logs of earlier versions may have the lines of `--log-format simple`. A run
+that was stopped and continued has several sessions in one log. If it has an epoch or a validation twice, the later one
+counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from embinit_fairseq.io import read_lines
+
+_RECORD = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| (\w+) \| (\S+) \| (.*)$")
+_PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
+_SAVED = re.compile(r"Saved checkpoint .* @ (\d+) updates, score")
+_TAG = re.compile(r'"(?:(\w+)_)?num_updates": ')
+_SIMPLE = re.compile(r"epoch (\d+) \| (?:valid on '([^']+)' subset \| )?(.*num_updates .*)$")
+#: beginning of the options that fairseq's programs print
+CONFIGURATION = "{'_name': None, 'common': "
+
+
+@dataclass
+class RunLog:
+    """The content of a log. Values have fairseq's names: `valid_loss` (to base 2), `valid_accuracy` (percent).
+
+    Attributes:
+        epochs: number of the epoch -> its last values.
+        validations: number of updates -> values, with `epoch`.
+        parameters: number of the model's parameters.
+        trained_parameters: number of the trained parameters.
+        sessions: how often the training was started.
+        wall_s: seconds from the first to the last line of each session, summed.
+        clock: number of updates at a validation -> seconds until then, of all sessions.
+        saved_updates: updates of the last checkpoint that was written completely.
+        finished: whether fairseq-train has come to its end.
+    """
+
+    epochs: dict[int, dict[str, float]] = field(default_factory=dict)
+    validations: dict[int, dict[str, float]] = field(default_factory=dict)
+    parameters: int | None = None
+    trained_parameters: int | None = None
+    sessions: int = 0
+    wall_s: float = 0.0
+    clock: dict[int, float] = field(default_factory=dict)
+    saved_updates: int = 0
+    finished: bool = False
+
+    @property
+    def train_s(self) -> float:
+        """Seconds of forward, backward and update, as fairseq counts them."""
+        return sum(values.get("train_train_wall", 0.0) for values in self.epochs.values())
+
+    def best_epoch(self, metric: str, higher: bool) -> int | None:
+        """Return the epoch of `checkpoint_best.pt`; None without a value that is a number."""
+        return best_place({epoch: values[metric] for epoch, values in self.epochs.items() if metric in values}, higher)
+
+
+Place = TypeVar("Place", bound=float)  # an epoch, a number of updates or seconds
+
+
+def best_place(values: Mapping[Place, float], higher: bool) -> Place | None:
+    """Return the key of the value of `checkpoint_best.pt`, of equal values the last; None without a number.
+
+    fairseq compares rounded values. After NaN it has forgotten the best value so far: the minimum of the two is NaN.
+    """
+    best = math.nan
+    best_at: Place | None = None
+    for place, value in sorted(values.items()):
+        if not (best > value if higher else best < value):  # also true if one of them is NaN
+            best, best_at = value, best_at if math.isnan(value) else place
+    return best_at
+
+
+def nats(bits: float) -> float:
+    """Convert a loss to base 2, which fairseq logs, into one to base e, which most papers report."""
+    return bits * math.log(2)
+
+
+def option_in(configuration: str, name: str) -> str | None:
+    """Return an option's value as text from a configuration that fairseq has printed; None if it is not there.
+
+    fairseq prints `'beam': 5`, `data='bin'`, and `'task': {'_name': 'translation', ...}`, where the name counts.
+    """
+    match = re.search(rf"\b{name}'?(?:=|: )(?:\{{'_name': '([^']*)'|'([^']*)'|([^,)}}]+))", configuration)
+    return match and next(group for group in match.groups() if group is not None)
+
+
+def read_log(path: Path) -> RunLog:
+    """Return the content of a log; raise DataError if there is no such file."""
+    reader = LogReader()
+    for _, line in read_lines(path, errors="replace"):
+        reader.take(line)
+    return reader.log
+
+
+class LogReader:
+    """Collect a RunLog line by line.
+
+    Attributes:
+        log: what was read so far.
+        level: level of the last record that has one; "" before the first.
+        logger: its logger.
+        inner: the values that were last logged within an epoch.
+    """
+
+    def __init__(self) -> None:
+        self.log = RunLog()
+        self.level = self.logger = ""
+        self.inner: dict[str, float] = {}
+        self._started: datetime | None = None
+        self._seconds_before = 0.0  # of the earlier sessions
+        self._seconds_of_work = 0.0  # until the last line about updates: a session may print before its options
+        self._subset = "valid"
+
+    def take(self, line: str) -> None:
+        """Read one line, without its end."""
+        match = _RECORD.search(line)
+        message = match.group(4) if match else line
+        log = self.log
+        if message.startswith(CONFIGURATION):
+            log.sessions += 1
+            log.finished = False
+            self._started, self._seconds_before = None, self._seconds_of_work
+            self._subset = (option_in(message, "valid_subset") or "valid").split(",")[0]
+        if match:
+            self.level, self.logger = match.group(2), match.group(3)
+            if log.sessions:
+                now = datetime.fromisoformat(match.group(1))
+                self._started = self._started or now
+                log.wall_s = self._seconds_before + (now - self._started).total_seconds()
+        if "updates" in message or message.startswith("done training in "):
+            self._seconds_of_work = log.wall_s
+        if found := _SAVED.match(message):
+            log.saved_updates = max(log.saved_updates, int(found[1]))
+        elif found := _PARAMETERS.match(message):
+            log.parameters, log.trained_parameters = (int(number.replace(",", "")) for number in found.groups())
+        elif message.startswith("done training in "):
+            log.finished = True
+        elif "num_updates" in message:
+            self._take_values(message)
+
+    def _take_values(self, message: str) -> None:
+        logged = _json_values(message) if message.startswith("{") else _simple_values(message)
+        if logged is None:
+            return
+        tag, epoch, values = logged
+        tag = "valid" if tag == self._subset else tag
+        if tag == "train_inner":
+            self.inner = {"epoch": epoch, **values}
+        if tag not in ("train", "valid"):
+            return
+        named = {f"{tag}_{key}": value for key, value in values.items()}
+        self.log.epochs.setdefault(epoch, {}).update(named)
+        if tag == "valid":
+            updates = int(values["num_updates"])
+            self.log.validations[updates] = {"epoch": epoch, **named}
+            self.log.clock[updates] = self.log.wall_s
+
+
+def _json_values(message: str) -> tuple[str, int, dict[str, float]] | None:
+    """Return (tag, epoch, values by their names without the tag); None for a line that was cut off."""
+    match = _TAG.search(message)
+    if match is None:
+        return None
+    try:
+        record = json.loads(message)
+        tag = match.group(1) or "train_inner"
+        prefix = f"{tag}_" if match.group(1) else ""
+        numbers = {key: value for key, value in record.items() if isinstance(value, (int, float, str))}
+        values = {key[len(prefix) :]: float(value) for key, value in numbers.items() if key.startswith(prefix)}
+        return tag, int(record["epoch"]), values
+    except (ValueError, KeyError):
+        return None
+
+
+def _simple_values(message: str) -> tuple[str, int, dict[str, float]] | None:
+    """Return the same of a line of `--log-format simple` at the end of an epoch or of a validation."""
+    match = _SIMPLE.match(message)
+    if match is None:
+        return None
+    words = (word.partition(" ") for word in match.group(3).split(" | "))
+    values = {key: float(value) for key, _, value in words if re.fullmatch(r"-?[\d.]+(e[-+]?\d+)?|nan|-?inf", value)}
+    return match.group(2) or "train", int(match.group(1)), values

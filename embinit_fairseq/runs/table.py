@@ -1,0 +1,307 @@
+"""Runs in tables: rows by their labels, columns with mean and standard deviation over seeds, curves.
+
+Only runs of one task with the same test set, dictionaries and metric are in one table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.runs.log import best_place
+from embinit_fairseq.runs.metrics import FIGURES, SCORES, is_score
+from embinit_fairseq.runs.record import Run, find_runs
+
+#: order of rows: initialisations, then architectures (the ladder of Li et al. 2020, Table 5); other names come later
+ORDER = tuple(
+    "none normal xavier pretrained pretrained_xavier shuffled xavier_pretrained "
+    "transformer transformer_equal tupe_transformer duo_meta duo_shared duo_norm duo".split()
+)
+#: labels that separate tables
+_TASK = ("experiment", "task", "direction", "protocol")
+#: labels that are a row's name without the name of the label
+_NAMES = ("run", "model", "init", "arch")
+
+Result = dict[str, Any]  # the content of result.json
+Curve = dict[float, list[float]]  # epoch, number of updates or seconds -> values of several runs
+
+
+# ---- Columns --------------------------------------------------------------------------------------------------------
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean; NaN or infinity if they are among the values, as of trainings that have diverged."""
+    with np.errstate(all="ignore"):
+        return float(np.mean(np.asarray(values, dtype=float)))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its title, the keys of its value in a result, decimals.
+
+    `constant`: the value is the same for all seeds. It has no deviation, and is only shown if rows differ in it.
+    """
+
+    title: str
+    path: tuple[str, ...]
+    digits: int = 2
+    constant: bool = False
+
+    def value(self, result: Result) -> float | None:
+        """Return the result's number; None if it has none."""
+        node: Any = result
+        for key in self.path:
+            node = node.get(key) if isinstance(node, dict) else None
+        return node
+
+    def summary(self, results: Sequence[Result]) -> dict[str, float | None] | None:
+        """Return mean and sample standard deviation (None for one result, or if it is not finite), or None."""
+        values = [value for value in map(self.value, results) if value is not None]
+        if not values:
+            return None
+        with np.errstate(all="ignore"):
+            sd = float(np.std(np.asarray(values, dtype=float), ddof=1)) if len(values) > 1 else math.nan
+        return {"mean": mean(values), "sd": sd if math.isfinite(sd) else None}
+
+    def cell(self, results: Sequence[Result]) -> str:
+        """Return `mean ± deviation`, "-" without a value; "(of 2)" if only some of the results have one."""
+        summary = self.summary(results)
+        if summary is None:
+            return "-"
+        single = summary["sd"] is None or self.constant
+        deviation = "" if single else f" ± {summary['sd']:,.{max(self.digits, 1)}f}"
+        number = sum(self.value(result) is not None for result in results)
+        return f"{summary['mean']:,.{self.digits}f}{deviation}" + (f" (of {number})" if number < len(results) else "")
+
+
+def _columns(metric: str, by_updates: bool, results: Sequence[Result]) -> list[Column]:
+    """Return the columns in which the results have values."""
+    columns = [
+        Column("parameters", ("parameters", "all"), 0, constant=True),
+        *([] if metric == "valid_loss" else [Column(f"best {metric_title(metric)}", ("best", metric))]),
+        Column("val. loss (bits)", ("best", "valid_loss_bits"), 3),
+        Column("val. loss (nats)", ("best", "valid_loss_nats"), 3),
+        Column("train. loss (bits)", ("best", "train_loss_bits"), 3),
+        Column("at update", ("best", "update"), 0) if by_updates else Column("at epoch", ("best", "epoch"), 1),
+    ]
+    for name, score in SCORES.items():
+        title = score.title if score.higher else f"{score.title} (lower is better)"
+        columns.append(Column(title, ("scores", name, "score"), 1))
+    columns += [Column(title, ("scores", *name.split("/")), decimals) for name, (title, decimals) in FIGURES.items()]
+    # of the rows that have a vector, with which words start; reports of older versions have the second kind only
+    for of, key in ((" of matched rows", "matched_absorption_ratio"), ("", "absorption_ratio")):
+        for slot in ("encoder", "decoder"):
+            columns.append(Column(f"absorption ratio{of}, {slot}", ("init", "slots", slot, key)))
+    columns += [Column("wall time (s)", ("time", "wall_s"), 0), Column("processor time (s)", ("time", "cpu_s"), 0)]
+
+    def has_news(column: Column) -> bool:
+        values = {column.value(result) for result in results} - {None}
+        return len(values) > 1 if column.constant else bool(values)
+
+    return list(filter(has_news, columns))
+
+
+def metric_title(metric: str) -> str:
+    """Return "val. accuracy" for valid_accuracy."""
+    return metric.replace("valid_", "val. ", 1).replace("_", " ")
+
+
+# ---- Rows and tables ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """Runs that differ in their seed, and in labels that `--by` leaves out, in the order of the seeds."""
+
+    name: str
+    labels: dict[str, str]
+    runs: tuple[Run, ...]
+
+    def results(self, metric: str) -> list[Result]:
+        """Return the records, with the best validation by this metric."""
+        return [{**run.record, "best": run.best(metric)} for run in self.runs]
+
+    def curve(self, metric: str, x: str) -> Curve:
+        """Return the values of all runs that have a curve, at the places where all of them have a value.
+
+        x: `epochs`, `updates`, or `seconds`: then a place is the mean of the runs' seconds.
+        """
+        runs = [(run, curve) for run in self.runs if (curve := run.curve(metric, x != "epochs"))]
+        if not runs:
+            return {}
+        places = sorted(set.intersection(*(set(curve) for _, curve in runs)))
+        if x != "seconds":
+            return {place: [curve[place] for _, curve in runs] for place in places}
+        clocks = [run.clock() for run, _ in runs]
+        places = [place for place in places if all(place in clock for clock in clocks)]
+        return {mean([clock[place] for clock in clocks]): [curve[place] for _, curve in runs] for place in places}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that may be compared. `common`: labels that all runs have in common."""
+
+    title: str
+    metric: str
+    higher: bool
+    common: dict[str, str]
+    rows: tuple[Row, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of all rows."""
+        return [run for row in self.rows for run in row.runs]
+
+    @property
+    def by_updates(self) -> bool:
+        """True if a run was validated more often than once per epoch."""
+        return any(run.by_updates for run in self.runs)
+
+    def axis(self, x: str | None) -> str:
+        """Return x, by default `updates` or `epochs`; raise OptionError if a run does not know its seconds."""
+        if x == "seconds":
+            for run in self.runs:
+                if run.curve(self.metric, True) and not run.clock():
+                    raise OptionError(f"--x seconds: {run.name} has no times; give --x updates, or leave it out")
+        return x or ("updates" if self.by_updates else "epochs")
+
+    def curves(self, metric: str, x: str | None) -> dict[str, Curve]:
+        """Return name of a row -> its curve, for rows whose curve has a number."""
+        axis = self.axis(x)
+        curves = {row.name: row.curve(metric, axis) for row in self.rows}
+        return {name: c for name, c in curves.items() if any(math.isfinite(mean(values)) for values in c.values())}
+
+    def by_metric(self, metric: str) -> Table:
+        """Return the same runs by another metric."""
+        return replace(self, metric=metric, higher=self.runs[0].higher_is_better(metric))
+
+    @property
+    def training_metric(self) -> str:
+        """The value of the training of the same name: train_loss for valid_loss."""
+        return self.metric.replace("valid_", "train_", 1)
+
+    def columns(self) -> list[Column]:
+        """Return the columns in which a run has a value."""
+        results = [result for row in self.rows for result in row.results(self.metric)]
+        return _columns(self.metric, self.by_updates, results)
+
+    def row(self, name: str | None) -> Row | None:
+        """Return the row of this name, the first one for None; None if there is no such row."""
+        return self.rows[0] if name is None else next((row for row in self.rows if row.name == name), None)
+
+
+def read_finished(places: Sequence[str], with_unfinished: bool = False) -> tuple[list[Run], list[str]]:
+    """Return the finished runs at these places (see `find_runs`), and the names of the others.
+
+    Args:
+        places: PATH or NAME=PATH.
+        with_unfinished: also return runs that have been validated.
+
+    Raises:
+        DataError: no run is left.
+    """
+    found = list({run.path.resolve(): run for place in places for run in find_runs(place)}.values())
+    runs = [run for run in found if run.is_finished or (with_unfinished and run.validations)]
+    others = [run.name for run in found if run not in runs]
+    if not runs:
+        raise DataError(f"{', '.join(others)}: not finished yet; wait, or show what is there with --unfinished")
+    return runs, others
+
+
+def compare(runs: Sequence[Run], by: Sequence[str] = (), metric: str | None = None) -> list[Table]:
+    """Return the tables of runs.
+
+    Args:
+        runs: what to compare.
+        by: labels whose values make a row; default: all but the seed.
+        metric: replaces the runs' own.
+
+    Raises:
+        OptionError: no run has the label or the metric.
+    """
+    labels = sorted({label for run in runs for label in run.labels})
+    for label in by:
+        if label not in labels:
+            raise OptionError(f"--by {label}: no run has this label; there are: {', '.join(labels) or 'none'}")
+    if metric is not None and not any(run.curve(metric, False) or run.best(metric) for run in runs):
+        known = sorted({key for run in runs for v in run.validations for key in v.values if is_score(key)})
+        raise OptionError(f"--metric {metric}: no run has logged it; there are: {', '.join(known) or 'none'}")
+    tasks: dict[tuple, dict[str | None, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        chosen = metric or run.metric
+        task = tuple(str(run.labels.get(label, "")) for label in _TASK)
+        tasks[(*task, chosen, run.higher_is_better(chosen))][run.data_hash()].append(run)
+    tables = []
+    for (*names, chosen, higher), by_data in sorted(tasks.items()):
+        for data, members in by_data.items():
+            shown = [f"data {data[:8]}" if data else "data unknown"] if len(by_data) > 1 else []
+            title = ", ".join([*filter(None, names), *shown]) or "runs"
+            tables.append(_table(title, chosen, higher, members, by))
+    titles = [table.title for table in tables]
+    return [
+        replace(table, title=f"{table.title}, {table.metric}") if titles.count(table.title) > 1 else table
+        for table in tables
+    ]
+
+
+def _table(title: str, metric: str, higher: bool, runs: Sequence[Run], by: Sequence[str]) -> Table:
+    is_named = any("run" in run.labels for run in runs)
+    keys = list(by) or (["run"] if is_named else sorted({key for run in runs for key in run.labels} - {"seed"}))
+    groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[tuple(str(run.labels.get(key, "-")) for key in keys)].append(run)
+    shown = _naming_labels(keys, list(groups))
+    rows = []
+    for group in sorted(groups, key=lambda group: [rank(group[at]) for at in shown]):
+        parts = (group[at] if keys[at] in (*_NAMES, *_TASK) else f"{keys[at]} {group[at]}" for at in shown)
+        ordered = sorted(groups[group], key=lambda run: (not run.seed.isdigit(), run.seed.zfill(20), run.name))
+        rows.append(Row(", ".join(parts) or "all", dict(zip(keys, group)), tuple(ordered)))
+    first = runs[0].labels
+    same = {key: str(value) for key, value in first.items() if all(run.labels.get(key) == value for run in runs)}
+    return Table(title, metric, higher, same, tuple(rows))
+
+
+def _naming_labels(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> list[int]:
+    """Return the places of the labels in a row's name: one if it is different in all rows, else all that vary."""
+    order = [key for key in _NAMES if key in keys] + [key for key in keys if key not in (*_NAMES, *_TASK)]
+    for at in map(keys.index, order):
+        if len({group[at] for group in groups}) == len(groups):
+            return [at]
+    return [at for at, _ in enumerate(keys) if len({group[at] for group in groups}) > 1] or list(range(len(keys)))
+
+
+def rank(label: str) -> tuple[int, str]:
+    """Return the place of a name in the order of rows."""
+    return (ORDER.index(label), "") if label in ORDER else (len(ORDER), label)
+
+
+def curves_record(table: Table, x: str | None = None) -> dict[str, Any]:
+    """Return the mean curves of a table and their best places, also of the training where it was logged."""
+    axis, rows = table.axis(x), []
+    curves, training = table.curves(table.metric, axis), table.curves(table.training_metric, axis)
+    for row in table.rows:
+        means = {place: mean(values) for place, values in curves.get(row.name, {}).items()}
+        best = best_mean(means, table.higher)
+        rows.append(
+            {
+                "name": row.name,
+                "runs": len(row.runs),
+                "best": best,
+                "value": None if best is None else means[best],
+                "means": means,
+                "training": {place: mean(values) for place, values in training.get(row.name, {}).items()},
+            }
+        )
+    place = axis if axis == "seconds" else axis.removesuffix("s")
+    return {"title": table.title, "metric": table.metric, "place": place, "rows": rows}
+
+
+def best_mean(means: Mapping[float, float], higher: bool) -> float | None:
+    """Return the place of the best of all means; NaN does not count."""
+    return best_place({place: value for place, value in means.items() if not math.isnan(value)}, higher)

@@ -1,0 +1,489 @@
+"""The result tables of recipes whose papers show more than `embinit compare` does: RUNS -> results.md, results.json.
+
+    python scripts/tables.py glue runs/glue/runs --output runs/glue
+
+glue       Ke et al. 2021, Table 1: a run counts with its best epoch, a learning rate with the median over its seeds, a
+           model with its best rate. The second metric of a task (F1, Spearman's correlation, MNLI's mismatched set) is
+           that of the same epochs at the same rate.
+textcls    Li et al. 2020, Tables 1 to 3: all models, and pairs of embeddings for each kind of attention, with the pair
+           that the validation texts choose, and how much of the texts the vectors cover. Accuracies are those of the
+           checkpoint with the lowest validation loss.
+expansion  Perplexity per word while a language model with new words is adapted, and the divergence of Hewitt 2021
+           before; curves.png. Perplexity is exp of the sum of nats over all subwords and sentence ends of the
+           validation text, divided by the number of its words and sentence ends: the same for every segmentation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import shlex
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
+sys.path.append(str(Path(__file__).resolve().parent / "glue"))
+
+from tasks import TASKS
+
+from embinit_fairseq import figures
+from embinit_fairseq.errors import DataError, one_line
+from embinit_fairseq.init.new_rows import METHODS
+from embinit_fairseq.io import make_folder, write_json, write_text
+from embinit_fairseq.runs.command import parse_command
+from embinit_fairseq.runs.compare import distinct, environment, header, still_missing
+from embinit_fairseq.runs.curves import draw_mean, new_panels, try_to_draw
+from embinit_fairseq.runs.log import read_log
+from embinit_fairseq.runs.record import Run
+from embinit_fairseq.runs.table import Column, read_finished
+
+Result = dict[str, Any]
+MEANS = ["Mean ± sample standard deviation over seeds.", ""]
+
+
+def row(cells: Sequence[object]) -> str:
+    """Return a line of a Markdown table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def label(result: Result, name: str) -> str | None:
+    """Return a label of a run."""
+    return result["labels"].get(name)
+
+
+# ---- GLUE -----------------------------------------------------------------------------------------------------------
+
+METRICS = {"mcc": "Matthews", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman"}
+GLUE_NOTE = """\
+Percentages on the development sets, which also choose epoch and learning rate (in brackets): as in Ke et al. 2021, but
+too good for new data. Median over seeds of each run's best epoch, at the rate whose median is best. `last epoch`, `best
+epoch` and `wall time` are medians. A constant answer is the most frequent label (F1: always the positive one).
+"""
+
+
+def glue(runs: Sequence[Run]) -> tuple[list[str], Result]:
+    """Return the page, and task -> model -> its rates and the best of them."""
+    groups: dict[str, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for run in runs:
+        rate = run.command.option("--lr") if run.command else None
+        groups[run.labels["task"]][run.labels["model"]][rate].append(run.record)
+    table = {
+        task: {model: glue_rates(task, by_rate) for model, by_rate in sorted(groups[task].items())}
+        for task in TASKS
+        if task in groups
+    }
+    results = [run.record for run in runs]
+
+    def per(name: str, value: Callable[[Result], object]) -> Callable[[Result], str]:
+        return lambda result: f"{label(result, name)}: {value(result)}"
+
+    notes = [
+        *distinct(
+            "pre-training", results, per("model", lambda result: f"{int(label(result, 'updates') or 0):,} updates")
+        ),
+        *distinct("parameters", results, per("model", lambda result: f"{result['parameters']['all']:,}")),
+        *distinct("epochs", results, per("task", lambda result: max(map(int, result["epochs"])))),
+        *distinct("seeds", results, lambda result: label(result, "seed")),
+        *environment(results, data=per("task", lambda result: result["data"]["all"])),
+    ]
+    constant = {result["labels"]["task"]: json.loads(result["labels"]["constant"]) for result in results}
+    best = [*glue_models(table, constant), "", GLUE_NOTE, *notes, ""]
+    return [*best, "## All learning rates", "", *glue_all_rates(table), ""], table
+
+
+def glue_metrics(task: str) -> list[str]:
+    """Return the metrics of a task in the table; the first one decides. CoLA is shown without accuracy."""
+    if task == "MNLI":
+        return ["accuracy", "mismatched"]
+    return [metric for metric in TASKS[task].metrics if metric != "accuracy" or metric == TASKS[task].metrics[0]]
+
+
+def glue_rates(task: str, by_rate: Mapping[str, Sequence[Result]]) -> Result:
+    """Return medians for each rate, and the best rate: the highest median, of equal ones the lowest rate."""
+    deciding, rates = glue_metrics(task)[0], {}
+    for rate in sorted(by_rate, key=float):
+        values = []
+        for result in by_rate[rate]:
+            epochs, best = result["epochs"], result["best"]["epoch"]
+            of_run = {metric: epochs[str(best)][f"valid_{metric}"] for metric in TASKS[task].metrics}
+            if task == "MNLI":
+                of_run["mismatched"] = result["scores"]["mismatched"]["accuracy"]
+            last = epochs[str(max(map(int, epochs)))][f"valid_{deciding}"]
+            values.append({**of_run, "last": last, "epoch": best})
+        rates[rate] = {
+            "runs": len(values),
+            "median": {key: statistics.median(value[key] for value in values) for key in values[0]},
+            "wall_min": statistics.median(result["time"]["wall_s"] / 60 for result in by_rate[rate]),
+            "min": min(value[deciding] for value in values),
+            "max": max(value[deciding] for value in values),
+        }
+    best_rate = max(rates, key=lambda rate: (rates[rate]["median"][deciding], -float(rate)))
+    return {"best_rate": best_rate, "rates": rates}
+
+
+def glue_models(table: Mapping[str, Mapping[str, Result]], constant: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return a line per model, with a column per task and the mean of the deciding metrics; last, a constant answer."""
+    titles = [f"{task} ({' / '.join(METRICS.get(metric, metric) for metric in glue_metrics(task))})" for task in table]
+    lines = header(["model", *titles, "mean"])
+    models = {model: {} for model in sorted({model for by_model in table.values() for model in by_model})}
+    rates = {(task, model): found["best_rate"] for task in table for model, found in table[task].items()}
+    for (task, model), rate in rates.items():
+        models[model][task] = table[task][model]["rates"][rate]["median"]
+    models["(constant answer)"] = {
+        task: {"mismatched": constant[task].get("accuracy"), **constant[task]} for task in table
+    }
+    for model, medians in models.items():
+        cells = []
+        for task in table:
+            values = " / ".join(f"{medians[task][m]:.1f}" for m in glue_metrics(task)) if task in medians else "-"
+            cells.append(f"{values} ({rates[task, model]})" if (task, model) in rates else values)
+        deciding = [medians[task][glue_metrics(task)[0]] for task in medians]
+        lines.append(row([model, *cells, f"{statistics.fmean(deciding):.1f}" if len(deciding) == len(table) else "-"]))
+    return lines
+
+
+def glue_all_rates(table: Mapping[str, Mapping[str, Result]]) -> list[str]:
+    """Return a line per task, model and learning rate, by the metric that decides."""
+    titles = ["task", "model", "rate", "runs", "median", "min", "max", "last epoch", "best epoch", "wall time (min)"]
+    lines = header(titles, texts=2)
+    for task, models in table.items():
+        for model, found in models.items():
+            for rate, of_rate in found["rates"].items():
+                median, mark = of_rate["median"], "**" if rate == found["best_rate"] else ""
+                deciding = f"{mark}{median[glue_metrics(task)[0]]:.2f}{mark}"
+                numbers = [f"{value:.2f}" for value in (of_rate["min"], of_rate["max"], median["last"])]
+                numbers += [f"{median['epoch']:g}", f"{of_rate['wall_min']:.1f}"]
+                lines.append(row([task, model, rate, of_rate["runs"], deciding, *numbers]))
+    return lines
+
+
+# ---- Text classification --------------------------------------------------------------------------------------------
+
+TEST = Column("test accuracy (%)", ("scores", "test_accuracy"))
+VALID = Column("val. accuracy (%)", ("best", "valid_accuracy"))
+COLUMNS = (
+    TEST,
+    Column("test macro-F1 (%)", ("scores", "test_macro_f1")),
+    VALID,
+    Column("val. loss (nats)", ("best", "valid_loss_nats"), 3),
+    Column("at epoch", ("best", "epoch"), 1),
+    Column("wall time (s)", ("time", "wall_s"), 0),
+)
+BASELINES = {"tfidf_lr": "TF-IDF, logistic regression", "mlp": "TF-IDF, MLP with 1,024 hidden units"}
+PROTOCOLS = {
+    "textgcn": "words counted over train and test texts, all of them in the dictionary",
+    "inductive": "words counted over train texts, all others <unk>",
+}
+Rows = dict[tuple[str, str], list[Result]]  # (model, attention) -> results, by seed
+
+
+def textcls(runs: Sequence[Run]) -> tuple[list[str], Result]:
+    """Return the page, and data set and protocol -> its models as data."""
+    groups: dict[tuple[str, str], Rows] = defaultdict(lambda: defaultdict(list))
+    for run in sorted(runs, key=lambda run: int(run.seed)):
+        best = run.record["best"]  # bags of words have their accuracy in `best`, trainings in `epochs`
+        result = {**run.record, "best": {**run.record["epochs"].get(str(best["epoch"]), {}), **best}}
+        model = run.labels["model"], run.labels.get("attention", "")
+        groups[run.labels["task"], run.labels["protocol"]][model].append(result)
+    lines, data = [], {}
+    for (task, protocol), unsorted in sorted(groups.items()):
+        rows = dict(sorted(unsorted.items(), key=model_rank))
+        lines += [f"## {task}, protocol {protocol}: {PROTOCOLS.get(protocol, '')}", ""]
+        lines += header(["model", "runs", "trained parameters", *(column.title for column in COLUMNS)])
+        for model, results in rows.items():
+            parameters = f"{results[0]['parameters']['trained']:,}"  # the same for all seeds
+            lines.append(row([model_title(*model), len(results), parameters, *(c.cell(results) for c in COLUMNS)]))
+        lines.append("")
+        for attention in sorted({attention for model, attention in rows if "+" in model}, reverse=True):
+            lines += [*pairs_table(rows, attention), ""]
+        chosen = choose_pairs(rows)
+        lines += [*choice_lines(chosen), *vectors_table(rows), *MEANS, *textcls_notes(rows), ""]
+        data[f"{task}, {protocol}"] = {
+            **{
+                model_title(*model): {"runs": len(results), **{c.title: c.summary(results) for c in COLUMNS}}
+                for model, results in rows.items()
+            },
+            "couples": chosen,
+        }
+    return lines, data
+
+
+def model_rank(item: tuple[tuple[str, str], list[Result]]) -> tuple:
+    """Sort bags of words, transformers, then pairs by their test accuracy in each attention."""
+    (model, attention), results = item
+    kind = list(BASELINES).index(model) if model in BASELINES else 3 if "+" in model else 2
+    return kind, attention == "linear", -TEST.summary(results)["mean"]
+
+
+def model_title(model: str, attention: str) -> str:
+    """Return the name of a model's line."""
+    if "+" in model:
+        return f"Duo ({attention}), {model.replace('+', ' + ')}"
+    kind, _, name = model.partition(":")
+    return BASELINES.get(model) or f"{kind}, {name or 'random table'}"
+
+
+def slots_of(result: Result) -> dict[str, Result]:
+    """Return name of the vectors -> report on the embedding matrix that was made of them."""
+    model = result["labels"]["model"]
+    names = model.split("+") if "+" in model else [model.partition(":")[2]]
+    slots = (result.get("init") or {}).get("slots") or {}
+    return {name: slots[slot] for name, slot in zip(names, ("encoder", "encoder_p")) if name and slot in slots}
+
+
+def pairs_table(rows: Rows, attention: str) -> list[str]:
+    """Return vectors by vectors, the upper triangle; a cell with fewer runs than others has their number."""
+    cells = {tuple(model.split("+")): results for (model, kind), results in rows.items() if kind == attention}
+    dims = {name: slot["dim"] for results in cells.values() for name, slot in slots_of(results[0]).items()}
+    names = sorted({name for pair in cells for name in pair}, key=lambda name: (dims.get(name, 0), name))
+    most = max(map(len, cells.values()))
+    lines = header([f"{attention} ({most} run{'s' * (most > 1)})", *names])
+    for at, name in enumerate(names):
+        line = ["-"] * at
+        for other in names[at:]:
+            results = cells.get((name, other)) or cells.get((other, name)) or []
+            line.append(TEST.cell(results) + (f" ({len(results)})" if 0 < len(results) < most else ""))
+        lines.append(row([name, *line]))
+    return lines
+
+
+def choose_pairs(rows: Rows) -> Result | None:
+    """Return the pair that the validation texts choose, and the one that is best on the test texts; None without pairs.
+
+    By mean accuracies over the seeds that all pairs have, since each seed has validation texts of its own. Of equal
+    pairs the first name is chosen.
+    """
+    pairs = {
+        model: {label(result, "seed"): result for result in of_model}
+        for model, of_model in rows.items()
+        if "+" in model[0]
+    }
+    seeds = sorted(set.intersection(*map(set, pairs.values())), key=int) if pairs else []
+    if not seeds:
+        return None
+    common = {model: [by_seed[seed] for seed in seeds] for model, by_seed in sorted(pairs.items())}
+
+    def best(column: Column) -> Result:
+        model = max(common, key=lambda model: column.summary(common[model])["mean"])
+        return {"model": model_title(*model), **{each.title: each.summary(common[model]) for each in (VALID, TEST)}}
+
+    return {"seeds": seeds, "chosen by validation accuracy": best(VALID), "best on the test texts": best(TEST)}
+
+
+def choice_lines(choice: Result | None) -> list[str]:
+    """Return `choose_pairs` in words."""
+    if choice is None:
+        return []
+    lines = [f"Couples, seeds {', '.join(choice['seeds'])}:", ""]
+    for how, what in (
+        ("chosen by validation accuracy", "the result of the couples"),
+        ("best on the test texts", "chosen with knowledge of them, so no result"),
+    ):
+        means = [f"{column.title} {choice[how][column.title]['mean']:.2f}" for column in (VALID, TEST)]
+        lines.append(f"* {how} ({what}): {choice[how]['model']}; {', '.join(means)}")
+    return [*lines, ""]
+
+
+def vectors_table(rows: Rows) -> list[str]:
+    """Return the coverage of the dictionary by each file of vectors."""
+    slots = {name: slot for results in rows.values() for name, slot in slots_of(results[0]).items()}
+    titles = ["vectors", "file", "rows", "dimension", "words of the dictionary (%)", "running words (%)"]
+    lines = header(titles, texts=2)
+    for name, slot in sorted(slots.items(), key=lambda item: (item[1]["dim"], item[0])):
+        shares = [f"{100 * slot[share]:.1f}" for share in ("coverage_types", "coverage_tokens")]
+        lines.append(row([name, slot["source"]["name"], f"{slot['source']['rows']:,}", slot["dim"], *shares]))
+    return [*lines, ""] if slots else []
+
+
+def textcls_notes(rows: Rows) -> list[str]:
+    """Return what the runs have in common."""
+    results = [result for of_model in rows.values() for result in of_model]
+
+    def training(result: Result) -> str | None:
+        if label(result, "model") in BASELINES:
+            return None
+        options = parse_command(shlex.split(result["command"]), any_program=True).options
+        flags = ("--lr", "--lr-scheduler", "--batch-size", "--patience", "--max-epoch", "--dropout")
+        return " ".join(" ".join([flag, *options[flag]]) for flag in flags if flag in options)
+
+    settings = ("clean", "stop_words", "min_count")
+    return [
+        f"* seeds: {', '.join(map(str, sorted({int(result['labels']['seed']) for result in results})))}",
+        *(line for name in settings for line in distinct(name, results, lambda result, name=name: label(result, name))),
+        *distinct("trained by fairseq", results, training),
+        *environment(results, data=lambda result: f"test {result['data']['input0/test.bin'][:16]}"),
+    ]
+
+
+# ---- Expansion ------------------------------------------------------------------------------------------------------
+
+ORDER = ("none", *METHODS)
+PLACES = (0, 20, 100)  # numbers of updates, and the last one
+KINDS = {
+    "word": "Perplexity per word",
+    "other": "Perplexity of all words but the new ones, sentence ends included",
+    "new": "Perplexity of the new words (none: of their pieces together)",
+}
+DIVERGENCE = (
+    Column("mean", ("kl", "mean"), 4),
+    Column("99 %", ("kl", "q99"), 4),
+    Column("max.", ("kl", "max"), 4),
+    Column("bound", ("kl", "bound"), 4),
+    Column("probability of the new words", ("kl", "new_words_probability"), 5),
+)
+_VALIDATION = re.compile(r"\| INFO \| valid \| (\{.*\})$", re.MULTILINE)
+Point = dict[str, float]
+
+
+def expansion(runs: Sequence[Run]) -> tuple[list[str], Result]:
+    """Return the page, and method -> its runs, their curves and divergences."""
+    groups: dict[str, list[Result]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: (method_rank(run.labels["method"]), int(run.seed))):
+        read = {"run": run.path.name, "curve": read_curve(run.path), "kl": divergence(run.path)}
+        groups[run.labels["method"]].append({**run.record, **read})
+    results = [result for of_method in groups.values() for result in of_method]
+
+    def table(columns: Sequence[Column]) -> list[str]:
+        lines = header(["method", "runs", *(column.title for column in columns)])
+        for method, of_method in groups.items():
+            if any(column.summary(of_method) for column in columns):
+                lines.append(row([method, len(of_method), *(column.cell(of_method) for column in columns)]))
+        return [*lines, ""]
+
+    lines = []
+    for kind, title in KINDS.items():
+        lines += [f"{title}:", "", *table(curve_columns(kind, results))]
+    lines += [
+        "KL(old || new) before adaptation, nats per old piece of the validation text:",
+        "",
+        *table(DIVERGENCE),
+        *MEANS,
+    ]
+    words = [f"{result['curve']['0']['words']:,}, {result['curve']['0'].get('new', 0):,}" for result in results]
+    lines += [
+        f"* words and sentence ends, new words among them: {'; '.join(f'`{text}`' for text in sorted(set(words)))}",
+        *environment(results),
+        "",
+    ]
+    for method, of_method in groups.items():
+        lines += [f"{method}, seed {label(of_method[0], 'seed')}:", "", f"    {of_method[0]['command']}", ""]
+    data = {
+        method: {
+            "runs": [result["run"] for result in of_method],
+            "curves": {result["run"]: result["curve"] for result in of_method},
+            "kl": {result["run"]: result["kl"] for result in of_method},
+        }
+        for method, of_method in groups.items()
+    }
+    return lines, data
+
+
+def method_rank(method: str) -> tuple[int, str]:
+    """Sort methods; METHOD=C follows METHOD, unknown ones come last."""
+    name = method.partition("=")[0]
+    return (ORDER.index(name) if name in ORDER else len(ORDER)), method
+
+
+def read_curve(run: Path) -> dict[str, Point]:
+    """Return number of updates, from 0 -> nats and perplexity per word, by kind, and numbers of words.
+
+    start.log is of fairseq-validate before the first update. Raises DataError if it is missing, or if validations
+    count different words.
+    """
+    log = run / "start.log"
+    start = _VALIDATION.findall(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
+    if len(start) != 1:
+        raise DataError(f"{log}: no validation in it; remove {run}, and run adapt.sh again")
+    points = {}
+    for place, values in {
+        0: json.loads(start[0]),
+        **dict(sorted(read_log(run / "train.log").validations.items())),
+    }.items():
+        nll = {kind: float(values[f"valid_{kind}_nll"]) for kind in KINDS if f"valid_{kind}_nll" in values}
+        counts = {name: int(float(values[f"valid_{name}"])) for name in ("words", "new") if f"valid_{name}" in values}
+        points[str(place)] = {
+            **counts,
+            **{f"{kind}_nll": value for kind, value in nll.items()},
+            **{f"{kind}_ppl": math.exp(value) for kind, value in nll.items()},
+        }
+    if len({(point.get("words"), point.get("new")) for point in points.values()}) > 1:
+        raise DataError(f"{run}: its validations count different words; remove it, and run adapt.sh again")
+    return points
+
+
+def divergence(run: Path) -> Result | None:
+    """Return KL(old || new) in nats per subword, its bound, n and k; None without new words."""
+    if not (run / "expansion.json").is_file():
+        return None
+    record = json.loads((run / "expansion.json").read_text(encoding="utf-8"))
+    measured = record["verify"]["methods"][record["method"]]
+    names = ("mean", "q50", "q99", "max", "bound", "new_words_probability")
+    return {**{name: measured[name] for name in names}, "n": record["n"], "k": record["k"]}
+
+
+def curve_columns(kind: str, results: Sequence[Result]) -> list[Column]:
+    """Return the columns of the perplexity at PLACES and at the last update that all runs have."""
+    last = min(max(map(int, result["curve"])) for result in results)
+    places = [*(place for place in PLACES if place < last), last]
+    return [Column(f"{place:,} updates", ("curve", str(place), f"{kind}_ppl"), 1) for place in places]
+
+
+def plot_expansion(data: Result, path: Path) -> None:
+    """Draw a panel for each kind of word, logarithmic. gaussian is dashed: for a little noise it is equal to avg."""
+    from matplotlib.ticker import LogFormatter
+
+    figure, panels = new_panels(len(KINDS), height=4.8)
+    for axes, (kind, title) in zip(panels, KINDS.items()):
+        for method, found in data.items():
+            curves = list(found["curves"].values())
+            if f"{kind}_ppl" not in curves[0]["0"]:
+                continue
+            places = sorted(map(int, set.intersection(*(set(curve) for curve in curves))))
+            values = {place: [curve[str(place)][f"{kind}_ppl"] for curve in curves] for place in places}
+            line = draw_mean(axes, f"{method} ({len(curves)})", values)
+            if method == "gaussian":
+                line.set_linestyle("--")
+        axes.set(title=title.partition(",")[0].partition(" (")[0], xlabel="updates", yscale="log")
+        axes.yaxis.set_major_formatter(LogFormatter(labelOnlyBase=False))
+        axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(3, 0.6)))
+        axes.grid(alpha=0.3, which="both")
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, title="method (runs)", loc="outside lower center", ncols=len(data))
+    figures.save(figure, str(path))
+
+
+# ---- The program ----------------------------------------------------------------------------------------------------
+
+KINDS_OF_TABLES = {"glue": glue, "textcls": textcls, "expansion": expansion}
+
+
+def main() -> None:
+    """Read the runs, write and print the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=KINDS_OF_TABLES)
+    parser.add_argument("runs", help="folder of the runs' folders, at any depth")
+    parser.add_argument("--output", type=Path, required=True, help="folder for results.md and results.json")
+    args = parser.parse_args()
+    runs, unfinished = read_finished([args.runs])
+    if args.kind == "textcls":
+        unfinished += [run.name for run in runs if TEST.value(run.record) is None]
+        runs = [run for run in runs if TEST.value(run.record) is not None]
+    lines, data = KINDS_OF_TABLES[args.kind](runs)
+    text = "\n".join([*lines, *still_missing(unfinished)])
+    make_folder(args.output)
+    write_text(args.output / "results.md", text)
+    write_json(args.output / "results.json", data)
+    print(text)
+    if args.kind == "expansion":
+        try_to_draw(plot_expansion, data, args.output / "curves.png")
+
+
+if __name__ == "__main__":
+    with one_line():
+        main()
