@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a chec
 
 from embinit_fairseq.bounded import LONGEST_LINE
 from embinit_fairseq.errors import DataError, EmbinitError
-from embinit_fairseq.expand.segmentation import read_codes
 from embinit_fairseq.runs.tokens import UNKNOWN, Tokenizer, detokenizer
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+from embinit_fairseq.vocab.segmentation import read_codes
 from embinit_fairseq.vocab.tokens import unescape
 
 KINDS = ("words", "moses", "spacy", "subword_nmt", "sentencepiece", "huggingface")

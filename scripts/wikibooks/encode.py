@@ -22,9 +22,9 @@ from wikibooks.pool import finished_shards, run_tasks
 from wikibooks.words import WordSet, write_counts
 
 from embinit_fairseq.errors import one_line
-from embinit_fairseq.expand.segmentation import read_codes
 from embinit_fairseq.files import whole_folder
 from embinit_fairseq.machine import cores
+from embinit_fairseq.vocab.segmentation import read_codes
 
 REMEMBERED = 200_000  # words: about 100 MB
 SHORT = 5
