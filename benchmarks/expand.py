@@ -65,16 +65,15 @@ def _ours(args: argparse.Namespace, method: str) -> dict[str, Any]:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     import torch
 
-    from embinit_fairseq.expand.state import Placement, with_rows
     from embinit_fairseq.init.new_rows import Recipe, new_rows
+    from embinit_fairseq.resize.optimizer import with_rows
 
     table = torch.from_numpy(np.load(args.file))
-    rows = np.arange(len(table), len(table) + args.k)
-    placement = Placement(("",) * args.k, rows, len(table), 0, args.k, rows[:0])
+    row_map = np.concatenate([np.arange(len(table)), np.full(args.k, -1)])
 
     def work() -> np.ndarray:
         recipe = Recipe(method, args.k, np.arange(len(table)))
-        return with_rows(table, placement, new_rows(recipe, {"table": [table]})["table"][0]).numpy()
+        return with_rows(table, row_map, new_rows(recipe, {"table": [table]})["table"][0]).numpy()
 
     return finish(args, work)
 

@@ -19,8 +19,9 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from embinit_fairseq.expand import segmentation
-from embinit_fairseq.expand.segmentation import Segmentation, Sentencepiece, SubwordNmt, is_reachable, only_joined
+from embinit_fairseq.resize.segmentation import is_reachable, only_joined
+from embinit_fairseq.vocab import segmentation
+from embinit_fairseq.vocab.segmentation import Segmentation, Sentencepiece, SubwordNmt
 
 
 def read(path: str, limit: int | None = None) -> list[str]:

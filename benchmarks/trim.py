@@ -19,8 +19,8 @@ from typing import Any
 
 from peers import child_main, machine, measured, run_job
 
-from embinit_fairseq.expand.expansion import ExpandRequest, expand_vocabulary
-from embinit_fairseq.expand.trimming import TrimRequest, trimming_vocabulary
+from embinit_fairseq.resize.expand import ExpandRequest, expand_vocabulary
+from embinit_fairseq.resize.trim import TrimRequest, trimming
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 
@@ -73,7 +73,7 @@ def trimmed(args: argparse.Namespace, folder: Path) -> Path:
         output = folder / f"trimmed.{side}"
         kept = str(args.data / dictionary)
         request = TrimRequest(str(data / "model.pt"), str(data / dictionary), str(output), keep=kept, side=side)
-        with trimming_vocabulary(request):
+        with trimming(request):
             pass
         data = output
     return data

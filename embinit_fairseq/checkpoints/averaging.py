@@ -1,19 +1,19 @@
 """`embinit average`: the mean of checkpoints of one training, parameter by parameter, as one checkpoint.
 
-Everything but the parameters is that of the newest checkpoint; the optimizer's state is left out.
+Everything but the parameters is the newest checkpoint's; the optimizer's state is left out.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint, options_of, updates_of
 from embinit_fairseq.errors import CheckpointError, OptionError, counted
-from embinit_fairseq.files import check_file, whole_file
+from embinit_fairseq.io import check_file, whole_file
 
 if TYPE_CHECKING:
     import torch
@@ -28,15 +28,18 @@ _BEST = re.compile(r"checkpoint\.best_.+\.pt")
 
 
 def checkpoints_in(run: Path) -> Path:
-    """The folder with a run's checkpoints: the run's own, or `checkpoints` in it."""
+    """Return the folder with a run's checkpoints: `run`, or `checkpoints` in it."""
     inner = run / "checkpoints"
     return inner if inner.is_dir() else run
 
 
 def last_checkpoints(folder: Path, number: int, by: str | None = None) -> list[Path]:
-    """The newest of the numbered checkpoints, oldest first. CheckpointError if there are fewer.
+    """Return the newest of the numbered checkpoints, oldest first; raise CheckpointError if there are fewer.
 
-    by: "updates" or "epochs"; default: updates if there are any.
+    Args:
+        folder: the folder with the checkpoints.
+        number: how many.
+        by: "updates" or "epochs"; None: updates if there are any.
     """
     checkpoints = _numbered(folder, by)
     if len(checkpoints) < number:
@@ -48,22 +51,15 @@ def last_checkpoints(folder: Path, number: int, by: str | None = None) -> list[P
     return checkpoints[-number:]
 
 
-def _numbered(folder: Path, by: str | None) -> list[Path]:
-    """Oldest first."""
-    for kind, pattern in _NAMES.items():
-        places = {path: int(match[1]) for path in folder.glob("*.pt") if (match := pattern.fullmatch(path.name))}
-        if by in (None, kind) and places:
-            return sorted(places, key=places.__getitem__)
-    return []
-
-
 def best_checkpoints(folder: Path, number: int) -> list[Path]:
-    """Those with the best validation values, the best first: of --keep-best-checkpoints, else of the numbered ones.
+    """Return the checkpoints with the best validation values, the best first.
 
-    CheckpointError if there are fewer, or if one was saved without a validation.
+    They are chosen among those of --keep-best-checkpoints, or among the numbered ones if there are none of these.
+
+    Raises:
+        CheckpointError: there are fewer, or one was saved without a validation.
     """
-    kept = sorted(path for path in folder.glob("*.pt") if _BEST.fullmatch(path.name))
-    paths = kept or _numbered(folder, None)
+    paths = sorted(path for path in folder.glob("*.pt") if _BEST.fullmatch(path.name)) or _numbered(folder, None)
     if len(paths) < number:
         raise CheckpointError(
             f"{folder}: {counted(len(paths), 'checkpoint')} to choose from (such as checkpoint.best_loss_2.5120.pt or "
@@ -71,32 +67,46 @@ def best_checkpoints(folder: Path, number: int) -> list[Path]:
             f"{number}"
         )
     values: dict[Path, float] = {}
-    higher = False
+    sign = 1
     for path in paths:
         state = load_checkpoint(path)
-        extra = state.get("extra_state")
-        value = extra.get("val_loss") if isinstance(extra, Mapping) else None
-        if not isinstance(value, (int, float)) or math.isnan(value):
-            raise CheckpointError(
-                f"{path}: saved without a validation value, so that nobody knows how good it is; give --last"
-            )
-        values[path], higher = float(value), _is_higher_better(state)
-    return sorted(values, key=lambda path: -values[path] if higher else values[path])[:number]
+        value = (state.get("extra_state") or {}).get("val_loss")
+        if value is None or math.isnan(value):
+            raise CheckpointError(f"{path}: saved without a validation value, which --best needs; give --last")
+        values[path] = value
+        sign = -1 if options_of(state, "checkpoint").get("maximize_best_checkpoint_metric", False) else 1
+    return sorted(values, key=lambda path: sign * values[path])[:number]
 
 
-def _is_higher_better(state: Mapping[str, Any]) -> bool:
-    return bool(options_of(state, "checkpoint").get("maximize_best_checkpoint_metric", False))
+def _numbered(folder: Path, by: str | None) -> list[Path]:
+    """Return the checkpoints with a number in their name, oldest first."""
+    for kind, pattern in _NAMES.items():
+        places = {path: int(match[1]) for path in folder.glob("*.pt") if (match := pattern.fullmatch(path.name))}
+        if by in (None, kind) and places:
+            return sorted(places, key=places.__getitem__)
+    return []
 
 
 def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
-    """Write the mean of checkpoints, complete or not at all; one of them is in memory at a time.
+    """Write the mean of checkpoints to `output`, complete or not at all; one checkpoint is in memory at a time.
 
-    force: replace a file of that name. CheckpointError for what cannot be read, or is of different models; OptionError
-    or OutputError for a bad `output`.
+    Args:
+        paths: the checkpoints.
+        output: the file to write.
+        force: replace a file of that name.
+
+    Raises:
+        CheckpointError: a checkpoint cannot be read, or is of another model.
+        OptionError: a checkpoint is named twice.
+        OutputError: `output` cannot be written.
     """
     import torch
 
-    _check_paths(paths, output, force)
+    real = [path.resolve() for path in paths]
+    twice = next((path for at, path in enumerate(paths) if real[at] in real[:at]), None)
+    if twice is not None:
+        raise OptionError(f"{twice}: given twice; name each checkpoint once")
+    check_file(output, force, paths)
     newest: dict[str, Any] = {}
 
     def models() -> Iterator[tuple[Path, dict[str, torch.Tensor]]]:
@@ -115,20 +125,14 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
         torch.save({**newest, "model": means, "last_optimizer_state": None}, file)
 
 
-def _check_paths(paths: Sequence[Path], output: Path, force: bool) -> None:
-    real = [path.resolve() for path in paths]
-    for at, path in enumerate(real):
-        if path in real[:at]:
-            raise OptionError(f"{paths[at]}: given twice; name each checkpoint once")
-    check_file(output, force, paths)
-
-
 def mean_of(models: Iterable[tuple[Path, dict[str, torch.Tensor]]]) -> dict[str, torch.Tensor]:
-    """Mean of state dicts by name; CheckpointError, with the first name that differs, for those of different models.
+    """Return the mean of state dicts by name, with sums in double precision.
 
-    As fairseq's scripts/average_checkpoints.py: half precision becomes single, whole numbers are divided without a
-    rest. Sums are in double precision. Truth values are those of the last state dict; parameters that share their
-    memory there do so in the mean.
+    As in fairseq's scripts/average_checkpoints.py half precision becomes single, and integers are divided without
+    remainder. Booleans are those of the last state dict. Parameters that share their memory there share it in the mean.
+
+    Raises:
+        CheckpointError: the state dicts are of different models; names the first parameter that differs.
     """
     import torch
 
@@ -138,11 +142,6 @@ def mean_of(models: Iterable[tuple[Path, dict[str, torch.Tensor]]]) -> dict[str,
     count = 0
     for path, parameters in models:
         first = first or (path, parameters)
-        for name, value in parameters.items():
-            if not isinstance(value, torch.Tensor):
-                raise CheckpointError(
-                    f"{path}: {name} is a {type(value).__name__}, not a tensor; leave this checkpoint out"
-                )
         _check_same(parameters, first[1], (first[0], path))
         last, count = parameters, count + 1
         for name, value in parameters.items():
@@ -167,11 +166,6 @@ def _mean(total: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Tensor:
     return (total / count).to(torch.promote_types(dtype, torch.float32))
 
 
-def _kind(dtype: torch.dtype) -> str:
-    """Numbers of any precision have a mean with each other."""
-    return "float" if dtype.is_floating_point else "truth" if str(dtype) == "torch.bool" else "whole"
-
-
 def _check_same(parameters: dict[str, torch.Tensor], first: dict[str, torch.Tensor], paths: tuple[Path, Path]) -> None:
     for name in dict.fromkeys((*first, *parameters)):
         if name not in parameters or name not in first:
@@ -180,7 +174,7 @@ def _check_same(parameters: dict[str, torch.Tensor], first: dict[str, torch.Tens
         elif parameters[name].shape != first[name].shape:
             shapes = " and ".join(str(tuple(model[name].shape)) for model in (first, parameters))
             what = f"{name} has the shapes {shapes}"
-        elif _kind(parameters[name].dtype) != _kind(first[name].dtype):
+        elif parameters[name].is_floating_point() != first[name].is_floating_point():
             what = f"{name} has the types {first[name].dtype} and {parameters[name].dtype}"
         else:
             continue

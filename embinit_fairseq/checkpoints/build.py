@@ -1,7 +1,7 @@
-"""The model of a checkpoint, built and loaded by fairseq itself with dictionaries of our choice.
+"""Build and load the model of a checkpoint by fairseq itself, with dictionaries of the caller's choice.
 
-fairseq knows best: which symbols a task appends, in which order an optimiser counts parameters, which tensors are tied,
-and which of them have a row a symbol (they grow with the dictionary).
+fairseq knows best which symbols a task appends, in which order an optimizer counts parameters, which tensors are tied,
+and which of them have one row per symbol (they grow with the dictionary).
 """
 
 from __future__ import annotations
@@ -21,40 +21,47 @@ from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.checkpoints.reading import options_of
 from embinit_fairseq.errors import CheckpointError, EmbinitError, OptionError
-from embinit_fairseq.files import temporary_folder
+from embinit_fairseq.io import temporary_folder
 
 if TYPE_CHECKING:
     from torch import nn
 
+#: translation has a dictionary for the source (encoder) and one for the target (decoder); other tasks have one
 SIDES = ("encoder", "decoder")
+#: languages of a translation whose languages nobody knows
+UNKNOWN_LANGUAGES = ("source", "target")
 _HEAVY = ("model", "last_optimizer_state", "criterion")
-#: what a model would read from files when it is built, though its weights come from the checkpoint
+#: options that make a model read files when it is built, although its weights come from the checkpoint
 _NO_FILES = {"encoder_embed_path": None, "decoder_embed_path": None, "embed_init": None}
-_ONE_WORD = "word 1\n"
-#: the report of an initialisation, by which a model notices another dictionary: callers check that, since here the
-#: symbols of a side may be made up
+#: the record by which a model refuses another dictionary: callers check that, since a side's symbols may be made up
 _NO_RECORD = {"embed_init_record": None}
+_ONE_WORD = "word 1\n"
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of `dict.txt` of a model's two sides; of one dictionary, twice the same."""
+    """The texts of `dict.txt` of both sides of a model; the same text twice if it has one dictionary."""
 
     source: str
     target: str
 
     def of(self, sides: Collection[str]) -> str:
-        """Return the text of a dictionary that these sides use; labels, which none uses, need no more than a line."""
+        """Return the text of a dictionary that these sides use; one line for labels, which no side uses."""
         if not sides:
             return _ONE_WORD
         return self.source if "encoder" in sides else self.target
 
 
 class Builder:
-    """Builds what a checkpoint holds. languages: (source, target) that a task with two dictionaries is told, else None.
+    """Build what a checkpoint holds, with dictionaries from `Texts` instead of files.
 
-    fairseq reads dictionaries from texts of ours instead of files, so that the task itself says which ones it wants.
-    Every method raises CheckpointError, naming the file, where fairseq cannot do it.
+    The task itself says which files it wants: while it is set up, fairseq's reading of dictionaries is replaced.
+    Every method raises CheckpointError, naming the file, if fairseq fails.
+
+    Args:
+        path: the checkpoint, for messages.
+        state: its content.
+        languages: (source, target) for a task with two dictionaries, else None; see `languages_of`.
     """
 
     def __init__(self, path: str, state: dict[str, Any], languages: tuple[str, str] | None) -> None:
@@ -67,7 +74,7 @@ class Builder:
 
     @functools.cached_property
     def files(self) -> dict[str, set[str]]:
-        """Map the name of each dictionary that the task reads, in its data, to the sides that use it (labels: none)."""
+        """Name of each dictionary that the task reads, relative to its data -> the sides that use it (labels: none)."""
         with self._prepared(None) as (cfg, read):
             dictionaries = dictionaries_of(self._set_up(cfg))
         files: dict[str, set[str]] = {name: set() for name, _ in read}
@@ -83,16 +90,16 @@ class Builder:
 
     @property
     def two_sided(self) -> bool:
-        """Return True if encoder and decoder have dictionaries of their own."""
+        """True if encoder and decoder have dictionaries of their own."""
         return sorted({tuple(sides) for sides in self.files.values() if sides}) == [("decoder",), ("encoder",)]
 
     def set_up(self, texts: Texts) -> Any:
-        """The task."""
+        """Return the task."""
         with self._prepared(texts) as (cfg, _):
             return self._set_up(cfg)
 
     def build(self, texts: Texts) -> nn.Module:
-        """The model, with weights as they are drawn."""
+        """Return the model with freshly drawn weights."""
         with self._prepared(texts) as (cfg, _), self._explained("built"):
             task = self._set_up(cfg)
             if "from_checkpoint" in inspect.getfullargspec(task.build_model).args:
@@ -100,7 +107,7 @@ class Builder:
             return task.build_model(cfg.model)
 
     def load(self, texts: Texts, weights: Mapping[str, Any], file: str | None = None) -> tuple[Any, Any]:
-        """(model, task) as fairseq-generate has them: every tensor in `weights` fits, none is missing."""
+        """Return (model, task) as fairseq-generate has them; every tensor of `weights` fits and none is missing."""
         from fairseq import checkpoint_utils
 
         file = file or self.path
@@ -117,9 +124,9 @@ class Builder:
 
     @contextlib.contextmanager
     def _prepared(self, texts: Texts | None) -> Iterator[tuple[Any, list[tuple[str, Any]]]]:
-        """The checkpoint's configuration, and (name, dictionary) of each that fairseq reads: of `texts`, not of a file.
+        """Yield the checkpoint's configuration, and (name, dictionary) of every dictionary that fairseq reads.
 
-        texts: None to find out which ones are read. No log, no trace in random states.
+        texts: None to find out which ones are read. Log and random states stay untouched.
         """
         import torch
         from fairseq.data import Dictionary
@@ -145,7 +152,7 @@ class Builder:
                 Dictionary.add_from_file = add_from_file
 
     def _cfg(self, data: str) -> Any:
-        """A copy, since tasks and models change theirs."""
+        """Return a copy of the configuration, since tasks and models change theirs."""
         with self._explained("read as a configuration of fairseq"):
             cfg = copy.deepcopy(self._upgraded)
             for part in (cfg.task, cfg.model):
@@ -155,7 +162,7 @@ class Builder:
 
     @functools.cached_property
     def _upgraded(self) -> Any:
-        """As `fairseq.checkpoint_utils.load_checkpoint_to_cpu` makes it; there is no other way to hand it options."""
+        """The configuration as `fairseq.checkpoint_utils.load_checkpoint_to_cpu` makes it, which takes no options."""
         from fairseq import checkpoint_utils
         from fairseq.dataclass.utils import overwrite_args_by_name
         from omegaconf import OmegaConf
@@ -182,8 +189,11 @@ class Builder:
             ) from error
 
 
+# ---- What a task reads: dictionaries, languages, data ---------------------------------------------------------------
+
+
 def dictionaries_of(task: Any) -> tuple[Any, Any]:
-    """Return fairseq's dictionaries of source and target; the one that a task has, twice, if it has no other."""
+    """Return fairseq's dictionaries of source and target; a task's only dictionary twice."""
     found = [None, None]
     for at, name in enumerate(("source_dictionary", "target_dictionary")):
         with contextlib.suppress(NotImplementedError):
@@ -191,11 +201,34 @@ def dictionaries_of(task: Any) -> tuple[Any, Any]:
     return found[0] or found[1], found[1] or found[0]
 
 
-def data_folder(options: dict[str, Any], temporary: Path) -> str:
-    """Return the data of the training, or `temporary` if they are gone.
+def languages_of(options: dict[str, Any], path: str) -> tuple[str, str] | None:
+    """Return (source, target) for a task that needs two languages; None for other tasks, also those with --lang-pairs.
 
-    Some tasks look what is there: a configuration, or folders of languages, for which they append tags. Those of
-    `--langs` are made.
+    If the checkpoint does not name them (fairseq inferred them from its data), they are inferred here: from the names
+    of the binarised files next to `path`, else of those in the folder of the training's data, else UNKNOWN_LANGUAGES.
+
+    Args:
+        options: the task's, as the checkpoint has them.
+        path: the dictionary.
+    """
+    if options.get("lang_pairs") or "source_lang" not in options or "target_lang" not in options:
+        return None
+    if options["source_lang"] and options["target_lang"]:
+        return options["source_lang"], options["target_lang"]
+    data = str(options.get("data") or "").split(os.pathsep)[0]
+    for folder in (Path(path).parent, *([Path(data)] if data else ())):
+        for file in sorted(folder.glob("*.*-*.*")) if folder.is_dir() else ():
+            pair = file.name.split(".")[1].split("-")
+            if len(pair) == 2 and all(pair):
+                return pair[0], pair[1]
+    return UNKNOWN_LANGUAGES
+
+
+def data_folder(options: dict[str, Any], temporary: Path) -> str:
+    """Return the folder of the training's data, or `temporary` if it is gone.
+
+    Some tasks look into it: for a configuration, or for folders of languages, for which they append tags. Folders for
+    `--langs` are made in `temporary`.
     """
     given, data = options.get("langs"), str(options.get("data") or "").split(os.pathsep)[0]
     languages = given.split(",") if isinstance(given, str) else []
@@ -206,7 +239,7 @@ def data_folder(options: dict[str, Any], temporary: Path) -> str:
 
 
 def import_plugin(folder: str | None) -> None:
-    """`--user-dir`: register what another plugin brings; OptionError if there is none."""
+    """Register what the plugin of `--user-dir` brings; raise OptionError if there is none."""
     if folder is None:
         return
     from fairseq.utils import import_user_module
@@ -219,7 +252,7 @@ def import_plugin(folder: str | None) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """fairseq and we tell of every model that is loaded; here only warnings are heard."""
+    """Silence the messages about every model that is loaded, except errors."""
     loggers = [logging.getLogger(name) for name in ("fairseq", "embinit_fairseq")]
     levels = [logger.level for logger in loggers]
     try:
@@ -232,7 +265,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """torch begins with a line that says nothing but the class of the model."""
+    """Return an error's type and first line, without torch's first line, which names only the class of the model."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = lines[1:] if len(lines) > 1 and lines[0].startswith("Error(s) in loading") else lines
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

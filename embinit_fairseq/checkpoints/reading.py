@@ -1,74 +1,58 @@
-"""Checkpoints are read through torch's allow-list only: data, never code."""
+"""Read fairseq checkpoints through torch's allow-list (data, never code), and find what they say of their training."""
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.bounded import parse_json
 from embinit_fairseq.errors import CheckpointError, DataError
-from embinit_fairseq.files import check_is_file
 from embinit_fairseq.init.report import other_dictionaries
+from embinit_fairseq.io import check_is_file
 from embinit_fairseq.vectors.fairseq_checkpoint import options_of as options_of
 from embinit_fairseq.vectors.fairseq_checkpoint import updates_of as updates_of
 from embinit_fairseq.vectors.torch_file import load_safely
 
-#: types of numbers that torch cannot add to others
-_UNUSED = ("torch.complex", "torch.float8", "torch.float4", "torch.uint16", "torch.uint32", "torch.uint64")
-
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A fairseq checkpoint's content on the CPU; tensors stay on disk until they are used, where torch can map them.
+    """Return a checkpoint's content on the CPU; tensors stay on disk until they are used, if torch can map them.
 
-    Raises CheckpointError for a file that is missing, cut short, not a checkpoint, or that holds anything but tensors
-    and plain data (such a file could execute code).
+    Raises:
+        CheckpointError: the file is missing, incomplete, no checkpoint, or holds anything but tensors and plain data,
+            which could execute code.
     """
-    check_is_file(str(path), error=CheckpointError)
-    if not Path(path).is_file():
-        raise CheckpointError(f"{path}: no such checkpoint")
+    check_is_file(path, error=CheckpointError)
     state = load_safely(Path(path), CheckpointError, "a fairseq checkpoint")
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, not a fairseq checkpoint")
-    _check_weights(path, state.get("model"))
     return state
 
 
-def _check_weights(path: str | Path, model: Any) -> None:
-    """Raise CheckpointError for a state dict that nothing here can compute with."""
-    remedy = "it is damaged: name another checkpoint of the training"
-    for name, value in model.items() if isinstance(model, Mapping) else ():
-        if not isinstance(name, str):
-            raise CheckpointError(
-                f"{path}: its model has {name!r:.80} where the name of a parameter should be; {remedy}"
-            )
-        kind = str(getattr(value, "dtype", ""))
-        if kind.startswith(_UNUSED):
-            raise CheckpointError(f"{path}: {name} is of {kind}, which no model of fairseq has; {remedy}")
+def load_model_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Return the content of a checkpoint that holds a whole model and its configuration; else raise CheckpointError."""
+    import torch
+
+    state = load_checkpoint(path)
+    weights = state.get("model")
+    if not isinstance(weights, dict) or not weights or not all(isinstance(v, torch.Tensor) for v in weights.values()):
+        raise CheckpointError(f"{path}: not a fairseq checkpoint (no 'model' in it); name one that fairseq-train wrote")
+    if not state.get("cfg") and not state.get("args"):
+        raise CheckpointError(f"{path}: it does not say how its model was built (no 'cfg'); name one of fairseq-train")
+    if "fsdp_metadata" in state:
+        raise CheckpointError(f"{path}: a part of a model (--ddp-backend fully_sharded); consolidate the parts first")
+    return state
 
 
-def initialisation_record(state: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The report of `--embed-init` that a training left in its checkpoints; None if there is none that can be read."""
-    for node in option_nodes(state):
-        text = node.get("embed_init_record")
-        if not isinstance(text, str):
-            continue
-        try:
-            return checked_record(parse_json(text, "the report of --embed-init", CheckpointError))
-        except CheckpointError:
-            return None
-    return None
-
-
-def checked_record(record: Any) -> dict[str, Any] | None:
-    """The report if it has slots; None for what nobody here wrote."""
-    slots = record.get("slots") if isinstance(record, dict) else None
-    return record if isinstance(slots, dict) and all(isinstance(slot, dict) for slot in slots.values()) else None
+def averages_in(state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return name -> state dict of each average over updates that a checkpoint holds (--store-ema, --ema-fp32)."""
+    extra = state.get("extra_state") or {}
+    return {name: extra[name] for name in ("ema", "ema_fp32_params") if extra.get(name)}
 
 
 def option_nodes(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Where options may stand: the sections of `cfg` (fairseq >= 0.10) that hold those of models, then `args`."""
+    """Yield where model options are: sections of `cfg` (fairseq >= 0.10), then `args`."""
     cfg = state.get("cfg") or {}
     for node in (cfg.get("embed_init_options"), cfg.get("model"), state.get("args")):
         if isinstance(node, Namespace):
@@ -77,12 +61,40 @@ def option_nodes(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield node  # type: ignore[misc]  # a plain dict or one of omegaconf
 
 
+def initialisation_record(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the record of `--embed-init` that a training left in its checkpoints; None if there is none to be read."""
+    for node in option_nodes(state):
+        if isinstance(node.get("embed_init_record"), str):
+            return record_in(node["embed_init_record"])
+    return None
+
+
+def record_in(text: str) -> dict[str, Any] | None:
+    """Return the record of `--embed-init` in a JSON text; None if it is not one."""
+    try:
+        return checked_record(json.loads(text))
+    except ValueError:
+        return None
+
+
+def checked_record(record: Any) -> dict[str, Any] | None:
+    """Return the record if it has slots, else None."""
+    slots = record.get("slots") if isinstance(record, dict) else None
+    return record if isinstance(slots, dict) and all(isinstance(slot, dict) for slot in slots.values()) else None
+
+
 def check_dictionary(
     state: Mapping[str, Any], checkpoint: str, flag: str, symbols: Mapping[str, Sequence[str]]
 ) -> None:
-    """Raises DataError for a dictionary of the right size whose words are not those of the training.
+    """Raise DataError for a dictionary of the right size whose words are not those of the training.
 
-    flag: what names the dictionary. symbols: by slot. A checkpoint without a report of `--embed-init` knows sizes only.
+    A checkpoint without a record of `--embed-init` knows the size only.
+
+    Args:
+        state: content of the checkpoint.
+        checkpoint: its path.
+        flag: option and path of the dictionary, for the message.
+        symbols: slot -> symbols of the dictionary in the order of rows.
     """
     wrong = other_dictionaries(initialisation_record(state) or {}, symbols)
     if wrong:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from embinit_fairseq.checkpoints.averaging import average, best_checkpoints, checkpoints_in, last_checkpoints
+from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import CheckpointError, OptionError, counted
 
 
@@ -30,9 +32,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Choose, average, print."""
-    from embinit_fairseq.checkpoints.averaging import average
-    from embinit_fairseq.cli.records import print_json
-
     chosen = _chosen(args)
     average(chosen, Path(args.output), args.force)
     if args.json:
@@ -44,8 +43,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(args: argparse.Namespace) -> list[Path]:
-    from embinit_fairseq.checkpoints.averaging import best_checkpoints, checkpoints_in, last_checkpoints
-
     paths = [Path(path) for path in args.paths]
     if args.by and args.last is None:
         raise OptionError(f"--by {args.by}: chooses among the last ones; give --last N, too")
@@ -57,9 +54,8 @@ def _chosen(args: argparse.Namespace) -> list[Path]:
     if len(paths) == 1 and not paths[0].exists():
         raise OptionError(f"{paths[0]}: no such folder; check the path")
     if len(paths) != 1 or not paths[0].is_dir():
-        raise OptionError(
-            f"{flag}: chooses among the checkpoints of a run; give one folder, not {' '.join(args.paths)}"
-        )
+        given = " ".join(args.paths)
+        raise OptionError(f"{flag}: chooses among the checkpoints of a run; give one folder, not {given}")
     folder = checkpoints_in(paths[0])
     return last_checkpoints(folder, number, args.by) if flag == "--last" else best_checkpoints(folder, number)
 

@@ -1,31 +1,35 @@
 """Adds words to the dictionary of a trained model: language models, masked ones, translation. Their rows are the mean
 of the old ones (avg), so that what the model said before hardly changes: KL(old || new) <= log(1 + k/n) for k new words
-and n old ones, whatever is read. Optimiser and averages of the model are expanded, too."""
+and n old ones, whatever is read. Optimizer and averages of the model are expanded, too."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.cli import expand_verify
 from embinit_fairseq.cli.records import request_of, show
-from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options
-from embinit_fairseq.errors import counted
-from embinit_fairseq.expand.expansion import expanding
-from embinit_fairseq.expand.request import ExpandRequest
-from embinit_fairseq.expand.state import AVERAGES
-from embinit_fairseq.files import write_json
+from embinit_fairseq.cli.vocabulary_options import (
+    add_vocabulary_options,
+    check_texts,
+    table_names,
+    verify_progress,
+    written_files,
+)
+from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.init.new_rows import METHODS
+from embinit_fairseq.io import write_json
 
-_SHOWN = 8
+_SHOWN = 8  #: words
+_VERIFY_FILES = ("verify.json", "verify.png")
 _ELSE = "else text has them in pieces, and they never occur"
-#: style of the dictionary's pieces -> how new words are kept whole
+_ADDED = f"make the new words added tokens of the tokenizer, {_ELSE}"
+#: subword style of the dictionary -> how new words are kept whole
 _PROTECT = {
     "subword_nmt": f"give --bpe-codes CODES, or cut text by apply-bpe --glossaries '^(?:word|word)$', {_ELSE}",
     "sentencepiece": f"write ▁ before words; give --sentencepiece-model MODEL, or cut with one that has them, {_ELSE}",
-    "wordpiece": f"make the new words added tokens of the tokenizer, {_ELSE}",
-    "bytelevel": f"make the new words added tokens of the tokenizer, {_ELSE}",
-    "end_of_word": f"make the new words added tokens of the tokenizer, {_ELSE}",
+    **dict.fromkeys(("wordpiece", "bytelevel", "end_of_word"), _ADDED),
 }
 
 
@@ -33,71 +37,72 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_vocabulary_options(parser, "model.pt, dict.txt and expansion.json")
     add = parser.add_argument
-    add("--words", required=True, metavar="FILE", help="one new word a line; behind a tab, its pieces if you like")
+    add("--words", required=True, metavar="FILE", help="one new word per line; after a tab, its pieces if you like")
     methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
     add("--method", choices=list(METHODS), default="avg", help=f"{methods} (default: %(default)s)")
     add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")
-    scales = ", ".join(f"{name} {each.scale:g}" for name, each in METHODS.items() if each.scale is not None)
+    scales = ", ".join(f"{name} {method.scale:g}" for name, method in METHODS.items() if method.scale is not None)
     add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
-    add("--average-over", choices=AVERAGES, default="all", help="all rows but fillers (default), or words only")
-    add(
-        "--bpe-codes",
-        metavar="CODES",
-        help="of subword-nmt: cut words, and write what keeps the new ones whole",
-    )
+    averaged = "all rows but fillers (default), or words only"
+    add("--average-over", choices=("all", "words"), default="all", help=averaged)
+    add("--bpe-codes", metavar="CODES", help="of subword-nmt: cut words, and write what keeps the new ones whole")
     add("--sentencepiece-model", metavar="MODEL", help="the same with a model of sentencepiece")
     add("--segment-text", nargs="+", default=[], metavar="TEXT", help="old text, not cut: is it still cut as before?")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Expand, measure, print; 1 if what was measured breaks the bound."""
-    code = 0
-    expand_verify.check(args.verify or ())
-    with expanding(_request(args)) as (expansion, folder, record):
+    """Expand, measure, print; return 1 if the measurement breaks the bound."""
+    check_texts(args.verify)
+    if args.verify and importlib.util.find_spec("matplotlib") is None:
+        raise OptionError("--verify draws a histogram with matplotlib, which is not installed: pip install matplotlib")
+    from embinit_fairseq.resize.expand import ExpandRequest, expanding
+
+    request = request_of(ExpandRequest, args, dictionary=args.dict, segment_text=tuple(args.segment_text))
+    with expanding(request) as (expansion, folder, record):
         if args.verify:
-            record["verify"] = expand_verify.verify(expansion, folder, args.verify, quiet=args.json)
-            record["files"] += expand_verify.FILES
+            record["verify"] = _verify(expansion, folder, args)
+            record["files"] += _VERIFY_FILES
             write_json(folder / "expansion.json", record)
-            code = int(not record["verify"]["holds"])
     show(record, render, args.json)
-    return code
+    return int(not record.get("verify", {}).get("holds", True))
 
 
-def _request(args: argparse.Namespace) -> ExpandRequest:
-    return request_of(ExpandRequest, args, dictionary=args.dict, segment_text=tuple(args.segment_text))
+def _verify(expansion: Any, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure; write verify.json and verify.png."""
+    from embinit_fairseq.plots.histograms import draw_divergences
+    from embinit_fairseq.resize.verify import verify_expansion
+
+    record, histograms = verify_expansion(expansion, folder, args.verify, verify_progress(args))
+    json_file, figure = (folder / name for name in _VERIFY_FILES)
+    write_json(json_file, {**record, "histograms": histograms})
+    draw_divergences(args.checkpoint, expansion.recipe.count, record["methods"], histograms, str(figure))
+    return record
 
 
 def render(record: dict[str, Any]) -> str:
-    """The record for people."""
+    """Return the record for people."""
     words = [word["word"] for word in record["words"]]
     more = f" and {len(words) - _SHOWN:,} more" if len(words) > _SHOWN else ""
-    rows = f"{record['rows_before']:,} -> {record['rows_after']:,}"
-    if record["reused_fillers"]:
-        rows += f" ({counted(record['reused_fillers'], 'filler')} became words)"
-    method = record["method"] + (
-        f", c = {record['noise_scale']:g}" if METHODS[record["method"]].scale is not None else ""
-    )
+    fillers = record["reused_fillers"]
+    reused = f" ({counted(fillers, 'filler')} became words)" if fillers else ""
+    noise = "" if METHODS[record["method"]].scale is None else f", c = {record['noise_scale']:g}"
     lines = [
         f"new words      {record['k']:,}: {', '.join(words[:_SHOWN])}{more}",
-        f"rows           {rows}",
-        f"method         {method}, over {record['n']:,} rows",
+        f"rows           {record['rows_before']:,} -> {record['rows_after']:,}{reused}",
+        f"method         {record['method']}{noise}, over {record['n']:,} rows",
         f"KL(old||new)   {_bound(record)}",
-        f"tables         {', '.join(' = '.join(names) for names in record['tables'].values())}",
+        table_names(record),
     ]
-    if record["sides"]:
-        lines.append(f"side           {' and '.join(record['sides'])}")
     if record["moved"]:
         moved = [f"{symbol} to row {row:,}" for symbol, row in record["moved"].items()]
         lines.append(f"moved          {', '.join(moved[:_SHOWN])}{' ...' if len(moved) > _SHOWN else ''}")
     lines += [
         f"also expanded  {_also(record)}",
-        f"written        {record['request']['output']}: {', '.join(record['files'])}",
+        written_files(record),
         "next           binarise text with these dictionaries, or copy them over those of the binarised data",
         *_segmentation(record),
     ]
-    if "verify" in record:
-        lines.append(expand_verify.render(record["verify"]))
-    return "\n".join(lines)
+    return "\n".join([*lines, *(_measured(record["verify"]) if "verify" in record else ())])
 
 
 def _bound(record: dict[str, Any]) -> str:
@@ -108,33 +113,49 @@ def _bound(record: dict[str, Any]) -> str:
     return f"<= {record['bound']:.4g} nats for every prefix of old words"
 
 
+def _also(record: dict[str, Any]) -> str:
+    parts = ["the optimizer's state"] if record["optimizer"] else []
+    parts += [{"ema": "the average (EMA)", "ema_fp32_params": "its fp32 copy"}[name] for name in record["averages"]]
+    moments = "the optimizer's state is left out" if record["request"]["reset_optimizer"] else "no optimizer's moments"
+    return ", ".join(parts) or f"nothing: no average of the model in the checkpoint, {moments}"
+
+
 def _segmentation(record: dict[str, Any]) -> list[str]:
-    """How text is cut now; without codes or model what is to be done, if the dictionary is one of pieces."""
-    found = record["segmentation"]
-    if found is None:
+    """Return how text is segmented now; without codes or model, advice if the dictionary has subwords."""
+    made = record["segmentation"]
+    if made is None:
         advice = _PROTECT.get(record["style"])
         return [f"attention      the dictionary has pieces of words: {advice}"] if advice else []
-    lines = [f"reachable      {found['reachable']:,} of {record['k']:,} new words"]
-    if found["unreachable"]:
-        shown = [f"{word} ({' '.join(pieces)})" for word, pieces in list(found["unreachable"].items())[:_SHOWN]]
-        begins = "; what begins a word is written with ▁" if found["kind"] == "sentencepiece" else ""
-        more = " ..." if len(found["unreachable"]) > _SHOWN else ""
+    lines = [f"reachable      {made['reachable']:,} of {record['k']:,} new words"]
+    if made["unreachable"]:
+        shown = [f"{word} ({' '.join(pieces)})" for word, pieces in list(made["unreachable"].items())[:_SHOWN]]
+        begins = "; what begins a word is written with ▁" if made["kind"] == "sentencepiece" else ""
+        more = " ..." if len(made["unreachable"]) > _SHOWN else ""
         lines.append(f"not reachable  {', '.join(shown)}{more}: text has them in pieces{begins}")
-    if "text" in found:
-        lines.append(f"old text       {_old_text(found['text'])}")
-    return [*lines, f"cut text by    {found['command']}"]
+    if "text" in made:
+        text = made["text"]
+        before, after, inside = (sum(text[name].values()) for name in ("before", "after", "inside_longer_words"))
+        longer = f", {inside:,} of these at the beginning of longer words" if inside else ""
+        lines.append(
+            f"old text       {counted(text['sentences'], 'sentence')} cut as before but for new words "
+            f"({text['changed']:,} have some), which occur {after:,} times, before {before:,} times{longer}; "
+            f"{text['known']:.1%} of its pieces in the dictionary"
+        )
+    return [*lines, f"cut text by    {made['command']}"]
 
 
-def _old_text(text: dict[str, Any]) -> str:
-    before, after, inside = (sum(text[name].values()) for name in ("before", "after", "inside_longer_words"))
-    said = f"{counted(text['sentences'], 'sentence')} cut as before but for new words ({text['changed']:,} have some)"
-    longer = f", {inside:,} of these at the beginning of longer words" if inside else ""
-    known = f"{text['known']:.1%} of its pieces in the dictionary"
-    return f"{said}, which occur {after:,} times, before {before:,} times{longer}; {known}"
-
-
-def _also(record: dict[str, Any]) -> str:
-    parts = ["the optimiser's state"] if record["optimizer"] else []
-    parts += [{"ema": "the average (EMA)", "ema_fp32_params": "its fp32 copy"}[name] for name in record["averages"]]
-    moments = "the optimiser's state is left out" if record["request"]["reset_optimizer"] else "no optimiser's moments"
-    return ", ".join(parts) or f"nothing: no average of the model in the checkpoint, {moments}"
+def _measured(record: dict[str, Any]) -> list[str]:
+    """Return the measured divergences as a table."""
+    lines = [
+        "",
+        f"KL(old || new) in nats, {record['tokens']:,} tokens of {' and '.join(record['text'])}, "
+        f"{record['unknown_words']:.1%} of the words unknown:",
+        "",
+        f"{'':<10}{'mean':>11}{'median':>11}{'99 %':>11}{'max':>11}{'bound':>11}  new words' probability",
+    ]
+    for method, kl in record["methods"].items():
+        limit = "-" if kl["bound"] is None else f"{kl['bound']:.4g}"
+        numbers = "".join(f"{kl[key]:>11.4g}" for key in ("mean", "q50", "q99", "max"))
+        verdict = "" if kl.get("holds", True) else "  THE BOUND DOES NOT HOLD"
+        lines.append(f"{method:<10}{numbers}{limit:>11}  {kl['new_words_probability']:.4g}{verdict}")
+    return [*lines, "", f"logits of old words changed by at most {record['old_logits_changed_by']:.2g}"]

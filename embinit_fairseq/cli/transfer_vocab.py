@@ -9,13 +9,12 @@ from typing import Any
 
 from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.cli.vector_options import our_flags
-from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options
+from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options, table_names, written_files
 from embinit_fairseq.errors import counted
-from embinit_fairseq.expand.transfer import TransferRequest, transferring_vocabulary
 from embinit_fairseq.init.transfer import METHODS
 from embinit_fairseq.vectors.open import FORMATS
 
-_SHOWN = 4  # examples of each kind
+_SHOWN = 4  #: examples of each kind
 _SAID = {
     "copied": "of the old dictionary",
     "composed": "of old rows",
@@ -36,20 +35,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--old-bpe-codes", metavar="FILE", help="subword: cut new words with the old model's codes of subword-nmt")
     add("--old-sentencepiece-model", metavar="FILE", help="subword: cut new words with the old sentencepiece model")
     add("--seed", type=int, default=1, metavar="N", help="of what is drawn (default: %(default)s)")
-    add("--keep-optimizer", action="store_true", help="keep the optimiser's state, of words that keep their rows, too")
+    add("--keep-optimizer", action="store_true", help="keep the optimizer's state, of words that keep their rows, too")
 
 
 def run(args: argparse.Namespace) -> int:
     """Transfer and print."""
+    from embinit_fairseq.resize.transfer import TransferRequest, transferring
+
     request = request_of(TransferRequest, args, dictionary=args.dict)
-    with our_flags(), transferring_vocabulary(request) as (_, _, record):
+    with our_flags(), transferring(request) as (_, _, record):
         pass
     show(record, render, args.json)
     return 0
 
 
 def render(record: dict[str, Any]) -> str:
-    """The record for people."""
+    """Return the record for people."""
     marks = record["segmentation"]
     lines = [
         f"rows           {record['rows_before']:,} -> {record['rows_after']:,}",
@@ -61,15 +62,9 @@ def render(record: dict[str, Any]) -> str:
             examples = ", ".join(map(_said, record["examples"][kind][:_SHOWN]))
             more = " ..." if count > _SHOWN else ""
             lines.append(f"{kind:<14} {counted(count, 'word')} {_SAID[kind]}: {examples}{more}")
-    lines.append(f"tables         {', '.join(' = '.join(names) for names in record['tables'].values())}")
-    if record["sides"]:
-        lines.append(f"side           {' and '.join(record['sides'])}")
     none = "none in the checkpoint" if record["request"]["keep_optimizer"] else "not kept"
     state = "kept for rows that are kept" if record["optimizer"] else f"{none}; it starts anew"
-    lines += [
-        f"optimiser      {state}",
-        f"written        {record['request']['output']}: {', '.join(record['files'])}",
-    ]
+    lines += [table_names(record), f"optimizer      {state}", written_files(record)]
     return "\n".join(lines)
 
 

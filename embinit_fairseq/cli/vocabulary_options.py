@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from embinit_fairseq.cli.progress import progress
+from embinit_fairseq.io import check_is_file
 
 
 def add_vocabulary_options(parser: argparse.ArgumentParser, files: str, measures: bool = True) -> None:
-    """--checkpoint, --dict, --output and what belongs to them. files: the names in --output, for the help.
+    """Add --checkpoint, --dict, --output and their companions.
 
-    measures: is the new model compared with the old one, and are both of one training (--verify, --reset-optimizer)?
+    Args:
+        parser: the sub-command's.
+        files: names of the files in --output, for the help.
+        measures: True for --verify and --reset-optimizer: both models are of one training and can be compared.
     """
     add = parser.add_argument
     add("--checkpoint", required=True, metavar="C.pt", help="written by fairseq-train; nothing in it is run")
@@ -17,7 +25,29 @@ def add_vocabulary_options(parser: argparse.ArgumentParser, files: str, measures
     add("--side", choices=("encoder", "decoder", "both"), help="translation: whose dictionary it is, if both fit")
     if measures:
         add("--verify", nargs="+", metavar="TEXT", help="measure on tokenised text (translation: SOURCE TARGET)")
-        add("--reset-optimizer", action="store_true", help="leave the optimiser's state out")
+        add("--reset-optimizer", action="store_true", help="leave the optimizer's state out")
     add("--user-dir", metavar="DIR", help="another plugin that the model comes from")
     add("--force", action="store_true", help="replace the folder if an earlier call wrote it")
     add("--json", action="store_true", help="print one JSON object instead of a summary")
+
+
+def check_texts(paths: Sequence[str] | None) -> None:
+    """Raise DataError, before any work, if a text of --verify is missing."""
+    for path in paths or ():
+        check_is_file(path, "--verify", remedy="give a segmented text, one sentence per line")
+
+
+def verify_progress(args: argparse.Namespace) -> Callable[[Sequence[Any]], Any]:
+    """Return what shows the progress of --verify over batches; nothing with --json."""
+    return lambda batches: progress(batches, "verify", "batch", hidden=args.json)
+
+
+def table_names(record: dict[str, Any]) -> str:
+    """Return the line with the tensors that have one row per symbol, and that with the sides that change."""
+    side = f"\nside           {' and '.join(record['sides'])}" if record["sides"] else ""
+    return f"tables         {', '.join(' = '.join(names) for names in record['tables'].values())}{side}"
+
+
+def written_files(record: dict[str, Any]) -> str:
+    """Return the line with the files of the output folder."""
+    return f"written        {record['request']['output']}: {', '.join(record['files'])}"

@@ -19,7 +19,6 @@ from typing import Any
 
 from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.expand.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.export.files import code_files
 from embinit_fairseq.export.gpt2 import FLAG, Gpt2, is_numbers
 from embinit_fairseq.export.request import ExportRequest
@@ -29,6 +28,7 @@ from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
 from embinit_fairseq.vocab.codes import codes_text
 from embinit_fairseq.vocab.dictionary import vocabulary_of
 from embinit_fairseq.vocab.preparation import GLUED, Preparation, Segmenter
+from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.vocab.text import MOST_MARKED, pieces_left
 from embinit_fairseq.vocab.tokens import CONTINUES, detect_style
 
@@ -234,7 +234,7 @@ def _text(request: ExportRequest, side: Side, layout: Layout, translation: bool)
     segmentation, doubt = read_segmentation(codes, path), ""
     try:
         if segmentation is not None:
-            check_segmentation(segmentation, vocabulary_of(side.dictionary), side.path, "", ())
+            check_segmentation(segmentation, vocabulary_of(side.dictionary), side.path)
     except DataError as error:
         if codes is None:
             raise

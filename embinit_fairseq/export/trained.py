@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.bounded import read_lines
-from embinit_fairseq.checkpoints.build import Builder, Texts
-from embinit_fairseq.checkpoints.reading import check_dictionary, options_of, updates_of
+from embinit_fairseq.checkpoints.build import UNKNOWN_LANGUAGES, Builder, Texts, languages_of
+from embinit_fairseq.checkpoints.reading import check_dictionary, load_model_checkpoint, options_of, updates_of
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
-from embinit_fairseq.expand.request import read_checkpoint
-from embinit_fairseq.expand.tables import UNKNOWN_LANGUAGES, languages_of
 from embinit_fairseq.export.architectures import Architecture, architecture_of, known_archs
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
@@ -117,7 +115,7 @@ def open_trained(
     target_dictionary: str | None = None,
 ) -> Trained:
     """Read, check and build. Raises CheckpointError, DataError or OptionError."""
-    state = read_checkpoint(checkpoint)
+    state = load_model_checkpoint(checkpoint)
     arch, architecture = _known(checkpoint, state)
     options = options_of(state, "task")
     _check_task(checkpoint, architecture, options)

@@ -76,7 +76,7 @@ def draw_divergences(
 ) -> None:
     """One panel a method, all with the same logarithmic axes, and the bound as a line. Writes the PNG `path`.
 
-    methods: `expand.evaluation.summary` of each; histograms: `expand.evaluation.histograms`, of one list of edges.
+    methods: `resize.verify.summary` of each; histograms: `resize.verify.histograms`, of one list of edges.
     """
     columns = 2 if len(methods) <= 4 else 3
     figure, panels = style.new_figure(columns, -(-len(methods) // columns))

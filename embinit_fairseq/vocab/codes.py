@@ -10,15 +10,15 @@ from embinit_fairseq.vocab.tokens import PREFIX
 def codes_text(path: str, flag: str = "--bpe-codes") -> str:
     """Read BPE codes and return them as subword-nmt writes them: `#version: 0.2`, then a pair of pieces per line.
 
-    fastBPE has no version and a count after each pair, Hugging Face a longer first line. Where no line says the
-    version, the pairs do: in 0.1 the end of a word, `</w>`, is a piece of its own.
+    fastBPE has no version and a count after each pair, Hugging Face a longer first line; a tab separates as a space.
+    Where no line says the version, the pairs do: in 0.1 the end of a word, `</w>`, is a piece of its own.
 
     Raises:
         DataError: a line is no pair, or the file holds something similar: byte-level merges, pieces with their counts.
     """
     version, pairs, blank = "", [], 0
     for number, line in read_lines(path, DataError, flag, encoding="utf-8-sig"):
-        pair = line.strip("\r\n ").split(" ")
+        pair = line.strip("\r\n\t ").replace("\t", " ").split(" ")
         if number == 1 and pair[0] == "#version:":
             version = pair[1] if pair[1:] else ""
             continue

@@ -14,8 +14,7 @@ from omegaconf import OmegaConf
 
 import embinit_fairseq
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.expand.expansion import expand_vocabulary
-from embinit_fairseq.expand.request import ExpandRequest
+from embinit_fairseq.resize.expand import ExpandRequest, expand_vocabulary
 
 ENCODER = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2"
 DECODER = ENCODER.replace("encoder", "decoder")

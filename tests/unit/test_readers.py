@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from source_files import MB, SOURCES, in_zip, numbers, one_line, refused, sparse, text, use, write
 
 from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError, VectorFileError
-from embinit_fairseq.expand.request import read_words
-from embinit_fairseq.expand.segmentation import read_codes, read_segmentation
+from embinit_fairseq.resize.expand import read_words
 from embinit_fairseq.runs.score import read_translations
 from embinit_fairseq.runs.tokens import detokenizer
 from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
@@ -30,6 +29,7 @@ from embinit_fairseq.vectors.open import FORMATS, open_vectors, recognise
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.matching import fold
+from embinit_fairseq.vocab.segmentation import read_codes, read_segmentation
 
 each_source = pytest.mark.parametrize("name", SOURCES)
 

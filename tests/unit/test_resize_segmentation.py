@@ -21,18 +21,10 @@ from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.expand.request import NewWord
-from embinit_fairseq.expand.segmentation import (
-    Segmentation,
-    Sentencepiece,
-    SubwordNmt,
-    check_segmentation,
-    compare,
-    is_reachable,
-    only_joined,
-    write_segmentation,
-)
+from embinit_fairseq.resize.expand import NewWord, check_words
+from embinit_fairseq.resize.segmentation import compare, is_reachable, only_joined, write_segmentation
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
+from embinit_fairseq.vocab.segmentation import Segmentation, Sentencepiece, SubwordNmt, check_segmentation
 
 SYLLABLES = "ba de ki lo mu na".split()
 KINDS = ("codes", "unigram", "bpe")
@@ -189,9 +181,9 @@ def test_a_segmentation_of_another_dictionary(files, tmp_path, dictionary: str, 
     pieces = (cut.get(dictionary) or opened(files, dictionary)[0].cut)(text)
     vocabulary = vocabulary_of(tmp_path / "dict.txt", pieces)
     with pytest.raises(DataError, match=said):
-        check_segmentation(old, vocabulary, "dict.txt", "new.txt", [])
+        check_segmentation(old, vocabulary, "dict.txt")
     if dictionary in files:
-        check_segmentation(opened(files, dictionary)[0], vocabulary, "dict.txt", "new.txt", [])
+        check_segmentation(opened(files, dictionary)[0], vocabulary, "dict.txt")
 
 
 def test_runs_of_unknown_characters_are_no_mistake(files, tmp_path) -> None:
@@ -227,6 +219,7 @@ def test_one_of_two_that_made_a_joined_dictionary_is_taken(files, tmp_path, kind
 #: one file of codes (0.2), as other programs write it
 CODES = {
     "subword-nmt": lambda pairs: ["#version: 0.2", *pairs],
+    "tabs": lambda pairs: ["#version: 0.2", *(pair.replace(" ", "\t") for pair in pairs)],
     "fastBPE": lambda pairs: [f"{pair} {1000 - row}" for row, pair in enumerate(pairs)],
     "fastBPE behind a version": lambda pairs: ["#version: 0.2", *(f"{pair} 7" for pair in pairs)],
     "two columns of fastBPE": lambda pairs: pairs,
@@ -278,9 +271,9 @@ def test_what_can_make_four_fifths_of_the_pieces_is_taken(files, tmp_path) -> No
     old, _ = opened(files, "codes")
     pieces = [piece for piece in old.cut(" ".join(sentences())) if len(piece.removesuffix("@@")) > 1]
     made = list(dict.fromkeys(pieces))[:8]
-    check_segmentation(old, vocabulary_of(tmp_path / "8", [*made, "xx@@", "yy"]), "dict.txt", "new.txt", [])
+    check_segmentation(old, vocabulary_of(tmp_path / "8", [*made, "xx@@", "yy"]), "dict.txt")
     with pytest.raises(DataError, match="can make only 78%"):
-        check_segmentation(old, vocabulary_of(tmp_path / "7", [*made[1:], "xx@@", "yy"]), "dict.txt", "new.txt", [])
+        check_segmentation(old, vocabulary_of(tmp_path / "7", [*made[1:], "xx@@", "yy"]), "dict.txt")
 
 
 @pytest.mark.parametrize(("kind", "word", "said"), [
@@ -294,8 +287,9 @@ def test_what_can_make_four_fifths_of_the_pieces_is_taken(files, tmp_path) -> No
 def test_words_that_cannot_be_reached(files, tmp_path, kind: str, word: str, said: str) -> None:
     old, _ = opened(files, kind)
     vocabulary = vocabulary_of(tmp_path / "dict.txt", old.cut(" ".join(sentences())))
+    check_segmentation(old, vocabulary, "dict.txt")
     with pytest.raises(DataError, match=said):
-        check_segmentation(old, vocabulary, "dict.txt", "new.txt", [NewWord(word, 7)])
+        check_words("new.txt", [NewWord(word, 7)], old)
 
 
 def test_what_only_joins_pieces(files) -> None:

@@ -9,12 +9,11 @@ import torch
 from expand_checkpoints import FAMILIES, TWO_TABLES, USER_DIR, WORDS, dictionary, make
 from hypothesis import given
 from hypothesis import strategies as st
-from test_segmentation import train
-from test_trimming import assert_same
+from test_resize_segmentation import train
+from test_resize_trim import assert_same
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.expand.transfer import TransferRequest, transferring_vocabulary
 from embinit_fairseq.init.transfer import (
     METHODS,
     Given,
@@ -25,6 +24,8 @@ from embinit_fairseq.init.transfer import (
     transfer_weights,
     transferred_rows,
 )
+from embinit_fairseq.resize.core import load_result
+from embinit_fairseq.resize.transfer import TransferRequest, transferring
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
 
 SPECIALS = list(SPECIAL_SYMBOLS)
@@ -42,7 +43,7 @@ def given_of(old: str, new: str, **more) -> Given:
 
 
 def transfer(checkpoint: str, old: str, new: str, method: str, output: Path, **options) -> tuple:
-    with transferring_vocabulary(TransferRequest(checkpoint, old, new, method, str(output), **options)) as (
+    with transferring(TransferRequest(checkpoint, old, new, method, str(output), **options)) as (
         done,
         _,
         record,
@@ -76,7 +77,7 @@ def test_there_and_back_is_the_old_checkpoint(family: str, tmp_path: Path) -> No
     assert (tmp_path / "out" / Path(old.dictionary).name).read_text() == text
     source = done.weights.source
     assert source.tolist()[4:13] == [4 + at for at in order]
-    model, _ = done.source.builder.load(done.new_texts, load_checkpoint(moved)["model"])
+    model, _ = load_result(done.source, done.change, tmp_path / "out")
     tokens = torch.randint(4, 13, (2, 5), generator=torch.Generator().manual_seed(1))
     tokens[:, 0] = 0  # as for TUPE
     was = torch.from_numpy(source)[tokens]
@@ -88,7 +89,7 @@ def test_there_and_back_is_the_old_checkpoint(family: str, tmp_path: Path) -> No
         return model.double()(target)[0]
 
     before = outputs(done.source.model, was, was)
-    after = outputs(model, tokens, tokens if len(done.source.fit.sides) == 2 else was)
+    after = outputs(model, tokens, tokens if len(done.source.sides) == 2 else was)
     if before.shape[-1] == len(source):
         before = before[..., source]
     torch.testing.assert_close(after, before, rtol=0, atol=1e-12)

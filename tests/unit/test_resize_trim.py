@@ -11,13 +11,13 @@ from expand_checkpoints import FAMILIES, NEW, TEXT, TWO_TABLES, USER_DIR, WORDS,
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError, EmbinitError, OptionError
-from embinit_fairseq.expand import output
-from embinit_fairseq.expand.trimming import TrimRequest, kept_rows, trimming_vocabulary
+from embinit_fairseq.resize.core import load_result
+from embinit_fairseq.resize.trim import TrimRequest, kept_rows, trimming
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
 
 
 def trim(checkpoint: str, dictionary: str, output: Path, **options) -> dict:
-    with trimming_vocabulary(TrimRequest(checkpoint, dictionary, str(output), **options)) as (_, _, record):
+    with trimming(TrimRequest(checkpoint, dictionary, str(output), **options)) as (*_, record):
         return record
 
 
@@ -73,13 +73,11 @@ def test_the_new_distribution_is_the_old_one_given_the_words_that_stay(family: s
     said = capsys.readouterr().out
     assert "differs from -log P_old(kept)" in said
     assert "--keep-text keeps" in said  # "unknown" is a word that is not there
-    with trimming_vocabulary(
-        TrimRequest(
-            old.path, old.dictionary, str(tmp_path / "again"), (str(tmp_path / "text"),), side=(side or [0, None])[1]
-        )
-    ) as (trimming, folder, _):
-        source, kept = trimming.source, torch.from_numpy(trimming.removal.source)
-        new, _ = source.builder.load(trimming.new_texts, load_checkpoint(folder / "model.pt")["model"])
+    request = TrimRequest(
+        old.path, old.dictionary, str(tmp_path / "again"), (str(tmp_path / "text"),), side=(side or [0, None])[1]
+    )
+    with trimming(request) as (source, change, folder, _):
+        kept, (new, _) = torch.from_numpy(change.source), load_result(source, change, folder)
     torch.manual_seed(2)
     tokens = torch.randint(4, len(kept), (3, 5))
     inputs = {"src_tokens": tokens}
@@ -112,13 +110,13 @@ def test_verify_measures_every_token_of_what_was_written(tmp_path: Path, monkeyp
     assert (found["mean"], found["max"]) == pytest.approx((kl.mean(), kl.max()), rel=1e-6)
     assert found["certificate_mean"] == pytest.approx(kl.mean(), rel=1e-6)
     assert found["removed_words_probability"] == pytest.approx(1 - np.mean(mass), rel=1e-6)
-    write = output.write_checkpoint
+    save = torch.save
 
-    def damaged(content: dict, path: Path) -> None:
+    def damaged(content: dict, file) -> None:
         content["model"]["decoder.embed_tokens.weight"][5] += 1
-        write(content, path)
+        save(content, file)
 
-    monkeypatch.setattr(output, "write_checkpoint", damaged)
+    monkeypatch.setattr(torch, "save", damaged)
     assert "last_optimizer_state" in load_checkpoint(old.output / "model.pt")
     assert main([*call, str(text), "--force", "--reset-optimizer"]) == 1
     assert "last_optimizer_state" not in load_checkpoint(old.output / "model.pt")
@@ -151,7 +149,7 @@ def test_what_stays(tmp_path: Path) -> None:
         assert torch.equal(table, before[rows])
     words = Vocabulary([*SPECIAL_SYMBOLS, "<mask>", "a", "b"], [9] * 6 + [1], dict(enumerate(SPECIAL_SYMBOLS.values())))
     (tmp_path / "text").write_text("a")
-    kept, known = kept_rows(words, 0, TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
+    kept, known = kept_rows(words, len(words), TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
     assert known == {str(tmp_path / "text"): 1.0}
     assert kept.tolist() == [0, 1, 2, 3, 4, 5]  # a <mask> of dict.txt is in no text, either
 
@@ -160,12 +158,18 @@ def test_symbols_that_stand_twice_or_have_blanks(tmp_path: Path) -> None:
     """Of two rows the last one counts: it is never removed alone. `new york` is neither `new` nor `york`."""
     names = [*SPECIAL_SYMBOLS, "a", "new york", "b", "new", "a"]
     words = Vocabulary(names, [9] * 4 + [9, 1, 9, 1, 1], dict(enumerate(SPECIAL_SYMBOLS.values())))
-    assert kept_rows(words, 0, TrimRequest("", "", "", min_count=9))[0].tolist() == [0, 1, 2, 3, 4, 6, 8]
+    assert kept_rows(words, len(words), TrimRequest("", "", "", min_count=9))[0].tolist() == [0, 1, 2, 3, 4, 6, 8]
     for text in ("new york\n", "new york 1\n", "new york\tnew@@ york\n"):
         (tmp_path / "list").write_text(text)
-        assert kept_rows(words, 0, TrimRequest("", "", "", keep=str(tmp_path / "list")))[0].tolist() == [0, 1, 2, 3, 5]
+        assert kept_rows(words, len(words), TrimRequest("", "", "", keep=str(tmp_path / "list")))[0].tolist() == [
+            0,
+            1,
+            2,
+            3,
+            5,
+        ]
     (tmp_path / "text").write_text("a b", encoding="utf-8-sig")
-    kept, _ = kept_rows(words, 0, TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
+    kept, _ = kept_rows(words, len(words), TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
     assert kept.tolist() == [0, 1, 2, 3, 4, 6, 8]
 
 
@@ -175,8 +179,8 @@ def test_symbols_that_stand_twice_or_have_blanks(tmp_path: Path) -> None:
         ({}, OptionError, "--keep-text"),
         ({"min_count": 99}, OptionError, "--min-count"),
         ({"min_count": 0}, OptionError, "fewer"),
-        ({"keep": "no one\nhere\n"}, DataError, "1: 'no one'.*one word a line"),
-        ({"keep": "w0\nw1 w2\n"}, DataError, "2: 'w1 w2'.*one word a line"),
+        ({"keep": "no one\nhere\n"}, DataError, "1: 'no one'.*one word per line"),
+        ({"keep": "w0\nw1 w2\n"}, DataError, "2: 'w1 w2'.*one word per line"),
         ({"keep": "\n"}, DataError, "--keep"),
         ({"keep": "<s>\n"}, DataError, "--keep .*words"),
         ({"keep_text": "other words\n"}, DataError, "--keep-text"),

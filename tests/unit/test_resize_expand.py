@@ -1,12 +1,17 @@
-"""`expand_vocabulary` on every family of models. Oracles: fairseq loads the result; old rows and logits are the same to
-the last bit; new rows are means taken with plain loops; the divergence is computed from both distributions."""
+"""`embinit expand-vocab` on every family of models. Oracles: fairseq loads the result; old rows and logits are the same
+to the last bit; new rows are means taken with plain loops; the divergence is computed from both distributions."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
+import os
+import re
+import sys
 
+import expand_checkpoints
 import numpy as np
 import pytest
 import torch
@@ -14,6 +19,7 @@ from expand_checkpoints import (
     DECODER,
     ENCODER,
     FAMILIES,
+    LM,
     NEW,
     WORDS,
     argv,
@@ -25,11 +31,12 @@ from expand_checkpoints import (
     text_of,
 )
 
-from embinit_fairseq.errors import CheckpointError, DataError, OptionError
-from embinit_fairseq.expand.evaluation import read_text
-from embinit_fairseq.expand.tables import languages_of
+from embinit_fairseq.checkpoints.build import languages_of
+from embinit_fairseq.cli.main import main
+from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
+from embinit_fairseq.init.report import symbols_digest
 
-TABLE, TIED = "decoder.embed_tokens.weight", "decoder.output_projection.weight"
+TABLE, TIED, OTHER = "decoder.embed_tokens.weight", "decoder.output_projection.weight", "decoder.layers.0.fc1.weight"
 
 
 @pytest.fixture
@@ -71,6 +78,7 @@ def test_every_family(family, tmp_path):
     assert (record["n"], record["k"], record["rows_before"], record["rows_after"]) == (size, 3, size, size + 3)
     if "sentence_prediction" in FAMILIES[family]:
         assert (record["softmax"], record["bound"]) == (False, None)
+        assert (checkpoint.output / "label/dict.txt").read_text() == "a 1\nb 1\nc 1\n"
         return
     assert record["bound"] == pytest.approx(math.log(1 + 3 / size))
     old, kept, new = before_and_after(checkpoint, *loaded)
@@ -192,39 +200,30 @@ def test_two_tables_of_one_size_ask_for_the_side(tmp_path):
     record = checkpoint.expand(side="both", force=True)
     assert (record["sides"], len(record["tables"])) == (["encoder", "decoder"], 3)
     (tmp_path / "data" / "dict.de.txt").write_text(dictionary([f"v{i}" for i in range(9)]))
-    with pytest.raises(OptionError, match=r"dict\.de\.txt beside it is another dictionary"):
+    with pytest.raises(OptionError, match=r"dict\.de\.txt next to it is another dictionary"):
         checkpoint.expand(side="both", force=True)
 
 
 def test_a_shared_table_has_no_sides(tmp_path):
-    for family, side, part in (("transformer_shared", "encoder", "share one"), ("lm", "decoder", "one dictionary")):
-        with pytest.raises(OptionError, match=rf"--side {side}: .*{part}"):
+    for family, side in (("transformer_shared", "encoder"), ("lm", "decoder")):
+        with pytest.raises(OptionError, match=rf"--side {side}: .*leave --side out"):
             make(tmp_path, family).expand(side=side)
 
 
-def test_a_dictionary_of_many_languages_is_that_of_each(tmp_path):
-    """It is written for all; a model with dictionaries of their own is refused, and its divergence not measured."""
+def test_a_dictionary_of_many_languages_is_that_of_each(tmp_path, monkeypatch):
+    """It is written for all; a model with dictionaries of their own is refused."""
     checkpoint = make(tmp_path, "multilingual_shared")
     assert checkpoint.expand()["sides"] is None
     names = ["dict.de.txt", "dict.en.txt", "dict.nl.txt"]
     assert sorted(path.name for path in checkpoint.output.glob("dict*")) == names
     assert len({(checkpoint.output / name).read_text() for name in names}) == 1
-    (tmp_path / "text").write_text("w0\n")
-    with pytest.raises(OptionError, match=r"--verify: MultilingualTransformerModel .*leave it out"):
-        read_text(checkpoint.model, True, 20, checkpoint.task, checkpoint.task, [str(tmp_path / "text")] * 2)
     (tmp_path / "data" / "dict.nl.txt").write_text(dictionary([f"v{i}" for i in range(9)]))
-    with pytest.raises(OptionError, match=r"dict\.nl\.txt beside it is another dictionary"):
+    with pytest.raises(OptionError, match=r"dict\.nl\.txt next to it is another dictionary"):
         checkpoint.expand(force=True)
-
-
-def test_languages_with_tables_of_their_own_are_refused_wherever_the_dictionary_lies(tmp_path, monkeypatch):
     options = "--share-encoders --share-decoders --share-all-embeddings"
     monkeypatch.setitem(FAMILIES, "multilingual", FAMILIES["multilingual_shared"].replace(options, ""))
-    checkpoint = make(tmp_path, "multilingual")
-    for language in ("de", "en"):
-        (tmp_path / "alone.txt").write_bytes((tmp_path / "data" / f"dict.{language}.txt").read_bytes())
-        with pytest.raises(CheckpointError, match=r"13, 15 rows.*--share-all-embeddings"):
-            checkpoint.expand(dictionary=str(tmp_path / "alone.txt"))
+    with pytest.raises(CheckpointError, match=r"13 and 15 rows.*--share-all-embeddings"):
+        make(tmp_path / "own", "multilingual").expand()
 
 
 #: what a task is told -> the dictionaries that the result has, and the sides that change
@@ -254,24 +253,33 @@ def test_a_task_says_itself_which_dictionaries_it_reads(tmp_path, monkeypatch, t
     assert len(as_fairseq(checkpoint)[1].target_dictionary) == record["rows_after"] == record["rows_before"] + 3
 
 
-def test_the_source_may_be_speech(tmp_path, monkeypatch, refused):
-    """Its configuration is beside the data; it has no dictionary, so that --verify has nothing to read."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "config.yaml").write_text("vocab_filename: dict.txt\n")
-    flags = f"--task speech_to_text --arch s2t_transformer_xs --conv-channels 8 {ENCODER} {DECODER}"
-    monkeypatch.setitem(FAMILIES, "speech", flags)
-    checkpoint = make(tmp_path, "speech")
-    text = text_of(checkpoint)
-    assert "--verify: the source of S2TTransformerModel" in refused(*argv(checkpoint, "--verify", text, text))
-    record = checkpoint.expand()
-    assert (record["softmax"], record["rows_before"], record["rows_after"]) == (True, 13, 16)
-
-
 def test_a_task_with_specials_of_its_own_is_refused(tmp_path, monkeypatch):
     flags = f"--task cross_lingual_lm --tokens-per-sample 16 --max-positions 16 --arch masked_lm {ENCODER}"
     monkeypatch.setitem(FAMILIES, "xlm", flags)
     with pytest.raises(DataError, match=r"--dict .*'<mask>' in row 4 .*expected 'w0'; .*specials"):
         make(tmp_path, "xlm").expand()
+
+
+def test_languages_are_those_of_the_binarised_files(tmp_path):
+    (tmp_path / "train.de-en.en.idx").touch()
+    unnamed = {"source_lang": None, "target_lang": None}
+    assert languages_of(unnamed, str(tmp_path / "dict.en.txt")) == ("de", "en")
+
+
+# --- what it prints, and what it refuses in one line, with nothing written
+
+
+def test_for_people(tmp_path, shown, monkeypatch):
+    checkpoint, more = make(tmp_path, "roberta", fillers=1), [f"n{i}" for i in range(10)]
+    parts = ["3: x, y, z", "15 -> 17 (1 filler became words)", "avg, over 14 rows", "<mask> to row 16"]
+    parts += ["<= 0.1942 nats", "embed_tokens.weight = encoder.lm_head.weight", "the optimizer's state"]
+    zeros = ["--method", "zeros", "--force"]
+    for flags, words, expected in (([], "xyz", parts), (zeros, more, ["no bound with zeros", "n7 and 2 more"])):
+        text = shown(*argv(checkpoint, *flags, words=words))
+        assert all(part in text for part in expected), text
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1", errors="strict"))
+    assert main(argv(checkpoint, "--force", words=("lothló", "𝔵"))) == 0
+    assert r"lothló, \U0001d535" in sys.stdout.buffer.getvalue().decode("latin-1")
 
 
 @pytest.mark.parametrize("averaged", [True, False])
@@ -288,7 +296,107 @@ def test_what_is_said_of_moments_is_true(tmp_path, shown, averaged):
     assert (record["optimizer"], record["averages"]) == (False, [])
 
 
-def test_languages_are_those_of_the_binarised_files(tmp_path):
-    (tmp_path / "train.de-en.en.idx").touch()
-    unnamed = {"source_lang": None, "target_lang": None}
-    assert languages_of(unnamed, str(tmp_path / "dict.en.txt")) == ("de", "en")
+def test_errors_are_one_line_and_nothing_is_left(tmp_path, refused):
+    """Pipes can be read once, and then have no SHA-256; nobody writes to this one."""
+    checkpoint = make(tmp_path, "lm_tied")
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted([*(path.name for path in tmp_path.iterdir()), "new.txt"])
+    for flag in ("--checkpoint", "--dict", "--words", "--bpe-codes", "--sentencepiece-model", "--verify"):
+        assert f"{flag} {tmp_path}/pipe: a pipe or device" in refused(*argv(checkpoint, flag, str(tmp_path / "pipe")))
+    for more, words, said in (
+        ((), ("x", "w1"), "new.txt:2: "),
+        (("--user-dir", "/nowhere"), NEW, "--user-dir /nowhere: no plugin of fairseq"),
+        (("--method", "subword"), NEW, "needs the pieces of 'x'"),
+        (("--segment-text", text_of(checkpoint, name="new.txt")), NEW, "--segment-text: "),
+        (("--method", "gaussian", "--noise-scale", "-1e-9"), NEW, "--noise-scale -1e-09"),
+        (("--method", "gaussian", "--noise-scale", "1e10"), NEW, "--noise-scale 10000000000.0"),
+        (("--noise-scale", "0.1"), NEW, "--noise-scale 0.1: .*leave it out"),
+        (("--seed", "-1"), NEW, "--seed -1"),
+    ):
+        assert re.search(said, refused(*argv(checkpoint, *more, words=words)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_dictionaries_that_do_not_fit_or_are_none(tmp_path):
+    for family, tables in (("transformer", r"15 rows \(encoder\)"), ("lm_tied", "has 13 rows")):
+        checkpoint = make(tmp_path / family, family)
+        path = checkpoint.folder / "other.txt"
+        path.write_text(dictionary([*WORDS, "a", "b", "c", "d", "e"]))
+        with pytest.raises(DataError, match=rf"--dict .*other\.txt: .* symbols \(4 specials, 14 lines.*{tables}"):
+            checkpoint.expand(dictionary=str(path))
+    path.write_text(dictionary(WORDS[::-1]))
+    slots = {"decoder": {"rows": 13, "dictionary": symbols_digest(checkpoint.task.dictionary.symbols)}}
+    checkpoint.state["cfg"]["embed_init_options"] = {"embed_init_record": json.dumps({"slots": slots})}
+    checkpoint.save()
+    with pytest.raises(DataError, match=r"--dict .*other\.txt: as many symbols .*\(decoder\).*of its training"):
+        checkpoint.expand(dictionary=str(path))
+    del checkpoint.state["cfg"]["embed_init_options"]
+    checkpoint.save()
+    path.write_text(dictionary().replace("w3 7\n", "w3 7\n\n"))
+    with pytest.raises(DataError, match=r"other\.txt:5: an empty line"):
+        checkpoint.expand(dictionary=str(path))
+    path.write_bytes(dictionary().replace("\n", "\r").encode())
+    checkpoint.expand(dictionary=str(path))
+    assert (checkpoint.output / "dict.txt").read_bytes() == f"{dictionary()}x 1\ny 1\nz 1\n".encode()
+
+
+def test_models_that_cannot_be_expanded(tmp_path, monkeypatch):
+    for arch, expected in (
+        ("transformer_lm --adaptive-softmax-cutoff 5,8 --adaptive-softmax-factor 1", "--adaptive-softmax-cutoff"),
+        ("transformer_lm --output-dictionary-size 10", r"only the first 10 of 13 symbols \(--output-dictionary-size"),
+        ("fconv_lm --decoder-layers [(8,3)] --decoder-attention False", "weight normalisation"),
+    ):
+        monkeypatch.setitem(expand_checkpoints.FAMILIES, "lm", f"{LM} {arch} --decoder-embed-dim 8")
+        with pytest.raises(CheckpointError, match=rf"c\.pt: .*{expected}"):
+            make(tmp_path, "lm").expand()
+
+
+def mistakes(state: dict) -> dict:
+    """What is said -> the checkpoint of which it is said."""
+    weights, cfg, extra = state["model"], state["cfg"], state["extra_state"]
+    renamed = {**cfg, "model": {**cfg["model"], "_name": "of_nobody"}}
+    pad, last = weights[TABLE].clone(), weights[TABLE].clone()
+    pad[1, 0], last[12, 0] = math.nan, math.inf
+    changes = {
+        "fully_sharded": {"fsdp_metadata": {}},
+        "a row for every symbol": {"model": {"layer.weight": weights[OTHER]}},
+        rf"{TABLE} and {TIED} are one tensor .* differ in the file": {"model": {**weights, TIED: weights[TIED] + 1}},
+        "cannot be loaded": {"model": {key: value for key, value in weights.items() if key != OTHER}},
+        rf"{TABLE} holds NaN or infinity; name an": {"model": {**weights, TABLE: pad}},
+        rf"{TABLE} holds NaN": {"model": {**weights, TABLE: last, TIED: last}},
+        "--arch of_nobody, which neither .*--user-dir": {"cfg": renamed},
+        "cannot be set up": {"cfg": {**cfg, "task": {**cfg["task"], "_name": "of_a_plugin"}}},
+        "no 'cfg'": {"cfg": None},
+        "no 'model' in it": {"model": {}},
+    }
+    averages = {
+        f"ema {TABLE} holds NaN or infinity": {TABLE: pad},
+        f"ema {TABLE} and {TIED} are one tensor in the model, but differ": {**weights, TIED: weights[TABLE] + 1},
+    }
+    changes |= {said: {"extra_state": {**extra, "ema": ema}} for said, ema in averages.items()}
+    return {said: {**state, **change} for said, change in changes.items()}
+
+
+def test_checkpoints_that_are_none(tmp_path):
+    checkpoint = make(tmp_path, "lm_tied")
+    for expected, content in mistakes(checkpoint.state).items():
+        torch.save(content, checkpoint.path)
+        with pytest.raises(CheckpointError, match=rf"c\.pt\b.*{expected}"):
+            checkpoint.expand()
+    assert not checkpoint.output.exists()
+
+
+def test_what_can_be_left_out_or_made_smaller(tmp_path):
+    """An optimiser that is not understood, and noise that half precision cannot hold."""
+    checkpoint = make(tmp_path, "lm_tied", tweak=lambda model: [parameter.mul_(20) for parameter in model.parameters()])
+    checkpoint.state["model"] = {key: value.half() for key, value in checkpoint.state["model"].items()}
+    checkpoint.state["last_optimizer_state"] = {"groups": {}}
+    checkpoint.save()
+    for scale, reset, expected in (
+        (9e9, True, r"--noise-scale: a new row of .* is too large for torch\.float16; .*smaller"),
+        (1.0, False, "--reset-optimizer"),
+    ):
+        with pytest.raises(EmbinitError, match=expected):
+            checkpoint.expand("gaussian", noise_scale=scale, reset_optimizer=reset)
+    assert checkpoint.expand("gaussian", noise_scale=1.0, reset_optimizer=True)["optimizer"] is False
+    assert "last_optimizer_state" not in checkpoint.written()

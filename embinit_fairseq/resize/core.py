@@ -1,0 +1,225 @@
+"""Old checkpoint + row map + new rows -> new checkpoint: what expanding, trimming and transferring have in common."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embinit_fairseq.checkpoints.build import UNKNOWN_LANGUAGES
+from embinit_fairseq.checkpoints.reading import averages_in, load_checkpoint, option_nodes, record_in
+from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.init.report import pack_rows, symbols_digest, unpack_rows
+from embinit_fairseq.io import package_versions, sha256
+from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer, with_rows
+from embinit_fairseq.resize.source import Source
+
+_PACKAGES = ("embinit-fairseq", "fairseq", "torch", "numpy")
+#: patterns of the checkpoint and its dictionaries in an output folder
+CHECKPOINT_FILES = ("model.pt", "dict.txt", "dict.*.txt", "input0/dict.txt", "label/dict.txt")
+RESET = "add --reset-optimizer to leave the optimizer's state out (training continues from the weights alone)"
+#: table -> one tensor for the model and for each average that has it; returns new rows in the same order
+RowMaker = Callable[[Mapping[str, Sequence[Tensor]]], Mapping[str, Sequence[np.ndarray]]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the vocabulary.
+
+    Args:
+        source: (new N,) the row map: the old row of every new row, -1 for a row that is made.
+        symbols: (new N,) with those that the task appends.
+        text: of the new dict.txt.
+    """
+
+    source: np.ndarray
+    symbols: list[str]
+    text: str
+
+    @cached_property
+    def made(self) -> np.ndarray:
+        """(k,) the new rows that are made, ascending."""
+        return np.flatnonzero(self.source < 0)
+
+    def new_row_of(self, old_size: int) -> np.ndarray:
+        """Return (old N,) the new row of every old row, -1 for a row that is gone."""
+        rows = np.full(old_size, -1)
+        copied = np.flatnonzero(self.source >= 0)
+        rows[self.source[copied]] = copied
+        return rows
+
+
+def resize(
+    source: Source, change: Change, output: str, make_rows: RowMaker | None = None, remedy: str = RESET
+) -> dict[str, Any]:
+    """Return the content of the new checkpoint: the old one's with other rows.
+
+    Embedding matrices, output layers and biases of the model and of its averages (EMA), and the optimizer's state have
+    the rows of `change`; everything else is as it was.
+
+    Args:
+        source: the old model.
+        change: the row map.
+        output: the folder where the checkpoint and its dictionaries will be.
+        make_rows: makes the rows `change.made`; None if there are none.
+        remedy: for an optimizer's state that cannot be resized.
+
+    Raises:
+        CheckpointError: the optimizer's state cannot be resized.
+    """
+    content = _with_options(source, change, Path(output).resolve())
+    averages = averages_in(source.state)
+    state_dicts = [dict(weights) for weights in (source.state["model"], *averages.values())]
+    holders = {table.name: [w for w in state_dicts if table.keys_in(w)] for table in source.tables}
+    made = make_rows(tensors_of(source, state_dicts)) if make_rows is not None else {}
+    for table in source.tables:
+        for number, weights in enumerate(holders[table.name]):
+            keys = table.keys_in(weights)
+            new = made[table.name][number] if made else 0.0
+            weights.update(dict.fromkeys(keys, with_rows(weights[keys[0]], change.source, new)))
+    content["model"] = state_dicts[0]
+    if averages:
+        content["extra_state"] = {**source.state["extra_state"], **dict(zip(averages, state_dicts[1:]))}
+    moments = content.pop("last_optimizer_state", None)
+    if moments is not None:
+        names = {name for table in source.tables for name in table.names}
+        try:
+            content["last_optimizer_state"] = resize_optimizer(moments, source.model, names, change.source)
+        except UnknownStateError as error:
+            raise CheckpointError(f"{source.path}: {error}; {remedy}") from error
+    return content
+
+
+def tensors_of(source: Source, state_dicts: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Tensor]]:
+    """Return table -> its tensor in every state dict that has it."""
+    return {
+        table.name: [weights[key] for weights in state_dicts for key in table.keys_in(weights)[:1]]
+        for table in source.tables
+    }
+
+
+# ---- What a checkpoint says of its dictionary -----------------------------------------------------------------------
+
+
+def _with_options(source: Source, change: Change, output: Path) -> dict[str, Any]:
+    """Return the checkpoint with a copy of `cfg` and `args` that is true of the new dictionary.
+
+    Languages that fairseq inferred are named, so that `from_pretrained` needs no names of data files. Options that name
+    the old dictionary (--fixed-dictionary) name the new one. The record of `--embed-init` has the new rows.
+    """
+    state = source.state
+    content = {**state, "cfg": copy.deepcopy(state.get("cfg")), "args": copy.deepcopy(state.get("args"))}
+    languages = () if source.builder.languages in (None, UNKNOWN_LANGUAGES) else source.builder.languages
+    changed = [name for name, users in source.builder.files.items() if users & {*source.sides}]
+    for node in ((content["cfg"] or {}).get("task"), content["args"]):
+        options = vars(node) if isinstance(node, Namespace) else node if isinstance(node, dict) else {}
+        for name, language in zip(("source_lang", "target_lang"), languages or ()):
+            if name in options and not options[name]:
+                options[name] = language
+        for name, file in itertools.product(("source_dict", "target_dict", "fixed_dictionary"), changed):
+            if Path(options.get(name) or "").name == Path(file).name:
+                options[name] = str(output / file)
+    for node in option_nodes(content):
+        if isinstance(node.get("embed_init_record"), str):
+            node["embed_init_record"] = resized_record(node["embed_init_record"], source.symbols, change)
+    return content
+
+
+def resized_record(text: str, symbols: Sequence[str], change: Change) -> str:
+    """Return a record of `--embed-init` for the new dictionary; new rows had no vectors (--embed-init-freeze known)."""
+    record = record_in(text)
+    if record is None:
+        return text
+    old, new = symbols_digest(symbols), symbols_digest(change.symbols)
+    for slot in record["slots"].values():
+        if slot.get("dictionary") == old and slot.get("rows") == len(symbols):
+            known = unpack_rows(slot["known_rows"], slot["rows"])[change.source] & (change.source >= 0)
+            slot |= {"dictionary": new, "rows": len(change.source), "known_rows": pack_rows(known)}
+    return json.dumps(record)
+
+
+# ---- The output folder ----------------------------------------------------------------------------------------------
+
+
+def write_result(source: Source, change: Change, content: dict[str, Any], folder: Path) -> list[str]:
+    """Write the dictionaries and model.pt, load them as fairseq does, and return the names of the dictionaries.
+
+    Args:
+        source: the old model.
+        change: the row map.
+        content: the new checkpoint; it is emptied, since it takes as much memory as the model that is loaded.
+        folder: an existing folder.
+
+    Raises:
+        CheckpointError: fairseq cannot load the result.
+    """
+    names = _write_dictionaries(source, change, folder)
+    with open(folder / "model.pt", "wb") as file:
+        torch.save(content, file)
+    content.clear()
+    _, task = load_result(source, change, folder)
+    if source.symbols_of(task) != change.symbols:
+        raise CheckpointError(
+            f"{source.path}: its task reads the new dictionary in another order, so that words would get the rows of "
+            "others; nothing is written, please report it"
+        )
+    return names
+
+
+def load_result(source: Source, change: Change, folder: Path) -> tuple[Any, Any]:
+    """Return (model, task) of the new checkpoint in `folder`."""
+    path = folder / "model.pt"
+    return source.builder.load(source.texts_with(change.text), load_checkpoint(path)["model"], str(path))
+
+
+def _write_dictionaries(source: Source, change: Change, folder: Path) -> list[str]:
+    """Write what the task reads: new dictionaries, and those of the other side and of labels next to the old one."""
+    texts, old = source.texts_with(change.text), Path(source.dictionary)
+    written: dict[str, bytes] = {}
+    for name, users in source.builder.files.items():
+        labels = next((path / name for path in old.resolve().parents[:2] if (path / name).is_file()), None)
+        if users & {*source.sides}:  # without known languages it keeps its own name
+            name = old.name if source.builder.languages == UNKNOWN_LANGUAGES else name
+            written |= dict.fromkeys((name, name.removeprefix("input0/")), texts.of(users).encode())
+        elif users and source.other_file is not None:
+            written[name] = texts.of(users).encode()
+        elif not users and labels is not None:
+            written[name] = labels.read_bytes()
+    for name, content in written.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return sorted(written)
+
+
+def record_of(source: Source, change: Change, request: Any, inputs: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is recorded of every change.
+
+    Args:
+        source: the old model.
+        change: the row map.
+        request: the options, a dataclass.
+        inputs: option -> file that was read.
+    """
+    options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(request).items()}
+    return {
+        "request": options,
+        "sides": list(source.sides) if source.builder.two_sided else None,
+        "softmax": source.softmax,
+        "rows_before": len(source.symbols),
+        "rows_after": len(change.source),
+        "tables": {table.name: list(table.names) for table in source.tables},
+        "averages": list(averages_in(source.state)),
+        "optimizer": source.has_moments,
+        "sha256": {name: sha256(path) for name, path in inputs.items()},
+        "versions": package_versions(_PACKAGES),
+    }

@@ -1,0 +1,198 @@
+"""Read a text as batches for a model as it is used: the next word, a masked word, or a translation.
+
+Sentences of the same length make a batch, so that no model sees padding.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
+from torch import Tensor, nn
+
+from embinit_fairseq.checkpoints.build import dictionaries_of
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.io import read_lines
+from embinit_fairseq.vocab.text import check_tokens, count_tokens
+
+_LOGITS = 16_000_000  #: of a batch, at most (64 MB)
+_MASK_EVERY = 7  #: words; about the 15 % of BERT
+#: input of a translation model -> the side whose dictionary its tokens are of, None: no tokens
+_SIDES = {"src_tokens": "encoder", "src_lengths": None, "prev_output_tokens": "decoder"}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentences of the same length.
+
+    Args:
+        inputs: name of an argument of `forward` -> tensor.
+        sides: name of an argument -> the side whose dictionary its tokens are of, None: no tokens.
+        chosen: (B, T) bool, where logits count.
+    """
+
+    inputs: dict[str, Tensor]
+    sides: dict[str, str | None]
+    chosen: Tensor
+
+    def moved(self, rows: np.ndarray, changed: Sequence[str]) -> Batch:
+        """Return the same tokens in another dictionary.
+
+        Args:
+            rows: (N,) the row in the other dictionary of every row.
+            changed: sides that have the other dictionary.
+        """
+        new = torch.from_numpy(rows)
+        inputs = {name: new[value] if self.sides[name] in changed else value for name, value in self.inputs.items()}
+        return replace(self, inputs=inputs)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text in batches.
+
+    Args:
+        batches: all of it.
+        tokens: number of tokens whose logits count.
+        unknown: share of words that the dictionary lacks.
+        too_long: number of pairs that were left out.
+    """
+
+    batches: list[Batch]
+    tokens: int
+    unknown: float
+    too_long: int
+
+
+#: a sentence: tokens (or lengths) per input, and where logits count
+Row = tuple[dict[str, list[int]], list[bool]]
+
+
+def read_text(model: nn.Module, softmax: bool, size: int, old: Any, task: Any, paths: Sequence[str]) -> Text:
+    """Return the text as batches for a model.
+
+    Args:
+        model: takes one file, or two if it translates.
+        softmax: True if the symbols that change are outputs.
+        size: number of symbols of the larger dictionary.
+        old: the task of the training, for whose dictionary the text is prepared.
+        task: the task with the dictionary that the text is read with; words that it lacks are `<unk>`.
+        paths: files of segmented text, a sentence per line.
+
+    Raises:
+        OptionError: nothing can be measured, or the number of files is wrong.
+        DataError: a file is empty, not segmented for the dictionary, or has another number of lines.
+    """
+    if not softmax:
+        raise OptionError("--verify: these words are inputs only, so there is nothing to measure; leave it out")
+    name, translates = type(model).__name__, isinstance(model, FairseqEncoderDecoderModel)
+    try:  # models that edit a text (nonautoregressive_transformer, levenshtein_transformer) need the target, too
+        inspect.signature(model.forward).bind(**dict.fromkeys(_SIDES if translates else ("src_tokens",)))
+    except TypeError as error:
+        raise OptionError(
+            f"--verify: {name} computes no distribution of the next or the masked word from a text alone ({error}), so "
+            "there is nothing to measure; leave it out"
+        ) from error
+    if len(paths) != 1 + translates:
+        wanted = "two files, SOURCE TARGET" if translates else "one file"
+        raise OptionError(f"--verify: {name} takes {wanted}, not {len(paths)}")
+    if translates and task.source_dictionary is None:
+        raise OptionError(f"--verify: the source of {name} is not text; leave it out")
+    source, target = dictionaries_of(task)
+    for path, trained in zip(paths, dictionaries_of(old)):
+        check_tokens(f"--verify {path}", count_tokens("--verify", path), {*trained.symbols})
+    columns = [_encode(path, dictionary) for path, dictionary in zip(paths, (source, target))]
+    words = np.concatenate([sentence for column in columns for sentence in column])
+    too_long = 0
+    sides: dict[str, str | None] = {"src_tokens": "encoder"}
+    if translates:
+        sides = _SIDES
+        rows, too_long = pairs(model, columns, paths, (source, target))
+    elif isinstance(model, FairseqLanguageModel):
+        sides = {"src_tokens": "decoder"}
+        rows = [_everywhere({"src_tokens": [source.eos(), *ids]}) for ids in _parts(columns[0], _longest(model) - 1)]
+    else:
+        rows = masked(_parts(columns[0], _longest(model) - 2), source)
+    batches = [Batch(inputs, sides, chosen) for inputs, chosen in batched(rows, size)]
+    tokens = sum(int(batch.chosen.sum()) for batch in batches)
+    if not tokens:
+        raise DataError(f"--verify {' '.join(paths)}: nothing that the model takes; is the text empty or too long?")
+    return Text(batches, tokens, float((words == source.unk()).mean()), too_long)
+
+
+def logits(model: nn.Module, batch: Batch) -> Tensor:
+    """Return (tokens of the batch that count, symbols)."""
+    with torch.inference_mode():
+        return model(**batch.inputs)[0][batch.chosen].float()
+
+
+def _encode(path: str, dictionary: Any) -> list[np.ndarray]:
+    """Return the ids of the words of every line."""
+    return [
+        dictionary.encode_line(line, add_if_not_exist=False, append_eos=False).numpy().astype(np.int64)
+        for _, line in read_lines(path, DataError, "--verify")
+    ]
+
+
+def _everywhere(inputs: dict[str, list[int]]) -> Row:
+    return inputs, [True] * len(list(inputs.values())[-1])
+
+
+def pairs(
+    model: Any, columns: Sequence[list[np.ndarray]], paths: Sequence[str], dictionaries: Sequence[Any]
+) -> tuple[list[Row], int]:
+    """Return the pairs of sentences that the model can take, and the number of those that are too long."""
+    if len(columns[0]) != len(columns[1]):
+        raise DataError(
+            f"--verify: {paths[0]} has {len(columns[0])} lines, {paths[1]} {len(columns[1])}; give a text and its "
+            "translation, line by line"
+        )
+    rows: list[Row] = []
+    longest, too_long = model.max_positions(), 0
+    for source, target in zip(*columns):
+        if len(source) and len(target):
+            src, prev = [*source, dictionaries[0].eos()], [dictionaries[1].eos(), *target]
+            if len(src) > longest[0] or len(prev) > longest[1]:
+                too_long += 1
+                continue
+            rows.append(_everywhere({"src_tokens": src, "src_lengths": [len(src)], "prev_output_tokens": prev}))
+    return rows, too_long
+
+
+def masked(sentences: list[np.ndarray], dictionary: Any) -> list[Row]:
+    """Return `<s> ... </s>` with every seventh word masked, beginning at another one in each sentence."""
+    rows: list[Row] = []
+    mask = dictionary.index("<mask>")
+    for number, ids in enumerate(sentences):
+        chosen = (np.arange(len(ids)) + number) % min(_MASK_EVERY, len(ids)) == 0
+        tokens = [dictionary.bos(), *np.where(chosen, mask, ids), dictionary.eos()]
+        rows.append(({"src_tokens": tokens}, [False, *chosen, False]))
+    return rows
+
+
+def _longest(model: Any) -> int:
+    longest = model.max_positions()
+    return int(longest[0] if isinstance(longest, (tuple, list)) else longest)
+
+
+def _parts(sentences: list[np.ndarray], longest: int) -> list[np.ndarray]:
+    return [ids[at : at + longest] for ids in sentences for at in range(0, len(ids), longest)]
+
+
+def batched(rows: list[Row], size: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    """Yield (inputs, chosen) of rows of the same lengths, with at most _LOGITS logits of `size` symbols."""
+    groups: dict[tuple[int, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(len(value) for value in row[0].values()), []).append(row)
+    for lengths, group in sorted(groups.items(), key=lambda item: item[0]):
+        step = max(1, _LOGITS // (lengths[-1] * size))
+        for part in (group[at : at + step] for at in range(0, len(group), step)):
+            inputs = {name: torch.tensor(np.array([row[0][name] for row in part])) for name in part[0][0]}
+            if "src_lengths" in inputs:
+                inputs["src_lengths"] = inputs["src_lengths"][:, 0]
+            yield inputs, torch.tensor(np.array([row[1] for row in part]))

@@ -1,0 +1,240 @@
+"""`embinit transfer-vocab`: another dictionary for a trained model.
+
+Every table over its symbols becomes W times the old one. W is made once, by one of the methods of `init.transfer`
+(FOCUS, Dobler and de Melo 2023, among them), for embeddings, output layer, bias and averages alike; everything else
+stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.init.alignment import read_sources
+from embinit_fairseq.init.draws import check_seed
+from embinit_fairseq.init.transfer import (
+    COMPOSED,
+    COPIED,
+    KINDS,
+    METHODS,
+    Given,
+    Symbols,
+    Weights,
+    shared_rows,
+    symbols_of,
+    transfer_weights,
+    transferred_rows,
+)
+from embinit_fairseq.io import check_folder, check_inputs, whole_folder, write_json
+from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, record_of, resize, write_result
+from embinit_fairseq.resize.source import Source, open_source
+from embinit_fairseq.vectors.open import SourceSpec, open_sources, parse_source
+from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
+from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
+from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, Token
+
+#: patterns of the files in the output folder
+FILES = (*CHECKPOINT_FILES, "transfer.json")
+_EXAMPLES, _PARTS = 8, 5  #: in the record: words of each kind, and old words of one
+
+
+@dataclass(frozen=True)
+class TransferRequest:
+    """The options of `embinit transfer-vocab`."""
+
+    checkpoint: str
+    dictionary: str
+    new_dict: str
+    method: str
+    output: str
+    side: str | None = None
+    vectors: str | None = None
+    format: str | None = None
+    seed: int = 1
+    old_bpe_codes: str | None = None
+    old_sentencepiece_model: str | None = None
+    user_dir: str | None = None
+    keep_optimizer: bool = False
+    force: bool = False
+
+    @property
+    def inputs(self) -> dict[str, str | None]:
+        """Option -> file that is read; vectors may be folders, or several, and are not among them."""
+        names = ("checkpoint", "dictionary", "new_dict", "old_bpe_codes", "old_sentencepiece_model")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def segmented_by(self) -> str:
+        """The option that says how old text was segmented, and its file."""
+        if self.old_bpe_codes is not None:
+            return f"--old-bpe-codes {self.old_bpe_codes}"
+        return f"--old-sentencepiece-model {self.old_sentencepiece_model}"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """An old model, the matrix W, and the change whose row map are W's rows of one old symbol."""
+
+    source: Source
+    old: Symbols
+    new: Symbols
+    weights: Weights
+    change: Change
+
+
+@contextlib.contextmanager
+def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dict[str, Any]]]:
+    """Yield (transfer, new folder, its record); the folder has a temporary name until the block ends.
+
+    Raises:
+        CheckpointError, DataError, OptionError, OutputError, VectorFileError: naming file or option and remedy;
+            nothing is written.
+    """
+    # 0. What the options say, before any work
+    _check_options(request)
+    inputs = check_inputs(request.inputs)
+    spec = None if request.vectors is None else parse_source(request.vectors, request.format)
+    paths = [] if spec is None else spec.paths
+    check_folder(request.output, request.force, FILES, [*inputs.values(), *paths])
+    # 1. The old model and both dictionaries
+    vocabulary = read_dictionary(request.new_dict, "--new-dict")
+    source = open_source(request.checkpoint, request.dictionary, request.side, request.user_dir)
+    source = source if request.keep_optimizer else source.without_moments()
+    text = Path(request.new_dict).read_bytes().decode("utf-8")
+    names = source.symbols_of(source.builder.set_up(source.texts_with(text)))
+    old = symbols_of(source.symbols, source.vocabulary.special, len(source.vocabulary))
+    new = symbols_of(names, vocabulary.special, len(vocabulary))
+    # 2. The words that both have
+    shared = shared_rows(old, new)
+    _check_dictionaries(request, vocabulary, old, new, shared)
+    # 3. W: shared words keep their rows, the others are combinations of old rows, or are drawn
+    segment = _old_segmentation(request, source.vocabulary)
+    rows, vectors = _auxiliary_vectors(request, spec, vocabulary)
+    try:
+        weights = transfer_weights(request.method, Given(old, new, shared, segment, rows, vectors))
+    except DataError as error:
+        where = f"--vectors {request.vectors}" if METHODS[request.method].needs_vectors else request.segmented_by
+        raise DataError(f"{where}: {error}") from error
+    # 4. The new checkpoint
+    change = Change(weights.source, names, text)
+    content = resize(
+        source,
+        change,
+        request.output,
+        lambda tables: transferred_rows(weights, tables, request.seed),
+        remedy="leave --keep-optimizer out",
+    )
+    # 5. Written and loaded by fairseq, under a temporary name
+    with whole_folder(request.output, request.force, FILES) as folder:
+        dictionaries = write_result(source, change, content, folder)
+        transfer = Transfer(source, old, new, weights, change)
+        files = {path: path for path in paths if Path(path).is_file()}
+        record = {
+            **_record(transfer, request, dictionaries),
+            **record_of(source, change, request, {**inputs, **files}),
+        }
+        write_json(folder / "transfer.json", record)
+        yield transfer, folder, record
+
+
+def _check_options(request: TransferRequest) -> None:
+    method = METHODS[request.method]
+    check_seed(request.seed, "--seed")
+    if method.needs_vectors and request.vectors is None:
+        raise OptionError(
+            f"--method {request.method} needs --vectors FILE: word vectors of the new dictionary's words or pieces"
+        )
+    if not method.needs_vectors and request.vectors is not None:
+        raise OptionError(f"--vectors {request.vectors}: --method {request.method} reads none; leave it out")
+    if not method.cuts and (request.old_bpe_codes or request.old_sentencepiece_model) is not None:
+        raise OptionError(f"{request.segmented_by}: --method {request.method} segments no words; leave it out")
+
+
+def _check_dictionaries(
+    request: TransferRequest, vocabulary: Vocabulary, old: Symbols, new: Symbols, shared: np.ndarray
+) -> None:
+    where = f"--new-dict {request.new_dict}"
+    if list(new.names[: len(vocabulary)]) != list(vocabulary.symbols):
+        raise DataError(f"{where}: fairseq reads other symbols from it; remove unusual white space")
+    if list(new.names) == list(old.names):
+        raise OptionError(
+            f"{where}: the same symbols in the same order as {request.dictionary}, which the model has already; give "
+            "the dictionary that it is to have"
+        )
+    for given, symbols in ((f"--dict {request.dictionary}", old), (where, new)):
+        if not symbols.words:
+            raise DataError(f"{given}: no words in it, only specials and fillers; give a dictionary with words")
+    if METHODS[request.method].needs_shared and not (shared[new.word] >= 0).any():
+        raise DataError(
+            f"{where}: none of its {len(new.words):,} words is in {request.dictionary} "
+            f"({', '.join(new.names[row] for row in new.words[:3])} ... compared with "
+            f"{', '.join(old.names[row] for row in old.words[:3])} ...), so --method {request.method} has nothing to "
+            "start from; give another dictionary, or take --method subword or avg"
+        )
+
+
+def _old_segmentation(request: TransferRequest, old: Vocabulary) -> Callable[[Token], list[str]] | None:
+    """Return how the old text was segmented, for the text of a new symbol; None if it is not given."""
+    flags = ("--old-bpe-codes", "--old-sentencepiece-model")
+    segmentation = read_segmentation(request.old_bpe_codes, request.old_sentencepiece_model, flags)
+    if segmentation is None:
+        return None
+    check_segmentation(segmentation, old, request.dictionary)
+    segment = segmentation.pieces
+
+    def by_codes(token: Token) -> list[str]:
+        pieces = segment(token.surface)
+        return [*pieces[:-1], f"{pieces[-1]}{CONTINUES}"] if pieces and token.final is False else pieces
+
+    def by_model(token: Token) -> list[str]:
+        return segment(token.surface if token.initial is False else PREFIX["sentencepiece"] + token.surface)
+
+    return by_model if request.old_bpe_codes is None else by_codes
+
+
+def _auxiliary_vectors(
+    request: TransferRequest, spec: SourceSpec | None, vocabulary: Vocabulary
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return (K,) rows of the new dictionary for which --vectors has all columns, and (K, d) their vectors."""
+    if spec is None:
+        return np.empty(0, dtype=np.int64), None
+    readers = open_sources(spec)
+    if sum(reader.dim for reader in readers) < 2:
+        raise OptionError(f"--vectors {request.vectors}: one number per word, as in a dictionary; give word vectors")
+    reading = read_sources(readers, spec, vocabulary)
+    whole = reading.known[reading.source.rows]
+    return reading.source.rows[whole], reading.source.vectors[whole]
+
+
+def _record(transfer: Transfer, request: TransferRequest, dictionaries: list[str]) -> dict[str, Any]:
+    """Return the record of a transfer, without the part that all changes have."""
+    weights, new = transfer.weights, transfer.new
+    words = {kind: weights.rows_of(kind)[new.word[weights.rows_of(kind)]].tolist() for kind in KINDS}
+    composed = [len(weights.row(row)[0]) for row in weights.rows_of(COMPOSED)]
+    return {
+        "transfer_vocab": 1,
+        "method": request.method,
+        "seed": request.seed,
+        "segmentation": {"old": transfer.old.style, "new": new.style},
+        "words": {kind: len(rows) for kind, rows in words.items()},
+        "examples": {kind: [_example(transfer, row) for row in rows[:_EXAMPLES]] for kind, rows in words.items()},
+        "parts_of_a_word": float(np.mean(composed)) if composed else None,
+        "files": ["model.pt", *dictionaries, "transfer.json"],
+    }
+
+
+def _example(transfer: Transfer, row: int) -> dict[str, Any]:
+    """Return a word, and the old words with the largest weights in its row."""
+    weights = transfer.weights
+    word: dict[str, Any] = {"word": transfer.new.names[row], "row": row}
+    if KINDS[weights.kind[row]] in (COPIED, COMPOSED):
+        columns, values = weights.row(row)
+        largest = np.argsort(-values, kind="stable")[:_PARTS]
+        word["from"] = {transfer.old.names[columns[at]]: round(float(values[at]), 4) for at in largest}
+    return word

@@ -1,0 +1,150 @@
+"""`embinit trim-vocab`: fewer words for a trained model.
+
+The rows of the other words go from every table. The new model is the old one given that the next word is one that
+stays: its softmax has fewer logits, all as they were, so that KL(new || old) = -log P_old(kept words) for every prefix
+of kept words. Nothing is trained or approximated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.io import check_folder, check_inputs, read_lines, whole_folder, write_json
+from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, record_of, resize, write_result
+from embinit_fairseq.resize.source import Source, open_source
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, parse_line
+from embinit_fairseq.vocab.text import check_tokens, count_tokens
+
+#: patterns of the files in the output folder
+FILES = (*CHECKPOINT_FILES, "trim.json")
+
+
+@dataclass(frozen=True)
+class TrimRequest:
+    """The options of `embinit trim-vocab`. A word stays if keep_text, keep or min_count keeps it."""
+
+    checkpoint: str
+    dictionary: str
+    output: str
+    keep_text: tuple[str, ...] = ()
+    keep: str | None = None
+    min_count: int | None = None
+    side: str | None = None
+    user_dir: str | None = None
+    reset_optimizer: bool = False
+    force: bool = False
+
+    @property
+    def inputs(self) -> dict[str, str | None]:
+        """Option -> file that is read."""
+        texts = {f"keep_text {number}": path for number, path in enumerate(self.keep_text, start=1)}
+        return {"checkpoint": self.checkpoint, "dictionary": self.dictionary, "keep": self.keep, **texts}
+
+
+@contextlib.contextmanager
+def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[str, Any]]]:
+    """Yield (old model, change, new folder, its record); the folder has a temporary name until the block ends.
+
+    Raises:
+        CheckpointError, DataError, OptionError, OutputError: naming file or option and remedy; nothing is written.
+    """
+    if not request.keep_text and request.keep is None and request.min_count is None:
+        raise OptionError("nothing says which words stay: give --keep-text TEXT, --keep WORDS, or --min-count N")
+    inputs = check_inputs(request.inputs)
+    check_folder(request.output, request.force, FILES, inputs.values())
+    # 1. The old model
+    source = open_source(request.checkpoint, request.dictionary, request.side, request.user_dir)
+    source = source.without_moments() if request.reset_optimizer else source
+    # 2. The words that stay
+    rows, shares = kept_rows(source.vocabulary, len(source.symbols), request)
+    lines = source.lines
+    described = rows[(rows >= len(SPECIAL_SYMBOLS)) & (rows < len(source.vocabulary))]
+    text = "\n".join([*(lines[row - len(SPECIAL_SYMBOLS)] for row in described), ""])
+    change = Change(rows, [source.symbols[row] for row in rows], text)
+    # 3. The new checkpoint, written and loaded by fairseq, under a temporary name
+    content = resize(source, change, request.output)
+    with whole_folder(request.output, request.force, FILES) as folder:
+        dictionaries = write_result(source, change, content, folder)
+        removed = np.setdiff1d(np.arange(len(source.symbols)), rows)
+        fillers = int(source.vocabulary.filler[removed].sum())
+        record = {
+            "trim_vocab": 1,
+            "words_removed": len(removed) - fillers,
+            "fillers_removed": fillers,
+            "tokens_in_dictionary": shares,
+            "bytes_before": Path(request.checkpoint).stat().st_size,
+            "bytes_after": (folder / "model.pt").stat().st_size,
+            "files": ["model.pt", *dictionaries, "trim.json"],
+            **record_of(source, change, request, inputs),
+        }
+        write_json(folder / "trim.json", record)
+        yield source, change, folder, record
+
+
+def kept_rows(vocabulary: Vocabulary, size: int, request: TrimRequest) -> tuple[np.ndarray, dict[str, float]]:
+    """Return the old rows that stay: specials, symbols that the task appends, and the words of the request.
+
+    Fillers go. A symbol that is there twice stays with all its rows: without the last row, which counts, it would mean
+    another one.
+
+    Args:
+        vocabulary: the dictionary.
+        size: its number of symbols with those that the task appends.
+        request: the options.
+
+    Returns:
+        (new N,) rows, and text of the request -> share of its tokens that are in the dictionary.
+
+    Raises:
+        OptionError, DataError: no word would stay, or every word; a word of the request is not in the dictionary.
+    """
+    row_of = {symbol: row for row, symbol in enumerate(vocabulary.symbols)}
+    words: set[str] = set()
+    shares = {}
+    for path in request.keep_text:
+        tokens = count_tokens("--keep-text", path)
+        shares[path] = check_tokens(f"--keep-text {path}", tokens, row_of)
+        words.update(tokens)
+    if request.keep is not None:
+        words.update(_listed_words(request.keep, row_of))
+    if request.min_count is not None:
+        words.update(vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.counts >= request.min_count).tolist())
+    kept = np.array([symbol in words for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
+    if not kept.any():
+        if request.min_count is not None:
+            raise OptionError(
+                f"--min-count {request.min_count}: no word of the dictionary is left; give a smaller number"
+            )
+        given = f"--keep {request.keep}" if request.keep is not None else f"--keep-text {' '.join(request.keep_text)}"
+        raise DataError(f"{given}: only special symbols, which stay anyway; name words of the dictionary")
+    kept |= vocabulary.special
+    if "<mask>" in row_of:
+        kept[row_of["<mask>"]] = True
+    if kept.all():
+        raise OptionError("every word of the dictionary stays: there is nothing to remove; keep fewer")
+    return np.concatenate([np.flatnonzero(kept), np.arange(len(vocabulary), size)]), shares
+
+
+def _listed_words(path: str, symbols: Mapping[str, int]) -> set[str]:
+    """Read one word per line, or a dict.txt. A word may have spaces, as there; text after a tab is ignored."""
+    words = set()
+    for number, line in read_lines(path, DataError, "--keep"):
+        word = line.partition("\t")[0].strip()
+        if word not in symbols and (described := parse_line(word)) is not None:
+            word = described[0]
+        if not word or is_filler(word):  # fairseq-preprocess pads dictionaries; an expansion uses fillers up
+            continue
+        if word not in symbols:
+            remedy = "remove the line, or correct it" if len(word.split()) == 1 else "write one word per line"
+            raise DataError(f"{path}:{number}: {word[:60]!r} is not in the dictionary; {remedy}")
+        words.add(word)
+    if not words:
+        raise DataError(f"--keep {path}: no word in it; write one per line")
+    return words

@@ -1,0 +1,208 @@
+"""Measure how much a change of the vocabulary changes a model, token by token on a text (--verify).
+
+For one prefix: l_w the logits of old words, Z = sum exp(l_w) over old words, N the sum of exp over new words.
+
+Expanding gives every old word its old probability times Z / (Z + N), so that
+
+    KL(old || new) = log((Z + N) / Z) = log(1 + N / Z)
+
+and the new words together have the probability 1 - exp(-KL). If fillers became words, Z is the sum over the other old
+rows, and `old` is the old distribution given that the next symbol is one of them.
+
+Trimming gives KL(new || old) = -log P_old(kept words), the certificate, which is compared with the measured divergence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
+from embinit_fairseq.resize.core import Change, load_result, tensors_of
+from embinit_fairseq.resize.evaluation import Batch, logits, read_text
+from embinit_fairseq.resize.expand import Expansion
+from embinit_fairseq.resize.source import Source
+
+QUANTILES = (0.5, 0.9, 0.99)
+#: methods that are measured next to the chosen one, since they need nothing but the checkpoint
+COMPARED = [name for name, method in METHODS.items() if not method.needs_pieces]
+#: tolerance for logits in single precision, relative to 1 + the largest, and for divergences in nats
+_ROUNDING = 1e-4
+#: shows progress over batches
+Progress = Callable[[Sequence[Batch]], Iterable[Batch]]
+
+
+def divergence(old: Tensor, new: Tensor) -> Tensor:
+    """Return KL(old || new) in nats, (T,) in double precision, from logits (T, n) of old and (T, k) of new words."""
+    return F.softplus(new.double().logsumexp(-1) - old.double().logsumexp(-1))
+
+
+def rounded_bound(limit: float, largest: float, eps: float) -> float:
+    """Return what KL may be if logits of new words are too large by rounding.
+
+    Args:
+        limit: the bound without rounding.
+        largest: the largest absolute logit.
+        eps: relative error with which the new rows are stored.
+    """
+    error = _ROUNDING + 2 * eps * (1 + largest)
+    return math.log1p(math.expm1(limit) * math.exp(error))
+
+
+def verify_expansion(
+    expansion: Expansion, folder: Path, paths: Sequence[str], progress: Progress
+) -> tuple[dict[str, Any], dict[str, dict[str, list[float]]]]:
+    """Measure KL(old || new) of the rows that were written, and of every method that needs nothing but the checkpoint.
+
+    Args:
+        expansion: the expansion.
+        folder: where the new model.pt is.
+        paths: the text; of translation, source and target.
+        progress: shows progress.
+
+    Returns:
+        The record and a histogram per method. `holds` is False if a method with a bound exceeds it by more than
+        rounding, or if a logit of an old word changed.
+    """
+    source, chosen = expansion.source, expansion.recipe
+    task = source.builder.set_up(source.texts)
+    text = read_text(source.model, source.softmax, len(expansion.change.source), task, task, paths)
+    model, _ = load_result(source, expansion.change, folder)
+    recipes = {chosen.method: chosen}
+    for method in COMPARED:
+        recipes.setdefault(method, replace(chosen, method=method, scale=None, pieces=()))
+    kls, largest, changed_by = _measure(expansion, model, recipes, progress(text.batches))
+    weights = source.state["model"]
+    eps = max(torch.finfo(weights[table.keys[0]].dtype).eps for table in source.tables)
+    methods = {}
+    for method, kl in kls.items():
+        limit = bound(recipes[method])
+        methods[method] = summary(kl, limit, None if limit is None else rounded_bound(limit, largest, eps))
+    is_same = changed_by <= _ROUNDING * (1 + largest)
+    record = {
+        "text": list(paths),
+        "tokens": text.tokens,
+        "unknown_words": text.unknown,
+        "pairs_too_long": text.too_long,
+        "old_logits_changed_by": changed_by,
+        "methods": methods,
+        "holds": is_same and all(numbers.get("holds", True) for numbers in methods.values()),
+    }
+    return record, histograms(kls)
+
+
+def _measure(
+    expansion: Expansion, model: nn.Module, recipes: dict[str, Recipe], batches: Iterable[Batch]
+) -> tuple[dict[str, np.ndarray], float, float]:
+    """Return KL of every token by method, the largest absolute logit, and the largest change of one of an old word."""
+    source, change = expansion.source, expansion.change
+    new_row, rows = change.new_row_of(len(source.symbols)), torch.from_numpy(change.made)
+    kept = torch.from_numpy(new_row >= 0)
+    kept_new = torch.from_numpy(new_row)[kept]
+    values = model.state_dict()
+    written = {table.name: values[table.name][rows] for table in source.tables}
+    stored = {method: _stored_rows(source, recipe) for method, recipe in recipes.items()}
+    stored[expansion.recipe.method] = written
+    measured: dict[str, list[np.ndarray]] = {method: [] for method in recipes}
+    largest = changed_by = 0.0
+    with torch.inference_mode():
+        for batch in batches:
+            old = logits(source.model, batch)[:, kept]
+            if not torch.isfinite(old).all():
+                raise CheckpointError(
+                    f"--verify: what {source.path} computes is NaN or infinite; name an earlier checkpoint of the "
+                    "training"
+                )
+            largest = max(largest, float(old.abs().max()))
+            moved = batch.moved(new_row, source.sides)
+            for method in recipes:
+                for name, value in stored[method].items():
+                    values[name][rows] = value.to(values[name].dtype)
+                new = logits(model, moved)
+                changed_by = max(changed_by, float((new[:, kept_new] - old).abs().max()))
+                measured[method].append(divergence(new[:, kept_new], new[:, rows]).numpy())
+    return {method: np.concatenate(parts) for method, parts in measured.items()}, largest, changed_by
+
+
+def _stored_rows(source: Source, recipe: Recipe) -> dict[str, Tensor]:
+    """Return table -> rows of the new words, rounded as the checkpoint would hold them."""
+    weights = source.state["model"]
+    made = new_rows(recipe, tensors_of(source, [weights]))
+    return {
+        table.name: torch.from_numpy(made[table.name][0]).to(weights[table.keys[0]].dtype) for table in source.tables
+    }
+
+
+def verify_trim(
+    source: Source, change: Change, folder: Path, paths: Sequence[str], progress: Progress
+) -> dict[str, Any]:
+    """Measure KL(new || old) token by token, and compare it with the certificate -log P_old(kept words).
+
+    Args:
+        source: the old model.
+        change: the kept rows.
+        folder: where the new model.pt is.
+        paths: the text, which is read with the new dictionary.
+        progress: shows progress.
+    """
+    model, task = load_result(source, change, folder)
+    old_task = source.builder.set_up(source.texts)
+    text = read_text(model, source.softmax, len(source.symbols), old_task, task, paths)
+    kept = torch.from_numpy(change.source)
+    measured, certified = [], []
+    for batch in progress(text.batches):
+        new = logits(model, batch).double().log_softmax(-1)
+        old = logits(source.model, batch.moved(change.source, source.sides)).double().log_softmax(-1)[:, kept]
+        measured.append((new.exp() * (new - old)).sum(-1).numpy())
+        certified.append(-old.logsumexp(-1).numpy())
+    kl, certificate = np.concatenate(measured), np.concatenate(certified)
+    difference = float(np.abs(kl - certificate).max())
+    return {
+        "text": list(paths),
+        "tokens": text.tokens,
+        "unknown_words": text.unknown,
+        **{name: value for name, value in summary(kl, None, None).items() if name in ("mean", "q50", "q99", "max")},
+        "certificate_mean": float(certificate.mean()),
+        "removed_words_probability": float(-np.expm1(-certificate).mean()),
+        "largest_difference": difference,
+        "holds": difference <= _ROUNDING,
+    }
+
+
+def summary(kl: np.ndarray, limit: float | None, allowed: float | None) -> dict[str, Any]:
+    """Summarise (T,) divergences; `holds` says whether the largest is allowed, if there is a limit."""
+    numbers: dict[str, Any] = {
+        "mean": float(kl.mean()),
+        **{f"q{round(100 * q)}": float(value) for q, value in zip(QUANTILES, np.quantile(kl, QUANTILES))},
+        "max": float(kl.max()),
+        "new_words_probability": float(-np.expm1(-kl).mean()),
+        "bound": limit,
+    }
+    if allowed is not None:
+        numbers["holds"] = bool(kl.max() <= allowed)
+    return numbers
+
+
+def histograms(kls: Mapping[str, np.ndarray], bins: int = 40) -> dict[str, dict[str, list[float]]]:
+    """Return name -> edges (bins + 1), the same for all, and counts (bins).
+
+    Divergences of different methods are powers of ten apart, so that bins grow by one factor. The first bin begins at 0
+    and holds the smallest thousandth of all methods.
+    """
+    high = max(1e-12, *(float(kl.max()) for kl in kls.values()))
+    low = min(float(np.quantile(kl, 0.001)) for kl in kls.values())
+    edges = np.geomspace(max(low, 1e-6 * high), high, bins) if low < high else np.linspace(high / bins, high, bins)
+    edges = np.concatenate([[0.0], edges[:-1], [high]])  # the largest to the bit
+    return {
+        name: {"edges": edges.tolist(), "counts": np.histogram(np.maximum(kl, 0.0), bins=edges)[0].tolist()}
+        for name, kl in kls.items()
+    }
