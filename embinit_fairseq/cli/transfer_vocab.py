@@ -8,7 +8,6 @@ import argparse
 from typing import Any
 
 from embinit_fairseq.cli.records import request_of, show
-from embinit_fairseq.cli.vector_options import our_flags
 from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options
 from embinit_fairseq.errors import counted
 from embinit_fairseq.expand.transfer import TransferRequest, transferring_vocabulary
@@ -42,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Transfer and print."""
     request = request_of(TransferRequest, args, dictionary=args.dict)
-    with our_flags(), transferring_vocabulary(request) as (_, _, record):
+    with transferring_vocabulary(request) as (_, _, record):
         pass
     show(record, render, args.json)
     return 0

@@ -12,8 +12,8 @@ from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, counted
 from embinit_fairseq.expand.state import AVERAGES
 from embinit_fairseq.files import check_is_file
-from embinit_fairseq.init.draws import check_seed
 from embinit_fairseq.init.new_rows import METHODS
+from embinit_fairseq.init.strategies import check_seed
 from embinit_fairseq.vocab.dictionary import is_filler
 from embinit_fairseq.vocab.tokens import PREFIX, detect_style
 

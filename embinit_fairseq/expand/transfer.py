@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embinit_fairseq.checkpoints.build import Texts
-from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError, named_by
 from embinit_fairseq.expand.output import changed_checkpoint, common_record, write_result
 from embinit_fairseq.expand.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.expand.source import SourceModel, open_model
 from embinit_fairseq.expand.state import RESET_REMEDY
 from embinit_fairseq.expand.tables import by_copy, tensors_of
 from embinit_fairseq.files import check_folder, check_inputs, whole_folder, write_json
-from embinit_fairseq.init.alignment import read_sources
-from embinit_fairseq.init.draws import check_seed
+from embinit_fairseq.init.alignment import read
+from embinit_fairseq.init.strategies import check_seed
 from embinit_fairseq.init.transfer import (
     COMPOSED,
     COPIED,
@@ -38,7 +38,7 @@ from embinit_fairseq.init.transfer import (
     transfer_weights,
     transferred_rows,
 )
-from embinit_fairseq.vectors.open import SourceSpec, open_sources, parse_source
+from embinit_fairseq.vectors.open import SourceSpec, parse_source
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 from embinit_fairseq.vocab.tokens import Token
 
@@ -78,7 +78,8 @@ class TransferRequest:
     @property
     def source(self) -> SourceSpec | None:
         """What --vectors names."""
-        return None if self.vectors is None else parse_source(self.vectors, self.format)
+        with named_by("--vectors "):
+            return None if self.vectors is None else parse_source(self.vectors, self.format)
 
     @property
     def cut_by(self) -> str:
@@ -196,11 +197,8 @@ def _vectors(request: TransferRequest, vocabulary: Vocabulary) -> tuple[np.ndarr
     spec = request.source
     if spec is None:
         return np.empty(0, dtype=np.int64), None
-    readers = open_sources(spec)
-    if sum(reader.dim for reader in readers) < 2:
-        raise OptionError(f"--vectors {request.vectors}: one number a word, as in a dictionary; give word vectors")
-    reading = read_sources(readers, spec, vocabulary)
-    whole = reading.known[reading.source.rows]
+    reading = read(spec, vocabulary, flag="--vectors ")
+    whole = reading.complete[reading.source.rows]
     return reading.source.rows[whole], reading.source.vectors[whole]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from embinit_fairseq.init.draws import Draws, parse_std
 from fairseq import options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from source_files import numbers
@@ -21,7 +22,6 @@ from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.embed_init.request import InitRequest, check_request
 from embinit_fairseq.errors import CoverageError, EmbinitError, OptionError, VectorFileError
 from embinit_fairseq.init import strategies
-from embinit_fairseq.init.draws import Draws, parse_std
 from embinit_fairseq.init.report import unpack_rows
 from embinit_fairseq.init.strategies import Source
 from embinit_fairseq.models import _random_step as steps

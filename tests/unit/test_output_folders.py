@@ -20,7 +20,7 @@ import torch
 from run_folders import write_run
 from source_files import numbers, text
 from test_convert_tupe import SYMBOLS, Files
-from test_files import content, largest_file
+from test_io import content, largest_file
 
 from embinit_fairseq import files
 from embinit_fairseq.cli.main import main
