@@ -27,7 +27,7 @@ _POOL = 200_003  # distinct numbers in the generated file; a row is a random str
 
 def generate(folder: Path, rows: int, dim: int, vocabulary: int, seed: int = 1) -> tuple[Path, Path]:
     """Write (vectors as text, vocabulary) unless they are there; complete or not at all."""
-    from embinit_fairseq.files import whole_file  # not in the processes whose memory is measured
+    from embinit_fairseq.io import whole_file  # not in the processes whose memory is measured
 
     text = folder / f"glove-like-{rows}x{dim}-{seed}.txt"
     words = folder / f"glove-like-{rows}x{dim}-{seed}-{vocabulary}.vocabulary"

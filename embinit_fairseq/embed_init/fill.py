@@ -260,6 +260,8 @@ def read_slot(slot: Slot, spec: SourceSpec, format: str | None, options: EmbedIn
     except CoverageError as error:
         raise CoverageError(f"{error} (--embed-init-match, --embed-init-markers)") from error
     except OptionError as error:
+        if oov != "subword":
+            raise
         raise OptionError(f"{error} (--embed-init-oov)") from error
 
 

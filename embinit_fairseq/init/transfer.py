@@ -178,25 +178,25 @@ def shared_rows(old: Symbols, new: Symbols) -> np.ndarray:
 # ---- Words that the old dictionary lacks; those that are not composed are drawn or mu (`Method.rest`) ---------------
 
 
-def _nothing(given: Given) -> Combinations:
+def _nothing(inputs: Given) -> Combinations:
     return {}
 
 
-def _pieces(given: Given) -> Combinations:
-    """Average the old subwords of each word; raise DataError if `given.cut` segments no word."""
+def _pieces(inputs: Given) -> Combinations:
+    """Average the old subwords of each word; raise DataError if `inputs.cut` segments no word."""
     combinations: Combinations = {}
     by_cut = 0
-    for row in given.wanted:
-        token = given.new.token(row)
-        pieces = given.cut(token) if given.cut is not None and token.surface else []
-        rows = [given.old.row_of_word.get(piece, -1) for piece in pieces]
+    for row in inputs.wanted:
+        token = inputs.new.token(row)
+        pieces = inputs.cut(token) if inputs.cut is not None and token.surface else []
+        rows = [inputs.old.row_of_word.get(piece, -1) for piece in pieces]
         by_cut += bool(rows) and min(rows) >= 0
         if not rows or min(rows) < 0:
-            rows = longest_pieces(token, given.old)
+            rows = longest_pieces(token, inputs.old)
         if rows:
             columns, counts = np.unique(rows, return_counts=True)
             combinations[row] = columns, counts / counts.sum()
-    if given.cut is not None and given.wanted and not by_cut:
+    if inputs.cut is not None and inputs.wanted and not by_cut:
         raise DataError(
             "it segments no new word into subwords of the old dictionary; give the segmentation of the old text"
         )
@@ -221,23 +221,23 @@ def longest_pieces(token: Token, old: Symbols) -> list[int]:
     return rows
 
 
-def _similar_words(given: Given) -> Combinations:
+def _similar_words(inputs: Given) -> Combinations:
     """Weigh shared words by sparsemax of their cosines; raise DataError if no new or no shared word has a vector."""
-    if not given.wanted:
+    if not inputs.wanted:
         return {}
-    assert given.vectors is not None  # Method.needs_vectors
-    vectors = given.vectors.astype(np.float64)
+    assert inputs.vectors is not None  # Method.needs_vectors
+    vectors = inputs.vectors.astype(np.float64)
     lengths = np.linalg.norm(vectors, axis=1)
-    usable = np.isfinite(lengths) & (lengths > 0) & given.new.word[given.vector_rows]
-    rows, vectors = given.vector_rows[usable], vectors[usable] / lengths[usable, None]
-    shared = given.shared[rows] >= 0
+    usable = np.isfinite(lengths) & (lengths > 0) & inputs.new.word[inputs.vector_rows]
+    rows, vectors = inputs.vector_rows[usable], vectors[usable] / lengths[usable, None]
+    shared = inputs.shared[rows] >= 0
     if not shared.any() or shared.all():
         which = "words that both dictionaries have" if not shared.any() else "new words"
         raise DataError(
             f"it has none of the {which}, by whose similarity new rows are composed; give vectors of the words or "
             "subwords of --new-dict (embinit stats shows their coverage), or choose another --method"
         )
-    columns, wanted = given.shared[rows[shared]], rows[~shared]
+    columns, wanted = inputs.shared[rows[shared]], rows[~shared]
     combinations: Combinations = {}
     block = max(1, _BLOCK_ELEMENTS // len(columns))
     for first in range(0, len(wanted), block):
@@ -299,26 +299,26 @@ METHODS = {
 }
 
 
-def transfer_weights(method: str, given: Given) -> Weights:
+def transfer_weights(method: str, inputs: Given) -> Weights:
     """Return W; raise DataError if the method has nothing to start from."""
     chosen = METHODS[method]
-    shared = given.shared if chosen.keeps_shared else np.where(given.new.word, -1, given.shared)
-    mean = np.asarray(given.old.words)
+    shared = inputs.shared if chosen.keeps_shared else np.where(inputs.new.word, -1, inputs.shared)
+    mean = np.asarray(inputs.old.words)
     kind = np.full(len(shared), KINDS.index(chosen.rest))
     place = np.full(len(shared), -1)
     stored: list[tuple[np.ndarray, np.ndarray]] = [(mean, np.full(len(mean), 1 / len(mean)))]
-    for row, parts in chosen.compose(given).items():
+    for row, parts in chosen.compose(inputs).items():
         kind[row], place[row] = KINDS.index(COMPOSED), len(stored)
         stored.append(parts)
     # a new filler is neither a word nor an old row; nobody reads it
-    kind[~given.new.word] = KINDS.index(AVERAGED)
+    kind[~inputs.new.word] = KINDS.index(AVERAGED)
     for row in np.flatnonzero(shared >= 0).tolist():
         kind[row], place[row] = KINDS.index(COPIED), len(stored)
         stored.append((shared[row : row + 1], np.ones(1)))
     place[kind == KINDS.index(AVERAGED)] = 0
     start = np.cumsum([0, *(len(columns) for columns, _ in stored)])
     columns, values = (np.concatenate(parts) for parts in zip(*stored))
-    return Weights(len(given.old.names), kind, place, start, columns, values, mean)
+    return Weights(len(inputs.old.names), kind, place, start, columns, values, mean)
 
 
 def transferred_rows(weights: Weights, tables: Mapping[str, Sequence[Table]], seed: int) -> dict[str, list[np.ndarray]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BufferedReader
@@ -150,8 +150,8 @@ def _append(
 
 #: the one word without n-grams
 _END_OF_SENTENCE = "</s>"
-#: held at a time: words with their rows, n-grams of them, bytes of rows; the latter two for long words and wide rows
-_CHUNK, _NGRAMS, _HELD = 4096, 1 << 19, 1 << 28
+#: words whose rows are in memory at a time
+_CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,8 @@ class FastTextBinary(VectorReader):
         means = np.zeros((len(words), self.dim), dtype=np.float32)
         counts = np.zeros(len(words), dtype=np.int64)
         with readable(self.path):
-            for part in self._parts(words):
+            for begin in range(0, len(words), _CHUNK):
+                part = slice(begin, begin + _CHUNK)
                 owner, rows = self._rows(words[part], None if own is None else own[part])
                 needed, place = np.unique(rows, return_inverse=True)
                 stored = mapped_rows(self.path, layout.offset, 4 * self.dim, needed).view("<f4")
@@ -289,19 +290,6 @@ class FastTextBinary(VectorReader):
                 del stored  # before the next ones are read
         means /= np.maximum(counts, 1).astype(np.float32)[:, None]
         return means, counts
-
-    def _parts(self, words: list[str]) -> Iterator[slice]:
-        """Yield consecutive parts of the words: _CHUNK, or fewer if they have many n-grams or the rows are wide."""
-        most = min(_NGRAMS, _HELD // (4 * self.dim))
-        begin = ngrams = 0
-        for index, word in enumerate(words):
-            own = (len(word) + 2) * max(1, self._head.maxn - max(self._head.minn, 1) + 1)
-            if index - begin == _CHUNK or (ngrams + own > most and index > begin):
-                yield slice(begin, index)
-                begin, ngrams = index, 0
-            ngrams += own
-        if begin < len(words):
-            yield slice(begin, len(words))
 
     def _rows(self, words: list[str], own: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of the means, ordered by word: (index of the word, row of the matrix), both (n,)."""

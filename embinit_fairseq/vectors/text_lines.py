@@ -101,14 +101,14 @@ def _decide(path: str, widths: Counter[int], announced: tuple[int, int] | None, 
 
 def _separator(body: list[bytes], dim: int) -> bytes:
     """Return a tab if most words end with one, else a space."""
-    tabs = blanks = 0
+    tabs = spaces = 0
     for line in body:
         text = line.strip(_BLANKS)
-        pieces = text.replace(b"\t", b" ").rsplit(b" ", dim)
-        if len(pieces) == dim + 1:
-            tabs += text[len(pieces[0]) : len(pieces[0]) + 1] == b"\t"
-            blanks += text[len(pieces[0]) : len(pieces[0]) + 1] == b" "
-    return b"\t" if tabs > blanks else b" "
+        word, *values = text.replace(b"\t", b" ").rsplit(b" ", dim)
+        if len(values) == dim:
+            tabs += text[len(word) : len(word) + 1] == b"\t"
+            spaces += text[len(word) : len(word) + 1] == b" "
+    return b"\t" if tabs > spaces else b" "
 
 
 # ---- The lines of wanted words --------------------------------------------------------------------------------------

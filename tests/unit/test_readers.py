@@ -41,7 +41,7 @@ SOME_WORDS = st.lists(WORDS, min_size=1, max_size=12)
 
 
 @each_source
-@settings(max_examples=24, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(words=SOME_WORDS, some=st.sets(st.integers(0, 11)), seed=st.integers(0, 99), block=st.sampled_from([5, 16, 999]))
 def test_what_was_written_is_read_bit_for_bit(tmp_path_factory, name, words, some, seed, block):
     """However little is read at a time: every line, record and array is split somewhere; also at its line breaks."""
@@ -176,7 +176,7 @@ def test_every_cut_is_noticed(tmp_path, name):
 
 
 @each_source
-@settings(max_examples=30, **in_one_folder)
+@settings(max_examples=15, **in_one_folder)
 @given(data=st.data())
 def test_damaged_files_are_read_or_refused(tmp_path, name, data):
     source = SOURCES[name]
@@ -192,7 +192,7 @@ def test_damaged_files_are_read_or_refused(tmp_path, name, data):
     use(path, data.draw(st.sampled_from([None, source.format])), data.draw(st.sampled_from([None, Wanted.words("cd")])))
 
 
-@settings(max_examples=80, **in_one_folder)
+@settings(max_examples=40, **in_one_folder)
 @given(st.binary(max_size=200), st.sampled_from([None, *(name for name in FORMATS if name != "huggingface")]))
 def test_random_bytes_are_read_or_refused(tmp_path, content, format):
     use(write(tmp_path / "v.any", content), format)

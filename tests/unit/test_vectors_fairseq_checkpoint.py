@@ -66,7 +66,7 @@ def test_each_side_has_its_dictionary(tmp_path):
         assert read("decoder", task).words == ["house"]
     dictionaries(fr=["katze"], de=["none"] * 2)
     for side, task, message in (
-        ("left", named, r"t\.pt: .*encoder, encoder_p, decoder, decoder_p .*'left'"),
+        ("left", named, r"t\.pt: .*encoder, encoder_p, decoder, decoder_p, .*'left'"),
         ("decoder", unnamed, r"more than one fits.*dict\.txt"),
         ("encoder", unnamed, r"none fits.*dict\.txt"),
         ("decoder", {**named, "target_lang": "it"}, r"dict\.it\.txt and dict\.txt.*data-bin/x"),
