@@ -19,30 +19,34 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, counted, renamed
-from embinit_fairseq.init.alignment import RULES, Reading, read_sources
-from embinit_fairseq.init.draws import OOV_CHOICES, Draws, TargetStd, check_seed, parse_std
+from embinit_fairseq.errors import DimensionError, OptionError, counted, named_by
+from embinit_fairseq.init.alignment import RULES, Matching, Reading, read
 from embinit_fairseq.init.report import describe
-from embinit_fairseq.init.strategies import SCALED, STRATEGIES, Strategy, build
-from embinit_fairseq.vectors.open import open_sources, open_vectors, parse_source
+from embinit_fairseq.init.strategies import (
+    OOV_CHOICES,
+    SCALED,
+    STRATEGIES,
+    Draws,
+    Strategy,
+    TargetStd,
+    build,
+    check_seed,
+    parse_std,
+)
+from embinit_fairseq.io import PathLike
+from embinit_fairseq.vectors.open import open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import write_npz, write_text
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary, vocabulary_of
 from embinit_fairseq.vocab.tokens import as_text, detect_style
 
-#: option of the command line -> argument here, for messages
-_ARGUMENTS = {"--embed-init-path": "source", "--embed-init-oov subword": "oov='subword'"}
-_ARGUMENTS |= {f"--embed-init-{name}": name for name in ("format", "oov", "std", "match")}
-#: by what a tokenizer calls its special symbols
-_ROLES = ("bos", "cls", "pad", "eos", "sep", "unk", "mask")
+#: a tokenizer's names of special symbols -> their roles
+_ROLES = {"bos": "bos", "cls": "bos", "pad": "pad", "eos": "eos", "sep": "eos", "unk": "unk", "mask": "mask"}
 
 
 @dataclass(repr=False)
 class Vectors:
-    """words: V, in the order of the source; matrix: (V, D) float32. source: where they are from.
-
-    missing: words that were asked for, but are not in the source.
-    """
+    """words: V, in the order of the file; matrix: (V, D) float32. source: the file. missing: words that it lacks."""
 
     words: list[str]
     matrix: np.ndarray
@@ -64,13 +68,14 @@ class Vectors:
         return word in self._rows
 
     def __getitem__(self, word: str) -> np.ndarray:
-        """(D,) the vector of a word. Raises KeyError."""
+        """Return the vector of a word, (D,); raise KeyError if it has none."""
         return self.matrix[self._rows[word]]
 
     def most_similar(self, query: str | np.ndarray, count: int = 10) -> list[tuple[str, float]]:
-        """The words with the largest cosine to a word (itself left out) or to a vector (D,), and the cosines.
+        """Return the words with the largest cosine to a word (without itself) or to a vector (D,), with the cosines.
 
-        Raises KeyError for a word that has no vector.
+        Raises:
+            KeyError: if the word has no vector.
         """
         vector = np.asarray(self[query] if isinstance(query, str) else query, dtype=np.float64)
         own = np.linalg.norm(vector)
@@ -82,11 +87,16 @@ class Vectors:
         nearest = np.argsort(-cosines, kind="stable")[:count]
         return [(self.words[row], float(cosines[row])) for row in nearest]
 
-    def save(self, path: str | os.PathLike[str], option: str = "") -> None:
-        """Write them: `.npz`, text in word2vec's format if the name ends in `.vec`, else GloVe's; `.gz` compresses.
+    def save(self, path: PathLike, option: str = "") -> None:
+        """Write the vectors: `.npz`, word2vec's text if the name ends in `.vec`, else GloVe's; `.gz` compresses.
 
-        option: the flag that named the path, for messages.
-        Raises VectorFileError for what cannot be written there, OutputError for the place.
+        Args:
+            path: the file.
+            option: flag that names the path, for messages.
+
+        Raises:
+            VectorFileError: if a word or number cannot be written.
+            OutputError: if the place cannot be written to.
         """
         name = os.fspath(path)
         if name.endswith(".npz"):
@@ -96,34 +106,35 @@ class Vectors:
 
 
 class EmbeddingMatrix(NamedTuple):
-    """matrix: (N, D) float32. report: what was found and what it looks like, as in `embed_init.json`."""
+    """matrix: (N, D) float32. report: coverage and numbers, as in `embed_init.json`."""
 
     matrix: np.ndarray
     report: dict[str, Any]
 
 
-def load_vectors(
-    path: str | os.PathLike[str], words: Collection[str] | None = None, format: str | None = None
-) -> Vectors:
+def load_vectors(path: PathLike, words: Collection[str] | None = None, format: str | None = None) -> Vectors:
     """Read vectors in any format that `--embed-init-path` takes.
 
-    words: only these spellings (None: all); those without a vector are in `missing`. format: None to recognise it.
-    Raises VectorFileError, OptionError, CheckpointError.
+    Args:
+        path: the file or folder.
+        words: read only these spellings (None: all); those without a vector are in `missing`.
+        format: None to recognise it.
+
+    Raises:
+        VectorFileError, OptionError, CheckpointError: as the flag does.
     """
     if isinstance(words, str):
         raise OptionError(f"words={words!r}: give several, as in words=[{words!r}]")
     wanted = None if words is None else list(dict.fromkeys(words))
-    with renamed({**_ARGUMENTS, "--embed-init-path": "path"}):
+    with named_by("path "):
         table = open_vectors(path, format).read(None if wanted is None else Wanted.words(wanted))
-    found = set(table.words)
-    missing = [word for word in wanted or () if word not in found]
-    return Vectors(table.words, table.matrix, table.origin.path, missing)
+    present = set(table.words)
+    return Vectors(table.words, table.matrix, table.origin.path, [word for word in wanted or () if word not in present])
 
 
-@renamed(_ARGUMENTS)
 def embedding_matrix(
     symbols: Any,
-    source: str | os.PathLike[str] | None = None,
+    source: PathLike | None = None,
     strategy: str = "pretrained_xavier",
     dim: int | None = None,
     pad: int | str | None = None,
@@ -134,21 +145,21 @@ def embedding_matrix(
     slot: str = "encoder",
     format: str | None = None,
 ) -> EmbeddingMatrix:
-    """The table that `--embed-init strategy` would give a model with these symbols.
+    """Make the embedding matrix that `--embed-init strategy` would give a model with these symbols.
 
     Args:
         symbols: of the rows, in their order: a list, a mapping of symbols to rows, the path of a fairseq dict.txt, a
             fairseq Dictionary, or a Hugging Face tokenizer.
         source: vectors, or several as in `--embed-init-path` (`concat:A,B`); None for strategies that draw everything.
         strategy: one of `init.strategies.STRATEGIES`.
-        dim: D; by default that of the source.
-        pad: row or symbol of the padding, which is zero; by default what symbols say.
-        oov: what rows without a vector start as (`--embed-init-oov`).
+        dim: D; by default that of the vectors.
+        pad: row or symbol of the padding, which is zero; by default as symbols say.
+        oov: how rows without a vector are filled (`--embed-init-oov`).
         seed: `--embed-init-seed`.
         std: `--embed-init-std`.
         match: `--embed-init-match`.
         slot: name of the embedding matrix in a model.
-        format: of the source; None to recognise it.
+        format: of the vectors; None to recognise it.
 
     Returns:
         The matrix, and a report; its `missing` are the symbols without a vector.
@@ -156,34 +167,46 @@ def embedding_matrix(
     Raises:
         OptionError, VectorFileError, DimensionError, CoverageError: as the flag does.
     """
-    chosen = _strategy(strategy, source, std, oov, match)
-    if not _is_whole(seed):
-        raise OptionError(f"seed={seed!r}: give a whole number from 0")
+    chosen = _checked_strategy(strategy, source, std, oov, match)
+    if not _is_integer(seed):
+        raise OptionError(f"seed={seed!r}: give an integer from 0")
     check_seed(seed := int(seed), "seed")
-    if dim is not None and (not _is_whole(dim) or dim < 1):
-        raise OptionError(f"dim={dim!r}: give a whole number from 1")
+    if dim is not None and (not _is_integer(dim) or dim < 1):
+        raise OptionError(f"dim={dim!r}: give an integer from 1")
     vocabulary = _vocabulary(symbols, pad)
-    reading = _read(vocabulary, source, format, dim, oov, match, chosen) if chosen.needs_source else None
-    if reading is not None:
+    reading = None
+    if chosen.needs_source:
+        with named_by("source "):
+            spec = parse_source(os.fspath(source or ""), format)
+        matching = Matching(tuple(match), oov=oov if chosen.fills else "xavier")
+        try:
+            reading = read(spec, vocabulary, matching, dim, flag="source ")
+        except DimensionError as error:
+            raise DimensionError(error.fact, error.dim, f"set dim={error.dim}, or choose another source") from error
         dim = reading.source.vectors.shape[1]
     if dim is None:
         raise OptionError(f"dim: {strategy} takes no vectors that say it; give the dimension")
-    target = parse_std(None if std is None else str(std)) if chosen.scaled else TargetStd()
+    target = parse_std(None if std is None else str(std), "std") if chosen.scaled else TargetStd()
     draws = Draws(len(vocabulary), dim, seed, slot, target)
-    table = build(chosen.rule_for(std is not None), reading.source if reading else None, draws, vocabulary.pad_row)
-    return EmbeddingMatrix(table, _report(strategy, oov, seed, target, vocabulary, table, reading))
+    matrix = build(chosen.rule_for(std is not None), reading.source if reading else None, draws, vocabulary.pad_row)
+    report: dict[str, Any] = {"strategy": strategy, "seed": seed, "std": target.label, "rows": len(vocabulary)}
+    report |= {"dim": dim, "pad": vocabulary.pad_row, "after": describe(matrix)}
+    return EmbeddingMatrix(matrix, report | (_coverage(vocabulary, matrix, reading, oov) if reading else {}))
 
 
 def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str = "pretrained_xavier", **options: Any):
-    """Fill a `torch.nn.Embedding` in place, so that what shares its weight stays tied. Returns the report.
+    """Fill a `torch.nn.Embedding` in place, so that layers that share its weight stay tied. Returns the report.
 
-    symbols and options: as for `embedding_matrix`; dim and the row of the padding are the module's. Rows beyond the
-    symbols (Hugging Face rounds sizes up) keep what they have; the report counts them (`rows_left`). If it raises, the
-    module is as it was.
+    If it raises, the module is as before. Rows beyond the symbols (Hugging Face rounds sizes up) are kept; the report
+    counts them (`rows_left`).
+
+    Args:
+        module: the embedding, which has dim and the row of the padding.
+        symbols, source, strategy, options: as for `embedding_matrix`.
 
     Raises:
         DimensionError: there are more symbols than rows, or the vectors have another dimension.
-        OptionError: the module is no embedding, has another row of padding than symbols, or cannot hold the values.
+        OptionError: the module is not an embedding, has another row of padding than symbols, or cannot hold the values.
     """
     import torch
 
@@ -193,17 +216,18 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
     _check_weight(module)
     symbols = list(symbols) if isinstance(symbols, Iterator) else symbols  # they are read twice
     if "pad" not in options:
-        options["pad"] = _check_pad(module.padding_idx, _vocabulary(symbols, None).pad_row)
+        options["pad"] = _common_pad(module.padding_idx, _vocabulary(symbols, None).pad_row)
     size, dim = weight.shape
     try:
         matrix, report = embedding_matrix(symbols, source, strategy, dim=dim, **options)
     except DimensionError as error:
         remedy = f"make the module a torch.nn.Embedding({size}, {error.dim}), or choose another source"
-        raise DimensionError(f"module: {error.fact}; {remedy}") from error
+        raise DimensionError(f"module: {error.fact}", error.dim, remedy) from error
     if len(matrix) > size:
         raise DimensionError(
-            f"module: {len(matrix)} symbols for an embedding of {size} rows: is this the tokenizer of this model? "
-            "(model.resize_token_embeddings makes more rows)"
+            f"module: {len(matrix)} symbols for an embedding of {size} rows",
+            dim,
+            "is this the tokenizer of this model? (model.resize_token_embeddings makes more rows)",
         )
     rows = torch.from_numpy(matrix).to(device=weight.device, dtype=weight.dtype)
     if not torch.isfinite(rows).all():
@@ -213,8 +237,8 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
     return {**report, "rows_left": size - len(rows)}
 
 
-def _check_pad(module: int | None, symbols: int | None) -> int | None:
-    """The row of the padding; OptionError if two are said."""
+def _common_pad(module: int | None, symbols: int | None) -> int | None:
+    """Return the row of the padding; raise OptionError if module and symbols have different ones."""
     if None not in (module, symbols) and module != symbols:
         raise OptionError(
             f"module: its padding is row {module}, that of the symbols row {symbols}: is this the tokenizer of this "
@@ -224,7 +248,7 @@ def _check_pad(module: int | None, symbols: int | None) -> int | None:
 
 
 def _check_weight(module: Any) -> None:
-    """OptionError unless numbers that are written to the weight are the module's from then on."""
+    """Raise OptionError if numbers that are written to the weight would be lost or are refused."""
     import torch
 
     weight = module.weight
@@ -232,7 +256,7 @@ def _check_weight(module: Any) -> None:
         raise OptionError("module: has no memory yet (device meta); module.to_empty(device='cpu') gives it some")
     if module._parameters.get("weight") is not weight:
         raise OptionError(
-            "module: its weight is computed from other tensors, so that what is written there would be lost; fill it "
+            "module: its weight is computed from other tensors, so that numbers written there would be lost; fill it "
             "before it gets a parametrization (weight_norm, spectral_norm)"
         )
     if weight.dim() != 2:
@@ -246,8 +270,8 @@ def _check_weight(module: Any) -> None:
         raise OptionError("module: was made in torch.inference_mode() and cannot be changed; make it outside")
 
 
-def _strategy(name: str, source: Any, std: Any, oov: str, match: Collection[str]) -> Strategy:
-    """The strategy with that name; OptionError for what it cannot be told."""
+def _checked_strategy(name: str, source: Any, std: Any, oov: str, match: Collection[str]) -> Strategy:
+    """Return the strategy with that name; raise OptionError for arguments that it cannot have."""
     if name not in STRATEGIES:
         raise OptionError(f"strategy={name!r}: no such strategy; there are: {', '.join(STRATEGIES)}")
     chosen = STRATEGIES[name]
@@ -259,71 +283,33 @@ def _strategy(name: str, source: Any, std: Any, oov: str, match: Collection[str]
         raise OptionError(f"std={std}: {name} keeps the sigma it has; take one of {', '.join(SCALED)}")
     if oov not in OOV_CHOICES:
         raise OptionError(f"oov={oov!r}: choose from {', '.join(OOV_CHOICES)}")
-    unknown = set(match) - set(RULES)
-    if unknown:
+    if unknown := set(match) - set(RULES):
         raise OptionError(f"match={sorted(unknown)}: choose from {', '.join(RULES)}")
     return chosen
 
 
-def _read(
-    vocabulary: Vocabulary,
-    source: Any,
-    format: str | None,
-    dim: int | None,
-    oov: str,
-    match: Collection[str],
-    strategy: Strategy,
-) -> Reading:
-    spec = parse_source(os.fspath(source), format)
-    compose = strategy.fills and oov == "subword"
-    try:
-        readers = open_sources(spec, dim)
-    except DimensionError as error:
-        remedy = f"Vectors are never cut or padded: set dim={error.dim}, or choose another source."
-        raise DimensionError(f"{error.fact}. {remedy}", error.fact, error.dim) from error
-    reading = read_sources(readers, spec, vocabulary, tuple(match), oov=oov, compose=compose)
-    for path, part in zip(spec.paths, reading.parts, strict=True):
-        if not part.coverage["found"]:
-            example = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:5]]
-            raise CoverageError(
-                f"source {path}: none of the symbols has a vector there; they are like {example}: another language or "
-                "segmentation, or match too narrow?"
-            )
-    return reading
+def _coverage(vocabulary: Vocabulary, matrix: np.ndarray, reading: Reading, oov: str) -> dict[str, Any]:
+    """Return the part of the report about the vectors."""
+    return {
+        "source": reading.spec.text,
+        "oov": oov,
+        "rows_by_rule": reading.rows_by_rule(),
+        "matched": describe(matrix[reading.matched]),
+        "found": int(reading.coverage["found"]),
+        "coverage_types": reading.coverage["coverage_types"],
+        "sources": [
+            {"path": path, "found": int(part.coverage["found"]), "coverage_types": part.coverage["coverage_types"]}
+            for path, part in zip(reading.spec.paths, reading.parts, strict=True)
+        ],
+        "missing": [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular & ~reading.matched).tolist()],
+    }
 
 
-def _report(
-    strategy: str,
-    oov: str,
-    seed: int,
-    std: TargetStd,
-    vocabulary: Vocabulary,
-    table: np.ndarray,
-    reading: Reading | None,
-) -> dict[str, Any]:
-    report: dict[str, Any] = {"strategy": strategy, "seed": seed, "std": std.label, "rows": len(vocabulary)}
-    report |= {"dim": table.shape[1], "pad": vocabulary.pad_row, "after": describe(table)}
-    if reading is not None:
-        report |= {
-            "source": reading.spec.text,
-            "oov": oov,
-            "rows_by_rule": reading.rows_by_rule(),
-            "matched": describe(table[reading.matched]),
-            "found": int(reading.coverage["found"]),
-            "coverage_types": reading.coverage["coverage_types"],
-            "sources": [
-                {"path": path, "found": int(part.coverage["found"]), "coverage_types": part.coverage["coverage_types"]}
-                for path, part in zip(reading.spec.paths, reading.parts, strict=True)
-            ],
-            "missing": [
-                vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular & ~reading.matched).tolist()
-            ],
-        }
-    return report
+# ---- The symbols of the rows ----------------------------------------------------------------------------------------
 
 
 def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
-    """What rows stand for, from whatever says it."""
+    """Return the symbols of the rows, from a list, mapping, path, Dictionary or tokenizer."""
     if isinstance(symbols, (str, os.PathLike)):
         vocabulary = read_dictionary(os.fspath(symbols), "symbols", OptionError)
     elif hasattr(symbols, "get_vocab"):
@@ -332,7 +318,7 @@ def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
         vocabulary = vocabulary_of(symbols)
     else:
         if isinstance(symbols, (set, frozenset)):
-            raise OptionError("symbols: a set has no order, so that nobody knows which row is whose; give a list")
+            raise OptionError("symbols: a set has no order, so that rows have no symbols; give a list")
         texts: list[Any] = list(symbols) if isinstance(symbols, Iterable) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise OptionError("symbols: give texts, the path of a dict.txt, a Dictionary or a tokenizer")
@@ -345,50 +331,47 @@ def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
 
 def _with_pad(vocabulary: Vocabulary, pad: int | str) -> Vocabulary:
     row = list(vocabulary.symbols).index(pad) if isinstance(pad, str) and pad in vocabulary.symbols else pad
-    if not _is_whole(row) or not 0 <= row < len(vocabulary):
+    if not _is_integer(row) or not 0 <= row < len(vocabulary):
         raise OptionError(f"pad={pad!r}: neither one of the symbols nor one of the {len(vocabulary)} rows")
     roles = {at: role for at, role in vocabulary.roles.items() if role != "pad"}
     return replace(vocabulary, roles={**roles, int(row): "pad"})
 
 
-def _is_whole(number: Any) -> TypeGuard[int]:
+def _is_integer(number: Any) -> TypeGuard[int]:
     return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
 
 
 def _checked_rows(rows: Mapping[str, Any]) -> Mapping[str, int]:
-    """OptionError for what is no row, and for a row of two symbols: one of them would be lost."""
+    """Return the rows; raise OptionError if one is not an integer, or has two symbols, of which one would be lost."""
     symbol_of: dict[int, str] = {}
     for symbol, row in rows.items():
-        if not _is_whole(row) or row < 0:
-            raise OptionError(f"symbols: {symbol!r} has the row {row!r}; give whole numbers from 0")
+        if not _is_integer(row) or row < 0:
+            raise OptionError(f"symbols: {symbol!r} has the row {row!r}; give integers from 0")
         if symbol_of.setdefault(row, symbol) != symbol:
             raise OptionError(f"symbols: {symbol_of[row]!r} and {symbol!r} have one row, {row}; give each its own")
     return rows
 
 
 def _by_row(rows: Mapping[str, int]) -> list[str]:
-    """Symbols in the order of their rows; rows that no symbol has are named by their number, as no text is."""
-    size = max(rows.values(), default=-1) + 1
-    names = [f"madeupword{row:04d}" for row in range(size)]
+    """Return the symbols in the order of their rows; rows without a symbol get the name of a filler."""
+    names = [f"madeupword{row:04d}" for row in range(max(rows.values(), default=-1) + 1)]
     for symbol, row in rows.items():
         names[row] = symbol
     return names
 
 
 def _of_tokenizer(tokenizer: Any) -> Vocabulary:
-    """A Hugging Face tokenizer's: its special tokens are no words."""
+    """Return the symbols of a Hugging Face tokenizer, whose special tokens are not words.
+
+    Subwords in bytes (GPT-2's) are spelled as their text, `ĠÃ¼ber` as `Ġüber`; a part of a character as a filler.
+    """
     added: Mapping[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
-    names = _as_text(_by_row(tokenizer.get_vocab()), added)
+    names = _by_row(tokenizer.get_vocab())
+    texts = [name if name in added else text for name, text in zip(names, as_text(names, detect_style(names)))]
+    names = [f"madeupword{row:04d}" if re.search("[\ud800-\udfff]", text) else text for row, text in enumerate(texts)]
     roles: dict[int, str] = dict.fromkeys(getattr(tokenizer, "all_special_ids", ()), "extra")
-    for name in _ROLES:
+    for name, role in _ROLES.items():
         row = getattr(tokenizer, f"{name}_token_id", None)
         if row is not None:
-            role = {"cls": "bos", "sep": "eos"}.get(name, name)
             roles[row] = role if roles.get(row, "extra") == "extra" else roles[row]
     return Vocabulary(names, np.ones(len(names), dtype=np.int64), roles, frozenset(added.values()))
-
-
-def _as_text(names: list[str], added: Collection[str]) -> list[str]:
-    """Spell pieces of bytes (GPT-2's) as their text, `ĠÃ¼ber` as `Ġüber`; a part of a character is named by its row."""
-    texts = [name if name in added else text for name, text in zip(names, as_text(names, detect_style(names)))]
-    return [f"madeupword{row:04d}" if re.search("[\ud800-\udfff]", text) else text for row, text in enumerate(texts)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 
 class EmbinitError(ValueError):
@@ -17,12 +17,15 @@ class VectorFileError(EmbinitError):
 class DimensionError(EmbinitError):
     """The dimension of the vectors differs from that of the model's embedding matrix.
 
-    fact: what differs, without a remedy, for callers who know a better one. dim: of the vectors.
+    Args:
+        fact: what differs, without a remedy, for callers who have one of their own.
+        dim: dimension of the vectors.
+        remedy: what to do.
     """
 
-    def __init__(self, message: str, fact: str = "", dim: int = 0) -> None:
-        super().__init__(message)
-        self.fact, self.dim = fact or message, dim
+    def __init__(self, fact: str, dim: int, remedy: str = "choose vectors of the expected dimension") -> None:
+        super().__init__(f"{fact}. Vectors are never cut or padded: {remedy}.")
+        self.fact, self.dim = fact, dim
 
 
 class OptionError(EmbinitError):
@@ -63,15 +66,18 @@ def exhausted(error: BaseException) -> str | None:
 
 
 @contextlib.contextmanager
-def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors of the block with other names for options: what reads vectors knows those of fairseq-train."""
+def named_by(flag: str) -> Iterator[None]:
+    """Put the option that names a file in front of the errors of the block, which begin with the file.
+
+    Args:
+        flag: the option with its separator: `--vectors `, `--embed-init-path encoder=`.
+    """
     try:
         yield
     except EmbinitError as error:
-        for theirs, ours in names.items():
-            error.args = (str(error).replace(theirs, ours),)
-            if isinstance(error, DimensionError):
-                error.fact = error.fact.replace(theirs, ours)
+        error.args = (f"{flag}{error}",)
+        if isinstance(error, DimensionError):
+            error.fact = f"{flag}{error.fact}"
         raise
 
 

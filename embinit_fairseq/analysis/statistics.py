@@ -88,7 +88,7 @@ def table_statistics(
         assert vocabulary is not None  # a Reading was read for one
         for part in source.parts:
             _check_coverage(part, len(vocabulary))
-        rows, dim, given = len(vocabulary), source.source.vectors.shape[1], source.source.given
+        rows, dim, given = len(vocabulary), source.source.vectors.shape[1], source.source.matched_values
         padding = 0 if vocabulary.pad_row is None else dim
         record = {**_sources(source), "rows": rows, **source.coverage, "rows_by_rule": source.rows_by_rule()}
         record["missing"] = missing_words(vocabulary, source.matched, missing)

@@ -1,5 +1,4 @@
-"""The words that are nearest to a word, by the cosine of their vectors: of a file of vectors, or of the embeddings of a
-trained model."""
+"""Print the words that are nearest to a word, by the cosine of their vectors or of a trained model's embeddings."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import argparse
 import sys
 
 from embinit_fairseq.cli.records import print_json
-from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors, tell_side
+from embinit_fairseq.cli.vector_options import add_vector_options, print_side, read_vectors
 from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import OptionError
 
@@ -20,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, look, print."""
+    """Read, search, print."""
     if args.count < 1:
         raise OptionError(f"--count {args.count}: give 1 or more")
     table = read_vectors(args, None)
@@ -33,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
             f"{unknown[0]!r} has no vector in --vectors {args.vectors}{where}; look at its spelling and case, or name "
             "a file with more words"
         )
-    tell_side(args, table)
+    print_side(args, table)
     for word in unknown:
         print(f"embinit neighbors: {word!r} has no vector in {args.vectors}", file=sys.stderr)
     nearest = {word: vectors.most_similar(word, args.count) for word in args.words if word in vectors}

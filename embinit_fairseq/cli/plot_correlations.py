@@ -143,7 +143,7 @@ def _lines(args: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
     except UnicodeDecodeError as error:
         raise DataError(f"{args.text}, line {number}: not UTF-8 ({error.reason}); convert the text") from error
     except VectorFileError as error:
-        raise DataError(str(error).replace("--embed-init-path", "--text")) from error
+        raise DataError(f"--text {error}") from error
 
 
 def _record(

@@ -1,15 +1,14 @@
-"""Writes vectors of any format that is read, those of a fairseq checkpoint among them, as text or .npz: for gensim, for
-another training, or to look at."""
+"""Write vectors of any format that can be read, including embeddings of a fairseq checkpoint, as text or .npz."""
 
 from __future__ import annotations
 
 import argparse
 
 from embinit_fairseq.cli.records import print_json
-from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors, source_of, tell_side
+from embinit_fairseq.cli.vector_options import add_vector_options, print_side, read_vectors, source_of
 from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import OptionError, counted
-from embinit_fairseq.files import check_file
+from embinit_fairseq.io import check_file
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
@@ -25,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, write, say what was written."""
+    """Read, write, and print the size of the file."""
     inputs = [*source_of(args).paths, *([args.dict] if args.dict else [])]
     check_file(args.output, args.force, inputs)
     wanted = None if args.dict is None else Wanted.words(read_dictionary(args.dict).symbols)
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
             f"--dict {args.dict}: none of its words is in --vectors {args.vectors}; give vectors of that language and "
             "segmentation, or leave it out"
         )
-    tell_side(args, table)
+    print_side(args, table)
     Vectors(table.words, table.matrix).save(args.output, "--output")
     rows, dim = table.matrix.shape
     if args.json:

@@ -8,7 +8,6 @@ import argparse
 from typing import Any
 
 from embinit_fairseq.cli.records import request_of, show
-from embinit_fairseq.cli.vector_options import our_flags
 from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options, table_names, written_files
 from embinit_fairseq.errors import counted
 from embinit_fairseq.init.transfer import METHODS
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from embinit_fairseq.resize.transfer import TransferRequest, transferring
 
     request = request_of(TransferRequest, args, dictionary=args.dict)
-    with our_flags(), transferring(request) as (_, _, record):
+    with transferring(request) as (_, _, record):
         pass
     show(record, render, args.json)
     return 0

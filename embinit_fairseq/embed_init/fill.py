@@ -16,19 +16,16 @@ from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, EmbedInit, E
 from embinit_fairseq.embed_init.request import InitRequest, store_record
 from embinit_fairseq.embed_init.restore import REPORT_FILE, Checkpoint, check_optimizer
 from embinit_fairseq.embed_init.slots import Slot, position_std, slot_named, write_matrix
-from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, counted
-from embinit_fairseq.init import report
-from embinit_fairseq.init.alignment import RULES, Part, Reading, read_sources
-from embinit_fairseq.init.draws import Draws, TargetStd, parse_std
+from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, named_by
+from embinit_fairseq.init import alignment, report
+from embinit_fairseq.init.alignment import RULES, Matching, Part, Reading
 from embinit_fairseq.init.report import absorption_ratio, describe
-from embinit_fairseq.init.strategies import build
+from embinit_fairseq.init.strategies import Draws, TargetStd, build, parse_std
 from embinit_fairseq.io import make_folder, write_json
-from embinit_fairseq.vectors.open import SourceSpec, check_format, open_sources, parse_source
+from embinit_fairseq.vectors.open import FORMATS, SourceSpec, parse_source
 from embinit_fairseq.version import VERSION
 
 logger = logging.getLogger(__name__)
-#: share of the running tokens below which a warning is logged
-LOW_COVERAGE = 0.2
 #: side of a slot -> option with its dimension
 _DIMENSIONS = {
     "encoder": "--encoder-embed-dim {dim} (Duo: --encoder-dim-s)",
@@ -96,7 +93,7 @@ def _start(
             reading = read_slot(slot, spec, formats.get(slot.name), request.options, strategy.fills)
         records[slot.name] = _fill(slot, name, strategy, reading, request)
         if reading:
-            matched[slot.name] = reading.known
+            matched[slot.name] = reading.complete
     record = {"embed_init": report.VERSION, "version": VERSION, "strategy": request.strategy, "slots": records}
     return record, matched
 
@@ -104,7 +101,7 @@ def _start(
 def _fill(slot: Slot, name: str, strategy: EmbedInit, read: Reading | None, request: InitRequest) -> dict[str, Any]:
     """Fill one embedding matrix; return its part of the report."""
     options = request.options
-    std = parse_std(options.embed_init_std) if strategy.scaled else TargetStd()
+    std = parse_std(options.embed_init_std, "--embed-init-std") if strategy.scaled else TargetStd()
     draws = Draws(slot.embedding.num_embeddings, slot.embedding.embedding_dim, request.draw_seed, slot.name, std)
     before = describe(_as_array(slot))
     matrix = build(
@@ -157,7 +154,7 @@ def _matrix_record(slot: Slot, read: Reading | None, fills: bool) -> dict[str, A
         "after_scaled_std": after["std"] * slot.embed_scale,
         "absorption_ratio": ratio(after),
         "dictionary": report.symbols_digest(slot.vocabulary.symbols),
-        "known_rows": report.pack_rows(read.known if read else np.zeros(len(matrix), dtype=bool)),
+        "known_rows": report.pack_rows(read.complete if read else np.zeros(len(matrix), dtype=bool)),
     }
 
 
@@ -211,7 +208,9 @@ def parse_paths(texts: Iterable[str] | None, slots: dict[str, Slot]) -> dict[str
         if not separator or not path:
             names = "|".join(name for slot in slots.values() for name in slot.names)
             raise OptionError(f"--embed-init-path {text}: expected SLOT=PATH with SLOT one of {names}")
-        slot, source = slot_named(name, slots, f"--embed-init-path {text}"), parse_source(path)
+        slot = slot_named(name, slots, f"--embed-init-path {text}")
+        with named_by(f"--embed-init-path {name}="):
+            source = parse_source(path)
         if paths.setdefault(slot.name, source) != source:
             raise OptionError(
                 f"--embed-init-path {text}: the matrix of {' and '.join(slot.names)} is one and the same here, but "
@@ -225,7 +224,8 @@ def parse_formats(texts: Iterable[str] | None, slots: dict[str, Slot], paths: di
     formats: dict[str, str] = {}
     for text in texts or ():
         name, separator, value = text.rpartition("=")
-        check_format(value, text)
+        if value not in FORMATS:
+            raise OptionError(f"--embed-init-format {text}: no such format; there are: {', '.join(FORMATS)}")
         chosen = [slot_named(name, slots, f"--embed-init-format {text}").name] if separator else list(paths)
         for slot in chosen:
             if slot not in paths or formats.setdefault(slot, value) != value:
@@ -247,54 +247,22 @@ def read_slot(slot: Slot, spec: SourceSpec, format: str | None, options: EmbedIn
     Raises:
         VectorFileError, DimensionError, CoverageError: if a file cannot be read, has another D, or no word matches.
     """
-    spec = parse_source(spec.text, format)
+    oov = options.embed_init_oov if fills else "xavier"
+    matching = Matching(options.embed_init_match or RULES, options.embed_init_markers, oov, options.embed_init_strict)
+    dim, flag = slot.embedding.embedding_dim, f"--embed-init-path {slot.name}="
     try:
-        readers = open_sources(spec, slot.embedding.embedding_dim, options.embed_init_strict, slot.name)
+        return alignment.read(parse_source(spec.text, format), slot.vocabulary, matching, dim, slot.name, flag)
     except DimensionError as error:
-        raise _other_dimension(slot, spec, error) from error
-    reading = read_sources(
-        readers,
-        spec,
-        slot.vocabulary,
-        options.embed_init_match or RULES,
-        options.embed_init_markers,
-        options.embed_init_oov,
-        compose=fills and options.embed_init_oov == "subword",
-    )
-    for path, part in zip(spec.paths, reading.parts):
-        _check_coverage(slot, path, part)
-    return reading
-
-
-def _other_dimension(slot: Slot, spec: SourceSpec, error: DimensionError) -> DimensionError:
-    """Return the error with the options of all sides that have this matrix."""
-    options = [_DIMENSIONS.get(name.rpartition(".")[2], "the model's dimension {dim}") for name in slot.names]
-    remedy = " and ".join(dict.fromkeys(options)).format(dim=error.dim)
-    fact = error.fact.removeprefix(f"--embed-init-path {spec.text}: ")
-    return DimensionError(
-        f"--embed-init-path {slot.name}={spec.text}: {fact} for {' and '.join(slot.names)}. Vectors are never cut or "
-        f"padded: set {remedy}, or choose other vectors."
-    )
-
-
-def _check_coverage(slot: Slot, path: str, part: Part) -> None:
-    numbers, origin = part.coverage, part.origin
-    if numbers["found"] == 0:
-        example = [slot.vocabulary.symbols[row] for row in np.flatnonzero(slot.vocabulary.regular)[:5]]
-        raise CoverageError(
-            f"--embed-init-path {slot.name}={path}: none of the {int(slot.vocabulary.regular.sum()):,} words of the "
-            f"dictionary is among the {origin.rows:,} rows of this file ({origin.format}); the dictionary has words "
-            f"like {example}: another language, another segmentation, or --embed-init-match too narrow?"
-        )
-    if numbers["coverage_tokens"] < LOW_COVERAGE:
-        logger.warning(
-            "LOW COVERAGE: %s has vectors for only %.1f %% of the running tokens of %r (%s matched); "
-            "the rest starts as --embed-init-oov says; is it the file of another language, case or segmentation?",
-            path,
-            100 * numbers["coverage_tokens"],
-            slot.name,
-            counted(int(numbers["found"]), "word"),
-        )
+        sides = [_DIMENSIONS.get(name.rpartition(".")[2], "the model's dimension {dim}") for name in slot.names]
+        remedy = " and ".join(dict.fromkeys(sides)).format(dim=error.dim)
+        fact = f"{error.fact} for {' and '.join(slot.names)}"
+        raise DimensionError(fact, error.dim, f"set {remedy}, or choose other vectors") from error
+    except CoverageError as error:
+        raise CoverageError(f"{error} (--embed-init-match, --embed-init-markers)") from error
+    except OptionError as error:
+        if oov != "subword":
+            raise
+        raise OptionError(f"{error} (--embed-init-oov)") from error
 
 
 def source_record(reading: Reading) -> dict[str, Any]:
@@ -302,7 +270,7 @@ def source_record(reading: Reading) -> dict[str, Any]:
     spec, parts = reading.spec, reading.parts
     record = {
         "source": _file_record(spec.paths[0], parts[0]),
-        "source_moments": parts[0].moments if spec.how is None else describe(reading.source.given),
+        "source_moments": parts[0].moments if spec.how is None else describe(reading.source.matched_values),
         "markers": parts[0].alignment.style,
         "rows_by_rule": reading.rows_by_rule(),
         "composed": len(reading.source.composed_rows),

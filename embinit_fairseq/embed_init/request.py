@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, SECTION, EmbedInit, EmbedInitOptions, flag_of
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.init.draws import check_seed, parse_std
+from embinit_fairseq.init.strategies import check_seed, parse_std
 
 #: further options of fairseq that decide what to do, and their section
 _SECTIONS = {
@@ -152,7 +152,7 @@ def check_request(cfg: Any, request: InitRequest) -> None:
             f"--embed-init-std {std}: {request.strategy} keeps the sigma it has; drop the flag, or use --embed-init "
             f"with one of {scaled}"
         )
-    parse_std(std)
+    parse_std(std, "--embed-init-std")
     if seed is not None:
         check_seed(seed, "--embed-init-seed")
     if request.ddp_backend == "fully_sharded":

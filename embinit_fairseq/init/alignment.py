@@ -1,7 +1,9 @@
-"""What a source of vectors, or several together, have for a dictionary: match, read, put together.
+"""Match vectors, of one file or of several together, with the rows of a dictionary.
 
-A word is matched if one source has it. What the others lack is left to the strategies, which fill it as they fill
-whole rows (`Source.gaps`). Letters: N rows of the dictionary, K of them matched, D columns; of one file k and d.
+`read` is the entrance: it opens the files, reads the rows that the dictionary needs, matches them, puts several files
+together and judges the coverage. A word is matched if one file has it. Elements that the other files lack are filled by
+the strategies, as whole rows are (`Source.gaps`).
+Letters: N rows of the dictionary, K of them matched, D columns; of one file k and d.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.errors import CoverageError, OptionError, counted, named_by
 from embinit_fairseq.init.report import coverage, describe
 from embinit_fairseq.init.strategies import Gap, Source
-from embinit_fairseq.vectors.open import SourceSpec
+from embinit_fairseq.vectors.open import SourceSpec, open_sources
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted
 from embinit_fairseq.vocab.dictionary import Vocabulary
 from embinit_fairseq.vocab.matching import RULES, Matcher, fold, readings
@@ -32,9 +34,11 @@ from embinit_fairseq.vocab.tokens import (
     unmarked,
 )
 
-# ---- Which row of a source belongs to which row of a model's matrix, and by which rule (`vocab.matching`) -----------
+logger = logging.getLogger(__name__)
 
-#: Names of rules in reports, the closer match first.
+#: share of the running tokens below which a warning is logged
+LOW_COVERAGE = 0.2
+#: names of rules in reports, the closer match first
 _REPORTED = (
     "special",
     "exact",
@@ -48,13 +52,30 @@ _REPORTED = (
 )
 
 
+@dataclass(frozen=True)
+class Matching:
+    """How vectors are matched with a dictionary.
+
+    Args:
+        rules: of `vocab.matching.RULES`: how a word of the dictionary and a word of the vectors may differ.
+        markers: subword style of the dictionary, "auto" to recognise it.
+        oov: how rows without a vector are filled, one of `strategies.OOV_CHOICES`.
+        strict: refuse files with broken lines.
+    """
+
+    rules: Collection[str] = RULES
+    markers: str = "auto"
+    oov: str = "xavier"
+    strict: bool = False
+
+
 @dataclass
 class Alignment:
-    """For each of the N rows of a model's embedding matrix the row of the source it takes.
+    """For each of the N rows of an embedding matrix the row of the vectors that it takes.
 
-    source_row: (N,) int64 into `VectorTable.matrix`, -1 = none. rule: what matched, per row: "special" (the source's
-    own special row, kept in `VectorTable.specials`), rules of `vocab.matching`, or "" (nothing). style, source_style:
-    the marker styles of the two vocabularies.
+    source_row: (N,) int64 into `VectorTable.matrix`, -1 for none. rule: the rule of the match, per row: "special" (the
+    vectors' own special row, in `VectorTable.specials`), rules of `vocab.matching`, or "" (not matched). style,
+    source_style: the subword styles of the two vocabularies.
     """
 
     source_row: np.ndarray
@@ -63,17 +84,17 @@ class Alignment:
     source_style: str
 
     @property
-    def found(self) -> np.ndarray:
-        """(N,) bool: rows that the source provides, special rows included."""
+    def matched(self) -> np.ndarray:
+        """(N,) bool: rows with a vector, special rows included."""
         return np.array([rule != "" for rule in self.rule], dtype=bool)
 
     def counts_by_rule(self) -> dict[str, int]:
-        """How many rows each rule found."""
+        """Return rule -> number of rows."""
         return {name: count for name in _REPORTED if (count := self.rule.count(name))}
 
     def gather(self, table: VectorTable, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-        """The rows that were found, ascending (K,) int64, and their vectors (K, D) float32."""
-        rows = np.flatnonzero(self.found)
+        """Return the matched rows, ascending (K,) int64, and their vectors (K, D) float32."""
+        rows = np.flatnonzero(self.matched)
         vectors = np.empty((len(rows), table.matrix.shape[1]), dtype=np.float32)
         special = np.array([self.rule[row] == "special" for row in rows], dtype=bool)
         vectors[~special] = table.matrix[self.source_row[rows[~special]]]
@@ -82,24 +103,139 @@ class Alignment:
         return rows, vectors
 
 
+@dataclass
+class Part:
+    """The vectors of one file for the dictionary.
+
+    rows, vectors: (k,) and (k, d), matched; composed_rows, composed: (j,) and (j, d), composed from the file's
+    subwords. moments: of the vectors as they are in the file.
+    """
+
+    origin: Origin
+    alignment: Alignment
+    coverage: dict[str, float | int]
+    rows: np.ndarray
+    vectors: np.ndarray
+    moments: dict[str, float]
+    composed_rows: np.ndarray
+    composed: np.ndarray
+
+
+@dataclass
+class Reading:
+    """The vectors for one embedding matrix.
+
+    source: for a strategy. parts: one per file. matched: (N,) bool, rows that a file has, special rows included.
+    complete: (N,) bool, of these the rows of which every element comes from a file. found_in_all: words that every file
+    has.
+    """
+
+    spec: SourceSpec
+    source: Source
+    parts: list[Part]
+    matched: np.ndarray
+    complete: np.ndarray
+    coverage: dict[str, float | int]
+    found_in_all: int
+
+    def rows_by_rule(self) -> dict[str, int]:
+        """Return rule -> number of rows; with several files, the rule of the first that has the row counts."""
+        rules = [next(filter(None, rules), "") for rules in zip(*(part.alignment.rule for part in self.parts))]
+        return replace(self.parts[0].alignment, rule=rules).counts_by_rule()
+
+
+def read(
+    spec: SourceSpec,
+    vocabulary: Vocabulary,
+    matching: Matching = Matching(),
+    dim: int | None = None,
+    side: str | None = None,
+    flag: str = "",
+) -> Reading:
+    """Open the files, read the rows that the dictionary needs, and judge the coverage.
+
+    Args:
+        spec: the files.
+        vocabulary: the dictionary.
+        matching: how the two are matched.
+        dim: the expected D (None: any).
+        side: `encoder` or `decoder`: which embedding matrix of a model with two.
+        flag: option that names the files, with its separator (`--vectors `), for messages.
+
+    Raises:
+        VectorFileError, CheckpointError: if a file cannot be read.
+        DimensionError: if the vectors have another D.
+        CoverageError: if a file has no word of the dictionary.
+        OptionError: if vectors of different dimensions are to be averaged, or words composed without subwords.
+    """
+    with named_by(flag):
+        reading = read_sources(open_sources(spec, dim, matching.strict, side), spec, vocabulary, matching)
+        for path, part in zip(spec.paths, reading.parts):
+            _check_coverage(path, part, vocabulary)
+    return reading
+
+
+def _check_coverage(path: str, part: Part, vocabulary: Vocabulary) -> None:
+    count, share = part.coverage["found"], part.coverage["coverage_tokens"]
+    if not count:
+        examples = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:5]]
+        raise CoverageError(
+            f"{path}: none of the {int(vocabulary.regular.sum()):,} words of the dictionary is among the "
+            f"{part.origin.rows:,} rows of this file ({part.origin.format}); the dictionary has words like {examples}: "
+            "is it another language or segmentation, or is the matching too narrow?"
+        )
+    if share < LOW_COVERAGE:
+        logger.warning(
+            "LOW COVERAGE: %s has vectors for only %.1f %% of the running tokens of the dictionary (%s matched); is it "
+            "the file of another language, case or segmentation?",
+            path,
+            100 * share,
+            counted(int(count), "word"),
+        )
+
+
+def read_sources(
+    readers: Sequence[VectorReader], spec: SourceSpec, vocabulary: Vocabulary, matching: Matching = Matching()
+) -> Reading:
+    """Read the rows that the dictionary needs, whatever their coverage. readers: the opened files of `spec`."""
+    wanted = plan(vocabulary, matching.markers)
+    parts = [_read(reader, vocabulary, wanted, matching) for reader in readers]
+    if matching.oov == "subword":
+        _compose(parts, readers, vocabulary, matching.rules)
+    if spec.unit:
+        for part in parts:
+            part.vectors, part.composed = _unit(part.vectors), _unit(part.composed)
+    source = {None: _one, "concat": _side_by_side, "avg": _mean}[spec.how](parts)
+    source.oov = matching.oov
+    matched, complete = np.zeros((2, len(vocabulary)), dtype=bool)
+    matched[source.rows] = True
+    complete[source.rows[source.complete]] = True
+    in_all = np.logical_and.reduce([part.alignment.matched for part in parts])
+    found_in_all = int((in_all & vocabulary.regular).sum())
+    return Reading(spec, source, parts, matched, complete, coverage(vocabulary, matched), found_in_all)
+
+
+# ---- Match one file -------------------------------------------------------------------------------------------------
+
+
 def read_tokens(vocabulary: Vocabulary, markers: str = "auto") -> tuple[str, dict[int, Token]]:
-    """Read the dictionary's symbols: (their style, row -> token of each row that stands for text).
+    """Read the dictionary's symbols: return their style, and row -> token of each row that stands for text.
 
     markers: the style, or "auto" to recognise it from the symbols.
     """
     rows = np.flatnonzero(vocabulary.regular).tolist()
-    pieces = [row for row in rows if row not in vocabulary.added]
-    symbols = [vocabulary.symbols[row] for row in pieces]
+    subwords = [row for row in rows if row not in vocabulary.added]
+    symbols = [vocabulary.symbols[row] for row in subwords]
     style = detect_style(symbols) if markers == "auto" else markers
-    tokens = {row: parse(text, style) for row, text in zip(pieces, as_text(symbols, style))}
+    tokens = {row: parse(text, style) for row, text in zip(subwords, as_text(symbols, style))}
     return style, tokens | {row: unmarked(vocabulary.symbols[row]) for row in rows if row in vocabulary.added}
 
 
 def plan(vocabulary: Vocabulary, markers: str = "auto") -> Wanted:
-    """Want every row that a rule may match with the dictionary, whatever the style of the source."""
+    """Return every word that a rule may match with the dictionary, whatever the style of the vectors."""
     _, tokens = read_tokens(vocabulary, markers)
     spellings = {vocabulary.symbols[row] for row in tokens}
-    spellings.add("####")  # shows that the source is a list of words with masked digits (`detect_style`)
+    spellings.add("####")  # shows that the vectors are of words with masked digits (`detect_style`)
     for token in itertools.chain.from_iterable(map(readings, tokens.values())):
         anywhere = replace(token, initial=None) if ignores_spaces(token.surface) else token
         for source_style in STYLES:
@@ -113,10 +249,10 @@ def plan(vocabulary: Vocabulary, markers: str = "auto") -> Wanted:
 def align(
     vocabulary: Vocabulary, table: VectorTable, rules: Collection[str] = RULES, markers: str = "auto"
 ) -> Alignment:
-    """Match every row of the dictionary with at most one row of the source.
+    """Match every row of the dictionary with at most one row of the vectors.
 
-    Special rows take the source's own special rows where its format defines them; a word of the file that happens
-    to be spelled `<s>` is never taken. `<pad>` takes nothing.
+    Special rows take the vectors' own special rows if their format defines them; a word of the file that happens to be
+    spelled `<s>` is never taken. `<pad>` takes nothing.
     """
     style, tokens = read_tokens(vocabulary, markers)
     source_style = table.origin.markers
@@ -133,89 +269,19 @@ def align(
     return Alignment(source_row, rule, style, source_style)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass
-class Part:
-    """What one file has for the dictionary.
-
-    rows, vectors: (k,) and (k, d), what was matched; composed_rows, composed: (j,) and (j, d), what its sub-words can
-    express. moments: of the vectors as the file has them.
-    """
-
-    origin: Origin
-    alignment: Alignment
-    coverage: dict[str, float | int]
-    rows: np.ndarray
-    vectors: np.ndarray
-    moments: dict[str, float]
-    composed_rows: np.ndarray
-    composed: np.ndarray
-
-
-@dataclass
-class Reading:
-    """What was read for one embedding matrix: source, ready for a strategy; parts, one a file; spec."""
-
-    spec: SourceSpec
-    source: Source
-    parts: list[Part]
-    matched: np.ndarray  # (N,) bool: rows that a source has, special rows included
-    known: np.ndarray  # (N,) bool: of these the rows of which every element comes from a source
-    coverage: dict[str, float | int]
-    found_in_all: int  # words that every source has
-
-    def rows_by_rule(self) -> dict[str, int]:
-        """How many rows each rule matched; with several sources, the rule of the first that has the row."""
-        rules = [next(filter(None, rules), "") for rules in zip(*(part.alignment.rule for part in self.parts))]
-        first = self.parts[0].alignment
-        return Alignment(first.source_row, rules, first.style, first.source_style).counts_by_rule()
-
-
-def read_sources(
-    readers: Sequence[VectorReader],
-    spec: SourceSpec,
-    vocabulary: Vocabulary,
-    rules: Collection[str] = RULES,
-    markers: str = "auto",
-    oov: str = "xavier",
-    compose: bool = False,
-) -> Reading:
-    """Read the rows that the dictionary needs. compose: and what sub-words can express (`--embed-init-oov subword`)."""
-    wanted = plan(vocabulary, markers)
-    parts = [_read(reader, vocabulary, wanted, rules, markers) for reader in readers]
-    if compose:
-        _compose(parts, readers, vocabulary, rules)
-    if spec.unit:
-        for part in parts:
-            part.vectors, part.composed = _unit(part.vectors), _unit(part.composed)
-    source = {None: _one, "concat": _side_by_side, "avg": _mean}[spec.how](parts)
-    source.oov = oov
-    matched = np.zeros(len(vocabulary), dtype=bool)
-    matched[source.rows] = True
-    known = np.zeros(len(vocabulary), dtype=bool)
-    known[source.rows[source.complete]] = True
-    in_all = np.logical_and.reduce([part.alignment.found for part in parts])
-    found_in_all = int((in_all & vocabulary.regular).sum())
-    return Reading(spec, source, parts, matched, known, coverage(vocabulary, matched), found_in_all)
-
-
-def _read(reader: VectorReader, vocabulary: Vocabulary, wanted: Wanted, rules: Collection[str], markers: str) -> Part:
+def _read(reader: VectorReader, vocabulary: Vocabulary, wanted: Wanted, matching: Matching) -> Part:
     table = reader.read(wanted)
-    alignment = align(vocabulary, table, rules, markers)
+    alignment = align(vocabulary, table, matching.rules, matching.markers)
     rows, vectors = alignment.gather(table, vocabulary)
     nothing = np.empty(0, dtype=np.int64), np.empty((0, reader.dim), dtype=np.float32)
-    covered = coverage(vocabulary, alignment.found)
+    covered = coverage(vocabulary, alignment.matched)
     return Part(table.origin, alignment, covered, rows, vectors, describe(vectors), *nothing)
 
 
 def _compose(
     parts: list[Part], readers: Sequence[VectorReader], vocabulary: Vocabulary, rules: Collection[str]
 ) -> None:
-    """Add the rows that each source's sub-words can express; OptionError if no source has sub-words."""
+    """Add the rows that each file's subwords can compose; raise OptionError if no file has subwords."""
     refused: list[OptionError] = []
     for part, reader in zip(parts, readers):
         try:
@@ -224,16 +290,16 @@ def _compose(
             refused.append(error)
             if len(refused) == len(parts):
                 raise refused[0] from None
-            where = "%s has no sub-words to compose from: what it lacks is drawn (xavier)"
-            logger.warning("--embed-init-oov subword: " + where, reader.path)
+            logger.warning("oov subword: %s has no subwords: rows that it lacks are drawn (xavier)", reader.path)
 
 
 def _composed(
     alignment: Alignment, reader: VectorReader, vocabulary: Vocabulary, rules: Collection[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that the source's sub-words can express: (J,) and (J, D).
+    """Return the rows that the file's subwords can compose: (j,) and (j, d).
 
-    A source cuts words, so only tokens that begin one are asked for: the inner piece `ing` is not the word "ing".
+    A reader segments whole words, so only tokens that begin one are composed: the inner subword `ing` is not the word
+    "ing".
     """
     _, tokens = read_tokens(vocabulary, alignment.style)
     missing = {row: readings(token, rules)[-1] for row, token in tokens.items() if not alignment.rule[row]}
@@ -245,8 +311,11 @@ def _composed(
     return np.array([row for row, _ in hits], dtype=np.int64), np.stack([vector for _, vector in hits])
 
 
+# ---- Put several files together -------------------------------------------------------------------------------------
+
+
 def _unit(vectors: np.ndarray) -> np.ndarray:
-    """Each row divided by its length; rows of zeros stay."""
+    """Divide each row by its length; rows of zeros stay."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
 
@@ -257,7 +326,7 @@ def _one(parts: list[Part]) -> Source:
 
 
 def _placed_rows(parts: list[Part]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that any source has (K,), and the further ones that any can compose (J,), both ascending."""
+    """Return rows that any file has (K,), and the further rows that any can compose (J,), both ascending."""
     rows = np.unique(np.concatenate([part.rows for part in parts]))
     return rows, np.setdiff1d(np.concatenate([part.composed_rows for part in parts]), rows)
 
@@ -277,8 +346,8 @@ def _side_by_side(parts: list[Part]) -> Source:
         lacking = np.setdiff1d(np.arange(len(placed)), place[part.rows])
         if len(lacking):
             gaps.append(Gap(columns, lacking, np.isin(lacking, place[part.composed_rows])))
-    kept = len(rows)
-    return Source(rows, values[:kept], composed_rows=composed_rows, composed=values[kept:], gaps=gaps)
+    count = len(rows)
+    return Source(rows, values[:count], composed_rows=composed_rows, composed=values[count:], gaps=gaps)
 
 
 def _mean(parts: list[Part]) -> Source:
@@ -289,11 +358,11 @@ def _mean(parts: list[Part]) -> Source:
 
 
 def _mean_of(rows: np.ndarray, parts: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """(len(rows), D) float32: for each row the mean over the parts that have it, accumulated in float64."""
+    """Return the mean of each row over the parts that have it, (len(rows), D) float32, accumulated in float64."""
     total, count = np.zeros((len(rows), parts[0][1].shape[1])), np.zeros(len(rows))
-    for own, vectors in parts:
-        chosen = np.isin(own, rows)
-        places = np.searchsorted(rows, own[chosen])
+    for part_rows, vectors in parts:
+        chosen = np.isin(part_rows, rows)
+        places = np.searchsorted(rows, part_rows[chosen])
         total[places] += vectors[chosen]
         count[places] += 1
     return (total / np.maximum(count, 1)[:, None]).astype(np.float32)

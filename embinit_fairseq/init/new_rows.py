@@ -1,16 +1,16 @@
-"""Rows of new words for the embeddings of a trained model (Hewitt 2021): METHODS. Pure functions, NumPy only.
+"""Make rows of new words for the embedding matrices of a trained model (Hewitt 2021): METHODS. NumPy only.
 
-Letters: E the rows that are averaged, n x D; mu their mean; Sigma = (E - mu)^T (E - mu) / n; k new words; c the scale
+Letters: E (n, D) the rows that are averaged; mu their mean; Sigma = (E - mu)^T (E - mu) / n; k new words; c the scale
 of the noise.
 
     avg        mu
-    gaussian   N(mu, c Sigma), as mu + sqrt(c / n) (E - mu)^T z with z ~ N(0, I_n): Sigma is not formed
+    gaussian   N(mu, c Sigma), by one of two algorithms, whichever takes less time (`gaussian_rows`)
     zeros      0
-    normal     N(0, c / D), fairseq's distribution for a new table; biases are 0
-    subword    the mean of the rows of the word's pieces
+    normal     N(0, c / D), fairseq's distribution for a new embedding matrix; biases are 0
+    subword    the mean of the rows of the word's subwords
 
-A word's rows in several tables, and its output bias (a table of one column), come from the same z: they are one row of
-the tables side by side, so that their joint distribution is right.
+A word's rows in several matrices, and its output bias (a matrix of one column), come from the same draw: they are one
+row of the matrices side by side, so that their joint distribution is right.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ if TYPE_CHECKING:
 #: (N, D), or (N,) for a bias: a NumPy array or a torch tensor on the CPU
 Table = Union[np.ndarray, "torch.Tensor"]
 
-_BLOCK_ELEMENTS = 4_000_000  # of a table or of z, at a time
-_NORMAL = 500  # a normal number takes as long as so many products inside a matrix product,
-_EIGH = 40  # and the eigenvectors of a matrix of D columns as long as D^3 times so many
+#: elements of a matrix or of z at a time
+_BLOCK_ELEMENTS = 4_000_000
+#: a normal number takes as long as this many products inside a matrix product
+_NORMAL = 500
+#: the eigenvectors of a (D, D) matrix take as long as D^3 times this many products
+_EIGH = 40
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """method: one of METHODS. count: k. averaged: (n,) rows E. scale: c; None: that of METHODS. pieces: rows a word."""
+    """method: of METHODS. count: k. averaged: (n,) rows E. scale: c; None: that of METHODS. pieces: rows per word."""
 
     method: str
     count: int
@@ -47,23 +50,23 @@ class Recipe:
 
     @property
     def c(self) -> float:
-        """The scale of the noise; 0 for methods that have none."""
+        """The scale of the noise; 0 for methods without noise."""
         return (METHODS[self.method].scale or 0.0) if self.scale is None else self.scale
 
     def generator(self, purpose: str) -> np.random.Generator:
-        """A fresh stream of random numbers for one purpose."""
+        """Return a new stream of random numbers for one purpose."""
         return np.random.default_rng(np.random.SeedSequence([self.seed, zlib.crc32(purpose.encode())]))
 
 
 def new_rows(recipe: Recipe, tables: Mapping[str, Sequence[Table]]) -> dict[str, list[np.ndarray]]:
-    """Name of a table -> rows of the new words, float64 (k, D) or (k,), for each of its copies.
+    """Return name of a matrix -> rows of the new words, float64 (k, D) or (k,), for each of its copies.
 
-    All tables have the same rows (symbols). Copies of a table, like an average over updates, get the same draw.
+    All matrices have the same rows (symbols). Copies of a matrix, such as an average over updates, get the same draw.
     """
     names = [name for name, copies in tables.items() for _ in copies]
     flat = [table for copies in tables.values() for table in copies]
     rows = METHODS[recipe.method].rows(recipe, names, flat)
-    shaped = iter(found.reshape(-1) if table.ndim == 1 else found for found, table in zip(rows, flat))
+    shaped = iter(new.reshape(-1) if table.ndim == 1 else new for new, table in zip(rows, flat))
     return {name: [next(shaped) for _ in copies] for name, copies in tables.items()}
 
 
@@ -94,7 +97,7 @@ def _normal(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> li
 
 
 def mean_row(table: Table, rows: np.ndarray) -> np.ndarray:
-    """The mean of the rows, (D,), accumulated in float64."""
+    """Return the mean of the rows, (D,), accumulated in float64."""
     total = np.zeros(columns_of(table))
     for part in _parts(len(rows), len(total)):
         total += take_rows(table, rows[part]).sum(axis=0, dtype=np.float64)
@@ -104,21 +107,24 @@ def mean_row(table: Table, rows: np.ndarray) -> np.ndarray:
 def gaussian_rows(
     tables: Sequence[Table], rows: np.ndarray, count: int, scale: float, generator: np.random.Generator
 ) -> list[np.ndarray]:
-    """`count` draws from N(mu, c Sigma) of the tables side by side, cut into one (count, D) array a table.
+    """Draw `count` rows from N(mu, c Sigma) of the matrices side by side: one (count, D) array per matrix.
 
-    Through Sigma or past it: both have exactly this distribution, also where Sigma is singular (fewer rows than
-    columns).
+    Two algorithms have exactly this distribution, also if Sigma is singular (fewer rows than columns). Their numbers
+    differ, so the shapes decide which numbers a seed gives:
+
+        without Sigma   (E - mu)^T z / sqrt(n) with z ~ N(0, I_n): less work for few new words
+        with Sigma      Sigma's eigenvectors times D normal numbers per word: less work for many (`sigma_pays`)
     """
     means = [mean_row(table, rows) for table in tables]
-    through = sigma_pays(len(rows), sum(map(len, means)), count)
-    drawn = (_noise_with_sigma if through else _noise_without_sigma)(tables, means, rows, count, generator)
+    with_sigma = sigma_pays(len(rows), sum(map(len, means)), count)
+    drawn = (_noise_with_sigma if with_sigma else _noise_without_sigma)(tables, means, rows, count, generator)
     return [mean + math.sqrt(scale) * part for mean, part in zip(means, drawn)]
 
 
 def sigma_pays(rows: int, columns: int, count: int) -> bool:
-    """Is the way through Sigma shorter (n D^2 / 2 and D^3 times a constant) than that past it (n k, D + a constant)?
+    """Return True if the algorithm with Sigma takes less time, as for small D and many words.
 
-    It is where D is small and there are many words.
+    With: n D^2 / 2, and D^3 times a constant. Without: n k (D + a constant).
     """
     return columns**2 * (rows // 2 + _EIGH * columns + count) < rows * count * (columns + _NORMAL)
 
@@ -126,7 +132,7 @@ def sigma_pays(rows: int, columns: int, count: int) -> bool:
 def _noise_without_sigma(
     tables: Sequence[Table], means: list[np.ndarray], rows: np.ndarray, count: int, generator: np.random.Generator
 ) -> list[np.ndarray]:
-    """z^T (E - mu) / sqrt(n) for every table. z is drawn row by row, so that no size of a block changes it."""
+    """Return z^T (E - mu) / sqrt(n) per matrix. z is drawn row by row, so that the size of a block does not matter."""
     noise = [np.zeros((count, len(mean))) for mean in means]
     widest = max(count, *map(len, means))
     for part in _parts(len(rows), widest):
@@ -139,7 +145,7 @@ def _noise_without_sigma(
 def _noise_with_sigma(
     tables: Sequence[Table], means: list[np.ndarray], rows: np.ndarray, count: int, generator: np.random.Generator
 ) -> list[np.ndarray]:
-    """g diag(sqrt(w)) V^T with Sigma = V diag(w) V^T and g ~ N(0, I)."""
+    """Return g diag(sqrt(w)) V^T with Sigma = V diag(w) V^T and g ~ N(0, I)."""
     edges = np.cumsum([len(mean) for mean in means])
     sigma = np.zeros((edges[-1], edges[-1]))
     for part in _parts(len(rows), edges[-1]):
@@ -151,7 +157,7 @@ def _noise_with_sigma(
 
 
 def bound(recipe: Recipe) -> float | None:
-    """What KL(old || new) never exceeds where every new row is a mean of old ones; None for other methods.
+    """Return the limit of KL(old || new) for methods whose new rows are means of old ones; None for other methods.
 
     The logit of such a word w is sum_i a_i l_i over old logits, so that (Jensen) its exp is at most
     sum_i a_i exp(l_i) <= max(a) Z, and KL = log(1 + sum_w exp(l_w) / Z) <= log(1 + sum_w max(a_w)).
@@ -161,22 +167,26 @@ def bound(recipe: Recipe) -> float | None:
 
 
 def _share_of_average(recipe: Recipe) -> float:
-    """a_i = 1 / n for each of k words: log(1 + k / n) (Hewitt 2021)."""
+    """Return k / n, since a_i = 1 / n for each of k words: the bound is log(1 + k / n) (Hewitt 2021)."""
     return recipe.count / len(recipe.averaged)
 
 
 def _shares_of_pieces(recipe: Recipe) -> float:
-    """1 / m for a word of m different pieces."""
+    """Return the sum over the words: 1 / m for a word of m different subwords."""
     return float(sum(np.unique(pieces, return_counts=True)[1].max() / len(pieces) for pieces in recipe.pieces))
 
 
 @dataclass(frozen=True)
 class Method:
-    """One `--method NAME`. help: what the new rows are.
+    """One `--method NAME`.
 
-    rows: (recipe, names of the tables, tables) -> rows of the new words, (k, D), for each. scale: c where none is
-    given; None: there is no noise. largest_shares: sum over the new words of the largest weight that an old row has in
-    theirs, where rows are means of old ones. needs_pieces: of every word, `Recipe.pieces`.
+    Args:
+        help: what the new rows are.
+        rows: (recipe, names of the matrices, matrices) -> rows of the new words, (k, D), for each matrix.
+        scale: c by default; None if there is no noise.
+        largest_shares: for rows that are means of old ones, the sum over the new words of the largest weight of an old
+            row.
+        needs_pieces: `Recipe.pieces` must have the subwords of every word.
     """
 
     help: str
@@ -186,15 +196,15 @@ class Method:
     needs_pieces: bool = False
 
 
-#: name -> method, in the order of tables. To add one is to add a function and a line here. The scale of the gaussian is
-#: that of Hewitt's code, that of `normal` fairseq's.
+#: Name -> method, in the order of tables. To add one: a function and a line here. The scale of the gaussian is that of
+#: Hewitt's code, the scale of `normal` that of fairseq.
 METHODS = {
     "avg": Method("the mean of the old rows", _averages, largest_shares=_share_of_average),
     "gaussian": Method("drawn with mean and covariance of the old rows", _gaussian, scale=1e-5),
     "zeros": Method("0", _zeros),
     "normal": Method("drawn as fairseq's new embeddings, N(0, 1/D)", _normal, scale=1.0),
     "subword": Method(
-        "the mean of the rows of the word's pieces",
+        "the mean of the rows of the word's subwords",
         _averages_of_pieces,
         largest_shares=_shares_of_pieces,
         needs_pieces=True,
@@ -203,7 +213,7 @@ METHODS = {
 
 
 def columns_of(table: Table) -> int:
-    """D; 1 for a bias."""
+    """Return D; 1 for a bias."""
     return 1 if table.ndim == 1 else int(table.shape[1])
 
 
@@ -214,7 +224,7 @@ def _parts(length: int, columns: int) -> Iterator[slice]:
 
 
 def take_rows(table: Table, rows: np.ndarray) -> np.ndarray:
-    """(len(rows), D) in the table's precision, at least float32; a view where the rows follow each other."""
+    """Return (len(rows), D) in the matrix' precision, at least float32; a view if the rows are consecutive."""
     first, last = int(rows[0]), int(rows[-1])
     together = last - first + 1 == len(rows) and bool((np.diff(rows) == 1).all())
     chosen: Any = table[first : last + 1] if together else table[rows]

@@ -1,4 +1,4 @@
-"""The record of an initialisation: what was put into each embedding matrix, from where, and what it looks like.
+"""Record an initialisation: the vectors in each embedding matrix, their origin, and the numbers about the result.
 
 The same JSON object goes to the log (as a table), to `embed_init.json` and into the checkpoint.
 """
@@ -16,16 +16,16 @@ import numpy as np
 from embinit_fairseq.errors import counted
 from embinit_fairseq.vocab.dictionary import Vocabulary
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Numbers about a matrix: moments, coverage, position encodings, absorption (Kim et al. 2024, Tables 2 and 6).
+# ---- Numbers about a matrix: moments, coverage, absorption (Kim et al. 2024, Tables 2 and 6) ------------------------
 
-_BLOCK_ROWS = 8192  # float64 copies of a block only, whatever the embedding matrix's size
+#: rows that are copied to float64 at a time
+_BLOCK_ROWS = 8192
 
 
 def describe(matrix: np.ndarray) -> dict[str, float]:
-    """min, max, mean and sample standard deviation over all elements, accumulated in float64.
+    """Return min, max, mean and sample standard deviation (std) over all elements, accumulated in float64.
 
-    Empty or single-element embedding matrices have std nan, as numpy's ddof=1.
+    std is nan for fewer than two elements, as numpy's with ddof=1.
     """
     count = matrix.size
     if count == 0:
@@ -42,7 +42,7 @@ def describe(matrix: np.ndarray) -> dict[str, float]:
 
 
 def coverage(vocabulary: Vocabulary, matched: np.ndarray) -> dict[str, float | int]:
-    """matched: (N,) bool. How many of these rows stand for text, and their share of all types and running tokens."""
+    """Return how many of the rows `matched` (N,) bool are of text, and their share of all types and running tokens."""
     matched_regular = matched & vocabulary.regular
     types, mass = int(vocabulary.regular.sum()), int(vocabulary.counts[vocabulary.regular].sum())
     return {
@@ -53,25 +53,23 @@ def coverage(vocabulary: Vocabulary, matched: np.ndarray) -> dict[str, float | i
 
 
 def xavier_bound(rows: int, dim: int) -> float:
-    """a of U(-a, a), a = sqrt(6 / (N + D)) (Glorot and Bengio 2010; Kim 3.1)."""
+    """Return a of U(-a, a), a = sqrt(6 / (N + D)) (Glorot and Bengio 2010; Kim 3.1)."""
     return math.sqrt(6.0 / (rows + dim))
 
 
 def absorption_ratio(std: float, scale: float, position_std: float | None) -> float | None:
-    """Standard deviation of the scaled embeddings over that of the position encoding they are added to.
+    """Divide the standard deviation of the scaled embeddings by that of the position encoding they are added to.
 
-    None without positions. Kim section 6: GloVe at D = 300 has 6.39 / 0.67 = 9.5, Xavier 0.27 / 0.67 = 0.4.
+    Returns None without positions. Kim section 6: GloVe at D = 300 has 6.39 / 0.67 = 9.5, Xavier 0.27 / 0.67 = 0.4.
     """
     return std * scale / position_std if position_std else None
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ---- The record -----------------------------------------------------------------------------------------------------
 
 VERSION = 1
-
-
 _COLUMNS = ("min", "max", "mean", "sigma", "x scale", "absorption")
-#: title, its moments, its absorption ratio; what words have comes before what is true of the matrix as a whole
+#: title, key of its moments, key of its absorption ratio; rows with a vector come before the matrix as a whole
 _LINES = (
     ("model's own", "before", None),
     ("source rows", "source_moments", None),
@@ -81,23 +79,23 @@ _LINES = (
 
 
 def pack_rows(mask: np.ndarray) -> str:
-    """A (N,) bool mask as text: one bit a row, base64."""
+    """Return a (N,) bool mask as text: one bit per row, base64."""
     return base64.b64encode(np.packbits(mask).tobytes()).decode("ascii")
 
 
 def unpack_rows(packed: str, rows: int) -> np.ndarray:
-    """Inverse of pack_rows."""
+    """Return the (N,) bool mask that `pack_rows` packed."""
     bits = np.unpackbits(np.frombuffer(base64.b64decode(packed), dtype=np.uint8))
     return bits[:rows].astype(bool)
 
 
 def symbols_digest(symbols: Sequence[str]) -> str:
-    """A short hash of a dictionary's symbols in their order."""
+    """Return a short hash of a dictionary's symbols in their order."""
     return hashlib.sha256("\n".join(symbols).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def other_dictionaries(record: dict[str, Any], symbols: Mapping[str, Sequence[str]]) -> list[str]:
-    """Slots whose dictionary is another one of the same size: its words would get the rows of others.
+    """Return the slots with another dictionary of the same size, whose words would get the rows of others.
 
     symbols: by slot, in the order of rows. Slots that either side does not have are left out.
     """
@@ -111,7 +109,7 @@ def other_dictionaries(record: dict[str, Any], symbols: Mapping[str, Sequence[st
 
 
 def signature(slot: dict[str, Any], version: str) -> str:
-    """One line that names an initialisation, for logs and result tables.
+    """Return one line that names an initialisation, for logs and result tables.
 
     `init:pretrained_xavier|src:glove.6B.300d.txt|dim:300|cov:0.931|oov:xavier|std:xavier|seed:1|v:0.1.0`
     """
@@ -131,7 +129,7 @@ def signature(slot: dict[str, Any], version: str) -> str:
 
 
 def render(record: dict[str, Any]) -> str:
-    """The table for the log: one block a slot."""
+    """Return the table for the log: one block per slot."""
     lines = [f"embedding initialisation: {record['strategy']}"]
     for name, slot in record["slots"].items():
         tied = f" (tied with {', '.join(slot['tied'])})" if slot["tied"] else ""
@@ -153,7 +151,7 @@ def render(record: dict[str, Any]) -> str:
 
 
 def _found(source: dict[str, Any]) -> str:
-    """How much of the dictionary a source has, by rule."""
+    """Return the number of words with a vector, by rule, and the coverage, as text."""
     rules = ", ".join(f"{rule} {count:,}" for rule, count in source["rows_by_rule"].items())
     shares = f"{source['coverage_types']:.1%} of types, {source['coverage_tokens']:.1%} of tokens"
     return f"{counted(source['found'], 'word')} ({rules}); coverage {shares}"

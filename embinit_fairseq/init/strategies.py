@@ -1,29 +1,135 @@
-"""The initialisations of Kim et al. 2024 as pure functions, (source rows, draws) -> matrix, and their table STRATEGIES.
+"""The initialisations of Kim et al. 2024 as pure functions, (vectors, draws) -> matrix, and their table STRATEGIES.
 
-X (N, D) is the slot's matrix, X_p the rows of the source that were found, X_x the Xavier matrix drawn for N x D;
-mean and sigma are over all elements, sigma with the sample's n - 1. `<pad>` is zeroed by the caller of `build`.
+X (N, D) is the slot's matrix, X_p the matched rows of the vectors, X_x the Xavier matrix drawn for N x D; mean and
+sigma are over all elements, sigma with the sample's n - 1. `<pad>` is set to zero by `build`.
 """
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.errors import CoverageError
-from embinit_fairseq.init.draws import FILLS, Draws, fill_xavier
-from embinit_fairseq.init.report import describe
+from embinit_fairseq.errors import CoverageError, OptionError
+from embinit_fairseq.init.report import describe, xavier_bound
+
+# ---- Random numbers -------------------------------------------------------------------------------------------------
+# They come from named streams, never from a global random state. A stream depends on (seed, slot, purpose) only: so
+# strategies with one seed share their Xavier draw (paired comparisons), and the numbers of a slot do not depend on
+# those of another one.
+
+#: limits of a sigma, far beyond use and far inside float32
+_SMALLEST, _LARGEST = 1e-20, 1e20
+
+
+@dataclass(frozen=True)
+class TargetStd:
+    """The sigma of the result: `number`, or if that is None, `times` the sigma of the Xavier matrix that is drawn."""
+
+    number: float | None = None
+    times: float = 1.0
+
+    @property
+    def label(self) -> float | str | None:
+        """For records: the number, or `0.25x`; None for Xavier's own."""
+        return self.number if self.number is not None or self.times == 1 else f"{self.times!r}x".replace(".0x", "x")
+
+
+def parse_std(text: float | str | None, flag: str) -> TargetStd:
+    """Parse a sigma: `xavier` or None, `0.25x` (times Xavier's sigma), or a number (a float in older checkpoints).
+
+    Args:
+        text: the value.
+        flag: option that has it, for messages.
+
+    Raises:
+        OptionError: for any other value.
+    """
+    if text is None or text == "xavier":
+        return TargetStd()
+    is_multiple = str(text).endswith("x")
+    try:
+        value = float(str(text).removesuffix("x"))
+    except ValueError:
+        value = math.nan
+    if not _SMALLEST < value < _LARGEST:
+        raise OptionError(
+            f"{flag} {text}: expected a standard deviation, which is a positive number between {_SMALLEST:g} and "
+            f"{_LARGEST:g} (0.02), such a number times Xavier's (0.25x), or the word xavier"
+        )
+    return TargetStd(times=value) if is_multiple else TargetStd(value)
+
+
+def check_seed(seed: int, flag: str) -> None:
+    """Raise OptionError unless `seed` can be a seed. flag: option that has it."""
+    if not 0 <= seed < 2**64:
+        raise OptionError(f"{flag} {seed}: a seed is a number from 0 to 2^64 - 1")
+
+
+class Draws:
+    """The random matrices of one slot. rows, dim: the N x D of the slot's matrix. std: the sigma of the result."""
+
+    def __init__(self, rows: int, dim: int, seed: int, slot: str, std: TargetStd | float | None = None) -> None:
+        self.rows, self.dim, self.seed, self.slot = rows, dim, seed, slot
+        self._std = std if isinstance(std, TargetStd) else TargetStd(std)
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Return a new generator (PCG64) of the stream with this name."""
+        words = [self.seed & 0xFFFFFFFFFFFFFFFF, zlib.crc32(self.slot.encode()), zlib.crc32(purpose.encode())]
+        return np.random.default_rng(np.random.SeedSequence(words))
+
+    @cached_property
+    def xavier(self) -> np.ndarray:
+        """(N, D) float32 from U(-a, a), a = sqrt(6 / (N + D)), scaled to the chosen sigma."""
+        if self._std.number is not None:
+            return self._drawn * np.float32(self._std.number / describe(self._drawn)["std"])
+        return self._drawn if self._std.times == 1 else self._drawn * np.float32(self._std.times)
+
+    @cached_property
+    def _drawn(self) -> np.ndarray:
+        values = self.generator("xavier").random((self.rows, self.dim), dtype=np.float32)
+        bound = np.float32(xavier_bound(self.rows, self.dim))
+        values *= 2 * bound
+        values -= bound
+        return values
+
+    @cached_property
+    def target_std(self) -> float:
+        """sigma_x: of the Xavier matrix that is drawn, a multiple of it, or the chosen number."""
+        number = self._std.number
+        return self._std.times * describe(self._drawn)["std"] if number is None else number
+
+    @cached_property
+    def normal(self) -> np.ndarray:
+        """(N, D) float32 from N(0, 1/D), fairseq's own distribution for token embeddings."""
+        values = self.generator("normal").standard_normal((self.rows, self.dim), dtype=np.float32)
+        values *= np.float32(1.0 / math.sqrt(self.dim))
+        return values
+
+    def derangement(self, count: int) -> np.ndarray:
+        """Return a uniformly drawn permutation of `count` >= 2 things that leaves none in its place."""
+        generator = self.generator("shuffle_rows")
+        places = np.arange(count)
+        while True:  # about e = 2.7 tries, whatever the count
+            order = generator.permutation(count)
+            if not (order == places).any():
+                return order
+
+
+# ---- The vectors that a strategy starts from ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What one of several sources side by side lacks.
+    """The elements that one of several files side by side lacks.
 
-    columns: those of that source. rows: (G,) int64 into `Source.placed`, the rows that it does not have. composed:
-    (G,) bool, which of them were put together from that source's sub-words; the others are to be filled.
+    columns: those of the file. rows: (G,) int64 into `Source.placed`, the rows that it does not have. composed:
+    (G,) bool, rows that were composed from the file's subwords; the others are to be filled.
     """
 
     columns: slice
@@ -33,12 +139,11 @@ class Gap:
 
 @dataclass
 class Source:
-    """What the source offers for one embedding matrix.
+    """The vectors for one embedding matrix.
 
-    rows: (K,) int64 rows of the matrix that were found; vectors: (K, D) float32, X_p. composed_rows, composed: (J,)
-    and (J, D): rows put together from sub-words (`--embed-init-oov subword`), which take part in a transformation but
-    not in mean and sigma. oov: how the remaining rows are filled. gaps: the columns of these K + J rows that have no
-    vector, where sources stand side by side.
+    rows: (K,) int64 matched rows of the matrix; vectors: (K, D) float32, X_p. composed_rows, composed: (J,) and (J, D),
+    rows composed from subwords (oov `subword`), which take part in a transformation but not in mean and sigma. oov: how
+    the remaining rows are filled. gaps: the columns of these K + J rows without a vector, of files side by side.
     """
 
     rows: np.ndarray
@@ -50,7 +155,7 @@ class Source:
 
     @property
     def placed_rows(self) -> np.ndarray:
-        """(K + J,) found rows, then composed rows."""
+        """(K + J,) matched rows, then composed rows."""
         return np.concatenate([self.rows, self.composed_rows])
 
     @property
@@ -59,14 +164,14 @@ class Source:
         return np.concatenate([self.vectors, self.composed]) if len(self.composed_rows) else self.vectors
 
     @property
-    def given(self) -> np.ndarray:
-        """The elements of X_p that are of vectors: (K, D), or where there are gaps a flat array."""
+    def matched_values(self) -> np.ndarray:
+        """The elements of X_p that are of vectors: (K, D), or a flat array if there are gaps."""
         if not self.gaps:
             return self.vectors
-        given = np.ones(self.vectors.shape, dtype=bool)
+        is_matched = np.ones(self.vectors.shape, dtype=bool)
         for gap in self.gaps:
-            given[gap.rows[gap.rows < len(self.rows)], gap.columns] = False
-        return self.vectors[given]
+            is_matched[gap.rows[gap.rows < len(self.rows)], gap.columns] = False
+        return self.vectors[is_matched]
 
     @property
     def complete(self) -> np.ndarray:
@@ -77,17 +182,165 @@ class Source:
         return complete
 
 
-#: (`Source`, None for one that draws everything; draws) -> (N, D) float32
+# ---- Rows without a vector: `--embed-init-oov` ----------------------------------------------------------------------
+# Every fill takes (rows to fill (M,), draws, the matched rows as they are in the final matrix (K, d), the d columns to
+# fill) and returns (M, d) float32. The columns are all D, or those of one of several files side by side (`concat:`).
+
+ALL = slice(None)
+#: elements of the (rows x K) matrix of normal numbers at a time: 64 MB
+_BLOCK_ELEMENTS = 16_000_000
+
+
+def fill_xavier(rows: np.ndarray, draws: Draws, matched: np.ndarray, columns: slice = ALL) -> np.ndarray:
+    """Return the rows of the Xavier draw."""
+    return draws.xavier[rows, columns]
+
+
+def fill_zeros(rows: np.ndarray, draws: Draws, matched: np.ndarray, columns: slice = ALL) -> np.ndarray:
+    """Return zeros."""
+    return np.zeros((len(rows), matched.shape[1]), dtype=np.float32)
+
+
+def fill_mean(rows: np.ndarray, draws: Draws, matched: np.ndarray, columns: slice = ALL) -> np.ndarray:
+    """Return the mean of the matched rows, for each column."""
+    mean = matched.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return np.broadcast_to(mean, (len(rows), len(mean)))
+
+
+def fill_gaussian(rows: np.ndarray, draws: Draws, matched: np.ndarray, columns: slice = ALL) -> np.ndarray:
+    """Draw from N(mu, Sigma) with the matched rows' mean and (1/K) covariance, without forming Sigma.
+
+    mu + (E - mu)^T z / sqrt(K), z ~ N(0, I_K), has exactly that distribution (Hewitt 2021).
+    """
+    mean = matched.mean(axis=0, dtype=np.float64)
+    centred = ((matched - mean) / math.sqrt(len(matched))).astype(np.float32)
+    # each of several files has a stream of its own
+    generator = draws.generator("oov_gaussian" if columns == ALL else f"oov_gaussian {columns.start}")
+    block = max(1, _BLOCK_ELEMENTS // len(matched))
+    result = np.empty((len(rows), matched.shape[1]), dtype=np.float32)
+    for start in range(0, len(rows), block):
+        z = generator.standard_normal((min(block, len(rows) - start), len(matched)), dtype=np.float32)
+        result[start : start + block] = z @ centred + mean
+    return result
+
+
+#: `subword` is not here: its rows come from the vectors, and rows that cannot be composed are filled by `xavier`.
+FILLS = {"xavier": fill_xavier, "mean": fill_mean, "gaussian": fill_gaussian, "zeros": fill_zeros}
+OOV_CHOICES = (*FILLS, "subword")
+
+
+# ---- The strategies -------------------------------------------------------------------------------------------------
+
+
+def xavier(source: Source | None, draws: Draws) -> np.ndarray:
+    """Draw from U(-a, a), a = sqrt(6 / (N + D)) (Kim 3.1)."""
+    return draws.xavier.copy()
+
+
+def normal(source: Source | None, draws: Draws) -> np.ndarray:
+    """Draw from N(0, 1/D), fairseq's own distribution under a name of its own."""
+    return draws.normal.copy()
+
+
+def pretrained(source: Source, draws: Draws) -> np.ndarray:
+    """Take the vectors as they are (Kim 3.2, 3.3)."""
+    return _place(source, _values(source, draws), draws)
+
+
+def pretrained_xavier(source: Source, draws: Draws) -> np.ndarray:
+    """Compute (x - mean(X_p)) * sigma_x / sigma_p (Kim eq. 1)."""
+    return _place(source, _values(source, draws, rescaled=True), draws)
+
+
+def shuffled(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
+    """Permute rows and columns of X_p at random; no word keeps its vector (Kim 3.4). rescaled: those of eq. 1."""
+    placed = _values(source, draws, rescaled)
+    columns = draws.generator("shuffle_columns").permutation(draws.dim)
+    rows = draws.derangement(len(placed)) if len(placed) > 1 else np.arange(len(placed))
+    return _place(source, placed[rows][:, columns], draws)
+
+
+def shuffled_elements(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
+    """Permute all elements of X_p at random (`--embed-init-shuffle elements`). rescaled: those of eq. 1."""
+    placed = _values(source, draws, rescaled).reshape(-1).copy()
+    draws.generator("shuffle_elements").shuffle(placed)
+    return _place(source, placed.reshape(-1, draws.dim), draws)
+
+
+def xavier_pretrained(source: Source, draws: Draws) -> np.ndarray:
+    """Compute (x - mean(X_x)) * sigma_p / sigma_x + mean(X_p) for every row (Kim eq. 4)."""
+    mean, std = _moments(source)
+    drawn = describe(draws.xavier)
+    return _affine(draws.xavier, drawn["mean"], std / drawn["std"], mean)
+
+
+def _moments(source: Source) -> tuple[float, float]:
+    moments = describe(source.matched_values)
+    if not moments["std"] > 0:
+        raise CoverageError(
+            "the matched vectors are all the same number, so they have no sigma and cannot be standardised: is this "
+            "the right file of vectors?"
+        )
+    return moments["mean"], moments["std"]
+
+
+def _affine(values: np.ndarray, shift: float, scale: float, offset: float) -> np.ndarray:
+    """Compute (values - shift) * scale + offset in float64, a block of rows at a time, rounded once to float32."""
+    result = np.empty_like(values)
+    for start in range(0, len(values), 8192):
+        block = values[start : start + 8192].astype(np.float64)
+        result[start : start + 8192] = (block - shift) * scale + offset
+    return result
+
+
+def _values(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
+    """Return (K + J, D) the vectors as they are, or of eq. 1; gaps are filled as `source.oov` says."""
+    values = source.placed
+    if rescaled:
+        mean, std = _moments(source)
+        values = _affine(values, mean, draws.target_std / std, 0.0)
+    elif source.gaps:
+        values = values.copy()
+    for gap in source.gaps:
+        empty = gap.rows[~gap.composed]
+        if len(empty):
+            complete = np.setdiff1d(np.arange(len(source.rows)), gap.rows)
+            fill = FILLS.get(source.oov, fill_xavier)
+            rows = source.placed_rows[empty]
+            values[empty, gap.columns] = fill(rows, draws, values[complete, gap.columns], gap.columns)
+    return values
+
+
+def _place(source: Source, placed: np.ndarray, draws: Draws) -> np.ndarray:
+    """Put the (transformed) vectors into the embedding matrix and fill the other rows."""
+    table = np.empty((draws.rows, draws.dim), dtype=np.float32)
+    table[source.placed_rows] = placed
+    missing = np.ones(draws.rows, dtype=bool)
+    missing[source.placed_rows] = False
+    rows = np.flatnonzero(missing)
+    if len(rows):
+        # rows that subwords cannot compose start like rows about which nothing is known
+        fill = FILLS.get(source.oov, fill_xavier)
+        table[rows] = fill(rows, draws, table[source.rows])
+    return table
+
+
+#: (`Source`, None for a strategy that draws everything; draws) -> (N, D) float32
 Rule = Callable[[Any, Draws], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """One `--embed-init NAME`. rule: what fills the matrix.
+    """One `--embed-init NAME`, which says itself what it needs and which options apply.
 
-    needs_source: does it want vectors? fills: are there rows without a vector to fill (`--embed-init-oov`)?
-    scaled: does `--embed-init-std` apply? always_scaled: without it, too, the values are moved to a sigma; the others
-    are told by the keyword `rescaled`. of_elements: in place of `rule` with `--embed-init-shuffle elements`.
+    Args:
+        rule: fills the matrix.
+        needs_source: the rule needs vectors.
+        fills: rows without a vector are filled (`--embed-init-oov`).
+        scaled: `--embed-init-std` applies.
+        always_scaled: without that option, too, the values are scaled to a sigma. If False, the rule takes the keyword
+            `rescaled`.
+        of_elements: the rule for `--embed-init-shuffle elements`.
     """
 
     rule: Callable[..., np.ndarray]
@@ -99,117 +352,16 @@ class Strategy:
 
     @property
     def shuffles(self) -> bool:
-        """Return True if `--embed-init-shuffle` applies."""
+        """True if `--embed-init-shuffle` applies."""
         return self.of_elements is not None
 
     def rule_for(self, std_given: bool, shuffle: str = "rows") -> Rule:
-        """What fills the matrix with these options."""
+        """Return the rule for these options."""
         rule = self.of_elements if self.of_elements is not None and shuffle == "elements" else self.rule
         return rule if self.always_scaled else partial(rule, rescaled=std_given)
 
 
-def build(strategy: Rule, source: Source | None, draws: Draws, pad_row: int | None) -> np.ndarray:
-    """The (N, D) float32 embedding matrix of a slot, `<pad>` zero."""
-    table = strategy(source, draws)
-    if pad_row is not None:
-        table[pad_row] = 0.0
-    return table
-
-
-def xavier(source: Source | None, draws: Draws) -> np.ndarray:
-    """U(-a, a), a = sqrt(6 / (N + D)) (Kim 3.1)."""
-    return draws.xavier.copy()
-
-
-def normal(source: Source | None, draws: Draws) -> np.ndarray:
-    """N(0, 1/D), fairseq's own distribution under a name of its own."""
-    return draws.normal.copy()
-
-
-def pretrained(source: Source, draws: Draws) -> np.ndarray:
-    """The rows of the source as they are (Kim 3.2, 3.3)."""
-    return _place(source, _values(source, draws), draws)
-
-
-def pretrained_xavier(source: Source, draws: Draws) -> np.ndarray:
-    """(x - mean(X_p)) * sigma_x / sigma_p (Kim eq. 1)."""
-    return _place(source, _values(source, draws, rescaled=True), draws)
-
-
-def shuffled(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
-    """Rows and columns of X_p permuted at random; no word keeps its vector (Kim 3.4). rescaled: those of eq. 1."""
-    placed = _values(source, draws, rescaled)
-    columns = draws.generator("shuffle_columns").permutation(draws.dim)
-    rows = draws.derangement(len(placed)) if len(placed) > 1 else np.arange(len(placed))
-    return _place(source, placed[rows][:, columns], draws)
-
-
-def shuffled_elements(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
-    """All elements of X_p permuted at random (`--embed-init-shuffle elements`). rescaled: those of eq. 1."""
-    placed = _values(source, draws, rescaled).reshape(-1).copy()
-    draws.generator("shuffle_elements").shuffle(placed)
-    return _place(source, placed.reshape(-1, draws.dim), draws)
-
-
-def xavier_pretrained(source: Source, draws: Draws) -> np.ndarray:
-    """(x - mean(X_x)) * sigma_p / sigma_x + mean(X_p) for every row (Kim eq. 4)."""
-    mean, std = _moments(source)
-    drawn = describe(draws.xavier)
-    return _affine(draws.xavier, drawn["mean"], std / drawn["std"], mean)
-
-
-def _moments(source: Source) -> tuple[float, float]:
-    moments = describe(source.given)
-    if not moments["std"] > 0:
-        raise CoverageError(
-            "the vectors that were found are all the same number, so that they have no sigma to standardise: "
-            "is this file the right one (--embed-init-path)?"
-        )
-    return moments["mean"], moments["std"]
-
-
-def _affine(values: np.ndarray, shift: float, scale: float, offset: float) -> np.ndarray:
-    """(values - shift) * scale + offset, in float64 a block of rows at a time, rounded once to float32."""
-    result = np.empty_like(values)
-    for start in range(0, len(values), 8192):
-        block = values[start : start + 8192].astype(np.float64)
-        result[start : start + 8192] = (block - shift) * scale + offset
-    return result
-
-
-def _values(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
-    """(K + J, D) what the placed rows get: the vectors as they are, or of eq. 1; gaps filled as `source.oov` says."""
-    values = source.placed
-    if rescaled:
-        mean, std = _moments(source)
-        values = _affine(values, mean, draws.target_std / std, 0.0)
-    elif source.gaps:
-        values = values.copy()
-    for gap in source.gaps:
-        empty = gap.rows[~gap.composed]
-        if len(empty):
-            known = np.setdiff1d(np.arange(len(source.rows)), gap.rows)
-            fill = FILLS.get(source.oov, fill_xavier)
-            rows = source.placed_rows[empty]
-            values[empty, gap.columns] = fill(rows, draws, values[known, gap.columns], gap.columns)
-    return values
-
-
-def _place(source: Source, placed: np.ndarray, draws: Draws) -> np.ndarray:
-    """Put the source's (transformed) rows into the embedding matrix and fill the others."""
-    table = np.empty((draws.rows, draws.dim), dtype=np.float32)
-    table[source.placed_rows] = placed
-    missing = np.ones(draws.rows, dtype=bool)
-    missing[source.placed_rows] = False
-    rows = np.flatnonzero(missing)
-    if len(rows):
-        # what the source's sub-words cannot compose starts like the rows nobody knows anything about
-        fill = FILLS.get(source.oov, fill_xavier)
-        table[rows] = fill(rows, draws, table[source.rows])
-    return table
-
-
-#: name -> strategy, in the order of tables. To add one is to add a function and a line here.
+#: name -> strategy, in the order of tables. To add one: a function and a line here.
 STRATEGIES = {
     "normal": Strategy(normal),
     "xavier": Strategy(xavier, scaled=True),
@@ -218,5 +370,13 @@ STRATEGIES = {
     "shuffled": Strategy(shuffled, True, fills=True, scaled=True, always_scaled=False, of_elements=shuffled_elements),
     "xavier_pretrained": Strategy(xavier_pretrained, needs_source=True),
 }
-#: names of those that `--embed-init-std` applies to
+#: names of the strategies to which `--embed-init-std` applies
 SCALED = tuple(name for name, strategy in STRATEGIES.items() if strategy.scaled)
+
+
+def build(rule: Rule, source: Source | None, draws: Draws, pad_row: int | None) -> np.ndarray:
+    """Return the (N, D) float32 embedding matrix of a slot, with zeros for `<pad>`."""
+    table = rule(source, draws)
+    if pad_row is not None:
+        table[pad_row] = 0.0
+    return table

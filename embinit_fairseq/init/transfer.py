@@ -1,17 +1,18 @@
-"""Rows of a model's tables for another dictionary, as W times the old rows: METHODS. Pure functions, NumPy only.
+"""Make the rows of a model's matrices for another dictionary, as W times the old rows: METHODS. NumPy only.
 
-W is one sparse matrix (new N, old N) for all tables of a model, input embeddings, output layer and output bias, so that
-a word means in each what it means in the others. Letters: V the old rows of words, mu and s the mean and the standard
+W is one sparse matrix (new N, old N) for all matrices of a model, input embeddings, output layer and output bias, so
+that a word has the same meaning in all of them. Letters: V the old rows of words, mu and s the mean and the standard
 deviation (1/n) of each of their columns.
 
     copy      a word of both dictionaries keeps its row, 1; others are drawn from N(mu, s)
     avg       ... others are mu
-    subword   ... others are the mean of the old pieces they are cut into, 1/m each; what cannot be cut is mu
+    subword   ... others are the mean of their old subwords, 1/m each; words that cannot be segmented are mu
     focus     ... others are sparsemax(cos(a, A)) V' with a the auxiliary vector of the word, A those of the words V' of
-              both dictionaries (Dobler and de Melo 2023); what has no such vector is drawn from N(mu, s)
+              both dictionaries (Dobler and de Melo 2023); words without such a vector are drawn from N(mu, s)
     random    a control: every word is drawn from N(mu, s)
 
-Special symbols, `<mask>` and what a task appends keep their rows whatever the method; fillers take no part in mu and s.
+Special symbols, `<mask>` and symbols that a task appends keep their rows with every method; fillers do not count for mu
+and s.
 """
 
 from __future__ import annotations
@@ -23,34 +24,35 @@ from functools import cached_property
 import numpy as np
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.init.draws import Draws
 from embinit_fairseq.init.new_rows import Table, columns_of, mean_row, take_rows
+from embinit_fairseq.init.strategies import Draws
 from embinit_fairseq.vocab.dictionary import is_filler
 from embinit_fairseq.vocab.matching import Matcher
 from embinit_fairseq.vocab.tokens import Token, as_text, detect_style, parse, spell
 
-#: where a row comes from
+#: origins of rows
 COPIED, COMPOSED, AVERAGED, DRAWN = KINDS = ("copied", "composed", "averaged", "drawn")
-_BLOCK_ELEMENTS = 4_000_000  # of similarities at a time
+#: similarities at a time
+_BLOCK_ELEMENTS = 4_000_000
 #: new row -> (old rows, their weights)
 Combinations = dict[int, tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Symbols:
-    """The symbols of a table's rows. word: (N,) bool, neither special nor filler nor appended by a task."""
+    """The symbols of a matrix' rows. word: (N,) bool, neither special nor filler nor appended by a task."""
 
     names: Sequence[str]
     word: np.ndarray
 
     @cached_property
     def style(self) -> str:
-        """How its segmenter marks pieces (`vocab.tokens`)."""
+        """The subword style of the segmenter (`vocab.tokens`)."""
         return detect_style(self.names[row] for row in self.words)
 
     @cached_property
     def texts(self) -> Sequence[str]:
-        """The names as text where they are spelled in bytes (`vocab.tokens`)."""
+        """The names, as text if they are spelled in bytes (`vocab.tokens`)."""
         return as_text(self.names, self.style)
 
     @cached_property
@@ -60,20 +62,23 @@ class Symbols:
 
     @cached_property
     def row_of_word(self) -> dict[str, int]:
-        """Text -> row. Of a symbol that stands twice, the last row counts, as for fairseq."""
+        """Text -> row. If a symbol is repeated, the last row counts, as in fairseq."""
         return {self.texts[row]: row for row in self.words}
 
     def token(self, row: int) -> Token:
-        """What the symbol of a row stands for."""
+        """Return the token of a row's symbol."""
         return parse(self.texts[row], self.style)
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a transfer starts from. shared: (new N,) the old row of each symbol of both dictionaries, else -1.
+    """The input of a transfer.
 
-    cut: a word's text -> old pieces; None: the longest pieces of the old dictionary. vector_rows (K,), vectors (K, d):
-    new rows with an auxiliary vector.
+    Args:
+        old, new: the symbols of the two dictionaries.
+        shared: (new N,) the old row of each symbol of both dictionaries, else -1.
+        cut: a word's token -> old subwords; None: the longest subwords of the old dictionary.
+        vector_rows, vectors: (K,) and (K, d), new rows with an auxiliary vector.
     """
 
     old: Symbols
@@ -91,10 +96,11 @@ class Given:
 
 @dataclass(frozen=True)
 class Weights:
-    """The matrix W, its rows in compressed form; those that are equal are stored once.
+    """The sparse matrix W; equal rows are stored once.
 
-    kind: (new N,) index into KINDS. place: (new N,) which of the stored rows, -1 for what is drawn. start (M + 1,),
-    columns, values: stored row m has `values[start[m] : start[m + 1]]` at these columns. averaged: (n,) old rows of mu.
+    kind: (new N,) index into KINDS. place: (new N,) index of the stored row, -1 for rows that are drawn. start
+    (M + 1,), columns, values: stored row m has `values[start[m] : start[m + 1]]` at these columns. averaged: (n,) old
+    rows of mu.
     """
 
     old_size: int
@@ -112,7 +118,7 @@ class Weights:
 
     @property
     def source(self) -> np.ndarray:
-        """(new N,) the old row of every one that is copied, -1 for the others."""
+        """(new N,) the old row of every row that is copied, -1 for the others."""
         source = np.full(self.new_size, -1)
         copied = self.rows_of(COPIED)
         source[copied] = self.columns[self.start[self.place[copied]]]
@@ -124,16 +130,16 @@ class Weights:
         return np.flatnonzero(self.kind != KINDS.index(COPIED))
 
     def rows_of(self, kind: str) -> np.ndarray:
-        """New rows of one of KINDS, ascending."""
+        """Return the new rows of one of KINDS, ascending."""
         return np.flatnonzero(self.kind == KINDS.index(kind))
 
     def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """(old rows, weights) of a new row; both empty if it is drawn."""
+        """Return (old rows, weights) of a new row; both empty if it is drawn."""
         stored = slice(0, 0) if self.place[row] < 0 else self._stored(self.place[row])
         return self.columns[stored], self.values[stored]
 
     def dense(self) -> np.ndarray:
-        """(new N, old N); for small ones."""
+        """Return W as an array (new N, old N); for small dictionaries."""
         matrix = np.zeros((self.new_size, self.old_size))
         for row in range(self.new_size):
             columns, values = self.row(row)
@@ -141,7 +147,7 @@ class Weights:
         return matrix
 
     def times(self, table: Table, rows: np.ndarray) -> np.ndarray:
-        """Those rows of W times the table, (len(rows), D) float64; what is drawn is 0."""
+        """Return these rows of W times the matrix, (len(rows), D) float64; rows that are drawn are 0."""
         places, which = np.unique(self.place[rows], return_inverse=True)
         products = np.zeros((len(places), columns_of(table)))
         for number, place in enumerate(places):
@@ -155,10 +161,10 @@ class Weights:
 
 
 def shared_rows(old: Symbols, new: Symbols) -> np.ndarray:
-    """(new N,) the old row of each symbol that both dictionaries have, else -1.
+    """Return (new N,) the old row of each symbol that both dictionaries have, else -1.
 
-    A word is shared if it is the same text at the same place of a word, however the two segmenters spell that: `ing` is
-    a word to GloVe, inside one to sentencepiece.
+    A word is shared if it is the same text at the same place of a word, however the two segmenters spell it: `ing` is
+    a word for GloVe, a part of one for sentencepiece.
     """
     others = {name: row for row, name in enumerate(old.names) if not old.word[row]}
     shared = np.array([others.get(name, -1) for name in new.names])
@@ -169,43 +175,43 @@ def shared_rows(old: Symbols, new: Symbols) -> np.ndarray:
     return shared
 
 
-# ---- How words that the old dictionary lacks are composed; what is left out is drawn or mu (`Method.rest`) ----------
+# ---- Words that the old dictionary lacks; those that are not composed are drawn or mu (`Method.rest`) ---------------
 
 
-def _nothing(given: Given) -> Combinations:
+def _nothing(inputs: Given) -> Combinations:
     return {}
 
 
-def _pieces(given: Given) -> Combinations:
-    """The mean of the pieces of each word. Raises DataError if no word could be cut, though a way to do so is given."""
-    found: Combinations = {}
+def _pieces(inputs: Given) -> Combinations:
+    """Average the old subwords of each word; raise DataError if `inputs.cut` segments no word."""
+    combinations: Combinations = {}
     by_cut = 0
-    for row in given.wanted:
-        token = given.new.token(row)
-        pieces = given.cut(token) if given.cut is not None and token.surface else []
-        rows = [given.old.row_of_word.get(piece, -1) for piece in pieces]
+    for row in inputs.wanted:
+        token = inputs.new.token(row)
+        pieces = inputs.cut(token) if inputs.cut is not None and token.surface else []
+        rows = [inputs.old.row_of_word.get(piece, -1) for piece in pieces]
         by_cut += bool(rows) and min(rows) >= 0
         if not rows or min(rows) < 0:
-            rows = longest_pieces(token, given.old)
+            rows = longest_pieces(token, inputs.old)
         if rows:
             columns, counts = np.unique(rows, return_counts=True)
-            found[row] = columns, counts / counts.sum()
-    if given.cut is not None and given.wanted and not by_cut:
+            combinations[row] = columns, counts / counts.sum()
+    if inputs.cut is not None and inputs.wanted and not by_cut:
         raise DataError(
-            "it cuts no new word into pieces that the old dictionary has; give what the old text was segmented with"
+            "it segments no new word into subwords of the old dictionary; give the segmentation of the old text"
         )
-    return found
+    return combinations
 
 
 def longest_pieces(token: Token, old: Symbols) -> list[int]:
-    """Old rows of the longest pieces of the text, from the left; empty if they do not make it up."""
+    """Segment a text into the longest old subwords, from the left: return their rows, empty if a part has none."""
     rows: list[int] = []
     start, length = 0, len(token.surface)
     while start < length:
         for end in range(length, start, -1):
             initial, final = (False if start else token.initial), (False if end < length else token.final)
             spellings = spell(Token(token.surface[start:end], initial, final), old.style)
-            row = next((old.row_of_word[each] for each in spellings if each in old.row_of_word), None)
+            row = next((old.row_of_word[spelling] for spelling in spellings if spelling in old.row_of_word), None)
             if row is not None:
                 rows.append(row)
                 start = end
@@ -215,50 +221,62 @@ def longest_pieces(token: Token, old: Symbols) -> list[int]:
     return rows
 
 
-def _similar_words(given: Given) -> Combinations:
-    """sparsemax of the cosines with the shared words. Raises DataError if no new or no shared word has a vector."""
-    if not given.wanted:
+def _similar_words(inputs: Given) -> Combinations:
+    """Weigh shared words by sparsemax of their cosines; raise DataError if no new or no shared word has a vector."""
+    if not inputs.wanted:
         return {}
-    assert given.vectors is not None  # Method.needs_vectors
-    vectors = given.vectors.astype(np.float64)
+    assert inputs.vectors is not None  # Method.needs_vectors
+    vectors = inputs.vectors.astype(np.float64)
     lengths = np.linalg.norm(vectors, axis=1)
-    usable = np.isfinite(lengths) & (lengths > 0) & given.new.word[given.vector_rows]
-    rows, vectors = given.vector_rows[usable], vectors[usable] / lengths[usable, None]
-    known = given.shared[rows] >= 0
-    if not known.any() or known.all():
-        which = "words that both dictionaries have" if not known.any() else "new words"
+    usable = np.isfinite(lengths) & (lengths > 0) & inputs.new.word[inputs.vector_rows]
+    rows, vectors = inputs.vector_rows[usable], vectors[usable] / lengths[usable, None]
+    shared = inputs.shared[rows] >= 0
+    if not shared.any() or shared.all():
+        which = "words that both dictionaries have" if not shared.any() else "new words"
         raise DataError(
             f"it has none of the {which}, by whose similarity new rows are composed; give vectors of the words or "
-            "pieces of --new-dict (embinit stats shows what is found), or choose another --method"
+            "subwords of --new-dict (embinit stats shows their coverage), or choose another --method"
         )
-    columns, wanted = given.shared[rows[known]], rows[~known]
-    found: Combinations = {}
+    columns, wanted = inputs.shared[rows[shared]], rows[~shared]
+    combinations: Combinations = {}
     block = max(1, _BLOCK_ELEMENTS // len(columns))
     for first in range(0, len(wanted), block):
-        similarities = vectors[~known][first : first + block] @ vectors[known].T
-        for row, each in zip(wanted[first : first + block].tolist(), similarities):
-            shares = sparsemax(each)
+        similarities = vectors[~shared][first : first + block] @ vectors[shared].T
+        for row, cosines in zip(wanted[first : first + block].tolist(), similarities):
+            shares = sparsemax(cosines)
             chosen = np.flatnonzero(shares)
-            found[row] = columns[chosen], shares[chosen]
-    return found
+            combinations[row] = columns[chosen], shares[chosen]
+    return combinations
 
 
 def sparsemax(scores: np.ndarray) -> np.ndarray:
-    """The point of the simplex nearest to the scores, (n,): max(scores - tau, 0) with tau such that they sum to 1
-    (Martins and Astudillo 2016). Those that cannot be in the sum are left out until none is (Michelot 1986)."""
+    """Return the point of the simplex nearest to the scores, (n,) (Martins and Astudillo 2016).
+
+    It is max(scores - tau, 0) with tau such that the sum is 1. Scores that cannot be in the sum are left out until none
+    is (Michelot 1986).
+    """
     support = scores[scores > scores.max() - 1]
     while True:
         tau = (support.sum() - 1) / len(support)
-        kept = support[support > tau]
-        if len(kept) == len(support):
+        smaller = support[support > tau]
+        if len(smaller) == len(support):
             return np.maximum(scores - tau, 0.0)
-        support = kept
+        support = smaller
 
 
 @dataclass(frozen=True)
 class Method:
-    """One `--method NAME`. help: one line. compose: for words that the old dictionary lacks. rest: what those are that
-    it leaves out, DRAWN or AVERAGED. keeps_shared: do shared words keep their rows? needs_shared: must there be one?"""
+    """One `--method NAME`.
+
+    Args:
+        help: one line.
+        compose: makes the rows of words that the old dictionary lacks.
+        rest: origin of the words that `compose` leaves out, DRAWN or AVERAGED.
+        keeps_shared: shared words keep their rows.
+        needs_shared: there must be a shared word.
+        needs_vectors: auxiliary vectors are needed.
+        cuts: words are segmented.
+    """
 
     help: str
     compose: Callable[[Given], Combinations]
@@ -269,10 +287,10 @@ class Method:
     cuts: bool = False
 
 
-#: name -> method. To add one is to add a function and a line here.
+#: name -> method; to add one: a function and a line here
 METHODS = {
     "copy": Method("new words are drawn, N(mean, std) of the old ones", _nothing, DRAWN, needs_shared=True),
-    "subword": Method("new words are the mean of their old pieces, else of all", _pieces, AVERAGED, cuts=True),
+    "subword": Method("new words are the mean of their old subwords, else of all", _pieces, AVERAGED, cuts=True),
     "avg": Method("new words are the mean of the old ones", _nothing, AVERAGED),
     "focus": Method(
         "new words are the mean of similar shared ones", _similar_words, DRAWN, needs_shared=True, needs_vectors=True
@@ -281,49 +299,49 @@ METHODS = {
 }
 
 
-def transfer_weights(method: str, given: Given) -> Weights:
-    """W. Raises DataError where the method finds nothing to work with."""
+def transfer_weights(method: str, inputs: Given) -> Weights:
+    """Return W; raise DataError if the method has nothing to start from."""
     chosen = METHODS[method]
-    shared = given.shared if chosen.keeps_shared else np.where(given.new.word, -1, given.shared)
-    mean = np.asarray(given.old.words)
+    shared = inputs.shared if chosen.keeps_shared else np.where(inputs.new.word, -1, inputs.shared)
+    mean = np.asarray(inputs.old.words)
     kind = np.full(len(shared), KINDS.index(chosen.rest))
     place = np.full(len(shared), -1)
     stored: list[tuple[np.ndarray, np.ndarray]] = [(mean, np.full(len(mean), 1 / len(mean)))]
-    for row, parts in chosen.compose(given).items():
+    for row, parts in chosen.compose(inputs).items():
         kind[row], place[row] = KINDS.index(COMPOSED), len(stored)
         stored.append(parts)
-    # what is no word and has no old row, a filler more than before, is not read by anybody
-    kind[~given.new.word] = KINDS.index(AVERAGED)
+    # a new filler is neither a word nor an old row; nobody reads it
+    kind[~inputs.new.word] = KINDS.index(AVERAGED)
     for row in np.flatnonzero(shared >= 0).tolist():
         kind[row], place[row] = KINDS.index(COPIED), len(stored)
         stored.append((shared[row : row + 1], np.ones(1)))
     place[kind == KINDS.index(AVERAGED)] = 0
     start = np.cumsum([0, *(len(columns) for columns, _ in stored)])
     columns, values = (np.concatenate(parts) for parts in zip(*stored))
-    return Weights(len(given.old.names), kind, place, start, columns, values, mean)
+    return Weights(len(inputs.old.names), kind, place, start, columns, values, mean)
 
 
 def transferred_rows(weights: Weights, tables: Mapping[str, Sequence[Table]], seed: int) -> dict[str, list[np.ndarray]]:
-    """Name of a table -> its rows `weights.rows`, float64 (k, D) or (k,), for each of its copies.
+    """Return name of a matrix -> its rows `weights.rows`, float64 (k, D) or (k,), for each of its copies.
 
-    Copies of a table, like an average over updates, get the same random numbers.
+    Copies of a matrix, such as an average over updates, get the same random numbers.
     """
     return {name: [_rows_of(weights, name, copy, seed) for copy in copies] for name, copies in tables.items()}
 
 
 def _rows_of(weights: Weights, name: str, table: Table, seed: int) -> np.ndarray:
-    found = weights.times(table, weights.rows)
+    rows = weights.times(table, weights.rows)
     drawn = np.flatnonzero(weights.place[weights.rows] < 0)
     if len(drawn):
         mean = mean_row(table, weights.averaged)
         std = take_rows(table, weights.averaged).std(axis=0, dtype=np.float64)
         normal = Draws(len(drawn), len(mean), seed, name).generator("transfer").standard_normal((len(drawn), len(mean)))
-        found[drawn] = mean + std * normal
-    return found.reshape(-1) if table.ndim == 1 else found
+        rows[drawn] = mean + std * normal
+    return rows.reshape(-1) if table.ndim == 1 else rows
 
 
 def symbols_of(names: Sequence[str], special: np.ndarray, described: int) -> Symbols:
-    """special: (described,) bool, of the rows of `dict.txt`; the rows behind it are what a task appends."""
+    """Return a matrix' symbols. special: (described,) bool, of the rows of `dict.txt`; a task appends the others."""
     word = np.array([not is_filler(name) and name != "<mask>" for name in names], dtype=bool)
     word[:described] &= ~special
     word[described:] = False

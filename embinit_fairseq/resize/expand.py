@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.init.draws import check_seed
 from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
+from embinit_fairseq.init.strategies import check_seed
 from embinit_fairseq.io import check_folder, check_inputs, read_lines, whole_folder, write_json
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, record_of, resize, write_result
 from embinit_fairseq.resize.segmentation import write_segmentation

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.init.alignment import read_sources
-from embinit_fairseq.init.draws import check_seed
+from embinit_fairseq.errors import DataError, OptionError, named_by
+from embinit_fairseq.init.alignment import read
+from embinit_fairseq.init.strategies import check_seed
 from embinit_fairseq.init.transfer import (
     COMPOSED,
     COPIED,
@@ -34,7 +34,7 @@ from embinit_fairseq.init.transfer import (
 from embinit_fairseq.io import check_folder, check_inputs, whole_folder, write_json
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, record_of, resize, write_result
 from embinit_fairseq.resize.source import Source, open_source
-from embinit_fairseq.vectors.open import SourceSpec, open_sources, parse_source
+from embinit_fairseq.vectors.open import SourceSpec, parse_source
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, Token
@@ -99,7 +99,8 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     # 0. What the options say, before any work
     _check_options(request)
     inputs = check_inputs(request.inputs)
-    spec = None if request.vectors is None else parse_source(request.vectors, request.format)
+    with named_by("--vectors "):
+        spec = None if request.vectors is None else parse_source(request.vectors, request.format)
     paths = [] if spec is None else spec.paths
     check_folder(request.output, request.force, FILES, [*inputs.values(), *paths])
     # 1. The old model and both dictionaries
@@ -204,11 +205,8 @@ def _auxiliary_vectors(
     """Return (K,) rows of the new dictionary for which --vectors has all columns, and (K, d) their vectors."""
     if spec is None:
         return np.empty(0, dtype=np.int64), None
-    readers = open_sources(spec)
-    if sum(reader.dim for reader in readers) < 2:
-        raise OptionError(f"--vectors {request.vectors}: one number per word, as in a dictionary; give word vectors")
-    reading = read_sources(readers, spec, vocabulary)
-    whole = reading.known[reading.source.rows]
+    reading = read(spec, vocabulary, flag="--vectors ")
+    whole = reading.complete[reading.source.rows]
     return reading.source.rows[whole], reading.source.vectors[whole]
 
 

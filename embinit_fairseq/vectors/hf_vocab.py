@@ -1,4 +1,4 @@
-"""The tokens of a Hugging Face directory, and the row that the model's own tokenizer gives to each of them.
+"""Read the tokens of a Hugging Face directory, and the row that the model's own tokenizer gives to each of them.
 
 `tokenizer.json` is read by the tokenizers package, the files of every other directory by transformers' AutoTokenizer.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,35 +16,33 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq import bounded
 from embinit_fairseq.errors import EmbinitError, VectorFileError
+from embinit_fairseq.io import PathLike, read_json
 from embinit_fairseq.vocab.tokens import PREFIX, detect_style, text_of
 
 logger = logging.getLogger(__name__)
 
-# ---- Files of a Hugging Face directory: JSON, models of sentencepiece, tokenizers ------------------------------------
+# ---- Files of a Hugging Face directory: JSON, models of sentencepiece, tokenizers -----------------------------------
 
-_REMEDY = "download it again"
-#: Bytes of a tokenizer.json, at most: a floor for small ones, and for each row a token, its number and its merge.
-_TOKENIZER, _TOKENIZER_ROW = 1 << 24, 1 << 10
-#: Bytes of a model of sentencepiece, at most: those for a hundred languages have 5 MB.
-_SENTENCEPIECE = 1 << 26
+_CONFIGURATIONS = ("config.json", "tokenizer_config.json")
+#: finds words by packages such as fugashi before it splits them by BERT's rules
+_JAPANESE = "BertJapaneseTokenizer"
 
 
 def read_optional_json(file: Path) -> dict[str, Any]:
-    """Read the object in a JSON file; an empty one where the file does not exist, VectorFileError if it is none."""
+    """Return the object in a JSON file, an empty one if the file does not exist; VectorFileError if it is not one."""
     if not file.is_file():
         return {}
-    content = bounded.read_json(file, VectorFileError, remedy=_REMEDY)
+    content = read_json(file, VectorFileError, remedy="download it again")
     if not isinstance(content, dict):
-        raise VectorFileError(f"{file}: not a JSON object; {_REMEDY}")
+        raise VectorFileError(f"{file}: not a JSON object; download it again")
     return content
 
 
-def load_sentencepiece(file: str | Path, error: type[EmbinitError] = VectorFileError, flag: str = "") -> Any:
-    """Load a sentencepiece processor; raises `error` if the file is no sentencepiece model.
+def load_sentencepiece(file: PathLike, error: type[EmbinitError] = VectorFileError, flag: str = "") -> Any:
+    """Return a sentencepiece processor; raise `error` if the file is not a sentencepiece model.
 
-    flag: what names the file, for messages.
+    flag: option that names the file, for messages.
     """
     where = f"{flag} {file}".strip()
     try:
@@ -51,9 +50,10 @@ def load_sentencepiece(file: str | Path, error: type[EmbinitError] = VectorFileE
     except ImportError as cause:
         raise error(f"{where}: reading it needs a package: pip install sentencepiece") from cause
     processor = sentencepiece.SentencePieceProcessor()
-    content = bounded.read_bytes(file, error, _SENTENCEPIECE, _REMEDY, flag)
     try:
-        processor.LoadFromSerializedProto(content)
+        processor.LoadFromSerializedProto(Path(file).read_bytes())
+    except OSError as cause:
+        raise error(f"{where}: cannot be read ({cause.strerror}); check the path and its permissions") from cause
     except Exception as cause:  # damaged models raise RuntimeError, TypeError and others
         raise error(
             f"{where}: not a sentencepiece model ({cause}); give another file, such as a tokenizer.json instead of it, "
@@ -62,8 +62,8 @@ def load_sentencepiece(file: str | Path, error: type[EmbinitError] = VectorFileE
     return processor
 
 
-def check_is_the_librarys(error: BaseException) -> None:
-    """Raise what stops a program. tokenizers raises plain Exception; a panic of Rust, in a damaged file, is none."""
+def check_is_from_library(error: BaseException) -> None:
+    """Raise `error` again if it stops a program; a panic of Rust in tokenizers, for a damaged file, does not."""
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
 
@@ -74,7 +74,7 @@ def reading_tokenizer(
     error: type[EmbinitError] = VectorFileError,
     remedy: str = "download it again or: pip install -U tokenizers",
 ) -> Iterator[Any]:
-    """Give the tokenizers package, to read a file with; raises `error` where it is missing or cannot read the file."""
+    """Yield the tokenizers package, to read a file with; raise `error` if it is missing or cannot read the file."""
     try:
         import tokenizers
     except ImportError as cause:
@@ -82,7 +82,7 @@ def reading_tokenizer(
     try:
         yield tokenizers
     except BaseException as cause:
-        check_is_the_librarys(cause)
+        check_is_from_library(cause)
         raise error(f"{file}: the tokenizers package cannot read it ({str(cause)[:200]}); {remedy}") from cause
 
 
@@ -95,11 +95,12 @@ def _open_with_transformers(directory: Path) -> Any:
             f"{directory}: no tokenizer.json in it, and its other files are read by packages: pip install transformers "
             "sentencepiece protobuf"
         ) from cause
-    config, settings = (read_optional_json(directory / name) for name in ("config.json", "tokenizer_config.json"))
+    config, settings = (read_optional_json(directory / name) for name in _CONFIGURATIONS)
     options = {"langs": config["langs"]} if "langs" in config and "langs" not in settings else {}  # FSMT needs them
     fault = "no files of a tokenizer"
-    declared = settings.get("tokenizer_class") or config.get("tokenizer_class") or _class_of(directory)
-    for name in ("AutoTokenizer", str(declared)):
+    declared = _declared_class(directory) or _class_of(directory)
+    # AutoTokenizer would read vocab.txt by BERT's rules if a package for Japanese is missing
+    for name in (str(declared),) if declared == _JAPANESE else ("AutoTokenizer", str(declared)):
         if not name.endswith(("Tokenizer", "TokenizerFast")):
             continue
         verbosity = transformers.logging.get_verbosity()
@@ -111,7 +112,7 @@ def _open_with_transformers(directory: Path) -> Any:
                     str(directory), local_files_only=True, trust_remote_code=False, **options
                 )
         except BaseException as cause:
-            check_is_the_librarys(cause)
+            check_is_from_library(cause)
             fault = str(cause).strip().split("\n")[0][:200]
             continue
         finally:
@@ -120,11 +121,17 @@ def _open_with_transformers(directory: Path) -> Any:
         if tokenizer.vocab_files_names and len(tokenizer) > len(tokenizer.get_added_vocab()):
             return tokenizer
         fault = f"{type(tokenizer).__name__} reads none of the files there"
-    raise VectorFileError(f"{directory}: no tokenizer with rows for words ({fault}); {_remedy(directory)}")
+    raise VectorFileError(f"{directory}: no tokenizer with rows for words ({fault}); {_remedy(directory, fault)}")
+
+
+def _declared_class(directory: Path) -> str | None:
+    """Return the class of transformers that the directory declares for its tokenizer."""
+    classes = (read_optional_json(directory / name).get("tokenizer_class") for name in reversed(_CONFIGURATIONS))
+    return next((name for name in classes if name), None)
 
 
 def _class_of(directory: Path) -> str | None:
-    """Name the class for files whose model is not declared: BERT's vocab.txt, vocab.json with merges.txt."""
+    """Return the class for files that do not declare one: BERT's for vocab.txt, or by the style of vocab.json."""
     if (directory / "vocab.txt").is_file():
         return "BertTokenizerFast"
     if not (directory / "merges.txt").is_file():
@@ -133,7 +140,9 @@ def _class_of(directory: Path) -> str | None:
     return "HerbertTokenizerFast" if style == "end_of_word" else "GPT2TokenizerFast"
 
 
-def _remedy(directory: Path) -> str:
+def _remedy(directory: Path, fault: str) -> str:
+    if package := re.search(r"need to install (\w+)|The (\w+) dictionary is not installed", fault):
+        return f"pip install {package[1] or package[2]}"
     try:
         importlib.import_module("google.protobuf")
     except ImportError:
@@ -142,9 +151,9 @@ def _remedy(directory: Path) -> str:
     return "save the model's tokenizer into this directory with save_pretrained(), best as tokenizer.json"
 
 
-# ---- Which rows of a Hugging Face model play the roles of fairseq's <s>, </s>, <unk>, <pad> and <mask> --------------
+# ---- The rows of a Hugging Face model with the roles of fairseq's <s>, </s>, <unk>, <pad> and <mask> ----------------
 
-#: role -> the keys under which a tokenizer declares it, in the order of preference.
+#: role -> keys under which a tokenizer declares it, in the order of preference
 _DECLARED = {
     "bos": ("bos_token", "cls_token"),
     "eos": ("eos_token", "sep_token"),
@@ -153,7 +162,7 @@ _DECLARED = {
     "mask": ("mask_token",),
 }
 
-#: role -> usual spellings, for directories without a declaration.
+#: role -> usual spellings, for directories without a declaration
 _USUAL = {
     "bos": ("[CLS]", "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
     "eos": ("[SEP]", "</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
@@ -164,7 +173,7 @@ _USUAL = {
 
 
 def declared_specials(directory: Path) -> dict[str, Any]:
-    """Read which tokens tokenizer_config.json or special_tokens_map.json declares: `bos_token` -> token."""
+    """Return the tokens that tokenizer_config.json or special_tokens_map.json declares: `bos_token` -> token."""
     declared: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         content = read_optional_json(directory / name)
@@ -174,10 +183,10 @@ def declared_specials(directory: Path) -> dict[str, Any]:
 
 
 def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[str, int]:
-    """Find role -> row by the declared tokens, or by the usual spellings if none is declared.
+    """Return role -> row by the declared tokens, or by the usual spellings if none is declared.
 
-    A role whose token is missing is left out (T5 has no bos). GPT-2 declares `<|endoftext|>` for everything: one row
-    may serve as bos and eos, but not as unk or pad as well.
+    A role without a token is left out (T5 has no bos). GPT-2 declares `<|endoftext|>` for every role: one row may have
+    the roles bos and eos, but not unk or pad as well.
     """
     names = {key: value for key, value in declared.items() if isinstance(value, str) and value}
     specials: dict[str, int] = {}
@@ -189,15 +198,16 @@ def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[
     return specials
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ---- Tokens and their rows ------------------------------------------------------------------------------------------
 
-#: Rows that a matrix may have beyond twice the number of tokens: it is often padded to a round number.
+#: rows that a matrix may have beyond twice the number of tokens: it is often padded to a round number
 _PADDING = 4096
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a model's tokenizer says of tokens, spelled as it spells them.
+    """The tokens of a model's tokenizer, spelled as it spells them.
 
     rows: token -> row of the embedding matrix. markers: one of table.MARKERS. specials: role -> row. added: tokens
     stored as text. is_bytes: the other tokens are in GPT-2's byte alphabet. segment: text -> its tokens.
@@ -211,9 +221,9 @@ class Vocabulary:
     segment: Callable[[str], list[str]]
 
     def words(self) -> list[tuple[int, str]]:
-        """List (row, word) of all tokens that are text, without the specials, ordered by row.
+        """Return (row, word) of all tokens that are text, without the specials, ordered by row.
 
-        Byte-level tokens are decoded to text, a leading space stays spelled `Ġ`; parts of a character are surrogates.
+        Byte-level tokens are decoded to text, with a leading space spelled `Ġ`; parts of a character are surrogates.
         """
         hidden = set(self.specials.values())
         pairs = sorted((row, token) for token, row in self.rows.items() if row not in hidden and token)
@@ -221,12 +231,16 @@ class Vocabulary:
             return pairs
         return [(row, token if token in self.added else text_of(token)) for row, token in pairs]
 
-    def pieces(self, word: str) -> list[int]:
-        """Segment a word that follows a space: the rows of its tokens, unknown ones left out."""
-        word = word.encode("utf-8", "ignore").decode("utf-8")  # lone surrogates are no text
+    def subword_rows(self, word: str) -> list[int]:
+        """Segment a word that follows a space: return the rows of its known tokens.
+
+        The list is empty if no token but the marker of a word's beginning is known.
+        """
+        word = word.encode("utf-8", "ignore").decode("utf-8")  # lone surrogates are not text
         tokens = self.segment(self._before_word + word) if word else []
         unknown = self.specials.get("unk")
-        return [self.rows[token] for token in tokens if self.rows.get(token, unknown) != unknown]
+        known = [token for token in tokens if self.rows.get(token, unknown) != unknown]
+        return [self.rows[token] for token in known] if {*known} - {*PREFIX.values()} else []
 
     @cached_property
     def _before_word(self) -> str:
@@ -237,15 +251,20 @@ class Vocabulary:
 
 
 def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabulary:
-    """Read the tokens of a model directory; VectorFileError where no library can, or where they do not fit the matrix.
+    """Read the tokens of a model directory.
 
-    side: "decoder" for the target language's tokens of a model with an embedding matrix for each side.
+    Args:
+        directory: the model's folder.
+        matrix_rows: rows of the embedding matrix.
+        side: "decoder" for the target language's tokens of a model with an embedding matrix for each side.
+
+    Raises:
+        VectorFileError: if no library can read the files, or the tokens do not fit the matrix.
     """
     file = directory / "tokenizer.json"
-    if file.is_file():
-        content = bounded.read_bytes(file, VectorFileError, _TOKENIZER + _TOKENIZER_ROW * matrix_rows, _REMEDY)
+    if file.is_file() and _declared_class(directory) != _JAPANESE:
         with reading_tokenizer(file) as tokenizers:
-            tokenizer = backend = tokenizers.Tokenizer.from_buffer(content)
+            tokenizer = backend = tokenizers.Tokenizer.from_file(str(file))
         declared, stored = declared_specials(directory), {}
     else:
         tokenizer = _open_with_transformers(directory)
@@ -268,6 +287,10 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         is_bytes = any(b"ByteLevel" in part.__getstate__() for part in parts if part is not None)
         segment = partial(_segment, backend)
     rows = rows | {token["content"]: int(row) for row, token in stored.items()}
+    first = next((token for token in rows if token.startswith(_BYTE_ORDER_MARK) and rows[token] == 0), None)
+    if first is not None:  # vocab.txt has a byte-order mark, which the libraries take for a part of the first token
+        rows[first.removeprefix(_BYTE_ORDER_MARK)] = rows.pop(first)
+        added.discard(first.removeprefix(_BYTE_ORDER_MARK))
     rows = _fitting(directory, rows, added, matrix_rows)
     return Vocabulary(rows, detect_style(rows), find_specials(declared, rows), frozenset(added), is_bytes, segment)
 

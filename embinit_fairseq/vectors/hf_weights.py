@@ -1,12 +1,13 @@
-"""The input embedding of a Hugging Face directory: which file, which tensor, and its rows.
+"""Find the input embedding of a Hugging Face directory, file and tensor, and read its rows.
 
-Reads `model.safetensors` (one header, then raw tensors: https://huggingface.co/docs/safetensors), its shards, and
-`pytorch_model.bin` with or without shards. Rows are fetched by offset: memory grows with the rows, not the model.
+Read are `model.safetensors` (a header, then raw tensors: https://huggingface.co/docs/safetensors), its shards, and
+`pytorch_model.bin` with or without shards. Rows are read by offset: memory grows with the rows, not with the model.
 Letters: V rows, D columns.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 import struct
 from collections.abc import Mapping, Sequence
@@ -16,12 +17,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from embinit_fairseq.bounded import LARGEST_JSON, parse_json, read_json
 from embinit_fairseq.errors import VectorFileError, counted
+from embinit_fairseq.io import parse_json, read_json
 from embinit_fairseq.vectors.binary import mapped_rows
 from embinit_fairseq.vectors.torch_file import load_safely, matrices
 
-#: Where a model may keep its weights, in the order of preference; an index names the shards.
+#: files with a model's weights, in the order of preference; an index names the shards
 WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -31,10 +32,11 @@ WEIGHT_FILES = (
 
 #: The module that holds the input embedding: word_embeddings (BERT), shared (T5), wte (GPT-2), embed_tokens (Llama),
 #: embed_in (GPT-NeoX), tok_embeddings (ModernBERT), token_embedding (CLIP), tokens_embed (GPT), embeddings (XLM).
+#: Models of pictures and text have others, which are not meant: of the vision model, of InstructBLIP's qformer.
 _EMBEDDING = re.compile(
-    r"(?!.*vision)(.*\.)?(shared|wte|embed_in|embed_tokens|((input|tok(en)?s?|words?)_)?emb(ed)?(ding)?s?)(\.weight)?"
+    r"(?!.*(vision|qformer))(.*\.)?(shared|wte|embed_in|embed_tokens|((input|tok(en)?s?|words?)_)?emb(ed)?(ding)?s?)(\.weight)?"
 )
-#: What the matrix of an output layer is called: lm_head, embed_out, output_projection, cls.predictions.decoder.
+#: parts of the name of an output layer: lm_head, embed_out, output_projection, cls.predictions.decoder
 _HEAD = re.compile(r"head|out|proj|predict|cls|loss|decoder\.weight")
 
 _FLOATS: dict[str, np.dtype[Any]] = {
@@ -43,7 +45,6 @@ _FLOATS: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
-_LARGEST = 1 << 62  # bytes of a file
 
 
 class Matrix(Protocol):
@@ -54,20 +55,23 @@ class Matrix(Protocol):
         """(V, D)."""
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """The named rows, in the order named: (len(rows), D) float32."""
+        """Return these rows, in this order: (len(rows), D) float32."""
 
 
 @dataclass(frozen=True)
 class SafetensorsMatrix:
-    """A two-dimensional floating point tensor of a safetensors file."""
+    """A two-dimensional floating point tensor of a safetensors file.
+
+    kind: a key of _FLOATS. offset: bytes from the beginning of the file.
+    """
 
     file: Path
-    kind: str  # a key of _FLOATS
+    kind: str
     shape: tuple[int, int]
-    offset: int  # bytes from the beginning of the file
+    offset: int
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """The named rows, in the order named: (len(rows), D) float32."""
+        """Return these rows, in this order: (len(rows), D) float32."""
         number = _FLOATS[self.kind]
         picked = mapped_rows(self.file, self.offset, self.shape[1] * number.itemsize, rows).view(number)
         if self.kind == "BF16":  # the upper half of a float32
@@ -76,15 +80,18 @@ class SafetensorsMatrix:
 
 
 def find_embedding(directory: Path, config: Mapping[str, Any], side: str) -> tuple[Path, str, Matrix, str]:
-    """Find the model's input embedding; VectorFileError where there is none.
+    """Find the model's input embedding.
 
     Args:
-        directory: of the model.
-        config: what its config.json holds.
-        side: of a model that has an embedding matrix for each, "encoder" or "decoder".
+        directory: the model's folder.
+        config: content of its config.json.
+        side: "encoder" or "decoder", for a model that has an embedding matrix for each.
 
     Returns:
         File, name of the tensor, its matrix, and the side if the model has an embedding matrix for each ("" if not).
+
+    Raises:
+        VectorFileError: if there is none.
     """
     chosen = next((directory / name for name in WEIGHT_FILES if (directory / name).is_file()), None)
     if chosen is None:
@@ -104,7 +111,7 @@ def find_embedding(directory: Path, config: Mapping[str, Any], side: str) -> tup
         available = _matrices(chosen)
         if name not in available:
             raise VectorFileError(
-                f"{chosen}: no floating point matrix {name!r}, which the index promises; download the shards again"
+                f"{chosen}: no floating point matrix {name!r}, which the index names; download the shards again"
             )
     sided = all(any(f"{part}." in other for other in names) for part in ("encoder", "decoder"))
     return chosen, name, available[name], side if sided and f"{side}." in name else ""
@@ -124,33 +131,33 @@ def _matrices(file: Path) -> dict[str, Matrix]:
 
 
 def _all_matrices(index: Path, shards: dict[str, str]) -> dict[str, Matrix]:
-    """Read what all shards hold, where names alone do not tell the embedding."""
+    """Return the matrices of all shards, for models whose names alone do not show the embedding."""
     files = sorted(set(shards.values()))
     return {name: matrix for file in files for name, matrix in _matrices(_shard_path(index, file)).items()}
 
 
 def _shards(index: Path) -> dict[str, str]:
-    """Tensor name -> shard's file name, from an index file."""
+    """Return tensor name -> file name of its shard, from an index file."""
     content = read_json(index, VectorFileError, remedy="download it again")
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
+    if not isinstance(weight_map, dict) or not weight_map:
         raise VectorFileError(f"{index}: no 'weight_map' of tensor names and files; download the model again")
     return weight_map
 
 
 def _shard_path(index: Path, name: str) -> Path:
     file = index.parent / name
-    if Path(name).name != name or not file.is_file():
+    if file.parent != index.parent or not file.is_file():
         raise VectorFileError(
-            f"{index}: names the shard {name[:80]!r}, which is not in the directory; download it again"
+            f"{index}: names the shard {name!r:.80}, which is not in the directory; download it again"
         )
     return file
 
 
 def _choose(names: Sequence[str], side: str) -> str | None:
-    """Choose the input embedding among tensors named as one; None if there is none, or if the names leave it open.
+    """Return the input embedding among tensors with such names; None if there is none, or if several could be it.
 
-    One for both sides is preferred, then that of the side, then another one; a copy deeper in the model is left aside.
+    A matrix for both sides is preferred, then that of the side, then another one; a deeper copy is ignored.
     """
     groups: dict[int, list[str]] = {}
     for name in names:
@@ -161,7 +168,7 @@ def _choose(names: Sequence[str], side: str) -> str | None:
 
 
 def _choose_by_size(file: Path, names: Sequence[str], available: dict[str, Matrix], config: Mapping[str, Any]) -> str:
-    """Choose the only matrix, heads aside, of `vocab_size` rows (config.json); VectorFileError if there is not one."""
+    """Return the only matrix, except heads, of `vocab_size` rows (config.json); VectorFileError if there is not one."""
     text = config.get("text_config")
     size = config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None)
     fitting = [name for name in available if available[name].shape[0] == size and not _HEAD.search(name)]
@@ -178,46 +185,38 @@ def _choose_by_size(file: Path, names: Sequence[str], available: dict[str, Matri
 
 
 def safetensors_matrices(file: Path) -> dict[str, Matrix]:
-    """The two-dimensional floating point tensors of a safetensors file, by name; VectorFileError if damaged."""
-    header, start, size = _header(file)
-    available: dict[str, Matrix] = {}
-    for name, entry in header.items():
-        kind = entry.get("dtype") if isinstance(entry, dict) else None
-        if name == "__metadata__" or not isinstance(kind, str) or kind not in _FLOATS:
-            continue
-        shape = entry.get("shape")
-        if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and n > 0 for n in shape):
-            continue
-        offsets = entry.get("data_offsets")
-        if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(n) is int for n in offsets):
-            raise VectorFileError(f"{file}: the tensor {name[:80]!r} has no data_offsets; download the file again")
-        begin, end = offsets
-        if not 0 <= begin <= end < _LARGEST or end - begin != shape[0] * shape[1] * _FLOATS[kind].itemsize:
-            raise VectorFileError(
-                f"{file}: the tensor {name[:80]!r} has impossible data_offsets; download the file again"
-            )
-        if start + end > size:
-            raise VectorFileError(
-                f"{file}: truncated: the tensor {name[:80]!r} lacks {counted(start + end - size, 'byte')}; download "
-                "the file again"
-            )
-        available[name] = SafetensorsMatrix(file, kind, (shape[0], shape[1]), start + begin)
-    return available
+    """Return the two-dimensional floating point tensors of a safetensors file, by name.
 
-
-def _header(file: Path) -> tuple[dict[str, Any], int, int]:
-    """(header, position of the first tensor, size of the file) of a safetensors file."""
+    Raises:
+        VectorFileError: if the file is damaged.
+    """
     size = file.stat().st_size
     with open(file, "rb") as stream:
         head = stream.read(8)
         if head == b"version ":
             raise VectorFileError(
-                f"{file}: a Git LFS pointer, not the weights themselves; run 'git lfs pull' in the model's directory"
+                f"{file}: a Git LFS pointer, not the weights; run 'git lfs pull' in the model's directory"
             )
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-        if not 2 <= length <= min(LARGEST_JSON, size - 8):
+        if not 2 <= length <= size - 8:
             raise VectorFileError(f"{file}: not a safetensors file, or truncated; download it again")
         header = parse_json(stream.read(length), f"{file}: its header", VectorFileError, remedy="download it again")
-    if not isinstance(header, dict):
-        raise VectorFileError(f"{file}: its header is not a table of tensors; download it again")
-    return header, 8 + length, size
+    tensors = []
+    try:
+        for name, entry in header.items():
+            if name != "__metadata__" and entry["dtype"] in _FLOATS and len(entry["shape"]) == 2:
+                numbers = map(operator.index, (*entry["shape"], *entry["data_offsets"]))
+                tensors.append((name, entry["dtype"], *numbers))
+    except (AttributeError, KeyError, TypeError) as cause:
+        raise VectorFileError(f"{file}: its header is not a table of tensors; download it again") from cause
+    available: dict[str, Matrix] = {}
+    for name, kind, rows, columns, begin, end in tensors:
+        if min(rows, columns) < 1:
+            continue
+        if begin < 0 or end - begin != rows * columns * _FLOATS[kind].itemsize or 8 + length + end > size:
+            missing = counted(max(0, 8 + length + end - size), "byte")
+            raise VectorFileError(
+                f"{file}: truncated: the tensor {name!r:.80} lacks {missing}; download the file again"
+            )
+        available[name] = SafetensorsMatrix(file, kind, (rows, columns), 8 + length + begin)
+    return available

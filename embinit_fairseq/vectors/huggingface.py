@@ -1,4 +1,4 @@
-"""Hugging Face model directories as a source of vectors.
+"""Hugging Face model directories as vectors: the input embedding, with the vocabulary of its tokenizer.
 
 Letters: V rows that were read, D columns.
 """
@@ -13,30 +13,31 @@ from pathlib import Path
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError
-from embinit_fairseq.vectors.binary import check_dimension, check_finite
-from embinit_fairseq.vectors.hf_vocab import Vocabulary, check_is_the_librarys, read_optional_json, read_vocabulary
+from embinit_fairseq.vectors.hf_vocab import Vocabulary, check_is_from_library, read_optional_json, read_vocabulary
 from embinit_fairseq.vectors.hf_weights import find_embedding
-from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
+from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
 
-_PART = re.compile("[\ud800-\udfff]")  # of a character: no text, but a dictionary may have the same part
+#: part of a character: not text, but a dictionary may have the same part
+_PART = re.compile("[\ud800-\udfff]")
 
 
-class HuggingFaceDirectory:
-    """The input embedding of a model saved by `save_pretrained`, with its tokenizer's vocabulary.
+class HuggingFaceDirectory(VectorReader):
+    """The input embedding of a model that `save_pretrained` wrote.
 
-    path: the directory. dim: the dimension that is needed (None: any). strict: without effect, since nothing in
-    such a directory may be broken. side: "encoder" (also the default) or "decoder", for a model that has an embedding
-    matrix for each. Raises VectorFileError for anything else, DimensionError for another dimension.
+    Args:
+        path: the directory.
+        dim: the expected D (None: any).
+        strict: without effect, nothing in such a directory may be broken.
+        side: "encoder" (the default) or "decoder", for a model that has an embedding matrix for each.
     """
 
     format = "huggingface"
 
     def __init__(self, path: str, dim: int | None = None, strict: bool = False, side: str | None = None) -> None:
-        self.path = str(path)
+        self.path = path
         directory = Path(path)
         if not directory.is_dir():
-            state = "a file" if directory.exists() else "no such directory"
-            raise VectorFileError(f"{path}: {state}; name the directory that save_pretrained() wrote")
+            raise VectorFileError(f"{path}: not a directory; name the directory that save_pretrained() wrote")
         # sentence-transformers keeps its first module in a folder such as 0_StaticEmbedding
         module = next(iter(sorted(directory.glob("0_*/tokenizer.json"))), None)
         self._directory = directory if module is None else module.parent
@@ -53,42 +54,40 @@ class HuggingFaceDirectory:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Rows and tokens; read when first needed. VectorFileError if they do not fit the matrix."""
+        """The tokens and their rows, read when they are first needed."""
         return read_vocabulary(self._directory, self.rows, self._side)
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
-        """The wanted tokens' rows (None: all), ordered by row; special rows by role."""
+        """Return the wanted tokens' rows (None: all), ordered by row; special rows by role."""
         vocabulary = self.vocabulary
         rows: dict[str, int] = {}
         for row, word in vocabulary.words():
             if word in wanted if wanted is not None else not _PART.search(word):
                 rows.setdefault(word, row)
-        matrix = self._matrix.take(np.array(list(rows.values()), dtype=np.int64))
-        words = list(rows)
-        check_finite(str(self.file), words, matrix)
+        matrix = self._rows(list(rows), list(rows.values()))
+        specials = self._rows(list(vocabulary.specials), list(vocabulary.specials.values()))
         origin = Origin(self.path, self.format, self.rows, self.dim, vocabulary.markers, side=self._side)
-        return VectorTable(words, matrix, origin, self._specials(), vocabulary.added & rows.keys())
+        by_role = {role: row.copy() for role, row in zip(vocabulary.specials, specials)}
+        return VectorTable(list(rows), matrix, origin, by_role, vocabulary.added & rows.keys())
 
-    def _specials(self) -> dict[str, np.ndarray]:
-        roles = list(self.vocabulary.specials)
-        matrix = self._matrix.take(np.array([self.vocabulary.specials[role] for role in roles], dtype=np.int64))
-        check_finite(str(self.file), roles, matrix)
-        return {role: row.copy() for role, row in zip(roles, matrix)}
+    def _rows(self, names: list[str], rows: list[int]) -> np.ndarray:
+        matrix = self._matrix.take(np.array(rows, dtype=np.int64))
+        check_finite(str(self.file), names, matrix)
+        return matrix
 
     def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:
         """Average the rows of the tokens into which the directory's tokenizer segments each word: word -> (D,) float32.
 
-        A surface is taken as a whole word that follows a space. Unknown tokens are ignored; words with no known token
-        are left out.
+        A word is segmented as after a space. Unknown tokens are ignored; words without a known token are left out.
         """
         composed: dict[str, np.ndarray] = {}
         for surface in surfaces:
             try:
-                rows = self.vocabulary.pieces(surface)
+                rows = self.vocabulary.subword_rows(surface)
             except VectorFileError:
                 raise
             except BaseException as error:
-                check_is_the_librarys(error)
+                check_is_from_library(error)
                 raise VectorFileError(
                     f"{self.path}: its tokenizer cannot segment {surface!r} ({error}); save the tokenizer again"
                 ) from error

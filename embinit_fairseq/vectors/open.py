@@ -1,4 +1,13 @@
-"""The one way to open a source of vectors: recognises the format and imports only that format's reader."""
+"""Open vectors: recognise the format of a file or folder and import only that format's reader; several files as one.
+
+A user may write:
+
+    FILE              one file or folder
+    concat:A,B,...    the vectors side by side, D = D_A + D_B + ...
+    avg:A,B,...       the mean of the vectors of the files that have the word (Coates and Bollegala 2018)
+    concat-l2:...     the same of vectors of length 1, so that each file has the same weight; without it the values
+    avg-l2:...        are taken as they are, and vectors of larger scale count for more
+"""
 
 from __future__ import annotations
 
@@ -10,81 +19,91 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError, VectorFileError, counted
-from embinit_fairseq.vectors.compressed import check_exists, is_zip, open_bytes, split_member, zip_members
+from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError, counted
+from embinit_fairseq.io import PathLike, check_is_file
+from embinit_fairseq.vectors.compressed import is_zip, open_bytes, split_member, zip_members
 from embinit_fairseq.vectors.table import VectorReader
 from embinit_fairseq.vectors.text_lines import header_of, numeric_tail
 
 
 @dataclass(frozen=True)
 class Format:
-    """title: for help texts. module, reader: the class that reads it, imported when it is needed.
+    """A format of vectors.
 
-    told: what else the class is told. sided: has a file several embedding matrices, so that the reader must be told a
-    side? The class is called as `reader(path, dim, strict, **told)`, a sided one with `side=` as well.
+    Args:
+        title: for help texts.
+        reader: module and class of the reader, which is imported when it is needed and called as
+            `reader(path, dim, strict, **options)`.
+        options: further arguments of the class.
+        has_sides: a file may have several embedding matrices, so that the class takes a `side` as well.
     """
 
     title: str
-    module: str
     reader: str
-    told: Mapping[str, Any] = field(default_factory=dict)
-    sided: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    has_sides: bool = False
 
 
-_ROOM = "embinit_fairseq.vectors."
-#: name -> format, in the order of help texts. To add one is to write a reader, a line here, and how its content is told
-#: from that of others (`_from_head`; a folder or a zip archive: `recognise`).
+#: Name -> format, in the order of help texts. To add one: a reader, a line here, and how its content is recognised
+#: (`_recognise_head`; a folder or a zip archive: `recognise`).
 FORMATS = {
-    "glove": Format("GloVe", _ROOM + "text", "TextVectors", {"header": False}),
-    "word2vec": Format("word2vec or fastText text (.vec)", _ROOM + "text", "TextVectors", {"header": True}),
-    "word2vec_bin": Format("word2vec .bin", _ROOM + "word2vec_bin", "Word2VecBinary"),
-    "fasttext_bin": Format("fastText .bin", _ROOM + "fasttext_bin", "FastTextBinary"),
-    "huggingface": Format("a Hugging Face model directory", _ROOM + "huggingface", "HuggingFaceDirectory", sided=True),
+    "glove": Format("GloVe", "text.TextVectors", {"header": False}),
+    "word2vec": Format("word2vec or fastText text (.vec)", "text.TextVectors", {"header": True}),
+    "word2vec_bin": Format("word2vec .bin", "word2vec.Word2VecBinary"),
+    "fasttext_bin": Format("fastText .bin", "fasttext.FastTextBinary"),
+    "huggingface": Format("a Hugging Face model directory", "huggingface.HuggingFaceDirectory", has_sides=True),
     "fairseq": Format(
-        "a fairseq checkpoint with dict.txt beside it", _ROOM + "fairseq_checkpoint", "FairseqCheckpoint", sided=True
+        "a fairseq checkpoint with its dict.txt in the same folder",
+        "fairseq_checkpoint.FairseqCheckpoint",
+        has_sides=True,
     ),
-    "npz": Format("npz", _ROOM + "npz", "NpzVectors"),
+    "npz": Format("npz", "npz.NpzVectors"),
 }
-#: for help texts: what a source of vectors may be
+#: for help texts: everything that vectors may be
 SOURCES_HELP = ", ".join(format.title for format in FORMATS.values()) + "; text also as gz, bz2, xz or zip"
 
 _FASTTEXT_MAGIC = struct.pack("<i", 793712314)
-_PICKLE = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"  # the magic number torch.save wrote before 1.6
+#: the magic number that torch.save wrote before torch 1.6
+_PICKLE = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
+#: bytes that a format is recognised from
 _HEAD = 1 << 20
 
 
 def open_vectors(
-    path: str | os.PathLike[str],
+    path: PathLike,
     format: str | None = None,
     dim: int | None = None,
     strict: bool = False,
     side: str | None = None,
 ) -> VectorReader:
-    """Open a source of vectors; reads no more than its head.
+    """Open a file or folder of vectors.
 
-    path: a file (text also gz, bz2, xz, a zip archive with one member, or `archive.zip:member`) or a directory.
-    format: one of FORMATS, None to recognise it from content. dim: the D that is expected. strict: refuse files with
-    broken lines. side: `encoder` or `decoder`, which embedding matrix of a model with two.
-    Raises VectorFileError (missing, unreadable, unknown), DimensionError (other D), OptionError (no such format).
+    Args:
+        path: a file (text also gz, bz2, xz, a zip archive with one member, or `archive.zip:member`) or a folder.
+        format: one of FORMATS, None to recognise it from the content.
+        dim: the expected D.
+        strict: refuse files with broken lines.
+        side: `encoder` or `decoder`: which embedding matrix of a model with two.
+
+    Raises:
+        VectorFileError: if the file is missing, cannot be read or is not recognised.
+        DimensionError: if D is another one.
+        OptionError: if there is no such format.
     """
     path = os.fspath(path)
-    check_exists(split_member(path)[0])
-    if format is None:
-        format = recognise(path)
-    chosen = FORMATS[check_format(format, format)]
-    reader = getattr(importlib.import_module(chosen.module), chosen.reader)
-    return reader(path, dim, strict, **chosen.told, **({"side": side} if chosen.sided else {}))
-
-
-def check_format(format: str, text: str) -> str:
-    """The format, one of FORMATS; raises OptionError for any other. text: the value of the flag that names it."""
+    if not os.path.isdir(path) or format not in (None, "huggingface"):
+        check_is_file(split_member(path)[0], error=VectorFileError)
+    format = format or recognise(path)
     if format not in FORMATS:
-        raise OptionError(f"--embed-init-format {text}: no such format; there are: {', '.join(FORMATS)}")
-    return format
+        raise OptionError(f"format {format}: no such format; there are: {', '.join(FORMATS)}")
+    chosen = FORMATS[format]
+    module, name = chosen.reader.split(".")
+    reader = getattr(importlib.import_module(f"embinit_fairseq.vectors.{module}"), name)
+    return reader(path, dim, strict, **chosen.options, **({"side": side} if chosen.has_sides else {}))
 
 
 def recognise(path: str) -> str:
-    """The format of what is at `path`, from its content; one of FORMATS. Raises VectorFileError if it is none."""
+    """Return the format of a file or folder, from its content; raise VectorFileError if it is none of FORMATS."""
     if os.path.isdir(path):
         return "huggingface"
     archive, member = split_member(path)
@@ -96,12 +115,12 @@ def recognise(path: str) -> str:
             return "npz"
     with open_bytes(path) as stream:
         head = stream.read(_HEAD)
-    return _from_head(path, head)
+    return _recognise_head(path, head)
 
 
-def _from_head(path: str, head: bytes) -> str:
+def _recognise_head(path: str, head: bytes) -> str:
     if not head.strip():
-        raise VectorFileError(f"{path}: the file is empty. Download it again or correct --embed-init-path.")
+        raise VectorFileError(f"{path}: the file is empty; download it again, or check the path")
     if (mistake := _often_mistaken(head)) is not None:
         raise VectorFileError(f"{path}: {mistake}")
     if head.startswith(_FASTTEXT_MAGIC):
@@ -110,58 +129,60 @@ def _from_head(path: str, head: bytes) -> str:
         return "fairseq"
     first, *body = head.split(b"\n", 4)
     if len(head) == _HEAD and body:
-        body.pop()  # probably cut
-    text = any(numeric_tail(line) for line in body)
-    if header_of(first):
-        return "word2vec" if text or not any(body) else "word2vec_bin"
-    if text or numeric_tail(first):
+        body.pop()  # probably incomplete
+    has_numbers = any(numeric_tail(line) for line in body)
+    if header := header_of(first):
+        is_text = (has_numbers and not _is_blank(head[len(first) + 1 :], header[1])) or not any(body)
+        return "word2vec" if is_text else "word2vec_bin"
+    if has_numbers or numeric_tail(first):
         return "glove"
-    if (mistake := _otherwise_separated([first, *body])) is not None:
-        raise VectorFileError(f"{path}: {mistake}")
-    raise VectorFileError(
-        f"{path}: not recognised as a source of vectors. Name what it is with --embed-init-format "
-        f"({', '.join(FORMATS)}), or correct --embed-init-path."
-    )
+    mistake = _otherwise_separated([first, *body])
+    known = f"not recognised as vectors; name the format ({', '.join(FORMATS)}), or check the path"
+    raise VectorFileError(f"{path}: {mistake or known}")
+
+
+def _is_blank(body: bytes, dim: int) -> bool:
+    """Return True if the first record of a word2vec binary has a vector whose bytes look like spaces or line ends."""
+    start = body.find(b" ") + 1
+    vector = body[start : start + 4 * dim]
+    return start > 0 and len(vector) == 4 * dim and not vector.strip(b" \t\r\n\0")
 
 
 def _often_mistaken(head: bytes) -> str | None:
-    """What the file is instead, and what to do: for what its beginning gives away."""
+    """Return kind and remedy of a file that its beginning shows to be something else."""
     if head.startswith(b"version https://git-lfs.github.com/"):
-        return "a Git LFS pointer, not the file itself. Fetch that with git lfs pull."
+        return "a Git LFS pointer, not the file itself; fetch that with git lfs pull"
     first = head.lstrip().split(b"\n", 1)[0]
     if first.lower().startswith((b"<!doctype", b"<html", b"<?xml")) and not numeric_tail(first):
-        return "a web page, so the download has failed. Download the file again."
+        return "a web page, so the download has failed; download the file again"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "text in UTF-16. Convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW."
+        return "text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
     return None
 
 
 def _otherwise_separated(lines: list[bytes]) -> str | None:
-    """The same for lines that would be vectors with blanks or with decimal points."""
+    """Return fault and remedy of lines that would be vectors with spaces or with decimal points."""
     for line in lines:
         if numeric_tail(line.replace(b",", b".")):
-            return "the numbers have decimal commas. Write points: sed -E 's/([0-9]),([0-9])/\\1.\\2/g' FILE > NEW."
+            return "the numbers have decimal commas; write points: sed -E 's/([0-9]),([0-9])/\\1.\\2/g' FILE > NEW"
         for sign in ",;":
             if numeric_tail(line.replace(sign.encode(), b" ")) > 1:
-                return f"separated by '{sign}' instead of blanks. Replace them: tr '{sign}' ' ' < FILE > NEW."
+                return f"separated by '{sign}' instead of spaces; replace them: tr '{sign}' ' ' < FILE > NEW"
     return None
 
 
-# ---- What a user may write where a source of vectors is meant, and how it is opened ---------------------------------
-#     FILE              one source
-#     concat:A,B,...    the vectors side by side, D = D_A + D_B + ...
-#     avg:A,B,...       the mean of the vectors of the sources that have the word (Coates and Bollegala 2018)
-#     concat-l2:...     the same of vectors of length 1, so that each source has the same weight; without it the values
-#     avg-l2:...        are taken as they are, and vectors of larger scale count for more
-#
-# What several sources have for a dictionary is put together in `embinit_fairseq.init.alignment`.
+# ---- Several files as one -------------------------------------------------------------------------------------------
 
 _SEVERAL = re.compile(r"(concat|avg)(-l2)?:(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """text: what the user wrote. files: path and format (None: to be recognised). how: None, "concat" or "avg"."""
+    """The files that a user names for one embedding matrix; `init.alignment` puts their vectors together.
+
+    text: what the user wrote. files: path and format (None: to be recognised). how: None, "concat" or "avg". unit:
+    scale vectors to length 1.
+    """
 
     text: str = field(compare=False)
     files: tuple[tuple[str, str | None], ...]
@@ -170,7 +191,7 @@ class SourceSpec:
 
     @property
     def method(self) -> str | None:
-        """How several sources are joined, as the user writes it: "concat", "avg-l2", ...; None for one source."""
+        """How several files are joined, as the user writes it: "concat", "avg-l2", ...; None for one file."""
         return self.how and self.how + ("-l2" if self.unit else "")
 
     @property
@@ -179,7 +200,7 @@ class SourceSpec:
         return [path for path, _ in self.files]
 
     def named(self, name: Callable[[str], str]) -> str:
-        """The text with another name for each path."""
+        """Return the text with another name for each path."""
         if self.how is None:
             return name(self.paths[0])
         files = ((f"{format}=" if format else "") + name(path).replace(",", ",,") for path, format in self.files)
@@ -187,9 +208,14 @@ class SourceSpec:
 
 
 def parse_source(text: str, format: str | None = None) -> SourceSpec:
-    """`FILE`, or `concat:A,B` and so on, where each may be `FORMAT=FILE`. `,,` is a comma inside a name.
+    """Parse `FILE`, or `concat:A,B` and so on, where each file may be `FORMAT=FILE`; `,,` is a comma inside a name.
 
-    format: of the files that name none. `~` is expanded. Raises OptionError for fewer than two files.
+    Args:
+        text: what the user wrote; `~` is expanded.
+        format: format of the files that name none.
+
+    Raises:
+        OptionError: if there are fewer than two files.
     """
     several = _SEVERAL.fullmatch(text)
     if several is None:
@@ -198,8 +224,8 @@ def parse_source(text: str, format: str | None = None) -> SourceSpec:
     files = [part.replace("\0", ",") for part in rest.replace(",,", "\0").split(",")]
     if len(files) < 2 or "" in files:
         raise OptionError(
-            f"--embed-init-path {text}: expected at least two files, with commas and no blanks between them "
-            f"({how}:A,B); a comma inside a name is written twice, and a file whose name begins so is ./{how}:..."
+            f"{text}: expected at least two files, with commas and no spaces between them ({how}:A,B); a comma inside "
+            f"a name is written twice, and a file whose name begins so is ./{how}:..."
         )
     chosen = []
     for file in files:
@@ -212,9 +238,12 @@ def parse_source(text: str, format: str | None = None) -> SourceSpec:
 def open_sources(
     spec: SourceSpec, dim: int | None = None, strict: bool = False, side: str | None = None
 ) -> list[VectorReader]:
-    """The readers of all files. dim: the D of the embedding matrix (None: any).
+    """Open all files; arguments as for `open_vectors`, dim is the D of the embedding matrix.
 
-    Raises VectorFileError; DimensionError unless the dimensions of the files give D; OptionError for a mean of several.
+    Raises:
+        VectorFileError: as `open_vectors`.
+        DimensionError: unless the dimensions of the files give D.
+        OptionError: if vectors of different dimensions are to be averaged.
     """
 
     def opened(file: tuple[str, str | None], dim: int | None) -> VectorReader:
@@ -226,28 +255,17 @@ def open_sources(
         try:
             return [opened(file, dim) for file in spec.files]
         except DimensionError:
-            pass  # to be said of all of them
+            pass  # all dimensions are to be in the message
     readers = [opened(file, None) for file in spec.files]
     dims = [reader.dim for reader in readers]
-    total = sum(dims) if spec.how == "concat" else dims[0]
-    if (spec.how == "avg" and len(set(dims)) > 1) or (dim is not None and dim != total):
-        raise _dimension_error(spec, dims, dim)
-    return readers
-
-
-def _dimension_error(spec: SourceSpec, dims: list[int], dim: int | None) -> EmbinitError:
     named = ", ".join(f"{path} has {counted(number, 'dimension')}" for path, number in zip(spec.paths, dims))
     if spec.how == "avg" and len(set(dims)) > 1:
-        return OptionError(
-            f"--embed-init-path {spec.text}: only vectors of one dimension can be averaged, but {named}. Take files of "
-            "one dimension, or put these side by side (concat:)."
+        raise OptionError(
+            f"{spec.text}: only vectors of one dimension can be averaged, but {named}; take files of one dimension, or "
+            "put these side by side (concat:)"
         )
     total = sum(dims) if spec.how == "concat" else dims[0]
-    added = f", together {total}" if spec.how == "concat" else ""
-    fact = f"--embed-init-path {spec.text}: {named}{added}; expected {dim}"
-    return DimensionError(
-        f"{fact}. Vectors are never cut or padded: set "
-        f"--encoder-embed-dim {total} or --decoder-embed-dim {total} (the slot's), or choose other files.",
-        fact,
-        total,
-    )
+    if dim is not None and dim != total:
+        together = f", together {total}" if spec.how == "concat" else ""
+        raise DimensionError(f"{spec.text}: {named}{together}; expected {dim}", total)
+    return readers

@@ -1,35 +1,27 @@
-"""What every reader of pre-trained vectors takes and returns.
+"""The interface of all readers of vectors, and the checks that they share.
 
-Letters: V rows of the source that were read, D columns.
+To add a format: a subclass of `VectorReader`, and a line in `open.FORMATS`.
+Letters: V rows of a file that were read, D columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
+from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError, counted
 from embinit_fairseq.vocab.matching import fold
 from embinit_fairseq.vocab.tokens import STYLES
 
-#: How a source spells sub-words; see `embinit_fairseq.vocab.tokens` for the meaning of each.
+#: how words are split into subwords and marked; see `embinit_fairseq.vocab.tokens`
 MARKERS = ("auto", *STYLES)
-
-#: Columns that vectors may have; what has or announces more is damaged.
-WIDEST = 1 << 16
-
-#: The roles a source's own special rows can have.
-ROLES = ("bos", "eos", "unk", "pad", "mask")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which rows of a source are worth parsing.
-
-    A row is wanted if its word is in `exact`, or if the key of its word (`vocab.matching.fold`) is in `folded`.
-    """
+    """The words whose rows are read: those in `exact`, and those whose key (`vocab.matching.fold`) is in `folded`."""
 
     exact: frozenset[str] = frozenset()
     folded: frozenset[str] = frozenset()
@@ -45,25 +37,29 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a table came from; goes into reports."""
+    """Describe the file of a table, for reports.
+
+    rows: of the file, wanted or not. markers: one of MARKERS. duplicates: later rows of a word, which are ignored.
+    broken_lines: ignored unless strict. side: "encoder" or "decoder" if the model has an embedding matrix for each.
+    """
 
     path: str
     format: str
-    rows: int  # rows in the source, wanted or not
+    rows: int
     dim: int
-    markers: str = "auto"  # one of MARKERS
-    duplicates: int = 0  # later rows of a word that was read before; ignored
-    broken_lines: int = 0  # malformed lines in the middle of a public file; ignored unless strict
-    side: str = ""  # "encoder" or "decoder", of a model that has an embedding matrix for each
+    markers: str = "auto"
+    duplicates: int = 0
+    broken_lines: int = 0
+    side: str = ""
 
 
 @dataclass
 class VectorTable:
-    """The wanted rows of a source, in the source's order; the first of duplicate words wins.
+    """The wanted rows of a file, in its order; of repeated words the first.
 
-    matrix: (V, D) float32, C-contiguous. specials: role (see ROLES) -> (D,) float32, only where the source's
-    *format* defines such rows ([CLS], [SEP], ... of BERT; `</s>` of T5); they are not repeated in `words`. added: of
-    `words`, what a tokenizer was given after training, and spells without its markers.
+    matrix: (V, D) float32, C-contiguous. specials: role (bos, eos, unk, pad, mask) -> (D,) float32, for formats that
+    define special rows (`[CLS]` of BERT, `</s>` of T5); they are not in `words`. added: those of `words` that were
+    added to a tokenizer after training and are spelled without its markers.
     """
 
     words: list[str]
@@ -73,20 +69,50 @@ class VectorTable:
     added: Collection[str] = ()
 
 
-class VectorReader(Protocol):
-    """One source of vectors; nothing but its head is read before `read` is called."""
+class VectorReader:
+    """One file or folder of vectors; `read` reads its rows."""
 
     path: str
     format: str
     dim: int
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
-        """Parse the wanted rows (None: all of them). Memory grows with the result, not with the source."""
+        """Return the wanted rows (None: all).
+
+        Raises:
+            VectorFileError, CheckpointError: if the file is damaged, or a wanted row has NaN or infinity.
+        """
+        raise NotImplementedError
 
     def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:
-        """Sub-word vectors for words the source has no row for: surface -> (D,) float32.
+        """Return the vectors of words without a row, composed from subwords: word -> (D,) float32.
 
-        The mean of the source's sub-word rows (fastText: its n-gram rows; Hugging Face: the pieces of its
-        tokenizer, without unknown pieces). Surfaces that cannot be composed are left out. Raises OptionError
-        where the source has no sub-words at all.
+        A vector is the mean of the rows of the word's subwords, without unknown ones (fastText: of its n-grams). Words
+        that cannot be composed are left out.
+
+        Raises:
+            OptionError: if the format has no subwords.
         """
+        raise OptionError(
+            f"{self.path}: {self.format} files have no subwords, so oov `subword` cannot compose words; choose "
+            "another oov (xavier, mean, gaussian, zeros), or a fastText .bin or Hugging Face directory"
+        )
+
+
+def check_dimension(where: str, dim: int, expected: int | None) -> None:
+    """Raise DimensionError if vectors have another dimension than expected (None: any). where: the file."""
+    if expected not in (None, dim):
+        raise DimensionError(f"{where}: the vectors have {counted(dim, 'dimension')}, expected {expected}", dim)
+
+
+def check_finite(path: str, names: Sequence[str], matrix: np.ndarray) -> None:
+    """Raise VectorFileError if a row of `matrix` (V, D), called by its name, holds NaN or infinity."""
+    # The sum of a row is not finite if an element is not; where only the sum overflows, look at the elements.
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspects = np.flatnonzero(~np.isfinite(matrix.sum(axis=1)))
+    broken = [row for row in suspects if not np.isfinite(matrix[row]).all()]
+    if broken:
+        raise VectorFileError(
+            f"{path}: the vector of {names[int(broken[0])][:60]!r} (one of {len(broken)}) holds NaN or infinity; "
+            "export the vectors again or take another file"
+        )

@@ -1,83 +1,44 @@
 """Vectors as text: GloVe (no header) and word2vec / fastText `.vec` (header), plain or compressed.
 
 A line is a word and D numbers. The lines are scanned for wanted words only; the numbers of the wanted lines are
-parsed in batches. Lines end with LF (CRLF is read too), fields are separated by blanks or tabs; every other character,
-U+00A0, U+0085 and U+2028 too, belongs to the word. The word is all that precedes the last D fields.
+parsed in batches. Lines end with LF (CRLF is read too), fields are separated by spaces or tabs; every other character,
+U+00A0, U+0085 and U+2028 too, belongs to the word. The word is everything before the last D fields.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from embinit_fairseq.errors import OptionError, VectorFileError, counted
-from embinit_fairseq.vectors.compressed import CHUNK, open_lines
-from embinit_fairseq.vectors.table import Origin, VectorTable, Wanted
-from embinit_fairseq.vectors.text_lines import BOM, HEAD_LINES, LineScan, RowCollector, TextHead, inspect_head
+from embinit_fairseq.errors import VectorFileError, counted
+from embinit_fairseq.vectors.compressed import CHUNK, open_bytes
+from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted
+from embinit_fairseq.vectors.text_lines import BOM, HEAD_LINES, LineScan, RowCollector, inspect_head
+from embinit_fairseq.vocab.dictionary import is_dictionary
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, detect_style
-
-# ---- Cutting words into the sub-words of a text file of vectors (BPEmb and the like) --------------------------------
-# Such a file says how its pieces are marked but not by which merges words were cut, so words are cut greedily: the
-# longest piece first, from left to right, as BERT does. This comes close to byte-pair encoding but is not always equal.
-
-#: markers of pieces that words can be cut into
-CUTTABLE = ("sentencepiece", "wordpiece", "subword_nmt")
-
-
-def cut(surface: str, pieces: Collection[str], markers: str, longest: int) -> list[str]:
-    """The pieces of a whole word, the longest possible first; characters that no piece begins with are skipped.
-
-    longest: the length of the longest piece.
-    """
-    begins = PREFIX["sentencepiece"]
-    text = begins + surface if markers == "sentencepiece" else surface
-    cut_off: list[str] = []
-    begin = 0
-    while begin < len(text):
-        ends = range(min(len(text), begin + longest), begin, -1)
-        named = ((_name(text, begin, end, markers), end) for end in ends)
-        piece, begin = next(((name, end) for name, end in named if name in pieces), ("", begin + 1))
-        if piece:
-            cut_off.append(piece)
-    return [piece for piece in cut_off if piece != begins]  # no part of the word itself
-
-
-def _name(text: str, begin: int, end: int, markers: str) -> str:
-    """How the file spells the part of the word."""
-    part = text[begin:end]
-    if markers == "wordpiece" and begin:
-        return PREFIX[markers] + part
-    if markers == "subword_nmt" and end < len(text):
-        return part + CONTINUES
-    return part
-
-
-def cut_all(surfaces: Iterable[str], pieces: Collection[str], markers: str) -> dict[str, list[str]]:
-    """Surface -> its pieces; surfaces without any known piece are left out."""
-    longest = max(map(len, pieces), default=0)
-    pieces_of = {surface: cut(surface, pieces, markers, longest) for surface in surfaces}
-    return {surface: parts for surface, parts in pieces_of.items() if parts}
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 
-#: Public files have a few broken lines. More than this share of all lines, or in small files more than a few: the file
-#: is damaged, something else, or read wrongly.
+#: Share of all lines, or in small files number and share, of broken lines that are ignored: public files have a few.
 TOLERATED_SHARE, FEW_LINES, FEW_SHARE = 0.01, 10, 0.05
-_FIRST_NUMBERS = 1 << 24  # of a table whose size nobody knows
-_SHORT_NAME = 64  # bytes; words up to this length tell how a file marks pieces
+#: numbers of the first matrix if the number of rows is unknown
+_FIRST_NUMBERS = 1 << 24
+#: bytes of a word that shows how a file marks subwords
+_SHORT_WORD = 64
 
 
-class TextVectors:
-    """Reader of one text file.
+class TextVectors(VectorReader):
+    """One text file.
 
-    dim: the expected D (None: as the file says). strict: a broken line is an error, and all lines are checked, not only
-    those of wanted words. header: whether line 1 is `ROWS DIM` (None: find out). chunk: bytes read at a time.
+    Args:
+        path: the file, or a member of a zip archive.
+        dim: the expected D (None: as the file says).
+        strict: a broken line is an error, and all lines are checked, not only those of wanted words.
+        header: whether line 1 is `ROWS DIM` (None: find out).
+        chunk: bytes read at a time.
     """
 
     def __init__(
@@ -92,25 +53,27 @@ class TextVectors:
         self.path = str(path)
         self.strict = strict
         self._chunk = chunk
-        self._head = self._inspect(header, dim)
+        with open_bytes(self.path, chunk) as stream:
+            lines = [stream.readline() for _ in range(HEAD_LINES)]
+        self._head = inspect_head(self.path, [lines[0].removeprefix(BOM), *lines[1:]], header, dim)
         self.dim = self._head.dim
         self.format = "glove" if self._head.rows is None else "word2vec"
-
-    def _inspect(self, header: bool | None, dim: int | None) -> TextHead:
-        with open_lines(self.path, self._chunk) as stream:
-            lines = [stream.readline() for _ in range(HEAD_LINES)]
-        lines[0] = lines[0].removeprefix(BOM)
-        return inspect_head(self.path, lines, header, dim)
+        if self.dim == 1 and self.format == "glove" and is_dictionary(self.path):
+            raise VectorFileError(f"{path}: one integer per word: looks like a fairseq dictionary; give word vectors")
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Parse the wanted rows (None: all). Memory grows with the result, plus one batch.
 
-        Raises VectorFileError if the file is cut short, has a wanted row with NaN or infinity, has fewer rows than its
-        header says, or has more than a few broken lines (strict: any).
+        Raises:
+            VectorFileError: if the file is cut short, has a wanted row with NaN or infinity, has fewer rows than its
+                header says, or has more than a few broken lines (strict: any).
         """
-        scan = LineScan(self.path, wanted, self._head, check_all=self.strict)
-        rows = RowCollector(self.path, self._head, wanted, self.strict, self._capacity(wanted))
-        with open_lines(self.path, self._chunk) as stream:
+        # a header may announce too much; the matrix grows as needed
+        expected = len(wanted.exact or wanted.folded) if wanted is not None else self._head.rows
+        capacity = min(max(1, expected or 1), max(1, _FIRST_NUMBERS // self.dim))
+        scan = LineScan(wanted, self._head, check_all=self.strict)
+        rows = RowCollector(self.path, self._head, wanted, self.strict, capacity)
+        with open_bytes(self.path, self._chunk) as stream:
             first = stream.readline().removeprefix(BOM)
             skipped = self._head.rows is not None
             lines = stream if skipped else itertools.chain([first], stream)
@@ -118,7 +81,7 @@ class TextVectors:
                 rows.add(number, line)
         rows.check_last(scan.last_number, scan.last)
         words, matrix = rows.finish()
-        self._check(scan, rows)
+        self._check_lines(scan.lines, rows)
         origin = Origin(
             path=self.path,
             format=self.format,
@@ -129,61 +92,92 @@ class TextVectors:
         )
         return VectorTable(words=words, matrix=matrix, origin=origin)
 
-    def _capacity(self, wanted: Wanted | None) -> int:
-        expected = len(wanted.exact or wanted.folded) if wanted is not None else self._head.rows
-        # a header may lie, in its columns too; the table grows as needed
-        return min(max(1, expected or 1), max(1, _FIRST_NUMBERS // self.dim))
-
-    def _check(self, scan: LineScan, rows: RowCollector) -> None:
-        """Raise if the rows are not as many as announced or too many are broken; log the broken ones."""
-        announced = self._head.rows
-        if announced is not None and scan.lines < announced:
+    def _check_lines(self, lines: int, rows: RowCollector) -> None:
+        """Raise VectorFileError if lines are missing or too many are broken; log the broken ones."""
+        announced, broken = self._head.rows, rows.broken
+        if announced is not None and lines < announced:
             raise VectorFileError(
-                f"{self.path}: the header announces {counted(announced, 'row')}, but the file has {scan.lines:,}. "
-                "It is cut short: download it again."
+                f"{self.path}: the header announces {counted(announced, 'row')}, but the file has {lines:,}; it is cut "
+                "short: download it again"
             )
-        if announced is not None and scan.lines > announced:
-            logger.warning("%s: the header announces %s, read %d", self.path, counted(announced, "row"), scan.lines)
-        if not rows.broken:
+        if announced is not None and lines > announced:
+            logger.warning("%s: the header announces %s, read %d", self.path, counted(announced, "row"), lines)
+        if not broken:
             return
-        count = rows.broken
-        named = rows.named_broken()
-        lines, are, them = ("line", "is", "it") if count == 1 else ("lines", "are", "them")
-        few = count <= FEW_LINES and count <= FEW_SHARE * scan.lines
-        if count > TOLERATED_SHARE * scan.lines and not few:
+        named = f"line{'s' * (broken > 1)} {rows.named_broken()}"
+        few = broken <= FEW_LINES and broken <= FEW_SHARE * lines
+        if broken > TOLERATED_SHARE * lines and not few:
             raise VectorFileError(
-                f"{self.path}:{rows.first_broken[0][0]}: {count} of {counted(scan.lines, 'line')} {are} no word with "
-                f"{self.dim} numbers: {lines} {named}. Repair or delete {them}; or the file is damaged or no vector "
-                "file, or --embed-init-format is wrong for it."
+                f"{self.path}:{rows.first_broken[0][0]}: {broken} of {counted(lines, 'line')} are not a word with "
+                f"{self.dim} numbers: {named}; repair or delete them, or name the format if it is another one"
             )
-        logger.warning("%s: %s ignored: %s %s", self.path, counted(count, "broken line"), lines, named)
+        logger.warning("%s: %s ignored: %s", self.path, counted(broken, "broken line"), named)
 
     def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:
-        """Mean of the rows of a word's pieces, cut greedily: surface -> (D,) float32.
+        """Return the mean of the rows of a word's subwords, segmented greedily: word -> (D,) float32.
 
-        Raises OptionError unless the file's words are marked as pieces (`▁the`, `##ing`, `in@@`).
+        Raises:
+            OptionError: if the file's words are not marked as subwords (`▁the`, `##ing`, `in@@`), as those of BPEmb.
         """
-        # a longer word is no piece of these; a character of UTF-8 has four bytes at most
-        names = self._names(max([_SHORT_NAME, *(4 * len(surface) + 3 for surface in surfaces)]))
-        markers = detect_style(names)
-        if markers not in CUTTABLE:
-            raise OptionError(
-                f"{self.path}: this text file of vectors has no sub-words, so --embed-init-oov subword cannot work. "
-                "Choose another --embed-init-oov, or the fastText .bin of the same vectors."
-            )
-        pieces = cut_all(surfaces, names, markers)
-        table = self.read(Wanted.words(piece for parts in pieces.values() for piece in parts))
+        # a longer word is not a part of these; a character of UTF-8 has four bytes at most
+        names = self._names(max([_SHORT_WORD, *(4 * len(surface) + 3 for surface in surfaces)]))
+        style = detect_style(names)
+        if style not in SEGMENTABLE:
+            return super().compose(surfaces)
+        subwords = segment_all(surfaces, names, style)
+        table = self.read(Wanted.words(name for parts in subwords.values() for name in parts))
         row = {word: index for index, word in enumerate(table.words)}
-        known = {surface: [row[piece] for piece in parts if piece in row] for surface, parts in pieces.items()}
-        return {surface: table.matrix[rows].mean(axis=0) for surface, rows in known.items() if rows}
+        rows = {surface: [row[name] for name in parts if name in row] for surface, parts in subwords.items()}
+        return {surface: table.matrix[chosen].mean(axis=0) for surface, chosen in rows.items() if chosen}
 
     def _names(self, longest: int) -> frozenset[str]:
-        """What the lines begin with, if it has at most `longest` bytes; lines that are not UTF-8 are left out."""
+        """Return the words of at most `longest` bytes; those that are not UTF-8 are left out."""
         separator = self._head.separator
-        with open_lines(self.path, self._chunk) as stream:
+        with open_bytes(self.path, self._chunk) as stream:
             if self._head.rows is not None:
                 stream.readline()
             ends = ((line, line.find(separator, 0, longest + 1)) for line in stream)
             names = {line[:end].removeprefix(BOM) for line, end in ends if end > 0}
         decoded = (name.decode("utf-8", "replace") for name in names)
         return frozenset(name for name in decoded if name and "\ufffd" not in name)
+
+
+# ---- Segment words into the subwords of a text file of vectors ------------------------------------------------------
+# Such a file says how its subwords are marked, but not by which merges words were segmented. So words are segmented
+# greedily: the longest subword first, from left to right, as BERT does. This is close to byte-pair encoding, but not
+# always equal.
+
+#: subword styles of files that words can be segmented with
+SEGMENTABLE = ("sentencepiece", "wordpiece", "subword_nmt")
+
+
+def segment_all(surfaces: Sequence[str], names: Collection[str], style: str) -> dict[str, list[str]]:
+    """Return word -> its subwords among `names`; words without any are left out."""
+    longest = max(map(len, names), default=0)
+    subwords = {surface: _segment(surface, names, style, longest) for surface in surfaces}
+    return {surface: parts for surface, parts in subwords.items() if parts}
+
+
+def _segment(surface: str, names: Collection[str], style: str, longest: int) -> list[str]:
+    """Segment a whole word; characters that no subword begins with are skipped. longest: characters of a subword."""
+    marker = PREFIX["sentencepiece"]
+    text = marker + surface if style == "sentencepiece" else surface
+    parts: list[str] = []
+    begin = 0
+    while begin < len(text):
+        ends = range(min(len(text), begin + longest), begin, -1)
+        spelled = ((_spelled(text, begin, end, style), end) for end in ends)
+        name, begin = next(((name, end) for name, end in spelled if name in names), ("", begin + 1))
+        if name:
+            parts.append(name)
+    return [name for name in parts if name != marker]  # the marker alone is not a part of the word
+
+
+def _spelled(text: str, begin: int, end: int, style: str) -> str:
+    """Return the spelling of a part of a word in the file."""
+    part = text[begin:end]
+    if style == "wordpiece" and begin:
+        return PREFIX[style] + part
+    if style == "subword_nmt" and end < len(text):
+        return part + CONTINUES
+    return part

@@ -1,4 +1,8 @@
-"""Turning lines of a text file of vectors into rows of a table."""
+"""Find and parse the lines of wanted words in a text file of vectors.
+
+`inspect_head` finds out what the first lines say, `LineScan` finds the wanted lines without looking at the numbers,
+`RowCollector` parses them in batches.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +14,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embinit_fairseq.bounded import check_blank_lines
-from embinit_fairseq.errors import DimensionError, VectorFileError, counted
-from embinit_fairseq.vectors.parse import RowParser, parse_number
-from embinit_fairseq.vectors.table import WIDEST, Wanted
+from embinit_fairseq.errors import VectorFileError, counted
+from embinit_fairseq.vectors.numbers import RowParser, parse_number
+from embinit_fairseq.vectors.table import Wanted, check_dimension
 from embinit_fairseq.vocab.matching import fold
-
-# ---- What the first lines of a text file of vectors say: header, dimension, separator -------------------------------
 
 BOM = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r\n"
-#: Enough lines to see through a few broken ones or words with blanks; read to the end if the file is smaller.
+#: lines that show header, dimension and separator, although a few are broken or have words with spaces
 HEAD_LINES = 32
+
+# ---- The first lines: header, dimension, separator ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TextHead:
-    """rows: V as the header announces it, None without header; dim: D; separator: what follows the word."""
+    """rows: V as the header announces it, None without header. dim: D. separator: byte after the word."""
 
     rows: int | None
     dim: int
@@ -34,12 +37,12 @@ class TextHead:
 
 
 def fields(line: bytes) -> list[bytes]:
-    """The fields of a line; runs of blanks and tabs separate, other white space belongs to the words."""
+    """Split a line at runs of spaces and tabs; other white space belongs to the words."""
     return [field for field in line.strip(_BLANKS).replace(b"\t", b" ").split(b" ") if field]
 
 
 def header_of(line: bytes) -> tuple[int, int] | None:
-    """(V, D) if the line is a word2vec header, else None."""
+    """Return (V, D) if the line is a word2vec header, else None."""
     numbers = fields(line)
     if len(numbers) == 2 and all(field.isdigit() and len(field) < 19 for field in numbers):
         return int(numbers[0]), int(numbers[1])
@@ -47,106 +50,84 @@ def header_of(line: bytes) -> tuple[int, int] | None:
 
 
 def numeric_tail(line: bytes) -> int:
-    """How many fields at the line's end are numbers, the first field (part of the word in any case) left out.
-
-    No more than WIDEST + 1 are looked at.
-    """
-    count = 0
-    for field in reversed(fields(line)[1:]):
-        if count > WIDEST or parse_number(field) is None:
-            break
-        count += 1
-    return count
-
-
-def _widths(lines: list[bytes]) -> Counter[int]:
-    return Counter(width for width in map(numeric_tail, lines) if width)
+    """Count the numbers at the line's end, without the first field, which belongs to the word in any case."""
+    return sum(1 for _ in itertools.takewhile(lambda field: parse_number(field) is not None, fields(line)[:0:-1]))
 
 
 def inspect_head(path: str, lines: list[bytes], header: bool | None, dim: int | None) -> TextHead:
-    """Find out header, dimension and separator from the file's first lines (BOM removed).
+    """Find out header, dimension and separator from a file's first lines, without its byte-order mark.
 
-    header: whether there is one, None to find out. dim: the expected D. Raises VectorFileError if the lines are no
-    vectors, DimensionError if D is not the expected one.
+    Args:
+        path: the file, for messages.
+        lines: its first HEAD_LINES lines.
+        header: whether there is a header, None to find out.
+        dim: the expected D, None for any.
+
+    Raises:
+        VectorFileError: if the lines are not vectors.
+        DimensionError: if D is not the expected one.
     """
     if not any(line.strip(_BLANKS) for line in lines):
-        raise VectorFileError(f"{path}: the file is empty. Download it again or correct --embed-init-path.")
+        raise VectorFileError(f"{path}: the file is empty; download it again, or check the path")
     announced = header_of(lines[0]) if header is not False else None
     if header and announced is None:
         raise VectorFileError(
-            f"{path}:1: no header 'ROWS DIM' as word2vec text has. Use --embed-init-format glove for a file without."
+            f"{path}:1: no header 'ROWS DIM' as word2vec text has; choose the format glove for a file without"
         )
     body = lines[1:] if announced else lines
-    widths = _widths(body)
+    widths = Counter(width for width in map(numeric_tail, body) if width)
     if not widths:
-        what = "no vectors follow the header" if announced else "the first lines are no vectors (word, then numbers)"
-        raise VectorFileError(f"{path}: {what}. Check the file, or name its format with --embed-init-format.")
+        found = "no vectors follow the header" if announced else "the first lines are not vectors (word, then numbers)"
+        raise VectorFileError(f"{path}: {found}; check the file, or name its format")
     width = _decide(path, widths, announced, dim)
     return TextHead(announced[0] if announced else None, width, _separator(body, width))
 
 
 def _decide(path: str, widths: Counter[int], announced: tuple[int, int] | None, dim: int | None) -> int:
-    """D: announced, expected, or else the most frequent one; the smaller of two as frequent (words with numbers)."""
+    """Return D: announced, expected, or else the most frequent width; the smaller of two as frequent widths."""
     most = max(widths.values())
     usual = min(width for width, count in widths.items() if count == most)
-    if usual > WIDEST:
-        raise VectorFileError(
-            f"{path}: its lines have more than {WIDEST:,} numbers, which no vectors have: the file is damaged or no "
-            "vector file. Download it again, or name its format with --embed-init-format."
-        )
     if announced and announced[1] != usual and not widths[announced[1]]:
         raise VectorFileError(
-            f"{path}:1: the header announces {counted(announced[1], 'number')} a line, but line 2 ff. have {usual}. "
-            "The file is damaged: download it again, or correct its header."
+            f"{path}:1: the header announces {counted(announced[1], 'number')} a line, but line 2 ff. have {usual}; "
+            "the file is damaged: download it again, or correct its header"
         )
     dimension = announced[1] if announced else usual
-    if dim is None or dim == dimension or (not announced and dim < usual and dim == min(widths)):
-        return dimension if dim is None else dim
-    raise dimension_error(path, dimension, dim)
-
-
-def dimension_error(path: str, dim: int, expected: int) -> DimensionError:
-    """The error for vectors of another dimension than the model's table."""
-    fact = f"{path}: the vectors have {counted(dim, 'dimension')}, expected {expected}"
-    return DimensionError(
-        f"{fact}. Vectors are never cut or "
-        f"padded: set --encoder-embed-dim {dim} or --decoder-embed-dim {dim} (the slot's; transformer_lm: "
-        f"--decoder-input-dim {dim} too; Duo: --encoder-dim-s, --encoder-dim-p and so on), or choose a file with "
-        f"{counted(expected, 'dimension')}.",
-        fact,
-        dim,
-    )
+    if dim is not None and not announced and dim < usual and dim == min(widths):
+        return dim  # words that contain numbers, such as "1 000"
+    check_dimension(path, dimension, dim)
+    return dimension
 
 
 def _separator(body: list[bytes], dim: int) -> bytes:
-    """A tab if that is what most words end with, else a blank."""
-    tabs = blanks = 0
+    """Return a tab if most words end with one, else a space."""
+    tabs = spaces = 0
     for line in body:
         text = line.strip(_BLANKS)
-        pieces = text.replace(b"\t", b" ").rsplit(b" ", dim)
-        if len(pieces) == dim + 1:
-            tabs += text[len(pieces[0]) : len(pieces[0]) + 1] == b"\t"
-            blanks += text[len(pieces[0]) : len(pieces[0]) + 1] == b" "
-    return b"\t" if tabs > blanks else b" "
+        word, *values = text.replace(b"\t", b" ").rsplit(b" ", dim)
+        if len(values) == dim:
+            tabs += text[len(word) : len(word) + 1] == b"\t"
+            spaces += text[len(word) : len(word) + 1] == b" "
+    return b"\t" if tabs > spaces else b" "
 
 
-# ---- Finding the lines of wanted words in a text file of vectors, without looking at the numbers --------------------
+# ---- The lines of wanted words --------------------------------------------------------------------------------------
 
-_BLANK = re.compile("[ \t]")
-
-
-def _first_pieces(words: Iterable[str]) -> frozenset[bytes]:
-    """What a line of these words starts with, up to the first blank. Lone surrogates occur in no UTF-8 file."""
-    pieces = {_BLANK.split(word, maxsplit=1)[0].encode("utf-8", "surrogatepass") for word in words}
-    return frozenset(pieces | {b""})  # lines that begin with a blank are looked at closely
+_SPACE = re.compile("[ \t]")
 
 
-def _fold(piece: bytes) -> bytes | str | None:
-    """The key of the piece (`vocab.matching.fold`), as bytes if it is ASCII; None if the piece is not UTF-8."""
-    if piece.isascii():
-        return piece.lower()
+def _first_parts(words: Iterable[str]) -> frozenset[bytes]:
+    """Return what the lines of these words begin with, up to the first space."""
+    parts = {_SPACE.split(word, maxsplit=1)[0].encode("utf-8", "surrogatepass") for word in words}
+    return frozenset(parts | {b""})  # lines that begin with a space are looked at closely
+
+
+def _fold(part: bytes) -> bytes | str | None:
+    """Return the key of the part (`vocab.matching.fold`), as bytes if it is ASCII; None if the part is not UTF-8."""
+    if part.isascii():
+        return part.lower()
     try:
-        return _key(fold(piece.decode()))
+        return _key(fold(part.decode()))
     except UnicodeDecodeError:
         return None
 
@@ -156,24 +137,26 @@ def _key(folded: str) -> bytes | str:
 
 
 class LineScan:
-    """One pass over the lines; `lines` (blank ones left out), `last` and `last_number` are valid when it is over."""
+    """One pass over the lines.
 
-    def __init__(self, path: str, wanted: Wanted | None, head: TextHead, check_all: bool) -> None:
-        self._path = path
+    lines (without blank ones), last and last_number (the last line that is not blank) are valid after the pass.
+    """
+
+    def __init__(self, wanted: Wanted | None, head: TextHead, check_all: bool) -> None:
         self.lines = 0
         self.last = b""
         self.last_number = 0
         self._all = wanted is None or check_all
-        self._exact = _first_pieces(wanted.exact) if wanted else frozenset()
+        self._exact = _first_parts(wanted.exact) if wanted else frozenset()
         folded = wanted.folded if wanted else ()
-        self._folded = frozenset(_key(_BLANK.split(word, maxsplit=1)[0]) for word in folded)
+        self._folded = frozenset(_key(_SPACE.split(word, maxsplit=1)[0]) for word in folded)
         self._separator = head.separator
         self._shortest = 2 * head.dim + 1  # one byte of word, then separator and digit D times
 
     def candidates(self, lines: Iterable[bytes], first: int) -> Iterator[tuple[int, bytes]]:
-        """(line number, line) of lines that may hold a wanted word, and of those too short for D numbers.
+        """Yield (line number, line) of lines that may hold a wanted word, and of those too short for D numbers.
 
-        first: the number of the first line. The hot loop: one search, one slice and one set look-up a line.
+        This is the hot loop: one search, one slice and one set look-up per line. first: number of the first line.
         """
         separator, exact, folded, shortest, everything = (
             self._separator, self._exact, self._folded, self._shortest, self._all,
@@ -188,7 +171,6 @@ class LineScan:
             ):
                 if not line.strip(_BLANKS):
                     blank += 1
-                    check_blank_lines(self._path, blank, number, VectorFileError)
                     continue
                 yield number, line
             last, last_number = line, number
@@ -196,21 +178,20 @@ class LineScan:
         self.last, self.last_number = last, last_number
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ---- Rows of numbers ------------------------------------------------------------------------------------------------
 
 _FIELD = re.compile(rb"[^ \t]+")
-#: Numbers parsed at a time: the scratch space of one batch stays in a second-level cache. Bytes: for long words.
-_BATCH, _BATCH_BYTES = 30_000, 1 << 21
-_NAMED = 5  # broken lines that a message names
-#: Broken lines that are read, if most lines so far are broken.
-_HOPELESS = 10_000
+#: numbers parsed at a time: the scratch space of one batch stays in a second-level cache
+_BATCH = 30_000
+#: broken lines that a message names
+_NAMED = 5
 
 
 class RowCollector:
-    """Parses lines in batches and keeps the first row of each wanted word, in the file's order.
+    """Parse lines in batches and keep the first row of each wanted word, in the file's order.
 
-    broken: number of lines that are no word with D numbers. first_broken: (line number, reason) of the first ones.
-    duplicates: later rows of kept words.
+    broken: number of lines that are not a word with D numbers. first_broken: (line number, reason) of the first ones.
+    duplicates: later rows of kept words. capacity: rows of the first matrix, which grows as needed.
     """
 
     def __init__(self, path: str, head: TextHead, wanted: Wanted | None, strict: bool, capacity: int) -> None:
@@ -226,33 +207,30 @@ class RowCollector:
         self._matrix = np.empty((capacity, head.dim), np.float32)
         self._parser = RowParser(head.dim)
         self._batch: list[tuple[int, bytes]] = []
-        self._bytes = 0
         self._limit = max(1, _BATCH // head.dim)
 
     def add(self, number: int, line: bytes) -> None:
-        """Take a non-blank line (with its number, from 1) into account."""
+        """Add a line that is not blank, with its 1-based number."""
         self._batch.append((number, line if line.endswith(b"\n") else line + b"\n"))
-        self._bytes += len(line)
-        if len(self._batch) >= self._limit or self._bytes > _BATCH_BYTES:
+        if len(self._batch) >= self._limit:
             self._flush()
 
     def check_last(self, number: int, line: bytes) -> None:
-        """Raise VectorFileError if the file's last non-blank line shows that the file was cut short."""
+        """Raise VectorFileError if the last line that is not blank shows that the file was cut short."""
         values = fields(line)
-        cut = len(values) <= self._dim or (not line.endswith(b"\n") and parse_number(values[-1]) is None)
-        if cut:
+        if len(values) <= self._dim or (not line.endswith(b"\n") and parse_number(values[-1]) is None):
             raise VectorFileError(
-                f"{self._path}:{number}: the last line has no {self._dim} numbers: the file is cut short. "
-                "Download it again."
+                f"{self._path}:{number}: the last line has no {self._dim} numbers: the file is cut short; download it "
+                "again"
             )
 
     def finish(self) -> tuple[list[str], np.ndarray]:
-        """The words and their rows (V, D) float32."""
+        """Return the words and their rows (V, D) float32."""
         self._flush()
         return list(self._words), self._matrix[: len(self._words)]
 
     def _flush(self) -> None:
-        batch, self._batch, self._bytes = self._batch, [], 0
+        batch, self._batch = self._batch, []
         if not batch:
             return
         gaps = [line.find(self._separator) for _, line in batch]
@@ -279,7 +257,7 @@ class RowCollector:
         self._matrix[end - len(values) : end] = values
 
     def _read_slowly(self, number: int, line: bytes, out: np.ndarray) -> bytes | None:
-        """The line's word, its numbers in `out` (D,); None if it is broken. Knows all spellings and separators."""
+        """Return the line's word, its numbers in `out` (D,), in any spelling; None if the line is broken."""
         text = line.strip(_BLANKS)
         starts = [match.start() for match in _FIELD.finditer(text)]
         if len(starts) <= self._dim:
@@ -289,7 +267,7 @@ class RowCollector:
         for column, token in enumerate(fields(text[start:])):
             value = parse_number(token)
             if value is None:
-                self._note(number, f"{token[:20]!r} is no number")
+                self._note(number, f"{token[:20]!r} is not a number")
                 return None
             with np.errstate(over="ignore"):
                 out[column] = np.float32(value)
@@ -297,26 +275,22 @@ class RowCollector:
 
     def _note(self, number: int, reason: str) -> None:
         if self._strict:
-            raise VectorFileError(
-                f"{self._path}:{number}: {reason}. Repair or delete the line, or leave out --embed-init-strict."
-            )
+            raise VectorFileError(f"{self._path}:{number}: {reason}; repair or delete the line, or do without strict")
         self.broken += 1
         if self.broken <= _NAMED:
             self.first_broken.append((number, reason))
-        if self.broken > _HOPELESS and 2 * self.broken > number:
-            raise VectorFileError(
-                f"{self._path}:{number}: {self.broken:,} of the lines so far are no word with {self._dim} numbers: "
-                f"lines {self.named_broken()}. The file is damaged or no vector file, or --embed-init-format is wrong "
-                "for it."
-            )
 
     def named_broken(self) -> str:
-        """The first broken lines, for messages."""
+        """Return the first broken lines, for messages."""
         named = ", ".join(f"{number} ({reason})" for number, reason in self.first_broken)
         return named + (", ..." if self.broken > _NAMED else "")
 
     def _keep(self, number: int, word: bytes, finite: bool) -> bool:
-        """Whether the row is the first of a wanted word (then noted). Raises VectorFileError for NaN or infinity."""
+        """Return True, and note the word, if the row is the first of a wanted word.
+
+        Raises:
+            VectorFileError: if it has NaN or infinity.
+        """
         try:
             name = word.decode("utf-8")
         except UnicodeDecodeError:
@@ -325,8 +299,8 @@ class RowCollector:
         wanted = self._wanted is None or name in self._wanted
         if (wanted or self._strict) and not finite:
             raise VectorFileError(
-                f"{self._path}:{number}: the vector of {name[:60]!r} holds NaN, infinity or a number beyond float32. "
-                "Delete the line or take another file."
+                f"{self._path}:{number}: the vector of {name[:60]!r} holds NaN, infinity or a number beyond float32; "
+                "delete the line or take another file"
             )
         if not wanted:
             return False

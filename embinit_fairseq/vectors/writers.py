@@ -1,4 +1,4 @@
-"""Writing vectors as text or `.npz`: complete under the final name, or not at all; read back bit for bit."""
+"""Write vectors as text or `.npz`, complete under the final name or not at all; they read back bit for bit."""
 
 from __future__ import annotations
 
@@ -11,47 +11,31 @@ from typing import IO
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError, counted
-from embinit_fairseq.files import whole_file
+from embinit_fairseq.io import PathLike, whole_file
 
 _BLANKS = " \t\r\n"
-_ROWS = 4096  # rows formatted at a time
-
-
-def _checked(words: Sequence[str], matrix: np.ndarray) -> np.ndarray:
-    matrix = np.asarray(matrix)
-    if matrix.ndim != 2 or len(words) != len(matrix) or not matrix.size:
-        raise VectorFileError(
-            f"{counted(len(words), 'word')} and a matrix of shape {matrix.shape} are no vectors: nothing written."
-        )
-    with np.errstate(over="ignore"):
-        rows = np.ascontiguousarray(matrix, dtype=np.float32)
-    broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-    if len(broken):
-        raise VectorFileError(f"the vector of {words[broken[0]]!r} holds NaN or infinity: nothing written.")
-    return rows
-
-
-def _writable(word: str) -> bytes:
-    """The word in UTF-8. Raises VectorFileError for what would not come back from a line of text."""
-    try:
-        if word and word == word.strip(_BLANKS) and "\n" not in word and not word.startswith("\ufeff"):
-            return word.encode("utf-8")
-    except UnicodeEncodeError:
-        pass
-    raise VectorFileError(f"the word {word!r} cannot stand in a text file of vectors. Write an .npz file instead.")
+#: rows formatted at a time
+_ROWS = 4096
 
 
 def write_text(
-    path: str | os.PathLike[str], words: Sequence[str], matrix: np.ndarray, header: bool = False, option: str = ""
+    path: PathLike, words: Sequence[str], matrix: np.ndarray, header: bool = False, option: str = ""
 ) -> None:
     """Write word2vec text (header) or GloVe text (no header), through gzip if the name ends in `.gz`.
 
-    words: V. matrix: (V, D), rounded to float32; each number in its shortest spelling that reads back the same.
-    option: the flag that named the path, for messages.
-    Raises VectorFileError if a word or number cannot be written, OutputError if the place cannot.
+    Args:
+        path: the file.
+        words: V words.
+        matrix: (V, D), rounded to float32; each number in its shortest spelling that reads back the same.
+        header: begin with a line `V D`.
+        option: flag that names the path, for messages.
+
+    Raises:
+        VectorFileError: if a word or number cannot be written.
+        OutputError: if the place cannot be written to.
     """
     rows = _checked(words, matrix)
-    names = [_writable(word) for word in words]
+    names = [_encoded(word) for word in words]
     with whole_file(path, option=option) as file, contextlib.ExitStack() as stack:
         out: IO[bytes] | gzip.GzipFile = file
         if os.fspath(path).endswith(".gz"):
@@ -63,11 +47,32 @@ def write_text(
             out.write(b"".join(name + b" " + " ".join(map(str, row)).encode() + b"\n" for name, row in part))
 
 
-def write_npz(path: str | os.PathLike[str], words: Sequence[str], matrix: np.ndarray, option: str = "") -> None:
-    """Write `words` (V strings) and `matrix` (V, D) float32 as an `.npz` archive without pickles."""
+def write_npz(path: PathLike, words: Sequence[str], matrix: np.ndarray, option: str = "") -> None:
+    """Write `words` (V strings) and `matrix` (V, D) float32 as an `.npz` archive; arguments as for `write_text`."""
     rows = _checked(words, matrix)
-    bad = next((word for word in words if word.endswith("\0")), None)
-    if bad is not None:
-        raise VectorFileError(f"the word {bad!r} ends with a null character, which NumPy's strings drop.")
+    if bad := next((word for word in words if word.endswith("\0")), None):
+        raise VectorFileError(f"the word {bad!r} ends with a null character, which NumPy's strings drop")
     with whole_file(path, option=option) as file:
         np.savez(file, words=np.array(words, dtype=str), matrix=rows)
+
+
+def _checked(words: Sequence[str], matrix: np.ndarray) -> np.ndarray:
+    matrix = np.asarray(matrix)
+    if matrix.ndim != 2 or len(words) != len(matrix) or not matrix.size:
+        raise VectorFileError(
+            f"{counted(len(words), 'word')} and a matrix of shape {matrix.shape} do not fit: nothing was written"
+        )
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(matrix, dtype=np.float32)
+    broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(broken):
+        raise VectorFileError(f"the vector of {words[broken[0]]!r} holds NaN or infinity: nothing was written")
+    return rows
+
+
+def _encoded(word: str) -> bytes:
+    """Return the word in UTF-8; raise VectorFileError if it could not be read back from a line of text."""
+    with contextlib.suppress(UnicodeEncodeError):
+        if word and word == word.strip(_BLANKS) and "\n" not in word and not word.startswith("\ufeff"):
+            return word.encode("utf-8")
+    raise VectorFileError(f"the word {word!r} cannot be in a text file of vectors; write an .npz file instead")

@@ -1,23 +1,23 @@
-"""The codes of BPE, whoever wrote them."""
+"""Read the codes of BPE of subword-nmt, fastBPE and Hugging Face."""
 
 from __future__ import annotations
 
-from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.io import read_lines
 from embinit_fairseq.vocab.tokens import PREFIX
 
 
 def codes_text(path: str, flag: str = "--bpe-codes") -> str:
-    """Read BPE codes and return them as subword-nmt writes them: `#version: 0.2`, then a pair of pieces per line.
+    """Read BPE codes and return them as subword-nmt writes them: `#version: 0.2`, then a pair of subwords per line.
 
-    fastBPE has no version and a count after each pair, Hugging Face a longer first line; a tab separates as a space.
-    Where no line says the version, the pairs do: in 0.1 the end of a word, `</w>`, is a piece of its own.
+    fastBPE has no version and a count after each pair, Hugging Face a longer first line; a tab separates as a space. If no
+    line says the version, the pairs show it: in 0.1 the end of a word, `</w>`, is a subword of its own.
 
     Raises:
-        DataError: a line is no pair, or the file holds something similar: byte-level merges, pieces with their counts.
+        DataError: a line is not a pair, or the file holds something else: byte-level merges, subwords and counts.
     """
     version, pairs, blank = "", [], 0
-    for number, line in read_lines(path, DataError, flag, encoding="utf-8-sig"):
+    for number, line in read_lines(path, DataError, flag):
         pair = line.strip("\r\n\t ").replace("\t", " ").split(" ")
         if number == 1 and pair[0] == "#version:":
             version = pair[1] if pair[1:] else ""
@@ -26,17 +26,17 @@ def codes_text(path: str, flag: str = "--bpe-codes") -> str:
         if pair != [""] and (blank or len(pair) != 2):
             where, found = (blank, "an empty line") if blank else (number, repr(line[:60]))
             raise DataError(
-                f"{flag} {path}:{where}: found {found}, expected two pieces; give the codes of subword-nmt or fastBPE"
+                f"{flag} {path}:{where}: found {found}, expected two subwords; give the codes of subword-nmt or fastBPE"
             )
         blank = blank or (number if pair == [""] else 0)
         pairs += [pair] if pair != [""] else []
-    has_ends = any(piece.endswith("</w>") for pair in pairs for piece in pair)
+    has_ends = any(subword.endswith("</w>") for pair in pairs for subword in pair)
     if not version:
         version = "0.2" if has_ends and not any(right == "</w>" for _, right in pairs) else "0.1"
     for kind, (holds, remedy) in {
         "no pair": (not pairs, "give the file that learn-bpe wrote"),
         f"version {version}": (version not in ("0.1", "0.2"), "give codes of version 0.1 or 0.2"),
-        "subwords with their counts": (all(right.isdecimal() for _, right in pairs), "give the codes, not what counts"),
+        "subwords with their counts": (all(right.isdecimal() for _, right in pairs), "give the codes, not the counts"),
         "byte-level merges": (not has_ends and any("Ġ" in pair[0] for pair in pairs), "see --gpt2-bpe of export-hf"),
         "merges of sentencepiece": (
             not has_ends and any(PREFIX["sentencepiece"] in pair[0] for pair in pairs),

@@ -1,7 +1,7 @@
-"""Which row of one vocabulary is a symbol of another one: the closest spelling of the same piece of text.
+"""Find the row of one vocabulary for a symbol of another one: the closest spelling of the same piece of text.
 
-Two symbols are the same piece if their markers do not contradict each other (`tokens.compatible`) and their texts are
-equal, or one word in two spellings (`closeness`). Rules name what differs:
+Two symbols are the same piece of text if their markers do not contradict each other (`tokens.compatible`) and their
+texts are equal, or one word in two spellings (`closeness`). Rules name what differs:
 
     exact     nothing, or only whether letters are composed (NFC) or decomposed (NFD)
     entities  one text is as Moses' tokenizer writes it: `&apos;s` is `'s`, `@-@` is `-`
@@ -18,25 +18,25 @@ from collections.abc import Collection, Sequence
 
 from embinit_fairseq.vocab.tokens import Token, as_text, compatible, parse, plain, unmarked
 
-#: What a user can switch.
+#: rules that a user can switch on and off
 RULES = ("exact", "entities", "casefold", "marker")
 
 
 class Matcher:
-    """Finds the rows of a vocabulary that are a given piece of text.
+    """Find the row of a vocabulary for a piece of text.
 
     Args:
         words: symbols of the vocabulary, one per row.
         style: how they are spelled, one of `tokens.STYLES`.
         rules: of RULES, what may differ.
-        added: words that a tokenizer was given after training.
+        added: words that were added to a tokenizer after training.
     """
 
     def __init__(
         self, words: Sequence[str], style: str, rules: Collection[str] = RULES, added: Collection[str] = ()
     ) -> None:
         self._rules = rules
-        #: the rule of a row that does not differ: who wants any case wants the same case, too
+        #: the rule of a row that does not differ: a user who allows any case allows the same case, too
         self._equal = next((rule for rule in ("exact", "casefold", "marker") if rule in rules), "")
         self._rows: dict[str, list[tuple[int, Token]]] = {}
         for row, (word, text) in enumerate(zip(words, as_text(words, style))):
@@ -44,7 +44,7 @@ class Matcher:
             self._rows.setdefault(fold(token.surface), []).append((row, token))
 
     def match(self, token: Token) -> tuple[int, str]:
-        """Find the closest row and the rule by which it matches; (-1, "") if there is none.
+        """Return the closest row and the rule by which it matches; (-1, "") if there is none.
 
         The text counts first; then a row that may be a whole word comes before a part of one; then the fewer rules the
         better; then the order of the rows.
@@ -64,7 +64,7 @@ class Matcher:
         return best[0][-1], best[1]
 
     def _rule(self, **differs: int) -> str:
-        """Name the rules that the differences need; "" if one of them is switched off."""
+        """Return the names of the rules that the differences need; "" if one of them is switched off."""
         needed = [rule for rule, does in differs.items() if does]
         if not needed:
             return self._equal
@@ -72,30 +72,30 @@ class Matcher:
 
 
 def readings(token: Token, rules: Collection[str] = RULES) -> list[Token]:
-    """The token and, if the rule `entities` is on and makes a difference, its plain form."""
+    """Return the token and, if the rule `entities` is on and makes a difference, its plain form."""
     bare = plain(token) if "entities" in rules else token
     return [token] if bare == token else [token, bare]
 
 
 def _is_less(mine: Token, theirs: Token) -> int:
-    """How often the other token is a part of a word where this one leaves that open."""
+    """Count the ends at which the other token is a part of a word and this one may be a whole word."""
     return (mine.initial is None and theirs.initial is False) + (mine.final is None and theirs.final is False)
 
 
 def fold(text: str) -> str:
-    """A key that is equal for all spellings that `closeness` takes for one word; other words may share it."""
+    """Return a key that is equal for all spellings that `closeness` takes for one word; other words may share it."""
     if text.isascii():
         return text.lower()
     text = unicodedata.normalize("NFC", text).casefold()
     return text.replace("i\u0307", "i").replace("ı", "i") if "ı" in text or "\u0307" in text else text
 
 
-#: values of `closeness`: from here on the case differs
+#: values of `closeness` from which on the case differs
 OTHER_CASE = 2
 
 
 def closeness(one: str, other: str) -> int | None:
-    """How much two spellings of a word differ; None for two words.
+    """Return how much two spellings of a word differ; None for two words.
 
     0: not at all. 1: in composed and decomposed letters. 2: in case. 3: in case as Turkish has it (`İçin`, `için`).
     4: they are equal if case-folded (`maße` and `Masse`, final sigma, ligatures).

@@ -1,4 +1,4 @@
-"""Whether a text is segmented, and whether it belongs to a dictionary: asked wherever a user names a text."""
+"""Check whether a text is segmented, and whether it belongs to a dictionary, for every text that a user names."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from embinit_fairseq.bounded import read_lines
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.io import read_lines
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, SUFFIX, detect_style
 
-#: step of `embinit score --detokenize` -> the mark of subwords in a line of text; a lone `@@` is none (`@@ -1,3 @@`)
+#: step of `embinit score --detokenize` -> the mark of subwords in a line of text; a lone `@@` is not one (`@@ -1,3 @@`)
 _MARKS = {"bpe": re.compile(rf"\S{CONTINUES}(?=\s|$)"), "sentencepiece": re.compile(PREFIX["sentencepiece"])}
-#: subword style -> what its text consists of
+#: subword style -> description of its text
 _NAMES = {"none": "whole words", **{style: f"subwords with {mark}" for style, mark in (PREFIX | SUFFIX).items()}}
 #: share of a text's lines that may have a mark although the text is not segmented
 MOST_MARKED = 0.02
 #: share of a text's tokens that its dictionary has at least
-_LEAST_KNOWN = 0.5
+_LEAST_SHARE = 0.5
 
 
 def pieces_left(lines: Iterable[str]) -> tuple[int, str] | None:
@@ -27,7 +27,7 @@ def pieces_left(lines: Iterable[str]) -> tuple[int, str] | None:
 
 
 def check_not_segmented(flag: str, path: str) -> None:
-    """Raise DataError, naming option and file, for a text that is in subwords where one is expected that is not."""
+    """Raise DataError, naming option and file, if a text is in subwords that should not be segmented."""
     lines = [line for _, line in read_lines(path, DataError, flag) if line.strip()]
     marked, step = pieces_left(lines) or (0, "")
     if marked > MOST_MARKED * len(lines):
@@ -38,11 +38,11 @@ def check_not_segmented(flag: str, path: str) -> None:
 
 
 def count_tokens(flag: str, path: str) -> Counter[str]:
-    """Count the tokens of a text, which are separated by white space. Raises DataError for an empty one."""
-    lines = read_lines(path, DataError, flag, encoding="utf-8-sig")
+    """Count the tokens of a text, which are separated by white space; raise DataError for an empty text."""
+    lines = read_lines(path, DataError, flag)
     counts = Counter(token for _, line in lines for token in line.split())
     if not counts:
-        raise DataError(f"{flag} {path}: no words in it; give a text that is prepared as that of the training")
+        raise DataError(f"{flag} {path}: no words in it; give a text prepared as the training's text was")
     return counts
 
 
@@ -57,21 +57,21 @@ def check_tokens(where: str, counts: Mapping[str, int], symbols: Collection[str]
     Raises:
         DataError: text and dictionary are in different subwords, or less than half of the text is in the dictionary.
     """
-    known = sum(count for token, count in counts.items() if token in symbols) / sum(counts.values())
+    share = sum(count for token, count in counts.items() if token in symbols) / sum(counts.values())
     style, text_style = detect_style(symbols), _text_style(counts, symbols)
-    found = f"{where}: found {_NAMES[text_style]}, {known:.0%} of them in the dictionary; expected {_NAMES[style]}"
+    found = f"{where}: found {_NAMES[text_style]}, {share:.0%} of them in the dictionary; expected {_NAMES[style]}"
     if text_style != style:
         remedy = "give it before its segmentation" if style == "none" else "segment it as the training's text was"
         raise DataError(f"{found}; {remedy}")
-    if known < _LEAST_KNOWN:
+    if share < _LEAST_SHARE:
         raise DataError(f"{found} of the dictionary; give text of its language, prepared as the training's text was")
-    return known
+    return share
 
 
 def _text_style(counts: Mapping[str, int], symbols: Collection[str]) -> str:
     """Return the subword style of a text: the dictionary's, unless fewer tokens have its mark than are missing there.
 
-    A character is never missing: segmented text has unknown ones, too.
+    A missing character does not count: segmented text has unknown characters, too.
     """
     style, by_itself = detect_style(symbols), detect_style(counts)
     missing = sum(count for token, count in counts.items() if len(token) > 1 and token not in symbols)

@@ -1,6 +1,6 @@
-"""Typed tokens: how the common segmenters spell the same piece of text.
+"""Read and spell tokens as the common segmenters do, so that the same piece of text can be found in all of them.
 
-| style         | word-initial piece | other piece | who                                              |
+| style         | word-initial token | other token | who                                              |
 |---------------|--------------------|-------------|--------------------------------------------------|
 | none          | `foo`              | -           | words: GloVe, word2vec, ...                      |
 | subword_nmt   | `foo@@` / `foo`    | same        | subword-nmt: `@@` = the word continues           |
@@ -17,18 +17,21 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-#: what a piece begins with, that begins a word (wordpiece: that does not)
+#: prefix of subwords that begin a word (wordpiece: that do not)
 PREFIX = {"sentencepiece": "▁", "bytelevel": "Ġ", "wordpiece": "##"}
-#: subword-nmt: what a piece ends with that does not end its word
+#: subword-nmt: suffix of subwords that do not end their word
 CONTINUES = "@@"
-#: what a piece ends with: subword-nmt's that does not end its word, end_of_word's that does
+#: suffix of subwords: subword-nmt's that do not end their word, end_of_word's that do
 SUFFIX = {"subword_nmt": CONTINUES, "end_of_word": "</w>"}
 STYLES = ("none", *SUFFIX, *PREFIX)
-#: A style is recognised when at least this share of the symbols carries its marker: stray `▁` or `##/##` in word
-#: lists stay below it, segmenters are far above.
+#: A style is recognised if at least this share of the symbols has its marker: stray `▁` or `##/##` in word lists are
+#: fewer, the markers of segmenters are far more.
 _SHARE = 0.02
+#: The same, if symbols of scripts without spaces are not counted, and the share of all symbols that is needed then:
+#: sentencepiece marks few subwords of Chinese, Japanese or Thai.
+_SHARE_OF_ALL = 0.001
 
-#: What Moses' tokenizer writes for the characters that its other tools reserve.
+#: Moses' spelling -> a character that its other tools reserve
 ENTITIES = {
     "&amp;": "&",
     "&#124;": "|",
@@ -46,8 +49,8 @@ _ENTITY = re.compile("|".join(map(re.escape, ENTITIES)))
 class Token:
     """A piece of text.
 
-    initial: does it begin a word? final: does it end one? None: the spelling leaves it open. marker: what was written
-    besides the surface.
+    initial: it begins a word. final: it ends a word. None: the spelling does not say. marker: the rest of the spelling,
+    without the surface.
     """
 
     surface: str
@@ -57,23 +60,26 @@ class Token:
 
 
 def detect_style(symbols: Iterable[str]) -> str:
-    """Name the marker style of a list of symbols, "none" for plain words."""
-    total, seen = 0, dict.fromkeys(STYLES, 0)
+    """Return the marker style of a list of symbols, "none" for plain words."""
+    symbols = list(symbols)
+    seen = dict.fromkeys(STYLES, 0)
     prefixes, suffixes = tuple(PREFIX.values()), tuple(SUFFIX.values())
     for symbol in symbols:
-        total += 1
         if symbol.startswith(prefixes) or symbol.endswith(suffixes):
             for style, prefix in PREFIX.items():
                 seen[style] += symbol.startswith(prefix) and symbol != prefix
             for style, suffix in SUFFIX.items():
                 seen[style] += symbol.endswith(suffix) and symbol != suffix
             seen["none"] += symbol.startswith("####")
-        elif _is_bytes(symbol):  # Chinese has no blanks
+        elif _is_bytes(symbol):  # Chinese has no spaces
             seen["bytelevel"] += 1
-    if seen.pop("none"):  # digits are masked: `####`, `##.#`. BERT has no such piece, since each sign is a word
+    if seen.pop("none"):  # digits are masked: `####`, `##.#`. BERT has no such token, since every sign is a word
         seen["wordpiece"] = 0
     best = max(seen, key=lambda style: seen[style])
-    return best if total and seen[best] >= max(1, _SHARE * total) else "none"
+    total = len(symbols)
+    if best == "sentencepiece" and _SHARE_OF_ALL * total <= seen[best] < _SHARE * total:
+        total = sum(not _WITHOUT_SPACES.search(symbol) for symbol in symbols)
+    return best if seen[best] >= max(1, _SHARE * total) else "none"
 
 
 def parse(symbol: str, style: str) -> Token:
@@ -89,12 +95,12 @@ def parse(symbol: str, style: str) -> Token:
 
 
 def unmarked(word: str) -> Token:
-    """Read a word that a tokenizer was given after training: it has no marker, wherever in a text it is."""
+    """Read a word that was added to a tokenizer after training: it has no marker, wherever in a text it is."""
     return Token(word, None, None)
 
 
 def spell(token: Token, style: str) -> list[str]:
-    """The spellings a segmenter of that style may use for the token, the likelier first; empty if it has none."""
+    """Return the spellings that a segmenter of that style may use for the token, the likelier first."""
     surface = token.surface
     if not surface:
         return []
@@ -111,20 +117,22 @@ def spell(token: Token, style: str) -> list[str]:
 
 
 def compatible(one: Token, other: Token) -> bool:
-    """Can the two be the same piece, if they are the same text? They can unless one begins or ends a word where the
-    other does not."""
+    """Return True if two tokens of the same text can be the same piece of text.
+
+    They cannot if one begins or ends a word where the other does not.
+    """
     return (one.initial is None or other.initial is None or one.initial == other.initial) and (
         one.final is None or other.final is None or one.final == other.final
     )
 
 
 def unescape(text: str) -> str:
-    """The text without Moses' entities: `&apos;s` is `'s`. Replaced once: `&amp;lt;` is the text `&lt;`."""
+    """Replace Moses' entities: `&apos;s` is `'s`. They are replaced once: `&amp;lt;` is the text `&lt;`."""
     return _ENTITY.sub(lambda found: ENTITIES[found[0]], text)
 
 
 def plain(token: Token) -> Token:
-    """The token as it was before Moses' tokenizer: without entities, and `-` for `@-@` (between parts of a word)."""
+    """Return the token as before Moses' tokenizer: without entities, and `-` for `@-@` (between parts of a word)."""
     text = token.surface
     if "&" not in text and "@" not in text:
         return token
@@ -140,7 +148,8 @@ _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff"
     "\u2e80-\u312f\u3190-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff65-\uff9f\U00016fe0-\U0003ffff]"
 )
-_EMOJI = "\u200d\ufe0f"  # what joins and colours them
+#: characters that join and colour emoji
+_EMOJI = "\u200d\ufe0f"
 
 
 def ignores_spaces(text: str) -> bool:
@@ -157,15 +166,16 @@ def ignores_spaces(text: str) -> bool:
 
 
 def _opened(token: Token) -> Token:
-    """The token; it may begin a word if its marker does not count."""
+    """Return the token; it may begin a word if its marker does not count."""
     return replace(token, initial=None) if token.initial is False and ignores_spaces(token.surface) else token
 
 
 # ---- GPT-2's spelling of bytes ---------------------------------------------------------------------------------------
 
-_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}  # bytes that are spelled as in Latin-1
+#: bytes that are spelled as in Latin-1
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _SIGN_OF = {byte: 256 + n for n, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)}
-#: sign -> byte; what spells no byte has none
+#: sign -> byte; 0xFFFF for signs that spell no byte
 _BYTE_OF = {**dict.fromkeys(_SIGN_OF, 0xFFFF), **{sign: byte for byte, sign in _SIGN_OF.items()}}
 _TWO_BYTES = re.compile("[\u00c2-\u00f4][\u00a1-\u0143]")  # a character beyond ASCII begins with two such signs
 #: A vocabulary is spelled in bytes if this share of its symbols beyond ASCII is UTF-8; of text that is not, none is.
@@ -173,7 +183,7 @@ _BYTES_SHARE = 0.1
 
 
 def as_text(symbols: Sequence[str], style: str) -> Sequence[str]:
-    """The symbols as text, if they are spelled in bytes: `ĠÃ¼ber` is `Ġüber`.
+    """Return the symbols as text, if they are spelled in bytes: `ĠÃ¼ber` is `Ġüber`.
 
     A part of a character becomes lone surrogates, which no text holds: it equals only the same part.
     """
@@ -188,12 +198,12 @@ def as_text(symbols: Sequence[str], style: str) -> Sequence[str]:
 def text_of(symbol: str) -> str:
     """Decode a symbol that is spelled in bytes, see `as_text`."""
     text = _decode(symbol)
-    # the letter Ġ (Maltese) could not be told from the marker
+    # the letter Ġ (Maltese) could not be distinguished from the marker
     return symbol if text.startswith("Ġ") else re.sub("^ ", "Ġ", text)
 
 
 def in_bytes(symbol: str) -> str:
-    """The symbol, a text of which a leading space is spelled `Ġ`, in GPT-2's spelling of bytes."""
+    """Spell a symbol, a text with a leading space spelled `Ġ`, in GPT-2's spelling of bytes."""
     return re.sub("^Ġ", " ", symbol).encode("utf-8", "surrogatepass").decode("latin-1").translate(_SIGN_OF)
 
 
@@ -205,5 +215,5 @@ def _decode(symbol: str) -> str:
 
 
 def _is_bytes(symbol: str) -> bool:
-    """Whether the symbol is text beyond ASCII in GPT-2's spelling of bytes. Words of a language never are by chance."""
+    """Return True for text beyond ASCII in GPT-2's spelling of bytes; words of a language never are by chance."""
     return bool(_TWO_BYTES.search(symbol)) and (text := _decode(symbol)) != symbol and text.isprintable()

@@ -1,5 +1,6 @@
-"""Files of vectors in every format, written by hand or by the libraries that real ones are written by, and what their
-tests share. A format joins the tests of all readers (test_readers.py) by a line in SOURCES.
+"""Files of vectors in every format, written by hand or by the libraries that write real ones, for the tests of readers.
+
+A format joins the tests of all readers (test_readers.py) by a line in SOURCES.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import lzma
 import os
 import re
 import struct
-import tracemalloc
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
@@ -23,7 +23,8 @@ import pytest
 import torch
 
 from embinit_fairseq.errors import EmbinitError, OptionError
-from embinit_fairseq.vectors import binary, fasttext_bin, npz, text_lines, word2vec_bin
+from embinit_fairseq.vectors import binary
+from embinit_fairseq.vectors import fasttext as fasttext_module
 from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.text import TextVectors
@@ -35,7 +36,7 @@ TEXT = ["the house is old", "für die Häuser", "the old houses are big", "日�
 MB = 1 << 20
 #: what a remedy is made of
 REMEDY = re.compile(
-    "again|unpack|name (it|the|one)|save |give |remove|choose |convert|break |check |repair|correct|another file"
+    "again|unpack|name (it|the|one|a)|save |give |remove|choose |convert|break |check |repair|correct|another file"
     "|copy |take |use |write |pip install|export",
     re.IGNORECASE,
 )
@@ -48,12 +49,6 @@ def numbers(rows: int, dim: int = 3, seed: int = 0) -> np.ndarray:
 def write(path: Path, data: bytes | str) -> str:
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return str(path)
-
-
-def sparse(path: Path, content: bytes, size: int) -> Path:
-    path.write_bytes(content)
-    os.truncate(path, size)
-    return path
 
 
 # ---- what is said of files that cannot be read
@@ -69,15 +64,10 @@ def one_line(error: pytest.ExceptionInfo, path: str | Path) -> str:
     return message
 
 
-def refused(read: Callable, path: str | Path, most: int = 12 * MB) -> str:
-    """The error of `read`, which takes at most so many bytes of Python's and NumPy's memory."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(EmbinitError) as error:
-            read()
-        assert tracemalloc.get_traced_memory()[1] < most
-    finally:
-        tracemalloc.stop()
+def refused(read: Callable, path: str | Path) -> str:
+    """Return the error of `read`."""
+    with pytest.raises(EmbinitError) as error:
+        read()
     return one_line(error, path)
 
 
@@ -219,24 +209,21 @@ def _text_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
 
 def _record_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
     patch.setattr(binary.RecordScan.__init__, "__defaults__", (size,))
-    patch.setattr(fasttext_bin, "_CHUNK", 1 + size // 16)
+    patch.setattr(fasttext_module, "_CHUNK", 1 + size // 16)
 
 
 @dataclass(frozen=True)
 class Source:
-    """make: writes it, returns its path. format: what it is recognised as.
+    """make: writes the file, returns its path. format: the format that is recognised.
 
-    heads: its beginnings, behind which gigabytes of nothing may stand. blocks: makes what is read at a time so small.
-    widest: the module with the largest width. sparing: the MB that one wanted row of 8 MB may take.
-    file: what is cut and damaged, None: the path itself. repeats: can a word stand in it twice? notices: is every cut
-    noticed? unreadable: are words counted that are no text? specials: rows of its own in front.
+    blocks: sets the bytes that are read at a time. sparing: the MB that reading one wanted row of 8 MB may take. file:
+    the file that is cut and damaged, None for the path itself. repeats: a word may be repeated. notices: every cut is
+    noticed. unreadable: words that are not text are counted. specials: rows of its own before the others.
     """
 
     make: Callable[[Path, list[str], np.ndarray], str]
     format: str
-    heads: tuple[bytes, ...] = ()
     blocks: Callable[[pytest.MonkeyPatch, int], None] = _text_blocks
-    widest: object = text_lines
     sparing: int | None = None
     file: str | None = None
     repeats: bool = True
@@ -246,40 +233,33 @@ class Source:
 
 
 _LINES = {"notices": False, "unreadable": True}
-_WORD2VEC = {"format": "word2vec_bin", "blocks": _record_blocks, "widest": word2vec_bin}
-_WORD2VEC_HEADS = b"x", b"9" * 99 + b" 3\n", b"2 65537\n", b"2 " + b"9" * 90 + b"\n", b"2 3" + b" " * 200, b"2 3\n"
-_FASTTEXT_HEADS = b"x", fasttext(["a"], numbers(1), bucket=10**9)[:99], fasttext(["a"], numbers(1), pruned=10**8)
-_NPZ = {"format": "npz", "blocks": lambda patch, size: patch.setattr(npz, "_BLOCK", size), "widest": npz}
-_FOLDER = {"format": "huggingface", "widest": None}
-_FAIRSEQ = {"format": "fairseq", "widest": None, "repeats": False, "specials": 4}
+_RECORDS = {"blocks": _record_blocks}
+_FAIRSEQ = {"format": "fairseq", "repeats": False, "specials": 4}
 SOURCES = {
-    "glove": Source(_bytes(text), "glove", (b"x", b"a 1 2\nb"), **_LINES),
-    "word2vec": Source(
-        _bytes(lambda words, matrix: text(words, matrix, True)),
-        "word2vec",
-        (b"x", b"2 3\nb", b"999999999999999999 3\na 1 2 3\n"),
-        **_LINES,
-    ),
+    "glove": Source(_bytes(text), "glove", **_LINES),
+    "word2vec": Source(_bytes(lambda words, matrix: text(words, matrix, True)), "word2vec", **_LINES),
     "gz": Source(_bytes(lambda words, matrix: gzip.compress(text(words, matrix), 1, mtime=0)), "glove"),
     "bz2": Source(_bytes(lambda words, matrix: bz2.compress(text(words, matrix, True))), "word2vec"),
     "xz": Source(_bytes(lambda words, matrix: lzma.compress(text(words, matrix), preset=0)), "glove"),
     "zip": Source(_zip, "glove"),
-    "word2vec_bin": Source(_bytes(_word2vec), heads=_WORD2VEC_HEADS, sparing=5, unreadable=True, **_WORD2VEC),
-    "word2vec_bin lines": Source(_bytes(lambda words, matrix: word2vec(words, matrix, b"")), **_WORD2VEC),
-    "word2vec_bin gz": Source(_bytes(lambda words, matrix: gzip.compress(_word2vec(words, matrix), 1)), **_WORD2VEC),
+    "word2vec_bin": Source(_bytes(_word2vec), "word2vec_bin", sparing=5, unreadable=True, **_RECORDS),
+    "word2vec_bin lines": Source(
+        _bytes(lambda words, matrix: word2vec(words, matrix, b"")), "word2vec_bin", **_RECORDS
+    ),
+    "word2vec_bin gz": Source(
+        _bytes(lambda words, matrix: gzip.compress(_word2vec(words, matrix), 1)), "word2vec_bin", **_RECORDS
+    ),
     "fasttext_bin": Source(
         _bytes(lambda words, matrix: fasttext(words, matrix, maxn=0)),
         "fasttext_bin",
-        _FASTTEXT_HEADS,
-        _record_blocks,
-        widest=fasttext_bin,
         sparing=5,
         unreadable=True,
+        **_RECORDS,
     ),
-    "npz": Source(_npz, heads=(b"x", b"PK\x03\x04"), **_NPZ),
-    "npz compressed": Source(partial(_npz, save=np.savez_compressed), sparing=5, **_NPZ),
-    "huggingface": Source(_huggingface, file="model.safetensors", sparing=6, repeats=False, **_FOLDER),
-    "huggingface torch": Source(_huggingface_torch, file="pytorch_model.bin", repeats=False, **_FOLDER),
-    "fairseq": Source(_fairseq, heads=(b"x", b"PK\x03\x04", b"\x80\x02"), **_FAIRSEQ),
+    "npz": Source(_npz, "npz"),
+    "npz compressed": Source(partial(_npz, save=np.savez_compressed), "npz"),
+    "huggingface": Source(_huggingface, "huggingface", file="model.safetensors", sparing=6, repeats=False),
+    "huggingface torch": Source(_huggingface_torch, "huggingface", file="pytorch_model.bin", repeats=False),
+    "fairseq": Source(_fairseq, **_FAIRSEQ),
     "fairseq legacy": Source(partial(_fairseq, zipped=False), **_FAIRSEQ),
 }

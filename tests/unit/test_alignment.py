@@ -290,7 +290,7 @@ def test_counts_are_of_text_and_in_the_order_of_the_rules():
     assert (got.source_style, got.style) == ("sentencepiece", "none")
     assert list(got.counts_by_rule().items()) == [("exact", 1), ("entities", 1), ("marker", 2)]
     words = vocabulary("a", "b", "c", "madeupword0000", counts=[6, 3, 1, 0])
-    got = coverage(words, align(words, table("a", "c", "madeupword0000", specials=("bos", "eos"))).found)
+    got = coverage(words, align(words, table("a", "c", "madeupword0000", specials=("bos", "eos"))).matched)
     assert got == {"found": 2, "coverage_types": pytest.approx(2 / 3), "coverage_tokens": pytest.approx(0.7)}
     nothing = vocabulary("madeupword0000", counts=[0])
     assert coverage(nothing, np.ones(5, bool)) == {"found": 0, "coverage_types": 0.0, "coverage_tokens": 0.0}

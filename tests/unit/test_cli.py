@@ -78,12 +78,12 @@ def test_errors_are_one_line_with_a_remedy(refused):
     for arguments, *expected in (
         ("stats --vectors absent.vec", "absent.vec", "--vectors"),
         ("stats --vectors v.txt --dict absent.dict", "absent.dict", "--dict"),
-        ("stats --vectors v.txt --dim 300", "v.txt", "have 4 dimensions", "Leave out --dim 300"),
+        ("stats --vectors v.txt --dim 300", "v.txt", "have 4 dimensions", "leave out --dim 300"),
         ("stats --vectors v.txt --dim wide", "--dim", "--help"),
-        ("stats --vectors concat:v.txt,w.txt --dict dict.txt --dim 4", "concat:v.txt,w.txt: ", "Leave out --dim 4"),
+        ("stats --vectors concat:v.txt,w.txt --dict dict.txt --dim 4", "concat:v.txt,w.txt: ", "leave out --dim 4"),
         ("stats --vectors concat:v.txt,w.txt", "add --dict"),
-        ("stats --vectors dict.txt", "looks like a fairseq dictionary", "give it as --dict"),
-        ("stats --vectors odd.txt", "odd.txt", "give it as --dict"),
+        ("stats --vectors dict.txt", "looks like a fairseq dictionary", "give word vectors"),
+        ("stats --vectors odd.txt", "odd.txt", "give word vectors"),
         ("analogy --vectors v.txt --questions absent.txt", "absent.txt", "check the path"),
         *(
             (f"analogy --vectors v.txt --questions questions.txt --table4 --{flag} 0", flag.split("-")[0])

@@ -21,9 +21,8 @@ from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.embed_init.request import InitRequest, check_request
 from embinit_fairseq.errors import CoverageError, EmbinitError, OptionError, VectorFileError
 from embinit_fairseq.init import strategies
-from embinit_fairseq.init.draws import Draws, parse_std
 from embinit_fairseq.init.report import unpack_rows
-from embinit_fairseq.init.strategies import Source
+from embinit_fairseq.init.strategies import Draws, Source, parse_std
 from embinit_fairseq.models import _random_step as steps
 
 D = 8
@@ -323,7 +322,7 @@ def test_what_the_parser_refuses(flags, said, capsys):
 def test_flags_reach_the_table_and_the_signature(data, glove, flags, strategy, source, signature):
     table, dictionary, record = encoder(data, glove["de"], flags, strategy=strategy.removesuffix("_elements"))
     words, vectors = list(glove_rows("de"))[1:], np.stack(list(glove_rows("de").values())[1:])
-    std = parse_std(flags.split()[-1]) if "std" in flags else None
+    std = parse_std(flags.split()[-1], "--embed-init-std") if "std" in flags else None
     rule = getattr(strategies, strategy)
     rule = partial(rule, rescaled=True) if "elements" in strategy else rule
     given = Source(np.array(list(map(dictionary.index, words))), vectors, **source)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from embinit_fairseq import io
-from embinit_fairseq.errors import DataError, OutputError
+from embinit_fairseq.errors import DataError, OutputError, exhausted
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -226,3 +226,14 @@ def test_hardware_and_versions(monkeypatch):
     assert {"cpu", "cores", "threads", "gpus"} == set(io.hardware())
     assert io.package_versions(["numpy", "no-such-package"])["no-such-package"] is None
     assert {"python", "torch", "revision"} <= set(io.versions())
+
+
+def test_what_says_that_memory_ran_out():
+    for error, said in (
+        (MemoryError("Unable to allocate 4 GiB\nfor an array"), "memory ran out (Unable to allocate 4 GiB)"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory ran out (DefaultCPUAllocator"),
+        (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
+    ):
+        assert said in exhausted(error)
+        assert "\n" not in exhausted(error)
+    assert exhausted(RuntimeError("shape mismatch")) is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,8 @@ import torch
 from run_folders import write_run
 from source_files import numbers, text
 from test_convert_tupe import SYMBOLS, Files
-from test_files import content, largest_file
+from test_io import content, largest_file
 
-from embinit_fairseq import files
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.export import run, verify
 
@@ -206,7 +206,9 @@ def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, mon
         os.kill(os.getpid(), number)
         time.sleep(60)
 
-    monkeypatch.setattr(files, "_move", stop)
+    monkeypatch.setattr(os, "replace", stop)
+    if "embinit_fairseq.files" in sys.modules:
+        monkeypatch.setattr(sys.modules["embinit_fairseq.files"], "_move", stop)
     handler = signal.signal(number, signal.SIG_DFL)  # a suite under nohup ignores SIGHUP
     try:
         for output in ("old", "new/out"):

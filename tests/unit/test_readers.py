@@ -1,14 +1,11 @@
-"""What every reader of vectors does, whatever the format: what was written comes back bit for bit, what is damaged,
-cut, wrong or a bomb ends in one line that names file and remedy, and memory stays small.
+"""The contract of all readers of vectors: written numbers come back bit for bit, files that are damaged, cut or wrong
+end in one line with file and remedy, and memory grows with the wanted rows.
 
-A format joins by a line in SOURCES (source_files.py). What only one format has is in test_vectors_<format>.py.
+A format joins by a line in SOURCES (source_files.py). Peculiarities of one format are in test_vectors_<format>.py.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import os
 import tarfile
 import tracemalloc
@@ -18,16 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from source_files import MB, SOURCES, in_zip, numbers, one_line, refused, sparse, text, use, write
+from source_files import MB, SOURCES, numbers, one_line, text, use, write
 
 from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError, VectorFileError
-from embinit_fairseq.resize.expand import read_words
-from embinit_fairseq.runs.score import read_translations
-from embinit_fairseq.runs.tokens import detokenizer
-from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
 from embinit_fairseq.vectors.open import FORMATS, open_vectors, recognise
 from embinit_fairseq.vectors.table import Wanted
-from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.matching import fold
 from embinit_fairseq.vocab.segmentation import read_codes, read_segmentation
 
@@ -50,7 +42,7 @@ SOME_WORDS = st.lists(WORDS, min_size=1, max_size=12)
 
 
 @each_source
-@settings(max_examples=24, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(words=SOME_WORDS, some=st.sets(st.integers(0, 11)), seed=st.integers(0, 99), block=st.sampled_from([5, 16, 999]))
 def test_what_was_written_is_read_bit_for_bit(tmp_path_factory, name, words, some, seed, block):
     """However little is read at a time: every line, record and array is split somewhere; also at its line breaks."""
@@ -99,12 +91,13 @@ def test_what_does_not_fit_the_request(tmp_path, name):
     assert recognise(path) == source.format
     assert open_vectors(path, source.format, dim=3).read().words == ["the", "house"]
     for dim in (1, 4):
-        with pytest.raises(DimensionError, match=r"--encoder-embed-dim 3 .*--decoder-embed-dim 3") as error:
+        with pytest.raises(DimensionError, match=f"have 3 dimensions, expected {dim}.*choose") as error:
             open_vectors(path, dim=dim)
-        assert str(dim) in one_line(error, path)
+        assert error.value.dim == 3
+        one_line(error, path)
     folder = source.format == "huggingface"
     if not folder:  # its pieces are BERT's
-        with pytest.raises(OptionError, match=rf"{Path(path).name}.*--embed-init-oov"):
+        with pytest.raises(OptionError, match=rf"{Path(path).name}.*no subwords.*xavier"):
             open_vectors(path).compose(["houses"])
     for wrong in (tmp_path / "missing", Path(write(tmp_path / "file", "a 1\n")) if folder else tmp_path):
         with pytest.raises(VectorFileError) as error:
@@ -116,13 +109,13 @@ def test_what_is_missing_or_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")  # it cannot be read twice, and would silently lose its beginning
     path = write(tmp_path / "glove.6B.300d.txt", "a 1 2\n")
     for name, message in {
-        "pipe": r"pipe.*--embed-init-path",
-        "glove.6b.300d.txt": r"did you mean glove.6B.300d.txt.*--embed-init-path",
+        "pipe": r"pipe.*save",
+        "glove.6b.300d.txt": r"did you mean glove.6B.300d.txt.*check the path",
         "nowhere/v.txt": r"folder .*nowhere does not exist",
     }.items():
         with pytest.raises(VectorFileError, match=message):
             open_vectors(str(tmp_path / name))
-    with pytest.raises(OptionError, match=f"--embed-init-format glvoe.*{', '.join(FORMATS)}"):
+    with pytest.raises(OptionError, match=f"format glvoe.*{', '.join(FORMATS)}"):
         open_vectors(path, format="glvoe")
 
 
@@ -160,7 +153,7 @@ def test_words_that_are_no_text_are_counted_or_refused(tmp_path, name):
         assert len(table.words) == count
         if wanted is None or SOURCES[name].format.endswith("_bin"):  # lines of no interest are not looked at
             assert table.origin.broken_lines == 1
-    with pytest.raises(VectorFileError, match=r"(row 4\b|v\.any:[45]:).*--embed-init-strict") as error:
+    with pytest.raises(VectorFileError, match=r"(row 4\b|v\.any:[45]:).*strict") as error:
         open_vectors(path, strict=True).read(Wanted.words(["w0"]))
     one_line(error, path)
 
@@ -184,7 +177,7 @@ def test_every_cut_is_noticed(tmp_path, name):
 
 
 @each_source
-@settings(max_examples=30, **in_one_folder)
+@settings(max_examples=15, **in_one_folder)
 @given(data=st.data())
 def test_damaged_files_are_read_or_refused(tmp_path, name, data):
     source = SOURCES[name]
@@ -200,50 +193,13 @@ def test_damaged_files_are_read_or_refused(tmp_path, name, data):
     use(path, data.draw(st.sampled_from([None, source.format])), data.draw(st.sampled_from([None, Wanted.words("cd")])))
 
 
-@settings(max_examples=80, **in_one_folder)
+@settings(max_examples=40, **in_one_folder)
 @given(st.binary(max_size=200), st.sampled_from([None, *(name for name in FORMATS if name != "huggingface")]))
 def test_random_bytes_are_read_or_refused(tmp_path, content, format):
     use(write(tmp_path / "v.any", content), format)
 
 
-# ---- bombs
-
-GOOD = text([f"w{number}" for number in range(300)], np.ones((300, 3)))
-ENDLESS = {
-    "plain": lambda path: sparse(path, GOOD, 1 << 32),
-    "gz": lambda path: path.write_bytes(gzip.compress(GOOD) + 20 * gzip.compress(b"x" * MB)),
-    "bz2": lambda path: path.write_bytes(bz2.compress(GOOD + b"x" * 4 * MB)),
-    "xz": lambda path: path.write_bytes(lzma.compress(GOOD) + 20 * lzma.compress(b"x" * MB, preset=0)),
-    "zip": lambda path: in_zip(path, {"v.txt": GOOD + b"x" * 20 * MB}),
-}
-
-
-@pytest.mark.parametrize("pack", ENDLESS.values(), ids=ENDLESS)
-def test_no_line_break_behind_good_rows(tmp_path, pack):
-    path = tmp_path / "v.txt"
-    pack(path)
-    reader = open_vectors(str(path), "glove")
-    for read in (reader.read, lambda: reader.read(Wanted.words(["w1"]))):
-        assert refused(read, path).startswith(f"{path}:301: longer than 1,048,576")
-    refused(lambda: reader.compose(["word"]), path)
-
-
-HEADS = [(None, b"x"), (None, b""), *((source.format, head) for source in SOURCES.values() for head in source.heads)]
-
-
-@pytest.mark.parametrize(("format", "head"), HEADS)
-def test_a_head_and_gigabytes_of_nothing(tmp_path, format, head):
-    path = sparse(tmp_path / "v.any", head, 1 << 32)
-    refused(lambda: open_vectors(str(path), format).read(), path, most=20 * MB)
-
-
-@each_source_with("widest")
-def test_more_columns_than_vectors_have(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(SOURCES[name].widest, "WIDEST", 100)
-    assert open_vectors(SOURCES[name].make(tmp_path, ["a", "b"], numbers(2, 100))).read().matrix.shape == (2, 100)
-    for columns in (101, 9000):
-        path = SOURCES[name].make(tmp_path, ["a", "b"], numbers(2, columns))
-        refused(lambda path=path: open_vectors(path).read(), path)
+# ---- memory
 
 
 @each_source_with("sparing")
@@ -257,24 +213,3 @@ def test_only_what_is_wanted_takes_memory(tmp_path, name):
     tracemalloc.stop()
     assert table.matrix.tolist() == [[0.5] * 100]
     assert most < SOURCES[name].sparing * MB
-
-
-# ---- what is read beside vectors
-
-
-READ_BESIDE = [
-    read_dictionary,
-    lambda path: read_words(str(path), ()),
-    lambda path: read_codes(str(path), "--model"),
-    lambda path: read_segmentation(str(path), None),
-    lambda path: read_segmentation(None, str(path)),
-    read_translations,
-    load_sentencepiece,
-    lambda path: detokenizer([f"sentencepiece={path}"], None),
-]
-
-
-@pytest.mark.parametrize("read", READ_BESIDE)
-def test_texts_without_a_line_break(tmp_path, read):
-    path = sparse(tmp_path / "file", b"", 1 << 32)
-    refused(lambda: read(path), path, most=80 * MB)

@@ -9,9 +9,8 @@ import pytest
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.init import strategies
-from embinit_fairseq.init.alignment import read_sources
-from embinit_fairseq.init.draws import Draws
-from embinit_fairseq.init.strategies import build
+from embinit_fairseq.init.alignment import Matching, read_sources
+from embinit_fairseq.init.strategies import Draws, build
 from embinit_fairseq.vectors.open import SourceSpec, open_sources, parse_source
 from embinit_fairseq.vectors.table import Origin, VectorTable
 from embinit_fairseq.vectors.writers import write_npz, write_text
@@ -48,7 +47,7 @@ def concat(files, *names):
 
 def read(text, dim=None, words=tuple(WORDS), **keywords):
     spec = parse_source(text)
-    return read_sources(open_sources(spec, dim), spec, dictionary(words), **keywords)
+    return read_sources(open_sources(spec, dim), spec, dictionary(words), Matching(**keywords))
 
 
 def filled(reading, strategy=strategies.pretrained, dim=5, std=None, words=tuple(WORDS)):
@@ -59,14 +58,14 @@ def filled(reading, strategy=strategies.pretrained, dim=5, std=None, words=tuple
 
 @pytest.mark.parametrize("text", ["concat:a", "concat:", "avg:a,", "concat-l2:,a", "avg:a,,b"])
 def test_one_file_is_not_several(text):
-    with pytest.raises(OptionError, match=f"--embed-init-path {text}: .*at least two"):
+    with pytest.raises(OptionError, match=f"{text}: .*at least two"):
         parse_source(text)
 
 
 @pytest.mark.parametrize("dim", [3, 2, None])
 def test_only_vectors_of_one_dimension_are_averaged(files, dim):
     """Also where one of them has the matrix's."""
-    with pytest.raises(OptionError, match=r"--embed-init-path .*concat:"):
+    with pytest.raises(OptionError, match=r"avg:.*concat:"):
         open_sources(parse_source(f"avg:{files['a']},{files['b']}"), dim)
 
 
@@ -119,13 +118,13 @@ def test_side_by_side_takes_what_each_source_has(files):
         assert (table[word][:3] == (A[at] if word in A_WORDS else xavier[at][:3])).all()
         assert (table[word][3:] == (B[at - 8] if word in B_WORDS else xavier[at][3:])).all()
     assert (reading.source.vectors[0] == [*A[0], 0, 0]).all()  # what was read is left as it is
-    assert sorted(reading.source.given) == sorted(np.float32([*A.ravel(), *B.ravel()]))  # of Eq. 1: no draw in a gap
+    assert sorted(reading.source.matched_values) == sorted(np.float32([*A.ravel(), *B.ravel()]))  # no draw
     assert reading.coverage == {"found": 16, "coverage_types": 0.8, "coverage_tokens": 0.8}
     assert [part.coverage["found"] for part in reading.parts] == [12, 8]
     assert reading.found_in_all == 4
     assert reading.matched[4:].tolist() == [True] * 16 + [False] * 4
     # rows of which every number is a vector's: what `--embed-init-freeze SLOT:known` keeps
-    assert reading.known[4:].tolist() == [8 <= at < 12 for at in range(20)]
+    assert reading.complete[4:].tolist() == [8 <= at < 12 for at in range(20)]
     shuffled = filled(reading, strategies.shuffled)
     before, after = ({frozenset(each[word]) for word in WORDS[:16]} for each in (table, shuffled))
     assert before == after
@@ -155,7 +154,7 @@ def test_the_mean_is_over_the_sources_that_have_the_word(files, tmp_path):
         own = [rows[names.index(word)] for rows, names in ((A, A_WORDS), (C, B_WORDS)) if word in names]
         assert (table[word] == np.mean(np.float64(own), axis=0).astype(np.float32)).all(), at
     assert (table["w19"] == Draws(24, 3, 1, "encoder").xavier[23]).all()
-    assert (reading.source.gaps, reading.found_in_all, reading.known.sum()) == ((), 4, 16)
+    assert (reading.source.gaps, reading.found_in_all, reading.complete.sum()) == ((), 4, 16)
     a, c = (rows / np.linalg.norm(np.float64(rows), axis=1)[:, None] for rows in (A, C))  # each of length 1
     table = filled(read(f"avg-l2:{files['a']},{files['c']}"), dim=3)
     np.testing.assert_allclose(table["w8"], (a[8] + c[0]) / 2, rtol=1e-5, atol=1e-8)
@@ -169,37 +168,37 @@ def test_subwords_of_each_source(files, tmp_path, caplog):
     names = ["▁w", *map(str, range(10)), "▁w1"]
     rows = dict(zip(names, numbers(names, 2, 1.0, 7)))
     write_text(path := tmp_path / "pieces.txt", names, np.stack(list(rows.values())))
-    reading = read(f"concat:{files['a']},{path}", oov="subword", compose=True)
-    assert f"{files['a']} has no sub-words" in caplog.text
+    reading = read(f"concat:{files['a']},{path}", oov="subword")
+    assert f"{files['a']} has no subwords" in caplog.text
     table, xavier = filled(reading), Draws(24, 5, 1, "encoder").xavier
     np.testing.assert_allclose(table["w2"], [*A[2], *(rows["▁w"] + rows["2"]) / 2], rtol=1e-5)
     np.testing.assert_allclose(table["w19"][3:], (rows["▁w1"] + rows["9"]) / 2, rtol=1e-5)
     assert (table["w19"][:3] == xavier[23][:3]).all()
     # composed numbers are moved as the others are, but do not count for mean and sigma
-    assert reading.source.given.size == 12 * 3 + 2
+    assert reading.source.matched_values.size == 12 * 3 + 2
     assert reading.matched.sum() == 12
     standardised = filled(reading, strategies.pretrained_xavier)
-    given, sigma = np.float64(reading.source.given), Draws(24, 5, 1, "encoder").target_std
+    given, sigma = np.float64(reading.source.matched_values), Draws(24, 5, 1, "encoder").target_std
     expected = (np.float64(table["w19"][3:]) - given.mean()) * sigma / given.std(ddof=1)
     np.testing.assert_allclose(standardised["w19"][3:], expected, rtol=1e-5)
     # of the mean, only words that no source has; entities, from their plain form
-    table = filled(read(f"avg:{path},{files['b']}", oov="subword", compose=True), dim=2)
+    table = filled(read(f"avg:{path},{files['b']}", oov="subword"), dim=2)
     assert (table["w8"] == B[0]).all()
     np.testing.assert_allclose(table["w4"], (rows["▁w"] + rows["4"]) / 2, rtol=1e-6)
     words = ["&#91;1", "w1"]
     write_text(path, ["[", "1", "▁w1"], numbers(names[:3], 2, 1.0, 8))
-    table = filled(read(str(path), words=words, oov="subword", compose=True), dim=2, words=words)
+    table = filled(read(str(path), words=words, oov="subword"), dim=2, words=words)
     np.testing.assert_allclose(table["&#91;1"], numbers(names[:3], 2, 1.0, 8)[:2].mean(axis=0), rtol=1e-6)
-    (part,) = read(str(path), words=["▁[1", "[1"], oov="subword", compose=True).parts
+    (part,) = read(str(path), words=["▁[1", "[1"], oov="subword").parts
     assert part.composed_rows.tolist() == [4]  # the inner piece is no word
-    with pytest.raises(OptionError, match=r"a\.npz.*--embed-init-oov"):
-        read(concat(files, "a", "c"), oov="subword", compose=True)
+    with pytest.raises(OptionError, match=r"a\.npz.*another oov"):
+        read(concat(files, "a", "c"), oov="subword")
 
 
 def test_composed_vectors_have_length_1_too(files, tmp_path):
     names = ["▁w", *map(str, range(10))]
     write_text(path := tmp_path / "pieces.txt", names, numbers(names, 2, 1.0, 7))
-    table = filled(read(f"avg-l2:{path},{files['b']}", oov="subword", compose=True), dim=2)
+    table = filled(read(f"avg-l2:{path},{files['b']}", oov="subword"), dim=2)
     assert np.linalg.norm(table["w4"]) == pytest.approx(1, rel=1e-5)
 
 

@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import CoverageError, OptionError
-from embinit_fairseq.init import draws as module
 from embinit_fairseq.init import strategies
-from embinit_fairseq.init.draws import Draws, TargetStd, parse_std
 from embinit_fairseq.init.report import (
     absorption_ratio,
     describe,
@@ -22,11 +20,15 @@ from embinit_fairseq.init.report import (
     unpack_rows,
     xavier_bound,
 )
-from embinit_fairseq.init.strategies import Source, build
+from embinit_fairseq.init.strategies import Draws, Source, TargetStd, build
 
 N, D, PAD = 40, 6, 1
 ROWS = np.array([0, 4, 5, 7, 9, 10, 11, 20, 30, 39])
 MISSING = [row for row in range(N) if row not in ROWS and row != PAD]
+
+
+def parse_std(value):
+    return strategies.parse_std(value, "--embed-init-std")
 
 
 def vectors(scale=0.4, shift=0.05, seed=3):
@@ -137,12 +139,12 @@ def test_oov_mean_and_zeros():
     table = build(strategies.pretrained_xavier, source(oov="mean"), draws(), PAD)
     np.testing.assert_allclose(table[MISSING][0], table[ROWS].mean(axis=0), rtol=1e-4, atol=1e-8)
     flat = Source(ROWS, np.ones((len(ROWS), D), dtype=np.float32))
-    with pytest.raises(CoverageError, match=r"all the same number.*--embed-init-path"):
+    with pytest.raises(CoverageError, match=r"all the same number.*right file"):
         build(strategies.pretrained_xavier, flat, draws(), PAD)
 
 
 def test_oov_gaussian_has_the_mean_and_covariance_of_the_found_rows(monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK_ELEMENTS", 70_000)
+    monkeypatch.setattr(strategies, "_BLOCK_ELEMENTS", 70_000)
     generator = np.random.default_rng(0)
     found = (generator.normal(size=(50, 3)) @ generator.normal(size=(3, 3)) + [1.0, -2.0, 0.5]).astype(np.float32)
     for rows in (found, found[:2]):  # the covariance of two has 1/2, not 1/(2 - 1)

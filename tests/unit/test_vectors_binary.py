@@ -14,15 +14,10 @@ from source_files import fasttext, numbers, word2vec, write
 
 from embinit_fairseq.errors import OptionError, VectorFileError
 from embinit_fairseq.vectors import binary
-from embinit_fairseq.vectors.fasttext_bin import FastTextBinary, ngram_buckets
+from embinit_fairseq.vectors.fasttext import FastTextBinary, ngram_buckets
+from embinit_fairseq.vectors.open import open_vectors, recognise
 from embinit_fairseq.vectors.table import Wanted
-from embinit_fairseq.vectors.word2vec_bin import Word2VecBinary
-
-# ---- rows of a file through a memory map, against slicing its bytes
-
-
-# ---- word2vec
-
+from embinit_fairseq.vectors.word2vec import Word2VecBinary
 
 # ---- fastText
 
@@ -70,9 +65,9 @@ def mean_of(matrix: np.ndarray, words: list[str], word: str, minn: int = 2, maxn
     return matrix[rows + [len(words) + n for n in buckets]].mean(axis=0)
 
 
-@pytest.mark.parametrize("limit", [("_CHUNK", 2), ("_NGRAMS", 9), ("_HELD", 100), ("_CHUNK", 4096)])
-def test_words_and_unknown_words_by_hand(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(f"embinit_fairseq.vectors.fasttext_bin.{limit[0]}", limit[1])
+@pytest.mark.parametrize("chunk", [2, 4096])
+def test_words_and_unknown_words_by_hand(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr("embinit_fairseq.vectors.fasttext._CHUNK", chunk)
     words = ["haus", "über", "a", "bb", "ccccc"]
     matrix = numbers(5 + 11)
     source = made(tmp_path, words, matrix)
@@ -96,17 +91,17 @@ def of_two(header: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "empty"),
-        (b"the 0.1 0.2\n", ":1: .*--embed-init-format"),
-        (b"0 3\n", "0 rows"),
-        (b"2 0\n", "0 columns"),
+        (b"", ":1: .*download"),
+        (b"the 0.1 0.2\n", ":1: .*name the file's format"),
+        (b"0 3\n", ":1: "),
+        (b"2 0\n", ":1: "),
         (b"-2 3\n", ":1: "),
         (b"2 3", ":1: "),
         (of_two(b"1 3\n"), "more bytes follow the 1 row .*export"),
         (of_two(b"100000000000000000 3\n"), "cut short"),
         (of_two(b"2 2\n"), "again"),
         (of_two(b"2 3\n")[:-6], "row 2 lacks 5 bytes.*again"),
-        (word2vec(["a", "\udcff", "\udcfe"], numbers(3)), "2 of 3 words are not UTF-8.*again"),
+        (word2vec(["a", "\udcff", "\udcfe"], numbers(3)), "2 words are not UTF-8 text among the 3 rows.*again"),
         (b"9 3\n" + b"x" * (binary.LONGEST_WORD + 9), "row 1 has no word"),
     ],
     ids=range(12),
@@ -118,6 +113,20 @@ def test_headers_and_rows_of_word2vec_that_are_wrong(tmp_path, content, message)
     for wanted in (None, Wanted.words(["a", "b"])):
         table = Word2VecBinary(path).read(wanted)
         assert (table.words, table.origin.broken_lines) == (["a", "b"], 2)
+
+
+@pytest.mark.parametrize("newline", [b"", b"\n"])
+@pytest.mark.parametrize("sign", [b" ", b"\n", b"\0", b"\n "])
+def test_vectors_of_spaces_line_ends_and_zeros_are_not_text(tmp_path, sign, newline):
+    """Words that are numbers would be the numbers of a text."""
+    matrix = np.frombuffer((sign * 24)[:24], "<f4").reshape(2, 3)
+    path = write(tmp_path / "v.bin", word2vec(["7", "8"], matrix, newline))
+    assert recognise(path) == "word2vec_bin"
+    table = open_vectors(path).read()
+    assert table.words == ["7", "8"]
+    np.testing.assert_array_equal(table.matrix, matrix)
+    assert recognise(write(tmp_path / "v.vec", "2 3\n7 1 2 3\n8 4 5 6\n")) == "word2vec"
+    assert recognise(write(tmp_path / "v.vec", "2 1\nnew york 1\na  2\n")) == "word2vec"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +146,7 @@ def test_words_without_ngrams(tmp_path, words, options):
     if words[0] == "</s>":
         assert source.compose(["</s>"]) == {}
     else:
-        with pytest.raises(OptionError, match=r"-maxn 0.*--embed-init-oov"):
+        with pytest.raises(OptionError, match="no subwords"):
             source.compose(["z"])
 
 
@@ -170,9 +179,9 @@ def test_gensim_agrees_on_fasttext(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"magic": 1}, "--embed-init-format"),
-        ({"version": 13}, "version 13.*Save"),
-        *(({name: value}, "damaged") for name, value in (("bucket", -1), ("maxn", 101), ("labels", -1))),
+        ({"magic": 1}, "name the file's format"),
+        ({"version": 13}, "version 13.*save"),
+        *(({name: value}, "damaged") for name, value in (("bucket", -1), ("labels", -1))),
         *(({"pruned": value}, "damaged") for value in (-2, 10**15)),
         ({"bucket": 9}, "does not fit"),
         ({"quantised": True}, r"\.ftz.*\.vec"),
@@ -181,7 +190,6 @@ def test_gensim_agrees_on_fasttext(tmp_path):
 def test_absurd_heads(tmp_path, options, message):
     with pytest.raises(VectorFileError, match=message):
         made(tmp_path, ["x"], numbers(4), **options).read()
-    assert made(tmp_path, ["x"], numbers(4), maxn=100).read().words == ["x"]
     assert made(tmp_path, ["x", "y"], numbers(6), labels=2, model=3).read().words == ["x", "y"]  # and no labels
     for path, content, remedy in (
         (tmp_path / "none.bin", fasttext([], np.ones((4, 3))) + struct.pack("<q", 0), "damaged"),

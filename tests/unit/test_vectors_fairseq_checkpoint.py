@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import argparse
 import collections
-import os
 import re
-import struct
 import zipfile
 from argparse import Namespace
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from source_files import MB, Malicious, in_zip, numbers, refused, save_checkpoint, write_dictionary
+from source_files import Malicious, in_zip, numbers, refused, save_checkpoint, write_dictionary
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, OptionError, VectorFileError
-from embinit_fairseq.vectors import torch_file
 from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
-from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
 from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
 
@@ -71,7 +66,7 @@ def test_each_side_has_its_dictionary(tmp_path):
         assert read("decoder", task).words == ["house"]
     dictionaries(fr=["katze"], de=["none"] * 2)
     for side, task, message in (
-        ("left", named, r"t\.pt: .*encoder, encoder_p, decoder, decoder_p .*'left'"),
+        ("left", named, r"t\.pt: .*encoder, encoder_p, decoder, decoder_p, .*'left'"),
         ("decoder", unnamed, r"more than one fits.*dict\.txt"),
         ("encoder", unnamed, r"none fits.*dict\.txt"),
         ("decoder", {**named, "target_lang": "it"}, r"dict\.it\.txt and dict\.txt.*data-bin/x"),
@@ -156,7 +151,6 @@ def test_remedies_for_what_torch_refuses(tmp_path, zipped):
         message = refusal(path)
         assert message.startswith("it was cut short or damaged (")
         assert message.endswith(ANOTHER)
-        assert "not a complete zip archive" in message or not zipped
     message = refusal(saved(path, zipped, extra_state=collections.ChainMap()))
     assert "it names collections.ChainMap" in message
     assert message.endswith("; save its state dict alone")
@@ -184,21 +178,14 @@ def test_a_tensor_of_more_numbers_than_the_file_has(tmp_path, zipped):
             load_checkpoint(saved(tmp_path / "c.pt", zipped, loop=loop, place=place))
 
 
-def test_pickles_that_are_packed_or_too_large(tmp_path, monkeypatch):
-    """torch never packs them, but would read them whole."""
+def test_a_compressed_archive_is_not_mapped(tmp_path):
+    """Mapped bytes of a compressed archive would be taken for numbers."""
     write_dictionary(tmp_path, ["a", "b"])
-    path = Path(save_checkpoint(tmp_path, {ENCODER: torch.ones(6, 3)}))
+    path = Path(save_checkpoint(tmp_path, {ENCODER: torch.arange(18.0).reshape(6, 3)}))
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    pickled = next(name for name in members if name.endswith("data.pkl"))
-    monkeypatch.setattr(torch_file, "LARGEST_PICKLE", len(members[pickled]))
-    assert open_vectors(path).dim == 3
-    monkeypatch.setattr(torch_file, "LARGEST_PICKLE", len(members[pickled]) - 1)
-    assert f"has {len(members[pickled])} bytes" in refused(lambda: open_vectors(path), path)
-    in_zip(path, {**members, pickled: members[pickled] + bytes(30 * MB)})
-    assert "is compressed (31," in refused(lambda: load_checkpoint(path), path)
-    os.rename(path, tmp_path / "pytorch_model.bin")
-    refused(lambda: HuggingFaceDirectory(str(tmp_path)), tmp_path / "pytorch_model.bin")
+    in_zip(path, members)
+    assert open_vectors(path).read().matrix.tolist() == [[12.0, 13.0, 14.0], [15.0, 16.0, 17.0]]
 
 
 # ---- files that torch refuses
@@ -217,7 +204,7 @@ def refusal(path: Path) -> str:
     return str(error.value).split("safely: ")[1]
 
 
-def test_archives_that_are_damaged(tmp_path, monkeypatch):
+def test_archives_that_are_damaged(tmp_path):
     path = saved(tmp_path / "c.pt")
     content = path.read_bytes()
     path.write_bytes(content.replace(b"\x80\x02}", b"\x80\x02\xff", 1))
@@ -225,14 +212,3 @@ def test_archives_that_are_damaged(tmp_path, monkeypatch):
     path.write_bytes(content[: len(content) // 2])  # before it is known to be a checkpoint it may be any archive
     with pytest.raises(VectorFileError, match=r"damaged .*download it again"):
         open_vectors(path)
-    in_zip(path, {"archive/data.pkl": b"\x80\x02}."}, zipfile.ZIP_STORED)
-    content = bytearray(path.read_bytes())
-    at = content.rindex(b"PK\x01\x02") + 24  # the unpacked size, in the table of contents
-    content[at : at + 4] = struct.pack("<L", 1000)
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"data\.pkl .*1,000 bytes when unpacked"):
-        load_checkpoint(path)
-    for error in (struct.error("unpack"), ValueError("negative seek"), RuntimeError("unknown")):
-        monkeypatch.setattr(zipfile, "ZipFile", Mock(side_effect=error))
-        with pytest.raises(CheckpointError, match=r"c\.pt: .*damaged.*again"):
-            load_checkpoint(path)

@@ -44,6 +44,14 @@ def test_styles_are_recognised() -> None:
     # stray markers in word lists are fewer than one in fifty
     assert detect_style(["##0", "##1", *words[:198]]) == "none"
     assert detect_style([*(f"##{i}" for i in range(6)), *words[:194]]) == "wordpiece"
+    # sentencepiece marks few subwords of Chinese; a list of Chinese words has stray markers, too
+    chinese = [chr(0x4E00 + number) for number in range(2000)]
+    assert detect_style(["▁", *(f"▁{sign}" for sign in chinese[:6]), *chinese, "a"]) == "sentencepiece"
+    assert (
+        detect_style(["▁x", *chinese])
+        == detect_style([*(f"▁{sign}" for sign in chinese[:6]), *chinese, *words * 5])
+        == "none"
+    )
     # a list with masked digits has years
     assert detect_style(["####", *(f"##{end}" for end in ("s", "th", "rd", "mm", ",###")), "the"]) == "none"
 

@@ -1,10 +1,10 @@
-"""Decimal numbers of vector files, many at a time, bit-equal to `numpy.float32(float(token))`.
+"""Parse decimal numbers of vector files, many at a time, bit-equal to `numpy.float32(float(token))`.
 
 Nearly all tokens look like `-0.24487`: a sign, one digit, a point, a few digits. Their digits are read eight at a time
 in 64-bit words (Lemire 2021, "Number parsing at a gigabyte per second": SIMD within a register). Rounding is exact:
 a mantissa below 2**53 and a power of ten up to 10**22 are both float64 values, so one division gives the correctly
 rounded float64 (Clinger 1990), which is what `float(token)` is; float32 rounds that once more, as NumPy does.
-Every other spelling goes through `float` itself.
+Every other spelling is parsed by `float` itself.
 
 Letters: R rows (lines), D numbers in each, T = R * D tokens.
 """
@@ -18,17 +18,21 @@ import numpy as np
 _NUMBER = re.compile(rb"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf(?:inity)?|nan))")
 _POWERS = 10.0 ** np.arange(23)
 _EXACT = 2.0**53
-_BLANK, _NEWLINE, _MINUS, _POINT, _ZERO = b" \n-.0"
-_WORD_DIGITS = 8  # digits that fit into one 64-bit word
-_PADDING = bytes(3 * _WORD_DIGITS)  # loads of two words run past the last token
+_SPACE, _NEWLINE, _MINUS, _POINT, _ZERO = b" \n-.0"
+#: digits in one 64-bit word
+_WORD_DIGITS = 8
+#: bytes after the last token, since two words are loaded for it
+_PADDING = bytes(3 * _WORD_DIGITS)
 
 _ASCII_ZEROS = np.uint64(0x3030303030303030)
-_ABOVE_NINE = np.uint64(0x7676767676767676)  # 10 + 0x76 sets the high bit of a byte, 9 + 0x76 does not
+#: 10 + 0x76 sets the high bit of a byte, 9 + 0x76 does not
+_ABOVE_NINE = np.uint64(0x7676767676767676)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _WORD_BITS = np.uint64(64)
 _SIGN_BIT = np.uint32(31)
-_MANY = 64  # tokens from which on arrays are faster than `float`
-#: (multiplier, shift, mask) that join neighbouring digits to pairs, pairs to fours, fours to eight.
+#: number of tokens above which arrays are faster than `float`
+_MANY = 64
+#: (multiplier, shift, mask) that join neighbouring digits to pairs, pairs to fours, fours to eight
 _JOIN = tuple(
     (np.uint64(base << bits | 1), np.uint64(bits), np.uint64(mask))
     for base, bits, mask in (
@@ -40,7 +44,7 @@ _JOIN = tuple(
 
 
 def parse_number(token: bytes) -> float | None:
-    """The number a token spells (NaN and infinity included), None if it spells none.
+    """Return the number that a token spells (NaN and infinity included), None if it is not a number.
 
     Stricter than `float`, which also takes `1_000` and surrounding control characters.
     """
@@ -48,7 +52,7 @@ def parse_number(token: bytes) -> float | None:
 
 
 class RowParser:
-    """Parses batches of rows of D numbers; keeps its scratch space: fresh pages cost as much as the arithmetic."""
+    """Parse batches of rows of D numbers; keeps its scratch space, since new pages cost as much as the arithmetic."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -56,11 +60,14 @@ class RowParser:
         self._values = np.empty((0, dim), np.float32)
 
     def parse(self, rows: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        """Read rows of D numbers separated by single blanks.
+        """Parse rows of D numbers separated by single spaces.
 
-        rows: R lines without the word and without newline. Returns values (R, D) float32 and regular (R,) bool; where
-        `regular` is False the row has another number of fields, other separators or a field that is no number, and
-        its values mean nothing. `values` is overwritten by the next call.
+        Args:
+            rows: R lines without the word and without newline.
+
+        Returns:
+            values (R, D) float32, which the next call overwrites, and regular (R,) bool. If `regular` is False, the row
+            has another number of fields, other separators or a field that is not a number, and its values mean nothing.
         """
         if len(rows) > len(self._values):
             self._values = np.empty((len(rows), self.dim), np.float32)
@@ -76,15 +83,15 @@ class RowParser:
         return values, regular
 
     def _split(self, rows: list[bytes]) -> tuple[bytes, np.ndarray | None]:
-        """Join the rows and pad them; ends (T,): the offset behind each token, None unless all have D - 1 blanks."""
+        """Join and pad the rows; return the text, and ends (T,), the offset after each token (None if irregular)."""
         text = b"\n".join([*rows, _PADDING])
         raw = np.frombuffer(text, np.uint8, len(text) - len(_PADDING))
         self._reserve(len(rows) * self.dim, len(raw))
         mask = self._mask[: len(raw)]
-        ends = np.flatnonzero(np.less_equal(raw, _BLANK, out=mask))
+        ends = np.flatnonzero(np.less_equal(raw, _SPACE, out=mask))
         regular = (
             len(ends) == len(rows) * self.dim
-            and np.count_nonzero(np.equal(raw, _BLANK, out=mask)) == len(rows) * (self.dim - 1)
+            and np.count_nonzero(np.equal(raw, _SPACE, out=mask)) == len(rows) * (self.dim - 1)
             and bool((raw[ends[self.dim - 1 :: self.dim]] == _NEWLINE).all())
         )
         return text, ends if regular else None
@@ -103,7 +110,7 @@ class RowParser:
             self._mask = np.empty(size + size // 4, bool)
 
     def _parse_all(self, text: bytes, ends: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Fill values (R, D) with the tokens that end at `ends`; returns regular (R,) bool."""
+        """Fill values (R, D) with the tokens that end at `ends`; return regular (R,) bool."""
         starts = self._index[0, : len(ends)]
         starts[:1] = 0
         np.add(ends[:-1], 1, out=starts[1:])
@@ -123,13 +130,13 @@ class RowParser:
         return regular
 
     def _parse_easy(self, text: bytes, starts: np.ndarray, ends: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Tokens spelt `-?d.d{1,8}`; returns which they are (T,) bool, fills `out` (T,) float32 there."""
+        """Parse the tokens spelled `-?d.d{1,8}` into `out` (T,) float32; return which tokens they are (T,) bool."""
         count = len(ends)
         _, at, length, index, shift = self._index[:, :count]
         byte, whole = self._bytes[:, :count]
         easy, minus, flag = self._flags[:, :count]
         raw = np.frombuffer(text, np.uint8)
-        # The whole part: one digit behind an optional minus, then a point.
+        # The integer part: one digit after an optional minus, then a point.
         raw.take(starts, out=byte, mode="clip")
         np.equal(byte, _MINUS, out=minus)
         np.add(starts, minus, out=at)
@@ -139,7 +146,7 @@ class RowParser:
         at += 1
         raw.take(at, out=byte, mode="clip")
         easy &= np.equal(byte, _POINT, out=flag)
-        # The fraction: `length` digits, moved to the upper end of a word so that those behind the token fall off.
+        # The fraction: `length` digits, shifted to the upper end of a word so that bytes after the token fall off.
         at += 1
         np.subtract(ends, at, out=length)
         word = self._load(np.frombuffer(text, "<u8", len(text) // _WORD_DIGITS), at, index, shift)
@@ -153,7 +160,7 @@ class RowParser:
         return easy
 
     def _load(self, aligned: np.ndarray, at: np.ndarray, index: np.ndarray, shift: np.ndarray) -> np.ndarray:
-        """The eight bytes at each offset, put together from two aligned words, as digit values."""
+        """Return the eight bytes at each offset, from two aligned words, as values of digits."""
         word, upper = self._words[:2, : len(at)]
         np.right_shift(at, 3, out=index)
         aligned.take(index, out=word, mode="clip")
@@ -172,7 +179,7 @@ class RowParser:
     def _round(
         self, whole: np.ndarray, fraction: np.ndarray, length: np.ndarray, minus: np.ndarray, out: np.ndarray
     ) -> None:
-        """out = float32(+-(whole + fraction / 10**length)), rounded as `float` rounds."""
+        """Set out = float32(+-(whole + fraction / 10**length)), rounded as `float` rounds."""
         power, mantissa = self._real[:, : len(out)]
         _POWERS.take(length, out=power, mode="clip")
         np.multiply(whole, power, out=mantissa)
@@ -184,7 +191,7 @@ class RowParser:
 
 
 def _join_digits(word: np.ndarray, spare: np.ndarray, flag: np.ndarray) -> np.ndarray:
-    """Replace words of eight digit values (lowest byte: first digit) by their number; returns which were all digits."""
+    """Replace words of eight digits (lowest byte: first digit) by their number; return which were all digits."""
     np.add(word, _ABOVE_NINE, out=spare)
     spare |= word
     spare &= _HIGH_BITS
@@ -197,9 +204,15 @@ def _join_digits(word: np.ndarray, spare: np.ndarray, flag: np.ndarray) -> np.nd
 
 
 def _parse_long(text: bytes, starts: np.ndarray, ends: np.ndarray, out: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Tokens spelt `-?d.d{9,16}` whose digits are a number below 2**53 (float32 printed in full).
+    """Parse the tokens spelled `-?d.d{9,16}` whose digits are a number below 2**53 (float32 printed in full).
 
-    starts, ends (K,): offsets. Returns which they are (K,) bool and fills out[where] (K of T) float32 there.
+    Args:
+        text: all tokens.
+        starts, ends: (K,) offsets of the tokens.
+        out: (T,) float32, filled at `where` (K,).
+
+    Returns:
+        Which tokens were parsed, (K,) bool.
     """
     raw = np.frombuffer(text, np.uint8)
     minus = raw[starts] == _MINUS

@@ -7,110 +7,100 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BufferedReader
 
 import numpy as np
 
-from embinit_fairseq.errors import OptionError, VectorFileError, counted
-from embinit_fairseq.vectors.binary import RecordScan, check_dimension, check_finite, existing_file, mapped_rows
+from embinit_fairseq.errors import VectorFileError, counted
+from embinit_fairseq.vectors.binary import RecordScan, mapped_rows
 from embinit_fairseq.vectors.compressed import readable
-from embinit_fairseq.vectors.table import WIDEST, Origin, VectorTable, Wanted
+from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The parts of a fastText binary in front of its vectors: magic number, version, training arguments, counts.
-#
+# ---- The head: magic number, version, training arguments, counts ----------------------------------------------------
 # Little-endian and without padding: https://github.com/facebookresearch/fastText, files args.cc, dictionary.cc,
 # fasttext.cc (versions 11 and 12).
 
 MAGIC = 793712314
 _VERSIONS = (11, 12)
 _SUPERVISED = 3
-_ENTRY = 9  # bytes of a dictionary entry behind its word: count (int64), type (int8)
+#: bytes of a dictionary entry after its word: count (int64), type (int8)
+_ENTRY = 9
 #: magic, version; dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate, t;
 #: entries, words, labels, tokens, pruned buckets (-1: not pruned)
 _HEAD = struct.Struct("<2i12id3i2q")
-_LONGEST_NGRAM = 100  # characters
 
 
 @dataclass(frozen=True)
 class FastTextHead:
-    """What is needed of the head. The dictionary's entries follow at byte `SIZE`."""
+    """The counts that a reader needs. Entries are words, then labels; pruned: buckets that were kept, -1 for all."""
 
     dim: int
     bucket: int
     minn: int
     maxn: int
-    entries: int  # words, then labels
+    entries: int
     words: int
-    pruned: int  # buckets that were kept, -1: all
-
-    SIZE = _HEAD.size
-    ENTRY = _ENTRY
+    pruned: int
 
     @property
     def has_ngrams(self) -> bool:
-        """Whether words have n-gram rows at all."""
+        """Return True if words have rows of n-grams."""
         return self.maxn > 0 and self.bucket > 0 and self.pruned != 0
 
 
 def read_head(path: str, content: bytes, size: int) -> FastTextHead:
-    """The head of a fastText binary, from the file's beginning; VectorFileError if it is none or cannot be right.
+    """Read the head of a fastText binary.
 
-    size: bytes of the whole file.
+    Args:
+        path: the file, for messages.
+        content: its first bytes.
+        size: bytes of the whole file.
+
+    Raises:
+        VectorFileError: if the file is not a fastText binary, or its counts cannot be right.
     """
     if content[:2] in (b"\x1f\x8b", b"PK", b"BZ") or content.startswith(b"\xfd7zXZ"):
-        raise VectorFileError(f"{path}: packed; fastText binaries are read in place. Unpack it first (gunzip, unzip).")
-    if len(content) >= 4 and content[:4] != struct.pack("<i", MAGIC):
+        raise VectorFileError(f"{path}: compressed, and fastText binaries are read in place; unpack it (gunzip, unzip)")
+    if len(content) < _HEAD.size or content[:4] != struct.pack("<i", MAGIC):
         raise VectorFileError(
-            f"{path}: no fastText binary (it begins with {content[:8]!r}). Name the file's format with "
-            "--embed-init-format."
+            f"{path}: not a fastText binary, or cut short (it begins with {content[:8]!r}); name the file's format, or "
+            "download it again"
         )
-    if len(content) < _HEAD.size:
-        raise VectorFileError(f"{path}: cut short inside the head. Download it again.")
-    fields = _HEAD.unpack(content[: _HEAD.size])
+    fields = _HEAD.unpack(content)
     version, dim, model, bucket, minn, maxn = (fields[index] for index in (1, 2, 9, 10, 11, 12))
     entries, words, labels, _, pruned = fields[15:]
     if version not in _VERSIONS:
         raise VectorFileError(
-            f"{path}: fastText's file version {version} is not known (known: {_VERSIONS}). Save the model with "
-            "fastText 0.9, or use its .vec file."
+            f"{path}: fastText's file version {version} is not known (known: {_VERSIONS}); save the model with "
+            "fastText 0.9, or use its .vec file"
         )
-    plausible = (
-        0 < dim <= WIDEST
-        and bucket >= 0
-        and maxn <= _LONGEST_NGRAM
-        and 0 < words <= entries
-        and words + labels == entries
-        and entries * (1 + _ENTRY) + 8 * max(pruned, 0) <= size - _HEAD.size
-        and pruned >= -1
-    )
-    if not plausible:
+    fits = entries * (1 + _ENTRY) + 8 * max(pruned, 0) <= size - _HEAD.size
+    if not fits or dim < 1 or bucket < 0 or pruned < -1 or not 0 < words <= entries or words + labels != entries:
         raise VectorFileError(
             f"{path}: damaged or cut short: its head announces {words} words among {entries} entries, {bucket} "
-            f"buckets, n-grams of {maxn} characters and {dim} columns, the file has {size} bytes. Download it again."
+            f"buckets ({pruned} kept) and {dim} columns, the file has {size} bytes; download it again"
         )
     if version == 11 and model == _SUPERVISED:
         maxn = 0  # version 11 had no n-grams of characters in classifiers
     return FastTextHead(dim, bucket, minn, maxn, entries, words, pruned)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The character n-grams of words, as fastText hashes them (Bojanowski et al. 2017, section 3.2), many words at a time.
-#
-# A word w is read as `<w>`; its n-grams of minn to maxn characters go to buckets by their 32-bit FNV-1a hash.
-# fastText's own quirk is kept: bytes count as *signed*, so those above 127 enter the hash with 24 leading ones. An
-# n-gram of one character that is the `<` or the `>` does not count.
+# ---- The character n-grams of words, as fastText hashes them (Bojanowski et al. 2017, section 3.2) ------------------
+# A word w is read as `<w>`; its n-grams of minn to maxn characters have the buckets of their 32-bit FNV-1a hash.
+# Two peculiarities of fastText are kept. Bytes count as *signed*, so those above 127 enter the hash with 24 leading
+# ones. An n-gram of one character that is the `<` or the `>` does not count.
 
 _FNV_BASIS = np.uint32(2166136261)
 _FNV_PRIME = np.uint32(16777619)
-_LONGEST_CHARACTER = 4  # bytes of UTF-8
+#: bytes of a character in UTF-8
+_LONGEST_CHARACTER = 4
 
 
 def ngram_buckets(words: Sequence[str], minn: int, maxn: int, bucket: int) -> tuple[np.ndarray, np.ndarray]:
-    """(index of the word (n,) int64, bucket (n,) int64) of all n-grams of all words, ordered by word.
+    """Return the n-grams of all words, many words at a time: (index of the word, bucket), both (n,) int64, by word.
 
     An n-gram that occurs twice in a word counts twice. Words must be encodable as UTF-8.
     """
@@ -146,7 +136,7 @@ def ngram_buckets(words: Sequence[str], minn: int, maxn: int, bucket: int) -> tu
 def _append(
     hashed: np.ndarray, character: np.ndarray, position: np.ndarray, size: np.ndarray, signed: np.ndarray
 ) -> np.ndarray:
-    """The hashes after the bytes of one more character each."""
+    """Return the hashes after the bytes of one more character each."""
     for byte in range(_LONGEST_CHARACTER):
         longer = size[character] > byte
         if not longer.any():
@@ -156,43 +146,48 @@ def _append(
     return hashed
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ---- The reader -----------------------------------------------------------------------------------------------------
 
-_END_OF_SENTENCE = "</s>"  # the one word that fastText does not cut
-#: Held at a time: words with their rows, n-grams of them, bytes of rows. The latter two are for long words, wide rows.
-_CHUNK, _NGRAMS, _HELD = 4096, 1 << 19, 1 << 28
+#: the one word without n-grams
+_END_OF_SENTENCE = "</s>"
+#: words whose rows are in memory at a time
+_CHUNK = 4096
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the matrix of all rows is: words first, then buckets."""
+    """The place of the matrix of all rows, words first, then buckets.
 
-    offset: int  # bytes from the beginning of the file
-    rows: int
-    kept: np.ndarray | None  # (n, 2): bucket, its place among those that were kept; ordered by bucket. None: all kept
+    offset: bytes from the beginning of the file. kept: (n, 2) bucket, its place among the kept ones; ordered by bucket,
+    None if all are kept.
+    """
+
+    offset: int
+    kept: np.ndarray | None
 
 
-class FastTextBinary:
-    """A `.bin` model of fastText (not quantised). Only the rows of wanted words and of their n-grams are read.
+class FastTextBinary(VectorReader):
+    """A `.bin` model of fastText, not quantised. Only the rows of wanted words and of their n-grams are read.
 
-    dim: the dimension that is needed (None: any). strict: refuse words that are not UTF-8 instead of counting them.
-    Raises VectorFileError for a file that is none, DimensionError for another dimension.
+    Args:
+        path: the file.
+        dim: the expected D (None: any).
+        strict: refuse words that are not UTF-8 instead of counting them.
     """
 
     format = "fasttext_bin"
 
     def __init__(self, path: str, dim: int | None = None, strict: bool = False) -> None:
-        self.path = os.fspath(path)
+        self.path = path
         self.strict = strict
-        file = existing_file(self.path)
-        self._size = file.stat().st_size
-        with readable(self.path), open(file, "rb") as stream:
-            self._head = read_head(self.path, stream.read(FastTextHead.SIZE), self._size)
+        self._size = os.stat(path).st_size
+        with readable(path), open(path, "rb") as stream:
+            self._head = read_head(path, stream.read(_HEAD.size), self._size)
         self.dim = self._head.dim
-        check_dimension(self.path, self.dim, dim)
+        check_dimension(path, self.dim, dim)
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
-        """The wanted words (None: all) with the vectors that fastText itself gives them, in the file's order."""
+        """Return the wanted words (None: all) with the vectors that fastText gives them, in the file's order."""
         places: dict[str, int] = {}
         duplicates = 0
         scan, rows = self._scan(wanted)
@@ -210,15 +205,13 @@ class FastTextBinary:
         return VectorTable(words, matrix, origin)
 
     def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:
-        """The mean of each word's n-gram rows, which is fastText's vector for unknown words: word -> (D,) float32.
+        """Return fastText's vectors of unknown words, the mean of their n-gram rows: word -> (D,) float32.
 
-        Words without any n-gram are left out. Raises OptionError where the model was trained without n-grams.
+        Raises:
+            OptionError: if the model was trained without n-grams (-maxn 0).
         """
         if not self._head.has_ngrams:
-            raise OptionError(
-                f"{self.path}: trained without character n-grams (-maxn 0), so --embed-init-oov subword has nothing to "
-                "compose words from. Choose xavier, mean, gaussian or zeros, or another model."
-            )
+            return super().compose(surfaces)
         words = [word for word in dict.fromkeys(surfaces) if not any("\ud800" <= sign <= "\udfff" for sign in word)]
         matrix, counts = self._means(words, None)
         known = np.flatnonzero(counts)
@@ -226,14 +219,14 @@ class FastTextBinary:
         return {words[index]: matrix[index].copy() for index in known}
 
     def _scan(self, wanted: Wanted | None) -> tuple[RecordScan, list[tuple[int, str]]]:
-        """Go through the dictionary: the scanner, and (row, word) of the wanted words. Learns the layout on the way."""
+        """Scan the dictionary, up to the matrix: return the scan, and (row, word) of the wanted words."""
         head = self._head
         with readable(self.path), open(self.path, "rb") as stream:
-            stream.seek(head.SIZE)
-            scan = RecordScan(self.path, stream, head.entries, b"\0", head.ENTRY, wanted, self.strict)
+            stream.seek(_HEAD.size)
+            scan = RecordScan(self.path, stream, head.entries, b"\0", _ENTRY, wanted, self.strict)
             rows = [(number, word) for number, word, _ in scan if number < head.words]  # labels come last
             if "_layout" not in self.__dict__:
-                stream.seek(head.SIZE + scan.consumed)
+                stream.seek(_HEAD.size + scan.consumed)
                 self._layout = self._read_layout(stream)
         return scan, rows
 
@@ -243,33 +236,33 @@ class FastTextBinary:
         return self.__dict__["_layout"]
 
     def _read_layout(self, stream: BufferedReader) -> _Layout:
-        """What stands between the dictionary and the matrix: kept buckets, a flag, the matrix's shape."""
+        """Read the bytes between the dictionary and the matrix: kept buckets, a flag, the matrix's shape."""
         head = self._head
         pruned = stream.tell()
         stream.seek(8 * max(head.pruned, 0), os.SEEK_CUR)
         tail = stream.read(17)
         if len(tail) < 17:
-            raise VectorFileError(f"{self.path}: cut short behind the dictionary. Download it again.")
+            raise VectorFileError(f"{self.path}: cut short after the dictionary; download it again")
         if tail[0]:
             raise VectorFileError(
-                f"{self.path}: quantised models (.ftz) cannot be used: their vectors are approximations in a packed "
-                "form. Take the .bin or .vec file of the model."
+                f"{self.path}: a quantised model (.ftz), whose vectors are approximations; take the .bin or .vec file "
+                "of the model"
             )
         rows, dim = struct.unpack("<2q", tail[1:])
         ngrams = head.bucket if head.pruned < 0 else head.pruned
         if dim != head.dim or rows != head.words + ngrams:
             raise VectorFileError(
                 f"{self.path}: damaged: a matrix of {rows}x{dim} does not fit {head.words} words, {ngrams} buckets and "
-                f"{head.dim} columns. Download it again."
+                f"{head.dim} columns; download it again"
             )
         offset = stream.tell()
         missing = offset + 4 * rows * dim - self._size
         if missing > 0:
             raise VectorFileError(
-                f"{self.path}: cut short: its matrix lacks {counted(missing, 'byte')}. Download it again."
+                f"{self.path}: cut short: its matrix lacks {counted(missing, 'byte')}; download it again"
             )
-        stream.seek(pruned)  # now that there is a row for each of them
-        return _Layout(offset, rows, self._kept(stream))
+        stream.seek(pruned)
+        return _Layout(offset, self._kept(stream))
 
     def _kept(self, stream: BufferedReader) -> np.ndarray | None:
         if self._head.pruned < 0:
@@ -277,52 +270,40 @@ class FastTextBinary:
         pairs = np.frombuffer(stream.read(8 * self._head.pruned), dtype="<i4").reshape(-1, 2).astype(np.int64)
         if len(pairs) and not (pairs[:, 1].min() >= 0 and pairs[:, 1].max() < len(pairs)):
             raise VectorFileError(
-                f"{self.path}: damaged: its pruned buckets point outside the matrix. Download it again."
+                f"{self.path}: damaged: its pruned buckets point outside the matrix; download it again"
             )
         return pairs[np.argsort(pairs[:, 0], kind="stable")]
 
     def _means(self, words: list[str], own: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """(mean of each word's rows (V, D) float32, number of those rows (V,)). own: rows of the words themselves."""
+        """Return the mean of each word's rows (V, D) float32, and their number (V,). own: rows of whole words."""
         layout = self._layout
         means = np.zeros((len(words), self.dim), dtype=np.float32)
         counts = np.zeros(len(words), dtype=np.int64)
         with readable(self.path):
-            for part in self._parts(words):
+            for begin in range(0, len(words), _CHUNK):
+                part = slice(begin, begin + _CHUNK)
                 owner, rows = self._rows(words[part], None if own is None else own[part])
                 needed, place = np.unique(rows, return_inverse=True)
                 stored = mapped_rows(self.path, layout.offset, 4 * self.dim, needed).view("<f4")
                 counts[part] = np.bincount(owner, minlength=len(words[part]))
                 _sums(stored, place, counts[part], means[part])
-                del stored  # before the next ones are fetched
+                del stored  # before the next ones are read
         means /= np.maximum(counts, 1).astype(np.float32)[:, None]
         return means, counts
 
-    def _parts(self, words: list[str]) -> Iterator[slice]:
-        """Consecutive parts of the words: _CHUNK of them, or fewer if they have many n-grams or the rows are wide."""
-        most = min(_NGRAMS, _HELD // (4 * self.dim))
-        begin = ngrams = 0
-        for index, word in enumerate(words):
-            own = (len(word) + 2) * max(1, self._head.maxn - max(self._head.minn, 1) + 1)
-            if index - begin == _CHUNK or (ngrams + own > most and index > begin):
-                yield slice(begin, index)
-                begin, ngrams = index, 0
-            ngrams += own
-        if begin < len(words):
-            yield slice(begin, len(words))
-
     def _rows(self, words: list[str], own: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """(index of the word (n,), row of the matrix (n,)) of everything a word's mean is made of, ordered by word."""
+        """Return the rows of the means, ordered by word: (index of the word, row of the matrix), both (n,)."""
         head = self._head
         owner = rows = np.empty(0, dtype=np.int64)
         if head.has_ngrams:
             owner, bucket = ngram_buckets(words, head.minn, head.maxn, head.bucket)
-            cut = np.fromiter((word != _END_OF_SENTENCE for word in words), bool, len(words))[owner]
+            counts = np.fromiter((word != _END_OF_SENTENCE for word in words), bool, len(words))[owner]
             if self._layout.kept is not None:
                 keys = self._layout.kept[:, 0]
                 at = np.minimum(np.searchsorted(keys, bucket), len(keys) - 1)
-                cut &= keys[at] == bucket
+                counts &= keys[at] == bucket
                 bucket = self._layout.kept[at, 1]
-            owner, rows = owner[cut], head.words + bucket[cut]
+            owner, rows = owner[counts], head.words + bucket[counts]
         if own is None:
             return owner, rows
         owner = np.concatenate([np.arange(len(words)), owner])
@@ -331,7 +312,7 @@ class FastTextBinary:
 
 
 def _sums(stored: np.ndarray, place: np.ndarray, counts: np.ndarray, out: np.ndarray) -> None:
-    """Sums of groups of rows of `stored` (n, D): the first counts[0] of `place` go to out[0] (V, D), and so on."""
+    """Sum groups of rows of `stored` (n, D): the first counts[0] of `place` into out[0] of out (V, D), and so on."""
     scratch = np.empty((int(counts.max(initial=0)), stored.shape[1]), dtype=np.float32)
     end = 0
     for index, count in enumerate(counts.tolist()):
