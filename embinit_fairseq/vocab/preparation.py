@@ -10,7 +10,6 @@ This file is written into exported folders and runs there without this package, 
 
 from __future__ import annotations
 
-import html
 import importlib
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -101,6 +100,8 @@ class Cleaner:
 
 #: a sign that Moses always parts from the letter before it (not a full stop)
 GLUED = re.compile(r"[^\W\d_][,:!?](@@)?$")
+#: marks of text that is in Moses' words already, which Moses would split again
+_MOSES_WORDS = re.compile(r"&(apos|quot|amp|lt|gt|#\d+);| @-@ ")
 #: characters that Moses' normalisation of punctuation replaces
 _REPLACED = set("“”‘’„«»–—…")
 
@@ -189,14 +190,11 @@ def loaded(settings: Preparation) -> Callable[[str], str]:
             normalize = moses.MosesPunctNormalizer(lang=settings.lang).normalize
 
     def prepare(text: str) -> str:
-        text = text.translate(_WITHOUT_CARRIERS)
-        if settings.escape:  # here and below: Moses' words stay Moses' words
-            text = html.unescape(text)
-        if settings.dashes:
-            text = text.replace(" @-@ ", "-")
-        text = normalize(_carry_symbols(text))
-        text = re.sub(f"([{''.join(_SYMBOL)}])", r" \1 ", text)
-        words = tokenize(text.lower() if settings.lowercase else text)
+        is_prepared = _MOSES_WORDS.search(text) is not None
+        text = _carry_symbols(text.translate(_WITHOUT_CARRIERS))
+        text = re.sub(f"([{''.join(_SYMBOL)}])", r" \1 ", text if is_prepared else normalize(text))
+        text = text.lower() if settings.lowercase else text
+        words = text.split() if is_prepared else tokenize(text)
         return " ".join(map(restore_symbols, words))
 
     return prepare

@@ -222,7 +222,7 @@ def test_codes_of_both_sides(tmp_path, moses_codes, capsys):
     (tmp_path / "cut").write_text("lo@@ w@@ er &apos;s , lo@@ w .\n")
     assert export_hf(checkpoint, "--bpe-codes", moses_codes, "--verify-text", tmp_path / "cut") == 0
     text = capsys.readouterr().out
-    assert all(part in text for part in ("Moses' words (de, ", "1 line of subwords", "escaped"))
+    assert all(part in text for part in ("Moses' words (de), ", "1 line of subwords", "escaped"))
     task = checkpoint.task
     for name, dictionary in (("", task.source_dictionary), ("target", task.target_dictionary)):
         tokenizer = load(checkpoint.output / name)
@@ -236,7 +236,7 @@ def test_codes_of_both_sides(tmp_path, moses_codes, capsys):
 def test_the_hub_of_a_translation_model_prepares_text_as_an_exported_tokenizer_does(tmp_path, moses_codes):
     """Raw text, Moses' words and text in subwords give the same ids; without codes text is finished words."""
     checkpoint = seq2seq_checkpoint(tmp_path / "c", "duo", positions="", words=MOSES)
-    hub, plain = hub_of(checkpoint, DuoTransformerModel, bpe_codes=str(moses_codes), lang="en"), None
+    hub = hub_of(checkpoint, DuoTransformerModel, bpe_codes=str(moses_codes), lang="en")
     expected = ids_of(checkpoint.task.source_dictionary, "lo@@ w@@ er &apos;s , lo@@ w@@ x .")
     for text in ("Lower's, LOWx.", "lower &apos;s , lowx .", "lo@@ w@@ er &apos;s , lo@@ w@@ x ."):
         assert hub.encode(text).tolist() == expected
