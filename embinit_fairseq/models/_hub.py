@@ -62,8 +62,10 @@ def load_hub(
     lowercase: bool | None = None,
     lang: str | None = None,
     **kwargs: Any,
-) -> TupeHub | TranslationHub:
-    """Load the checkpoint `model_name_or_path/checkpoint_file`; dictionaries are in `data_name_or_path`.
+) -> Any:
+    """Return a `TranslationHub`, or for an encoder a `TupeHub`, of `model_name_or_path/checkpoint_file`.
+
+    Dictionaries are in `data_name_or_path`.
 
     Args:
         preparation, lowercase, lang: how raw text becomes words (`vocab/preparation.py`). By default as the dictionary
