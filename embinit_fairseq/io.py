@@ -213,9 +213,15 @@ def whole_folder(
             _usual_permissions(temporary, folder)
             yield temporary
             check_folder(path, force, ours, option=option)  # something may have been written there meanwhile
-            if force and folder.is_dir():
-                shutil.rmtree(folder)
-            os.replace(temporary, folder)
+            replaced = temporary.with_suffix(".old")
+            try:
+                if force and folder.is_dir():
+                    os.replace(folder, replaced)  # not deleted yet: the run may be stopped here
+                os.replace(temporary, folder)
+            finally:
+                if replaced.exists() and not folder.exists():
+                    os.replace(replaced, folder)
+            _remove(replaced)
         finally:
             _remove(temporary)
 

@@ -1,6 +1,6 @@
-"""Turns a checkpoint of the TUPE authors' code (pre-trained or fine-tuned, with or without relative positions) into one
-of --arch tupe_*: a folder with model.pt and dict.txt, for fairseq and for from_pretrained. The optimiser's state is
-left out."""
+"""Turns a checkpoint of TUPE's own code (pre-trained or fine-tuned, with or without relative positions) into one of
+--arch tupe_*: a folder with model.pt and dict.txt, for fairseq and for from_pretrained. The optimiser's state is left
+out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import argparse
 from typing import Any
 
 from embinit_fairseq.cli.records import show
-from embinit_fairseq.convert_tupe.convert import convert_tupe
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.interop.tupe_checkpoints import convert_tupe
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Add the options."""
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="REF.pt", help="a checkpoint of the authors' code; nothing in it is run")
+    add("--checkpoint", required=True, metavar="REF.pt", help="a checkpoint of TUPE's code; nothing in it is run")
     add("--dict", required=True, metavar="REF_DICT.txt", help="the dict.txt of the data it was trained with")
     add("--output", required=True, metavar="DIR", help="a new folder, for model.pt and dict.txt")
     add("--label-dict", metavar="FILE", help="fine-tuned: the label/dict.txt of its data; default: made-up names")
@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert, print."""
+    """Convert and print the record."""
     if args.heads is not None and args.heads < 1:
         raise OptionError(f"--heads must be at least 1, not {args.heads}")
     record = convert_tupe(
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def render(record: dict[str, Any]) -> str:
-    """The record for people."""
+    """Return the record as lines for people."""
     size = f"{record['encoder_layers']} layers, dimension {record['encoder_embed_dim']}"
     size += f", FFN {record['encoder_ffn_embed_dim']}, {record['encoder_attention_heads']} heads"
     size += f", {record['max_positions']} positions, {record['num_symbols']:,} symbols"

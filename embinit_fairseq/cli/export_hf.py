@@ -10,38 +10,38 @@ import sys
 from typing import Any
 
 from embinit_fairseq.cli.records import request_of, show
-from embinit_fairseq.export.request import DTYPES, ExportRequest
-from embinit_fairseq.export.run import export, text_line
-from embinit_fairseq.export.verify import DifferentOutput
+from embinit_fairseq.interop.export import DTYPES, ExportRequest, describe_text, export
+from embinit_fairseq.interop.verify import DifferentOutput
 from embinit_fairseq.vocab.preparation import PREPARATIONS
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Add the options."""
     add = parser.add_argument
     add("--checkpoint", required=True, metavar="C.pt", help="written by fairseq-train; nothing in it is run")
     add("--output", required=True, metavar="DIR", help="a new folder")
-    add("--dict", metavar="dict.txt", help="default: beside the checkpoint, or in the data folder of the training")
+    add("--dict", metavar="dict.txt", help="default: next to the checkpoint, or in the data folder of the training")
     add("--target-dict", metavar="FILE", help="translation: the target's (--dict: the source's); default: likewise")
     add("--label-dict", metavar="FILE", help="fine-tuned: names of the classes; default: label/dict.txt likewise")
     add("--head", metavar="NAME", help="fine-tuned: which classification head, if there are several")
-    add("--bpe-codes", metavar="FILE", help="codes of subword-nmt: the tokenizer takes raw text, or text in sub-words")
+    add("--bpe-codes", metavar="FILE", help="codes of subword-nmt: the tokenizer takes raw text, or text in subwords")
     add("--gpt2-bpe", metavar="DIR", help="encoder.json and vocab.bpe of fairseq's --bpe gpt2")
-    add("--sentencepiece-model", metavar="FILE", help="the tokenizer takes raw text, which this model cuts")
+    add("--sentencepiece-model", metavar="FILE", help="the tokenizer takes raw text, which this model segments")
     add("--tokenizer", metavar="DIR", help="a tokenizer of transformers whose ids are the dictionary's")
     add("--dtype", choices=DTYPES, default="float32", help="precision of what is written (default: %(default)s)")
     add("--preparation", choices=PREPARATIONS, help="raw text: how it becomes words (default: as the dictionary shows)")
     add("--lowercase", choices=("yes", "no"), help="raw text: default likewise")
     add("--lang", metavar="LANG", help="raw text: language of Moses' rules (default: the source's, else en)")
-    add("--verify-text", metavar="FILE", help="raw text or text in sub-words, whose ids must be fairseq's")
+    add("--verify-text", metavar="FILE", help="raw text or text in subwords, whose ids must be fairseq's")
     add("--force", action="store_true", help="replace the folder if an earlier export wrote it")
     add("--json", action="store_true", help="print one JSON object instead of a summary")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export, print; 1 if the result computes something else than fairseq's model."""
+    """Export and print the record; return 1 if the result computes something else than fairseq's model."""
     try:
-        record = export(_request(args))
+        named = {"dictionary": args.dict, "target_dictionary": args.target_dict, "label_dictionary": args.label_dict}
+        record = export(request_of(ExportRequest, args, **named))
     except DifferentOutput as error:
         print(f"embinit export-hf: error: {error}", file=sys.stderr)
         return 1
@@ -49,13 +49,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _request(args: argparse.Namespace) -> ExportRequest:
-    named = {"dictionary": args.dict, "target_dictionary": args.target_dict, "label_dictionary": args.label_dict}
-    return request_of(ExportRequest, args, **named)
-
-
 def render(record: dict[str, Any]) -> str:
-    """The record for people."""
+    """Return the record as lines for people."""
     lines = [
         f"model          {record['kind']}, {record['num_updates']:,} updates ({record['sizes']})",
         f"opened by      {record['auto_class']}, {record['parameters']:,} parameters in {record['dtype']}",
@@ -73,9 +68,8 @@ def render(record: dict[str, Any]) -> str:
     if record["target_tokenizer"] is not None:
         lines += [f"target's       {record['target_dictionary']}: {record['target_tokenizer']}"]
     if record["verified_text"] is not None:
-        lines.append(
-            f"text           {record['verified_text']['path']}: {text_line(record['verified_text'])}: ids of fairseq"
-        )
+        text = record["verified_text"]
+        lines.append(f"text           {text['path']}: {describe_text(text)}: ids of fairseq")
     for precision, measured in record["verified"]["differences"].items():
         lines.append(
             f"{'verified':<15}{precision}: differs from fairseq by at most {measured['difference']:.2e} (values up to "

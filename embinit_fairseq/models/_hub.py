@@ -1,4 +1,4 @@
-"""A trained encoder for use from Python: `model.from_pretrained(FOLDER)` of the tupe_* and bert_* architectures."""
+"""Trained models for use from Python: `model.from_pretrained(FOLDER)`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,28 @@ from embinit_fairseq.errors import CheckpointError, DataError
 from embinit_fairseq.vocab.codes import codes_text
 from embinit_fairseq.vocab.preparation import MASK, Preparation, Segmenter
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What every `from_pretrained` here does first: find the files, load the checkpoint, see that it fits the class.
+#: arguments of `Preparation.of` that leave the preparation to the dictionary
+NOT_SAID = {"preparation": None, "lowercase": None, "lang": None}
 
 
 def load_trained(
     model_class: type[nn.Module], model_name_or_path: str, checkpoint_file: str, data_name_or_path: str, **kwargs: Any
 ) -> dict[str, Any]:
-    """fairseq's `args`, `task` and `models` of one checkpoint, or of several separated by `:`.
+    """Return fairseq's `args`, `task` and `models` of one checkpoint, or of several separated by `:`.
 
-    Raises CheckpointError where a checkpoint is missing or of another model, DataError where the data folder is.
+    Raises:
+        CheckpointError: a checkpoint is missing, or of another model.
+        DataError: the data folder or a dictionary is missing.
     """
-    _check_paths(model_name_or_path, checkpoint_file, data_name_or_path)
+    folder, data = model_name_or_path, data_name_or_path
+    # fairseq continues with None if a folder does not exist; URLs and archives are left to it
+    if "://" not in folder and not os.path.exists(folder):
+        raise CheckpointError(f"{folder}: no such folder; give the one in which {checkpoint_file} is")
+    for name in checkpoint_file.split(os.pathsep) if os.path.isdir(folder) else ():
+        if not os.path.isfile(os.path.join(folder, name)):
+            raise CheckpointError(f"{os.path.join(folder, name)}: no such checkpoint")
+    if not data.startswith(".") and "://" not in data and not os.path.exists(data):
+        raise DataError(f"{data}: no such folder; give the data folder that the model was trained with")
     try:
         loaded = hub_utils.from_pretrained(model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
     except FileNotFoundError as error:
@@ -43,21 +53,6 @@ def load_trained(
     return loaded
 
 
-def _check_paths(folder: str, checkpoint_file: str, data: str) -> None:
-    """fairseq goes on with None where a folder does not exist. URLs and archives are its own business."""
-    if "://" not in folder and not os.path.exists(folder):
-        raise CheckpointError(f"{folder}: no such folder; give the one in which {checkpoint_file} lies")
-    if os.path.isdir(folder):
-        for name in checkpoint_file.split(os.pathsep):
-            if not os.path.isfile(os.path.join(folder, name)):
-                raise CheckpointError(f"{os.path.join(folder, name)}: no such checkpoint")
-    if not data.startswith(".") and "://" not in data and not os.path.exists(data):
-        raise DataError(f"{data}: no such folder; give the data folder that the model was trained with")
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 def load_hub(
     model_class: type[nn.Module],
     model_name_or_path: str,
@@ -67,31 +62,38 @@ def load_hub(
     lowercase: bool | None = None,
     lang: str | None = None,
     **kwargs: Any,
-) -> TupeHub:
-    """Load the checkpoint `model_name_or_path/checkpoint_file`; dictionaries are in `data_name_or_path`.
+) -> Any:
+    """Return a `TranslationHub`, or for an encoder a `TupeHub`, of `model_name_or_path/checkpoint_file`.
+
+    Dictionaries are in `data_name_or_path`.
 
     Args:
         preparation, lowercase, lang: how raw text becomes words (`vocab/preparation.py`). By default as the dictionary
-            shows where `bpe_codes` are given, else text is taken as finished words.
-        kwargs: override options of the checkpoint, such as bpe_codes="bpe.codes". Those that decide what its weights
-            mean are refused (`hooks/resume.py`).
+            shows if `bpe_codes` are given, else text is taken as finished words.
+        kwargs: override options of the checkpoint, such as bpe_codes="bpe.codes". Options that decide the meaning of
+            its weights are refused.
     """
     if "bpe_codes" in kwargs:
         kwargs.setdefault("bpe", "subword_nmt")
     loaded = load_trained(model_class, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
     how = {"preparation": preparation, "lowercase": lowercase, "lang": lang}
-    return TupeHub(loaded["args"], loaded["task"], loaded["models"][0], **how)
+    cfg, task, models = loaded["args"], loaded["task"], loaded["models"]
+    if hasattr(models[0], "decoder"):
+        return TranslationHub(cfg, task, models, **how)
+    return TupeHub(cfg, task, models[0], **how)
 
 
-def _segmenter(cfg: Any, symbols: list[str], how: dict[str, Any]) -> Segmenter | _FairseqsSegmenter:
-    """What cuts text and joins symbols. how: arguments of `Preparation.of`, as for an exported tokenizer."""
+def _segmenter(cfg: Any, task: Any, how: dict[str, Any]) -> Segmenter | _FairseqsSegmenter:
+    """Return what segments text as an exported tokenizer does. how: arguments of `Preparation.of`."""
     bpe, tokenizer = (getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer))
     if bpe not in (None, "subword_nmt", "sentencepiece") or tokenizer not in (None, "moses"):
         return _FairseqsSegmenter(cfg)
-    prepare = Preparation()
+    symbols, prepare = task.source_dictionary.symbols, Preparation()
     if bpe or tokenizer or any(value is not None for value in how.values()):
+        source_lang = getattr(getattr(task, "cfg", None), "source_lang", None)
         default = "none" if bpe == "sentencepiece" else None
-        prepare = Preparation.of(symbols, **{**how, "preparation": how.get("preparation") or default})
+        how = {**how, "preparation": how["preparation"] or default, "lang": how["lang"] or source_lang}
+        prepare = Preparation.of(symbols, **how, translation=source_lang is not None)
         if tokenizer == "moses" and prepare.preparation == "none":
             prepare = dataclasses.replace(prepare, preparation="moses")
     codes, model = getattr(cfg.bpe, "bpe_codes", None), getattr(cfg.bpe, "sentencepiece_model", None)
@@ -99,28 +101,41 @@ def _segmenter(cfg: Any, symbols: list[str], how: dict[str, Any]) -> Segmenter |
 
 
 class _FairseqsSegmenter:
-    """fairseq's own tokenizer and BPE, such as GPT-2's, which know no `<mask>`."""
+    """fairseq's own tokenizer and BPE, such as GPT-2's, around `<mask>`, which they do not know."""
 
     def __init__(self, cfg: Any) -> None:
         self._tokenizer, self._bpe = encoders.build_tokenizer(cfg.tokenizer), encoders.build_bpe(cfg.bpe)
 
     def __call__(self, text: str) -> list[str]:
-        """The symbols of a text."""
+        """Return the symbols of a text."""
         text = text if self._tokenizer is None else self._tokenizer.encode(text)
         *parts, last = text.split(MASK)
         parts = [*map(str.rstrip, parts), last]
         return f" {MASK} ".join(parts if self._bpe is None else map(self._bpe.encode, parts)).split()
 
     def join(self, symbols: list[str]) -> str:
-        """The text of symbols."""
+        """Return the text of symbols."""
         text = " ".join(symbols) if self._bpe is None else self._bpe.decode(" ".join(symbols))
         return text if self._tokenizer is None else self._tokenizer.decode(text)
 
 
-class TupeHub(nn.Module):
-    """Text in, features, predictions or fillings out.
+class TranslationHub(hub_utils.GeneratorHubInterface):
+    """fairseq's hub, whose sources are prepared and segmented as those of `TupeHub` and of exported tokenizers."""
 
-    Gradients are kept after `train()` only, with which dropout begins, too.
+    def __init__(self, cfg: Any, task: Any, models: list[Any], **how: Any) -> None:
+        """how: preparation, lowercase and lang, see `load_hub`."""
+        super().__init__(cfg, task, models)
+        self.segment = _segmenter(cfg, task, how or NOT_SAID)
+
+    def encode(self, sentence: str) -> Tensor:
+        """Return the ids (src_len,) of raw text, or of text in subwords."""
+        return self.binarize(" ".join(self.segment(sentence)))
+
+
+class TupeHub(nn.Module):
+    """An encoder: text in, features, predictions or fillings out.
+
+    Gradients are kept, and dropout acts, only after `train()`.
     """
 
     def __init__(self, cfg: Any, task: Any, model: Any, **how: Any) -> None:
@@ -128,28 +143,29 @@ class TupeHub(nn.Module):
         super().__init__()
         self.cfg, self.task, self.model = cfg, task, model
         self.eval()
-        self.segment = _segmenter(cfg, task.source_dictionary.symbols, how)
+        self.segment = _segmenter(cfg, task, how or NOT_SAID)
 
     @property
     def device(self) -> torch.device:
-        """Where the model's parameters are."""
+        """The device of the model's parameters."""
         return next(self.model.parameters()).device
 
     def encode(self, *sentences: str) -> Tensor:
-        """Token ids (src_len,): `<s> a </s>`, or for a pair `<s> a </s> </s> b </s>`."""
+        """Return token ids (src_len,): `<s> a </s>`, or for a pair `<s> a </s> </s> b </s>`."""
         if not sentences:
             raise DataError("encode() needs a sentence, or two of a pair")
         first, *others = map(self.segment, sentences)
         return self._ids([*first, *(symbol for other in others for symbol in ("</s>", "</s>", *other))])
 
     def decode(self, tokens: Tensor) -> str:
-        """Text of token ids (src_len,), without the special symbols at both ends."""
+        """Return the text of token ids (src_len,), without the special symbols at both ends."""
         return self.segment.join(self.task.source_dictionary.string(tokens).split())
 
     def extract_features(self, tokens: Tensor, return_all_hiddens: bool = False) -> Tensor | list[Tensor]:
-        """tokens (src_len,) or (batch, src_len) -> features (batch, src_len, C), or all hidden states.
+        """Return features (batch, src_len, C), or all hidden states, of tokens (src_len,) or (batch, src_len).
 
-        Raises DataError for tokens that are not whole numbers of the dictionary, too many or none.
+        Raises:
+            DataError: tokens are not integers of the dictionary, too many or none.
         """
         tokens = self._checked(tokens).to(self.device)
         with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
@@ -157,9 +173,12 @@ class TupeHub(nn.Module):
         return extra["inner_states"] if return_all_hiddens else features
 
     def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
-        """tokens (src_len,) or (batch, src_len) -> log-probabilities (or logits) (batch, num_classes).
+        """Return log-probabilities (or logits) (batch, num_classes) of tokens (src_len,) or (batch, src_len).
 
-        A head of one column is a regression: its numbers (batch, 1). Raises OptionError for a head that is not there.
+        A head of one column is a regression: its numbers (batch, 1).
+
+        Raises:
+            OptionError: the model has no head of this name.
         """
         classify = self.model.classification_head(head)
         features = self.extract_features(tokens)
@@ -169,7 +188,7 @@ class TupeHub(nn.Module):
 
     @torch.no_grad()
     def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple[str, float, str]]:
-        """Text with one `<mask>` -> the `topk` best (text, probability, token), best first."""
+        """Return the `topk` best (text, probability, token) for a text with one `<mask>`, best first."""
         symbols = self.segment(masked_input)
         if symbols.count(MASK) != 1:
             raise DataError(f"fill_mask needs one <mask>, as in 'a <mask> in the grass'; got: {masked_input!r}")
@@ -187,7 +206,7 @@ class TupeHub(nn.Module):
         return results
 
     def _checked(self, tokens: Tensor) -> Tensor:
-        """(batch, src_len); raises DataError."""
+        """Return tokens as (batch, src_len); raise DataError if they cannot be an input."""
         if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
             raise DataError(
                 f"tokens are {tokens.dtype}, but must be whole numbers: those that encode() gives, or .long()"
@@ -209,6 +228,6 @@ class TupeHub(nn.Module):
         return torch.atleast_2d(tokens.long())
 
     def _ids(self, symbols: list[str]) -> Tensor:
-        """Ids of symbols between `<s>` and `</s>`."""
+        """Return the ids of symbols between `<s>` and `</s>`."""
         text = " ".join(["<s>", *symbols, "</s>"])
         return self.task.source_dictionary.encode_line(text, append_eos=False, add_if_not_exist=False).long()

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
-from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.models._hub import load_trained
+from embinit_fairseq.models._hub import TranslationHub, load_hub
 from embinit_fairseq.modules.decoder_layer import DecoderCache, retain_dropout_
 
 #: (layer, number of heads or None for all) whose weights of cross-attention are wanted
@@ -216,7 +215,6 @@ class TranslationModel(FairseqEncoderDecoderModel):
     @classmethod
     def from_pretrained(
         cls, model_name_or_path: str, checkpoint_file: str = "model.pt", data_name_or_path: str = ".", **kwargs: Any
-    ) -> GeneratorHubInterface:
-        """fairseq's hub around a trained checkpoint, or an ensemble of several separated by `:`."""
-        loaded = load_trained(cls, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
-        return GeneratorHubInterface(loaded["args"], loaded["task"], loaded["models"])
+    ) -> TranslationHub:
+        """Return a `TranslationHub` around a trained checkpoint, or an ensemble of several separated by `:`."""
+        return load_hub(cls, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)

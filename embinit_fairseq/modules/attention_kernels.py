@@ -34,6 +34,8 @@ class AttentionBias:
     bias: Tensor | None = None
     padding_mask: Tensor | None = None
     prepared: Any = None
+    #: `eager` appends the probabilities (B, H, T, S) of each layer, before dropout
+    weights: list[Tensor] | None = None
 
 
 def prepare(kernel: str, bias: Tensor | None, padding_mask: Tensor | None) -> AttentionBias:
@@ -134,6 +136,8 @@ def attention_weights(q: Tensor, k: Tensor, attn_bias: AttentionBias, scale: flo
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: float, dropout: float) -> Tensor:
     weights = attention_weights(q, k, attn_bias, scale).to(v.dtype)
+    if attn_bias.weights is not None:
+        attn_bias.weights.append(weights)
     return F.dropout(weights, dropout) @ v
 
 

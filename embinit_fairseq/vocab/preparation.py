@@ -1,12 +1,11 @@
-"""Raw text to the symbols of a dictionary, stated once: for the hub, scripts/wikibooks, scripts/glue and exports.
+"""Raw text to the symbols of a dictionary: for from_pretrained, scripts/wikibooks, scripts/glue and exported folders.
 
-wikibooks   the words of scripts/wikibooks (Ke et al. 2021, appendix B): addresses and file names become `<url>`,
-            `<email>`, `<file>`; Moses' punctuation, spaCy's sentences, Moses' words without escapes
+wikibooks   words of scripts/wikibooks (Ke et al. 2021, appendix B): addresses and file names become `<url>`, `<email>`,
+            `<file>`; Moses' punctuation, spaCy's sentences, Moses' words without escapes
 moses       Moses' words
-none        what is between spaces
+none        words between spaces
 
-This file is written into exported folders, where it runs without this package: it imports nothing of it. sacremoses,
-spaCy and sentencepiece are imported where the settings need them.
+This file is written into exported folders and runs there without this package, so that it imports nothing of it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-PREPARATIONS = ("wikibooks", "moses", "none")
+#: preparation -> libraries that it needs, for the summary and the card
+PREPARATIONS = {"wikibooks": " (needs sacremoses and spacy)", "moses": " (needs sacremoses)", "none": ""}
 UNKNOWN, MASK = "<unk>", "<mask>"
 SYMBOLS = ("<file>", "<email>", "<url>")  # in the order of the dictionary of Ke et al.
 #: On their way through the libraries symbols are private-use characters, which nothing splits, joins or changes.
@@ -40,19 +40,19 @@ _PATTERN = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_TOO_LONG = re.compile(r"\S{201,}")  # rulers and noise; the libraries' time grows with the square of a word's length
 _SYMBOL_OF_GROUP = {"url": "<url>", "domain": "<url>", "email": "<email>", "file": "<file>"}
+_TOO_LONG = re.compile(r"\S{201,}")  # rulers and noise; the libraries' time grows with the square of a word's length
 _HAS_WORD = re.compile(rf"\w|[{''.join(_SYMBOL)}]")
 
 
-def carry_symbols(text: str) -> str:
+def _carry_symbols(text: str) -> str:
     """Replace symbols that are written in the text by their carriers."""
     return _WRITTEN.sub(lambda match: _CARRIER[match.group().lower()], text)
 
 
 def replace_patterns(text: str) -> str:
     """Replace written symbols, addresses and file names by the carriers of their symbols."""
-    text = carry_symbols(text)
+    text = _carry_symbols(text)
     if "." in text or "://" in text:
         text = _PATTERN.sub(lambda match: _CARRIER[_SYMBOL_OF_GROUP[str(match.lastgroup)]], text)
     return text
@@ -64,7 +64,6 @@ def restore_symbols(token: str) -> str:
 
 
 def _library(name: str) -> Any:
-    """Import a library; ImportError, in one line, if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -72,9 +71,9 @@ def _library(name: str) -> Any:
 
 
 class Cleaner:
-    """The wikibooks preparation of a line. Make a new one now and then: spaCy remembers every word that it has seen.
+    """The wikibooks preparation of a line; ImportError without sacremoses or spaCy.
 
-    Raises ImportError without sacremoses or spaCy.
+    spaCy remembers every word that it has seen: make a new cleaner now and then.
     """
 
     def __init__(self, lowercase: bool = True, lang: str = "en") -> None:
@@ -86,37 +85,38 @@ class Cleaner:
         self._lowercase = lowercase
 
     def __call__(self, line: str, keep_mask: bool = False) -> list[list[str]]:
-        """The words of each sentence of a line, without sentences that have no letter, digit or symbol.
+        """Return the words of each sentence of a line, without sentences that have no letter, digit or symbol.
 
         keep_mask: a written `<mask>` is that symbol. In a pre-training text it is not: the task appends the symbol.
         """
-        printable = self._punctuation.remove_control_chars(" ".join(line.split()))
+        text = self._punctuation.remove_control_chars(" ".join(line.split()))
         if not keep_mask:
-            printable = re.sub("<(?=mask>)", "< ", printable, flags=re.IGNORECASE)
-        text = self._punctuation.normalize(replace_patterns(printable))
-        text = _TOO_LONG.sub(_CARRIER[UNKNOWN], text)
+            text = re.sub("<(?=mask>)", "< ", text, flags=re.IGNORECASE)
+        text = _TOO_LONG.sub(_CARRIER[UNKNOWN], self._punctuation.normalize(replace_patterns(text)))
         sentences = [span.text for span in self._spacy(text).sents if _HAS_WORD.search(span.text)]
         cased = [sentence.lower() if self._lowercase else sentence for sentence in sentences]
-        return [[restore_symbols(word) for word in self._moses.tokenize(each, escape=False)] for each in cased]
+        return [[restore_symbols(word) for word in self._moses.tokenize(text, escape=False)] for text in cased]
 
 
-#: Moses always parts such a sign from the letter before it (not a full stop).
+#: a sign that Moses always parts from the letter before it (not a full stop)
 GLUED = re.compile(r"[^\W\d_][,:!?](@@)?$")
-#: what Moses' normalisation of punctuation replaces
+#: marks of text that is in Moses' words already, which Moses would split again
+_MOSES_WORDS = re.compile(r"&(apos|quot|amp|lt|gt|#\d+);| @-@ ")
+#: characters that Moses' normalisation of punctuation replaces
 _REPLACED = set("“”‘’„«»–—…")
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """How raw text becomes words.
+    """How raw text becomes words; a call prepares a text, in which a written `<mask>` stays.
 
     Args:
         preparation: one of `PREPARATIONS`.
-        lowercase: is the text lower-cased?
-        lang: language of Moses' and spaCy's rules.
-        normalise: moses: is punctuation normalised before?
-        escape: moses: are `'`, `"`, `&`, ... written as entities?
-        dashes: moses: is `well-known` written `well @-@ known`?
+        lowercase: lower-case the text.
+        lang: two-letter code, for the rules of Moses and spaCy.
+        normalise: moses: normalise punctuation first.
+        escape: moses: write `'`, `"`, `&`, ... as entities.
+        dashes: moses: write `well-known` as `well @-@ known`.
     """
 
     preparation: str = "none"
@@ -139,59 +139,44 @@ class Preparation:
         lang: str | None = None,
         translation: bool = False,
     ) -> Preparation:
-        """Read off a dictionary how its text was prepared. Arguments that are not None say it.
+        """Read off a dictionary how its text was prepared; arguments other than None are taken as they are.
 
-        Without capitals the text was lower-cased. Where `,` or `.` stand alone and no comma or the like follows a
-        letter, it was split into Moses' words; with escapes or `@-@` where symbols have them. What Moses'
-        normalisation replaces is then in no symbol. Other models than those of translation have the text of
-        scripts/wikibooks, unless symbols show what it does not make.
+        Without capitals the text was lower-cased. If `,` or `.` is a symbol and no comma or the like follows a letter,
+        the text was split into Moses' words; with escapes or `@-@` if symbols have them. Punctuation was normalised if
+        no symbol has what that replaces. A model that is not for translation has the text of scripts/wikibooks, unless
+        symbols show what that does not make.
         """
         words = [symbol for symbol in symbols if symbol not in _CARRIER]
         letters = set("".join(words))
-        entities = any(entity in word for word in words for entity in ("&apos;", "&quot;", "&amp;"))
+        escape = any(entity in word for word in words for entity in ("&apos;", "&quot;", "&amp;"))
         dashes = "@-@" in symbols
         if preparation is None:
             splits = {",", "."} & letters.intersection(words) and not any(map(GLUED.search, words))
-            plain = entities or dashes or (translation and not set(SYMBOLS) <= set(symbols))
-            preparation = "none" if not splits else "moses" if plain else "wikibooks"
+            is_plain = escape or dashes or (translation and not set(SYMBOLS) <= set(symbols))
+            preparation = "none" if not splits else "moses" if is_plain else "wikibooks"
         if lowercase is None:
             lowercase = any(map(str.islower, letters)) and not any(map(str.isupper, letters))
-        normalise = not letters & _REPLACED
-        return cls(preparation, lowercase, re.split("[-_]", lang or "en")[0], normalise, entities, dashes)
-
-    @property
-    def is_identity(self) -> bool:
-        """Return True if text is only split at white space."""
-        return self.preparation == "none" and not self.lowercase
-
-    @property
-    def needs(self) -> str:
-        """What must be installed, for the summary and the card."""
-        return {"wikibooks": " (needs sacremoses and spacy)", "moses": " (needs sacremoses)"}.get(self.preparation, "")
+        lang = re.split("[-_]", lang or "en")[0]
+        return cls(preparation, lowercase, lang, not letters & _REPLACED, escape, dashes)
 
     def __str__(self) -> str:
-        """In words, for the summary and the card."""
-        case = "lower case" if self.lowercase else "as it is written"
+        """Return the preparation in words, for the summary and the card."""
         options = {"punctuation normalised": self.normalise, "escaped": self.escape, "`@-@`": self.dashes}
-        extra = ", ".join(name for name, is_so in options.items() if is_so)
-        return {
-            "wikibooks": f"{case}, cleaned as in scripts/wikibooks (`<url>`, `<email>`, `<file>`; sentences of spaCy), "
-            f"Moses' words ({self.lang})",
-            "moses": f"{case}, Moses' words ({self.lang}{extra and ', '}{extra})",
-            "none": f"{case}, words between spaces",
-        }[self.preparation]
-
-    def load(self) -> Callable[[str], str]:
-        """The function that prepares a text. Raises ImportError without a library that it needs."""
-        return _loaded(self)
+        words = {
+            "wikibooks": f"cleaned as in scripts/wikibooks, Moses' words ({self.lang})",
+            "moses": ", ".join([f"Moses' words ({self.lang})", *(name for name, is_so in options.items() if is_so)]),
+            "none": "words between spaces",
+        }
+        return f"{'lower case' if self.lowercase else 'as it is written'}, {words[self.preparation]}"
 
     def __call__(self, text: str) -> str:
-        """Prepare raw text: words separated by spaces. A written `<mask>` stays."""
-        return self.load()(text)
+        """Prepare raw text: words separated by spaces. ImportError without a library that it needs."""
+        return loaded(self)(text)
 
 
-@cache  # instances hold their settings only, so that a tokenizer with one can be copied to another process
-def _loaded(settings: Preparation) -> Callable[[str], str]:
+@cache  # not in the instances, so that a tokenizer with one can be copied to another process
+def loaded(settings: Preparation) -> Callable[[str], str]:
+    """Return the function that prepares a text; raise ImportError without a library that it needs."""
     if settings.preparation == "wikibooks":
         clean = Cleaner(settings.lowercase, settings.lang)
         return lambda text: " ".join(word for sentence in clean(text, keep_mask=True) for word in sentence)
@@ -199,29 +184,42 @@ def _loaded(settings: Preparation) -> Callable[[str], str]:
     normalize: Callable[[str], str] = str
     if settings.preparation == "moses":
         moses = _library("sacremoses")
-        words, punctuation = moses.MosesTokenizer(lang=settings.lang), moses.MosesPunctNormalizer(lang=settings.lang)
-        if settings.normalise:
-            normalize = punctuation.normalize
+        words = moses.MosesTokenizer(lang=settings.lang)
         tokenize = partial(words.tokenize, escape=settings.escape, aggressive_dash_splits=settings.dashes)
+        if settings.normalise:
+            normalize = moses.MosesPunctNormalizer(lang=settings.lang).normalize
 
     def prepare(text: str) -> str:
-        text = normalize(carry_symbols(text.translate(_WITHOUT_CARRIERS)))
-        text = re.sub(f"([{''.join(_SYMBOL)}])", r" \1 ", text)
-        return " ".join(map(restore_symbols, tokenize(text.lower() if settings.lowercase else text)))
+        is_prepared = _MOSES_WORDS.search(text) is not None
+        text = _carry_symbols(text.translate(_WITHOUT_CARRIERS))
+        text = re.sub(f"([{''.join(_SYMBOL)}])", r" \1 ", text if is_prepared else normalize(text))
+        text = text.lower() if settings.lowercase else text
+        words = text.split() if is_prepared else tokenize(text)
+        return " ".join(map(restore_symbols, words))
 
     return prepare
 
 
-# ---- sub-words -------------------------------------------------------------------------------------------------------
+# ---- Subwords -------------------------------------------------------------------------------------------------------
 
 _END = "</w>"  # of a word, in the codes of subword-nmt
-_CONTINUES, _INITIAL = "@@", "▁"  # subword-nmt: the word goes on; sentencepiece: a word begins
+_CONTINUES, _INITIAL = "@@", "▁"  # subword-nmt: the word continues; sentencepiece: a word begins
 #: Moses parts the full stop from the last word of a line (`inc.`, not `u.s.`)
 _UNSPLIT_END = re.compile(r"^[^.]*\w\.$")
 
 
 class Segmenter:
-    """Text to symbols of a dictionary: raw text is prepared and cut, text that is in symbols already is kept."""
+    """Text to symbols of a dictionary: raw text is prepared and segmented, text that is in symbols already is kept.
+
+    Args:
+        symbols: of the dictionary; words among them stay whole.
+        prepare: of raw text.
+        codes: of subword-nmt (Sennrich et al. 2016), the text that `vocab.codes.codes_text` returns.
+        sentencepiece: path of the model; without codes and model, words stay whole.
+
+    Raises:
+        ImportError: without a library that is needed.
+    """
 
     def __init__(
         self,
@@ -230,28 +228,17 @@ class Segmenter:
         codes: str | None = None,
         sentencepiece: str | None = None,
     ) -> None:
-        """Read what cuts words.
-
-        Args:
-            symbols: of the dictionary; words among them stay whole.
-            prepare: of raw text.
-            codes: of subword-nmt (Sennrich et al. 2016), the text that `vocab.codes.codes_text` returns.
-            sentencepiece: path of the model; without both, words stay whole.
-
-        Raises:
-            ImportError: without a library that is needed.
-        """
         self.symbols, self.prepare = frozenset(symbols), prepare
-        #: word -> its sub-words; None: words stay whole
+        #: word -> its subwords; None: words stay whole
         self.cut: Callable[[str], list[str]] | None = None if codes is None else _Merges(codes)
         self._model = None
         if sentencepiece is not None:
             self._model = _library("sentencepiece").SentencePieceProcessor(model_file=str(sentencepiece))
-        self._known: dict[str, list[str]] = {}
-        prepare.load()
+        self._pieces: dict[str, list[str]] = {}
+        loaded(prepare)
 
     def __call__(self, text: str) -> list[str]:
-        """The symbols of a text; those that the dictionary lacks are unknown."""
+        """Return the symbols of a text; those that the dictionary lacks are unknown."""
         words = text.split()
         if self.is_segmented(words):
             return words
@@ -265,60 +252,51 @@ class Segmenter:
         """Return True if a line is in symbols already, not raw text.
 
         That is so if one is marked (`or@@`, `▁the`). A line without marked symbols is, too, if it has no others than
-        those of the dictionary and its last full stop stands alone. With sentencepiece, raw words may be symbols.
+        those of the dictionary and its last full stop is a word of its own. With sentencepiece, raw words may be
+        symbols.
         """
         if any(_INITIAL in word or (word.endswith(_CONTINUES) and word != _CONTINUES) for word in words):
             return True
-        return not words or (
-            self._model is None and self.symbols.issuperset(words) and not _UNSPLIT_END.search(words[-1])
-        )
+        is_known = self._model is None and self.symbols.issuperset(words)
+        return not words or (is_known and not _UNSPLIT_END.search(words[-1]))
 
     def join(self, symbols: Sequence[str]) -> str:
-        """Put the words of symbols together again, with spaces between them."""
+        """Join symbols to words, with spaces between them."""
         if self._model is not None:
-            return str("".join(symbols).replace(_INITIAL, " ").strip())
+            return "".join(symbols).replace(_INITIAL, " ").strip()
         return (" ".join(symbols) + " ").replace(f"{_CONTINUES} ", "").rstrip()
 
     def pieces(self, word: str) -> list[str]:
-        """Cut a word: `lower` to `low@@ er`. Symbols of the dictionary and `<url>` and the like stay whole."""
+        """Segment a word: `lower` to `low@@ er`. Symbols of the dictionary and `<url>` and the like stay whole."""
         if self.cut is None or word in self.symbols or word in _CARRIER:
             return [word]
-        if word not in self._known:
-            self._known[word] = self.cut(word)
-        return self._known[word]
+        if word not in self._pieces:
+            self._pieces[word] = self.cut(word)
+        return self._pieces[word]
 
 
 class _Merges:
-    """The merges of subword-nmt."""
+    """The merges of subword-nmt, best first; a call segments a word."""
 
     def __init__(self, codes: str) -> None:
         version, *lines = codes.removesuffix("\n").split("\n")
-        #: is the end of a word a symbol of its own, as before version 0.2?
-        self._splits_end = version == "#version: 0.1"
+        self._has_own_end = version == "#version: 0.1"  # the end of a word is a symbol of its own
         self._ranks: dict[tuple[str, ...], int] = {}
         for line in lines:
             self._ranks.setdefault(tuple(line.split(" ")), len(self._ranks))
 
     def __call__(self, word: str) -> list[str]:
-        """Join characters: the neighbours with the best rank, until none has a rank."""
-        if len(word) == 1:
-            return [word]
-        pieces = [*word, _END] if self._splits_end else [*word[:-1], word[-1] + _END]
+        pieces = [*word, _END] if self._has_own_end else [*word[:-1], word[-1] + _END]
         while len(pieces) > 1:
             best = min(zip(pieces, pieces[1:]), key=lambda pair: self._ranks.get(pair, len(self._ranks)))
             if best not in self._ranks:
                 break
-            pieces = _joined(pieces, best)
+            joined: list[str] = []
+            for piece in pieces:
+                if joined and (joined[-1], piece) == best:
+                    joined[-1] += piece
+                else:
+                    joined.append(piece)
+            pieces = joined
         *pieces, last = pieces[:-1] if pieces[-1] == _END else [*pieces[:-1], pieces[-1].removesuffix(_END)]
         return [f"{piece}{_CONTINUES}" for piece in pieces] + [last]
-
-
-def _joined(pieces: list[str], pair: tuple[str, str]) -> list[str]:
-    """Every occurrence of the pair as one piece, from the left."""
-    tokens: list[str] = []
-    at = 0
-    while at < len(pieces):
-        width = 2 if tuple(pieces[at : at + 2]) == pair else 1
-        tokens.append("".join(pieces[at : at + width]))
-        at += width
-    return tokens

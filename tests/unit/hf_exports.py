@@ -18,9 +18,10 @@ import expand_checkpoints
 from tupe_reference import randomise
 
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.export.files import code_files, configuration
-from embinit_fairseq.export.trained import Trained, open_trained
-from embinit_fairseq.export.tupe import CODE, weights
+from embinit_fairseq.interop.architectures import TUPE
+from embinit_fairseq.interop.export import configuration
+from embinit_fairseq.interop.remote import code_files
+from embinit_fairseq.interop.trained import Trained, open_trained
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
 os.environ.setdefault("HF_MODULES_CACHE", tempfile.mkdtemp())  # not the home folder of who runs the tests
@@ -29,6 +30,12 @@ MLM = "--task masked_lm --criterion masked_lm --tokens-per-sample 12"
 CLASSES = "--task sentence_prediction --criterion sentence_prediction --init-token 0 --separator-token 2"
 GENERATOR = f"{expand_checkpoints.SMALL_GENERATOR} --generator-attention-heads 2"
 UNTIED = {"kind": "untied", "reset": "official"}
+POSITIONS = "--max-source-positions 20 --max-target-positions 20"
+BART = f"{expand_checkpoints.ENCODER} {expand_checkpoints.DECODER} --arch bart_base"
+SEQ2SEQ = {
+    "bart_shared": f"--task translation --source-lang de --target-lang en {BART}",
+    "bart_denoising": f"--task denoising --criterion cross_entropy {BART}",
+}
 PRE_LN = "--encoder-normalize-before"
 #: name -> architecture, flags, and what `tupe_reference.encode` calls them
 VARIANTS = {
@@ -42,58 +49,75 @@ VARIANTS = {
 }
 #: and encodings without a line above, as their presets have them
 VARIANTS |= {
-    known.family: (f"{known.family}_tiny", "", {"kind": kind})
-    for kind, known in POSITION_ENCODINGS.items()
+    encoding.family: (f"{encoding.family}_tiny", "", {"kind": kind})
+    for kind, encoding in POSITION_ENCODINGS.items()
     if kind not in {reference["kind"] for _, _, reference in VARIANTS.values()}
 }
 
 
 def checkpoint_of(folder, arch="tupe_tiny", flags="--rel-pos", task=MLM, **options):
-    """See `expand_checkpoints.make`."""
+    """Make an encoder of two layers, see `expand_checkpoints.make`."""
     folder.mkdir(exist_ok=True)
     line = f"{task} --arch {arch} --max-positions 12 {SIZES}"
     with mock.patch.dict(expand_checkpoints.FAMILIES, {"exported": line}):
         return expand_checkpoints.make(folder, "exported", flags=flags, **options)
 
 
+def seq2seq_checkpoint(folder, family, flags="", positions=POSITIONS, **options):
+    """Make a checkpoint of a family of `expand_checkpoints` or of BART."""
+    folder.mkdir(exist_ok=True)
+    with mock.patch.dict(expand_checkpoints.FAMILIES, SEQ2SEQ):
+        return expand_checkpoints.make(folder, family, flags=f"{positions} {flags}", **options)
+
+
 def trained(folder, arch="tupe_tiny", flags="--rel-pos", **options) -> Trained:
-    """In double precision, with parameters that are all different."""
+    """Open a checkpoint with parameters that are all different, in double precision."""
     checkpoint = checkpoint_of(folder, arch, flags, **options)
-    found = open_trained(checkpoint.path, checkpoint.dictionary, None, None)
-    randomise(found.model, 0)
-    return found
+    original = open_trained(checkpoint.path, checkpoint.dictionary, None, None)
+    randomise(original.model, 0)
+    return original
 
 
 @functools.cache
 def exported_code():
-    """(configuration_tupe, modeling_tupe) as they stand in an exported directory."""
+    """Return (configuration_tupe, modeling_tupe) as in an exported folder."""
     package = Path(tempfile.mkdtemp()) / "exported_tupe"
     package.mkdir()
-    for name, text in {**code_files(*CODE), "__init__.py": ""}.items():
+    for name, text in {**code_files(*TUPE.code), "__init__.py": ""}.items():
         (package / name).write_text(text)
     sys.path.insert(0, str(package.parent))
     return tuple(importlib.import_module(f"exported_tupe.{name}_tupe") for name in ("configuration", "modeling"))
 
 
-def exported(found: Trained, kernel="sdpa"):
-    """The exported model with the weights of the trained one, by transformers' names, none missing and none left."""
+def exported(original: Trained, kernel="sdpa"):
+    """Return the exported model with the weights of the trained one; no name is missing and none is left."""
     configurations, models = exported_code()
-    config = configurations.TupeConfig(**configuration(found, "float64"), attn_implementation=kernel)
+    config = configurations.TupeConfig(**configuration(original, "float64"), attn_implementation=kernel)
     model = getattr(models, config.architectures[0])(config).double()
-    missing, unexpected = model.load_state_dict(weights(found), strict=False)
+    missing, unexpected = model.load_state_dict(TUPE.weights(original), strict=False)
     assert (missing, unexpected) == ([name for name in ("lm_head.decoder.weight",) if name in model.state_dict()], [])
     return model.eval()
 
 
 def export_hf(checkpoint, *more):
-    """The command; -> exit code."""
+    """Run the command and return its exit code."""
     return main(["export-hf", "--checkpoint", checkpoint.path, "--output", str(checkpoint.output), *map(str, more)])
 
 
-def read_back_here(command, **_):
-    """In place of `subprocess.run` in `export.verify`: the program of the other process, run in this one.
+def refused(capsys, checkpoint, *flags, code=2) -> str:
+    """Return the last line of a call that writes nothing."""
+    assert export_hf(checkpoint, *flags) == code
+    assert not checkpoint.output.exists()
+    assert not list(checkpoint.folder.glob(".*.tmp"))
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("embinit export-hf: error: ")
+    return error
 
-    It takes a tenth of the time. What the program hides from itself is there again afterwards.
+
+def read_back_here(command, **_):
+    """Stand in for `subprocess.run` in `interop.verify`: run the program of the other process in this one.
+
+    This takes a tenth of the time. Modules that the program hides from itself are restored afterwards.
     """
     _, _, program, inputs = command
     hidden = {name: sys.modules.get(name) for name in ("fairseq", "fairseq_cli", "fairseq_compat", "embinit_fairseq")}

@@ -13,18 +13,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import authors_tupe as authors
 import expand_checkpoints
 import hf_exports
 import pytest
 import torch
+import tupe_code
 from run_folders import write_run
 from source_files import numbers, text
-from test_convert_tupe import SYMBOLS, Files
 from test_io import content, largest_file
+from test_tupe_checkpoints import SYMBOLS, Files
 
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.export import run, verify
+from embinit_fairseq.interop import export, verify
+from embinit_fairseq.interop.tokenizers import Tokenizer
 
 
 @dataclass
@@ -68,7 +69,7 @@ def transfer_vocab(folder: Path) -> Command:
 def convert_tupe(folder: Path) -> Command:
     given, commands = Files(folder), []
     for name, dim in (("old.pt", 8), ("new.pt", 16)):
-        os.rename(given.save(authors.make_weights(SYMBOLS, dim=dim)), folder / name)
+        os.rename(given.save(tupe_code.make_weights(SYMBOLS, dim=dim)), folder / name)
         commands.append(given.argv(str(folder / name)))
     return Command(*commands, folder, "model.pt")
 
@@ -117,8 +118,8 @@ def made(request, tmp_path_factory) -> Command:
 @pytest.fixture
 def command(made, monkeypatch) -> Command:
     """Nothing is opened by another process: that takes seconds, and is tested with export-hf."""
-    monkeypatch.setattr(run, "verify", lambda *_: {"ids": {"": []}, "differences": {}, "batches": 0, "tokens": 0})
-    monkeypatch.setattr(run, "check_text", lambda *_: None)
+    monkeypatch.setattr(export, "verify", lambda *_: {"ids": {"": []}, "differences": {}, "batches": 0, "tokens": 0})
+    monkeypatch.setattr(Tokenizer, "check", lambda *_: None)
     return made
 
 
@@ -160,7 +161,7 @@ def test_it_is_written_once_and_replaced_when_asked(command, tmp_path, capsys):
 
 def test_a_full_disk(command, tmp_path, capsys):
     """With nothing there, and with an earlier result."""
-    output = tmp_path / "new" / "out" if command.name else tmp_path / "out.png"
+    output = tmp_path / ("out" if command.name else "out.png")
     for _ in range(2):
         before = snapshot(tmp_path)
         capsys.readouterr()
@@ -207,11 +208,9 @@ def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, mon
         time.sleep(60)
 
     monkeypatch.setattr(os, "replace", stop)
-    if "embinit_fairseq.files" in sys.modules:
-        monkeypatch.setattr(sys.modules["embinit_fairseq.files"], "_move", stop)
     handler = signal.signal(number, signal.SIG_DFL)  # a suite under nohup ignores SIGHUP
     try:
-        for output in ("old", "new/out"):
+        for output in ("old", "new"):
             capsys.readouterr()
             assert folder_command.run(tmp_path / output, "--force", second=True) == 130
             captured = capsys.readouterr()
@@ -226,7 +225,8 @@ def test_a_running_child_of_export_hf_is_ended(tmp_path, monkeypatch):
     """It is sent SIGTERM while transformers would open what was exported."""
     path = tmp_path / "child"
     child = f"import os, pathlib, time; pathlib.Path({str(path)!r}).write_text(str(os.getpid())); time.sleep(600)"
-    monkeypatch.setattr(verify, "source_of", lambda _: child)
+    (tmp_path / "child.py").write_text(child)
+    monkeypatch.setattr(verify, "READ_BACK", tmp_path / "child.py")
 
     def stop(*_):
         if path.is_file() and path.read_text():
@@ -242,16 +242,17 @@ def test_a_running_child_of_export_hf_is_ended(tmp_path, monkeypatch):
         signal.signal(signal.SIGALRM, before)
     with contextlib.suppress(ChildProcessError):  # Python has asked for its end already
         assert os.waitpid(int(path.read_text()), 0)[1] in (signal.SIGKILL, signal.SIGTERM)
-    assert sorted(os.listdir(tmp_path)) == ["child", "in"]
+    assert sorted(os.listdir(tmp_path)) == ["child", "child.py", "in"]
 
 
 def test_export_hf_names_a_full_tmpdir(tmp_path, capsys, monkeypatch):
     said = "safetensors_rust.SafetensorError: Error while serializing: I/O error: File too large (os error 27)"
-    monkeypatch.setattr(verify, "source_of", lambda _: f"raise SystemExit({said!r})")
+    (tmp_path / "child.py").write_text(f"raise SystemExit({said!r})")
+    monkeypatch.setattr(verify, "READ_BACK", tmp_path / "child.py")
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     code = export_hf(tmp_path / "in").run(tmp_path / "out")
-    refused(capsys, code, f"temporary files in {tmp_path}/tmp", "File too large", "TMPDIR")
+    refused(capsys, code, f"temporary files in {tmp_path}/tmp", "TMPDIR")
     assert content(tmp_path / "tmp") == {}
 
 

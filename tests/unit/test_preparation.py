@@ -88,20 +88,21 @@ SHOWN = [
 
 @pytest.mark.parametrize(("symbols", "translation", "shown"), SHOWN)
 def test_a_dictionary_shows_how_its_text_was_prepared(symbols, translation, shown):
-    found = Preparation.of(symbols.split(), translation=translation)
-    assert {name: getattr(found, name) for name in shown} == shown
+    shows = Preparation.of(symbols.split(), translation=translation)
+    assert {name: getattr(shows, name) for name in shown} == shown
 
 
 def test_what_is_said_is_not_guessed():
     with pytest.raises(ValueError, match=r"spacy.*choose from wikibooks, moses, none"):
         Preparation.of("the , .".split(), preparation="spacy")
-    found = Preparation.of("the , .".split(), preparation="moses", lowercase=False, lang="de_DE", translation=True)
-    assert (found.preparation, found.lowercase, found.lang) == ("moses", False, "de")
+    shows = Preparation.of("the , .".split(), preparation="moses", lowercase=False, lang="de_DE", translation=True)
+    assert (shows.preparation, shows.lowercase, shows.lang) == ("moses", False, "de")
 
 
 def test_words_of_moses():
     moses = Preparation("moses", lowercase=True, lang="de", normalise=True, escape=True, dashes=True)
     assert moses("Der „gut-gelaunte“ <mask>.") == "der &quot; gut @-@ gelaunte &quot; <mask> ."
+    assert moses("Er &quot; gut @-@ <mask> &quot; .") == "er &quot; gut @-@ <mask> &quot; ."  # Moses' words already
     assert Preparation("moses")("He's <mask>-like.") == "He 's <mask> -like ."
     assert Preparation(lowercase=True)(" The<mask>. Dog") == "the <mask> . dog"
     assert Preparation("moses")("a \ue004 b") == "a b", "a character of the text that would be a symbol"
@@ -115,7 +116,7 @@ def test_a_mask_in_a_pre_training_text_is_no_symbol():
 @pytest.mark.parametrize("name", ["sacremoses", "spacy"])
 def test_a_missing_library_is_one_line(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
-    preparation._loaded.cache_clear()
+    preparation.loaded.cache_clear()
     with pytest.raises(ImportError, match=rf"pip install {name}$"):
         Segmenter((), WIKIBOOKS)
 

@@ -1,7 +1,7 @@
 """Text to the ids of a fairseq dictionary. Raw text is prepared as the text of the training was (`preparation.py`).
 
 vocab.txt: one symbol per line, line n is row n of the embeddings. bpe.codes: the merges of subword-nmt, best first.
-spiece.model: a model of sentencepiece. How raw text is prepared is in tokenizer_config.json. Text that is in sub-words
+spiece.model: a model of sentencepiece. How raw text is prepared is in tokenizer_config.json. Text that is in subwords
 already (`or@@ an@@ ge`) keeps them.
 """
 
@@ -49,15 +49,15 @@ class TupeTokenizer(PreTrainedTokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the embeddings."""
+        """Number of rows of the embedding matrix."""
         return len(self.symbols)
 
     def get_vocab(self) -> dict[str, int]:
-        """Symbol -> row."""
+        """Return symbol -> row."""
         return {**self.row_of, **self.added_tokens_encoder}
 
     def prepare_for_tokenization(self, text: str, **kwargs: Any) -> tuple[str, dict[str, Any]]:
-        """Cut a whole text, before it is split at special symbols: `<mask>` is a word of its sentence."""
+        """Segment a whole text before it is split at special symbols, since `<mask>` is a word of its sentence."""
         return " ".join(self.segment(text)), kwargs
 
     def _tokenize(self, text: str, **_: Any) -> list[str]:
@@ -70,13 +70,13 @@ class TupeTokenizer(PreTrainedTokenizer):
         return self.symbols[index]
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """Put words together again."""
+        """Join subwords to words."""
         return self.segment.join(tokens)
 
     def build_inputs_with_special_tokens(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None
     ) -> list[int]:
-        """`<s> A </s>`, of a pair `<s> A </s> </s> B </s>`: `before`, A, </s>, `between`, B, </s>."""
+        """Return `<s> A </s>`, of a pair `<s> A </s> </s> B </s>`: `before`, A, </s>, `between`, B, </s>."""
         before, between = ([self.row_of[symbol] for symbol in symbols] for symbols in (self.before, self.between))
         end = [self.eos_token_id]
         return before + token_ids_0 + end + ([] if token_ids_1 is None else between + token_ids_1 + end)
@@ -84,7 +84,7 @@ class TupeTokenizer(PreTrainedTokenizer):
     def get_special_tokens_mask(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None, already_has_special_tokens: bool = False
     ) -> list[int]:
-        """1 for a special symbol, 0 for text."""
+        """Return 1 for a special symbol, 0 for text."""
         if already_has_special_tokens:
             return [int(index in self.all_special_ids) for index in token_ids_0]
         pair = [] if token_ids_1 is None else [1] * len(self.between) + [0] * len(token_ids_1) + [1]
@@ -93,11 +93,11 @@ class TupeTokenizer(PreTrainedTokenizer):
     def create_token_type_ids_from_sequences(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None
     ) -> list[int]:
-        """Zeros: the model has no segments."""
+        """Return zeros: the model has no segments."""
         return [0] * len(self.build_inputs_with_special_tokens(token_ids_0, token_ids_1))
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
-        """Copy the files; returns where they are."""
+        """Copy the files and return their paths."""
         prefix = f"{filename_prefix}-" if filename_prefix else ""
         saved = []
         for name, path in self.files.items():

@@ -1,4 +1,4 @@
-"""`embinit convert-tupe`: outputs and ids equal theirs; nothing is written of files that are dangerous or damaged."""
+"""`embinit convert-tupe`: outputs and ids equal those of TUPE's code; dangerous and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from argparse import Namespace
 from collections import OrderedDict
 from pathlib import Path
 
-import authors_tupe as authors
 import pytest
 import torch
-from authors_tupe import ENCODER, HEAD
+import tupe_code
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from fairseq.data import Dictionary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tupe_code import ENCODER, HEAD
 
-from embinit_fairseq.convert_tupe.convert import convert_dictionary, convert_tupe
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
+from embinit_fairseq.interop.tupe_checkpoints import convert_dictionary, convert_tupe
 from embinit_fairseq.models.tupe import TupeModel
 
 FUZZ = settings(
@@ -43,17 +43,17 @@ def allowed(*classes: type):
 
 
 class Files:
-    """A checkpoint of theirs with its dictionary, and the output of the conversion."""
+    """A checkpoint of TUPE's code with its dictionary, and the output of the conversion."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.output = folder, str(folder / "out")
-        self.dictionary = authors.write_dictionary(folder / "theirs.txt", authors.words_of_dictionary())
+        self.dictionary = tupe_code.write_dictionary(folder / "theirs.txt", tupe_code.words_of_dictionary())
 
     def save(self, weights=None, options=None, **changes) -> str:
         """options: those of `args` that differ."""
-        weights = authors.make_weights(SYMBOLS) if weights is None else weights
-        given = {"args": authors.make_args(weights, **(options or {})), **changes}
-        return authors.save(self.folder / "ref.pt", weights, **given)
+        weights = tupe_code.make_weights(SYMBOLS) if weights is None else weights
+        given = {"args": tupe_code.make_args(weights, **(options or {})), **changes}
+        return tupe_code.save(self.folder / "ref.pt", weights, **given)
 
     def convert(self, checkpoint=None, **options):
         return convert_tupe(checkpoint or self.save(), self.dictionary, self.output, **options)
@@ -96,9 +96,9 @@ def close(ours, theirs):
 )
 @torch.no_grad()
 def test_outputs_equal_theirs(files, monkeypatch, rel_pos, emb_norm, pre_ln, classes, fp16, half, positions):
-    """Sizes and kinds come from names and shapes, whatever its options say. In the old format, it is from a GPU."""
-    weights = authors.make_weights(SYMBOLS, 8, 10, 3, positions, rel_pos, emb_norm, pre_ln, classes)
-    options = authors.fine_tuned(regression_target=classes == 1) if classes else {}
+    """Sizes and kinds come from names and shapes, whatever its options say. Old formats are saved as from a GPU."""
+    weights = tupe_code.make_weights(SYMBOLS, 8, 10, 3, positions, rel_pos, emb_norm, pre_ln, classes)
+    options = tupe_code.fine_tuned(regression_target=classes == 1) if classes else {}
     options |= {"rel_pos": not rel_pos, "embedding_normalize": not emb_norm, "encoder_layers": 12}
     with monkeypatch.context() as patch:
         if not fp16:
@@ -118,18 +118,18 @@ def test_outputs_equal_theirs(files, monkeypatch, rel_pos, emb_norm, pre_ln, cla
         assert state["cfg"]["task"]["tokens_per_sample"] == min(12, positions)
 
     tokens = torch.randint(3, SYMBOLS, (3, positions), generator=torch.Generator().manual_seed(1))
-    tokens[:, 0], tokens[:, 3], tokens[1, 7:], tokens[2, 2:] = 0, SYMBOLS - 1, authors.PAD, authors.PAD
-    real, masked = tokens != authors.PAD, tokens == SYMBOLS - 1
+    tokens[:, 0], tokens[:, 3], tokens[1, 7:], tokens[2, 2:] = 0, SYMBOLS - 1, tupe_code.PAD, tupe_code.PAD
+    real, masked = tokens != tupe_code.PAD, tokens == SYMBOLS - 1
     w = {name: (value.half() if fp16 else value).double() for name, value in weights.items()}
-    expected = authors.features(w, tokens)
+    expected = tupe_code.features(w, tokens)
     for model in loaded(files.output):
         close(model(tokens, features_only=True)[0][real], expected[real])
         if classes:
             name = "sentence_classification_head"
-            close(model(tokens, classification_head_name=name)[0], authors.class_logits(w, expected))
+            close(model(tokens, classification_head_name=name)[0], tupe_code.class_logits(w, expected))
         else:
-            close(model(tokens)[0][real], authors.lm_logits(w, expected)[real])
-            close(model(tokens, masked_tokens=masked)[0], authors.lm_logits(w, expected[masked]))
+            close(model(tokens)[0][real], tupe_code.lm_logits(w, expected)[real])
+            close(model(tokens, masked_tokens=masked)[0], tupe_code.lm_logits(w, expected[masked]))
 
 
 def test_number_of_heads(files):
@@ -139,14 +139,14 @@ def test_number_of_heads(files):
         (False, None, None, "give --heads"),
         (False, None, 3, "--heads 3 .* 8; numbers that do: 1, 2"),
     ):
-        weights = authors.make_weights(SYMBOLS, rel_pos=rel_pos)
+        weights = tupe_code.make_weights(SYMBOLS, rel_pos=rel_pos)
         with pytest.raises(OptionError, match=expected):
             files.convert(files.save(weights, {"encoder_attention_heads": in_args}), num_heads=given_heads)
 
 
 def test_a_bare_state_dict_of_an_early_commit(files):
     """One matrix for U^Q and U^K, and a stored table of buckets."""
-    weights = authors.make_weights(SYMBOLS, rel_pos=False)
+    weights = tupe_code.make_weights(SYMBOLS, rel_pos=False)
     early = OrderedDict(weights)
     for part in ("weight", "bias"):
         early[f"{ENCODER}pos_proj.{part}"] = torch.cat([early.pop(f"{ENCODER}pos_{i}_linear.{part}") for i in "qk"])
@@ -163,10 +163,10 @@ def test_a_bare_state_dict_of_an_early_commit(files):
 @pytest.mark.parametrize("labels", ["regression", "made up", "given"])
 def test_fine_tuned(files, labels):
     regression, classes = labels == "regression", 1 if labels == "regression" else 3
-    weights, written = authors.make_weights(SYMBOLS, classes=classes), ["model.pt", "dict.txt", "input0/dict.txt"]
+    weights, written = tupe_code.make_weights(SYMBOLS, classes=classes), ["model.pt", "dict.txt", "input0/dict.txt"]
     entries = [("1", 9), ("0", 8), ("2", 5), ("madeupword0000", 0)]
-    file = authors.write_dictionary(files.folder / "labels.txt", entries) if labels == "given" else None
-    checkpoint = files.save(weights, authors.fine_tuned(regression_target=regression))
+    file = tupe_code.write_dictionary(files.folder / "labels.txt", entries) if labels == "given" else None
+    checkpoint = files.save(weights, tupe_code.fine_tuned(regression_target=regression))
     record, cfg = files.convert(checkpoint, label_dictionary=file), files.written()["cfg"]
     expected = {"_name": "sentence_prediction", "num_classes": classes, "init_token": 0, "separator_token": 2}
     expected |= {"shorten_method": "truncate", "regression_target": regression}
@@ -201,19 +201,18 @@ def fairseq_ids(text) -> tuple[dict[str, int], int]:
 @FUZZ
 @given(st.lists(st.tuples(SYMBOL, st.integers(0, 10**9)), min_size=1, max_size=12), st.sampled_from(["\n", "\r\n"]))
 def test_ids_agree_and_a_converted_file_is_not_shifted_again(tmp_path, entries, newline):
-    """Their Dictionary has seven specials, the lines (of a symbol that stands twice the last counts), and `<mask>`.
+    """TUPE's Dictionary has seven specials, the lines (the last one of a repeated symbol counts), and `<mask>`.
     The number of rows decides what a file is: words may be spelled like the specials."""
     symbols = [*SPECIALS, *(symbol for symbol, _ in entries)]
     symbols += ["<mask>"] * ("<mask>" not in symbols)
     size = len(symbols)
     text = newline.join(f"{symbol} {count}" for symbol, count in entries)
     (tmp_path / "theirs.txt").write_bytes(text.encode())
-    converted = convert_dictionary(str(tmp_path / "theirs.txt"), size)
-    assert converted.added == 3
-    assert fairseq_ids(converted.text) == ({symbol: number for number, symbol in enumerate(symbols)}, size)
-    (tmp_path / "again.txt").write_bytes(converted.text.encode())
-    again = convert_dictionary(str(tmp_path / "again.txt"), size)
-    assert (again.added, again.text) == (0, converted.text)
+    converted, added = convert_dictionary(str(tmp_path / "theirs.txt"), size)
+    assert added == 3
+    assert fairseq_ids(converted) == ({symbol: number for number, symbol in enumerate(symbols)}, size)
+    (tmp_path / "again.txt").write_bytes(converted.encode())
+    assert convert_dictionary(str(tmp_path / "again.txt"), size) == (converted, 0)
 
 
 def test_the_command(files, printed, shown):
@@ -222,14 +221,14 @@ def test_the_command(files, printed, shown):
     expected = {"task": "masked_lm", "rel_pos": True, "num_symbols": SYMBOLS, "specials_added": 3, "num_updates": 7}
     assert expected.items() <= record.items()
     assert sorted(os.listdir(files.output)) == ["dict.txt", "model.pt"]
-    weights = authors.make_weights(SYMBOLS, rel_pos=False, classes=3)
-    text = shown(*files.argv(files.save(weights, authors.fine_tuned(), fp16=True), "--force"))
+    weights = tupe_code.make_weights(SYMBOLS, rel_pos=False, classes=3)
+    text = shown(*files.argv(files.save(weights, tupe_code.fine_tuned(), fp16=True), "--force"))
     parts = ["TUPE-A, 7 updates (2 layers, dimension 8", "float16, written as float32", "3 classes", "<url> added"]
     parts += ["--label-dict gives the real ones", "the optimiser's state", "label/dict.txt", "--arch tupe_base"]
     assert all(part in text for part in parts), text
 
 
-# --- what is refused
+# ---- Refused
 
 
 class Malicious:
@@ -256,42 +255,43 @@ def test_nothing_in_the_file_is_executed(files, legacy):
     ("name", "value", "expected"),
     [
         ("layers.0.self_attn.q_proj.weight", torch.zeros(8, 8), "q_proj.weight is unknown"),
-        ("relative_attention_bias.weight", torch.zeros(32, 2), "31 relative buckets"),
-        ("pos_proj.weight", torch.zeros(3, 8), "pos_proj.weight cannot be halved"),
-        ("decoder.lm_head.weight", torch.zeros(SYMBOLS, 8), "decoder.lm_head.weight is not the table of embeddings"),
+        ("relative_attention_bias.weight", torch.zeros(32, 2), "--rel-pos-bins 31"),
+        ("pos_proj.weight", torch.zeros(3, 8), "damaged"),
+        ("decoder.lm_head.weight", torch.zeros(SYMBOLS, 8), "decoder.lm_head.weight is not the embedding matrix"),
         (HEAD + "out_proj.weight", torch.zeros(3, 8), "early commit"),
         ("pos_ln.bias", [1.0], "pos_ln.bias is a list"),
         ("pos_ln.bias", torch.full((8,), math.nan), "pos_ln.bias holds NaN or infinity; .*earlier"),
     ],
 )
-def test_state_dicts_that_are_not_theirs(files, name, value, expected):
-    weights = authors.make_weights(SYMBOLS)
-    args = authors.make_args(weights)
+def test_state_dicts_of_other_code(files, name, value, expected):
+    weights = tupe_code.make_weights(SYMBOLS)
+    args = tupe_code.make_args(weights)
     weights[name if "head" in name else ENCODER + name] = value
     with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{expected}"):
-        files.convert(authors.save(files.folder / "ref.pt", weights, args))
+        files.convert(tupe_code.save(files.folder / "ref.pt", weights, args))
 
 
 @FUZZ
 @given(data=st.data())
 def test_any_missing_name_or_other_shape_is_noticed(tmp_path, data):
-    files, weights = Files(tmp_path), authors.make_weights(SYMBOLS, classes=3)
-    args, name = authors.make_args(weights), data.draw(st.sampled_from(list(weights)))
+    files, weights = Files(tmp_path), tupe_code.make_weights(SYMBOLS)
+    args, name = tupe_code.make_args(weights), data.draw(st.sampled_from(list(weights)))
     if data.draw(st.booleans()) and not name.endswith("relative_attention_bias.weight"):  # without it: TUPE-A
         del weights[name]
     else:
         weights[name] = torch.zeros(*weights[name].shape[:-1], weights[name].shape[-1] + 2)
     with pytest.raises(EmbinitError):
-        files.convert(authors.save(tmp_path / "ref.pt", weights, args))
+        files.convert(tupe_code.save(tmp_path / "ref.pt", weights, args))
     assert not Path(files.output).exists()
 
 
 def test_files_of_something_else(files):
     for content, expected in (
         ([1], "holds a list"),
-        ({"model": {}}, r"pos\.weight.*holds nothing"),
+        ({"model": {}}, "model is a dict, not a tensor"),
         ({"model": {"encoder.sentence_encoder.positions.absolute.q_proj.weight": torch.ones(2, 2)}}, "already"),
         ({"model": {"decoder.sentence_encoder.embed_positions.weight": torch.ones(2, 2)}}, "not TUPE"),
+        ({"model": {"decoder.lm_head.weight": torch.ones(2, 2)}}, "no embedding matrix"),
     ):
         torch.save(content, files.folder / "ref.pt")
         with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{expected}"):
@@ -302,37 +302,31 @@ def test_files_of_something_else(files):
     ("changes", "expected"),
     [
         ({"activation_fn": "gelu_accurate"}, "activation_fn gelu_accurate"),
-        ({"dropout": 5}, "dropout is 5, not from 0 to 1"),
-        ({"max_rel_pos": 8}, "max_rel_pos is 8, not at least 9"),  # 32 buckets: 8 for near distances
-        ({"leave_unmasked_prob": 0.5, "random_token_prob": 0.6}, "random_token_prob is 0.6, not from 0 to 0.5"),
-        ({"task": "sentence_prediction"}, "without a classification head"),
-        ({"init_token": SYMBOLS}, "_token is .*, not from 0 to 16"),
+        ({"dropout": 5}, "--dropout 5"),
+        ({"max_rel_pos": 8}, "--max-rel-pos 8"),  # 32 buckets: 8 for near distances
     ],
 )
 def test_options_that_cannot_be(files, changes, expected):
-    given = (3, authors.fine_tuned(**changes)) if "init_token" in changes else (0, changes)
     with pytest.raises(CheckpointError, match=rf"ref\.pt: .*{expected}"):
-        files.convert(files.save(authors.make_weights(SYMBOLS, classes=given[0]), given[1]))
+        files.convert(files.save(options=changes))
 
 
 def test_labels_that_do_not_fit(files):
     for classes, options, labels, expected in (
-        (3, authors.fine_tuned(), 2, r"labels\.txt: 2 labels.*3 classes.*--label-dict"),
-        (3, authors.fine_tuned(), 4, r"labels\.txt: 4 labels.*3 classes.*--label-dict"),
-        (1, authors.fine_tuned(regression_target=True), 1, "--label-dict .*: this model predicts no classes"),
+        (3, tupe_code.fine_tuned(), 2, r"labels\.txt: 2 labels.*3 classes.*--label-dict"),
+        (3, tupe_code.fine_tuned(), 4, r"labels\.txt: 4 labels.*3 classes.*--label-dict"),
+        (1, tupe_code.fine_tuned(regression_target=True), 1, "--label-dict .*: this model predicts no classes"),
     ):
-        file = authors.write_dictionary(files.folder / "labels.txt", [(str(label), 1) for label in range(labels)])
+        file = tupe_code.write_dictionary(files.folder / "labels.txt", [(str(label), 1) for label in range(labels)])
         with pytest.raises(EmbinitError, match=expected):
-            files.convert(files.save(authors.make_weights(SYMBOLS, classes=classes), options), label_dictionary=file)
+            files.convert(files.save(tupe_code.make_weights(SYMBOLS, classes=classes), options), label_dictionary=file)
 
 
-def test_dictionaries_of_another_model_or_none(tmp_path):
+def test_dictionaries_of_another_model(tmp_path):
     of_another = [
         (b"a 1\nb 1\n", rows, rf"2 lines make 10 symbols.*has {rows} rows; give --dict") for rows in (7, 9, 11)
     ]
-    bad_lines = (b"word\n", b"a x\n", b"a 1.5\n", b"a \xc2\xb2\n", b"\xff 1\n")
-    bad = [(b"", 9, ""), (b"the 1\n\na 1\n", 9, "2: "), *((text, 9, "1: ") for text in bad_lines)]
-    for content, rows, expected in (*of_another, *bad):
+    for content, rows, expected in (*of_another, (b"", 9, "no symbol"), (b"a x\n", 9, "1: ")):
         (tmp_path / "dict.txt").write_bytes(content)
         with pytest.raises(DataError, match=rf"dict\.txt:? ?{expected}"):
             convert_dictionary(str(tmp_path / "dict.txt"), rows)

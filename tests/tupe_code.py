@@ -1,6 +1,6 @@
-"""Models of the TUPE authors' code for tests: their forward stated plainly, and files as their train.py writes them.
+"""Models of TUPE's code for tests: its forward stated plainly, and files as its train.py writes them.
 
-Shares no code with the package. A model is its state dict, in their names.
+This file shares no code with the package. A model is its state dict, with TUPE's names.
 """
 
 import contextlib
@@ -63,8 +63,8 @@ def features(w, tokens, num_heads=NUM_HEADS):
         encoder = {name.replace(theirs, ours): value for name, value in encoder.items()}
     kind = {"kind": "untied", "reset": "official", "relative": "positions.relative.embed_buckets.weight" in encoder}
     kind["pre_ln"] = "layer_norm.weight" in encoder
-    found = [tupe.encode(encoder, row[row != PAD], num_heads, **kind)[-1] for row in tokens]
-    return torch.stack([torch.nn.functional.pad(x, (0, 0, 0, tokens.shape[1] - len(x))) for x in found])
+    rows = [tupe.encode(encoder, row[row != PAD], num_heads, **kind)[-1] for row in tokens]
+    return torch.stack([torch.nn.functional.pad(x, (0, 0, 0, tokens.shape[1] - len(x))) for x in rows])
 
 
 def lm_logits(w, x):

@@ -17,6 +17,8 @@ B is the same for all layers and sentences. Positions are columns: inputs begin 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,8 +28,8 @@ from transformers.utils import logging
 
 # transformers 4.46 copies what this file imports, and not what those files do
 from embinit_fairseq.errors import __doc__ as _errors  # noqa: F401
-from embinit_fairseq.export.remote.attention_kernels import AttentionBias, additive_mask
-from embinit_fairseq.export.remote.configuration_tupe import TupeConfig
+from embinit_fairseq.interop.remote.configuration_tupe import TupeConfig
+from embinit_fairseq.modules.attention_kernels import AttentionBias, prepare
 from embinit_fairseq.modules.bert_initialisation import init_bert_params
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, EncoderLayer, LayerConfig
 from embinit_fairseq.modules.heads import ClassificationHead
@@ -38,7 +40,7 @@ logger = logging.get_logger(__name__)
 
 
 def build_positions(config: TupeConfig) -> PositionEncoding:
-    """What `config.position_encoding` names."""
+    """Build the encoding that `config.position_encoding` names."""
     if config.position_encoding not in POSITION_ENCODINGS:
         names = ", ".join(POSITION_ENCODINGS)
         raise ValueError(f"position_encoding={config.position_encoding!r}: choose from {names}")
@@ -54,7 +56,7 @@ def build_positions(config: TupeConfig) -> PositionEncoding:
 
 
 class TupePreTrainedModel(PreTrainedModel):
-    """What the models below have in common."""
+    """Base class of the models below."""
 
     config_class = TupeConfig
     base_model_prefix = "tupe"
@@ -63,7 +65,7 @@ class TupePreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
 
     def _init_weights(self, module: nn.Module) -> None:
-        """For weights that a checkpoint lacks: matrices N(0, 0.02^2), biases zero, layer norms 1 and 0."""
+        """Draw weights that a checkpoint lacks: matrices N(0, 0.02^2), biases zero, layer norms 1 and 0."""
         init_bert_params(module)
         if isinstance(module, nn.LayerNorm):
             nn.init.ones_(module.weight)
@@ -100,11 +102,11 @@ class TupeModel(TupePreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The embedding matrix of tokens."""
+        """Return the embedding matrix of tokens."""
         return self.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Take another embedding matrix of tokens."""
+        """Set the embedding matrix of tokens."""
         self.embed_tokens = value
 
     def forward(
@@ -116,12 +118,16 @@ class TupeModel(TupePreTrainedModel):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> BaseModelOutput | tuple:
-        """input_ids (batch, length) or inputs_embeds (batch, length, C) -> last_hidden_state (batch, length, C).
+        """Return last_hidden_state (batch, length, C), which has no meaning at padding.
 
-        attention_mask (batch, length): 0 at padding; without one, padding is where input_ids are `pad_token_id`.
-        hidden_states: the embeddings, then the output of every layer. attentions: probabilities (batch, heads, length,
-        length) of every layer, before dropout. Features at padding have no meaning. Raises ValueError for left padding,
-        and for an input that is longer than a table of positions.
+        Args:
+            input_ids: (batch, length), or inputs_embeds: (batch, length, C).
+            attention_mask: (batch, length), 0 at padding; default: input_ids that are `pad_token_id` are padding.
+            output_attentions: return the probabilities (batch, heads, length, length) of each layer, before dropout.
+            output_hidden_states: return the embeddings, then the output of each layer.
+
+        Raises:
+            ValueError: padding on the left, or an input that is longer than the matrix of positions.
         """
         output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         if output_hidden_states is None:
@@ -130,17 +136,18 @@ class TupeModel(TupePreTrainedModel):
             raise ValueError("give input_ids or inputs_embeds, and not both")
         padding_mask = self._padding_mask(input_ids, attention_mask)
         x = self._embed(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, padding_mask)
-        eager = output_attentions or self.config._attn_implementation == "eager"
-        weights: list[Tensor] | None = [] if output_attentions else None
-        mask = additive_mask(self.positions.bias(x.shape[1]), padding_mask, x.dtype)
+        kernel = "eager" if output_attentions or self.config._attn_implementation == "eager" else "sdpa"
+        attn_bias = prepare(kernel, self.positions.bias(x.shape[1]), padding_mask)
+        if output_attentions:
+            attn_bias = replace(attn_bias, weights=[])
         projections = self.positions.projections(x.shape[1]) or (None, None)
         hiddens = [x]
         for layer in self.layers:
-            x = self._run(layer, eager, weights, x, mask, *projections)
+            x = self._run(layer, x, attn_bias, *projections)
             hiddens.append(x)
         if self.layer_norm is not None:
             x = hiddens[-1] = self.layer_norm(x)
-        attentions = None if weights is None else tuple(weights)
+        attentions = None if attn_bias.weights is None else tuple(attn_bias.weights)
         output = BaseModelOutput(x, tuple(hiddens) if output_hidden_states else None, attentions)
         return output if return_dict or return_dict is None else output.to_tuple()
 
@@ -157,18 +164,23 @@ class TupeModel(TupePreTrainedModel):
         x = self.dropout(x)
         return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
 
-    def _run(self, layer: nn.Module, eager: bool, weights: list[Tensor] | None, *tensors: Tensor | None) -> Tensor:
-        """tensors: x, mask, what is added to queries and to keys; one by one: checkpointing follows only arguments."""
+    def _run(
+        self, layer: nn.Module, x: Tensor, attn_bias: AttentionBias, p_q: Tensor | None, p_k: Tensor | None
+    ) -> Tensor:
+        """Run a layer. p_q, p_k: what is added to queries and keys."""
 
-        def run(x: Tensor, mask: Tensor | None, p_q: Tensor | None, p_k: Tensor | None) -> Tensor:
-            return layer(x, AttentionBias(mask, eager, weights), None if p_q is None else (p_q, p_k))
+        def run(x: Tensor, bias: Tensor | None, prepared: Tensor | None, p_q: Tensor | None, p_k: Tensor | None):
+            shared = AttentionBias(attn_bias.kernel, bias, attn_bias.padding_mask, prepared, attn_bias.weights)
+            return layer(x, shared, None if p_q is None else (p_q, p_k))
 
+        # tensors one by one, since gradient checkpointing follows arguments only
+        tensors = x, attn_bias.bias, attn_bias.prepared, p_q, p_k
         if self.gradient_checkpointing and self.training:
             return self._gradient_checkpointing_func(run, *tensors)
         return run(*tensors)
 
     def _padding_mask(self, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
-        """(batch, length), True at padding; None if there is none. Looks at values only where that is not compiled."""
+        """Return (batch, length), True at padding; None without padding. Compiled, it does not look at values."""
         if attention_mask is not None:
             if attention_mask.dim() != 2:
                 raise ValueError(f"attention_mask has the shape {tuple(attention_mask.shape)}: give (batch, length)")
@@ -202,7 +214,7 @@ class TupeLMHead(nn.Module):
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
 
     def forward(self, features: Tensor) -> Tensor:
-        """features (batch, length, C) -> logits (batch, length, V)."""
+        """Return logits (batch, length, V) of features (batch, length, C)."""
         return self.decoder(self.layer_norm(self.activation(self.dense(features))))
 
 
@@ -219,11 +231,11 @@ class TupeForMaskedLM(TupePreTrainedModel):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:
-        """The last layer of the head; its weight is the embedding matrix of tokens."""
+        """Return the last layer of the head; its weight is the embedding matrix of tokens."""
         return self.lm_head.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        """Take another last layer."""
+        """Set the last layer of the head."""
         self.lm_head.decoder = new_embeddings
 
     def forward(
@@ -236,9 +248,10 @@ class TupeForMaskedLM(TupePreTrainedModel):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> MaskedLMOutput | tuple:
-        """As `TupeModel` -> logits (batch, length, V).
+        """Return logits (batch, length, V); arguments as for `TupeModel`.
 
-        labels (batch, length), -100 where there is nothing to predict: loss, the mean cross-entropy of the others.
+        Args:
+            labels: (batch, length), -100 where nothing is to be predicted: adds the mean cross-entropy of the others.
         """
         encoded = self.tupe(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, True)
         logits, loss = self.lm_head(encoded.last_hidden_state), None
@@ -276,10 +289,11 @@ class TupeForSequenceClassification(TupePreTrainedModel):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> SequenceClassifierOutput | tuple:
-        """As `TupeModel` -> logits (batch, num_labels).
+        """Return logits (batch, num_labels); arguments as for `TupeModel`.
 
-        labels: classes (batch,) -> cross-entropy; numbers (batch,) for a single label -> mean squared error; 0 and 1
-        (batch, num_labels) -> binary cross-entropy. `config.problem_type` decides where they leave it open.
+        Args:
+            labels: classes (batch,) for cross-entropy; numbers (batch,) of a single label for the mean squared error;
+                0 and 1 (batch, num_labels) for binary cross-entropy. `config.problem_type`, if it is set, decides.
         """
         encoded = self.tupe(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, True)
         logits = self.classifier(encoded.last_hidden_state)

@@ -12,13 +12,18 @@ RESETS = ("official", "paper", None)
 class TupeConfig(PretrainedConfig):
     """Sizes and equations of an encoder; the equations are in modeling_tupe.py.
 
-    position_encoding: `untied` (TUPE), `added` (BERT-A), `added_relative` (BERT-R), `relative` (alone), `four_terms`
-    (BERT-A^d).
-    reset: of untied positions, how <s> is treated: `official` (the absolute and the relative term each have constants),
-    `paper` (one pair of constants replaces their sum), None (like any position: TUPE-A^tie-cls).
-    num_buckets: of relative positions, 0: none; those farther than max_distance share one.
-    normalize_before: layer norms before each block (pre-LN), not behind it. embedding_normalize: one on the embeddings.
-    classifier_*: of the classification head. Raises ValueError for values that cannot be.
+    Args:
+        position_encoding: `untied` (TUPE), `added` (BERT-A), `added_relative` (BERT-R), `relative` (alone),
+            `four_terms` (BERT-A^d).
+        reset: treatment of <s> by untied positions: `official` (the absolute and the relative term each have
+            constants), `paper` (one pair of constants replaces their sum), None (like any position: TUPE-A^tie-cls).
+        num_buckets: of relative positions, 0: none; those farther than max_distance share one.
+        normalize_before: layer norms before each block (pre-LN), not after it.
+        embedding_normalize: a layer norm on the embeddings.
+        classifier_size, classifier_activation, classifier_dropout: of the classification head.
+
+    Raises:
+        ValueError: an unknown reset, or an output matrix that is not tied.
     """
 
     model_type = "tupe"

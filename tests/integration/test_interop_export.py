@@ -27,8 +27,8 @@ expected = json.load(open(expected))
 tokenizer = AutoTokenizer.from_pretrained(exported, trust_remote_code=True)
 batch = tokenizer(expected["texts"], padding=True, return_tensors="pt")
 
-def check(found, name):
-    for row, mask, theirs in zip(found, batch["attention_mask"], expected[name]):
+def check(rows, name):
+    for row, mask, theirs in zip(rows, batch["attention_mask"], expected[name]):
         torch.testing.assert_close(row[mask.bool()].detach(), torch.tensor(theirs), rtol=1e-5, atol=1e-5)
 
 for folder in (exported, scratch):

@@ -1,1 +1,0 @@
-"""Checkpoints of the TUPE authors' code as checkpoints of `tupe_*`."""

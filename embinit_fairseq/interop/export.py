@@ -1,0 +1,265 @@
+"""`embinit export-hf`: a trained model of fairseq as a folder that transformers opens.
+
+The steps are those of `export`: open the checkpoint, choose tokenizers, write, compare with fairseq, describe.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from embinit_fairseq.errors import OptionError, counted
+from embinit_fairseq.interop.architectures import TUPE
+from embinit_fairseq.interop.remote import code_files
+from embinit_fairseq.interop.tokenizers import TOKENIZER_FILES, choose_tokenizer
+from embinit_fairseq.interop.trained import TARGET, Trained, open_trained
+from embinit_fairseq.interop.verify import verify
+from embinit_fairseq.io import check_folder, check_inputs, whole_folder, write_json, write_text
+from embinit_fairseq.version import VERSION
+
+DTYPES = ("float32", "float16", "bfloat16")
+#: options that name a tokenizer, and options that say how raw text is prepared
+_TOKENIZERS = ("bpe_codes", "gpt2_bpe", "sentencepiece_model", "tokenizer")
+_PREPARATION = ("preparation", "lowercase", "lang")
+#: files that an export may write
+FILES = (
+    *("README.md", "config.json", "generation_config.json", "model.safetensors", "dict.txt"),
+    *(f"{module.rpartition('.')[2]}.py" for module in TUPE.code),
+    *TOKENIZER_FILES,
+    *(f"{TARGET}/{name}" for name in ("dict.txt", *TOKENIZER_FILES)),
+)
+#: fairseq-generate's --max-len-b, with --max-len-a 0
+_MAX_LEN = 200
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """The options of `embinit export-hf`."""
+
+    checkpoint: str
+    output: str
+    dictionary: str | None = None
+    target_dictionary: str | None = None
+    label_dictionary: str | None = None
+    head: str | None = None
+    bpe_codes: str | None = None
+    tokenizer: str | None = None
+    gpt2_bpe: str | None = None
+    sentencepiece_model: str | None = None
+    preparation: str | None = None
+    lowercase: str | None = None
+    lang: str | None = None
+    dtype: str = "float32"
+    verify_text: str | None = None
+    force: bool = False
+
+    def check(self) -> None:
+        """Raise OptionError for options that exclude each other, or for libraries that are missing."""
+        missing = [name for name in ("transformers", "safetensors") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise OptionError(
+                f"export-hf needs {' and '.join(missing)}: pip install transformers safetensors, which is the extra hf "
+                "of this package"
+            )
+        tokenizers, preparation = self._flags(_TOKENIZERS), self._flags(_PREPARATION)
+        if len(tokenizers) > 1:
+            raise OptionError(f"{' and '.join(tokenizers)} all say what the tokenizer is: give one of them")
+        if preparation and tokenizers and tokenizers[0] in ("--gpt2-bpe", "--tokenizer"):
+            raise OptionError(f"{tokenizers[0]} takes raw text as it is: leave {' and '.join(preparation)} out")
+
+    def _flags(self, names: tuple[str, ...]) -> list[str]:
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
+
+
+def export(request: ExportRequest) -> dict[str, Any]:
+    """Write `request.output` and return what was done and measured.
+
+    Raises:
+        CheckpointError, DataError, OptionError: as `open_trained` and `choose_tokenizer`.
+        DifferentOutput: the result computes something else than fairseq, or a text would get other ids.
+        OutputError: the folder is taken or cannot be written. Whatever is raised, nothing is written.
+    """
+    import torch
+
+    request.check()
+    names = ("checkpoint", "dictionary", "target_dictionary", "label_dictionary", "bpe_codes", "sentencepiece_model")
+    files = check_inputs({name: getattr(request, name) for name in (*names, "verify_text")})
+    folders = [folder for folder in (request.tokenizer, request.gpt2_bpe) if folder]
+    check_folder(request.output, request.force, FILES, [*files.values(), *folders])
+    dictionaries = request.dictionary, request.label_dictionary
+    trained = open_trained(request.checkpoint, *dictionaries, request.head, request.target_dictionary)
+    tokenizers = {name: choose_tokenizer(request, trained, name) for name in trained.sides}
+    trained.model.to(getattr(torch, request.dtype))
+    with whole_folder(request.output, request.force, FILES) as folder:
+        written = _write_model(trained, request.dtype, folder)
+        of_tokenizer = {}
+        for name, tokenizer in tokenizers.items():
+            (folder / name).mkdir(exist_ok=True)
+            of_tokenizer[name] = tokenizer.write(folder / name)
+            (folder / name / "dict.txt").write_bytes(Path(trained.sides[name].path).read_bytes())
+        measured = verify(trained, folder, request.dtype, {name: one.lines for name, one in tokenizers.items()})
+        ids, why = measured.pop("ids"), {}
+        for name, tokenizer in tokenizers.items():
+            refused = tokenizer.check(trained.path, ids[name])
+            if refused is not None:
+                for file in of_tokenizer[name]:
+                    (folder / name / file).unlink()
+                of_tokenizer[name] = []
+            why[name] = refused or tokenizer.why
+            written += [str(PurePosixPath(name, file)) for file in (*of_tokenizer[name], "dict.txt")]
+        head = {"name": trained.head, "labels": trained.labels, "numbers": trained.numbers}
+        record = {
+            "checkpoint": request.checkpoint,
+            "output": request.output,
+            "arch": trained.arch,
+            "kind": trained.architecture.describe(trained),
+            "sizes": trained.sizes,
+            "parameters": sum(value.numel() for value in trained.architecture.weights(trained).values()),
+            "num_updates": trained.num_updates,
+            "auto_class": trained.auto_class,
+            "head": None if trained.head is None else head,
+            "left_out": trained.left_out,
+            "dtype": request.dtype,
+            "dictionary": trained.source.path,
+            "target_dictionary": None if trained.target is None else trained.target.path,
+            "text_lines": len(tokenizers[""].lines),
+            "verified_text": tokenizers[""].verified_text(request.verify_text, trained.source.dictionary),
+            "verified": measured,
+            "files": [*written, "README.md"],
+            "tokenizer": why[""],
+            "target_tokenizer": why.get(TARGET),
+        }
+        write_text(folder / "README.md", _card(trained, record))
+    return record
+
+
+# ---- The model's files ----------------------------------------------------------------------------------------------
+
+
+def _write_model(trained: Trained, dtype: str, folder: Path) -> list[str]:
+    """Write configuration, weights, code, and settings of generation; return the names of the files."""
+    from safetensors.torch import save
+
+    write_json(folder / "config.json", configuration(trained, dtype))
+    (folder / "model.safetensors").write_bytes(save(trained.architecture.weights(trained), {"format": "pt"}))
+    code = code_files(*trained.architecture.code)
+    for name, text in code.items():
+        write_text(folder / name, text)
+    names = ["config.json", "model.safetensors"]
+    if trained.target is not None:
+        write_json(folder / "generation_config.json", _generation_config(trained))
+        names.append("generation_config.json")
+    return [*names, *code]
+
+
+def configuration(trained: Trained, dtype: str) -> dict[str, Any]:
+    """Return the content of config.json. dtype: float32, say."""
+    import transformers
+
+    dictionary = trained.source.dictionary
+    content = {
+        **trained.architecture.config(trained),
+        "vocab_size": len((trained.target or trained.source).symbols),
+        "pad_token_id": dictionary.pad(),
+        "bos_token_id": dictionary.bos(),
+        "eos_token_id": dictionary.eos(),
+        "torch_dtype": dtype,
+        "transformers_version": transformers.__version__,
+        "embinit_fairseq_version": VERSION,
+    }
+    if trained.head is None:
+        return content
+    labels = trained.labels or [f"LABEL_{number}" for number in range(trained.head_module.out_proj.out_features)]
+    return {
+        **content,
+        "id2label": {str(number): name for number, name in enumerate(labels)},
+        "label2id": {name: number for number, name in enumerate(labels)},
+        "problem_type": "regression" if trained.is_regression else "single_label_classification",
+    }
+
+
+def _generation_config(trained: Trained) -> dict[str, Any]:
+    """Return what fairseq-generate does without options: --beam 5 --lenpen 1 --max-len-b 200.
+
+    Lengths count `</s>` in front, with which a decoder begins. fairseq forbids an empty translation and `<pad>`.
+    """
+    dictionary = trained.model.decoder.dictionary
+    return {
+        "num_beams": 5,
+        "early_stopping": True,
+        "length_penalty": 1.0,
+        "min_length": 2,
+        "max_length": min(_MAX_LEN, trained.model.max_positions()[1] - 1) + 2,
+        "suppress_tokens": [dictionary.pad()],
+        "decoder_start_token_id": dictionary.eos(),
+        "forced_eos_token_id": dictionary.eos(),
+        "bos_token_id": dictionary.bos(),
+        "eos_token_id": dictionary.eos(),
+        "pad_token_id": dictionary.pad(),
+        "use_cache": True,
+    }
+
+
+# ---- README.md of the folder ----------------------------------------------------------------------------------------
+
+_PAD_RIGHT = "Pad on the right; an input begins with `<s>`.\n"
+_GENERATES = """A decoder begins with `</s>`. `generate()` does what fairseq-generate does by default, as in
+`generation_config.json`.
+"""
+
+
+def describe_text(text: dict[str, Any]) -> str:
+    """Say what --verify-text was, for the summary and the card."""
+    return f"{counted(text['lines'], 'line')} of {text['form']}, {text['unknown']:.2%} <unk>"
+
+
+def _card(trained: Trained, record: dict[str, Any]) -> str:
+    """Return the card: the model, how to load it, and what was measured."""
+    auto, architecture = record["auto_class"], trained.architecture
+    rows = "\n".join(
+        f"| {precision} | {measured['difference']:.2e} | {measured['scale']:.3g} | {measured['allowed']:.2e} |"
+        for precision, measured in record["verified"]["differences"].items()
+    )
+    more = f"\nClasses: {', '.join(trained.labels)}.\n" if trained.labels else ""
+    more += f"\nThe output is a number {trained.numbers}.\n" if trained.numbers else ""
+    more += f"\nNot exported: {', '.join(record['left_out'])}.\n" if record["left_out"] else ""
+    trust = ", trust_remote_code=True" if architecture.code else ""
+    code = ", trust_remote_code=True" if any(name.endswith(".py") for name in record["files"]) else ""
+    imports = ", AutoTokenizer"
+    opens = f'    tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER"{code})\n'
+    if record["tokenizer"].startswith("none"):
+        imports = opens = ""
+    usage = _PAD_RIGHT if trained.target is None else _GENERATES
+    if record["verified_text"] is not None:
+        usage += f"Its ids were compared with fairseq's on {describe_text(record['verified_text'])}.\n"
+    if TARGET in trained.sides:
+        usage += (
+            f"The target has a dictionary and a tokenizer of its own (`{TARGET}/`: {record['target_tokenizer']}).\n"
+        )
+    return f"""---
+library_name: transformers
+tags: [{", ".join(architecture.tags)}]
+---
+
+# {record["kind"]}
+
+`--arch {trained.arch}`, trained with fairseq for {record["num_updates"]:,} updates:
+{record["sizes"]}; {record["parameters"]:,} parameters, stored as {record["dtype"]}.
+{architecture.note}
+{more}
+    from transformers import {auto}{imports}
+    model = {auto}.from_pretrained("THIS_FOLDER"{trust})
+{opens}
+Tokenizer: {record["tokenizer"]}. `dict.txt` is fairseq's dictionary.
+{usage}
+## Checked when it was written
+
+Features and logits of {record["verified"]["tokens"]:,} random tokens in {record["verified"]["batches"]} padded
+batches, against fairseq's model:
+
+| precision | largest difference | largest value | allowed |
+|---|---|---|---|
+{rows}
+"""

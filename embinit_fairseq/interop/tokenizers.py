@@ -1,0 +1,427 @@
+"""The tokenizer of an exported folder: the ids that fairseq's pipeline gives a text, or no tokenizer at all.
+
+kind     made by                            text
+words    (default)                          finished words or subwords, separated by spaces: tokenizer.json
+python   --bpe-codes, --preparation, ...    raw text, or text in subwords: `remote/tokenization_tupe.py`
+marian   --sentencepiece-model              raw text that needs no preparation, for inputs that begin with no symbol
+gpt2     --gpt2-bpe                         raw text, in GPT-2's pieces: tokenizer.json
+copied   --tokenizer                        what that tokenizer of transformers takes
+
+Every kind is compared with fairseq on made-up lines and on those of --verify-text. V: rows of the embedding matrix.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embinit_fairseq.errors import DataError, OptionError, counted
+from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
+from embinit_fairseq.interop.remote import code_files
+from embinit_fairseq.interop.trained import TARGET, Side, Trained
+from embinit_fairseq.interop.verify import DifferentOutput
+from embinit_fairseq.io import read_json, read_lines
+from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
+from embinit_fairseq.vocab.codes import codes_text
+from embinit_fairseq.vocab.dictionary import is_filler, vocabulary_of
+from embinit_fairseq.vocab.preparation import GLUED, MASK, PREPARATIONS, Preparation, Segmenter
+from embinit_fairseq.vocab.text import MOST_MARKED, pieces_left
+from embinit_fairseq.vocab.tokens import CONTINUES, detect_style
+
+if TYPE_CHECKING:
+    from embinit_fairseq.interop.export import ExportRequest
+
+#: files that a tokenizer may consist of
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "bpe.codes", "tokenization_tupe.py", "preparation.py", "vocab.json", "merges.txt", "spiece.model"),
+    *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
+)
+_TEXT, _GPT2 = "--verify-text", "--gpt2-bpe"
+#: number of made-up lines
+_LINES = 200
+#: form of a text -> its name for people
+_FORMS = {
+    "raw": "raw text",
+    "bpe": f"subwords (`or{CONTINUES} an{CONTINUES} ge`)",
+    "sentencepiece": "subwords (`▁or ange`)",
+    "numbers": "numbers of GPT-2's pieces",
+    "words": "Moses' words",
+}
+#: form of a dictionary -> the option for a tokenizer that takes raw text
+_CUTTERS = {"bpe": "--bpe-codes", "sentencepiece": "--sentencepiece-model", "numbers": _GPT2}
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """The tokenizer of a side and the text that it is compared on.
+
+    Args:
+        files: name -> content, or a function that writes to a folder.
+        lines: of text; the first ones are the user's.
+        expected: fairseq's ids of each line.
+        why: its kind and the text that it takes, for people.
+        own: number of the user's lines.
+        form: of the user's text, a key of `_FORMS`.
+    """
+
+    files: Mapping[str, str | bytes] | Callable[[str], Any]
+    lines: list[str]
+    expected: list[list[int]]
+    why: str
+    own: int
+    form: str
+
+    def write(self, folder: Path) -> list[str]:
+        """Write the files and return their names."""
+        if callable(self.files):
+            before = {path.name for path in folder.iterdir()}
+            self.files(str(folder))
+            return sorted({path.name for path in folder.iterdir()} - before)
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        return list(self.files)
+
+    def check(self, path: str, theirs: Sequence[list[int]]) -> str | None:
+        """Compare the ids that the exported tokenizer gave the lines with fairseq's.
+
+        Args:
+            path: of the checkpoint, for the message.
+            theirs: ids per line.
+
+        Returns:
+            Why the tokenizer cannot stay; None if all ids are equal.
+
+        Raises:
+            DifferentOutput: the ids of the user's own text differ, or those of the user's own tokenizer.
+        """
+        for number, (line, expected, ids) in enumerate(zip(self.lines, self.expected, theirs)):
+            if ids != expected:
+                reason = f"{line[:80]!r} would get the ids {ids[:20]}, in fairseq {expected[:20]}"
+                if number < self.own or callable(self.files):
+                    raise DifferentOutput(
+                        f"{path}: {reason} ({self.why}); nothing is written: give text of the training, or leave "
+                        "--verify-text and --tokenizer out"
+                    )
+                return f"none, since {reason}"
+        return None
+
+    def verified_text(self, path: str | None, dictionary: Any) -> dict[str, Any] | None:
+        """Describe the user's text: path, lines, form, share of `<unk>` in its symbols; None if there is none."""
+        if path is None:
+            return None
+        ends = dictionary.bos(), dictionary.eos()
+        ids = [row for line in self.expected[: self.own] for row in line if row not in ends]
+        unknown = ids.count(dictionary.unk()) / max(1, len(ids))
+        return {"path": path, "lines": self.own, "form": _FORMS[self.form], "unknown": unknown}
+
+
+def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -> Tokenizer:
+    """Return the tokenizer of `trained.sides[name]`; --verify-text, --lang and --tokenizer are the source's.
+
+    Raises:
+        DataError: codes, a text or a tokenizer do not belong to the dictionary.
+        OptionError: a library is missing.
+    """
+    side = trained.sides[name]
+    if name == TARGET:
+        folder = None if request.tokenizer is None else Path(request.tokenizer, name)
+        tokenizer = str(folder) if folder is not None and folder.is_dir() else None
+        request = replace(request, verify_text=None, lang=None, tokenizer=tokenizer)
+    make = next((make for option, make in KINDS.items() if getattr(request, option) is not None), _words)
+    return make(request, side)
+
+
+# ---- files of the library tokenizers --------------------------------------------------------------------------------
+
+
+def _config(side: Side, tokenizer_class: str, prepare: Preparation | None = None) -> str:
+    """Return the text of tokenizer_config.json. prepare: only for a tokenizer with code of this package."""
+    content: dict[str, Any] = {
+        "tokenizer_class": tokenizer_class,
+        **side.special_symbols(),
+        "model_max_length": side.longest,
+        "padding_side": "right",
+        "model_input_names": ["input_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    }
+    if prepare is not None:
+        content["preparation"] = asdict(prepare)
+        content["auto_map"] = {"AutoTokenizer": [f"tokenization_tupe.{tokenizer_class}", None]}
+        content["before"] = [side.symbols[row] for row in side.before]
+        content["between"] = [side.symbols[row] for row in side.between]
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+
+
+def _fast_files(side: Side, model: Any, split: Any, decoder: Any = None, mask_takes_space: bool = False) -> dict:
+    """Return tokenizer.json and its configuration.
+
+    Args:
+        side: its special symbols are found before a text is segmented.
+        model, split, decoder: of the library: from words to ids, from text to words, from tokens to text.
+        mask_takes_space: `<mask>` takes the space in front of it, as in fairseq's hub.
+    """
+    from tokenizers import AddedToken, Tokenizer, processors
+
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = split
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    for row in sorted({side.dictionary.indices[symbol] for symbol in side.special_symbols().values()}):
+        symbol = side.symbols[row]
+        lstrip = mask_takes_space and symbol == MASK
+        tokenizer.add_special_tokens([AddedToken(symbol, normalized=False, special=True, lstrip=lstrip)])
+    eos = side.dictionary.eos()
+    before, between, end = ([side.symbols[row] for row in rows] for rows in (side.before, side.between, [eos]))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*before, "$A", *end],
+        pair=[*before, "$A", *end, *between, "$B:0", *end],
+        special_tokens=[(side.symbols[row], row) for row in {*side.before, *side.between, eos}],
+    )
+    return {
+        "tokenizer.json": tokenizer.to_str(pretty=True),
+        "tokenizer_config.json": _config(side, "PreTrainedTokenizerFast"),
+    }
+
+
+# ---- the kinds ------------------------------------------------------------------------------------------------------
+
+
+def _words(request: ExportRequest, side: Side) -> Tokenizer:
+    """Symbols of the dictionary separated by white space, where fairseq splits; others are `<unk>`."""
+    from tokenizers import Regex, models, pre_tokenizers
+
+    shown = Preparation.of(side.symbols, translation=side.language is not None).preparation
+    form = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}.get(detect_style(side.symbols), "raw")
+    form = "numbers" if _is_numbers(side.symbols) else "words" if form == "raw" and shown != "none" else form
+    cutter = _CUTTERS.get(form, f"--preparation {shown}")
+    own, _ = _own_text(request, side, (form,), cutter)
+    lines = own + _made_up(side.symbols, " ".join)
+    split = pre_tokenizers.Split(Regex(r"[\s\x1c-\x1f]+"), behavior="removed")
+    files = _fast_files(side, models.WordLevel(dict(side.dictionary.indices), unk_token="<unk>"), split)
+    why = f"{_FORMS[form]} between spaces, as in dict.txt" + ("" if form == "raw" else f" (raw text: {cutter})")
+    return Tokenizer(files, lines, [side.encode(line) for line in lines], why, len(own), form)
+
+
+def _python(request: ExportRequest, side: Side) -> Tokenizer:
+    """Raw text, prepared as the dictionary shows or as the options say, or text in subwords."""
+    codes, model = request.bpe_codes, request.sentencepiece_model
+    how = request.preparation or (None if model is None else "none")
+    lowercase = None if request.lowercase is None else request.lowercase == "yes"
+    prepare = Preparation.of(side.symbols, how, lowercase, _language(request, side), side.language is not None)
+    segmentation, doubt = read_segmentation(codes, model), ""
+    try:
+        if segmentation is not None:
+            check_segmentation(segmentation, vocabulary_of(side.dictionary), side.path, "", ())
+    except DataError as error:
+        if codes is None:
+            raise
+        doubt = f". Doubtful: {error}"  # words of the dictionary stay whole, so that the codes may have little to do
+    if model is not None and (prepare.preparation, prepare.lowercase) == ("none", False) and not side.before:
+        return _marian(request, side, model)
+    try:
+        segment = Segmenter(side.symbols, prepare, None, model)
+    except ImportError as error:
+        raise OptionError(f"{error}, or say how text is prepared by --preparation") from error
+    if codes is not None and segmentation is not None:
+        segment.cut = segmentation.cut  # the library, which the exported code is compared with
+    own, form = _own_text(request, side, ("raw", "bpe" if model is None else "sentencepiece"))
+    if form == "bpe":
+        _check_cut(request, own, segment)
+    lines = own + _made_up(side.symbols, segment.join) + _made_up(side.symbols, " ".join)
+    is_cut = 0 if form == "raw" else len(own)
+    expected = [side.encode(line) for line in lines[:is_cut]]
+    expected += [side.encode(" ".join(segment(line))) for line in lines[is_cut:]]
+    files: dict[str, str | bytes] = {"vocab.txt": "".join(f"{symbol}\n" for symbol in side.symbols)}
+    if codes is not None:
+        files["bpe.codes"] = codes_text(codes)
+    if model is not None:
+        files["spiece.model"] = Path(model).read_bytes()
+    files |= code_files("interop.remote.tokenization_tupe", "vocab.preparation")
+    files["tokenizer_config.json"] = _config(side, "TupeTokenizer", prepare)
+    kind = "subwords of subword-nmt" if codes else "subwords of sentencepiece" if model else "words"
+    needs = PREPARATIONS[prepare.preparation]
+    why = f"{kind}, in Python{needs}. Raw text is prepared ({prepare}); text in subwords stays as it is{doubt}"
+    return Tokenizer(files, lines, expected, why, len(own), form)
+
+
+def _language(request: ExportRequest, side: Side) -> str:
+    """Return the two-letter code of a text's language: `zh` for `zh_CN`; `en` if a training named it `source`, say."""
+    from fairseq_compat.languages import UnknownLanguageError, language
+
+    try:
+        return language(request.lang or side.language or "en")
+    except UnknownLanguageError as error:
+        if request.lang:
+            raise OptionError(f"--lang {error}") from error
+        return "en"
+
+
+def _check_cut(request: ExportRequest, lines: Sequence[str], segment: Segmenter) -> None:
+    """Raise DataError if the words of text in subwords would be segmented otherwise."""
+    others = []
+    for line in lines:
+        words = segment.join(line.split()).split()
+        if line.split() != [piece for word in words for piece in segment.pieces(word)]:
+            others.append(line)
+    if others:
+        raise DataError(
+            f"{_TEXT} {request.verify_text}: {counted(len(others), 'line')} of {len(lines):,} ({others[0][:60]!r}) cut "
+            f"otherwise by --bpe-codes {request.bpe_codes}: give the codes that cut this text, or leave {_TEXT} out"
+        )
+
+
+def _marian(request: ExportRequest, side: Side, path: str) -> Tokenizer:
+    """transformers' MarianTokenizer, which wants the model twice: for a source and for a target."""
+    model = load_sentencepiece(path, DataError, "--sentencepiece-model")
+    own, form = _own_text(request, side, ("raw",))
+    lines = own + _made_up(side.symbols, model.decode_pieces)
+    expected = [side.encode(" ".join(model.encode(line, out_type=str))) for line in lines]
+    files: dict[str, str | bytes] = dict.fromkeys(("source.spm", "target.spm"), Path(path).read_bytes())
+    files["vocab.json"] = json.dumps(dict(side.dictionary.indices))
+    files["tokenizer_config.json"] = _config(side, "MarianTokenizer")
+    return Tokenizer(files, lines, expected, "subwords of sentencepiece, of raw text", len(own), form)
+
+
+def _gpt2(request: ExportRequest, side: Side) -> Tokenizer:
+    """GPT-2's byte-level BPE (Radford et al. 2019), as fairseq's RoBERTa and BART have it (`--bpe gpt2`).
+
+    `encoder.json` numbers the pieces, and the dictionary's symbols are these numbers in writing (`318`): row r belongs
+    to the piece whose number is symbol r. The exported tokenizer has the pieces under their rows.
+    """
+    from fairseq.data.encoders.gpt2_bpe_utils import Encoder
+    from tokenizers import decoders, models, pre_tokenizers
+
+    where, rows = f"{_GPT2} {request.gpt2_bpe}", dict(side.dictionary.indices)
+    encoder_json, vocab_bpe = places = [Path(str(request.gpt2_bpe), name) for name in ("encoder.json", "vocab.bpe")]
+    if not all(place.is_file() for place in places):
+        raise DataError(f"{where}: it lacks encoder.json or vocab.bpe; give the folder that holds both")
+    numbers = read_json(encoder_json, DataError, _GPT2, remedy="download it again")
+    if not isinstance(numbers, dict) or not all(type(number) is int for number in numbers.values()):
+        raise DataError(f"{_GPT2} {encoder_json}: expected piece -> number; download it again")
+    pairs = [line.split() for _, line in read_lines(vocab_bpe, DataError, _GPT2)][1:]
+    merges = [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
+    lacking = [piece for piece, number in numbers.items() if str(number) not in rows]
+    if lacking:
+        raise DataError(
+            f"{where}: {counted(len(lacking), 'piece')} ({lacking[0]!r}, say) of {len(numbers):,} have no row in "
+            f"--dict {side.path}, which a tokenizer of transformers cannot say: give the files that the dictionary was "
+            f"made with, or leave {_GPT2} out"
+        )
+    pieces = {piece: rows[str(number)] for piece, number in numbers.items()}
+    taken = set(pieces.values())
+    vocabulary = {**{symbol: row for symbol, row in rows.items() if row not in taken}, **pieces}
+    made = {piece for merge in merges for piece in (*merge, "".join(merge))}
+    if len(vocabulary) != len(rows) or not made <= pieces.keys():
+        raise DataError(f"{where}: encoder.json and vocab.bpe do not belong together; download both again")
+    encoder = Encoder(numbers, merges)
+
+    def symbols_of(line: str) -> str:
+        """Return what fairseq's encoder makes of a text, and its hub of `<mask>`."""
+        *parts, last = line.split(MASK)
+        encoded = [" ".join(map(str, encoder.encode(part))) for part in (*map(str.rstrip, parts), last)]
+        return f" {MASK} ".join(encoded)
+
+    own, form = _own_text(request, side, ("raw",))
+    draw, drawn = random.Random(1), sorted(encoder.decoder)
+    lines = [*own, "", "  two  blanks ", "Ünknøwn 未知 don't ???"]
+    lines += [encoder.decode(draw.choices(drawn, k=draw.randint(1, 16))) for _ in range(_LINES)]
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model = models.BPE(vocabulary, merges, fuse_unk=False)
+    files = _fast_files(side, model, split, decoders.ByteLevel(), mask_takes_space=True)
+    expected = [side.encode(symbols_of(line)) for line in lines]
+    return Tokenizer(files, lines, expected, "GPT-2's byte-level BPE of raw text", len(own), form)
+
+
+def _is_numbers(symbols: Sequence[str]) -> bool:
+    """Return True if a dictionary or a text holds numbers of GPT-2's pieces."""
+    words = [symbol for symbol in symbols if not symbol.startswith("<") and not is_filler(symbol)]
+    return len(words) > 1 and all(word.isascii() and word.isdigit() for word in words)
+
+
+def _copied(request: ExportRequest, side: Side) -> Tokenizer:
+    """A tokenizer of transformers, unless its ids are not the dictionary's (DataError)."""
+    from transformers import AutoTokenizer
+
+    path, special = str(request.tokenizer), side.special_symbols()
+    try:
+        # without the last argument transformers asks on the terminal whether to run the folder's code
+        opened = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # whatever a damaged or foreign folder may cause
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"--tokenizer {path}: transformers cannot open it without running code of that folder or at all "
+            f"({reason[:200]}); give a folder with a tokenizer.json"
+        ) from error
+    opened.init_kwargs.pop("auto_map", None)  # or the export would name that code, and opening it would run it
+    rows, vocabulary = side.dictionary.indices, opened.get_vocab()
+    roles = {role: opened.convert_tokens_to_ids(getattr(opened, role)) for role in special if getattr(opened, role)}
+    wrong: list[tuple[str, Any, Any]] = [
+        *((role, row, rows[special[role]]) for role, row in roles.items() if row != rows[special[role]]),
+        *((symbol, vocabulary[symbol], row) for symbol, row in rows.items() if vocabulary.get(symbol, row) != row),
+        *((symbol, row, "none") for symbol, row in vocabulary.items() if row >= len(side.symbols)),
+    ]
+    if wrong:
+        name, theirs, ours = wrong[0]
+        raise DataError(
+            f"--tokenizer {path}: {name} has the id {theirs}, in {side.path} {ours} ({len(wrong):,} differ): "
+            "give the tokenizer that the dictionary was made of"
+        )
+    own, form = _own_text(request, side, tuple(_FORMS))
+    lines = own + _made_up(side.symbols, opened.convert_tokens_to_string)
+    is_cut = len(own) if form != "raw" else 0
+    symbols = lines[:is_cut] + [" ".join(opened.tokenize(line)) for line in lines[is_cut:]]
+    expected = [side.encode(line) for line in symbols]
+    return Tokenizer(opened.save_pretrained, lines, expected, f"copied from {path}", len(own), form)
+
+
+#: option -> what makes the tokenizer if it is given, in this order
+KINDS: dict[str, Callable[[ExportRequest, Side], Tokenizer]] = {
+    "tokenizer": _copied,
+    "gpt2_bpe": _gpt2,
+    "bpe_codes": _python,
+    "sentencepiece_model": _python,
+    **dict.fromkeys(("preparation", "lowercase", "lang"), _python),
+}
+
+# ---- text that is compared ------------------------------------------------------------------------------------------
+
+
+def _own_text(request: ExportRequest, side: Side, forms: Sequence[str], cutter: str = "") -> tuple[list[str], str]:
+    """Return the lines of --verify-text and their form; raise DataError if the form is not one of `forms`.
+
+    cutter: the option for a tokenizer that takes raw text.
+    """
+    path = request.verify_text
+    if path is None:
+        return [], "raw"
+    lines = [line for _, line in read_lines(path, DataError, _TEXT)]
+    words = [word for line in lines for word in line.split()]
+    if not words:
+        raise DataError(f"{_TEXT} {path}: no text in it; give a sentence a line")
+    marked, form = pieces_left(lines) or (0, "raw")
+    if marked <= MOST_MARKED * len(lines):
+        form = "numbers" if _is_numbers(side.symbols) and _is_numbers(words) else "raw"
+        form = "words" if "words" in forms and not any(map(GLUED.search, words)) else form
+    if form not in forms:
+        remedy = f"{cutter}, which cuts it, or the text after" if form == "raw" else "the text before"
+        expected = " or ".join(_FORMS[form] for form in forms)
+        raise DataError(f"{_TEXT} {path}: found {_FORMS[form]}, expected {expected}: give {remedy} it was cut")
+    return lines, form
+
+
+def _made_up(symbols: Sequence[str], join: Callable[[list[str]], str]) -> list[str]:
+    """Return text over a dictionary, with unknown words and superfluous spaces."""
+    draw = random.Random(1)
+    symbols = [symbol for symbol in symbols[4:] if not symbol.startswith("<")]
+    letters = sorted({letter for symbol in symbols for letter in symbol}) or ["a"]
+    lines = ["", "  two  blanks ", "Ünknøwn 未知 ???"]
+    for _ in range(_LINES):
+        words = [draw.choice(symbols) for _ in range(draw.randint(1, 12))] if symbols else []
+        words.insert(draw.randrange(len(words) + 1), "".join(draw.choices(letters, k=draw.randint(1, 9))))
+        lines.append(join(words))
+    return lines

@@ -1,0 +1,378 @@
+"""The trained model that is exported: read safely, built by fairseq itself, with its dictionaries, head and labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.checkpoints.build import UNKNOWN_LANGUAGES, Builder, Texts, languages_of
+from embinit_fairseq.checkpoints.reading import check_dictionary, load_model_checkpoint, options_of, updates_of
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+from embinit_fairseq.interop.architectures import ARCHITECTURES, Architecture
+from embinit_fairseq.vocab.dictionary import read_dictionary
+
+#: folder, in that of the export, of the tokenizer of a decoder with a dictionary of its own
+TARGET = "target"
+
+
+@dataclass(frozen=True)
+class Side:
+    """What an encoder reads, or a decoder writes.
+
+    Args:
+        path: its dict.txt.
+        dictionary: fairseq's, with the symbols that the task appends.
+        longest: its positions.
+        before, between: ids in front of a sentence and of the second sentence of a pair; `</s>` ends both.
+        language: None except for translation.
+    """
+
+    path: str
+    dictionary: Any
+    longest: int
+    before: list[int]
+    between: list[int]
+    language: str | None = None
+
+    @functools.cached_property
+    def symbols(self) -> list[str]:
+        """The symbols, row by row."""
+        return list(self.dictionary.symbols)
+
+    def encode(self, line: str) -> list[int]:
+        """Return fairseq's ids of a line of symbols, as the model's input."""
+        ids = self.dictionary.encode_line(line, append_eos=False, add_if_not_exist=False).tolist()
+        return [*self.before, *ids, self.dictionary.eos()]
+
+    def special_symbols(self) -> dict[str, str]:
+        """Return role in transformers -> symbol."""
+        roles = {"bos": "<s>", "cls": "<s>", "pad": "<pad>", "eos": "</s>", "sep": "</s>", "unk": "<unk>"}
+        if "<mask>" in self.dictionary.indices:
+            roles["mask"] = "<mask>"
+        return {f"{role}_token": symbol for role, symbol in roles.items()}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model of fairseq and what it was trained with.
+
+    Args:
+        path: of the checkpoint.
+        target: of an encoder-decoder model; equals `source` if both have one dictionary. None for an encoder.
+        head: name of the classification head; None for a pre-trained model.
+        labels: names of its classes; None if they are not known.
+        numbers: description of the numbers that a regression returns.
+    """
+
+    path: str
+    arch: str
+    architecture: Architecture
+    model: Any
+    source: Side
+    target: Side | None
+    task_options: dict[str, Any]
+    num_updates: int
+    head: str | None = None
+    labels: list[str] | None = None
+    numbers: str | None = None
+
+    @property
+    def options(self) -> Any:
+        """The options of the model."""
+        return getattr(self.model, "cfg", None) or self.model.args
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return _task_name(self.task_options)
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """Folder in the export -> side that has a tokenizer there; "" is the export itself."""
+        if self.target is None or self.target.symbols == self.source.symbols:
+            return {"": self.source}
+        return {"": self.source, TARGET: self.target}
+
+    @property
+    def sequence_sides(self) -> tuple[Side, Side]:
+        """Source and target of an encoder-decoder model."""
+        assert self.target is not None
+        return self.source, self.target
+
+    @property
+    def lm_head(self) -> Any:
+        """The language-model head; None for a fine-tuned model and for the discriminator of an ELECTRA."""
+        return getattr(self.model.encoder, "lm_head", None)
+
+    @property
+    def head_module(self) -> Any:
+        """The classification head."""
+        return self.model.classification_heads[self.head]
+
+    @property
+    def is_regression(self) -> bool:
+        """True if the head predicts a number."""
+        return self.head is not None and bool(self.task_options.get("regression_target"))
+
+    @property
+    def auto_class(self) -> str:
+        """The class of transformers that opens the exported model."""
+        if self.head is not None:
+            return "AutoModelForSequenceClassification"
+        if self.target is not None:
+            return "AutoModelForSeq2SeqLM"
+        return "AutoModel" if self.lm_head is None else "AutoModelForMaskedLM"
+
+    @property
+    def sizes(self) -> str:
+        """Layers, dimensions, heads, positions and symbols, in words."""
+        options, model = self.options, self.model
+        if self.target is None:
+            sizes = (
+                f"{len(model.encoder.sentence_encoder.layers)} layers, dimension {options.encoder_embed_dim}, FFN "
+                f"{options.encoder_ffn_embed_dim}, {options.encoder_attention_heads} heads, {options.max_positions} "
+                "positions"
+            )
+        else:
+            parts = []
+            for side in ("encoder", "decoder"):
+                ffn, heads = (getattr(options, f"{side}_{part}") for part in ("ffn_embed_dim", "attention_heads"))
+                parts.append(f"{side} of {len(getattr(model, side).layers)} layers, FFN {ffn}, {heads} heads")
+            parts += [f"dimension {options.encoder_embed_dim}", f"{max(model.max_positions())} positions"]
+            sizes = ", ".join(parts)
+        return f"{sizes}, {' and '.join(f'{len(side.symbols):,}' for side in self.sides.values())} symbols"
+
+    @property
+    def left_out(self) -> list[str]:
+        """Parts of the model that are not exported."""
+        parts = {
+            "generator": getattr(self.model, "generator", None),
+            "replaced-token head": getattr(self.model.encoder, "rtd_head", None),
+            "language-model head": self.lm_head if self.head is not None else None,
+        }
+        heads = [f"head {name!r}" for name in _heads(self.model) if name != self.head]
+        return [name for name, part in parts.items() if part is not None] + heads
+
+
+def open_trained(
+    checkpoint: str,
+    dictionary: str | None,
+    label_dictionary: str | None,
+    head: str | None,
+    target_dictionary: str | None = None,
+) -> Trained:
+    """Read, check and build a checkpoint.
+
+    Args:
+        checkpoint: its path.
+        dictionary, target_dictionary, label_dictionary: paths; None to find the file of the training.
+        head: name of the classification head; None to choose it.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or of a model or a task that cannot be exported.
+        DataError: a dictionary or the labels belong to another model.
+        OptionError: an option does not fit the model, or a dictionary is not found.
+    """
+    state = load_model_checkpoint(checkpoint)
+    options = options_of(state, "task")
+    arch, architecture = _architecture_of(checkpoint, state, _task_name(options))
+    languages = languages_of(options, dictionary or checkpoint)
+    if languages is None and target_dictionary is not None:
+        raise OptionError(f"--target-dict {target_dictionary}: {checkpoint} has one dictionary; give it by --dict")
+    given = {"--dict": dictionary, "--target-dict": target_dictionary}
+    paths = _find_dictionaries(checkpoint, options, languages, given)
+    _check_finite(checkpoint, state["model"])
+    model, task = _load(checkpoint, state, languages, paths)
+    source, target = _sides(model, task, languages, list(paths.values()), options)
+    slots = {"encoder": source.symbols, **({} if target is None else {"decoder": target.symbols})}
+    check_dictionary(state, checkpoint, " and ".join(f"{flag} {path}" for flag, path in paths.items()), slots)
+    head = _choose_head(checkpoint, _heads(model), head)
+    trained = Trained(checkpoint, arch, architecture, model, source, target, options, updates_of(state) or 0, head)
+    if (refused := architecture.refused(trained)) is not None:
+        raise CheckpointError(f"{checkpoint} (--arch {arch}): {refused}")
+    return dataclasses.replace(trained, labels=_labels(trained, label_dictionary), numbers=_numbers(trained))
+
+
+def _task_name(options: dict[str, Any]) -> str:
+    return str(options.get("_name") or options.get("task"))
+
+
+def _architecture_of(path: str, state: dict[str, Any], task: str) -> tuple[str, Architecture]:
+    """Return the value of --arch and its architecture; CheckpointError if there is none, or not for this task."""
+    import fairseq.models
+
+    import embinit_fairseq.models.electra
+    import embinit_fairseq.models.tupe  # noqa: F401 # both register what they have
+
+    options = options_of(state, "model")
+    arch = str(options.get("_name") or options.get("arch"))
+    model = fairseq.models.ARCH_MODEL_REGISTRY.get(arch)
+    architecture = next((one for one in ARCHITECTURES if model in one.models()), None)
+    if architecture is None:
+        raise CheckpointError(
+            f"{path} holds a model of --arch {arch}, which export-hf has no class of transformers for: it knows "
+            f"{'; '.join(one.archs for one in ARCHITECTURES)}; translation models of fairseq go to CTranslate2 "
+            "(docs/ctranslate2.md)"
+        )
+    if architecture.tasks and task not in architecture.tasks:
+        raise CheckpointError(
+            f"{path}: trained with --task {task}, whose inputs export-hf does not know; for {architecture.archs} it "
+            f"knows {', '.join(architecture.tasks)}: such a model stays in fairseq"
+        )
+    return arch, architecture
+
+
+def _folders(*paths: str | None, options: dict[str, Any]) -> list[Path]:
+    """Return the folders of files, then the data of the training if the checkpoint names them."""
+    data = str(options.get("data") or "").split(os.pathsep)[0]
+    return [Path(path).parent for path in paths if path is not None] + ([Path(data)] if data else [])
+
+
+def _find_dictionaries(
+    checkpoint: str, options: dict[str, Any], languages: tuple[str, str] | None, given: dict[str, str | None]
+) -> dict[str, str]:
+    """Return option -> dictionary: as given, or next to the other one, the checkpoint, or in the training's data."""
+    names: dict[str, tuple[str, ...]] = {"--dict": ("dict.txt", "input0/dict.txt")}
+    if languages is not None:
+        names = {flag: (f"dict.{name}.txt",) for flag, name in zip(given, languages)}
+    folders = _folders(*given.values(), checkpoint, options=options)
+    paths = {}
+    for flag, files in names.items():
+        places = (folder / name for folder in folders for name in files)
+        path = given[flag] or next((str(place) for place in places if place.is_file()), None)
+        if path is None:
+            unnamed = "the checkpoint does not say its languages; " if languages == UNKNOWN_LANGUAGES else ""
+            searched = " or ".join(dict.fromkeys(map(str, folders)))
+            flags = " and ".join(names) if unnamed else flag
+            raise OptionError(f"{unnamed}no {files[0]} in {searched}: name the dictionary of the training by {flags}")
+        paths[flag] = path
+    return paths
+
+
+def _load(
+    checkpoint: str, state: dict[str, Any], languages: tuple[str, str] | None, paths: dict[str, str]
+) -> tuple[Any, Any]:
+    """Return (model, task), once the dictionaries have the sizes of the checkpoint."""
+    for flag, path in paths.items():
+        read_dictionary(path, flag)  # names the line that is wrong
+    texts = [Path(path).read_bytes().decode("utf-8") for path in paths.values()]
+    builder = Builder(checkpoint, state, languages)
+    task = builder.set_up(Texts(texts[0], texts[-1]))
+    dictionaries = (task.source_dictionary, task.target_dictionary)
+    ends = (
+        ("encoder.sentence_encoder.embed_tokens.weight", "encoder.embed_tokens.weight"),
+        "decoder.embed_tokens.weight",
+    )
+    for (flag, path), dictionary, end in zip(paths.items(), dictionaries, ends):
+        rows = {len(value) for name, value in state["model"].items() if name.endswith(end)}
+        if rows - {len(dictionary)}:
+            raise DataError(
+                f"{flag} {path}: the checkpoint has {max(rows)} symbols, the dictionary {len(dictionary)}, with those "
+                f"of the task; name the dictionary that {checkpoint} was trained with"
+            )
+    try:
+        return builder.load(Texts(texts[0], texts[-1]), state["model"])
+    except OptionError as error:  # the model does not know the file's name
+        raise OptionError(f"{checkpoint} with the dictionary {' and '.join(paths.values())}: {error}") from error
+
+
+def _sides(
+    model: Any, task: Any, languages: tuple[str, str] | None, paths: list[str], options: dict[str, Any]
+) -> tuple[Side, Side | None]:
+    """Return source and target, None for an encoder.
+
+    Inputs are those of the task: sentence_prediction begins as --init-token says, translation without a symbol, others
+    with `<s>`.
+    """
+    dictionary, name, positions = task.source_dictionary, _task_name(options), model.max_positions()
+    before, between = [dictionary.bos()], [dictionary.eos()]
+    if name.startswith("sentence_"):
+        tokens = options.get("init_token"), options.get("separator_token")
+        before, between = ([] if token is None else [int(token)] for token in tokens)
+    elif name == "translation":
+        before, between = [], []
+    if not hasattr(model, "decoder"):
+        return Side(paths[0], dictionary, positions, before, between), None
+    source, target = languages or (None, None)
+    return (
+        Side(paths[0], dictionary, positions[0], before, between, source),
+        Side(paths[-1], task.target_dictionary, positions[1], before, between, target),
+    )
+
+
+def _heads(model: Any) -> list[str]:
+    return list(getattr(model, "classification_heads", ()))
+
+
+def _check_finite(path: str, weights: dict[str, Any]) -> None:
+    import torch
+
+    for name, value in weights.items():
+        if not torch.isfinite(value).all():
+            raise CheckpointError(f"{path}: {name} holds NaN or infinity; export an earlier checkpoint")
+
+
+def _choose_head(path: str, heads: list[str], wanted: str | None) -> str | None:
+    if wanted is not None and wanted not in heads:
+        raise OptionError(f"--head {wanted}: {path} has {'the heads ' + ', '.join(heads) if heads else 'no heads'}")
+    if wanted is not None or not heads:
+        return wanted
+    if len(heads) > 1 and "sentence_classification_head" not in heads:
+        raise OptionError(f"{path} has several heads: choose one by --head ({', '.join(heads)})")
+    return heads[0] if len(heads) == 1 else "sentence_classification_head"
+
+
+def _labels(trained: Trained, given: str | None) -> list[str] | None:
+    """Return the names of the classes (line k of label/dict.txt is class k); None for a regression or without file."""
+    if trained.head is None or trained.is_regression:
+        if given is not None:
+            raise OptionError(f"--label-dict {given}: {trained.path} has no classes; leave it out")
+        return None
+    path = given or next(_label_files(trained, "dict.txt"), None)
+    if path is None:
+        return None
+    vocabulary = read_dictionary(path, "--label-dict")
+    labels = [symbol for symbol, is_regular in zip(vocabulary.symbols, vocabulary.regular) if is_regular]
+    classes = trained.head_module.out_proj.out_features
+    if len(labels) != classes:
+        raise DataError(
+            f"{path}: {len(labels)} labels, the head {trained.head!r} has {classes} classes: name the dictionary of "
+            "its labels by --label-dict"
+        )
+    return labels
+
+
+def _numbers(trained: Trained) -> str | None:
+    """Describe the numbers of a regression: the units and the range of the labels of its training.
+
+    `label/scale`, which scripts/glue writes, is what the labels of the data set were multiplied by.
+    """
+    if not trained.is_regression:
+        return None
+    text = "in the units of the labels of the training"
+    labels = next(_label_files(trained, "train.label"), None)
+    if labels is None:
+        return text
+    scale = labels.with_name("scale")
+    try:
+        values, factors = (
+            [float(word) for word in path.read_text(encoding="utf-8").split()] if path.is_file() else []
+            for path in (labels, scale)
+        )
+    except ValueError as error:
+        raise DataError(f"{labels}: {error}; it holds the labels of a regression: numbers, a line each") from error
+    text += f", which are {min(values):g} to {max(values):g}" if values else ""
+    return text + (f" (those of the data set times {factors[0]:g})" if factors else "")
+
+
+def _label_files(trained: Trained, name: str) -> Iterator[Path]:
+    """Yield the files `label/NAME` next to the dictionary, above it, next to the checkpoint, and in the data."""
+    dictionary = Path(trained.source.path).resolve()
+    for folder in _folders(str(dictionary), str(dictionary.parent), trained.path, options=trained.task_options):
+        if (folder / "label" / name).is_file():
+            yield folder / "label" / name

@@ -1,0 +1,435 @@
+"""`embinit convert-tupe`: checkpoints of TUPE's code (a fork of fairseq 0.8) as checkpoints of `tupe_*`.
+
+A conversion renames parameters (`NAMES`), reads sizes off their shapes, takes other options from the checkpoint's
+`args`, and lets fairseq load the result: what is missing, unknown or of another shape is an error.
+
+Letters of shapes: V symbols with `<mask>`, C embed_dim, P rows of the position matrix (longest input + 1), F dimension
+inside the feed-forward networks, R rows of the relative matrix (buckets + 1), H attention heads.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embinit_fairseq.checkpoints.build import Builder, Texts
+from embinit_fairseq.checkpoints.reading import updates_of
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError, check_heads
+from embinit_fairseq.interop.architectures import rename
+from embinit_fairseq.io import check_folder, check_inputs, whole_folder
+from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
+from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS
+from embinit_fairseq.vectors.torch_file import load_safely
+from embinit_fairseq.vocab.dictionary import is_filler, read_lines_of_dictionary
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: files that a conversion may write
+FILES = frozenset({"model.pt", "dict.txt", "input0/dict.txt", "label/dict.txt"})
+#: part of a checkpoint that is left out -> the reason
+DROPPED = {
+    "last_optimizer_state": "the optimiser's state: it knows parameters by their order, which is another here",
+    "train_meters": "the training's meters: objects of their code",
+}
+_THEIRS = r"decoder\.sentence_encoder\."
+_OURS = "encoder.sentence_encoder."
+#: ordered patterns of TUPE's names -> this plugin's; rows of in_proj are q, k, v in both
+NAMES = (
+    (rf"{_THEIRS}(embed_tokens|emb_layer_norm)\.", rf"{_OURS}\1."),
+    (rf"{_THEIRS}emb_out_layer_norm\.", f"{_OURS}layer_norm."),
+    (rf"{_THEIRS}pos\.", f"{_OURS}positions.absolute.embed_positions."),
+    (rf"{_THEIRS}pos_ln\.", f"{_OURS}positions.absolute.layer_norm."),
+    (rf"{_THEIRS}pos_([qk])_linear\.", rf"{_OURS}positions.absolute.\1_proj."),
+    (rf"{_THEIRS}relative_attention_bias\.", f"{_OURS}positions.relative.embed_buckets."),
+    (rf"{_THEIRS}(layers\.\d+\.self_attn\.)in_proj_", rf"{_OURS}\1qkv_proj."),
+    (rf"{_THEIRS}(layers\.\d+\.(self_attn\.out_proj|\w+_layer_norm|fc1|fc2)\.)", rf"{_OURS}\1"),
+    (r"decoder\.lm_head\.", "encoder.lm_head."),
+    (r"(classification_heads\.)", r"\1"),
+)
+#: options of `--arch tupe_base`, in the order in which flags are printed
+OPTIONS = (
+    *("rel_pos", "rel_pos_bins", "max_rel_pos", "encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim"),
+    *("encoder_attention_heads", "encoder_normalize_before", "embedding_normalize", "activation_fn", "dropout"),
+    *("attention_dropout", "activation_dropout", "pooler_activation_fn", "pooler_dropout", "max_positions"),
+)
+#: the only classification head that TUPE's criterion uses
+_HEAD = "sentence_classification_head"
+
+
+def convert_tupe(
+    checkpoint: str,
+    dictionary: str,
+    output: str,
+    *,
+    num_heads: int | None = None,
+    label_dictionary: str | None = None,
+    half: bool = False,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write `output`/model.pt and its dictionaries; return what was found and done.
+
+    Args:
+        checkpoint, dictionary: of TUPE's code.
+        output: a new folder.
+        num_heads: needed if neither the checkpoint's `args` nor a relative matrix says it.
+        label_dictionary: of a fine-tuned model; None: its classes get made-up names.
+        half: keep half precision; otherwise it becomes single precision.
+        force: replace what an earlier conversion wrote.
+
+    Raises:
+        CheckpointError, DataError, OptionError, OutputError: nothing is written.
+    """
+    import torch
+
+    inputs = {"checkpoint": checkpoint, "dictionary": dictionary, "label_dictionary": label_dictionary}
+    folder = check_folder(output, force, FILES, check_inputs(inputs).values())
+    state = _read(checkpoint)
+    weights = _model_of(checkpoint, state)
+    model = _converted(checkpoint, weights, half)
+    cfg = _configuration(checkpoint, state.get("args"), model, num_heads, str(folder))
+    num_updates, num_symbols = updates_of(state) or 0, len(model[f"{_OURS}embed_tokens.weight"])
+    words, added = convert_dictionary(dictionary, num_symbols)
+    files = _dictionary_files(words, cfg["task"], label_dictionary)
+    content = _content(cfg, model, num_updates)
+    _check_loads(checkpoint, content, words)
+    with whole_folder(output, force, FILES) as temporary:
+        for name, text in files.items():
+            (temporary / name).parent.mkdir(exist_ok=True)
+            (temporary / name).write_bytes(text.encode("utf-8"))
+        with open(temporary / "model.pt", "wb") as file:
+            torch.save(content, file)
+    extra = state.get("extra_state")
+    sizes = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+    names = ("rel_pos", *sizes, "embedding_normalize", "encoder_normalize_before", "max_positions")
+    return {
+        "checkpoint": checkpoint,
+        "output": output,
+        "files": ["model.pt", *files],
+        "task": cfg["task"]["_name"],
+        **{name: cfg["model"][name] for name in names},
+        "num_symbols": num_symbols,
+        "classification_heads": _classification_heads(checkpoint, model),
+        "train_with": flags(cfg["model"]),
+        "num_updates": num_updates,
+        "stored_as": _precisions(weights),
+        "written_as": _precisions(model),
+        "specials_added": added,
+        "made_up_labels": "label/dict.txt" in files and label_dictionary is None,
+        "left_out": [why for name, why in DROPPED.items() if name in {*state, *(extra or ())}],
+    }
+
+
+# ---- Weights --------------------------------------------------------------------------------------------------------
+
+
+def _read(path: str) -> dict[str, Any]:
+    """Return the content of a checkpoint, which may hold plain data and meters only."""
+    from fairseq_compat.plain_data import attributes_only
+    from torch import serialization
+
+    if not hasattr(serialization, "add_safe_globals"):
+        raise CheckpointError(f"{path}: reading it safely needs PyTorch 2.4 or newer; convert it there")
+    meters = [attributes_only("fairseq.meters", name) for name in ("AverageMeter", "TimeMeter", "StopwatchMeter")]
+    state = load_safely(Path(path), CheckpointError, "a checkpoint of TUPE's code", meters)
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path}: holds a {type(state).__name__}, not a checkpoint of TUPE's code")
+    return state
+
+
+def _model_of(path: str, state: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the state dict in a checkpoint, or the file itself if only that was saved, with the names of late commits.
+
+    Early ones had U^Q and U^K in one matrix and stored the table of buckets, which is computed.
+    """
+    import torch
+
+    model = dict(state.get("model") or state)
+    for name, value in model.items():
+        if not isinstance(value, torch.Tensor):
+            raise CheckpointError(f"{path}: {name} is a {type(value).__name__}, not a tensor; {_what_else(model)}")
+        if not torch.isfinite(value).all():
+            raise CheckpointError(
+                f"{path}: {name} holds NaN or infinity; convert an earlier checkpoint of the training"
+            )
+    encoder = "decoder.sentence_encoder."
+    model.pop(f"{encoder}rp_bucket", None)
+    for part in ("weight", "bias"):
+        fused = model.pop(f"{encoder}pos_proj.{part}", None)
+        if fused is not None:
+            for letter, rows in zip("qk", fused.chunk(2)):
+                model[f"{encoder}pos_{letter}_linear.{part}"] = rows.clone()  # or the file would hold both twice
+    return model
+
+
+def _converted(path: str, weights: dict[str, Tensor], half: bool) -> dict[str, Tensor]:
+    """Return the state dict under this plugin's names; the head's matrix is the embedding matrix, also in the file."""
+    import torch
+
+    unknown = [name for name in weights if not any(re.match(pattern, name) for pattern, _ in NAMES)]
+    if unknown:
+        raise CheckpointError(
+            f"{path}: {unknown[0]} is unknown to TUPE's code (and {len(unknown) - 1} more); {_what_else(weights)}"
+        )
+    model = rename(weights, NAMES)
+    words, head = f"{_OURS}embed_tokens.weight", "encoder.lm_head.weight"
+    if words not in model or head not in model:
+        raise CheckpointError(f"{path}: no embedding matrix or no language-model head in it; {_what_else(weights)}")
+    if not torch.equal(model[words], model.pop(head)):
+        raise CheckpointError(
+            f"{path}: decoder.lm_head.weight is not the embedding matrix, which TUPE's code shares with it; convert a "
+            "checkpoint of the unmodified code"
+        )
+    for name, value in model.items():
+        if value.dtype not in (torch.float32, torch.float64) and not half:
+            value = value.float()
+        model[name] = value.detach().contiguous()
+    return {**model, head: model[words]}
+
+
+def _what_else(weights: Mapping[str, Any]) -> str:
+    """Say what a state dict with other names may be."""
+    if any(name.startswith(f"{_OURS}positions.") for name in weights):
+        return "this is a checkpoint of this plugin already: nothing to convert"
+    if any(name.endswith("sentence_encoder.embed_positions.weight") for name in weights):
+        return "this is a BERT or RoBERTa with added positions, not TUPE"
+    return "give a checkpoint that TUPE's unmodified train.py wrote"
+
+
+def _check_loads(path: str, content: dict[str, Any], words: str) -> None:
+    """Raise CheckpointError if fairseq cannot load the converted checkpoint."""
+    import embinit_fairseq.models.tupe  # noqa: F401 # registers what is loaded
+
+    try:
+        Builder(path, content, None).load(Texts(words, words), content["model"])
+    except OptionError as error:  # the model compares a checkpoint's weights with its options
+        raise CheckpointError(f"{path}: {error}. It is damaged, or not of TUPE's code") from error
+
+
+def _content(cfg: dict[str, Any], model: dict[str, Tensor], num_updates: int) -> dict[str, Any]:
+    """Return what fairseq's loader needs. A training from it starts with the first epoch and a new optimizer."""
+    criterion = {"masked_lm": "MaskedLmLoss", "sentence_prediction": "SentencePredictionCriterion"}
+    history = {
+        "criterion_name": criterion[cfg["criterion"]["_name"]],
+        "optimizer_name": "FairseqAdam",
+        "lr_scheduler_state": {},
+        "num_updates": num_updates,
+    }
+    return {
+        "args": None,
+        "cfg": cfg,
+        "model": model,
+        "optimizer_history": [history],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}, "val_loss": None},
+    }
+
+
+# ---- Options --------------------------------------------------------------------------------------------------------
+
+
+def _configuration(
+    path: str, args: Any, model: Mapping[str, Tensor], num_heads: int | None, data: str
+) -> dict[str, Any]:
+    """Return the sections that fairseq's loader reads: from names and shapes where they say it, else from `args`."""
+    args = vars(args) if isinstance(args, Namespace) else args or {}
+
+    def option(name: str, default: Any) -> Any:
+        return default if args.get(name) is None else args[name]
+
+    def shape(name: str) -> Sequence[int]:
+        if f"{_OURS}{name}" not in model:
+            raise CheckpointError(f"{path}: no parameter for this plugin's {name} in it; {_what_else({})}")
+        return model[f"{_OURS}{name}"].shape
+
+    _, embed_dim = shape("embed_tokens.weight")
+    longest = shape("positions.absolute.embed_positions.weight")[0] - 1
+    has_buckets = f"{_OURS}positions.relative.embed_buckets.weight" in model
+    rows, heads = shape("positions.relative.embed_buckets.weight") if has_buckets else (33, None)
+    layers = {name.split(".")[3] for name in model if name.startswith(f"{_OURS}layers.")}
+    section = {
+        "_name": "tupe",
+        "position_encoding": "untied",
+        "tupe_reset": "official",
+        "tupe_tie_cls": False,
+        "rel_pos": has_buckets,
+        "rel_pos_bins": rows - 1,
+        "max_rel_pos": option("max_rel_pos", 128) if has_buckets else 128,  # TUPE-A does not use it
+        "encoder_layers": len(layers),
+        "encoder_embed_dim": embed_dim,
+        "encoder_ffn_embed_dim": shape("layers.0.fc1.weight")[0],
+        "encoder_attention_heads": _num_heads(path, heads, option("encoder_attention_heads", None), num_heads),
+        "encoder_normalize_before": f"{_OURS}layer_norm.weight" in model,
+        "embedding_normalize": f"{_OURS}emb_layer_norm.weight" in model,
+        "max_positions": longest,
+        "dropout": option("dropout", 0.1),
+        "attention_dropout": option("attention_dropout", 0.1),
+        "activation_dropout": option("activation_dropout", 0.0),
+        "pooler_dropout": option("pooler_dropout", 0.1),
+        "activation_fn": option("activation_fn", "gelu"),
+        "pooler_activation_fn": option("pooler_activation_fn", "tanh"),
+    }
+    check_heads(section["encoder_attention_heads"], embed_dim, f"{path}: --heads", "the model's embed_dim")
+    for name, activations in (("activation_fn", ACTIVATIONS), ("pooler_activation_fn", POOLER_ACTIVATIONS)):
+        if section[name] not in activations:
+            raise CheckpointError(
+                f"{path}: it was trained with {name} {section[name]}, which this plugin does not have"
+            )
+    common = {"data": data, "seed": option("seed", 1)}
+    heads_of = _classification_heads(path, model)
+    if heads_of:
+        head = _HEAD if _HEAD in heads_of else next(iter(heads_of))
+        shared = {"classification_head_name": head, "regression_target": option("regression_target", False)}
+        task = {
+            "_name": "sentence_prediction",
+            **common,
+            **shared,
+            "num_classes": heads_of[head],
+            "init_token": option("init_token", None if args else 0),
+            "separator_token": option("separator_token", None),
+            "shorten_method": "truncate" if option("truncate_sequence", False) else "none",
+            "max_positions": longest,
+        }
+        criterion = {"_name": "sentence_prediction", **shared}
+    else:
+        task = {
+            "_name": "masked_lm",
+            **common,
+            "sample_break_mode": option("sample_break_mode", "complete"),
+            "tokens_per_sample": min(option("tokens_per_sample", longest), longest),
+            "mask_prob": option("mask_prob", 0.15),
+            "leave_unmasked_prob": option("leave_unmasked_prob", 0.1),
+            "random_token_prob": option("random_token_prob", 0.1),
+            "freq_weighted_replacement": option("freq_weighted_replacement", False),
+            "mask_whole_words": option("mask_whole_words", False),
+        }
+        criterion = {"_name": "masked_lm", "tpu": False}
+    return {"_name": None, "model": section, "task": task, "criterion": criterion, "bpe": None, "tokenizer": None}
+
+
+def _num_heads(path: str, of_matrix: int | None, of_args: int | None, option: int | None) -> int:
+    """Return the number of attention heads; raise OptionError if it is not known, or said in different ways."""
+    numbers = {"the matrix of relative positions": of_matrix, "the checkpoint's args": of_args, "--heads": option}
+    said = {who: number for who, number in numbers.items() if number is not None}
+    if not said:
+        raise OptionError(f"{path}: nothing in it says how many attention heads there are; give --heads (base: 12)")
+    if len(set(said.values())) > 1:
+        listed = ", ".join(f"{who}: {number}" for who, number in said.items())
+        raise OptionError(f"{path}: the numbers of attention heads differ ({listed}); correct or leave out --heads")
+    return next(iter(said.values()))
+
+
+def _classification_heads(path: str, model: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return name -> number of classes of each classification head."""
+    heads = {}
+    for key in sorted(model):
+        if key.startswith("classification_heads.") and key.endswith(".out_proj.weight"):
+            name = key.split(".")[1]
+            heads[name] = len(model[key])
+            if f"classification_heads.{name}.dense.weight" not in model:
+                raise CheckpointError(
+                    f"{path}: the classification head {name!r} has no layer 'dense': it comes from an early commit of "
+                    "TUPE's code, whose head this plugin does not have; convert the pre-trained checkpoint and "
+                    "fine-tune that"
+                )
+    return heads
+
+
+def flags(options: Mapping[str, Any]) -> str:
+    """Return the command-line flags of fairseq-train that build a model with these options."""
+    from embinit_fairseq.models.tupe import TupeConfig
+
+    words, defaults = ["--arch tupe_base"], TupeConfig()
+    for name in OPTIONS:
+        if str(options[name]) != str(getattr(defaults, name)):
+            flag = f"--{name.replace('_', '-')}"
+            words.append(flag if options[name] is True else f"{flag} {options[name]}")
+    return " ".join(words)
+
+
+def _precisions(model: Mapping[str, Tensor]) -> list[str]:
+    """Return the types of the tensors, the most frequent first."""
+    counts = Counter(str(value.dtype).removeprefix("torch.") for value in model.values())
+    return [name for name, _ in counts.most_common()]
+
+
+# ---- Dictionaries ---------------------------------------------------------------------------------------------------
+# TUPE's dictionary has seven special symbols, fairseq's four; neither is written to `dict.txt`. So the file needs the
+# other three as its first lines. Both count `<mask>` only after the file.
+
+_SHARED = ("<s>", "<pad>", "</s>", "<unk>")
+#: special symbols of TUPE's dictionary after fairseq's four
+MORE_SPECIALS = ("<file>", "<email>", "<url>")
+
+
+def convert_dictionary(path: str, num_symbols: int) -> tuple[str, int]:
+    """Convert TUPE's `dict.txt` for a checkpoint with `num_symbols` rows; a converted file stays as it is.
+
+    Returns:
+        The text of fairseq's dict.txt, and the number of lines that were put in front, 0 or 3.
+
+    Raises:
+        DataError: the file is malformed, or the checkpoint has another number of rows.
+    """
+    entries = _read_entries(path)
+    theirs = [*((symbol, 1) for symbol in MORE_SPECIALS), *entries]
+    if _size(theirs) == num_symbols:
+        return _with_flags(theirs), len(MORE_SPECIALS)
+    if tuple(symbol for symbol, _ in entries[:3]) == MORE_SPECIALS and _size(entries) == num_symbols:
+        return _with_flags(entries), 0
+    raise DataError(
+        f"{path}: {len(entries)} lines make {_size(theirs)} symbols (seven specials, the lines, <mask>), but the "
+        f"checkpoint has {num_symbols} rows; give --dict the dict.txt of the data it was trained with"
+    )
+
+
+def _size(entries: Sequence[tuple[str, int]]) -> int:
+    """Return the number of symbols of fairseq's dictionary with these lines, with specials and `<mask>`."""
+    return len(_SHARED) + len(entries) + ("<mask>" not in (symbol for symbol, _ in entries))
+
+
+def _with_flags(entries: Sequence[tuple[str, int]]) -> str:
+    """Return the lines for fairseq, which needs a flag for a repeated symbol; in TUPE's code the last one counts."""
+    seen, lines = set(_SHARED), []
+    for symbol, count in entries:
+        lines.append(f"{symbol} {count} #fairseq:overwrite\n" if symbol in seen else f"{symbol} {count}\n")
+        seen.add(symbol)
+    return "".join(lines)
+
+
+def _dictionary_files(words: str, task: Mapping[str, Any], labels: str | None) -> dict[str, str]:
+    """Return name in the data folder -> text of each dictionary that fairseq's task reads."""
+    files = {"dict.txt": words}
+    is_fine_tuned = task["_name"] == "sentence_prediction"
+    if is_fine_tuned:
+        files["input0/dict.txt"] = words
+    if is_fine_tuned and not task["regression_target"]:
+        files["label/dict.txt"] = _convert_labels(labels, task["num_classes"])
+    elif labels is not None:
+        raise OptionError(f"--label-dict {labels}: this model predicts no classes; leave it out")
+    return files
+
+
+def _convert_labels(path: str | None, num_classes: int) -> str:
+    """Return fairseq's `label/dict.txt`: class k is line k, as in TUPE's code; made-up names without a file."""
+    if path is None:
+        return "".join(f"class{number} 1\n" for number in range(num_classes))
+    entries = _read_entries(path)
+    labels = sum(not is_filler(symbol) for symbol, _ in entries)
+    if not labels <= num_classes <= len(entries):
+        raise DataError(
+            f"{path}: {labels} labels, but the classification head has {num_classes} classes; give --label-dict "
+            "the label/dict.txt of the data the checkpoint was fine-tuned with"
+        )
+    return _with_flags(entries)
+
+
+def _read_entries(path: str) -> list[tuple[str, int]]:
+    """Return the (symbol, count) lines of a `dict.txt`."""
+    entries = [(symbol, count) for _, symbol, count, _ in read_lines_of_dictionary(path)]
+    if not entries:
+        raise DataError(f"{path}: no symbol in it; give the dict.txt of the data the checkpoint was trained with")
+    return entries

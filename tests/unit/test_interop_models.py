@@ -1,0 +1,310 @@
+"""Exported models compute what fairseq's do; TUPE's exported code also computes what the paper says."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+import tupe_reference
+from fairseq.sequence_generator import SequenceGenerator
+from hf_exports import (
+    CLASSES,
+    GENERATOR,
+    MLM,
+    POSITIONS,
+    VARIANTS,
+    checkpoint_of,
+    export_hf,
+    exported,
+    exported_code,
+    read_back_here,
+    seq2seq_checkpoint,
+    trained,
+)
+from torch.nn import functional as F
+
+from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.interop import verify
+from embinit_fairseq.interop.trained import open_trained
+
+transformers = pytest.importorskip("transformers")
+IDS = torch.tensor([[0, 5, 6, 14, 7, 8, 4, 2], [0, 9, 2, 1, 1, 1, 1, 1], [0, 3, 12, 4, 10, 2, 1, 1]])
+REAL = IDS != 1
+HEAD = "sentence_classification_head"
+
+
+def close(ours, expected, tolerance=1e-12):
+    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory):
+    """Trained models in double precision, each built once; a test may read them only."""
+    return functools.cache(lambda *given, **more: trained(tmp_path_factory.mktemp("c"), *given, fillers=2, **more))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_equals_fairseq_and_the_equations(make, variant):
+    """Logits, hidden states and gradients of a padded batch; the plain statement sees a sentence at a time."""
+    *options, equations = VARIANTS[variant]
+    original = make(*options)
+    original.model.eval().zero_grad()
+    logits, extra = original.model(IDS, return_all_hiddens=True)
+    labels = torch.where(REAL & (IDS != 0), IDS, -100)
+    loss = F.cross_entropy(logits[labels != -100], labels[labels != -100])
+    loss.backward()
+    theirs = dict(original.model.encoder.sentence_encoder.named_parameters())
+    for kernel in ("sdpa", "eager"):
+        model = exported(original, kernel)
+        output = model(IDS, attention_mask=REAL, labels=labels, output_hidden_states=True)
+        close(output.logits[REAL], logits[REAL])
+        assert len(output.hidden_states) == len(extra["inner_states"]) == 3
+        for one, other in zip(output.hidden_states, extra["inner_states"]):
+            close(one[REAL], other[REAL])
+        close(output.loss.double(), loss, 1e-6)  # in single precision, as transformers does
+        output.loss.backward()
+        for name, parameter in model.tupe.named_parameters():
+            expected = theirs[name].grad
+            assert (parameter.grad - expected).abs().max() <= 1e-6 * (1 + expected.abs().max()), name
+    w, features = dict(model.tupe.state_dict()), model.tupe(IDS, attention_mask=REAL.long()).last_hidden_state
+    for row, length in enumerate(REAL.sum(1).tolist()):
+        close(features[row, :length], tupe_reference.encode(w, IDS[row, :length], 2, **equations)[-1], 1e-10)
+
+
+def test_masks_embeddings_attentions_and_more_words(make):
+    """No mask means padding symbols; attentions are probabilities; after `resize_token_embeddings` old logits stay."""
+    model = exported(make())
+    logits = model(IDS).logits[REAL]
+    close(model(IDS, attention_mask=REAL.long()).logits[REAL], logits)
+    close(model(inputs_embeds=model.get_input_embeddings()(IDS), attention_mask=REAL).logits[REAL], logits)
+    output = model(IDS, output_attentions=True)
+    close(output.logits[REAL], logits)
+    for weights in output.attentions:
+        close((weights * REAL[:, None, None]).sum(-1), torch.ones(3, 2, 8, dtype=torch.float64))
+    model.resize_token_embeddings(20)
+    close(model(IDS).logits[REAL][:, : logits.shape[-1]], logits)
+    assert model.lm_head.decoder.weight is model.tupe.embed_tokens.weight
+
+
+def test_dropout_acts_where_it_does_in_fairseq(make, monkeypatch):
+    """In the place of dropout a factor that tells its rate: hidden, attention, activation."""
+    tupe_reference.visible_dropout(monkeypatch)
+    rates = "--dropout 0.2 --attention-dropout 0.3 --activation-dropout 0.4"
+    original = make("tupe_tiny", f"--rel-pos --attention-kernel eager {rates}")
+    model = exported(original, "eager").train()
+    close(model(IDS).logits[REAL], original.model.train()(IDS)[0][REAL])
+
+
+def test_classes_and_regression(make):
+    original = make("tupe_tiny", "--pooler-activation-fn relu", task=f"{CLASSES} --num-classes 3")
+    model, labels = exported(original), torch.tensor([2, 0, 1])
+    expected, _ = original.model(IDS, classification_head_name=HEAD)
+    output = model(IDS, attention_mask=REAL, labels=labels)
+    close(output.logits, expected)
+    close(output.loss.double(), F.cross_entropy(expected, labels), 1e-6)
+    assert (model.config.id2label, model.config.label2id) == ({0: "a", 1: "b", 2: "c"}, {"a": 0, "b": 1, "c": 2})
+    model.config.problem_type = "multi_label_classification"
+    several = torch.tensor([[1.0, 0, 1]] * 3, dtype=torch.float64)
+    loss, _ = model(IDS, labels=several, return_dict=False)
+    close(loss.double(), F.binary_cross_entropy_with_logits(expected, several), 1e-6)
+    original = make(
+        "tupe_tiny", "", task=f"{CLASSES} --num-classes 1 --regression-target --best-checkpoint-metric loss"
+    )
+    model, numbers = exported(original), torch.tensor([0.5, -1.0, 2.0])
+    expected, _ = original.model(IDS, classification_head_name=HEAD)
+    output = model(IDS, labels=numbers)
+    close(output.logits, expected)
+    close(output.loss.double(), ((expected[:, 0] - numbers) ** 2).mean(), 1e-6)
+    assert (model.config.problem_type, model.config.num_labels) == ("regression", 1)
+
+
+def test_a_discriminator_is_a_backbone_and_is_fine_tuned(make):
+    original = make("electra_tupe_tiny", "", task=f"{MLM} {GENERATOR}")
+    assert (original.auto_class, original.left_out) == ("AutoModel", ["generator", "replaced-token head"])
+    close(exported(original)(IDS).last_hidden_state[REAL], original.model(IDS, features_only=True)[0][REAL])
+    original = make("electra_tiny", "", task=f"{CLASSES} --num-classes 3 {GENERATOR}")
+    close(exported(original)(IDS).logits, original.model(IDS, classification_head_name=HEAD)[0])
+
+
+def test_inputs_and_configurations_that_cannot_be(make):
+    model = exported(make())
+    for ids, mask, expected in (
+        (IDS.flip(1), None, "padding_side='right'"),
+        (torch.zeros(1, 13, dtype=torch.long), None, "an input has 13 tokens, the model has 12 positions"),
+        (IDS, torch.ones(3, 1, 8, 8), r"give \(batch, length\)"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            model(ids, attention_mask=mask)
+    configurations, models = exported_code()
+    for wrong in ({"position_encoding": "rotary"}, {"reset": "none"}, {"tie_word_embeddings": False}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            models.TupeModel(configurations.TupeConfig(**wrong))
+
+
+def test_gradient_checkpointing_changes_no_gradient_and_one_graph_for_the_compiler(make):
+    model = exported(make("tupe_tiny", "--rel-pos --dropout 0 --attention-dropout 0"))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        for ids in (IDS, IDS[:, :2]):  # padded or not
+            close(compiled(ids, attention_mask=ids != 1).logits[ids != 1], model(ids).logits[ids != 1])
+    parameters, gradients = list(model.train().parameters()), []
+    for _ in range(2):
+        gradients.append(torch.autograd.grad(model(IDS, labels=IDS).loss, parameters))
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    for one, other in zip(*gradients):
+        close(one, other, 1e-9)
+
+
+# ---- transformers' own classes: RoBERTa, FSMT, BART -----------------------------------------------------------------
+
+MASKED = torch.tensor([[4, 5, 6, 7, 8, 2], [9, 10, 2, 1, 1, 1], [12, 2, 1, 1, 1, 1], [3, 12, 4, 12, 2, 1]])
+TARGET = torch.tensor([[2, 5, 6, 1, 1], [2, 1, 1, 1, 1], [2, 4, 4, 3, 11], [2, 7, 1, 1, 1]])
+RATES = "--dropout 0.2 --attention-dropout 0.3"
+REGRESSION = f"{CLASSES} --num-classes 1 --regression-target --best-checkpoint-metric loss"
+
+
+@pytest.fixture
+def opened_here(monkeypatch):
+    monkeypatch.setattr(verify.subprocess, "run", read_back_here)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("task", "flags", "half"),
+    [
+        (MLM, "", True),  # an fp16 checkpoint
+        (MLM, "--untie-weights-roberta", False),
+        (f"{CLASSES} --num-classes 3", f"--activation-fn relu {RATES} --pooler-dropout 0.4", False),
+        (REGRESSION, "--activation-fn gelu_accurate", False),
+    ],
+)
+def test_roberta_equals_fairseq(tmp_path, opened_here, task, flags, half):
+    checkpoint = checkpoint_of(tmp_path / "c", "roberta_base", flags, task=task, fillers=2)
+    if half:
+        checkpoint.state["model"] = checkpoint.model.half().state_dict()
+        checkpoint.save()
+    assert export_hf(checkpoint) == 0
+    name = "AutoModelForMaskedLM" if task == MLM else "AutoModelForSequenceClassification"
+    model = getattr(transformers, name).from_pretrained(checkpoint.output).eval()
+    assert type(model).__module__ == "transformers.models.roberta.modeling_roberta"
+    config, args = model.config, checkpoint.model.args
+    dropouts = config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.classifier_dropout
+    assert dropouts == (args.dropout, args.attention_dropout, args.pooler_dropout)  # for further training
+    logits, fairseqs = model(IDS, attention_mask=REAL.long()).logits, checkpoint.model.float()
+    if task == MLM:
+        close(logits[REAL], fairseqs(IDS)[0][REAL], 1e-5)
+    else:
+        close(logits, fairseqs(IDS, classification_head_name=HEAD)[0], 1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("family", "flags"),
+    [
+        ("transformer", f"--decoder-layers 2 --max-target-positions 12 {RATES} --activation-dropout 0.4"),
+        ("transformer", "--share-decoder-input-output-embed --no-scale-embedding --activation-fn gelu"),
+        ("transformer_shared", "--activation-fn gelu_accurate --decoder-ffn-embed-dim 6 --encoder-layerdrop 0.5"),
+        ("bart_shared", ""),
+        ("bart_denoising", ""),
+    ],
+)
+def test_transformer_and_bart_equal_fairseq(tmp_path, opened_here, family, flags):
+    checkpoint = seq2seq_checkpoint(tmp_path / "c", family, flags)
+    assert export_hf(checkpoint) == 0
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint.output).eval()
+    assert type(model).__module__.split(".")[1] == "models"
+    config, cfg = model.config, checkpoint.model.cfg
+    rates = config.dropout, config.attention_dropout, config.activation_dropout, config.encoder_layerdrop
+    assert rates == (cfg.dropout, cfg.attention_dropout, cfg.activation_dropout, cfg.encoder_layerdrop)
+    source = MASKED
+    if family.startswith("transformer"):  # padding in front, as fairseq has sources in training
+        source = torch.stack([row.roll(int((row == 1).sum())) for row in MASKED])
+    logits = model(source, attention_mask=(source != 1).long(), decoder_input_ids=TARGET).logits
+    expected = checkpoint.model(source, (MASKED != 1).sum(1), TARGET)[0]
+    close(logits[TARGET != 1], expected[TARGET != 1], 1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["transformer", "bart_shared"])
+def test_translations_are_those_of_fairseq_generate(tmp_path, opened_here, family):
+    """Tokens and scores, with the defaults of `generation_config.json` and with other options.
+
+    The model is trained to reverse sentences, so that few hypotheses are nearly as good as the best.
+    """
+    checkpoint = seq2seq_checkpoint(tmp_path / "c", family)
+    with torch.enable_grad():
+        learn_to_reverse(checkpoint)
+    assert export_hf(checkpoint) == 0
+    model, mask = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint.output).eval(), (MASKED != 1).long()
+    defaults = {"num_beams": 5, "early_stopping": True, "length_penalty": 1.0, "min_length": 2}
+    defaults |= {"suppress_tokens": [1], "max_length": 21}  # an empty translation and <pad> are forbidden; 20 positions
+    assert model.generation_config.to_diff_dict().items() >= defaults.items()
+    for ours, theirs in (({"beam_size": 5}, {}), ({"beam_size": 2, "len_penalty": 0.3}, {"length_penalty": 0.3})):
+        search = SequenceGenerator([checkpoint.model], checkpoint.task.target_dictionary, **ours)
+        inputs = {"src_tokens": MASKED, "src_lengths": mask.sum(1)}
+        expected = [best[0] for best in search.generate([checkpoint.model], {"net_input": inputs})]
+        options = {**theirs, "num_beams": ours["beam_size"], "return_dict_in_generate": True, "output_scores": True}
+        generated = model.generate(MASKED, attention_mask=mask, **options)
+        rows = [row[1:][row[1:] != 1].tolist() for row in generated.sequences]
+        assert rows == [best["tokens"].tolist() for best in expected]
+        close(generated.sequences_scores, torch.stack([best["score"] for best in expected]), 1e-4)
+
+
+def learn_to_reverse(checkpoint):
+    checkpoint.model.train()
+    optimizer, generator = torch.optim.Adam(checkpoint.model.parameters(), 1e-2), torch.Generator().manual_seed(3)
+    end = torch.full((32, 1), 2)
+    for _ in range(100):
+        source = torch.randint(4, 13, (32, 4), generator=generator)
+        target = torch.cat([end, source.flip(1), end], 1)
+        logits = checkpoint.model(torch.cat([source, end], 1), torch.full((32,), 5), target[:, :-1])[0]
+        optimizer.zero_grad()
+        F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten()).backward()
+        optimizer.step()
+    checkpoint.state["model"] = checkpoint.model.eval().state_dict()
+    checkpoint.save()
+
+
+SEQ2SEQ_REFUSALS = [
+    ("transformer", "--encoder-normalize-before --decoder-normalize-before", "--encoder-normalize-before"),
+    ("transformer", "--decoder-normalize-before", "--decoder-normalize-before"),
+    ("transformer", "--encoder-learned-pos", "--encoder-learned-pos"),
+    ("transformer", "--decoder-learned-pos", "--decoder-learned-pos"),
+    ("transformer", "--layernorm-embedding", "--layernorm-embedding"),
+    ("transformer", "--no-token-positional-embeddings", "--no-token-positional-embeddings"),
+    ("transformer", "--cross-self-attention", "--cross-self-attention"),
+    ("transformer", "--no-cross-attention", "--no-cross-attention"),
+    ("transformer", "--adaptive-softmax-cutoff 6", "--adaptive-softmax-cutoff"),
+    ("transformer", "--quant-noise-pq 0.1 --quant-noise-pq-block-size 2", "--quant-noise-pq"),
+    ("transformer", "--quant-noise-scalar 0.1", "--quant-noise-scalar"),
+    ("transformer", "--decoder-output-dim 6", "--decoder-output-dim"),
+    ("transformer", "--encoder-embed-dim 12", "--encoder-embed-dim 12 with --decoder-embed-dim 8"),
+    ("mbart_shared", "", "--task translation_from_pretrained_bart"),
+    ("bart_shared", "--encoder-normalize-before", "--encoder-normalize-before"),
+    ("bart_shared", "--max-source-positions 24", "--max-source-positions 24 with --max-target-positions 20"),
+    ("bart_shared", "--arch mbart_base_wmt20", "no --layernorm-embedding"),
+    ("lm", "", "docs/ctranslate2.md"),  # another architecture
+    ("duo", "", "docs/ctranslate2.md"),
+]
+ENCODER_REFUSALS = [
+    ("roberta_prenorm", MLM, "", "--encoder-normalize-before"),
+    ("roberta_base", MLM, "--activation-fn relu", "--activation-fn relu"),
+    ("roberta_base", MLM, "--quant-noise-pq 0.1 --quant-noise-pq-block-size 2", "--quant-noise-pq"),
+    ("roberta_base", f"{CLASSES} --num-classes 3", "--pooler-activation-fn relu", "--pooler-activation-fn relu"),
+]
+
+
+@pytest.mark.parametrize("case", [*SEQ2SEQ_REFUSALS, *ENCODER_REFUSALS])
+def test_what_transformers_cannot_have_is_named(tmp_path, case):
+    *what, named = case
+    if len(what) == 2:
+        flags = what[1] if what[0] in ("lm", "duo") else f"{POSITIONS} {what[1]}"
+        checkpoint = seq2seq_checkpoint(tmp_path / "c", what[0], flags, positions="")
+    else:
+        arch, task, flags = what
+        checkpoint = checkpoint_of(tmp_path / "c", arch, flags, task=task)
+    with pytest.raises(CheckpointError) as error:
+        open_trained(checkpoint.path, None, None, None)
+    assert named in str(error.value)
+    assert "stays in fairseq" in str(error.value) or named == "docs/ctranslate2.md"

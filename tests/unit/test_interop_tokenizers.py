@@ -1,0 +1,386 @@
+"""Tokenizers of exported folders against fairseq's own pipeline: dictionary, BPE, inputs of the tasks."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode, get_encoder
+from hf_exports import CLASSES, MLM, checkpoint_of, export_hf, read_back_here, refused, seq2seq_checkpoint, trained
+
+pytest.importorskip("transformers")
+from transformers import AutoTokenizer, pipeline
+
+from embinit_fairseq.interop import tokenizers, verify
+from embinit_fairseq.interop.export import ExportRequest
+from embinit_fairseq.interop.remote import code_files
+from embinit_fairseq.models.duo_transformer import DuoTransformerModel
+from embinit_fairseq.models.tupe import TupeModel
+from embinit_fairseq.vocab import preparation
+
+
+@pytest.fixture(autouse=True)
+def opened_here(monkeypatch):
+    monkeypatch.setattr(verify.subprocess, "run", read_back_here)
+
+
+def load(folder):
+    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
+
+
+def write(model, folder, **options):
+    folder.mkdir()
+    tokenizers.choose_tokenizer(ExportRequest("c.pt", "out", **options), model).write(folder)
+
+
+def ids_of(dictionary, line, before=()):
+    return [*before, *dictionary.encode_line(line, add_if_not_exist=False).tolist()]
+
+
+# ---- words
+
+
+def test_words_are_split_where_fairseq_splits_them(tmp_path):
+    """At every kind of white space that Python knows, and not at characters that look like it."""
+    model = trained(tmp_path / "c")
+    write(model, tmp_path / "out")
+    tokenizer, dictionary = load(tmp_path / "out"), model.source.dictionary
+    odd = [chr(code) for code in range(sys.maxunicode) if chr(code).isspace() or code in (0, 0x200B, 0x180E, 0xFEFF)]
+    for text in ["w1 <mask> nothing w8", *(f"w1{space}w2 {space} w8" for space in odd)]:
+        assert tokenizer(text)["input_ids"] == ids_of(dictionary, text, [0]), ascii(text)
+    assert tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))) == model.source.symbols
+    assert (tokenizer.mask_token_id, tokenizer.model_max_length) == (len(dictionary) - 1, 12)
+    padded = tokenizer(["w1", "w1 w2 w3"], padding=True)
+    assert (padded["input_ids"][0], padded["attention_mask"][0]) == ([0, 5, 2, 1, 1], [1, 1, 1, 0, 0])
+
+
+def test_pairs_are_the_inputs_of_the_task(tmp_path):
+    """As `TupeHub.encode`, or as --init-token and --separator-token say."""
+    plain = CLASSES.partition("--init-token")[0]
+    for number, (task, expected) in enumerate(((MLM, [0, 5, 2, 2, 6, 2]), (f"{plain} --num-classes 3", [5, 2, 6, 2]))):
+        write(trained(tmp_path / f"{number}", "bert_a_tiny", "", task=task), tmp_path / f"out{number}")
+        assert load(tmp_path / f"out{number}")("w1", "w2")["input_ids"] == expected
+
+
+def test_both_sides_of_a_translation_model(tmp_path):
+    checkpoint = seq2seq_checkpoint(tmp_path / "c", "transformer")
+    assert export_hf(checkpoint) == 0
+    task = checkpoint.task
+    for name, dictionary in (("", task.source_dictionary), ("target", task.target_dictionary)):
+        tokenizer = load(checkpoint.output / name)
+        assert len(tokenizer) == len(dictionary)
+        assert tokenizer("w1 nothing")["input_ids"] == ids_of(dictionary, "w1 nothing") == [5, 3, 2]
+
+
+def test_a_dictionary_that_no_tokenizer_expresses(tmp_path, capsys):
+    """A word that holds a special symbol: transformers would split it. The model is written without a tokenizer."""
+    checkpoint = checkpoint_of(tmp_path / "c", words=["w1", "a<s>b"])
+    (tmp_path / "text").write_text("a<s>b\n")
+    error = refused(capsys, checkpoint, "--verify-text", tmp_path / "text", code=1)
+    assert "'a<s>b' would get the ids [0, 3, 0, 3, 2], in fairseq [0, 5, 2]" in error
+    assert export_hf(checkpoint) == 0
+    assert "a<s>b" in capsys.readouterr().out.partition("tokenizer      none, since ")[2].splitlines()[0]
+    assert not {"tokenizer.json", "tokenizer_config.json"} & {path.name for path in checkpoint.output.iterdir()}
+    assert "AutoTokenizer.from_pretrained" not in (checkpoint.output / "README.md").read_text()
+
+
+# ---- subword-nmt, raw text and text in subwords
+
+#: a dictionary of text that scripts/glue/encode.py prepared
+WORDS = "the a man dog went to is on , . 's an or@@ an@@ ge or low <file> <email> <url>".split()
+MERGES = "t h,th e</w>,m a,ma n</w>,d o,do g</w>,w e,we n,wen t</w>,t o</w>,i s</w>,o n</w>,' s</w>,l o,lo w</w>"
+CODES = "\n".join(["#version: 0.2", *MERGES.split(","), "o r", "a n", "g e</w>", "a n</w>", "o r</w>", ""])
+RAW = ["The Man went to an Orange.", "the DOG's low, SLOW", "An or is on www.x.org/a.", "He is on"]
+CUT = ["the man went to an or@@ an@@ ge .", "the dog 's low , s@@ low", "an or is on <url> .", "h@@ e is on"]
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """A checkpoint over WORDS, its codes, raw text and the same text in subwords."""
+    pytest.importorskip("sacremoses")
+    pytest.importorskip("spacy")
+    checkpoint = checkpoint_of(tmp_path / "c", words=WORDS)
+    for name, lines in (("codes", [CODES]), ("raw", RAW), ("cut", CUT)):
+        (checkpoint.folder / name).write_text("\n".join(lines))
+    return checkpoint
+
+
+def test_raw_text_and_subwords_get_the_ids_of_the_training(prepared, tmp_path, capsys, monkeypatch):
+    codes = prepared.folder / "codes"
+    for name, form in (("raw", "raw text"), ("cut", "subwords")):
+        text = prepared.folder / name
+        assert export_hf(prepared, "--bpe-codes", codes, "--force", "--verify-text", text, "--json") == 0
+        record = json.loads(capsys.readouterr().out)
+        text = record["verified_text"]
+        assert (text["lines"], text["form"].startswith(form), text["unknown"]) == (4, True, 3 / 26)  # s@@ h@@ e
+        assert "4 lines of " + form in (prepared.output / "README.md").read_text()
+        assert "lower case" in record["tokenizer"]
+    tokenizer, dictionary = load(prepared.output), prepared.task.source_dictionary
+    for raw, cut in zip(RAW, CUT):
+        assert tokenizer(raw)["input_ids"] == tokenizer(cut)["input_ids"] == ids_of(dictionary, cut, [0])
+    assert tokenizer("low", "on")["input_ids"] == [0, 20, 2, 2, 11, 2]
+    assert tokenizer("low", return_special_tokens_mask=True)["special_tokens_mask"] == [1, 0, 1]
+    assert tokenizer.decode(tokenizer(RAW[0]).input_ids, skip_special_tokens=True) == "the man went to an orange ."
+    tokenizer.save_pretrained(str(tmp_path / "again"))
+    again = load(tmp_path / "again")
+    assert [again(line)["input_ids"] for line in RAW] == [tokenizer(line)["input_ids"] for line in RAW]
+    settings = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())["preparation"]
+    assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("wikibooks", True, "en")
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "scripts"))
+    for name in ("raw", "cut"):
+        files = ["--input", str(prepared.folder / name), "--output", str(tmp_path / "encoded")]
+        monkeypatch.setattr(sys, "argv", ["encode.py", "--codes", str(codes), *files])
+        importlib.import_module("glue.encode").main()
+        assert (tmp_path / "encoded").read_text().splitlines() == CUT
+
+
+def hub_of(checkpoint, model=TupeModel, **options):
+    return model.from_pretrained(str(checkpoint.folder), "c.pt", str(checkpoint.folder / "data"), **options)
+
+
+def test_the_pipeline_fills_masks_as_the_hub_does(prepared):
+    assert export_hf(prepared, "--bpe-codes", prepared.folder / "codes") == 0
+    hub, where = hub_of(prepared, bpe_codes=str(prepared.folder / "codes")), str(prepared.output)
+    fill = pipeline("fill-mask", model=where, tokenizer=where, trust_remote_code=True)
+    dictionary = hub.task.source_dictionary
+    for text in ("The Man went to the <mask>.", "the man went to the <mask> .", "an or@@ an@@ ge <mask> dog"):
+        expected, answers = hub.fill_mask(text, topk=len(dictionary)), fill(text, top_k=len(dictionary))
+        assert [dictionary[answer["token"]] for answer in answers] == [token for _, _, token in expected]
+        for (_, probability, _), answer in zip(expected, answers):
+            assert answer["score"] == pytest.approx(probability, rel=1e-4)
+    ids = hub.encode("The Man went to the <mask>.").tolist()
+    assert ids == hub.encode("the man went to the <mask> .").tolist()
+    assert ids == fill.tokenizer(dictionary.string(ids[1:-1]))["input_ids"]
+
+
+def test_options_say_how_raw_text_is_prepared(prepared):
+    options = "--preparation moses --lowercase no --lang deu_Latn".split()
+    assert export_hf(prepared, "--bpe-codes", prepared.folder / "codes", *options) == 0
+    settings = json.loads((prepared.output / "tokenizer_config.json").read_text())["preparation"]
+    assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("moses", False, "de")
+    assert load(prepared.output)("SLOW man.")["input_ids"] == [0, 3, 3, 3, 3, 6, 13, 2]
+
+
+def test_text_in_the_wrong_form_is_refused(prepared, tmp_path, capsys):
+    folder, codes = prepared.folder, prepared.folder / "codes"
+    (folder / "others").write_text(CODES.replace("g e</w>\n", ""))
+    for flags, parts in (
+        (["--verify-text", folder / "raw"], ("--verify-text", "--bpe-codes")),
+        (["--bpe-codes", folder / "others", "--verify-text", folder / "cut"], ("1 line of 4", "--bpe-codes")),
+        (["--tokenizer", folder, "--lowercase", "yes"], ("--tokenizer", "--lowercase")),
+        (["--bpe-codes", codes, "--lang", "xq"], ("--lang", "xq")),
+    ):
+        error = refused(capsys, prepared, *flags)
+        assert all(part in error for part in parts), error
+    words = checkpoint_of(tmp_path / "w", words=[word for word in WORDS if "@" not in word])
+    assert "--preparation wikibooks" in refused(capsys, words, "--verify-text", folder / "raw")
+    (folder / "words").write_text("the man , an or\n")
+    assert export_hf(words, "--verify-text", folder / "words") == 0
+    (folder / "cut").write_text("▁the ▁man\n")
+    assert "before it was cut" in refused(capsys, prepared, "--bpe-codes", codes, "--verify-text", folder / "cut")
+
+
+def test_other_ids_on_the_users_text_are_an_error(prepared, capsys, monkeypatch):
+    """Here the exported tokenizer segments subwords again."""
+
+    def broken(*names):
+        texts = code_files(*names)
+        right = "if self.is_segmented(words):"
+        assert right in texts["preparation.py"]
+        return {name: text.replace(right, "if not words:") for name, text in texts.items()}
+
+    monkeypatch.setattr(tokenizers, "code_files", broken)
+    flags = ["--bpe-codes", prepared.folder / "codes", "--verify-text", prepared.folder / "cut"]
+    assert "would get the ids" in refused(capsys, prepared, *flags, code=1)
+
+
+def test_a_missing_library_is_one_line(prepared, capsys, monkeypatch):
+    flags = ["--bpe-codes", prepared.folder / "codes"]
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    preparation.loaded.cache_clear()
+    assert "pip install sacremoses" in refused(capsys, prepared, *flags)
+
+
+#: a dictionary of Moses' words with escapes, in subwords of both sides
+MOSES = "l@@ o@@ w@@ e@@ r@@ l o w e r lo@@ lo er@@ er , . &apos;s".split()
+
+
+@pytest.fixture
+def moses_codes(tmp_path):
+    pytest.importorskip("sacremoses")
+    (tmp_path / "codes").write_text("#version: 0.2\nl o\ne r</w>\n")
+    return tmp_path / "codes"
+
+
+def test_codes_of_both_sides(tmp_path, moses_codes, capsys):
+    checkpoint = seq2seq_checkpoint(tmp_path / "c", "transformer", words=MOSES)
+    (tmp_path / "cut").write_text("lo@@ w@@ er &apos;s , lo@@ w .\n")
+    assert export_hf(checkpoint, "--bpe-codes", moses_codes, "--verify-text", tmp_path / "cut") == 0
+    text = capsys.readouterr().out
+    assert all(part in text for part in ("Moses' words (de), ", "1 line of subwords", "escaped"))
+    task = checkpoint.task
+    for name, dictionary in (("", task.source_dictionary), ("target", task.target_dictionary)):
+        tokenizer = load(checkpoint.output / name)
+        expected = ids_of(dictionary, "lo@@ w@@ er &apos;s , lo@@ w .")
+        if name == "target":  # English, where Moses parts 's
+            assert tokenizer("Lower's, low.")["input_ids"] == expected
+        assert tokenizer("lo@@ w@@ er &apos;s , lo@@ w .")["input_ids"] == expected
+        assert tokenizer.decode(expected, skip_special_tokens=True) == "lower &apos;s , low ."
+
+
+def test_the_hub_of_a_translation_model_prepares_text_as_an_exported_tokenizer_does(tmp_path, moses_codes):
+    """Raw text, Moses' words and text in subwords give the same ids; without codes text is finished words."""
+    checkpoint = seq2seq_checkpoint(tmp_path / "c", "duo", positions="", words=MOSES)
+    hub = hub_of(checkpoint, DuoTransformerModel, bpe_codes=str(moses_codes), lang="en")
+    expected = ids_of(checkpoint.task.source_dictionary, "lo@@ w@@ er &apos;s , lo@@ w@@ x .")
+    for text in ("Lower's, LOWx.", "lower &apos;s , lowx .", "lo@@ w@@ er &apos;s , lo@@ w@@ x ."):
+        assert hub.encode(text).tolist() == expected
+    assert isinstance(hub.translate("Lower's, low.", beam=2), str)
+    plain = hub_of(checkpoint, DuoTransformerModel)
+    assert plain.encode("Lower low").tolist() == ids_of(checkpoint.task.source_dictionary, "Lower low")
+
+
+# ---- sentencepiece
+
+
+@pytest.fixture
+def spm(tmp_path):
+    """(path, model): of lower-case text."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    text, file = ["the lower one is newer than the widest of them", "lower and newer, wider and slower"], tmp_path / "m"
+    options = {"vocab_size": 45, "hard_vocab_limit": False, "minloglevel": 2}
+    with open(file, "wb") as stream:
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(text * 9), model_writer=stream, **options)
+    return file, sentencepiece.SentencePieceProcessor(model_file=str(file))
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_model_of_sentencepiece_for_both_sides(tmp_path, spm, capsys, lowercase):
+    """By code of this package where text is lower-cased, by transformers' own class where it is not."""
+    file, model = spm
+    pieces = [model.id_to_piece(number) for number in range(3, model.get_piece_size())]
+    checkpoint = seq2seq_checkpoint(tmp_path / "c", "transformer", words=pieces[::-1][:-2], other=pieces[:-1])
+    (tmp_path / "text").write_text("The slower ONE\n")
+    (tmp_path / "cut").write_text(" ".join(model.encode("the slower one", out_type=str)))
+    flags = ["--sentencepiece-model", file, *([] if lowercase else ["--lowercase", "no"])]
+    assert export_hf(checkpoint, *flags, "--verify-text", tmp_path / "text") == 0
+    assert "subwords of sentencepiece" in capsys.readouterr().out
+    task = checkpoint.task
+    for name, dictionary in (("", task.source_dictionary), ("target", task.target_dictionary)):
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.output / name, trust_remote_code=lowercase)
+        for text in ("the slower wine, Z", "The SLOWER one"):
+            cut = " ".join(model.encode(text.lower() if lowercase else text, out_type=str))
+            assert tokenizer(text)["input_ids"] == ids_of(dictionary, cut)
+            if lowercase:
+                assert tokenizer(cut)["input_ids"] == ids_of(dictionary, cut)
+        ids = ids_of(dictionary, (tmp_path / "cut").read_text())
+        assert tokenizer.decode(ids, skip_special_tokens=True).split()[-1] == "one"
+    code = export_hf(checkpoint, *flags, "--force", "--verify-text", tmp_path / "cut")
+    assert code == (0 if lowercase else 2)
+    assert lowercase or "before it was cut" in capsys.readouterr().err
+
+
+def test_a_model_of_sentencepiece_for_a_model_that_masks(tmp_path, spm):
+    file, model = spm
+    pieces = [model.id_to_piece(number) for number in range(3, model.get_piece_size())]
+    checkpoint = seq2seq_checkpoint(tmp_path / "c", "bart_denoising", words=pieces)
+    assert export_hf(checkpoint, "--sentencepiece-model", file) == 0
+    cut = [*model.encode("the lower", out_type=str), "<mask>", *model.encode("is newer", out_type=str)]
+    expected = ids_of(checkpoint.task.source_dictionary, " ".join(cut), [0])
+    assert load(checkpoint.output)("The lower<mask> is newer")["input_ids"] == expected
+
+
+# ---- GPT-2
+
+
+@pytest.fixture
+def pieces(tmp_path):
+    """(folder of encoder.json and vocab.bpe, their numbers as words of a dictionary, in another order)."""
+    merges = ["t h", "th e", "\u0120 the", "o w", "l ow", "\u0120 low"]
+    names = [*bytes_to_unicode().values(), *(merge.replace(" ", "") for merge in merges), "<|endoftext|>"]
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    (folder / "encoder.json").write_text(json.dumps({name: number for number, name in enumerate(names)}))
+    (folder / "vocab.bpe").write_text("\n".join(["#version: 0.2", *merges, ""]))
+    return folder, [str(number * 7 % len(names)) for number in range(len(names))]
+
+
+def test_text_is_segmented_as_by_fairseqs_gpt2_bpe(tmp_path, pieces, capsys):
+    folder, words = pieces
+    checkpoint = checkpoint_of(tmp_path / "c", words=words, fillers=2)
+    (tmp_path / "text").write_text("the lower <mask>\nth\n")
+    assert export_hf(checkpoint, "--gpt2-bpe", folder, "--verify-text", tmp_path / "text") == 0
+    assert "GPT-2's byte-level BPE" in capsys.readouterr().out
+    tokenizer = load(checkpoint.output)
+    encoder = get_encoder(str(folder / "encoder.json"), str(folder / "vocab.bpe"))
+    line = " ".join(map(str, encoder.encode("the  lówer, 12!")))
+    expected = ids_of(checkpoint.task.source_dictionary, line, [0])
+    assert tokenizer("the  lówer, 12!")["input_ids"] == expected
+    assert len(expected) == 16
+    assert tokenizer.decode(expected[1:-1]) == "the  lówer, 12!"
+    files = {"gpt2_encoder_json": str(folder / "encoder.json"), "gpt2_vocab_bpe": str(folder / "vocab.bpe")}
+    hub = hub_of(checkpoint, bpe="gpt2", **files)
+    for text in ("the lower <mask> the", "<mask> low", "the"):
+        assert hub.encode(text).tolist() == tokenizer(text)["input_ids"]
+    assert hub.decode(hub.encode("the low")) == "the low"
+    shutil.rmtree(checkpoint.output)
+    for flags, text, message in (
+        (["--gpt2-bpe", folder], line, "before it was cut"),
+        ([], "the lower", "after it was"),
+    ):
+        (tmp_path / "text").write_text(text)
+        assert message in refused(capsys, checkpoint, *flags, "--verify-text", tmp_path / "text")
+
+
+def test_gpt2_files_that_do_not_fit(tmp_path, pieces, capsys):
+    folder, words = pieces
+    fewer = checkpoint_of(tmp_path / "c", "roberta_base", "", words=words[1:])
+    error = refused(capsys, fewer, "--gpt2-bpe", folder)
+    assert all(part in error for part in ("1 piece ", f"--gpt2-bpe {folder}", "--dict ", "leave --gpt2-bpe out"))
+    assert "--gpt2-bpe and --tokenizer" in refused(capsys, fewer, "--gpt2-bpe", folder, "--tokenizer", folder)
+    whole = checkpoint_of(tmp_path / "e", "roberta_base", "", words=words)
+    (folder / "vocab.bpe").write_text("#version: 0.2\nx y\n")
+    assert "do not belong together" in refused(capsys, whole, "--gpt2-bpe", folder)
+    (folder / "encoder.json").write_text("[]")
+    assert "encoder.json" in refused(capsys, whole, "--gpt2-bpe", folder)
+    (folder / "encoder.json").unlink()
+    assert "encoder.json or vocab.bpe" in refused(capsys, whole, "--gpt2-bpe", folder)
+
+
+# ---- A tokenizer of the user's
+
+
+def test_the_ids_of_a_copied_tokenizer_are_the_dictionarys(tmp_path, capsys):
+    checkpoint, right = checkpoint_of(tmp_path / "c", fillers=2), tmp_path / "right"
+    write(trained(tmp_path / "t", fillers=2), right)
+    assert export_hf(checkpoint, "--tokenizer", right) == 0
+    assert load(checkpoint.output)("w1 w2")["input_ids"] == [0, 5, 6, 2]
+    shutil.rmtree(checkpoint.output)
+    content = json.loads((right / "tokenizer.json").read_text())
+    content["model"]["vocab"] |= {"w1": 6, "w2": 5}
+    (right / "tokenizer.json").write_text(json.dumps(content))
+    assert "w1 has the id 6" in refused(capsys, checkpoint, "--tokenizer", right)
+
+
+def test_the_code_of_a_copied_tokenizer_is_never_run(tmp_path, capsys, monkeypatch):
+    """Nor is it named in what is written, where opening the export would run it; also if transformers has no other."""
+    checkpoint, folder = checkpoint_of(tmp_path / "c", fillers=2), tmp_path / "given"
+    write(trained(tmp_path / "t", fillers=2), folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["auto_map"] = {"AutoTokenizer": ["code.Mine", "code.Mine"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Mine: pass\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    assert export_hf(checkpoint, "--tokenizer", folder) == 0
+    assert "auto_map" not in (checkpoint.output / "tokenizer_config.json").read_text()
+    shutil.rmtree(checkpoint.output)
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "Mine"}))
+    (folder / "tokenizer.json").unlink()
+    shutil.copyfile(checkpoint.dictionary, folder / "vocab.txt")
+    assert "--tokenizer" in refused(capsys, checkpoint, "--tokenizer", folder)
+    assert not (tmp_path / "ran").exists()
