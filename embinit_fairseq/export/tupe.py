@@ -24,8 +24,8 @@ NOTE = (
 #: what an exported model is made of: the modules that fairseq trains, but for attention
 CODE = (
     *(f"export.remote.{name}" for name in ("configuration_tupe", "modeling_tupe", "attention_kernels")),
-    *(f"modules.{name}" for name in ("encoder_layer", "heads", "position_bias", "position_encoding")),
-    *("modules.bert_initialisation", "errors"),
+    *(f"modules.{name}" for name in ("encoder_layer", "heads", "initialisation", "position_encoding")),
+    "errors",
 )
 _AUTO_MAP = {
     "AutoConfig": "configuration_tupe.TupeConfig",

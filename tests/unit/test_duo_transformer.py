@@ -5,15 +5,9 @@ import torch
 from duo_reference import count, reference
 from small_models import ARCHITECTURES, EOS, OFF, SOURCES, TIED, TIED_OUTPUT, batch_of, preset, task_of
 
-from embinit_fairseq.modules.duo import FusedTables, back_to_values, values_for_queries
+from embinit_fairseq.modules.duo import FusedTables
 
 DUO = ARCHITECTURES["duo_transformer"]
-
-
-def test_streams_hand_on_their_values_in_a_circle():
-    """With two it does not show which way they go: the queries of stream s meet the values of s + 1."""
-    assert values_for_queries(torch.arange(3)).tolist() == [1, 2, 0]
-    assert back_to_values(torch.arange(3)).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize("way", ["factored", "fused", "prepared"])
@@ -26,7 +20,7 @@ def test_all_ways_to_the_output_give_the_same_logits(options, way, monkeypatch):
     if way == "prepared":
         model.make_generation_fast_()
     else:
-        monkeypatch.setattr("embinit_fairseq.models._duo._STEPS", 0 if way == "factored" else 1000)
+        monkeypatch.setattr("embinit_fairseq.models.duo_transformer._STEPS", 0 if way == "factored" else 1000)
     encoder_out = model.encoder(batch_of(SOURCES[:1]))
     steps = [model.decoder(torch.tensor([[EOS, 4, 5][:length]]), encoder_out, state)[0] for length in (1, 2, 3)]
     torch.testing.assert_close(torch.cat(steps, dim=1)[0], expected, rtol=1e-11, atol=1e-12)
@@ -37,8 +31,8 @@ def test_the_fused_table_is_made_once_a_batch_and_once_for_all_when_weights_are_
     model, made = DUO.randomised(**TIED), []
     tables = model.decoder.fused_tables
     original = type(tables).forward
-    monkeypatch.setattr(type(tables), "forward", lambda self, given: made.append(self.kept) or original(self, given))
-    monkeypatch.setattr("embinit_fairseq.models._duo._STEPS", 1000)
+    monkeypatch.setattr(type(tables), "forward", lambda self, given: made.append(self.final) or original(self, given))
+    monkeypatch.setattr("embinit_fairseq.models.duo_transformer._STEPS", 1000)
     for _ in range(2):
         encoder_out, state = model.encoder(batch_of(SOURCES)), {}
         for length in (1, 2, 3):
@@ -47,7 +41,7 @@ def test_the_fused_table_is_made_once_a_batch_and_once_for_all_when_weights_are_
     keys = list(model.state_dict())
     model.make_generation_fast_()
     assert list(model.state_dict()) == keys, "what is derived does not belong into a checkpoint"
-    assert model.half().decoder.fused_tables.kept.dtype == torch.float16  # fairseq's --fp16 may come after it
+    assert model.half().decoder.fused_tables.final.dtype == torch.float16  # fairseq's --fp16 may come after it
 
 
 #: row of Table 5 -> options, what `count` is told
@@ -84,7 +78,7 @@ def test_presets():
         with torch.device("meta"):
             model = DUO.model.build_model(cfg, task_of())
         for side in (model.encoder, model.decoder):
-            layer = side.cfg.layer
+            layer = side.side.layer
             assert (len(side.layers), layer.embed_dim, layer.ffn_embed_dim, layer.num_heads) == sizes
         assert cfg.dropout == (0.3 if name == "_big" else 0.1)
         assert (str(cfg.duo_share_weights), str(cfg.duo_norm), str(cfg.duo_fusion)) == ("stream", "decoder", "on")

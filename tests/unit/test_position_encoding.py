@@ -5,8 +5,13 @@ import torch
 from tupe_reference import bucket
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.modules.position_bias import relative_position_buckets
-from embinit_fairseq.modules.position_encoding import AddedPositions, FourTermPositions, untied_positions
+from embinit_fairseq.modules.position_encoding import (
+    AddedPositions,
+    FourTermPositions,
+    PositionSizes,
+    UntiedPositions,
+    relative_position_buckets,
+)
 
 C, HEADS, LONGEST = 6, 3, 40
 each_reset = pytest.mark.parametrize("reset", ["official", "paper", None])
@@ -17,7 +22,7 @@ each_kind = pytest.mark.parametrize("relative", [False, True], ids=["TUPE-A", "T
 @each_kind
 def test_longer_than_the_table_is_refused(reset, relative):
     """The authors' code reshapes 2 (L + 1) rows without an error."""
-    module = untied_positions(C, HEADS, LONGEST, reset=reset, num_buckets=32 * relative)
+    module = UntiedPositions(PositionSizes(C, HEADS, LONGEST, num_buckets=32 * relative, reset=reset))
     assert module.bias(LONGEST).shape == (HEADS, LONGEST, LONGEST)
     for length in (LONGEST + 1, 2 * LONGEST + 1):
         with pytest.raises(OptionError, match=f"{length} tokens, the model has {LONGEST} positions.*--max-positions"):
@@ -25,7 +30,8 @@ def test_longer_than_the_table_is_refused(reset, relative):
 
 
 def test_longer_than_the_table_is_refused_by_the_comparison_set():
-    for use in (lambda n: AddedPositions(C, 4).embed(torch.zeros(1, n, C)), FourTermPositions(C, 4).projections):
+    sizes = PositionSizes(C, HEADS, 4)
+    for use in (lambda n: AddedPositions(sizes).embed(torch.zeros(1, n, C)), FourTermPositions(sizes).projections):
         use(4)
         with pytest.raises(OptionError, match="5 tokens, the model has 4 positions"):
             use(5)
