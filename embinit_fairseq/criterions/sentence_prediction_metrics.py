@@ -173,8 +173,6 @@ def check_metrics(names: list[str], regression: bool, num_classes: int) -> None:
 def check_best_checkpoint(checkpoint: DictConfig, names: list[str]) -> None:
     """Raise OptionError if the best checkpoint is to be chosen by a metric that is not logged, or by its minimum."""
     best = checkpoint.best_checkpoint_metric
-    if best == CONFUSION:
-        raise OptionError(f"--best-checkpoint-metric {best} is no number: choose among {', '.join(CLASSIFICATION)}")
     if best in METRICS and best not in names:
         raise OptionError(
             f"--best-checkpoint-metric {best} is not computed: add it to --glue-metrics {' '.join(names)}"

@@ -75,8 +75,9 @@ class Attention(nn.Module):
 
     def __init__(self, cfg: LayerConfig, num_terms: int = 1) -> None:
         super().__init__()
-        self.num_heads, self.dropout = cfg.num_heads, cfg.attention_dropout
-        self.scale = (num_terms * (cfg.embed_dim // cfg.num_heads)) ** -0.5
+        embed_dim, num_heads = cfg.embed_dim, cfg.num_heads
+        self.num_heads, self.dropout = num_heads, cfg.attention_dropout
+        self.scale = (num_terms * (embed_dim // num_heads)) ** -0.5
 
     @property
     def active_dropout(self) -> float:

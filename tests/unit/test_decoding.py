@@ -1,5 +1,5 @@
 """Translation models step by step: incremental decoding equals the full forward through any exchange of rows; beam
-search; what the cache saves; dropout that is retained."""
+search; savings of the cache; retained dropout."""
 
 import random
 
@@ -26,7 +26,7 @@ def model_of(name, **options):
 
 
 class Decoding:
-    """Rows of (sentence, prefix) that are decoded incrementally, with the logits of the full forward beside it."""
+    """Rows of (sentence, prefix) that are decoded incrementally, compared with the full forward."""
 
     def __init__(self, model, left=False):
         self.model, self.tokens = model, batch_of(SOURCES, left)

@@ -40,11 +40,11 @@ def test_the_fused_table_is_made_once_a_batch_and_once_for_all_when_weights_are_
     assert made == [None, None]
     keys = list(model.state_dict())
     model.make_generation_fast_()
-    assert list(model.state_dict()) == keys, "what is derived does not belong into a checkpoint"
+    assert list(model.state_dict()) == keys, "derived values do not belong into a checkpoint"
     assert model.half().decoder.fused_tables.final.dtype == torch.float16  # fairseq's --fp16 may come after it
 
 
-#: row of Table 5 -> options, what `count` is told
+#: row of Table 5 -> options, arguments of `count`
 TABLE_5 = {
     "Transformer": ({"duo_streams": 1}, {"streams": 1}),
     "+ Meta Embeddings": (OFF, {}),
@@ -60,12 +60,12 @@ IN_MILLIONS = [75.6, 111.3, 98.7, 98.7, 98.7, 99.8, 99.8]
 
 @pytest.mark.parametrize(("row", "millions"), list(zip(TABLE_5, IN_MILLIONS)))
 def test_parameters_of_the_ablation(row, millions):
-    options, told = TABLE_5[row]
-    dims = {f"encoder_dim_{stream}": 5 for stream in "sp"[: told.get("streams", 2)]}
+    options, arguments = TABLE_5[row]
+    dims = {f"encoder_dim_{stream}": 5 for stream in "sp"[: arguments.get("streams", 2)]}
     for more, tables in (({}, {"tables": "three"}), (TIED, {}), ({**TIED, **dims}, {"dims": [5] * len(dims)})):
-        found = sum(parameter.numel() for parameter in DUO.build(**options, **more).parameters())
-        assert found == count(2, 8, 6, 15, **tables, **told)
-    assert round(count(8, 512, 2048, 32_768, **told) / 1e6, 1) == millions
+        number = sum(parameter.numel() for parameter in DUO.build(**options, **more).parameters())
+        assert number == count(2, 8, 6, 15, **tables, **arguments)
+    assert round(count(8, 512, 2048, 32_768, **arguments) / 1e6, 1) == millions
 
 
 def test_presets():

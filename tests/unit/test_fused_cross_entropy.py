@@ -83,11 +83,11 @@ def test_half_precision_rounds_the_gradient_once_and_the_loss_not_at_all(dtype):
     assert (loss.dtype, nll.dtype, logits.grad.dtype) == (torch.float32, torch.float32, dtype)
     torch.testing.assert_close(loss.double(), losses.sum(), rtol=1e-6, atol=0)
     torch.testing.assert_close(nll.double(), nlls.sum(), rtol=1e-6, atol=0)
-    # beside the rounding of the result: that of the exponential and of p - 1 in single precision
+    # in addition to the rounding of the result: that of the exponential and of p - 1 in single precision
     torch.testing.assert_close(logits.grad.double(), gradient, rtol=rounding, atol=2e-7)
 
 
-def test_no_matrix_is_made_beside_the_two_gradients():
+def test_no_matrix_is_made_but_the_two_gradients():
     """In bfloat16, and with another factor than 1: nothing of the logits' size in single precision."""
     logits, target = drawn(2400, 2000, torch.bfloat16)
     size = logits.nbytes
@@ -120,7 +120,7 @@ def model_of(arch="tupe_transformer", **options):
 
 
 def outcome(criterion, model, reduce=True):
-    """Loss, sample size, what is logged, gradients."""
+    """Loss, sample size, logged values, gradients."""
     target = batch_of([[4, 5, 6, EOS], [7, EOS], [8, 9, EOS]])
     net_input = {
         "src_tokens": batch_of([[4, 5, 6, 7, EOS], [10, EOS], [5, 5, EOS]], left=True),
@@ -155,14 +155,14 @@ def test_models_without_logits_or_with_probabilities_of_their_own_are_refused(na
     plain = own.get_normalized_probs
     own.get_normalized_probs = lambda net_output, *args, **kwargs: plain((net_output[0] / 2,), *args, **kwargs)
     criterion = criterion_of(f"fused_{name}")
-    outcome(criterion, model_of())  # another model is looked at anew
+    outcome(criterion, model_of())  # another model is checked again
     for model, reason in ((adaptive, "--adaptive-softmax-cutoff"), (own, "TupeTransformerModel")):
         with pytest.raises(OptionError, match=f"{reason}.*--criterion {name}"):
             outcome(criterion, model)
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "label_smoothed_cross_entropy"])
-def test_a_model_is_looked_at_once_and_is_no_part_of_the_criterion(name):
+def test_a_model_is_checked_once_and_is_no_part_of_the_criterion(name):
     """fairseq would save the parameters of a criterion, and train them."""
     criterion, model, calls = criterion_of(f"fused_{name}"), model_of(), []
     plain = model.get_normalized_probs

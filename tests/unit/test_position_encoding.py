@@ -1,4 +1,4 @@
-"""T5's buckets in whole numbers, and what is longer than a table (the equations: test_sentence_encoder)."""
+"""T5's buckets in integers, and inputs longer than a table (the equations: test_sentence_encoder)."""
 
 import pytest
 import torch
