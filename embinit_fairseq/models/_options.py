@@ -1,5 +1,5 @@
-"""Options of this plugin's models: fields, presets, ranges; then those of translation models, under the names of
-fairseq's `transformer`, and the layer configuration that they make."""
+"""Options of this plugin's models: fields, presets, ranges; options of translation models, under the names of fairseq's
+`transformer`, and the layer configuration that they make."""
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 from dataclasses import dataclass, field

@@ -208,7 +208,7 @@ class TranslationDecoder(FairseqIncrementalDecoder):
 
         The second result holds `attn`, the weights of cross-attention (B, T, S) of one layer (default: the last), mean
         over streams and heads (default: all), and `inner_states`, (T, B, n C). With an incremental_state
-        prev_output_tokens is the whole prefix, and results are those of the tokens that are new.
+        prev_output_tokens is the whole prefix, and results are of the new tokens.
         """
         x, extra = self.extract_features(
             prev_output_tokens, encoder_out, incremental_state, alignment_layer, alignment_heads

@@ -1,7 +1,7 @@
 """`--arch duo_classifier`: text classification with two frozen embeddings of every word. Li et al. 2020, section 3.1.
 
-What is learned: two queries, W_O and the label layer, D_S + D_P + (D_S + D_P) F + F K parameters (section 3.1.4; F the
-dimension of the sentence vector, K labels). The paper does not say where its dropout is; here it acts, as in the
+Learned parameters: two queries, W_O and the label layer, D_S + D_P + (D_S + D_P) F + F K numbers (section 3.1.4; F:
+dimension of the sentence vector, K: labels). The paper does not say where its dropout is; here it acts, as in the
 original transformer, after each sub-layer: on [a^P, a^S] and on the sentence vector e. The equations are in
 modules/duo_classifier.py.
 """

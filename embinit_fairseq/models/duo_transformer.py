@@ -3,7 +3,7 @@
     x^s = dropout(embed_scale * map_s(E_s[token]) + position)      for each stream s; then layers and logits of duo.py
 
 Each stream has an embedding matrix E_s (`embed_tokens`: S, `embed_tokens_p`: P). A matrix whose dimension is not that
-of the layers gets a learned linear map (section 4.2.1: 300 to 512). Positions are added to each stream.
+of the layers has a learned linear map (section 4.2.1: 300 to 512). Positions are added to each stream.
 
 No code of the authors is public and the text leaves choices open; this plugin's are in docs/duo.md. The options
 --duo-streams, --duo-share-weights, --duo-norm and --duo-fusion are the rows of the paper's Table 5.
@@ -62,7 +62,7 @@ _STEPS = 16
 
 @dataclass
 class DuoTransformerConfig(TranslationConfig):
-    """Options of fairseq's `transformer` under the same names, and those of the two streams."""
+    """Options of fairseq's `transformer` under the same names, and options of the two streams."""
 
     duo_streams: int = option(2, "2: two embeddings of every word; 1: fairseq's transformer, to compare with")
     duo_share_weights: ChoiceEnum([*SHARING, *_OLD_SHARING]) = option(
@@ -98,7 +98,7 @@ class DuoTransformerModel(TranslationModel):
     def build_model(cls, cfg: DuoTransformerConfig, task: Any) -> "DuoTransformerModel":
         """Build for a task with two dictionaries.
 
-        Raises OptionError for options out of range and for those that contradict each other.
+        Raises OptionError for options that are out of range or contradict each other.
         """
         check_options(cfg)
         source, target = task.source_dictionary, task.target_dictionary
@@ -152,7 +152,7 @@ def table_dims(cfg: Any, side: str) -> list[int]:
 
 
 def _stream_config(cfg: Any, side: str) -> StreamConfig:
-    """One stream has nothing to share: its keys and values are those of an ordinary transformer."""
+    """Return the options of a side's streams. One stream has nothing to share."""
     sharing = _OLD_SHARING.get(str(cfg.duo_share_weights), str(cfg.duo_share_weights))
     return StreamConfig(
         cfg.duo_streams,

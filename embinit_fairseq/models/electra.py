@@ -71,7 +71,7 @@ class ElectraModel(TupeModel):
     def build_model(cls, cfg: ElectraConfig, task: Any) -> "ElectraModel":
         """Build for a task with a `source_dictionary`; without a generator for tasks that do not mask (fine-tuning).
 
-        Raises OptionError for options out of range and for those that contradict each other.
+        Raises OptionError for options that are out of range or contradict each other.
         """
         check_sizes(cfg, task)
         encoder, generator = Discriminator(cfg, task.source_dictionary, masks(task)), None

@@ -32,7 +32,7 @@ from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEnco
 
 @dataclass
 class TupeConfig(FairseqDataclass):
-    """Options of the encoder; the defaults are those of BERT-base."""
+    """Options of the encoder; the defaults are BERT-base."""
 
     position_encoding: ChoiceEnum(list(POSITION_ENCODINGS)) = option(
         "untied",
@@ -87,7 +87,7 @@ class TupeModel(WithHeads, FairseqEncoderModel):
     def build_model(cls, cfg: TupeConfig, task: Any) -> "TupeModel":
         """Build for a task with a `source_dictionary`; without language-model head for tasks that do not mask.
 
-        Raises OptionError for options out of range and for those that contradict each other.
+        Raises OptionError for options that are out of range or contradict each other.
         """
         check_sizes(cfg, task)
         encoder = TupeEncoder(cfg, task.source_dictionary, masks(task))

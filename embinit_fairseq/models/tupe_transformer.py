@@ -50,7 +50,7 @@ from embinit_fairseq.modules.position_encoding import PositionSizes, UntiedPosit
 
 @dataclass
 class TupeTransformerConfig(TranslationConfig):
-    """Options of fairseq's `transformer` under the same names, and those of the positions."""
+    """Options of fairseq's `transformer` under the same names, and options of the positions."""
 
     rel_pos: bool = option(False, "relative positions in addition to the untied ones (TUPE-R); the decoder's look back")
     rel_pos_bins: int = option(32, "buckets of relative positions")
@@ -65,7 +65,7 @@ class TupeTransformerModel(TranslationModel):
     def build_model(cls, cfg: TupeTransformerConfig, task: Any) -> "TupeTransformerModel":
         """Build for a task with two dictionaries.
 
-        Raises OptionError for options out of range and for those that contradict each other.
+        Raises OptionError for options that are out of range or contradict each other.
         """
         check_ranges(cfg)
         source, target = task.source_dictionary, task.target_dictionary
@@ -186,7 +186,7 @@ class TupeTransformerDecoder(TranslationDecoder):
 
 
 def _positions(cfg: TupeTransformerConfig, side: Side) -> UntiedPositions:
-    """Without reset: in translation the first column is a word like any other, not `[CLS]`."""
+    """Return the positions of a side, without reset: in translation the first column is a word, not `[CLS]`."""
     sizes = PositionSizes(
         side.layer.embed_dim,
         side.layer.num_heads,

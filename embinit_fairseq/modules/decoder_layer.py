@@ -147,7 +147,7 @@ class DecoderCache:
         self.sentence = sentence
 
     def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (N, H, t, d) of new tokens -> those of all tokens, (N, H, length + t, d).
+        """Keys and values (N, H, t, d) of new tokens -> keys and values of all tokens, (N, H, length + t, d).
 
         The past is copied, with its rows in order, into the memory that the layer before has left: fresh memory in
         every step would cost more than the copy.

@@ -80,7 +80,7 @@ class Sharing:
         return nn.Linear(*size) if self.common else StreamLinear(num_streams, *size)
 
     def keys_and_values(self, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, ..., matrices * C) -> keys and the values that meet them, those of the other stream, (n, ..., C)."""
+        """(n, ..., matrices * C) -> keys, and the values of the other stream, (n, ..., C)."""
         parts = kv.chunk(self.matrices, dim=-1)
         return parts[0], exchange(parts[-1])
 
@@ -203,7 +203,7 @@ class Fusion(nn.Module):
 class FusedTables(nn.Module):
     """O = [E_S, E_P] W_O for embedding matrices of dimensions `dims`.
 
-    With matrices from N(0, 1/D_s) the rows of O are distributed like those of a matrix of dimension d, N(0, 1/d).
+    With matrices from N(0, 1/D_s) the rows of O have the distribution of embeddings of dimension d, N(0, 1/d).
     """
 
     def __init__(self, dims: list[int], embed_dim: int) -> None:

@@ -7,8 +7,8 @@
 S, P: the two embeddings of a text, T x D_S and T x D_P. w^S, w^P: one learned query each. "linear" leaves the softmax
 out, as in the paper's experiments: weights are then any numbers, and sums grow with the text. B: batch, T: src_len.
 
-Padding is dropped first: the N words of a batch are concatenated, and their weighted sums are those of an embedding
-bag. Texts differ much in length (R8: 4 to 520 words); most of the time and memory would go into padding.
+Padding is dropped first: the N words of a batch are concatenated, and an embedding bag computes their weighted sums.
+Texts differ much in length (R8: 4 to 520 words); most of the time and memory would go into padding.
 """
 
 from __future__ import annotations

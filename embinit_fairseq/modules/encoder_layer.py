@@ -110,7 +110,7 @@ class SelfAttention(Attention):
         Args:
             x: (batch, T, C), or (N, C) with a packing.
             projections: (T, C) to add to queries and keys.
-            extend: in incremental decoding, keys and values of the new tokens -> those of all tokens.
+            extend: in incremental decoding, keys and values of the new tokens -> of all tokens.
         """
         qkv = self.qkv_proj(x)
         q, k, v = (qkv if packing is None else packing.spread(qkv)).chunk(3, dim=-1)

@@ -39,7 +39,7 @@ def class_f1(counts: np.ndarray) -> np.ndarray:
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
     """Return the correlation of two vectors (N,); nan if one of them is constant or not finite."""
-    # not by the deviations: those of a constant from its rounded mean need not be 0
+    # not by the deviations: a constant may differ from its rounded mean
     if len(x) < 2 or not all(np.isfinite(values).all() and np.ptp(values) > 0 for values in (x, y)):
         return math.nan
     x, y = x - x.mean(), y - y.mean()

@@ -29,7 +29,7 @@ from embinit_fairseq.errors import OptionError
 
 @dataclass
 class FusedAdamConfig(FairseqDataclass):
-    """fairseq's options of `adam`, without those that choose another implementation."""
+    """fairseq's options of `adam`, except the choice of an implementation."""
 
     adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas for Adam optimizer"})
     adam_eps: float = field(default=1e-8, metadata={"help": "epsilon for Adam optimizer"})

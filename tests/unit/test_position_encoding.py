@@ -11,11 +11,19 @@ from embinit_fairseq.modules.position_encoding import (
     PositionSizes,
     UntiedPositions,
     relative_position_buckets,
+    reset_cls,
 )
 
 C, HEADS, LONGEST = 6, 3, 40
 each_reset = pytest.mark.parametrize("reset", ["official", "paper", None])
 each_kind = pytest.mark.parametrize("relative", [False, True], ids=["TUPE-A", "TUPE-R"])
+
+
+def test_reset_by_hand():
+    """Equation (9): theta_2 in column 0, theta_1 in row 0 and the corner. No output depends on theta_1."""
+    scores, from_cls, to_cls = torch.arange(18.0).view(2, 3, 3), torch.tensor([20.0, 21.0]), torch.tensor([30.0, 31.0])
+    expected = [[[20, 20, 20], [30, 4, 5], [30, 7, 8]], [[21, 21, 21], [31, 13, 14], [31, 16, 17]]]
+    assert reset_cls(scores, from_cls, to_cls).tolist() == expected
 
 
 @each_reset
