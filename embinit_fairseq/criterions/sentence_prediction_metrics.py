@@ -145,8 +145,8 @@ def percentage(name: str, meters: MetersDict) -> Any:
     if name in CLASSIFICATION:
         value = CLASSIFICATION[name](sums)
     else:
-        predictions, targets, times = sums[:, sums[2] > 0]
-        value = REGRESSION[name](predictions / times, targets / times)
+        predictions, targets, _ = sums[:, sums[2] > 0]
+        value = REGRESSION[name](predictions, targets)
     return 0.0 if math.isnan(value) else round(100 * value, 2)
 
 
