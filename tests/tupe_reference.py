@@ -44,7 +44,7 @@ def assert_are_best(fillings, text, logits, dictionary):
 
 
 def visible_dropout(monkeypatch):
-    """In the place of dropout: what it would act on is multiplied by 1 + p. Where it acts, and on what, can be seen."""
+    """Replace dropout by a factor of 1 + p, which shows where dropout acts."""
 
     def multiply(x, p=0.5, training=True, inplace=False):
         return x * (1 + p) if training else x
@@ -53,7 +53,7 @@ def visible_dropout(monkeypatch):
 
 
 def bucket(r, num_buckets=32, max_distance=128, bidirectional=True):
-    """T5's bucket of r = key - query, in whole numbers: no logarithm, no rounding."""
+    """T5's bucket of r = key - query, in integers: no logarithm, no rounding."""
     first, distance = 0, max(-r, 0)
     if bidirectional:
         num_buckets //= 2
@@ -113,7 +113,7 @@ def gelu(x):
 
 
 def attention(w, name, x, num_heads, kind, bias=None, positions=None, factor=1.0):
-    """One sentence x (length, C). positions: (p U^Q, p U^K) of the four terms. factor: stands for dropout."""
+    """One sentence x (length, C). positions: (p U^Q, p U^K) of the four terms. factor: in place of dropout."""
     q, k, v = (part.chunk(num_heads, dim=1) for part in linear(w, f"{name}.qkv_proj", x).chunk(3, dim=1))
     outputs = []
     for head in range(num_heads):
@@ -136,7 +136,7 @@ def below(w, prefix):
 def encode(w, tokens, num_heads, kind, *, pre_ln=False, relative=False, reset=None, factors=None, act=gelu):
     """One sentence without padding, tokens (length,) -> hidden states, each (length, C).
 
-    factors: what stands for dropout: `hidden`, `attention`, `activation` (see `visible_dropout`).
+    factors in place of dropout: `hidden`, `attention`, `activation` (see `visible_dropout`).
     """
     factors = {"hidden": 1.0, "attention": 1.0, "activation": 1.0, **(factors or {})}
     length, p = len(tokens), below(w, "positions.")

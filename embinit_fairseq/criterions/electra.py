@@ -5,9 +5,9 @@
 
 fairseq adds up losses and sample sizes over workers and --update-freq and divides once, but the two means have two
 denominators. The sample size here is the number of tokens, so the second mean is exact. The task masks `--mask-prob` of
-the tokens of each sentence, rounded up or down at random so that this is exact in expectation; so the first sum is
-divided by mask_prob * tokens: an unbiased estimate of its mean, and the same however a batch is cut into parts. The log
-has both means with their exact denominators, over everything that was seen since the last line or in a validation.
+the tokens of each sentence, rounded up or down at random so that this is exact in expectation. The first sum is divided
+by mask_prob * tokens: an unbiased estimate of its mean, and the same however a batch is split. The log has both means
+with their exact denominators, over all batches since the last line or of a validation.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
@@ -43,13 +43,13 @@ class ElectraCriterionConfig(FairseqDataclass):
 
 @register_criterion("electra", dataclass=ElectraCriterionConfig)
 class ElectraCriterion(FairseqCriterion):
-    """It belongs to `--arch electra_*` and `--task masked_lm`, or a task that masks as that does."""
+    """For `--arch electra_*` and `--task masked_lm`, or a task that masks alike."""
 
     def __init__(self, cfg: ElectraCriterionConfig, task: Any) -> None:
         super().__init__(task)
         self.rtd_weight, self.seed = cfg.rtd_weight, cfg.seed
         if not 0 <= cfg.rtd_weight < math.inf:
-            raise OptionError(f"--rtd-weight {cfg.rtd_weight}: must be a number that is not negative (the paper's: 50)")
+            raise OptionError(f"--rtd-weight {cfg.rtd_weight}: must be 0 or more (the paper's: 50)")
         mask_prob = getattr(task.cfg, "mask_prob", None)
         if mask_prob is None:
             raise OptionError("--criterion electra needs a task that masks tokens: give --task masked_lm")
@@ -59,16 +59,17 @@ class ElectraCriterion(FairseqCriterion):
                 logger.warning("ELECTRA masks every chosen token: add --%s 0", flag.replace("_", "-"))
 
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Tensor, dict]:
-        """-> the summed loss in nats, the number of tokens, sums for the log."""
+        """Return the summed loss in nats, the number of tokens, and sums for the log."""
         src_tokens, target = sample["net_input"]["src_tokens"], sample["target"]
         masked_tokens, present = target.ne(self.padding_idx), src_tokens.ne(self.padding_idx)
         noise = self._noise(model, sample).to(src_tokens.device)
         output = model(**sample["net_input"], masked_tokens=masked_tokens, noise=noise)
         if not isinstance(output, ReplacedTokens):
             raise OptionError("--criterion electra belongs to the electra_* architectures: give --arch electra_base")
-        wanted, mlm_logits, rtd_logits = target[masked_tokens], _single(output.generator_logits), _single(output.logits)
+        masked_targets = target[masked_tokens]
+        mlm_logits, rtd_logits = _single(output.generator_logits), _single(output.logits)
         replaced = output.corrupted_tokens.ne(torch.where(masked_tokens, target, src_tokens))
-        mlm_loss = F.cross_entropy(mlm_logits, wanted, reduction="sum")
+        mlm_loss = F.cross_entropy(mlm_logits, masked_targets, reduction="sum")
         rtd_losses = F.binary_cross_entropy_with_logits(rtd_logits, replaced.to(rtd_logits), reduction="none")
         rtd_loss = rtd_losses.masked_fill(~present, 0.0).sum()
         loss = mlm_loss / self.mask_prob + self.rtd_weight * rtd_loss
@@ -82,7 +83,7 @@ class ElectraCriterion(FairseqCriterion):
             "mlm_loss": mlm_loss.detach(),
             "rtd_loss": rtd_loss.detach(),
             "masked": masked_tokens.sum(),
-            "guessed": mlm_logits.argmax(-1).eq(wanted).sum(),
+            "guessed": mlm_logits.argmax(-1).eq(masked_targets).sum(),
             "replaced": replaced.sum(),
             "flagged": flagged.sum(),
             "hits": (flagged & replaced).sum(),
@@ -95,7 +96,7 @@ class ElectraCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
-        """Losses in bits a token, rates in per cent; all of them over all tokens, not averaged over batches."""
+        """Log losses in bits per token and rates in percent, over all tokens, not averaged over batches."""
 
         def total(key: str) -> float:
             return float(sum(log.get(key, 0) for log in logging_outputs))
@@ -118,14 +119,14 @@ class ElectraCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Every value is a sum."""
+        """Return True: every value is a sum."""
         return True
 
 
 def uniform_noise(seed: int, update: int, ids: list[int], length: int) -> Tensor:
-    """(len(ids), length) single-precision numbers in [0, 1), a function of (seed, update, sentence, column) only.
+    """Return (len(ids), length) single-precision numbers in [0, 1), a function of (seed, update, sentence, column).
 
-    So draws neither depend on the number of workers and the neighbours in a batch, nor disturb a global random state.
+    Draws do not depend on the number of workers or on the neighbours in a batch, and change no global random state.
     """
     words = [seed & 0xFFFFFFFFFFFFFFFF, update]
     rows = [np.random.default_rng([*words, sentence]).random(length, dtype=np.float32) for sentence in ids]

@@ -1,9 +1,8 @@
 """`--criterion fused_cross_entropy` and `fused_label_smoothed_cross_entropy`: fairseq's losses in less time and memory.
 
-They compute what `cross_entropy` and `label_smoothed_cross_entropy` compute, to rounding, have the same options, log
-the same names, and continue each other's checkpoints. The matrix of log-probabilities is never made: see
-modules/fused_cross_entropy.py. They take the logits from the model's output; models whose probabilities are not the
-softmax of that are refused.
+They equal `cross_entropy` and `label_smoothed_cross_entropy` up to rounding, have the same options, log the same names,
+and continue each other's checkpoints. The matrix of log-probabilities is never made (modules/fused_cross_entropy.py).
+They take the logits from the model's output; a model whose probabilities are not their softmax is refused.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
@@ -37,11 +36,11 @@ class FusedLabelSmoothedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionCon
 class FusedCrossEntropy(CrossEntropyCriterion):
     """fairseq's `cross_entropy`."""
 
-    #: the model whose probabilities were compared with the softmax of its logits; in a tuple, to be no submodule
+    #: the model whose probabilities were compared with the softmax of its logits, in a tuple: not a submodule
     checked: tuple[Any, ...] = ()
 
     def compute_loss(self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
-        """(loss, loss): a sum, or a loss for each token of the batch, without `reduce`."""
+        """Return (loss, loss): a sum, or without `reduce` a loss for each token of the batch."""
         check_logits(self, model, net_output)
         logits, target = net_output[0], model.get_targets(sample, net_output)
         loss, _ = fused_cross_entropy(
@@ -57,20 +56,20 @@ class FusedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
     checked: tuple[Any, ...] = ()
 
     def compute_loss(self, model: nn.Module, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
-        """(loss, negative log-likelihood): sums, or one for each token of the batch, (N, 1), without `reduce`."""
+        """Return (loss, negative log-likelihood): sums, or without `reduce` one for each token of the batch, (N, 1)."""
         check_logits(self, model, net_output)
         logits, target = self.get_logits_and_target(model, net_output, sample)
         loss, nll = fused_cross_entropy(logits, target, self.padding_idx, self.eps, reduce)
         return (loss, nll) if reduce else (loss[:, None], nll[:, None])
 
     def compute_accuracy(self, model: nn.Module, net_output: Any, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """(correct tokens, tokens), for --report-accuracy."""
+        """Return (correct tokens, tokens), for --report-accuracy."""
         logits, target = self.get_logits_and_target(model, net_output, sample)
         real = target.ne(self.padding_idx)
         return (logits.argmax(1).eq(target) & real).sum(), real.sum()
 
     def get_logits_and_target(self, model: Any, net_output: Any, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """Logits (N, V) and target (N), without the tokens of --ignore-prefix-size."""
+        """Return logits (N, V) and target (N), without the tokens of --ignore-prefix-size."""
         logits, target = net_output[0], model.get_targets(sample, net_output)
         logits, target = logits[:, self.ignore_prefix_size :], target[:, self.ignore_prefix_size :]
         return logits.reshape(-1, logits.size(-1)), target.reshape(-1)
@@ -82,23 +81,22 @@ FusedLabelSmoothedCrossEntropy.__name__ = LabelSmoothedCrossEntropyCriterion.__n
 
 
 def check_logits(criterion: Any, model: Any, net_output: Any) -> None:
-    """Raise OptionError if the model's probabilities are not the softmax of net_output[0]. Compares them for the first
-    sentence of the first batch of a model."""
-    if any(each is model for each in criterion.checked):
+    """Raise OptionError if the model's probabilities are not the softmax of net_output[0].
+
+    They are compared for the first sentence of the first batch of a model.
+    """
+    if any(model is checked for checked in criterion.checked):
         return
     with torch.no_grad(), torch.autocast(net_output[0].device.type, enabled=False):
         logits = net_output[0][:1].detach()
         if getattr(getattr(model, "decoder", model), "adaptive_softmax", None) is not None:
-            raise OptionError(refusal(criterion, "--adaptive-softmax-cutoff computes no logits"))
+            raise _refusal(criterion, "--adaptive-softmax-cutoff computes no logits")
         expected = model.get_normalized_probs((logits, *net_output[1:]), log_probs=True)
-        if expected.shape != logits.shape or not torch.allclose(
-            expected.float(), logits.float().log_softmax(-1), rtol=1e-3, atol=1e-3
-        ):
-            raise OptionError(refusal(criterion, f"{type(model).__name__} has probabilities of its own"))
+        if not torch.allclose(expected.float(), logits.float().log_softmax(-1), rtol=1e-3, atol=1e-3):
+            raise _refusal(criterion, f"{type(model).__name__} has probabilities of its own")
     criterion.checked = (model,)
 
 
-def refusal(criterion: Any, reason: str) -> str:
-    """The line that a user reads."""
+def _refusal(criterion: Any, reason: str) -> OptionError:
     name = "label_smoothed_cross_entropy" if hasattr(criterion, "eps") else "cross_entropy"
-    return f"--criterion fused_{name}: {reason}; give --criterion {name}"
+    return OptionError(f"--criterion fused_{name}: {reason}; give --criterion {name}")

@@ -170,8 +170,8 @@ TUPE = Architecture(
     ),
     code=(
         *(f"interop.remote.{name}" for name in ("configuration_tupe", "modeling_tupe")),
-        *(f"modules.{name}" for name in ("attention_kernels", "encoder_layer", "heads", "position_bias")),
-        *("modules.position_encoding", "modules.bert_initialisation", "errors"),
+        *(f"modules.{name}" for name in ("attention_kernels", "encoder_layer", "heads", "initialisation")),
+        *("modules.position_encoding", "errors"),
     ),
 )
 

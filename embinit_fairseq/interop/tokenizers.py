@@ -216,7 +216,7 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     segmentation, doubt = read_segmentation(codes, model), ""
     try:
         if segmentation is not None:
-            check_segmentation(segmentation, vocabulary_of(side.dictionary), side.path, "", ())
+            check_segmentation(segmentation, vocabulary_of(side.dictionary), side.path)
     except DataError as error:
         if codes is None:
             raise

@@ -1,5 +1,5 @@
-"""Options of our models: presets, ranges, comparison with those of a checkpoint; then the options of translation
-models, under the names of fairseq's `transformer`, and what they make of a side."""
+"""Options of this plugin's models: fields, presets, ranges; options of translation models, under the names of fairseq's
+`transformer`, and the layer configuration that they make."""
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 from dataclasses import dataclass, field
@@ -13,29 +13,32 @@ from embinit_fairseq.errors import OptionError, check_heads
 from embinit_fairseq.modules.attention_kernels import KERNELS
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig
 
-# ---- Presets: `--arch NAME` sets what the command line does not -----------------------------------------------------
+
+def option(default: Any, help: str) -> Any:
+    """Return a field of an options dataclass."""
+    return field(default=default, metadata={"help": help})
 
 
 def register_presets(model: str, presets: dict[str, dict[str, Any]]) -> None:
-    """presets: name of the architecture -> options in which it differs from the defaults of `model`."""
+    """Register architectures of `model`; presets: `--arch NAME` -> the options that differ from the defaults."""
+
+    def register(arch: str, preset: dict[str, Any]) -> None:
+        @register_model_architecture(model, arch)
+        def fill_in(args: Any) -> None:
+            for name, value in preset.items():
+                setattr(args, name, getattr(args, name, value))
+
     for arch, preset in presets.items():
-        _register(model, arch, preset)
+        register(arch, preset)
 
-
-def _register(model: str, arch: str, preset: dict[str, Any]) -> None:
-    @register_model_architecture(model, arch)
-    def fill_in(args: Any) -> None:
-        for name, value in preset.items():
-            setattr(args, name, getattr(args, name, value))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Which numbers a model can be made of; others are refused by the name of their flag before anything is built.
 
 #: end of an option's name -> smallest and largest value
 RANGES: dict[str, tuple[float, float]] = {
     "_layers": (1, float("inf")),
     "_embed_dim": (1, float("inf")),  # of FFNs, too
+    "_dim_s": (1, float("inf")),
+    "_dim_p": (1, float("inf")),
+    "duo_ffn_dim": (1, float("inf")),
     "_attention_heads": (1, float("inf")),
     "_positions": (3, float("inf")),  # <s>, a word, </s>
     "dropout": (0, 1),
@@ -43,17 +46,17 @@ RANGES: dict[str, tuple[float, float]] = {
 
 
 def check_ranges(cfg: Any) -> None:
-    """cfg: options of a model. Raises OptionError for numbers out of range and heads that do not divide a dimension."""
+    """Raise OptionError, with the flag, for numbers out of range and heads that do not divide a dimension."""
     options = as_dict(cfg)
     for name, value in options.items():
         for end, (smallest, largest) in RANGES.items():
             if name.endswith(end) and isinstance(value, (int, float)) and not smallest <= value <= largest:
-                wanted = f"at least {smallest}" if largest == float("inf") else f"from {smallest} to {largest}"
-                raise OptionError(f"{flag(name)} {value}: must be {wanted}")
+                expected = f"at least {smallest}" if largest == float("inf") else f"from {smallest} to {largest}"
+                raise OptionError(f"{flag(name)} {value}: must be {expected}")
     for side in ("encoder", "decoder", "generator"):
         heads, dim = f"{side}_attention_heads", f"{side}_embed_dim"
         if options.get(heads) is not None:
-            inherited: Any = options.get("encoder_embed_dim")  # tupe_transformer's decoder has the encoder's
+            inherited: Any = options.get("encoder_embed_dim")  # of a decoder without its own
             check_heads(options[heads], options.get(dim) or inherited, flag(heads), flag(dim))
 
 
@@ -63,13 +66,13 @@ def flag(name: str) -> str:
 
 
 def as_dict(cfg: Any) -> dict[str, Any]:
-    """Options by name: of a node of fairseq's configuration, a dataclass or a namespace."""
+    """Return the options by name, of a node of fairseq's configuration, a dataclass or a namespace."""
     if not OmegaConf.is_config(cfg):
         return dict(vars(cfg))
     return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ---- Translation ----
 
 SIDES = ("encoder", "decoder")
 
@@ -78,55 +81,44 @@ SIDES = ("encoder", "decoder")
 class TranslationConfig(FairseqDataclass):
     """Options of fairseq's `transformer` under the same names."""
 
-    encoder_embed_dim: int = field(default=512, metadata={"help": "dimension of the encoder's embeddings and layers"})
-    encoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "dimension inside its feed-forward networks"})
-    encoder_layers: int = field(default=6, metadata={"help": "number of encoder layers"})
-    encoder_attention_heads: int = field(default=8, metadata={"help": "attention heads of the encoder"})
-    encoder_normalize_before: bool = field(
-        default=False, metadata={"help": "layer norm before each block of the encoder (pre-LN)"}
+    encoder_embed_dim: int = option(512, "dimension of the encoder's embeddings and layers")
+    encoder_ffn_embed_dim: int = option(2048, "dimension inside its feed-forward networks")
+    encoder_layers: int = option(6, "number of encoder layers")
+    encoder_attention_heads: int = option(8, "attention heads of the encoder")
+    encoder_normalize_before: bool = option(False, "layer norm before each block of the encoder (pre-LN)")
+    decoder_embed_dim: Optional[int] = option(
+        None, "dimension of the decoder's embeddings and layers (default: the encoder's)"
     )
-    decoder_embed_dim: Optional[int] = field(
-        default=None, metadata={"help": "dimension of the decoder's embeddings and layers (default: the encoder's)"}
+    decoder_ffn_embed_dim: Optional[int] = option(
+        None, "dimension inside its feed-forward networks (default: the encoder's)"
     )
-    decoder_ffn_embed_dim: Optional[int] = field(
-        default=None, metadata={"help": "dimension inside its feed-forward networks (default: the encoder's)"}
+    decoder_layers: int = option(6, "number of decoder layers")
+    decoder_attention_heads: int = option(8, "attention heads of the decoder")
+    decoder_normalize_before: bool = option(False, "layer norm before each block of the decoder (pre-LN)")
+    share_decoder_input_output_embed: bool = option(False, "one embedding matrix for the decoder's input and output")
+    share_all_embeddings: bool = option(
+        False, "one embedding matrix for encoder, decoder and output (needs a joined dictionary)"
     )
-    decoder_layers: int = field(default=6, metadata={"help": "number of decoder layers"})
-    decoder_attention_heads: int = field(default=8, metadata={"help": "attention heads of the decoder"})
-    decoder_normalize_before: bool = field(
-        default=False, metadata={"help": "layer norm before each block of the decoder (pre-LN)"}
-    )
-    share_decoder_input_output_embed: bool = field(
-        default=False, metadata={"help": "one embedding matrix for the decoder's input and output"}
-    )
-    share_all_embeddings: bool = field(
-        default=False,
-        metadata={"help": "one embedding matrix for encoder, decoder and output (needs a joined dictionary)"},
-    )
-    no_scale_embedding: bool = field(
-        default=False, metadata={"help": "do not multiply embeddings with sqrt(dimension)"}
-    )
-    dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings, attention and FFN outputs"})
-    attention_dropout: float = field(default=0.0, metadata={"help": "dropout of attention weights"})
-    activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the feed-forward networks"})
-    activation_fn: ChoiceEnum(list(ACTIVATIONS)) = field(
-        default="relu", metadata={"help": "inside the feed-forward networks"}
-    )
-    attention_kernel: ChoiceEnum([kernel for kernel in KERNELS if kernel != "flex"]) = field(
-        default="auto", metadata={"help": "how attention is computed; auto takes the fastest"}
+    no_scale_embedding: bool = option(False, "do not multiply embeddings with sqrt(dimension)")
+    dropout: float = option(0.1, "dropout of embeddings, attention and FFN outputs")
+    attention_dropout: float = option(0.0, "dropout of attention weights")
+    activation_dropout: float = option(0.0, "dropout inside the feed-forward networks")
+    activation_fn: ChoiceEnum(list(ACTIVATIONS)) = option("relu", "inside the feed-forward networks")
+    attention_kernel: ChoiceEnum([kernel for kernel in KERNELS if kernel != "flex"]) = option(
+        "auto", "how attention is computed; auto takes the fastest"
     )
     max_source_positions: int = II("task.max_source_positions")
     max_target_positions: int = II("task.max_target_positions")
 
 
 def side_option(cfg: Any, side: str, name: str) -> Any:
-    """The option of a side; the decoder's are the encoder's unless given."""
+    """Return the option of a side; the decoder's are the encoder's unless given."""
     value = getattr(cfg, f"{side}_{name}")
     return getattr(cfg, f"encoder_{name}") if value is None else value
 
 
-def layer_config(cfg: Any, side: str, num_terms: int = 1) -> LayerConfig:
-    """What the options make of a layer of encoder or decoder; num_terms: of its self-attention's scores."""
+def layer_config(cfg: Any, side: str = "encoder", num_terms: int = 1) -> LayerConfig:
+    """Return the configuration of the layers of a side. num_terms: see position_encoding.py."""
     return LayerConfig(
         embed_dim=side_option(cfg, side, "embed_dim"),
         ffn_embed_dim=side_option(cfg, side, "ffn_embed_dim"),
@@ -140,15 +132,6 @@ def layer_config(cfg: Any, side: str, num_terms: int = 1) -> LayerConfig:
     )
 
 
-def check_joined(source: Any, target: Any) -> None:
-    """--share-all-embeddings: raises OptionError unless both languages have one dictionary."""
-    if source != target:
-        raise OptionError(
-            f"--share-all-embeddings needs one dictionary for both languages, here they have {len(source)} and "
-            f"{len(target)} symbols: binarise with --joined-dictionary, or use --share-decoder-input-output-embed"
-        )
-
-
 def tied_output(cfg: Any) -> bool:
-    """Whether the logits are taken against the decoder's input."""
+    """Return True if the logits are taken against the decoder's input embeddings."""
     return cfg.share_all_embeddings or cfg.share_decoder_input_output_embed

@@ -1,152 +1,93 @@
 """`--arch duo_transformer_*`: translation with two embeddings of every word. Li et al. 2020, section 3.2 (Duo).
 
-No code of the authors is public and the text leaves choices open; ours are in docs/duo.md. The options --duo-streams,
---duo-share-weights, --duo-norm and --duo-fusion are the rows of the paper's Table 5.
+    x^s = dropout(embed_scale * map_s(E_s[token]) + position)      for each stream s; then layers and logits of duo.py
+
+Each stream has an embedding matrix E_s (`embed_tokens`: S, `embed_tokens_p`: P). A matrix whose dimension is not that
+of the layers has a learned linear map (section 4.2.1: 300 to 512). Positions are added to each stream.
+
+No code of the authors is public and the text leaves choices open; this plugin's are in docs/duo.md. The options
+--duo-streams, --duo-share-weights, --duo-norm and --duo-fusion are the rows of the paper's Table 5.
+
+n: streams, B: batch, T: tgt_len, S: src_len, C: embed_dim, V: symbols.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
+import torch
+import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model
-from torch import nn
+from fairseq.modules import PositionalEmbedding
+from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models._duo import SUFFIXES, DuoDecoder, DuoEncoder, DuoSideConfig
 from embinit_fairseq.models._options import (
     SIDES,
     TranslationConfig,
-    check_joined,
     check_ranges,
-    flag,
-    layer_config,
+    option,
     register_presets,
     side_option,
     tied_output,
 )
-from embinit_fairseq.models._translation import TranslationModel
-from embinit_fairseq.modules.duo import SHARING, StreamConfig
-from embinit_fairseq.modules.initialisation import init_duo_params, init_table
+from embinit_fairseq.models._translation import (
+    EncoderOut,
+    Side,
+    TranslationDecoder,
+    TranslationEncoder,
+    TranslationModel,
+    check_joined,
+    side_of,
+)
+from embinit_fairseq.modules.decoder_layer import DecoderCache, causal
+from embinit_fairseq.modules.duo import (
+    SHARING,
+    DuoDecoderLayer,
+    DuoEncoderLayer,
+    FusedTables,
+    Fusion,
+    StreamConfig,
+    logits_of_streams,
+)
 
-# ---- Options of `--arch duo_transformer_*`: what they are, which go together, what they make of a side --------------
-
-ON_OFF = ChoiceEnum(["on", "off"])
-#: of --duo-share-weights, in every preset
-DEFAULT_SHARING = "stream"
-#: --duo-share-weights, as command lines and checkpoints had it before there was `pair`
+#: ends of the names of the streams' matrices
+SUFFIXES = ("", "_p")
+#: older value of --duo-share-weights -> its value now
 _OLD_SHARING = {"on": "stream"}
-#: sizes that a side has for itself
-_SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "learned_pos")
-#: options that only a second stream has
-_DUO = ("duo_share_weights", "duo_norm", "duo_fusion")
+#: number of steps, about, in which the sentences of a batch are decoded: it decides whether O is computed
+_STEPS = 16
 
 
 @dataclass
 class DuoTransformerConfig(TranslationConfig):
-    """Options of fairseq's `transformer` under the same names, and those of the two streams."""
+    """Options of fairseq's `transformer` under the same names, and options of the two streams."""
 
-    duo_streams: int = field(
-        default=2, metadata={"help": "2: two embeddings of every word; 1: fairseq's transformer, to compare with"}
+    duo_streams: int = option(2, "2: two embeddings of every word; 1: fairseq's transformer, to compare with")
+    duo_share_weights: ChoiceEnum([*SHARING, *_OLD_SHARING]) = option(
+        "stream",
+        "projections for queries, keys and values. "
+        + "; ".join(f"{name}: {sharing.help}" for name, sharing in SHARING.items())
+        + ". (on: the older name of stream)",
     )
-    duo_share_weights: ChoiceEnum([*SHARING, *_OLD_SHARING]) = field(
-        default=DEFAULT_SHARING,
-        metadata={
-            "help": "projections for queries, keys and values. "
-            + "; ".join(f"{name}: {sharing.help}" for name, sharing in SHARING.items())
-            + ". "
-            + ", ".join(f"({old}: the older name of {new})" for old, new in _OLD_SHARING.items())
-        },
+    duo_norm: ChoiceEnum(["off", *SIDES, "all"]) = option(
+        "decoder", "where residuals are those of the values' stream (equation 6)"
     )
-    duo_norm: ChoiceEnum(["off", *SIDES, "all"]) = field(
-        default="decoder", metadata={"help": "where residuals are those of the values' stream (equation 6)"}
+    duo_fusion: ChoiceEnum(["on", "off"]) = option(
+        "on", "fusion layer, and logits against a projection of both embedding matrices side by side"
     )
-    duo_fusion: ON_OFF = field(
-        default="on",
-        metadata={"help": "fusion layer, and logits against a projection of both embedding matrices side by side"},
+    encoder_dim_s: Optional[int] = option(
+        None, "dimension of the encoder's first embedding matrix, mapped to --encoder-embed-dim (default: that)"
     )
-    encoder_dim_s: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "dimension of the encoder's first embedding matrix, mapped to --encoder-embed-dim (default: that)"
-        },
+    encoder_dim_p: Optional[int] = option(None, "of its second embedding matrix")
+    decoder_dim_s: Optional[int] = option(
+        None, "of the decoder's first (default: --decoder-embed-dim; the encoder's if they are shared)"
     )
-    encoder_dim_p: Optional[int] = field(default=None, metadata={"help": "of its second embedding matrix"})
-    decoder_dim_s: Optional[int] = field(
-        default=None,
-        metadata={"help": "of the decoder's first (default: --decoder-embed-dim; the encoder's if they are shared)"},
-    )
-    decoder_dim_p: Optional[int] = field(default=None, metadata={"help": "of its second embedding matrix"})
-    encoder_learned_pos: bool = field(default=False, metadata={"help": "learned positions instead of sinusoids"})
-    decoder_learned_pos: bool = field(default=False, metadata={"help": "learned positions instead of sinusoids"})
-    no_token_positional_embeddings: bool = field(default=False, metadata={"help": "no positions at all"})
-
-
-def check_options(cfg: Any) -> None:
-    """Raises OptionError, which names the flag, for numbers that no model can have."""
-    check_ranges(cfg)
-    if cfg.duo_streams not in (1, len(SUFFIXES)):
-        raise OptionError(f"--duo-streams {cfg.duo_streams}: must be 1 or {len(SUFFIXES)}")
-    for name in (f"{side}_dim_{stream}" for side in SIDES for stream in "sp"):
-        dim = getattr(cfg, name)
-        if dim is not None and dim < 1:
-            raise OptionError(f"{flag(name)} {dim}: must be at least 1")
-        if dim is not None and name.endswith("_p") and cfg.duo_streams == 1:
-            raise OptionError(f"{flag(name)} is for a second stream: drop it or --duo-streams 1")
-    for side in SIDES:
-        width, learned = (side_option(cfg, side, name) for name in ("embed_dim", "learned_pos"))
-        if width < 4 and not (learned or cfg.no_token_positional_embeddings):
-            raise OptionError(f"--{side}-embed-dim {width}: sinusoidal positions need a dimension of 4 or more")
-
-
-def check_shared(cfg: Any, source: Any, target: Any) -> None:
-    """--share-all-embeddings: raises OptionError for dictionaries or embedding matrices that cannot be one."""
-    check_joined(source, target)
-    for stream, ours, theirs in zip("sp", *(table_dims(cfg, side) for side in SIDES)):
-        if ours != theirs:
-            raise OptionError(
-                f"--share-all-embeddings: --decoder-dim-{stream} {theirs}, but the encoder's matrix, which is to "
-                f"be the same, has {ours} columns: drop it, or give --encoder-dim-{stream} {theirs}"
-            )
-
-
-def table_dims(cfg: Any, side: str) -> list[int]:
-    """Dimensions of a side's embedding matrices: as given, else its embed_dim; the encoder's if they are shared."""
-    if side == "decoder" and cfg.share_all_embeddings:
-        defaults = table_dims(cfg, "encoder")
-    else:
-        defaults = [side_option(cfg, side, "embed_dim")] * cfg.duo_streams
-    return [getattr(cfg, f"{side}_dim_{stream}") or default for stream, default in zip("sp", defaults)]
-
-
-def sharing(cfg: Any) -> str:
-    """What --duo-share-weights says, in one of the names of SHARING."""
-    given = str(cfg.duo_share_weights)
-    return _OLD_SHARING.get(given, given)
-
-
-def side_config(cfg: Any, side: str) -> DuoSideConfig:
-    """What the options make of encoder or decoder."""
-    streams = StreamConfig(
-        cfg.duo_streams,
-        # one stream has no sharing: its keys and values are those of an ordinary transformer
-        share_weights=sharing(cfg) if cfg.duo_streams > 1 else "off",
-        duo_norm=str(cfg.duo_norm) in ("all", side),
-    )
-    return DuoSideConfig(
-        layer=layer_config(cfg, side),
-        streams=streams,
-        num_layers=side_option(cfg, side, "layers"),
-        max_positions=cfg.max_source_positions if side == "encoder" else cfg.max_target_positions,
-        scale_embedding=not cfg.no_scale_embedding,
-        positions=not cfg.no_token_positional_embeddings,
-        learned_pos=side_option(cfg, side, "learned_pos"),
-        fusion=str(cfg.duo_fusion) == "on",
-        attention_kernel=str(cfg.attention_kernel),
-    )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
+    decoder_dim_p: Optional[int] = option(None, "of its second embedding matrix")
+    encoder_learned_pos: bool = option(False, "learned positions instead of sinusoids")
+    decoder_learned_pos: bool = option(False, "learned positions instead of sinusoids")
+    no_token_positional_embeddings: bool = option(False, "no positions at all")
 
 
 @register_model("duo_transformer", dataclass=DuoTransformerConfig)
@@ -157,29 +98,24 @@ class DuoTransformerModel(TranslationModel):
     def build_model(cls, cfg: DuoTransformerConfig, task: Any) -> "DuoTransformerModel":
         """Build for a task with two dictionaries.
 
-        Raises OptionError for options out of range and for those that contradict each other.
+        Raises OptionError for options that are out of range or contradict each other.
         """
         check_options(cfg)
         source, target = task.source_dictionary, task.target_dictionary
-        sides = [side_config(cfg, side) for side in SIDES]
-        tables = [_tables(cfg, *of_side) for of_side in zip(SIDES, (source, target))]
+        tables, target_tables = (
+            [nn.Embedding(len(dictionary), dim, dictionary.pad()) for dim in table_dims(cfg, name)]
+            for name, dictionary in zip(SIDES, (source, target))
+        )
+        every_table = [*tables, *target_tables]
         if cfg.share_all_embeddings:
-            check_shared(cfg, source, target)
-            tables[1] = tables[0]
-        encoder = DuoEncoder(sides[0], source, tables[0])
-        decoder = DuoDecoder(sides[1], target, tables[1], sides[0].layer.embed_dim, tied_output(cfg))
-        model = cls(encoder, decoder)
-        model.cfg = cfg
-        model.apply(init_duo_params)
-        if decoder.output_projection is not None:
-            init_table(decoder.output_projection.weight, decoder.output_projection.in_features)
-        for table in {id(table): table for side in tables for table in side}.values():
-            init_table(table.weight, table.embedding_dim)
-            nn.init.zeros_(table.weight[table.padding_idx])
-        return model
+            check_joined(source, target)
+            every_table = target_tables = tables
+        encoder = DuoEncoder(cfg, source, tables)
+        decoder = DuoDecoder(cfg, target, target_tables, encoder.side.layer.embed_dim)
+        return cls.initialised(cfg, encoder, decoder, every_table)
 
     def embedding_slots(self) -> dict[str, tuple[nn.Embedding, Any, nn.Module]]:
-        """For `--embed-init`: encoder, encoder_p, decoder, decoder_p -> (matrix, dictionary, where it is used)."""
+        """Return for `--embed-init`: encoder, encoder_p, decoder, decoder_p -> (matrix, dictionary, its user)."""
         return {
             f"{name}{suffix}": (table, side.dictionary, side.embedding)
             for name, side in (("encoder", self.encoder), ("decoder", self.decoder))
@@ -187,13 +123,191 @@ class DuoTransformerModel(TranslationModel):
         }
 
 
-def _tables(cfg: DuoTransformerConfig, side: str, dictionary: Any) -> list[nn.Embedding]:
-    return [nn.Embedding(len(dictionary), dim, dictionary.pad()) for dim in table_dims(cfg, side)]
+def check_options(cfg: Any) -> None:
+    """Raise OptionError, with the flag, for numbers that no model can have and options that contradict each other."""
+    check_ranges(cfg)
+    if cfg.duo_streams not in (1, len(SUFFIXES)):
+        raise OptionError(f"--duo-streams {cfg.duo_streams}: must be 1 or {len(SUFFIXES)}")
+    for side in SIDES:
+        if cfg.duo_streams == 1 and getattr(cfg, f"{side}_dim_p") is not None:
+            raise OptionError(f"--{side}-dim-p is for a second stream: drop it or --duo-streams 1")
+        width, learned = (side_option(cfg, side, name) for name in ("embed_dim", "learned_pos"))
+        if width < 4 and not (learned or cfg.no_token_positional_embeddings):
+            raise OptionError(f"--{side}-embed-dim {width}: sinusoidal positions need a dimension of 4 or more")
+    for stream, ours, theirs in zip("sp", *(table_dims(cfg, side) for side in SIDES)):
+        if cfg.share_all_embeddings and ours != theirs:
+            raise OptionError(
+                f"--share-all-embeddings: --decoder-dim-{stream} {theirs}, but the encoder's matrix, which is to "
+                f"be the same, has {ours} columns: drop it, or give --encoder-dim-{stream} {theirs}"
+            )
+
+
+def table_dims(cfg: Any, side: str) -> list[int]:
+    """Return the dimensions of a side's matrices: as given, else its embed_dim; the encoder's if they are shared."""
+    if side == "decoder" and cfg.share_all_embeddings:
+        defaults = table_dims(cfg, "encoder")
+    else:
+        defaults = [side_option(cfg, side, "embed_dim")] * cfg.duo_streams
+    return [getattr(cfg, f"{side}_dim_{stream}") or default for stream, default in zip("sp", defaults)]
+
+
+def _stream_config(cfg: Any, side: str) -> StreamConfig:
+    """Return the options of a side's streams. One stream has nothing to share."""
+    sharing = _OLD_SHARING.get(str(cfg.duo_share_weights), str(cfg.duo_share_weights))
+    return StreamConfig(
+        cfg.duo_streams,
+        share_weights=sharing if cfg.duo_streams > 1 else "off",
+        duo_norm=str(cfg.duo_norm) in ("all", side),
+    )
+
+
+# ---- Encoder and decoder ----
+
+
+class DuoEmbedding(nn.Module):
+    """x^s = dropout(embed_scale * map_s(E_s[token]) + position) for every stream s."""
+
+    def __init__(self, cfg: DuoTransformerConfig, side: Side, tables: list[nn.Embedding]) -> None:
+        super().__init__()
+        width, padding_idx = side.layer.embed_dim, tables[0].padding_idx
+        self.suffixes = SUFFIXES[: len(tables)]
+        for suffix, table in zip(self.suffixes, tables):
+            self.add_module(f"embed_tokens{suffix}", table)
+            if table.embedding_dim != width:  # Xavier's: the output has about the scale of a matrix of this dimension
+                linear = nn.Linear(table.embedding_dim, width)
+                nn.init.xavier_uniform_(linear.weight)
+                nn.init.zeros_(linear.bias)
+                self.add_module(f"embed_map{suffix}", linear)
+        self.embed_positions = None
+        if not cfg.no_token_positional_embeddings:
+            learned = side_option(cfg, side.name, "learned_pos")
+            self.embed_positions = PositionalEmbedding(side.max_positions, width, padding_idx, learned)
+        self.embed_scale, self.longest = side.embed_scale, side.max_positions
+        self.dropout = nn.Dropout(side.layer.dropout)
+
+    def forward(self, tokens: Tensor, seen: int = 0) -> Tensor:
+        """tokens (B, T) -> (n, B, T - seen, C): those after the first `seen`."""
+        new = tokens[:, seen:]
+        streams = [table(new) for table in self.tables()]
+        streams = [x if linear is None else linear(x) for x, linear in zip(streams, self.maps())]
+        x = self.embed_scale * torch.stack(streams)
+        if self.embed_positions is not None:
+            if seen and tokens.shape[1] == seen + 1:  # fairseq's way for one more token, which ignores the others
+                positions = self.embed_positions(tokens, incremental_state={})
+            else:
+                positions = self.embed_positions(tokens)[:, seen:]
+            x = x + positions.to(x.dtype)
+        return self.dropout(x)
+
+    def tables(self) -> list[nn.Embedding]:
+        """Return the embedding matrices, V x D_s."""
+        return [getattr(self, f"embed_tokens{suffix}") for suffix in self.suffixes]
+
+    def maps(self) -> list[Optional[nn.Linear]]:
+        """Return the maps from D_s to embed_dim; None where they are equal."""
+        return [getattr(self, f"embed_map{suffix}", None) for suffix in self.suffixes]
+
+    def max_positions(self) -> int:
+        """Return the longest input in tokens."""
+        return self.longest
+
+
+class DuoEncoder(TranslationEncoder):
+    """Streams of embeddings, layers, (layer norm of pre-LN). Nothing attends to padding."""
+
+    def __init__(self, cfg: DuoTransformerConfig, dictionary: Any, tables: list[nn.Embedding]) -> None:
+        side, streams = side_of(cfg, "encoder", num_streams=cfg.duo_streams), _stream_config(cfg, "encoder")
+        super().__init__(side, dictionary)
+        self.embedding = DuoEmbedding(cfg, side, tables)
+        self.layers = nn.ModuleList(DuoEncoderLayer(side.layer, streams) for _ in range(side.num_layers))
+        self.layer_norm = nn.LayerNorm(side.layer.embed_dim) if side.layer.normalize_before else None
+
+    def embed(self, tokens: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """tokens (B, S) -> (n, B, S, C)."""
+        return self.embedding(tokens)
+
+
+class DuoDecoder(TranslationDecoder):
+    """Streams of embeddings, layers, (layer norm of pre-LN), fusion, logits."""
+
+    shares_memory = True
+
+    def __init__(self, cfg: DuoTransformerConfig, dictionary: Any, tables: list[nn.Embedding], kdim: int) -> None:
+        side, streams = side_of(cfg, "decoder", num_streams=cfg.duo_streams), _stream_config(cfg, "decoder")
+        super().__init__(side, dictionary)
+        width, num_streams = side.layer.embed_dim, side.num_streams
+        self.embedding = DuoEmbedding(cfg, side, tables)
+        self.layers = nn.ModuleList(DuoDecoderLayer(side.layer, streams, kdim) for _ in range(side.num_layers))
+        self.layer_norm = nn.LayerNorm(width) if side.layer.normalize_before else None
+        self.fusion = Fusion(num_streams, width) if str(cfg.duo_fusion) == "on" and num_streams > 1 else None
+        self.fused_tables: Optional[FusedTables] = None
+        self.output_projection: Optional[nn.Linear] = None
+        if not tied_output(cfg):
+            self.output_projection = nn.Linear(width * (1 if self.fusion else num_streams), len(dictionary), bias=False)
+        elif self.fusion:
+            self.fused_tables = FusedTables([table.embedding_dim for table in tables], width)
+
+    def embed(self, tokens: Tensor, seen: int) -> Tensor:
+        """tokens (B, T) -> (n, B, T - seen, C)."""
+        return self.embedding(tokens, seen)
+
+    def bias(
+        self, x: Tensor, tokens: Tensor, cache: Optional[DecoderCache]
+    ) -> tuple[Optional[Tensor], Optional[Tensor]]:
+        """Return the causal mask (a single new token needs none), and the padding mask of left-padded sentences.
+
+        Padding after a sentence needs no mask: no query sees a later key.
+        """
+        tgt_len, seen = tokens.shape[1], 0 if cache is None else cache.length
+        bias, padding_mask = None, None
+        if cache is None or tgt_len > seen + 1:
+            bias = causal(x.new_zeros(1, tgt_len, tgt_len))[:, seen:]
+        if cache is None:
+            is_padding = tokens.eq(self.padding_idx)
+            padding_mask = is_padding if is_padding[:, 0].any() else None
+        return bias, padding_mask
+
+    def streams(self, encoder_out: EncoderOut) -> Tensor:
+        """Return the encoder's streams (n, B, S, kdim)."""
+        side_by_side = super().streams(encoder_out)
+        return side_by_side.unflatten(-1, (self.side.num_streams, -1)).permute(2, 0, 1, 3).contiguous()
+
+    def extract_features(self, *args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
+        """Return f (B, T, d), or the streams side by side (B, T, n d) without fusion."""
+        x, extra = super().extract_features(*args, **kwargs)
+        return x if self.fusion is None else self.fusion(x), extra
+
+    def output_layer(self, features: Tensor, incremental_state: Optional[dict[str, Any]] = None) -> Tensor:
+        """features (B, T, d), or (B, T, n d) without fusion -> logits (B, T, V)."""
+        if self.output_projection is not None:
+            return self.output_projection(features)
+        tables = [table.weight for table in self.embedding.tables()]
+        if self.fused_tables is None:
+            streams = zip(features.chunk(len(tables), dim=-1), self.embedding.maps())
+            return logits_of_streams([x if linear is None else x @ linear.weight for x, linear in streams], tables)
+        steps = features.shape[1] if incremental_state is None else _STEPS
+        if self.fused_tables.is_cheaper_factored(len(features) * steps, tables):
+            return self.fused_tables.factored(features, tables)
+        if incremental_state is None or self.fused_tables.final is not None:
+            return F.linear(features, self.fused_tables(tables))
+        fused = self.get_incremental_state(incremental_state, "table")  # made once per batch
+        if fused is None:
+            fused = self.fused_tables(tables)
+            self.set_incremental_state(incremental_state, "table", fused)
+        return F.linear(features, fused)
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Compute O once: fairseq-generate, fairseq-interactive and from_pretrained call this, weights are final."""
+        if self.fused_tables is not None:
+            self.fused_tables.finalise_([table.weight for table in self.embedding.tables()])
+
+
+# ---- Presets ----
 
 
 def _sizes(layers: int, width: int, ffn: int, heads: int) -> dict[str, int]:
     values = {"layers": layers, "embed_dim": width, "ffn_embed_dim": ffn, "attention_heads": heads}
-    return {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in values.items()}
+    return {f"{side}_{name}": value for side in SIDES for name, value in values.items()}
 
 
 #: The text's 8 + 8 layers; big is the size that fits the 213M and 220M parameters of its Tables 4 and 5.
@@ -204,6 +318,5 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "duo_transformer_iwslt_de_en": _sizes(6, 512, 1024, 4),
     "duo_transformer_tiny": _sizes(2, 64, 64, 2),
 }
-
 
 register_presets("duo_transformer", _PRESETS)

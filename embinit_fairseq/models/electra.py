@@ -3,44 +3,52 @@
     electra_*        positions added to the embeddings, as in BERT: the baseline of Ke's Table 4
     electra_tupe_*   TUPE-R in generator and discriminator; others by --position-encoding
 
+The generator fills masked positions, the discriminator says of every token whether it was replaced (modules/heads.py).
 Pre-training: --task masked_lm --criterion electra. Fine-tuning: --task sentence_prediction, with the discriminator
-alone. The discriminator is called `encoder`, as fairseq calls what is kept.
+alone, which is called `encoder` as in fairseq's models.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 import copy
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 from fairseq.models import FairseqEncoder, register_model
 from torch import Tensor
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models._options import check_ranges, register_presets
-from embinit_fairseq.models._tupe import TupeEncoder, build_sentence_encoder
-from embinit_fairseq.models.tupe import SIZES, TupeConfig, TupeModel, check_block_size, masks
-from embinit_fairseq.modules.bert_initialisation import init_bert_params
+from embinit_fairseq.models._options import option, register_presets
+from embinit_fairseq.models.tupe import (
+    SIZES,
+    TupeConfig,
+    TupeEncoder,
+    TupeModel,
+    build_sentence_encoder,
+    check_sizes,
+    masks,
+)
 from embinit_fairseq.modules.heads import ReplacedTokenHead, draw_tokens
+from embinit_fairseq.modules.initialisation import init_bert_params
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class ElectraConfig(TupeConfig):
-    """encoder_* is the discriminator; the generator has what it does not name itself in common with it."""
+    """encoder_* are of the discriminator; options without generator_* are of both networks."""
 
-    generator_layers: int = field(default=12, metadata={"help": "number of layers of the generator"})
-    generator_embed_dim: int = field(
-        default=256, metadata={"help": "dimension of the generator's layers; its embeddings are the discriminator's"}
+    generator_layers: int = option(12, "number of layers of the generator")
+    generator_embed_dim: int = option(
+        256, "dimension of the generator's layers; its embeddings are the discriminator's"
     )
-    generator_ffn_embed_dim: int = field(default=1024, metadata={"help": "dimension inside the generator's FFNs"})
-    generator_attention_heads: int = field(default=4, metadata={"help": "attention heads of the generator"})
+    generator_ffn_embed_dim: int = option(1024, "dimension inside the generator's FFNs")
+    generator_attention_heads: int = option(4, "attention heads of the generator")
 
 
 class ReplacedTokens(NamedTuple):
-    """What a pre-training step needs: the generator's logits (N, V) at the masked positions, the tokens that the
-    discriminator saw (batch, src_len), and its logits of "replaced" (batch, src_len), without meaning at padding."""
+    """Results of a pre-training step: the generator's logits (N, V) at the masked positions, the discriminator's input
+    tokens (batch, src_len), and its logits of "replaced" (batch, src_len), without meaning at padding."""
 
     generator_logits: Tensor
     corrupted_tokens: Tensor
@@ -63,14 +71,14 @@ class ElectraModel(TupeModel):
     def build_model(cls, cfg: ElectraConfig, task: Any) -> "ElectraModel":
         """Build for a task with a `source_dictionary`; without a generator for tasks that do not mask (fine-tuning).
 
-        Raises OptionError for options out of range and for those that contradict each other.
+        Raises OptionError for options that are out of range or contradict each other.
         """
-        check_ranges(cfg)
-        check_block_size(cfg, task)
-        pre_training = masks(task)
-        encoder, generator = Discriminator(cfg, task.source_dictionary, pre_training), None
-        if pre_training:
-            own = _generator_config(cfg)
+        check_sizes(cfg, task)
+        encoder, generator = Discriminator(cfg, task.source_dictionary, masks(task)), None
+        if masks(task):
+            own = copy.deepcopy(cfg)
+            for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
+                setattr(own, f"encoder_{name}", getattr(cfg, f"generator_{name}"))
             generator = TupeEncoder(own, task.source_dictionary, masking=True, shared=encoder.sentence_encoder)
         return cls(cfg, encoder, generator).apply(init_bert_params)
 
@@ -85,10 +93,10 @@ class ElectraModel(TupeModel):
         noise: Optional[Tensor] = None,
         **_: Any,
     ) -> Any:
-        """As `TupeModel.forward`: features and classes are the discriminator's, logits of symbols the generator's.
+        """Compute `TupeModel.forward`: features and classes by the discriminator, logits of symbols by the generator.
 
-        With noise (batch, src_len), uniform in [0, 1): a pre-training step on src_tokens that are masked at
-        masked_tokens (batch, src_len); the result is a `ReplacedTokens`.
+        With noise (batch, src_len), uniform in [0, 1), compute a pre-training step on src_tokens that are masked at
+        masked_tokens (batch, src_len), and return `ReplacedTokens`.
         """
         if noise is not None:
             assert masked_tokens is not None
@@ -102,7 +110,7 @@ class ElectraModel(TupeModel):
 
     def _replace_and_detect(self, src_tokens: Tensor, masked_tokens: Tensor, noise: Tensor) -> ReplacedTokens:
         generator_logits, _ = self._generator()(src_tokens, masked_tokens=masked_tokens)
-        # padding would be cut out of the discriminator's attention
+        # a padding symbol would be masked in the discriminator's attention
         drawn = draw_tokens(generator_logits, noise[masked_tokens], never=self.encoder.dictionary.pad())
         corrupted = src_tokens.masked_scatter(masked_tokens, drawn)
         features, _ = self.encoder(corrupted, masked_tokens=masked_tokens)
@@ -117,7 +125,7 @@ class ElectraModel(TupeModel):
         return self.generator
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Called by fairseq before every update."""
+        """Remember the number of updates, on which the criterion's draws depend; fairseq calls this."""
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
 
@@ -138,27 +146,16 @@ class Discriminator(FairseqEncoder):
         return_all_hiddens: bool = False,
         masked_tokens: Optional[Tensor] = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """src_tokens (batch, src_len) -> features (batch, src_len, C); `TupeModel` calls it with features_only."""
+        """src_tokens (batch, src_len) -> features (batch, src_len, C). features_only: always True."""
         features, hiddens = self.sentence_encoder(src_tokens, masked_tokens, return_all_hiddens)
         return features, {"inner_states": hiddens if return_all_hiddens else None}
 
     def max_positions(self) -> int:
-        """Longest input in tokens."""
+        """Return the longest input in tokens."""
         return self.longest
 
 
-_GENERATOR_OPTIONS = [f"generator_{name}" for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")]
-
-
-def _generator_config(cfg: ElectraConfig) -> Any:
-    """The options with the generator's sizes in the place of the discriminator's."""
-    own = copy.deepcopy(cfg)
-    for name in _GENERATOR_OPTIONS:
-        setattr(own, name.replace("generator", "encoder"), getattr(cfg, name))
-    return own
-
-
-#: of the generator: in base a third of the discriminator's dimension (Clark et al. 2020, Table 6), in tiny a quarter
+#: generator: in base a third of the discriminator's dimension (Clark et al. 2020, Table 6), in tiny a quarter
 _GENERATORS: dict[str, dict[str, int]] = {
     "base": {},
     "tiny": {

@@ -6,8 +6,7 @@ positions, embeddings scaled by sqrt(D); FFN 512 is inferred from the paper's pa
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
-import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -18,44 +17,39 @@ from torch import Tensor, nn
 
 from embinit_fairseq.errors import DataError, OptionError, check_heads
 from embinit_fairseq.models._hub import load_trained
-from embinit_fairseq.models._options import check_ranges
-from embinit_fairseq.models._state_dicts import find_head, fit_heads
-
-logger = logging.getLogger(__name__)
+from embinit_fairseq.models._options import check_ranges, option
+from embinit_fairseq.models._state_dicts import WithHeads
 
 
 @dataclass
 class EmbinitClassifierConfig(FairseqDataclass):
     """Options of the classifier."""
 
-    encoder_embed_dim: int = field(default=512, metadata={"help": "dimension D of embeddings and layers"})
-    encoder_ffn_embed_dim: int = field(default=512, metadata={"help": "dimension inside the feed-forward networks"})
-    encoder_layers: int = field(default=3, metadata={"help": "number of encoder layers"})
-    encoder_attention_heads: Optional[int] = field(
-        default=None, metadata={"help": "attention heads (default: 10 if D = 300, else 8)"}
+    encoder_embed_dim: int = option(512, "dimension D of embeddings and layers")
+    encoder_ffn_embed_dim: int = option(512, "dimension inside the feed-forward networks")
+    encoder_layers: int = option(3, "number of encoder layers")
+    encoder_attention_heads: Optional[int] = option(None, "attention heads (default: 10 if D = 300, else 8)")
+    dropout: float = option(0.1, "dropout")
+    attention_dropout: float = option(0.0, "dropout of attention weights")
+    activation_dropout: float = option(0.0, "dropout inside the feed-forward networks")
+    encoder_normalize_before: bool = option(False, "layer norm before each block (pre-LN)")
+    encoder_learned_pos: bool = option(False, "learned positions instead of sinusoids")
+    no_token_positional_embeddings: bool = option(False, "no positions at all")
+    no_scale_embedding: bool = option(False, "do not multiply embeddings with sqrt(D)")
+    pooling: ChoiceEnum(["mean", "cls"]) = option(
+        "mean", "sentence vector: mean over its tokens, or the first token (give --init-token 0 then)"
     )
-    dropout: float = field(default=0.1, metadata={"help": "dropout"})
-    attention_dropout: float = field(default=0.0, metadata={"help": "dropout of attention weights"})
-    activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the feed-forward networks"})
-    encoder_normalize_before: bool = field(default=False, metadata={"help": "layer norm before each block (pre-LN)"})
-    encoder_learned_pos: bool = field(default=False, metadata={"help": "learned positions instead of sinusoids"})
-    no_token_positional_embeddings: bool = field(default=False, metadata={"help": "no positions at all"})
-    no_scale_embedding: bool = field(default=False, metadata={"help": "do not multiply embeddings with sqrt(D)"})
-    pooling: ChoiceEnum(["mean", "cls"]) = field(
-        default="mean",
-        metadata={"help": "sentence vector: mean over its tokens, or the first token (give --init-token 0 then)"},
-    )
-    max_positions: int = field(default=512, metadata={"help": "longest input in tokens"})
+    max_positions: int = option(512, "longest input in tokens")
 
 
 @register_model("embinit_classifier", dataclass=EmbinitClassifierConfig)
-class EmbinitClassifier(FairseqEncoderModel):
+class EmbinitClassifier(WithHeads, FairseqEncoderModel):
     """Works with `--task sentence_prediction` (one sentence or a pair) and `--criterion sentence_prediction`."""
 
     def __init__(self, cfg: EmbinitClassifierConfig, encoder: TransformerEncoderBase) -> None:
         super().__init__(encoder)
         self.cfg = cfg
-        self.args = cfg  # the stock criterion looks here for options of RoBERTa
+        self.args = cfg  # fairseq's criterion reads options of RoBERTa here
         self.classification_heads = nn.ModuleDict()
 
     @classmethod
@@ -73,11 +67,9 @@ class EmbinitClassifier(FairseqEncoderModel):
                     nn.init.xavier_uniform_(parameter)
         return cls(cfg, encoder)
 
-    def register_classification_head(self, name: str, num_classes: int, **_: Any) -> None:
-        """Add a linear layer from the sentence vector to `num_classes` logits."""
-        if name in self.classification_heads:
-            logger.warning("the classification head %r is replaced", name)
-        self.classification_heads[name] = _Head(self.cfg.encoder_embed_dim, num_classes, self.cfg.dropout)
+    def new_head(self, num_classes: int, inner_dim: Optional[int]) -> nn.Module:
+        """Return a linear layer from the sentence vector to `num_classes` logits."""
+        return _Head(self.cfg.encoder_embed_dim, num_classes, self.cfg.dropout)
 
     def forward(
         self,
@@ -92,18 +84,18 @@ class EmbinitClassifier(FairseqEncoderModel):
         features = encoded["encoder_out"][0].transpose(0, 1)  # (batch, src_len, D)
         pooled = self.pool(features, src_tokens)
         if classification_head_name is not None:
-            pooled = find_head(self.classification_heads, classification_head_name)(pooled)
+            pooled = self.classification_head(classification_head_name)(pooled)
         return pooled, {"encoder_out": features}
 
     def pool(self, features: Tensor, src_tokens: Tensor) -> Tensor:
-        """(batch, src_len, D) -> (batch, D), padding left out."""
+        """Return the sentence vectors (batch, D) of features (batch, src_len, D), without padding."""
         if self.cfg.pooling == "cls":
             return features[:, 0]
         present = src_tokens.ne(self.encoder.padding_idx).unsqueeze(-1).to(features)
         return (features * present).sum(1) / present.sum(1).clamp(min=1)
 
     def max_positions(self) -> int:
-        """Longest input in tokens."""
+        """Return the longest input in tokens."""
         return self.encoder.max_positions()
 
     def check_training(self, checkpoint: Any) -> None:
@@ -111,14 +103,12 @@ class EmbinitClassifier(FairseqEncoderModel):
         if self.cfg.no_token_positional_embeddings and self.cfg.encoder_learned_pos:
             raise OptionError("--encoder-learned-pos has no effect with --no-token-positional-embeddings: drop one")
 
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Fit a checkpoint's heads to this model: its own number of classes wins (fine-tuning)."""
-        super().upgrade_state_dict_named(state_dict, name)
-        fit_heads(self, state_dict, last="projection")
-
     @classmethod
     def from_pretrained(cls, model_name_or_path: str, checkpoint_file: str = "model.pt", data: str = ".", **kwargs):
-        """A ClassifierHub around a trained checkpoint. data: the folder with `input0/dict.txt` and `label/dict.txt`."""
+        """Return a ClassifierHub around a trained checkpoint.
+
+        data: the folder with `input0/dict.txt` and `label/dict.txt`.
+        """
         loaded = load_trained(cls, model_name_or_path, checkpoint_file, data, **kwargs)
         return ClassifierHub(loaded["task"], loaded["models"][0])
 
@@ -131,12 +121,12 @@ class ClassifierHub(nn.Module):
         self.task, self.model = task, model.eval()
 
     def encode(self, *sentences: str) -> Tensor:
-        """Token ids (src_len,) of one tokenised sentence or a pair, as the task prepares its training data."""
+        """Return token ids (src_len,) of one tokenised sentence or a pair, as the task prepares its training data."""
         cfg, dictionary, ids = self.task.cfg, self.task.source_dictionary, []
         if len(sentences) not in (1, 2):
             raise DataError(f"{len(sentences)} sentences were given: one is needed, or two of a pair")
-        for at, sentence in enumerate(sentences):
-            token = cfg.init_token if at == 0 else cfg.separator_token
+        for number, sentence in enumerate(sentences):
+            token = cfg.separator_token if number else cfg.init_token
             ids += ([] if token is None else [token]) + dictionary.encode_line(
                 sentence, append_eos=True, add_if_not_exist=False
             ).tolist()
@@ -144,7 +134,7 @@ class ClassifierHub(nn.Module):
 
     @torch.no_grad()
     def predict(self, *sentences: str, head: str = "sentence_classification_head") -> dict[str, float]:
-        """Label -> probability; a head of one column is a regression: `score` -> its number.
+        """Return label -> probability; a head of one column is a regression: `score` -> its number.
 
         Raises DataError for too long an input, OptionError for a head that is not there.
         """
@@ -157,7 +147,7 @@ class ClassifierHub(nn.Module):
             return {"score": logits.item()}
         labels = self.task.label_dictionary
         probabilities = logits.softmax(-1)[0].tolist()
-        return {labels[labels.nspecial + at]: value for at, value in enumerate(probabilities)}
+        return {labels[labels.nspecial + number]: value for number, value in enumerate(probabilities)}
 
 
 class _Head(nn.Module):
@@ -172,13 +162,10 @@ class _Head(nn.Module):
         return self.projection(self.dropout(features))
 
 
-def _num_heads(cfg: Any) -> int:
-    return cfg.encoder_attention_heads or (10 if cfg.encoder_embed_dim == 300 else 8)
-
-
 def _encoder_config(cfg: EmbinitClassifierConfig) -> TransformerConfig:
-    """The stock encoder's configuration."""
-    dim, heads = cfg.encoder_embed_dim, _num_heads(cfg)
+    """Return the configuration of fairseq's encoder."""
+    dim = cfg.encoder_embed_dim
+    heads = cfg.encoder_attention_heads or (10 if dim == 300 else 8)
     check_heads(heads, dim, "--encoder-attention-heads", "--encoder-embed-dim")
     stock = TransformerConfig()
     stock.encoder.embed_dim, stock.encoder.ffn_embed_dim = dim, cfg.encoder_ffn_embed_dim

@@ -6,101 +6,90 @@
     bert_rel_* relative positions only
     bert_ad_*  all four correlations with separate projections (BERT-A^d)
 
-Sizes base, large and tiny. Pre-training: --task masked_lm; fine-tuning: --task sentence_prediction.
+Sizes base, large and tiny. Pre-training: --task masked_lm; fine-tuning: --task sentence_prediction. The equations are
+in modules/position_encoding.py (positions, `[CLS]`), modules/encoder_layer.py and modules/sentence_encoder.py.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
-import logging
-from dataclasses import dataclass, field
-from typing import Any, Optional, cast
+from dataclasses import dataclass
+from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import FairseqEncoderModel, register_model
+from fairseq.models import FairseqEncoder, FairseqEncoderModel, register_model
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models._hub import load_hub
-from embinit_fairseq.models._options import check_ranges, register_presets
-from embinit_fairseq.models._state_dicts import check_weights, find_head, fit_heads, fit_pre_training_parts
-from embinit_fairseq.models._tupe import TupeEncoder, check_effects
+from embinit_fairseq.models._options import check_ranges, flag, layer_config, option, register_presets
+from embinit_fairseq.models._state_dicts import WithHeads, check_weights, fit_pre_training_parts
 from embinit_fairseq.modules.attention_kernels import KERNELS, check_trainable
-from embinit_fairseq.modules.bert_initialisation import init_bert_params
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
-from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead
-from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
-from embinit_fairseq.modules.sentence_encoder import SentenceEncoder
-
-logger = logging.getLogger(__name__)
+from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead, MaskedLMHead
+from embinit_fairseq.modules.initialisation import init_bert_params
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, AddedPositions, PositionSizes
+from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEncoder
 
 
 @dataclass
 class TupeConfig(FairseqDataclass):
-    """Options of the encoder; the defaults are those of BERT-base."""
+    """Options of the encoder; the defaults are BERT-base."""
 
-    position_encoding: ChoiceEnum(list(POSITION_ENCODINGS)) = field(
-        default="untied",
-        metadata={
-            "help": "the architectures set it; "
-            + "; ".join(f"{kind}: {known.name} ({known.help})" for kind, known in POSITION_ENCODINGS.items())
-        },
+    position_encoding: ChoiceEnum(list(POSITION_ENCODINGS)) = option(
+        "untied",
+        "the architectures set it; "
+        + "; ".join(f"{name}: {kind.name} ({kind.help})" for name, kind in POSITION_ENCODINGS.items()),
     )
-    rel_pos: bool = field(default=False, metadata={"help": "TUPE-R: relative positions beside the untied ones"})
-    rel_pos_bins: int = field(default=32, metadata={"help": "buckets of relative positions"})
-    max_rel_pos: int = field(default=128, metadata={"help": "distance from which on all share one bucket"})
-    tupe_tie_cls: bool = field(default=False, metadata={"help": "treat <s> like any position (TUPE-A^tie-cls)"})
-    tupe_reset: ChoiceEnum(["official", "paper"]) = field(
-        default="official",
-        metadata={
-            "help": "official: absolute and relative term each have constants for <s>, as in the authors' code; "
-            "paper: one pair of constants replaces their sum, as in equation (11)"
-        },
+    rel_pos: bool = option(False, "TUPE-R: relative positions in addition to the untied ones")
+    rel_pos_bins: int = option(32, "buckets of relative positions")
+    max_rel_pos: int = option(128, "distance from which on all share one bucket")
+    tupe_tie_cls: bool = option(False, "treat <s> like any position (TUPE-A^tie-cls)")
+    tupe_reset: ChoiceEnum(["official", "paper"]) = option(
+        "official",
+        "official: absolute and relative term each have constants for <s>, as in TUPE's code; "
+        "paper: one pair of constants replaces their sum, as in equation (11)",
     )
-    encoder_layers: int = field(default=12, metadata={"help": "number of layers"})
-    encoder_embed_dim: int = field(default=768, metadata={"help": "dimension of embeddings and layers"})
-    encoder_ffn_embed_dim: int = field(default=3072, metadata={"help": "dimension inside the feed-forward networks"})
-    encoder_attention_heads: int = field(default=12, metadata={"help": "attention heads"})
-    encoder_normalize_before: bool = field(default=False, metadata={"help": "layer norm before each block (pre-LN)"})
-    embedding_normalize: bool = field(default=False, metadata={"help": "layer norm on the embeddings"})
-    activation_fn: ChoiceEnum(list(ACTIVATIONS)) = field(
-        default="gelu", metadata={"help": "inside the feed-forward networks and the language-model head"}
+    encoder_layers: int = option(12, "number of layers")
+    encoder_embed_dim: int = option(768, "dimension of embeddings and layers")
+    encoder_ffn_embed_dim: int = option(3072, "dimension inside the feed-forward networks")
+    encoder_attention_heads: int = option(12, "attention heads")
+    encoder_normalize_before: bool = option(False, "layer norm before each block (pre-LN)")
+    embedding_normalize: bool = option(False, "layer norm on the embeddings")
+    activation_fn: ChoiceEnum(list(ACTIVATIONS)) = option(
+        "gelu", "inside the feed-forward networks and the language-model head"
     )
-    dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings, attention and FFN outputs"})
-    attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights"})
-    activation_dropout: float = field(default=0.0, metadata={"help": "dropout inside the feed-forward networks"})
-    pooler_activation_fn: ChoiceEnum(list(POOLER_ACTIVATIONS)) = field(
-        default="tanh", metadata={"help": "of classification heads"}
+    dropout: float = option(0.1, "dropout of embeddings, attention and FFN outputs")
+    attention_dropout: float = option(0.1, "dropout of attention weights")
+    activation_dropout: float = option(0.0, "dropout inside the feed-forward networks")
+    pooler_activation_fn: ChoiceEnum(list(POOLER_ACTIVATIONS)) = option("tanh", "of classification heads")
+    pooler_dropout: float = option(0.1, "dropout in classification heads")
+    max_positions: int = option(512, "longest input in tokens, <s> and </s> included")
+    attention_kernel: ChoiceEnum(list(KERNELS)) = option(
+        "auto", "how attention is computed; auto takes the fastest and says so in the log"
     )
-    pooler_dropout: float = field(default=0.1, metadata={"help": "dropout in classification heads"})
-    max_positions: int = field(default=512, metadata={"help": "longest input in tokens, <s> and </s> included"})
-    attention_kernel: ChoiceEnum(list(KERNELS)) = field(
-        default="auto", metadata={"help": "how attention is computed; auto takes the fastest and says so in the log"}
-    )
-    checkpoint_activations: bool = field(
-        default=False, metadata={"help": "save memory by computing each layer again in the backward pass"}
-    )
+    checkpoint_activations: bool = option(False, "save memory by computing each layer again in the backward pass")
 
 
 @register_model("tupe", dataclass=TupeConfig)
-class TupeModel(FairseqEncoderModel):
+class TupeModel(WithHeads, FairseqEncoderModel):
     """A sentence encoder with any number of classification heads and, for tasks that mask, a language-model head."""
 
-    #: names and description of what a model for a task that does not mask does without
+    #: names and description of the parts that a model for a task without masks does not have
     pre_training_parts: tuple[tuple[str, ...], str] = ("encoder.lm_head.",), "language-model head"
+    last_layer = "out_proj"
 
-    def __init__(self, cfg: TupeConfig, encoder: TupeEncoder) -> None:
+    def __init__(self, cfg: TupeConfig, encoder: "TupeEncoder") -> None:
         super().__init__(encoder)
         self.cfg = cfg
-        self.args = cfg  # the stock sentence_prediction criterion looks here for options of RoBERTa
+        self.args = cfg  # fairseq's sentence_prediction criterion reads options of RoBERTa here
         self.classification_heads = nn.ModuleDict()
 
     @classmethod
     def build_model(cls, cfg: TupeConfig, task: Any) -> "TupeModel":
         """Build for a task with a `source_dictionary`; without language-model head for tasks that do not mask.
 
-        Raises OptionError for options out of range and for those that contradict each other.
+        Raises OptionError for options that are out of range or contradict each other.
         """
-        check_ranges(cfg)
-        check_block_size(cfg, task)
+        check_sizes(cfg, task)
         encoder = TupeEncoder(cfg, task.source_dictionary, masks(task))
         encoder.apply(init_bert_params)
         return cls(cfg, encoder)
@@ -118,7 +107,7 @@ class TupeModel(FairseqEncoderModel):
         """src_tokens (batch, src_len) -> logits (batch, src_len, V), or at `masked_tokens` (batch, src_len): (N, V).
 
         features_only: features (batch, src_len, C) instead. classification_head_name: (batch, num_classes) instead.
-        The second result holds `inner_states`, each (batch, src_len, C), if return_all_hiddens.
+        The second result holds `inner_states`, (batch, src_len, C), if return_all_hiddens.
         """
         features_only = features_only or classification_head_name is not None
         x, extra = self.encoder(src_tokens, features_only, return_all_hiddens, masked_tokens)
@@ -127,34 +116,23 @@ class TupeModel(FairseqEncoderModel):
         return x, extra
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample: Any = None) -> Tensor:
-        """(Log-)probabilities in single precision."""
+        """Return (log-)probabilities in single precision."""
         logits = net_output[0].float()
         return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
 
-    def register_classification_head(
-        self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **_: Any
-    ) -> None:
-        """Add a head that makes `num_classes` numbers of the feature of `<s>`."""
-        cfg = self.cfg
-        if name in self.classification_heads:
-            logger.warning("the classification head %r is replaced", name)
-        assert num_classes is not None  # optional in fairseq's signature only
-        inner_dim = inner_dim or cfg.encoder_embed_dim
-        head = ClassificationHead(
-            cfg.encoder_embed_dim, inner_dim, num_classes, str(cfg.pooler_activation_fn), cfg.pooler_dropout
-        )
-        self.classification_heads[name] = head.to(next(self.parameters()))  # its device and type
-
-    def classification_head(self, name: str) -> ClassificationHead:
-        """The head of this name; raises OptionError if there is none."""
-        return cast(ClassificationHead, find_head(self.classification_heads, name))
+    def new_head(self, num_classes: int, inner_dim: Optional[int]) -> nn.Module:
+        """Return a head on the feature of `<s>`."""
+        cfg, embed_dim = self.cfg, self.cfg.encoder_embed_dim
+        activation = str(cfg.pooler_activation_fn)
+        head = ClassificationHead(embed_dim, inner_dim or embed_dim, num_classes, activation, cfg.pooler_dropout)
+        return head.to(next(self.parameters()))  # its device and type
 
     def max_positions(self) -> int:
-        """Longest input in tokens."""
+        """Return the longest input in tokens."""
         return self.encoder.max_positions()
 
     def embedding_slots(self) -> dict[str, tuple[nn.Embedding, Any, nn.Module]]:
-        """The embedding matrix of `--embed-init`; the language-model head is tied to it."""
+        """Return the embedding matrix of `--embed-init`; the language-model head is tied to it."""
         encoder = self.encoder.sentence_encoder
         return {"encoder": (encoder.embed_tokens, self.encoder.dictionary, encoder)}
 
@@ -164,34 +142,121 @@ class TupeModel(FairseqEncoderModel):
         return {"self"}
 
     def check_training(self, checkpoint: Any) -> None:
-        """Raise OptionError, before a training, for options that have no effect."""
+        """Raise OptionError, before a training, for options that have no effect and kernels that cannot train."""
         check_effects(self.cfg, TupeConfig())
         for layer in (module.cfg.layer for module in self.modules() if isinstance(module, SentenceEncoder)):
             check_trainable(str(self.cfg.attention_kernel), layer.embed_dim // layer.num_heads, layer.attention_dropout)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Fit a checkpoint's heads to this model; raises OptionError for weights of a model with other options."""
-        super().upgrade_state_dict_named(state_dict, name)
+        """Fit a checkpoint's heads to this model; raise OptionError for weights of a model with other options."""
         wanted = any(key.startswith(self.pre_training_parts[0]) for key in self.state_dict())
         fit_pre_training_parts(state_dict, *self.pre_training_parts, wanted)
-        check_weights(self, state_dict, self.encoder.sentence_encoder.positions.untie_cls)
-        fit_heads(self, state_dict, last="out_proj")
+        check_weights(self, state_dict)
+        super().upgrade_state_dict_named(state_dict, name)
 
     @classmethod
     def from_pretrained(
         cls, model_name_or_path: str, checkpoint_file: str = "model.pt", data_name_or_path: str = ".", **kwargs: Any
     ):
-        """A `TupeHub` around a trained checkpoint: `fill_mask`, `extract_features`, `predict`."""
+        """Return a `TupeHub` around a trained checkpoint: `fill_mask`, `extract_features`, `predict`."""
         return load_hub(cls, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
 
 
-def masks(task: Any) -> bool:
-    """Is it a task that masks tokens: masked_lm and its like?"""
-    return getattr(task, "mask_idx", None) is not None
+class TupeEncoder(FairseqEncoder):
+    """The sentence encoder and, for tasks that mask, its language-model head.
+
+    shared: an encoder whose embeddings are used (ELECTRA's generator).
+    """
+
+    def __init__(self, cfg: Any, dictionary: Any, masking: bool, shared: Optional[SentenceEncoder] = None) -> None:
+        super().__init__(dictionary)
+        self.sentence_encoder = build_sentence_encoder(cfg, dictionary, shared)
+        embed_tokens = self.sentence_encoder.embed_tokens
+        head = (embed_tokens, str(cfg.activation_fn), cfg.encoder_embed_dim)
+        self.lm_head = MaskedLMHead(*head) if masking else None
+        self.longest = cfg.max_positions
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        masked_tokens: Optional[Tensor] = None,
+        **_: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Compute `TupeModel.forward` without classification heads."""
+        if not features_only and self.lm_head is None:
+            raise OptionError(
+                "this model has no language-model head, which a fine-tuned one leaves behind: fill masks and continue "
+                "pre-training with the checkpoint of the pre-training (--task masked_lm)"
+            )
+        x, hiddens = self.sentence_encoder(src_tokens, masked_tokens, return_all_hiddens)
+        extra = {"inner_states": hiddens if return_all_hiddens else None}
+        return (x if features_only or self.lm_head is None else self.lm_head(x, masked_tokens)), extra
+
+    def max_positions(self) -> int:
+        """Return the longest input in tokens."""
+        return self.longest
 
 
-def check_block_size(cfg: TupeConfig, task: Any) -> None:
-    """Raises OptionError where masked_lm would make blocks that the batch iterator then drops as too long."""
+def build_sentence_encoder(cfg: Any, dictionary: Any, shared: Optional[SentenceEncoder] = None) -> SentenceEncoder:
+    """Return a SentenceEncoder for the options.
+
+    shared: an encoder whose embeddings (tokens, positions added to them, layer norm) are used.
+    """
+    kind = POSITION_ENCODINGS[str(cfg.position_encoding)]
+    sizes = PositionSizes(
+        cfg.encoder_embed_dim,
+        cfg.encoder_attention_heads,
+        cfg.max_positions,
+        num_buckets=cfg.rel_pos_bins if kind.has_buckets(cfg.rel_pos) else 0,
+        max_distance=cfg.max_rel_pos,
+        reset=str(cfg.tupe_reset) if kind.resets and not cfg.tupe_tie_cls else None,
+    )
+    positions = kind.build(sizes)
+    if shared is not None and isinstance(positions, AddedPositions) and isinstance(shared.positions, AddedPositions):
+        positions.embed_positions = shared.positions.embed_positions
+    config = EncoderConfig(
+        layer=layer_config(cfg, num_terms=positions.num_terms),
+        num_layers=cfg.encoder_layers,
+        embedding_normalize=cfg.embedding_normalize,
+        attention_kernel=str(cfg.attention_kernel),
+        checkpoint_activations=cfg.checkpoint_activations,
+    )
+    if shared is None:
+        embed_tokens = nn.Embedding(len(dictionary), cfg.encoder_embed_dim, dictionary.pad())
+        return SentenceEncoder(config, embed_tokens, positions, dictionary.bos())
+    encoder = SentenceEncoder(config, shared.embed_tokens, positions, dictionary.bos())
+    encoder.emb_layer_norm, encoder.logged = shared.emb_layer_norm, shared.logged
+    return encoder
+
+
+def check_effects(cfg: Any, defaults: Any) -> None:
+    """Raise OptionError for an option of positions that is not the default and changes nothing."""
+    kind = POSITION_ENCODINGS[str(cfg.position_encoding)]
+    has_buckets = kind.has_buckets(cfg.rel_pos)
+    of_tupe = "belongs to the tupe_* architectures"
+    of_buckets = "needs relative positions (--rel-pos, bert_r_* or bert_rel_*)"
+    for name, has_effect, need in (
+        ("rel_pos", kind.relative == "optional", of_tupe),
+        ("tupe_tie_cls", kind.resets, of_tupe),
+        (
+            "tupe_reset",
+            kind.resets and has_buckets and not cfg.tupe_tie_cls,
+            "has nothing to reset: it goes with tupe_* --rel-pos, without --tupe-tie-cls",
+        ),
+        ("rel_pos_bins", has_buckets, of_buckets),
+        ("max_rel_pos", has_buckets, of_buckets),
+    ):
+        value = getattr(cfg, name)
+        if not has_effect and str(value) != str(getattr(defaults, name)):
+            shown = flag(name) if value is True else f"{flag(name)} {value}"
+            raise OptionError(f"{shown} has no effect here: it {need}")
+
+
+def check_sizes(cfg: Any, task: Any) -> None:
+    """Raise OptionError for numbers out of range, and for blocks that the batch iterator would drop as too long."""
+    check_ranges(cfg)
     block = getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
     if block is not None and block > cfg.max_positions:
         raise OptionError(
@@ -200,7 +265,12 @@ def check_block_size(cfg: TupeConfig, task: Any) -> None:
         )
 
 
-#: what differs from the defaults
+def masks(task: Any) -> bool:
+    """Return True for a task that masks tokens, such as masked_lm."""
+    return getattr(task, "mask_idx", None) is not None
+
+
+#: size -> options that differ from the defaults
 SIZES: dict[str, dict[str, int]] = {
     "base": {},
     "large": {
@@ -221,8 +291,8 @@ SIZES: dict[str, dict[str, int]] = {
 register_presets(
     "tupe",
     {
-        f"{known.family}_{size}": {"position_encoding": kind, **preset}
-        for kind, known in POSITION_ENCODINGS.items()
+        f"{kind.family}_{size}": {"position_encoding": name, **preset}
+        for name, kind in POSITION_ENCODINGS.items()
         for size, preset in SIZES.items()
     },
 )

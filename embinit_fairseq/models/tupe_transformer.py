@@ -1,42 +1,60 @@
 """`--arch tupe_transformer`: translation with untied positions in the self-attention of encoder and decoder.
 
-The sizes and options of fairseq's `transformer`; nothing is added to the word embeddings. With `--embed-init` it asks
-whether untying removes the absorption of positions that Kim et al. (2024) describe.
+The sizes and options of fairseq's `transformer`; nothing is added to the word embeddings, self-attention has its
+positions as a bias (TUPE, Ke et al. 2021). With `--embed-init` it asks whether untying removes the absorption of
+positions that Kim et al. (2024) describe.
+
+A position is a column, so a sentence after padding would be read as if it began later, by an amount that depends on its
+neighbours in the batch. Its row is rotated until it begins in column 0, and rotated back at the end.
+
+B: batch, T: tgt_len, S: src_len, C: embed_dim of a side, V: symbols.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Optional
 
+import torch
 from fairseq.models import register_model
-from torch import nn
+from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models._options import (
+    SIDES,
     TranslationConfig,
-    check_joined,
     check_ranges,
     flag,
-    layer_config,
+    option,
     register_presets,
-    side_option,
     tied_output,
 )
-from embinit_fairseq.models._translation import TranslationModel
-from embinit_fairseq.models._tupe_transformer import SideConfig, TupeTransformerDecoder, TupeTransformerEncoder
-from embinit_fairseq.modules.initialisation import init_table, init_transformer_params
-from embinit_fairseq.modules.position_bias import check_buckets
+from embinit_fairseq.models._translation import (
+    EncoderOut,
+    Side,
+    TranslationDecoder,
+    TranslationEncoder,
+    TranslationModel,
+    check_joined,
+    side_of,
+)
+from embinit_fairseq.modules.decoder_layer import (
+    CrossAttention,
+    DecoderCache,
+    DecoderLayer,
+    causal,
+    next_power_of_two,
+)
+from embinit_fairseq.modules.encoder_layer import EncoderLayer, SelfAttention
+from embinit_fairseq.modules.position_encoding import PositionSizes, UntiedPositions
 
 
 @dataclass
 class TupeTransformerConfig(TranslationConfig):
-    """Options of fairseq's `transformer` under the same names, and those of the positions."""
+    """Options of fairseq's `transformer` under the same names, and options of the positions."""
 
-    rel_pos: bool = field(
-        default=False, metadata={"help": "relative positions beside the untied ones (TUPE-R); the decoder's look back"}
-    )
-    rel_pos_bins: int = field(default=32, metadata={"help": "buckets of relative positions"})
-    max_rel_pos: int = field(default=128, metadata={"help": "distance from which on all share one bucket"})
+    rel_pos: bool = option(False, "relative positions in addition to the untied ones (TUPE-R); the decoder's look back")
+    rel_pos_bins: int = option(32, "buckets of relative positions")
+    max_rel_pos: int = option(128, "distance from which on all share one bucket")
 
 
 @register_model("tupe_transformer", dataclass=TupeTransformerConfig)
@@ -47,66 +65,154 @@ class TupeTransformerModel(TranslationModel):
     def build_model(cls, cfg: TupeTransformerConfig, task: Any) -> "TupeTransformerModel":
         """Build for a task with two dictionaries.
 
-        Raises OptionError for options out of range and for those that contradict each other.
+        Raises OptionError for options that are out of range or contradict each other.
         """
         check_ranges(cfg)
         source, target = task.source_dictionary, task.target_dictionary
-        sides = _side(cfg, "encoder", cfg.max_source_positions), _side(cfg, "decoder", cfg.max_target_positions)
+        sides = [side_of(cfg, name, num_terms=UntiedPositions.num_terms) for name in SIDES]
         dims = [side.layer.embed_dim for side in sides]
         tables = [nn.Embedding(len(source), dims[0], source.pad()), nn.Embedding(len(target), dims[1], target.pad())]
         if cfg.share_all_embeddings:
-            _check_shared(source, target, dims)
+            check_joined(source, target)
+            if dims[0] != dims[1]:
+                raise OptionError(
+                    f"--share-all-embeddings: --encoder-embed-dim {dims[0]} and --decoder-embed-dim {dims[1]} must be "
+                    "the same"
+                )
             tables[1] = tables[0]
-        encoder = TupeTransformerEncoder(sides[0], source, tables[0])
-        decoder = TupeTransformerDecoder(sides[1], target, tables[1], dims[0], tied_output(cfg))
-        model = cls(encoder, decoder)
-        model.cfg = cfg
-        model.apply(init_transformer_params)
-        init_table(decoder.output_projection.weight, dims[1])
-        for table in tables:  # after the output, which may be the same
-            init_table(table.weight, table.embedding_dim)
-            nn.init.zeros_(table.weight[table.padding_idx])
-        return model
+        encoder = TupeTransformerEncoder(cfg, sides[0], source, tables[0])
+        decoder = TupeTransformerDecoder(cfg, sides[1], target, tables[1], dims[0])
+        return cls.initialised(cfg, encoder, decoder, tables)
 
     def check_training(self, checkpoint: Any) -> None:
         """Raise OptionError, before a training, for options that have no effect."""
-        if self.cfg.rel_pos:
-            check_buckets(self.cfg.rel_pos_bins, self.cfg.max_rel_pos)
-        for name in () if self.cfg.rel_pos else _RELATIVE:
+        for name in () if self.cfg.rel_pos else ("rel_pos_bins", "max_rel_pos"):
             if getattr(self.cfg, name) != getattr(TupeTransformerConfig(), name):
                 raise OptionError(f"{flag(name)} {getattr(self.cfg, name)} has no effect here: it needs --rel-pos")
 
 
-#: options that only relative positions need
-_RELATIVE = ("rel_pos_bins", "max_rel_pos")
+class TupeTransformerEncoder(TranslationEncoder):
+    """Embeddings times embed_scale, dropout, padding to zero, layers, (layer norm of pre-LN)."""
+
+    def __init__(self, cfg: TupeTransformerConfig, side: Side, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+        super().__init__(side, dictionary)
+        self.embed_scale = side.embed_scale
+        self.embed_tokens = embed_tokens
+        self.positions = _positions(cfg, side)
+        self.dropout = nn.Dropout(side.layer.dropout)
+        self.layers = nn.ModuleList(EncoderLayer(side.layer) for _ in range(side.num_layers))
+        self.layer_norm = nn.LayerNorm(side.layer.embed_dim) if side.layer.normalize_before else None
+
+    def embed(self, tokens: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """tokens (B, S) -> (B, S, C)."""
+        x = self.dropout(self.embed_scale * self.embed_tokens(tokens))
+        return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+
+    def bias(self, src_len: int) -> Tensor:
+        """Return TUPE's positions."""
+        return self.positions.bias(src_len)
+
+    def encode(self, tokens: Tensor, padding_mask: Optional[Tensor], all_hiddens: bool) -> list[Tensor]:
+        """Encode sentences from column 0 on, wherever they begin."""
+        if padding_mask is None or not padding_mask[:, 0].any():
+            return super().encode(tokens, padding_mask, all_hiddens)
+        shift = leading_padding(padding_mask)
+        states = super().encode(rotate_left(tokens, shift), rotate_left(padding_mask, shift), all_hiddens)
+        return [rotate_left(state, -shift) for state in states]
 
 
-def _side(cfg: TupeTransformerConfig, side: str, max_positions: int) -> SideConfig:
-    return SideConfig(
-        layer=layer_config(cfg, side, num_terms=2),
-        num_layers=side_option(cfg, side, "layers"),
-        max_positions=max_positions,
-        scale_embedding=not cfg.no_scale_embedding,
-        rel_pos_bins=cfg.rel_pos_bins if cfg.rel_pos else 0,
-        max_rel_pos=cfg.max_rel_pos,
-        attention_kernel=str(cfg.attention_kernel),
-    )
+class TupeTransformerDecoder(TranslationDecoder):
+    """Embeddings times embed_scale, dropout, layers, (layer norm of pre-LN), projection onto the dictionary."""
 
-
-def _check_shared(source: Any, target: Any, dims: list[int]) -> None:
-    check_joined(source, target)
-    if dims[0] != dims[1]:
-        raise OptionError(
-            f"--share-all-embeddings: --encoder-embed-dim {dims[0]} and --decoder-embed-dim {dims[1]} must be the same"
+    def __init__(
+        self, cfg: TupeTransformerConfig, side: Side, dictionary: Any, embed_tokens: nn.Embedding, kdim: int
+    ) -> None:
+        super().__init__(side, dictionary)
+        layer, self.embed_scale = side.layer, side.embed_scale
+        self.embed_tokens = embed_tokens
+        self.positions = _positions(cfg, side)
+        self.dropout = nn.Dropout(layer.dropout)
+        self.layers = nn.ModuleList(
+            DecoderLayer(layer, SelfAttention(layer), CrossAttention(layer, kdim)) for _ in range(side.num_layers)
         )
+        self.layer_norm = nn.LayerNorm(layer.embed_dim) if layer.normalize_before else None
+        self.output_projection = nn.Linear(layer.embed_dim, len(dictionary), bias=False)
+        if tied_output(cfg):
+            self.output_projection.weight = embed_tokens.weight
+
+    def embed(self, tokens: Tensor, seen: int) -> Tensor:
+        """tokens (B, T) -> (B, T - seen, C)."""
+        return self.dropout(self.embed_scale * self.embed_tokens(tokens[:, seen:]))
+
+    def bias(self, x: Tensor, tokens: Tensor, cache: Optional[DecoderCache]) -> tuple[Tensor, None]:
+        """Return TUPE's positions; a cache keeps them for the next power of two.
+
+        Padding after a sentence needs no mask: no query sees a later key.
+        """
+        tgt_len = tokens.shape[1]
+        if cache is None:
+            return causal(self.positions.bias(tgt_len)), None
+        if cache.bias is None or cache.bias.shape[-1] < tgt_len:
+            cache.bias = causal(self.positions.bias(min(next_power_of_two(tgt_len), self.side.max_positions)))
+        return cache.bias[:, cache.length : tgt_len, :tgt_len], None
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: Optional[dict[str, Any]] = None,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Decode sentences from column 0 on, wherever they begin."""
+        padding_mask = prev_output_tokens.eq(self.padding_idx)
+        if incremental_state is not None or not padding_mask[:, 0].any():
+            return super().extract_features(
+                prev_output_tokens, encoder_out, incremental_state, alignment_layer, alignment_heads
+            )
+        shift = leading_padding(padding_mask)
+        x, extra = super().extract_features(
+            rotate_left(prev_output_tokens, shift), encoder_out, None, alignment_layer, alignment_heads
+        )
+        extra["attn"] = [None if attn is None else rotate_left(attn, -shift) for attn in extra["attn"]]
+        extra["inner_states"] = [
+            rotate_left(state.transpose(0, 1), -shift).transpose(0, 1) for state in extra["inner_states"]
+        ]
+        return rotate_left(x, -shift), extra
+
+    def output_layer(self, features: Tensor, incremental_state: Optional[dict[str, Any]] = None) -> Tensor:
+        """features (B, T, C) -> logits (B, T, V)."""
+        return self.output_projection(features)
 
 
-#: what differs from the defaults, as in fairseq's preset of the same name
+def _positions(cfg: TupeTransformerConfig, side: Side) -> UntiedPositions:
+    """Return the positions of a side, without reset: in translation the first column is a word, not `[CLS]`."""
+    sizes = PositionSizes(
+        side.layer.embed_dim,
+        side.layer.num_heads,
+        side.max_positions,
+        num_buckets=cfg.rel_pos_bins if cfg.rel_pos else 0,
+        max_distance=cfg.max_rel_pos,
+        bidirectional=side.name == "encoder",
+    )
+    return UntiedPositions(sizes)
+
+
+def leading_padding(padding_mask: Tensor) -> Tensor:
+    """padding_mask (B, len), True at padding -> the number of columns of padding at the beginning of each row, (B,)."""
+    return padding_mask.long().cumprod(dim=1).sum(dim=1)
+
+
+def rotate_left(x: Tensor, shift: Tensor) -> Tensor:
+    """x (B, len, ...): move row b by `shift[b]` columns to the left; a negative shift moves to the right."""
+    batch, length = x.shape[:2]
+    columns = (torch.arange(length, device=x.device) + shift.unsqueeze(1)) % length
+    return x[torch.arange(batch, device=x.device).unsqueeze(1), columns]
+
+
+#: as in fairseq's preset of the same name
 _IWSLT = {
-    f"{side}_{name}": value
-    for side in ("encoder", "decoder")
-    for name, value in (("ffn_embed_dim", 1024), ("attention_heads", 4))
+    f"{side}_{name}": value for side in SIDES for name, value in (("ffn_embed_dim", 1024), ("attention_heads", 4))
 }
-
 
 register_presets("tupe_transformer", {"tupe_transformer_iwslt_de_en": _IWSLT, "tupe_transformer_wmt_en_de": {}})

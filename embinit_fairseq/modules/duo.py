@@ -1,24 +1,36 @@
-"""Duo (Li et al. 2020), torch only: linear maps per stream, attention between two streams (section 3.2.1), encoder and
-decoder layers (sections 3.2 to 3.4), fusion and logits (section 3.3). Each part says its equations.
+"""The Duo transformer (Li et al. 2020, section 3.2): two streams of the same words, each by its own embeddings.
+
+    A^S = MultiHead(Q^P, K^P, V^S),  A^P = MultiHead(Q^S, K^S, V^P)                             equations (4) and (5)
+    C^S = MultiHead(y^P, K = h^P, V = h^S),  C^P = MultiHead(y^S, K = h^S, V = h^P)             h: the encoder's streams
+    x^S <- LN(x^S + A^S),  x^P <- LN(x^P + A^P)                                                 equation (6), duo_norm
+    x^P <- LN(x^P + A^S),  x^S <- LN(x^S + A^P)                                                 without duo_norm
+
+The queries and keys of one stream weigh the values of the other. With duo_norm the residual is that of the stream whose
+values are summed, else that of the stream that asks; the same holds for cross-attention. Layer norms, output
+projections and feed-forward networks are shared by the streams. With one stream all this is an ordinary transformer.
+
+    fusion       f = [y^S, y^P] W_F,  logits = f O^T,  O = [E_S, E_P] W_O        section 3.3, last row of Table 5
+    no fusion    logits = y^S (M_S E_S)^T + y^P (M_P E_P)^T
+
+E_s (V, D_s): a stream's embedding matrix; M_s: the map from D_s to d = embed_dim, the identity where they are equal.
+If output and input embeddings are not tied, the logits are one linear map of f, or of [y^S, y^P].
+
+x (n, B, T, C): n streams (S is 0, P is 1), B: batch, T: tgt_len, S: src_len, C: embed_dim, H: num_heads, V: symbols.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embinit_fairseq.modules.attention_kernels import AttentionBias, attend, attention_weights
-from embinit_fairseq.modules.decoder_layer import DecoderBlocks, DecoderCache, Memory
-from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, LayerConfig, ResidualLayer
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Several streams of the same words, computed together: x (n, B, T, C), stream s by weight s in one batched product.
-#
-# n: streams (Duo: S is stream 0, P is stream 1), B: batch, T: length, C: embed_dim.
+from embinit_fairseq.modules.attention_kernels import AttentionBias, attend
+from embinit_fairseq.modules.decoder_layer import CrossAttention, DecoderLayer, Memory
+from embinit_fairseq.modules.encoder_layer import Attention, EncoderLayer, LayerConfig
 
 
 class StreamLinear(nn.Module):
@@ -33,51 +45,29 @@ class StreamLinear(nn.Module):
         nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (n, ..., in) -> (n, ..., out)."""
+        """x (n, ..., in) -> (n, ..., out), in one batched product."""
         flat = x.reshape(x.shape[0], -1, x.shape[-1])
         y = torch.baddbmm(self.bias.unsqueeze(1), flat, self.weight.transpose(1, 2))
         return y.view(*x.shape[:-1], -1)
 
     def extra_repr(self) -> str:
-        """What print(model) says."""
+        """Return what print(model) shows."""
         streams, out_features, in_features = self.weight.shape
         return f"num_streams={streams}, in_features={in_features}, out_features={out_features}"
 
 
-def values_for_queries(x: Tensor) -> Tensor:
-    """x (n, ...): stream s gets what stream s + 1 holds. The queries and keys of stream s meet these values."""
-    return x if x.shape[0] == 1 else x.roll(-1, 0)
-
-
-def back_to_values(x: Tensor) -> Tensor:
-    """x (n, ...): what the queries of stream s collected goes to stream s + 1, whose values it is made of: undoes the
-    above."""
+def exchange(x: Tensor) -> Tensor:
+    """Exchange the two streams of x (n, ...); one stream is returned as it is."""
     return x if x.shape[0] == 1 else x.roll(1, 0)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Duo attention: the queries and keys of one stream weigh the values of the other. Li et al. 2020, section 3.2.1.
-#
-#     A^S = MultiHead(Q^P, K^P, V^S)                                                                        equation (4)
-#     A^P = MultiHead(Q^S, K^S, V^P)                                                                        equation (5)
-#     C^S = MultiHead(y^P, K = h^P, V = h^S),  C^P = MultiHead(y^S, K = h^S, V = h^P)       h: the encoder's two streams
-#
-# Results stand in the order of the queries: entry S is A^P, entry P is A^S (`back_to_values` exchanges them). Each
-# stream has a projection for Q; those for K and V are six matrices with Q's, or fewer, as SHARING says:
-#
-#     off      each stream has its own W_K and its own W_V
-#     stream   each stream has one matrix for both:      K^S = V^S = S W^S,    K^P = V^P = P W^P
-#     pair     the streams have the same two matrices:   K^S = S W_K, K^P = P W_K,  V^S = S W_V, V^P = P W_V
-#
-# The output projection belongs to both streams. With one stream (`off`) this is ordinary attention.
-# n: streams, B: batch, T: tgt_len, S: src_len, C: embed_dim.
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """One `--duo-share-weights NAME`. help: for people. matrices: 2, one for keys and one for values, or 1 for both.
+    """One value of `--duo-share-weights`: the projections for keys and values. Each stream has its own for queries.
 
-    common: has the other stream the same matrices?
+    Args:
+        matrices: per stream 2, one for keys and one for values, or 1 for both.
+        common: whether both streams have the same matrices.
     """
 
     help: str
@@ -85,36 +75,46 @@ class Sharing:
     common: bool = False
 
     def projection(self, num_streams: int, in_features: int, out_features: int) -> nn.Module:
-        """x (n, ..., in) -> keys and values of all streams, (n, ..., matrices * out)."""
+        """Return the map x (n, ..., in) -> keys and values of all streams, (n, ..., matrices * out)."""
         size = in_features, self.matrices * out_features
         return nn.Linear(*size) if self.common else StreamLinear(num_streams, *size)
 
     def keys_and_values(self, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, ..., matrices * C) -> keys and values, (n, ..., C) each."""
+        """(n, ..., matrices * C) -> keys, and the values of the other stream, (n, ..., C)."""
         parts = kv.chunk(self.matrices, dim=-1)
-        return parts[0], parts[-1]
+        return parts[0], exchange(parts[-1])
 
 
-#: name -> way of sharing; to add one is to add a line here
+#: --duo-share-weights -> projections of streams S and P; to add a way of sharing, add a line
 SHARING = {
+    # K^S = S W_K^S, V^S = S W_V^S, K^P = P W_K^P, V^P = P W_V^P
     "off": Sharing("6 projections in each attention", matrices=2),
+    # K^S = V^S = S W^S, K^P = V^P = P W^P
     "stream": Sharing("4: one for keys and values of a stream", matrices=1),
+    # K^S = S W_K, K^P = P W_K, V^S = S W_V, V^P = P W_V
     "pair": Sharing("4: one for the keys of both streams, one for their values", matrices=2, common=True),
 }
 
 
-class DuoSelfAttention(nn.Module):
+@dataclass(frozen=True)
+class StreamConfig:
+    """num_streams: 2, or 1 for an ordinary transformer. share_weights: a name in SHARING. duo_norm: equation (6)."""
+
+    num_streams: int = 2
+    share_weights: str = "stream"
+    duo_norm: bool = True
+
+
+class DuoSelfAttention(Attention):
     """Projections come from one batched product over the streams: rows q, k, v (off) or q, kv (stream).
 
-    Where streams have matrices in common, q comes from such a product, k and v of both from one plain product.
+    If streams have matrices in common, q comes from a batched product, k and v of both streams from a plain one.
     """
 
-    def __init__(
-        self, num_streams: int, embed_dim: int, num_heads: int, dropout: float = 0.0, share_weights: str = "stream"
-    ) -> None:
-        super().__init__()
-        self.num_heads, self.dropout, self.sharing = num_heads, dropout, SHARING[share_weights]
-        self.scale = (embed_dim // num_heads) ** -0.5
+    def __init__(self, cfg: LayerConfig, streams: StreamConfig) -> None:
+        super().__init__(cfg)
+        num_streams, embed_dim, self.duo_norm = streams.num_streams, cfg.embed_dim, streams.duo_norm
+        self.sharing = SHARING[streams.share_weights]
         if self.sharing.common:
             self.q_proj = StreamLinear(num_streams, embed_dim, embed_dim)
             self.kv_proj = self.sharing.projection(num_streams, embed_dim, embed_dim)
@@ -122,165 +122,69 @@ class DuoSelfAttention(nn.Module):
             self.in_proj = StreamLinear(num_streams, embed_dim, (1 + self.sharing.matrices) * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, x: Tensor, attn_bias: AttentionBias) -> Tensor:
-        """x (n, B, T, C) -> the same shape; the padding mask of attn_bias has n B rows, stream by stream."""
-        y = attend(*self._project(x), attn_bias, self.scale, self.dropout if self.training else 0.0)
-        return self.out_proj(join_heads(y, x.shape))
+    def forward(
+        self,
+        x: Tensor,
+        attn_bias: AttentionBias,
+        extend: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
+    ) -> Tensor:
+        """x (n, B, T, C) -> A^S and A^P, each in the place of its residual.
 
-    def step(self, x: Tensor, attn_bias: AttentionBias, cache: DecoderCache, layer: int) -> Tensor:
-        """x (n, rows, t, C): the tokens after those of the cache, which holds n rows -> (n, rows, t, C)."""
-        q, k, v = self._project(x)
-        y = attend(q, *cache.extend(layer, k, v), attn_bias, self.scale, self.dropout if self.training else 0.0)
-        return self.out_proj(join_heads(y, x.shape))
-
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        Args:
+            attn_bias: its padding mask has n B rows, stream by stream.
+            extend: see `SelfAttention`; the n B rows come stream by stream.
+        """
         if self.sharing.common:
             q, kv = self.q_proj(x), self.kv_proj(x)
         else:
             qkv = self.in_proj(x)
             q, kv = qkv[..., : x.shape[-1]], qkv[..., x.shape[-1] :]
-        k, v = self.sharing.keys_and_values(kv)
-        v = values_for_queries(v)
-        return split_heads(q, self.num_heads), split_heads(k, self.num_heads), split_heads(v, self.num_heads)
+        q, k, v = map(self.split_heads, (q, *self.sharing.keys_and_values(kv)))
+        if extend is not None:
+            k, v = extend(k, v)
+        y = attend(q, k, v, attn_bias, self.scale, self.active_dropout)
+        y = self.out_proj(y.transpose(1, 2).reshape(x.shape))
+        return exchange(y) if self.duo_norm else y
 
 
-class DuoCrossAttention(nn.Module):
+class DuoCrossAttention(CrossAttention):
     """Queries from the decoder's streams; keys and values from the encoder's, of dimension kdim."""
 
-    def __init__(
-        self,
-        num_streams: int,
-        embed_dim: int,
-        num_heads: int,
-        kdim: int,
-        dropout: float = 0.0,
-        share_weights: str = "stream",
-    ) -> None:
-        super().__init__()
-        self.num_heads, self.dropout, self.sharing = num_heads, dropout, SHARING[share_weights]
-        self.scale = (embed_dim // num_heads) ** -0.5
+    def __init__(self, cfg: LayerConfig, streams: StreamConfig, kdim: int) -> None:
+        Attention.__init__(self, cfg)
+        num_streams, embed_dim, self.duo_norm = streams.num_streams, cfg.embed_dim, streams.duo_norm
+        self.sharing = SHARING[streams.share_weights]
         self.q_proj = StreamLinear(num_streams, embed_dim, embed_dim)
         self.kv_proj = self.sharing.projection(num_streams, kdim, embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     def memory(self, encoder_out: Tensor) -> Memory:
-        """encoder_out (n, B, S, kdim) -> keys, and the values that go with them, (n B, num_heads, S, d) each."""
+        """encoder_out (n, B, S, kdim) -> keys, and the values that meet them, (n B, H, S, d)."""
         k, v = self.sharing.keys_and_values(self.kv_proj(encoder_out))
-        return split_heads(k, self.num_heads), split_heads(values_for_queries(v), self.num_heads)
+        return self.split_heads(k), self.split_heads(v)
 
     def forward(
         self, x: Tensor, memory: Memory, attn_bias: AttentionBias, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """x (n, B, T, C) -> the same shape, and the weights (n, B, num_heads, T, S) if needed.
-
-        memory may have fewer rows than the n B of x: each then serves as many rows in a row (the beam of a sentence),
-        and so does each row of the padding mask.
-        """
-        q, weights = split_heads(self.q_proj(x), self.num_heads), None
-        dropout, beam = self.dropout if self.training else 0.0, len(q) // len(memory[0])
-        q = beams_together(q, beam)
-        if need_weights:
-            weights = attention_weights(q, memory[0], attn_bias, self.scale)
-            y = F.dropout(weights, dropout).to(x.dtype) @ memory[1]
-            weights = beams_apart(weights, beam).unflatten(0, (x.shape[0], -1))
-        else:
-            y = attend(q, *memory, attn_bias, self.scale, dropout)
-        return self.out_proj(join_heads(beams_apart(y, beam), x.shape)), weights
+        """x (n, B, T, C) -> C^S and C^P, each in the place of its residual; weights (n, B, H, T, S) by who asks."""
+        y, weights = super().forward(x, memory, attn_bias, need_weights)
+        return exchange(y) if self.duo_norm else y, weights
 
 
-def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """(n, B, T, C) -> (n B, num_heads, T, d)."""
-    return x.reshape(-1, x.shape[2], num_heads, x.shape[3] // num_heads).transpose(1, 2)
-
-
-def join_heads(y: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """(n B, num_heads, T, d) -> shape (n, B, T, C)."""
-    return y.transpose(1, 2).reshape(shape)
-
-
-def beams_together(q: Tensor, beam: int) -> Tensor:
-    """(N, num_heads, T, d) -> (N / beam, num_heads, beam T, d): queries that meet the same keys are joined."""
-    return q if beam == 1 else q.unflatten(0, (-1, beam)).transpose(1, 2).flatten(2, 3)
-
-
-def beams_apart(y: Tensor, beam: int) -> Tensor:
-    """(N / beam, num_heads, beam T, d) -> (N, num_heads, T, d): undoes `beams_together`."""
-    return y if beam == 1 else y.unflatten(2, (beam, -1)).transpose(1, 2).flatten(0, 1)
-
-
-# ---- Encoder and decoder layers of the Duo transformer. Li et al. 2020, sections 3.2 to 3.4 -------------------------
-# A layer holds n streams x (n, B, T, C). Layer norms, output projections and feed-forward networks are shared by them.
-#
-#     duo_norm off    x^P <- LN(x^P + A^S),  x^S <- LN(x^S + A^P)      the residual of the stream that asked
-#     duo_norm on     x^S <- LN(x^S + A^S),  x^P <- LN(x^P + A^P)     equation (6): of the stream whose values these are
-#
-# A^S is what queries and keys of P make of the values of S. The same holds for cross-attention. Pre-LN normalises what
-# enters a block instead. B: batch, T: tgt_len, C: embed_dim.
-
-
-@dataclass(frozen=True)
-class StreamConfig:
-    """num_streams: 2, or 1 for an ordinary transformer. share_weights: which projections are one matrix."""
-
-    num_streams: int = 2
-    share_weights: str = "stream"
-    duo_norm: bool = True
-
-
-def make_parts(layer: ResidualLayer, cfg: LayerConfig, streams: StreamConfig) -> None:
-    """What encoder and decoder layers have in common."""
-    layer.normalize_before = cfg.normalize_before
-    layer.activation = ACTIVATIONS[cfg.activation]
-    layer.self_attn = DuoSelfAttention(
-        streams.num_streams, cfg.embed_dim, cfg.num_heads, cfg.attention_dropout, streams.share_weights
-    )
-    layer.self_attn_layer_norm = nn.LayerNorm(cfg.embed_dim)
-    layer.fc1 = nn.Linear(cfg.embed_dim, cfg.ffn_embed_dim)
-    layer.fc2 = nn.Linear(cfg.ffn_embed_dim, cfg.embed_dim)
-    layer.final_layer_norm = nn.LayerNorm(cfg.embed_dim)
-    layer.dropout = nn.Dropout(cfg.dropout)
-    layer.activation_dropout = nn.Dropout(cfg.activation_dropout)
-
-
-class DuoEncoderLayer(ResidualLayer):
-    """Self-attention and feed-forward network."""
+class DuoEncoderLayer(EncoderLayer):
+    """x (n, B, T, C) -> the same shape."""
 
     def __init__(self, cfg: LayerConfig, streams: StreamConfig) -> None:
-        super().__init__()
-        self.duo_norm = streams.duo_norm
-        make_parts(self, cfg, streams)
-
-    def forward(self, x: Tensor, attn_bias: AttentionBias) -> Tensor:
-        """x (n, B, T, C) -> the same shape; the padding mask of attn_bias has n B rows."""
-        norm = self.self_attn_layer_norm
-        y = self.self_attn(self.before(x, norm), attn_bias)
-        return self.feed_forward(self.after(x, back_to_values(y) if self.duo_norm else y, norm))
+        super().__init__(cfg, DuoSelfAttention(cfg, streams))
 
 
-class DuoDecoderLayer(DecoderBlocks):
-    """x (n, B, T, C), encoder_out (n, B, S, kdim), weights (n, B, num_heads, T, S). kdim: the encoder's C."""
+class DuoDecoderLayer(DecoderLayer):
+    """x (n, B, T, C) -> the same shape. Cross-attention is made last."""
 
     def __init__(self, cfg: LayerConfig, streams: StreamConfig, kdim: int) -> None:
-        super().__init__()
-        self.duo_norm = streams.duo_norm
-        make_parts(self, cfg, streams)
-        self.encoder_attn = DuoCrossAttention(
-            streams.num_streams, cfg.embed_dim, cfg.num_heads, kdim, cfg.attention_dropout, streams.share_weights
-        )
+        super().__init__(cfg, DuoSelfAttention(cfg, streams))
+        self.encoder_attn = DuoCrossAttention(cfg, streams, kdim)
         self.encoder_attn_layer_norm = nn.LayerNorm(cfg.embed_dim)
-
-    def after_attention(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """y stands in the order of the queries."""
-        return self.after(x, back_to_values(y) if self.duo_norm else y, norm)
-
-
-# ---- From the decoder's streams to logits. Li et al. 2020, section 3.3 and the last row of Table 5 ------------------
-#
-#     fusion       f = [y^S, y^P] W_F,  logits = f O^T,  O = [E_S, E_P] W_O: W_O is learned, E_S and E_P are the inputs'
-#     no fusion    logits = y^S (M_S E_S)^T + y^P (M_P E_P)^T: each stream against the matrix that it started from
-#
-# E_s (V, D_s): a stream's embedding matrix; M_s: the map from D_s to d = embed_dim, the identity where they are equal.
-# If output and input embeddings are not tied, the logits are one linear map of f, or of [y^S, y^P].
 
 
 class Fusion(nn.Module):
@@ -299,36 +203,39 @@ class Fusion(nn.Module):
 class FusedTables(nn.Module):
     """O = [E_S, E_P] W_O for embedding matrices of dimensions `dims`.
 
-    With matrices from N(0, 1/D_s) the rows of O are distributed like those of a matrix of dimension d, N(0, 1/d).
+    With matrices from N(0, 1/D_s) the rows of O have the distribution of embeddings of dimension d, N(0, 1/d).
     """
 
     def __init__(self, dims: list[int], embed_dim: int) -> None:
         super().__init__()
         self.proj = nn.Linear(sum(dims), embed_dim, bias=False)
         self.dims = dims
-        self.register_buffer("kept", None, persistent=False)
+        self.register_buffer("final", None, persistent=False)
         nn.init.normal_(self.proj.weight, std=(len(dims) * embed_dim) ** -0.5)
 
     def forward(self, tables: list[Tensor]) -> Tensor:
         """tables (V, D_s) -> O (V, d)."""
-        if self.kept is not None:
-            return self.kept
+        if self.final is not None:
+            return self.final
         parts = self.proj.weight.split(self.dims, dim=1)
         return sum_of_products(tables, [part.transpose(0, 1) for part in parts])
 
     @torch.no_grad()
-    def keep_(self, tables: list[Tensor]) -> None:
-        """Make O now, once and for all: for a model whose parameters will not change any more."""
-        self.kept = self(tables)
+    def finalise_(self, tables: list[Tensor]) -> None:
+        """Compute O once, for a model whose parameters are final."""
+        self.final = self(tables)
 
     def is_cheaper_factored(self, rows: int, tables: list[Tensor]) -> bool:
-        """Does f O^T for so many rows of f take fewer multiplications without O? With V >> d below about 2 d rows."""
+        """Return True if f O^T takes fewer multiplications without O, for so many rows of f.
+
+        With V much larger than d this holds below about 2 d rows.
+        """
         words, dim, embed_dim = len(tables[0]), sum(self.dims), self.proj.out_features
-        making = 0 if self.kept is not None else words * dim * embed_dim
+        making = 0 if self.final is not None else words * dim * embed_dim
         return rows * dim * (embed_dim + words) < making + rows * embed_dim * words
 
     def factored(self, f: Tensor, tables: list[Tensor]) -> Tensor:
-        """f (..., d) -> f O^T without O."""
+        """f (..., d) -> f O^T, without O."""
         parts = F.linear(f, self.proj.weight.transpose(0, 1)).split(self.dims, dim=-1)
         return logits_of_streams(parts, tables)
 
@@ -340,7 +247,7 @@ def logits_of_streams(streams: list[Tensor], tables: list[Tensor]) -> Tensor:
 
 
 def sum_of_products(left: list[Tensor], right: list[Tensor]) -> Tensor:
-    """Sum over s of left_s @ right_s, without a second array of the size of the result."""
+    """Return the sum over s of left_s @ right_s, without a second array of the size of the result."""
     total = left[0] @ right[0]
     for one, other in zip(left[1:], right[1:]):
         total = torch.addmm(total, one, other)

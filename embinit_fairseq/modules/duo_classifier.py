@@ -7,9 +7,8 @@
 S, P: the two embeddings of a text, T x D_S and T x D_P. w^S, w^P: one learned query each. "linear" leaves the softmax
 out, as in the paper's experiments: weights are then any numbers, and sums grow with the text. B: batch, T: src_len.
 
-Padding is left out before anything is looked up: the N words of a batch stand one behind the other, and their weighted
-sums are those of an embedding bag. Texts differ much in length (R8: 4 to 520 words), so that with padding most of the
-time and memory would go into it.
+Padding is dropped first: the N words of a batch are concatenated, and an embedding bag computes their weighted sums.
+Texts differ much in length (R8: 4 to 520 words); most of the time and memory would go into padding.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ATTENTIONS = ("softmax", "linear")
 
 
 class DuoSentenceEmbedding(nn.Module):
-    """Two embeddings of every word -> one vector of a text. Dropout behind each of the two sub-layers."""
+    """Two embeddings of every word -> one vector of a text. Dropout after each of the two sub-layers."""
 
     def __init__(self, dim_s: int, dim_p: int, ffn_dim: int, attention: str = "softmax", dropout: float = 0.0) -> None:
         super().__init__()
@@ -51,7 +50,7 @@ class DuoSentenceEmbedding(nn.Module):
         return self.dropout(self.out_proj(self.dropout(torch.cat([a_p, a_s], dim=-1))))
 
     def weights(self, words: Tensor, present: Tensor, table_s: Tensor, table_p: Tensor) -> tuple[Tensor, Tensor]:
-        """words (N,), those at the places `present` (B, T) -> (N,) each: by S for P's vectors, by P for those of S."""
+        """words (N,), those at the places `present` (B, T) -> the weights by S (of P's vectors), and by P, (N,)."""
         scores_s, scores_p = F.embedding(words, table_s) @ self.query_s, F.embedding(words, table_p) @ self.query_p
         if self.attention == "linear":
             return scores_s, scores_p
@@ -59,7 +58,7 @@ class DuoSentenceEmbedding(nn.Module):
 
 
 def softmax_of_texts(scores: Tensor, present: Tensor) -> Tensor:
-    """scores (N,) of the words at the places `present` (B, T) -> (N,), the softmax of each row's words."""
+    """scores (N,) of the words at the places `present` (B, T) -> (N,), the softmax over the words of a row."""
     dtype = torch.promote_types(scores.dtype, torch.float32)  # single precision at least
     rows = torch.full(present.shape, torch.finfo(dtype).min, dtype=dtype, device=scores.device)
     return rows.masked_scatter(present, scores.to(dtype)).softmax(dim=-1)[present].to(scores.dtype)

@@ -8,7 +8,7 @@
 N rows, V symbols. `log_softmax` followed by `nll_loss` makes matrices of N x V in single precision, whatever the type
 of the logits: the log-probabilities, the gradient for them, and that for the logits. Here one matrix is made, in the
 type of the logits: the gradient, along with the loss, so that exponentials are computed once. It is made by blocks of
-rows that stay in the processor's cache, each in single precision (double for double logits, as the sums).
+rows that fit the processor's cache, in single precision (double for double logits, as the sums).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: numbers of a block: two megabytes, half of them logits, about a second cache; on a GPU as many as keep it busy
+#: numbers per block: two megabytes, half of them logits, about a second cache; on a GPU as many as keep it busy
 BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**25}
-#: what a kept gradient is multiplied by: 6e-8 is the smallest number of float16, and probabilities are smaller
+#: factor of the stored gradient: 6e-8 is the smallest number of float16, and probabilities are smaller
 KEPT_SCALE = {torch.float16: 2.0**14}
 
 
 def fused_cross_entropy(
     logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float = 0.0, reduce: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """(loss, nll): logits (N, V), target (N) -> sums over the rows, or both (N) without `reduce`.
+    """logits (N, V), target (N) -> (loss, nll): sums over the rows, or both (N) without `reduce`.
 
-    Rows whose target is `ignore_index` count nothing. nll has no gradient. Both are float32, float64 for such logits.
+    Rows whose target is `ignore_index` have loss 0. nll has no gradient. Both are float32, or float64 as the logits.
     """
     loss, nll = _FusedCrossEntropy.apply(logits, target, ignore_index, label_smoothing)
     return (loss.sum(), nll.sum()) if reduce else (loss, nll)
@@ -47,14 +47,14 @@ class _FusedCrossEntropy(torch.autograd.Function):
         precise, symbols = torch.promote_types(logits.dtype, torch.float32), logits.size(1)
         at_target, lse, total = (torch.empty(len(logits), dtype=precise, device=logits.device) for _ in range(3))
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
-        kept = gradient if logits.dtype == precise else None  # else each block is rounded into it
+        exact = gradient if logits.dtype == precise else None  # else blocks are rounded into it
         ignored = target.eq(ignore_index)
         column = target.masked_fill(ignored, 0)[:, None]  # an ignored index may be no column
         weight = ignored.logical_not().to(precise)[:, None] * KEPT_SCALE.get(logits.dtype, 1)
-        each = label_smoothing / max(1, symbols - 1)
+        share = label_smoothing / max(1, symbols - 1)
         for rows in _rows(logits):
             block = logits[rows].to(precise)
-            probs = torch.softmax(block, dim=1, out=kept[rows] if kept is not None else None)
+            probs = torch.softmax(block, dim=1, out=exact[rows] if exact is not None else None)
             lse[rows] = block.amax(dim=1) - probs.amax(dim=1).log()  # the largest is at least 1 / V: nothing is lost
             at_target[rows] = block.gather(1, column[rows])[:, 0]
             if label_smoothing:
@@ -62,33 +62,33 @@ class _FusedCrossEntropy(torch.autograd.Function):
             if gradient is not None:
                 probs.mul_(weight[rows])
                 if label_smoothing:
-                    probs.sub_(each * weight[rows])
-                probs.scatter_add_(1, column[rows], (label_smoothing + each - 1) * weight[rows])
-                if kept is None:
+                    probs.sub_(share * weight[rows])
+                probs.scatter_add_(1, column[rows], (label_smoothing + share - 1) * weight[rows])
+                if exact is None:
                     gradient[rows] = probs
         nll = (lse - at_target).masked_fill_(ignored, 0)
-        loss = (1 - label_smoothing - each) * nll
+        loss = (1 - label_smoothing - share) * nll
         if label_smoothing:
-            loss += each * (symbols * lse - total).masked_fill_(ignored, 0)
+            loss += share * (symbols * lse - total).masked_fill_(ignored, 0)
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
-        """The gradient that forward has kept, times that of the rows' losses."""
+        """Return the gradient that forward has stored, times that of the losses."""
         (gradient,) = ctx.saved_tensors
         factor = grad_loss / KEPT_SCALE.get(gradient.dtype, 1)
         if factor.device.type == "cpu" and bool((factor == 1).all()):
             return gradient, None, None, None
-        result = torch.empty_like(gradient)  # the kept one may be asked for again
-        for rows in _rows(gradient):  # each product is in the factor's type, single precision
+        result = torch.empty_like(gradient)  # a graph that is retained needs the stored one again
+        for rows in _rows(gradient):  # products are in the type of the factor, single precision
             result[rows] = gradient[rows] * factor[rows, None]
         return result, None, None, None
 
 
 def _rows(matrix: Tensor) -> Iterator[slice]:
-    """The rows of each block, in order."""
+    """Return the rows of the blocks, in order."""
     numbers = BLOCK_NUMBERS.get(matrix.device.type, BLOCK_NUMBERS["cuda"])
     size = max(1, numbers // max(1, matrix.size(1)))
     return (slice(begin, min(begin + size, len(matrix))) for begin in range(0, len(matrix), size))

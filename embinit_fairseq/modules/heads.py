@@ -1,4 +1,11 @@
-"""What stands on top of a sentence encoder. C: embed_dim, V: symbols of the dictionary."""
+"""Heads of a sentence encoder.
+
+    language model    LN(act(x W + b)) E^T + bias
+    classification    drop(tanh(x_0 W + b)) W_2 + b_2                     x_0: the feature of `<s>`
+    ELECTRA           act(x W + b) w + c                                  Clark et al. 2020, section 2
+
+C: embed_dim, V: symbols of the dictionary, E (V, D): token embeddings, N: chosen positions of a batch.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +22,7 @@ POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh,
 
 
 class MaskedLMHead(nn.Module):
-    """LN(act(x W + b)) E^T + bias, with the token embeddings E (V, D): the parameter itself, not a copy.
-
-    D is C, but for a model whose embeddings have another dimension than its features (`features_dim`): W is C x D.
-    """
+    """Logits of all symbols. E is the parameter itself, not a copy. W is C x D; C: features_dim, by default D."""
 
     def __init__(self, embed_tokens: nn.Embedding, activation: str, features_dim: int | None = None) -> None:
         super().__init__()
@@ -37,7 +41,7 @@ class MaskedLMHead(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """tanh(x_0 W + b), dropout, linear: x_0 is the feature of `<s>`; no dropout before W, as in the authors' code."""
+    """Logits of classes. No dropout before W, as in TUPE's code."""
 
     def __init__(self, embed_dim: int, inner_dim: int, num_classes: int, activation: str, dropout: float) -> None:
         super().__init__()
@@ -51,18 +55,15 @@ class ClassificationHead(nn.Module):
         return self.out_proj(self.dropout(self.activation(self.dense(features[:, 0]))))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Replaced-token detection (ELECTRA; Clark et al. 2020, section 2): a generator's draws and the detector's head.
-#
-# x_masked has <mask> at the chosen positions; the generator gives p_G(x_t | x_masked) there. x_corrupt has a draw from
-# p_G instead, and the discriminator says for every token how likely it was replaced (1 - D in the paper). Tokens are
-# discrete: nothing flows back through the draw. N: chosen positions of a batch, V: symbols of the dictionary.
-
-
 def draw_tokens(logits: Tensor, noise: Tensor, never: int) -> Tensor:
-    """One token for each row, (N,), by the inverse of the cumulative softmax, in at least single precision.
+    """Return the tokens (N,) that replace the masked ones, drawn from the generator's p_G(x_t | x_masked).
 
-    logits (N, V); noise (N,), uniform in [0, 1): equal noise, equal draw. `never` is a symbol that is not drawn.
+    Uses the inverse of the cumulative softmax, in at least single precision. Tokens are discrete: there is no gradient.
+
+    Args:
+        logits: (N, V), of the generator.
+        noise: (N,), uniform in [0, 1); equal noise gives equal draws.
+        never: a symbol that is not drawn.
     """
     with torch.no_grad():
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
@@ -73,7 +74,7 @@ def draw_tokens(logits: Tensor, noise: Tensor, never: int) -> Tensor:
 
 
 class ReplacedTokenHead(nn.Module):
-    """act(x W + b) w + c: the logit of "this token was replaced"."""
+    """The logit of "this token was replaced" (1 - D in the paper), for every token."""
 
     def __init__(self, embed_dim: int, activation: str) -> None:
         super().__init__()

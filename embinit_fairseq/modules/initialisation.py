@@ -1,9 +1,17 @@
-"""Initial values of translation models. Those of Duo have the distributions of fairseq's
-`transformer`, so that a comparison with it is fair:
+"""Initial values.
 
-W_Q, W_K, W_V     U(-a, a), a^2 = 6 / (4 C): Xavier with gain 1/sqrt(2); with kdim != C a^2 = 6 / (fan_in + C)
-W_O               Xavier, bias zero
-the rest          as it was made: nn.Linear (also the biases of Q, K, V), nn.LayerNorm, Fusion, FusedTables
+BERT-type models: every matrix from N(0, 0.02^2), biases zero, layer norms 1 and 0.
+
+Translation models: the distributions of fairseq's `transformer`, for a fair comparison with it.
+
+    W_Q, W_K, W_V     U(-a, a), a^2 = 6 / (4 C): Xavier with gain 1/sqrt(2); with kdim != C a^2 = 6 / (fan_in + C)
+    W_O               Xavier, bias zero
+    the rest          PyTorch's own: nn.Linear (also the biases of Q, K, V), nn.LayerNorm; Fusion, FusedTables
+    embeddings        N(0, 1/C), padding zero
+
+fairseq has no U_Q and U_K, no layer norm of positions, and no buckets. Here U has the distribution of W and a bias of
+zero: both terms of the logits start with the same variance (1/8 for inputs of unit variance). Position vectors and
+buckets have the distribution of embeddings, as fairseq's learned positions and T5's buckets have.
 """
 
 from __future__ import annotations
@@ -13,73 +21,49 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from embinit_fairseq.modules.decoder_layer import CrossAttention
-from embinit_fairseq.modules.duo import DuoCrossAttention, DuoSelfAttention
-from embinit_fairseq.modules.encoder_layer import SelfAttention
+from embinit_fairseq.modules.encoder_layer import Attention
 from embinit_fairseq.modules.position_encoding import UntiedPositions
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Initial values of translation models: the distributions of fairseq's `transformer`, for a fair comparison.
-#
-#     W_Q, W_K, W_V     U(-a, a), a^2 = 6 / (4 C): Xavier with gain 1/sqrt(2); with kdim != C a^2 = 6 / (fan_in + C)
-#     W_O               Xavier, bias zero
-#     the rest          PyTorch's own: nn.Linear (also the biases of Q, K, V), nn.LayerNorm
-#     embeddings        N(0, 1/C), padding zero
-#
-# fairseq has no U_Q and U_K, no positions behind a layer norm and no buckets. U has the distribution of W and a bias of
-# zero: both terms of the logits start with the same variance (1/8 for inputs of unit variance). The matrices have that
-# of embeddings, as fairseq's learned positions and T5's buckets do.
-
+#: standard deviation of the matrices of BERT-type models
+BERT_STD = 0.02
 _GAIN = 1 / math.sqrt(2)
 
 
+def init_bert_params(module: nn.Module) -> None:
+    """Initialise one module of a finished BERT-type model, for `Module.apply`.
+
+    Only a matrix with a padding index has that row set to zero.
+    """
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=BERT_STD)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+        nn.init.zeros_(module.weight[module.padding_idx])
+
+
 def init_transformer_params(module: nn.Module) -> None:
-    """For `Module.apply`: attention and positions. fc1, fc2 and layer norms are right as PyTorch makes them."""
-    if isinstance(module, SelfAttention):
-        nn.init.xavier_uniform_(module.qkv_proj.weight)  # 3 C rows in one: the bound of each third with the gain
-        _init_output(module.out_proj)
-    elif isinstance(module, CrossAttention):
-        embed_dim, kdim = module.q_proj.in_features, module.kv_proj.in_features
-        gain = _GAIN if embed_dim == kdim else 1.0
-        for weight in (module.q_proj.weight, *module.kv_proj.weight.chunk(2)):
-            nn.init.xavier_uniform_(weight, gain)
-        _init_output(module.out_proj)
+    """Initialise one module of a translation model, for `Module.apply`: attention and untied positions."""
+    if isinstance(module, Attention):
+        embed_dim = module.out_proj.in_features
+        linears = [linear for linear in module.children() if linear is not module.out_proj]
+        weights = [cast(Tensor, linear.weight).detach() for linear in linears]
+        gain = _GAIN if all(weight.shape[-1] == embed_dim for weight in weights) else 1.0
+        for weight in weights:
+            for matrix in weight.flatten(end_dim=-2).split(embed_dim):  # W_Q, W_K and W_V of each stream
+                nn.init.xavier_uniform_(matrix, gain)
+        nn.init.xavier_uniform_(module.out_proj.weight)
+        nn.init.zeros_(module.out_proj.bias)
     elif isinstance(module, UntiedPositions):
-        _init_positions(module)
+        absolute = module.absolute
+        for projection in (absolute.q_proj, absolute.k_proj):
+            nn.init.xavier_uniform_(projection.weight, _GAIN)
+            nn.init.zeros_(projection.bias)
+        init_table(absolute.embed_positions.weight, absolute.q_proj.in_features)
+        if module.relative is not None:
+            init_table(module.relative.embed_buckets.weight, absolute.q_proj.in_features)
 
 
 def init_table(weight: Tensor, embed_dim: int) -> None:
-    """N(0, 1 / embed_dim)."""
+    """Draw an embedding matrix from N(0, 1 / embed_dim)."""
     nn.init.normal_(weight, std=embed_dim**-0.5)
-
-
-def _init_output(out_proj: nn.Linear) -> None:
-    nn.init.xavier_uniform_(out_proj.weight)
-    nn.init.zeros_(out_proj.bias)
-
-
-def _init_positions(positions: UntiedPositions) -> None:
-    absolute, relative = positions.absolute, positions.relative
-    embed_dim = absolute.q_proj.in_features
-    for projection in (absolute.q_proj, absolute.k_proj):
-        nn.init.xavier_uniform_(projection.weight, _GAIN)
-        nn.init.zeros_(projection.bias)
-    init_table(absolute.embed_positions.weight, embed_dim)
-    if relative is not None:
-        init_table(relative.embed_buckets.weight, embed_dim)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-def init_duo_params(module: nn.Module) -> None:
-    """For `Module.apply`: the projections of attention."""
-    if isinstance(module, (DuoSelfAttention, DuoCrossAttention)):
-        embed_dim = module.out_proj.in_features
-        linears = [linear for linear in module.children() if linear is not module.out_proj]
-        projections = [cast(Tensor, linear.weight).detach() for linear in linears]
-        gain = _GAIN if all(weight.shape[-1] == embed_dim for weight in projections) else 1.0
-        for weight in projections:
-            for matrix in weight.flatten(end_dim=-2).split(embed_dim):  # Q, K and V of each stream are one each
-                nn.init.xavier_uniform_(matrix, gain)
-        _init_output(module.out_proj)

@@ -1,153 +1,43 @@
-"""How positions enter an encoder: the comparison set of Ke et al. 2021, Table 1, and `POSITION_ENCODINGS`, the table
-from which options, architectures, checks, exports and maps of positions are fed.
+"""How positions enter an encoder: TUPE and its comparison set (Ke et al. 2021, Table 1; equations of the ICLR version).
 
-Each encoding may act in three places: on the embeddings (`embed`), on queries and keys (`projections`) and on the
-attention's logits (`bias`). The logits are scaled by 1 / sqrt(num_terms * head_dim): `num_terms` correlation terms of
-about equal size are summed.
+    (4)   x_i + p_i                                                      BERT-A: added to the embeddings
+    (6)   b_{j-i}                                                        T5: a scalar per distance
+    (7)   (1 / sqrt(2 d)) (p_i U^Q) (p_j U^K)^T                          untied absolute positions
+    (9)   reset(v, i, j) = theta_1 if i = 1, theta_2 if j = 1, else v_ij
+    (10)  reset of (7)                                                   TUPE-A
+    (11)  reset of (7) + b_{j-i}                                         TUPE-R
+
+i: query, j: key, d: head_dim, p: position vectors (after a layer norm), theta_1: `[CLS]` to all, theta_2: all to
+`[CLS]`. C: embed_dim, H: num_heads, T: tgt_len.
+
+An encoding acts in up to three places: on the embeddings (`embed`), on queries and keys (`projections`), and on the
+attention's logits (`bias`, one tensor (H, T, T) for all layers and sentences). The logits are divided by
+sqrt(num_terms * d), where `num_terms` terms of about equal size are summed. To add an encoding (ALiBi, say): a class
+with the methods it needs, and an entry in `POSITION_ENCODINGS`, which feeds options, architectures and exports.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from embinit_fairseq.modules.position_bias import AbsoluteTerm, BiasTerm, RelativeTerm, check_length, reset_cls
-
-
-class PositionEncoding(nn.Module):
-    """Does nothing in all three places; the encodings below say what they do."""
-
-    num_terms = 1
-    #: column 0 is treated as `<s>`, whatever stands there
-    untie_cls = False
-    #: longest input in tokens; None: any
-    max_positions: int | None = None
-
-    def embed(self, x: Tensor) -> Tensor:
-        """x (batch, tgt_len, C): embeddings before layer norm and dropout."""
-        return x
-
-    def projections(self, tgt_len: int) -> tuple[Tensor, Tensor] | None:
-        """(tgt_len, C) to be added to the queries and to the keys of every layer, or None."""
-        return None
-
-    def bias(self, tgt_len: int) -> Tensor | None:
-        """(num_heads, tgt_len, tgt_len) to be added to the logits of every layer, or None."""
-        return None
-
-
-class AddedPositions(PositionEncoding):
-    """BERT-A, equation (4): a learned vector per column is added to the embeddings."""
-
-    def __init__(self, embed_dim: int, max_positions: int) -> None:
-        super().__init__()
-        self.max_positions = max_positions
-        self.embed_positions = nn.Embedding(max_positions, embed_dim)
-
-    def embed(self, x: Tensor) -> Tensor:
-        """x (batch, tgt_len, C) plus the vectors of its columns; raises OptionError if there are too few."""
-        check_length(x.shape[1], self.embed_positions.num_embeddings)
-        return x + self.embed_positions.weight[: x.shape[1]]
-
-
-class RelativePositions(PositionEncoding):
-    """Equation (6): the relative scalars of T5 and nothing else."""
-
-    def __init__(self, num_heads: int, num_buckets: int, max_distance: int) -> None:
-        super().__init__()
-        self.relative = RelativeTerm(num_heads, num_buckets, max_distance)
-
-    def bias(self, tgt_len: int) -> Tensor:
-        """b_{j-i}, (num_heads, tgt_len, tgt_len)."""
-        return self.relative(tgt_len).scores
-
-
-class AddedRelativePositions(AddedPositions):
-    """BERT-R (Ke et al. 2021, section 4.1): positions added to the embeddings, and the relative scalars of (6)."""
-
-    def __init__(self, embed_dim: int, num_heads: int, max_positions: int, num_buckets: int, max_distance: int) -> None:
-        super().__init__(embed_dim, max_positions)
-        self.relative = RelativeTerm(num_heads, num_buckets, max_distance)
-
-    def bias(self, tgt_len: int) -> Tensor:
-        """b_{j-i}, (num_heads, tgt_len, tgt_len)."""
-        return self.relative(tgt_len).scores
-
-
-class FourTermPositions(PositionEncoding):
-    """BERT-A^d (Ke et al. 2021, section 4.3): all four correlations, with separate projections for positions.
-
-    (x W^Q + p U^Q) (x W^K + p U^K)^T / sqrt(4 d) is the sum of the four terms. U has no bias: W's would be the same.
-    """
-
-    num_terms = 4
-
-    def __init__(self, embed_dim: int, max_positions: int) -> None:
-        super().__init__()
-        self.max_positions = max_positions
-        self.embed_positions = nn.Embedding(max_positions, embed_dim)
-        self.layer_norm = nn.LayerNorm(embed_dim)
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.k_proj = nn.Linear(embed_dim, embed_dim, bias=False)
-
-    def projections(self, tgt_len: int) -> tuple[Tensor, Tensor]:
-        """p U^Q and p U^K, (tgt_len, C) each; raises OptionError if there are too few positions."""
-        check_length(tgt_len, self.embed_positions.num_embeddings)
-        positions = self.layer_norm(self.embed_positions.weight[:tgt_len])
-        return self.q_proj(positions), self.k_proj(positions)
-
-
-class UntiedPositions(PositionEncoding):
-    """TUPE-A, equation (10), and with a relative term TUPE-R, equation (11).
-
-    reset: `official` resets the absolute and the relative term each with its own constants, as the authors' code does;
-    `paper` replaces their sum by the absolute constants, as in (11); None (tie-cls) resets nothing.
-    """
-
-    num_terms = 2
-
-    def __init__(self, absolute: AbsoluteTerm, relative: RelativeTerm | None = None, reset: str | None = None) -> None:
-        super().__init__()
-        self.absolute, self.relative, self.reset = absolute, relative, reset
-        self.untie_cls, self.max_positions = reset is not None, absolute.max_positions
-
-    def bias(self, tgt_len: int) -> Tensor:
-        """Equation (10) or (11) without the token term, (num_heads, tgt_len, tgt_len)."""
-        scores, from_cls, to_cls = self.absolute(tgt_len)
-        if self.relative is not None:
-            relative = self.relative(tgt_len)
-            scores = scores + relative.scores
-            if self.reset == "official":
-                from_cls, to_cls = from_cls + relative.from_cls, to_cls + relative.to_cls
-        return reset_cls(BiasTerm(scores, from_cls, to_cls)) if self.untie_cls else scores
-
-
-def untied_positions(
-    embed_dim: int,
-    num_heads: int,
-    max_positions: int,
-    *,
-    reset: str | None = "official",
-    num_buckets: int = 0,
-    max_distance: int = 128,
-    bidirectional: bool = True,
-) -> UntiedPositions:
-    """TUPE-A, or TUPE-R if `num_buckets` is not 0. The extra relative row exists only where `official` needs it."""
-    absolute = AbsoluteTerm(embed_dim, num_heads, max_positions, untie_cls=reset is not None)
-    relative = None
-    if num_buckets:
-        relative = RelativeTerm(num_heads, num_buckets, max_distance, reset == "official", bidirectional)
-    return UntiedPositions(absolute, relative, reset)
+from embinit_fairseq.errors import OptionError
 
 
 @dataclass(frozen=True)
 class PositionSizes:
-    """What an encoding is built from.
+    """The sizes from which an encoding is built.
 
-    num_buckets: of relative positions; 0: none. max_distance: from which on all share a bucket. reset: how `<s>` is
-    treated, see `UntiedPositions`. bidirectional: False for a decoder, whose queries never see later keys.
+    Args:
+        num_buckets: of relative positions; 0: none.
+        max_distance: the distance from which on all share a bucket.
+        reset: how `[CLS]` is treated, see `UntiedPositions`.
+        bidirectional: False for a decoder, whose queries never see later keys.
     """
 
     embed_dim: int
@@ -159,14 +49,252 @@ class PositionSizes:
     bidirectional: bool = True
 
 
+class PositionEncoding(nn.Module):
+    """No positions: does nothing in all three places. Encodings override what they need."""
+
+    num_terms = 1
+    #: column 0 is treated as `[CLS]`, whatever its token
+    untie_cls = False
+    #: longest input in tokens; None: any
+    max_positions: int | None = None
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the embeddings x (batch, T, C), before layer norm and dropout, with positions."""
+        return x
+
+    def projections(self, tgt_len: int) -> tuple[Tensor, Tensor] | None:
+        """Return (T, C) to be added to the queries and to the keys of every layer, or None."""
+        return None
+
+    def bias(self, tgt_len: int) -> Tensor | None:
+        """Return (H, T, T) to be added to the logits of every layer, or None."""
+        return None
+
+
+# ---- Equation (6): relative positions in buckets, as in T5 ----
+
+
+def relative_position_buckets(
+    relative_position: Tensor, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+) -> Tensor:
+    """Return the bucket, in [0, num_buckets), of each r = j - i in an integer tensor of any shape.
+
+    Near distances have a bucket each, far ones share buckets that grow with the logarithm of the distance; everything
+    beyond `max_distance` is in the last one. bidirectional: r <= 0 uses the lower half of the buckets, r > 0 the upper
+    half. Otherwise (decoders, which never see r > 0) all buckets serve the past. Float32 with truncation, as in T5.
+    """
+    offset = torch.zeros_like(relative_position)
+    if bidirectional:
+        num_buckets //= 2
+        offset = (relative_position > 0).to(relative_position.dtype) * num_buckets
+        distance = relative_position.abs()
+    else:
+        distance = (-relative_position).clamp(min=0)
+    num_exact = num_buckets // 2
+    growth = torch.log(distance.clamp(min=1).float() / num_exact) / math.log(max_distance / num_exact)
+    far = (num_exact + (growth * (num_buckets - num_exact)).to(distance.dtype)).clamp(max=num_buckets - 1)
+    return offset + torch.where(distance < num_exact, distance, far)
+
+
+class BiasTerm(NamedTuple):
+    """scores (H, T, T), and the constants (H,) that (9) puts in the row and the column of `[CLS]`."""
+
+    scores: Tensor
+    from_cls: Tensor | None = None
+    to_cls: Tensor | None = None
+
+
+class RelativeTerm(nn.Module):
+    """b_{j-i}: one scalar per bucket and head, not scaled.
+
+    With `untie_cls` two constants as in TUPE's code: bucket `num_buckets // 2`, which no distance has, is theta_1, and
+    one more row is theta_2.
+    """
+
+    def __init__(self, sizes: PositionSizes, untie_cls: bool = False) -> None:
+        super().__init__()
+        self.num_buckets, self.max_distance = sizes.num_buckets, sizes.max_distance
+        self.untie_cls, self.bidirectional = untie_cls, sizes.bidirectional
+        per_direction = self.num_buckets // 2 if self.bidirectional else self.num_buckets
+        if self.num_buckets % 2 or per_direction < 2 or self.max_distance <= per_direction // 2:
+            raise OptionError(
+                f"--rel-pos-bins {self.num_buckets} --max-rel-pos {self.max_distance}: the buckets must be an even "
+                f"number, at least 4, and the distance more than {per_direction // 2}; BERT-R and TUPE-R have 32 and "
+                "128"
+            )
+        self.embed_buckets = nn.Embedding(self.num_buckets + int(untie_cls), sizes.num_heads)
+
+    def forward(self, tgt_len: int) -> BiasTerm:
+        """Return the scores of T columns and, with `untie_cls`, the two constants."""
+        table = self.embed_buckets.weight
+        distances = torch.arange(1 - tgt_len, tgt_len)  # on the CPU: another device's logarithm could be an ulp off
+        buckets = relative_position_buckets(distances, self.num_buckets, self.max_distance, self.bidirectional)
+        by_distance = table[buckets.to(table.device)].t()  # (H, 2 T - 1)
+        scores = by_distance.unfold(1, tgt_len, 1).flip(1)  # row i is the window that starts at distance -i
+        if not self.untie_cls:
+            return BiasTerm(scores)
+        return BiasTerm(scores, from_cls=table[self.num_buckets // 2], to_cls=table[self.num_buckets])
+
+
+# ---- Equations (7) and (9) to (11): TUPE ----
+
+
+class AbsoluteTerm(nn.Module):
+    """Equation (7), with the layer norm and the biases of TUPE's code.
+
+    With `untie_cls` the table has one row more, as in TUPE's code: row 0 is the vector of theta_1, row 1 that of
+    theta_2 (the position of `[CLS]` itself needs none), and column i uses row i + 1. Otherwise column i uses row i.
+    """
+
+    def __init__(self, sizes: PositionSizes, untie_cls: bool) -> None:
+        super().__init__()
+        embed_dim = sizes.embed_dim
+        self.num_heads, self.untie_cls, self.max_positions = sizes.num_heads, untie_cls, sizes.max_positions
+        self.scale = (2 * (embed_dim // sizes.num_heads)) ** -0.5
+        self.embed_positions = nn.Embedding(sizes.max_positions + int(untie_cls), embed_dim)
+        self.layer_norm = nn.LayerNorm(embed_dim)
+        self.q_proj = nn.Linear(embed_dim, embed_dim)
+        self.k_proj = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, tgt_len: int) -> BiasTerm:
+        """Return the scores of T columns and, with `untie_cls`, the two thetas."""
+        check_length(tgt_len, self.max_positions)
+        positions = self.layer_norm(self.embed_positions.weight[: tgt_len + int(self.untie_cls)])
+        q = self._split_heads(self.q_proj(positions)) * self.scale
+        k = self._split_heads(self.k_proj(positions))
+        if not self.untie_cls:
+            return BiasTerm(q @ k.transpose(1, 2))
+        scores = q[:, 1:] @ k[:, 1:].transpose(1, 2)
+        return BiasTerm(scores, from_cls=(q[:, 0] * k[:, 0]).sum(-1), to_cls=scores[:, 0, 0])
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], self.num_heads, -1).transpose(0, 1)  # (H, rows, d)
+
+
+def reset_cls(scores: Tensor, from_cls: Tensor, to_cls: Tensor) -> Tensor:
+    """Return (H, T, T) with equation (9): column 0 becomes `to_cls`, then row 0 (with the corner) `from_cls`."""
+    num_heads, length, _ = scores.shape
+    column = to_cls.view(num_heads, 1, 1).expand(-1, length - 1, 1)
+    row = from_cls.view(num_heads, 1, 1).expand(-1, 1, length)
+    return torch.cat([row, torch.cat([column, scores[:, 1:, 1:]], dim=2)], dim=1)
+
+
+class UntiedPositions(PositionEncoding):
+    """TUPE-A, equation (10), and with buckets TUPE-R, equation (11).
+
+    sizes.reset is how `[CLS]` is treated:
+        official: the absolute and the relative term each have their own constants, as in TUPE's code;
+        paper: the absolute constants replace the sum of both terms, as in (11);
+        None (tie-cls): like any other position.
+    """
+
+    num_terms = 2
+
+    def __init__(self, sizes: PositionSizes) -> None:
+        super().__init__()
+        self.reset, self.max_positions, self.untie_cls = sizes.reset, sizes.max_positions, sizes.reset is not None
+        self.absolute = AbsoluteTerm(sizes, self.untie_cls)
+        self.relative = RelativeTerm(sizes, sizes.reset == "official") if sizes.num_buckets else None
+
+    def bias(self, tgt_len: int) -> Tensor:
+        """Return equation (10) or (11) without the token term."""
+        scores, from_cls, to_cls = self.absolute(tgt_len)
+        if self.relative is not None:
+            relative = self.relative(tgt_len)
+            scores = scores + relative.scores
+            if self.reset == "official":
+                from_cls, to_cls = from_cls + relative.from_cls, to_cls + relative.to_cls
+        return reset_cls(scores, from_cls, to_cls) if self.untie_cls else scores
+
+
+# ---- The comparison set ----
+
+
+class AddedPositions(PositionEncoding):
+    """BERT-A, equation (4): a learned vector per column is added to the embeddings."""
+
+    def __init__(self, sizes: PositionSizes) -> None:
+        super().__init__()
+        self.max_positions = sizes.max_positions
+        self.embed_positions = nn.Embedding(sizes.max_positions, sizes.embed_dim)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return x plus the vectors of its columns; raise OptionError if there are too few."""
+        check_length(x.shape[1], self.embed_positions.num_embeddings)
+        return x + self.embed_positions.weight[: x.shape[1]]
+
+
+class RelativePositions(PositionEncoding):
+    """Equation (6): the relative scalars of T5 and nothing else."""
+
+    def __init__(self, sizes: PositionSizes) -> None:
+        super().__init__()
+        self.relative = RelativeTerm(sizes)
+
+    def bias(self, tgt_len: int) -> Tensor:
+        """Return b_{j-i}."""
+        return self.relative(tgt_len).scores
+
+
+class AddedRelativePositions(AddedPositions):
+    """BERT-R (section 4.1): positions added to the embeddings, and the relative scalars of (6)."""
+
+    def __init__(self, sizes: PositionSizes) -> None:
+        super().__init__(sizes)
+        self.relative = RelativeTerm(sizes)
+
+    def bias(self, tgt_len: int) -> Tensor:
+        """Return b_{j-i}."""
+        return self.relative(tgt_len).scores
+
+
+class FourTermPositions(PositionEncoding):
+    """BERT-A^d (section 4.3): all four correlations, with separate projections for positions.
+
+    (x W^Q + p U^Q) (x W^K + p U^K)^T / sqrt(4 d) is the sum of the four terms. U has no bias: W's would be the same.
+    """
+
+    num_terms = 4
+
+    def __init__(self, sizes: PositionSizes) -> None:
+        super().__init__()
+        embed_dim, self.max_positions = sizes.embed_dim, sizes.max_positions
+        self.embed_positions = nn.Embedding(sizes.max_positions, embed_dim)
+        self.layer_norm = nn.LayerNorm(embed_dim)
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=False)
+        self.k_proj = nn.Linear(embed_dim, embed_dim, bias=False)
+
+    def projections(self, tgt_len: int) -> tuple[Tensor, Tensor]:
+        """Return p U^Q and p U^K; raise OptionError if there are too few positions."""
+        check_length(tgt_len, self.embed_positions.num_embeddings)
+        positions = self.layer_norm(self.embed_positions.weight[:tgt_len])
+        return self.q_proj(positions), self.k_proj(positions)
+
+
+def check_length(tgt_len: int, max_positions: int) -> None:
+    """Raise OptionError for an input that is longer than the table of positions."""
+    if tgt_len > max_positions:
+        raise OptionError(
+            f"an input has {tgt_len} tokens, the model has {max_positions} positions: shorten the input "
+            "(--shorten-method truncate, --tokens-per-sample, --max-source-positions) or train with a larger "
+            "--max-positions"
+        )
+
+
+# ---- The registry ----
+
+
 @dataclass(frozen=True)
-class KnownEncoding:
+class EncodingKind:
     """An entry of `POSITION_ENCODINGS`.
 
-    name: in the paper. family: what the names of its --arch begin with (`bert_a`: bert_a_base, ...). build: makes the
-    module. relative: are there buckets of relative positions: "never", "always", or where they are asked for
-    ("optional", --rel-pos). resets: may `<s>` be treated apart from other positions? limited: has it a vector for each
-    of --max-positions positions?
+    Args:
+        name: in the paper.
+        family: beginning of the names of its --arch (`bert_a`: bert_a_base, ...).
+        build: makes the module.
+        relative: whether it has buckets of relative positions: "never", "always", or with --rel-pos ("optional").
+        resets: whether `[CLS]` may be treated apart from other positions.
+        limited: whether it has a vector for each of --max-positions positions.
     """
 
     name: str
@@ -177,69 +305,37 @@ class KnownEncoding:
     resets: bool = False
     limited: bool = False
 
-    def has_buckets(self, asked: bool) -> bool:
-        """Has the model buckets of relative positions? asked: by --rel-pos."""
-        return self.relative == "always" or (self.relative == "optional" and asked)
+    def has_buckets(self, rel_pos: bool) -> bool:
+        """Return True if the model has buckets of relative positions."""
+        return self.relative == "always" or (self.relative == "optional" and rel_pos)
 
 
-#: value of --position-encoding, and of a checkpoint's option -> what it is; to add an encoding is to add a line here
+#: value of --position-encoding, and of a checkpoint's option -> the encoding
 POSITION_ENCODINGS = {
-    "untied": KnownEncoding(
-        "TUPE",
-        "tupe",
-        "TUPE-A, with --rel-pos TUPE-R",
-        lambda sizes: untied_positions(
-            sizes.embed_dim,
-            sizes.num_heads,
-            sizes.max_positions,
-            reset=sizes.reset,
-            num_buckets=sizes.num_buckets,
-            max_distance=sizes.max_distance,
-            bidirectional=sizes.bidirectional,
-        ),
+    "untied": EncodingKind(
+        *("TUPE", "tupe", "TUPE-A, with --rel-pos TUPE-R", UntiedPositions),
         relative="optional",
         resets=True,
         limited=True,
     ),
-    "added": KnownEncoding(
-        "BERT-A",
-        "bert_a",
-        "positions added to the embeddings",
-        lambda sizes: AddedPositions(sizes.embed_dim, sizes.max_positions),
-        limited=True,
-    ),
-    "added_relative": KnownEncoding(
-        "BERT-R",
-        "bert_r",
-        "positions added to the embeddings, and relative ones",
-        lambda sizes: AddedRelativePositions(
-            sizes.embed_dim, sizes.num_heads, sizes.max_positions, sizes.num_buckets, sizes.max_distance
-        ),
+    "added": EncodingKind("BERT-A", "bert_a", "positions added to the embeddings", AddedPositions, limited=True),
+    "added_relative": EncodingKind(
+        *("BERT-R", "bert_r", "positions added to the embeddings, and relative ones", AddedRelativePositions),
         relative="always",
         limited=True,
     ),
-    "relative": KnownEncoding(
-        "relative only",
-        "bert_rel",
-        "T5's relative positions only",
-        lambda sizes: RelativePositions(sizes.num_heads, sizes.num_buckets, sizes.max_distance),
-        relative="always",
+    "relative": EncodingKind(
+        "relative only", "bert_rel", "T5's relative positions only", RelativePositions, relative="always"
     ),
-    "four_terms": KnownEncoding(
-        "BERT-A^d",
-        "bert_ad",
-        "all four correlations",
-        lambda sizes: FourTermPositions(sizes.embed_dim, sizes.max_positions),
-        limited=True,
-    ),
+    "four_terms": EncodingKind("BERT-A^d", "bert_ad", "all four correlations", FourTermPositions, limited=True),
 }
 #: for messages: the architectures that are encoders with one of these
-ENCODERS = ", ".join(f"{known.family}_*" for known in POSITION_ENCODINGS.values())
+ENCODERS = ", ".join(f"{kind.family}_*" for kind in POSITION_ENCODINGS.values())
 
 
 def published_name(encoding: str, relative: bool = False, tied: bool = False) -> str:
-    """The name of an encoding with its options, that of Ke et al. 2021 if it has one: `TUPE-R`, `relative only`."""
-    known = POSITION_ENCODINGS[encoding]
-    if known.relative != "optional":
-        return known.name
-    return f"{known.name}-{'R' if relative else 'A'}" + (", [CLS] tied" if tied else "")
+    """Return the name of an encoding with its options, as in Ke et al. 2021: `TUPE-R`, `relative only`."""
+    kind = POSITION_ENCODINGS[encoding]
+    if kind.relative != "optional":
+        return kind.name
+    return f"{kind.name}-{'R' if relative else 'A'}" + (", [CLS] tied" if tied else "")

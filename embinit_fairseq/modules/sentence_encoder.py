@@ -1,4 +1,9 @@
-"""A BERT-type sentence encoder with exchangeable position encoding (Ke et al. 2021)."""
+"""A BERT-type sentence encoder with exchangeable position encoding (Ke et al. 2021).
+
+    x = drop(LN(positions.embed(E[tokens])));  x = layer(x) for each layer, all with one attention bias
+
+C: dimension of the layers, N: tokens of a batch without its padding (`Packing`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.modules.attention_kernels import AttentionBias, choose_kernel, prepare, situation
+from embinit_fairseq.modules.attention_kernels import choose_kernel, prepare, situation
 from embinit_fairseq.modules.encoder_layer import EncoderLayer, LayerConfig, Packing, packing_of
 from embinit_fairseq.modules.position_encoding import PositionEncoding
 
@@ -21,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """layer: of all layers. embedding_normalize: a layer norm on the embeddings, before dropout."""
+    """layer: the same for all layers. embedding_normalize: a layer norm on the embeddings, before dropout."""
 
     layer: LayerConfig
     num_layers: int
@@ -33,8 +38,8 @@ class EncoderConfig:
 class SentenceEncoder(nn.Module):
     """Embedding, (positions), (layer norm), dropout, (projection), padding to zero, layers, (layer norm of pre-LN).
 
-    Where there is much padding (`packing`), all but attention sees the tokens alone: (N, C), not (batch, src_len, C).
-    Embeddings of another dimension than the layers' are projected to it (ELECTRA's generator).
+    In a batch with much padding everything but attention takes (N, C), not (batch, src_len, C). Embeddings of another
+    dimension than that of the layers are projected (ELECTRA's generator).
     """
 
     def __init__(self, cfg: EncoderConfig, embed_tokens: nn.Embedding, positions: PositionEncoding, bos: int) -> None:
@@ -49,16 +54,21 @@ class SentenceEncoder(nn.Module):
         self.embed_proj = nn.Linear(input_dim, embed_dim) if input_dim != embed_dim else None
         self.layers = nn.ModuleList(EncoderLayer(cfg.layer) for _ in range(cfg.num_layers))
         self.layer_norm = nn.LayerNorm(embed_dim) if cfg.layer.normalize_before else None
-        self.logged: set[str] = set()  # lines of the log; networks of one model may share it
+        self.logged: set[str] = set()  # lines of the log, which the networks of one model may share
 
     def forward(
         self, src_tokens: Tensor, masked_tokens: Tensor | None = None, return_all_hiddens: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
         """src_tokens (batch, src_len) -> features (batch, src_len, C) and the hidden states in the same shape.
 
-        Hidden states: the embeddings, then the output of every layer; empty unless asked for. masked_tokens
-        (batch, src_len): positions whose token may have been exchanged, `<s>` too. Features at padding have no meaning.
-        Raises DataError for left padding or, if nothing is masked, a first token other than `<s>`.
+        Features at padding have no meaning. Hidden states are the embeddings, then the output of every layer; the list
+        is empty unless return_all_hiddens.
+
+        Args:
+            masked_tokens: (batch, src_len), True where a token may have been replaced, `<s>` too.
+
+        Raises:
+            DataError: for left padding, and for a first token other than `<s>` that is not masked.
         """
         padding_mask, packing = self._padding(src_tokens, masked_tokens)
         x = self.positions.embed(self.embed_tokens(src_tokens))
@@ -79,7 +89,10 @@ class SentenceEncoder(nn.Module):
         projections = self.positions.projections(tgt_len)
         hiddens = [x] if return_all_hiddens else []
         for layer in cast(Iterable[EncoderLayer], self.layers):
-            x = self._run(layer, x, attn_bias, projections, packing)
+            if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
+                x = checkpoint(layer, x, attn_bias, projections, packing, use_reentrant=False)
+            else:
+                x = layer(x, attn_bias, projections, packing)
             if return_all_hiddens:
                 hiddens.append(x)
         if self.layer_norm is not None:
@@ -91,39 +104,29 @@ class SentenceEncoder(nn.Module):
         hiddens = [packing.spread(hidden) for hidden in hiddens]
         return (hiddens[-1] if hiddens else packing.spread(x)), hiddens
 
-    def _run(
-        self,
-        layer: EncoderLayer,
-        x: Tensor,
-        attn_bias: AttentionBias,
-        projections: tuple[Tensor, Tensor] | None,
-        packing: Packing | None,
-    ) -> Tensor:
-        if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
-            return checkpoint(layer, x, attn_bias, projections, packing, use_reentrant=False)
-        return layer(x, attn_bias, projections, packing)
-
     def _kernel(self, x: Tensor) -> str:
         layer = self.cfg.layer
         dropout = layer.attention_dropout if self.training else 0.0
-        here = situation(x, layer.embed_dim // layer.num_heads, dropout)
-        kernel, why = choose_kernel(self.cfg.attention_kernel, here)
+        at = situation(x, layer.embed_dim // layer.num_heads, dropout)
+        kernel, reason = choose_kernel(self.cfg.attention_kernel, at)
         mode = "training" if self.training else "evaluation"
-        line = f"attention in {mode} on {x.device.type}: {kernel} ({why})"
+        line = f"attention in {mode} on {x.device.type}: {kernel} ({reason})"
         if line not in self.logged:
             self.logged.add(line)
             logger.info(line)
         return kernel
 
     def _padding(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> tuple[Tensor | None, Packing | None]:
-        """(batch, src_len), True at padding; None if there is none. One look at the device for all questions,
-        and a second for the places of the tokens where there is a packing."""
+        """Return the padding mask (batch, src_len), or None, and the packing, or None.
+
+        The device is asked once for all facts, and once more for the places of the tokens if there is a packing.
+        """
         padding_mask = src_tokens.eq(self.padding_idx)
         first_is_other = src_tokens[:, 0].ne(self.bos)
         if masked_tokens is not None:
             first_is_other = first_is_other & ~masked_tokens[:, 0]
-        questions = torch.stack([padding_mask.sum(), padding_mask[:, 0].sum(), first_is_other.sum()])
-        padding, left_padding, no_bos = questions.tolist()
+        facts = torch.stack([padding_mask.sum(), padding_mask[:, 0].sum(), first_is_other.sum()])
+        padding, left_padding, no_bos = facts.tolist()
         if left_padding:
             raise DataError(
                 "a sentence begins with padding: positions are counted from the first column, so pad on the right "

@@ -1,2 +1,2 @@
-# Whoever imports this room before fairseq: fairseq first, since the end of its import registers everything of ours.
+# fairseq first: the end of its import registers all modules of this plugin in their order.
 import fairseq  # noqa: F401

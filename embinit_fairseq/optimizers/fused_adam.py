@@ -29,7 +29,7 @@ from embinit_fairseq.errors import OptionError
 
 @dataclass
 class FusedAdamConfig(FairseqDataclass):
-    """fairseq's options of `adam`, as far as they choose no other implementation."""
+    """fairseq's options of `adam`, except the choice of an implementation."""
 
     adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas for Adam optimizer"})
     adam_eps: float = field(default=1e-8, metadata={"help": "epsilon for Adam optimizer"})
@@ -59,15 +59,15 @@ FusedFairseqAdam.__name__ = FairseqAdam.__name__
 
 
 class FusedAdam(Adam):
-    """fairseq's Adam; what the kernel does not take (half-precision parameters, sparse gradients) is left to that."""
+    """fairseq's Adam, which also computes the updates that the kernel cannot (half precision, sparse gradients)."""
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """One update of all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
         if not all(is_taken(p, group) for group in self.param_groups for p in group["params"]):
             return super().step(closure)
         loss = closure() if closure is not None else None
         for group in self.param_groups:
-            same_age = defaultdict(list)  # a parameter that was frozen for a while is younger than the others
+            same_age = defaultdict(list)  # a parameter that was frozen for some time has had fewer updates
             for p in group["params"]:
                 if p.grad is not None:
                     state = self.state[p]
@@ -81,7 +81,7 @@ class FusedAdam(Adam):
 
     @torch.no_grad()
     def _update(self, group: dict[str, Any], step: int, parameters: list[Tensor]) -> None:
-        """The update number `step` of these parameters."""
+        """Compute the update number `step` of these parameters."""
         states = [self.state[p] for p in parameters]
         beta1, beta2 = group["betas"]
         adamw(
@@ -103,7 +103,7 @@ class FusedAdam(Adam):
 
 
 def is_taken(p: Tensor, group: dict[str, Any]) -> bool:
-    """Does the kernel take this parameter and its gradient?"""
+    """Return True if the kernel takes this parameter and its gradient."""
     if p.grad is None:
         return True
     plain = not p.grad.is_sparse and p.is_contiguous() and not group.get("amsgrad", False)

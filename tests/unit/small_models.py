@@ -105,8 +105,9 @@ _TRANSLATION |= {"max_source_positions": 48, "max_target_positions": 48}
 @dataclasses.dataclass(frozen=True)
 class Architecture:
     """arch: its smallest preset. sizes: options of a tiny model. task: in fairseq. variants: every option that changes
-    names, shapes or what is computed, at least once; the first is the model as its preset has it. besides: option ->
-    what must be given for it to change what weights mean. golden: variants in the golden file (default: all)."""
+    names, shapes or the computed function, at least once; the first is the model of its preset. besides: option ->
+    further options with which it changes the function of the weights. golden: variants in the golden file (default:
+    all)."""
 
     arch: str
     task: str

@@ -90,7 +90,7 @@ def written(trees):
 
 @each_architecture
 def test_parameters_have_the_names_and_shapes_of_the_golden_tree(name):
-    """The whole tree of the first variant, and what is different in the others (null: is not there)."""
+    """The whole tree of the first variant, and the differences of the others (null: missing)."""
     variants = ARCHITECTURES[name].variants
     trees = {variant: tree_of(name, variants[variant]) for variant in ARCHITECTURES[name].golden or variants}
     first, whole = next(iter(trees.items()))
@@ -257,7 +257,7 @@ HEAD = "sentence_classification_head"  # as fairseq's task calls it
 
 
 def saved(folder, name):
-    """A checkpoint c.pt beside a folder with its dictionaries; the class and the model."""
+    """A checkpoint c.pt and a folder with its dictionaries; the class and the model."""
     architecture, data = ARCHITECTURES[name], folder / "data"
     for file in ("dict.txt", "dict.de.txt", "dict.en.txt", "input0/dict.txt", "label/dict.txt"):
         dictionary(3 if "label" in file else 11).save(str(data / file))

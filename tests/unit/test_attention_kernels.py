@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.modules import attention_kernels
 from embinit_fairseq.modules.attention_kernels import (
     KERNELS,
     Situation,
@@ -116,8 +115,8 @@ def test_the_plain_softmax_is_not_computed_in_half_precision():
 NOW = (2, 8)
 
 
-def at(device, needs_grad=True, dropout=0.0, version=NOW, dtype=torch.float32, head_dim=64, triton=True):
-    return Situation(device, dtype, head_dim, needs_grad, dropout, version, triton)
+def at(device, needs_grad=True, dropout=0.0, version=NOW, dtype=torch.float32, head_dim=64):
+    return Situation(device, dtype, head_dim, needs_grad, dropout, version)
 
 
 @pytest.mark.parametrize(
@@ -131,12 +130,10 @@ def at(device, needs_grad=True, dropout=0.0, version=NOW, dtype=torch.float32, h
         ("sdpa", at("cpu", version=(2, 1)), "sdpa"),
         ("flex", at("cuda", needs_grad=False, dtype=torch.bfloat16), "flex"),
         ("flex", at("cuda", version=(2, 6), head_dim=16), "flex"),
-        ("flex", at("cpu", needs_grad=False, head_dim=4, dtype=torch.float64, triton=False), "flex"),
+        ("flex", at("cpu", needs_grad=False, head_dim=4, dtype=torch.float64), "flex"),
         ("flex", at("cuda", dropout=0.1), "no dropout of attention weights: add --attention-dropout 0"),
         ("flex", at("cpu"), "no gradients on a CPU"),
-        ("flex", at("cuda", triton=False), "compiled by Triton, which is not installed"),
         ("flex", at("cuda", version=(2, 5)), r"needs PyTorch 2\.6 or later for a bias that learns; this is 2\.5"),
-        ("flex", at("cuda", version=(2, 6), head_dim=96), "needs a power of two as head_dim in PyTorch 2.6"),
         ("flex", at("cuda", head_dim=15), "needs heads of dimension 16 or more, these have 15"),
         ("flex", at("cuda", dtype=torch.float64), "the model has double precision"),
         ("sdpa", at("cpu", version=(2, 0)), "needs PyTorch 2.1 or later: update it"),
@@ -153,19 +150,9 @@ def test_what_is_chosen_and_what_is_refused(requested, here, expected):
         choose_kernel(requested, here)
 
 
-def test_flex_is_compiled_once_for_inputs_of_all_shapes(monkeypatch):
-    """Not with dynamic=False: after eight shapes PyTorch would leave the fused kernel for good."""
-    flex, calls = pytest.importorskip("torch.nn.attention.flex_attention"), []
-    monkeypatch.setattr(torch, "compile", lambda *given, **options: calls.append((given, options)))
-    for _ in range(2):
-        attention_kernels._compiled_flex()
-    attention_kernels._compiled_flex.cache_clear()
-    assert calls == [((flex.flex_attention,), {})]
-
-
 def test_the_situation_is_that_of_the_tensor():
     for needs_grad in (True, False):
         with torch.set_grad_enabled(needs_grad):
             here = situation(torch.zeros(2, dtype=torch.bfloat16), 32, 0.25)
-        assert here == at("cpu", needs_grad, 0.25, here.torch_version, torch.bfloat16, 32, here.has_triton)
+        assert here == at("cpu", needs_grad, 0.25, here.torch_version, torch.bfloat16, 32)
     assert torch.__version__.startswith("{}.{}.".format(*here.torch_version))

@@ -1,4 +1,4 @@
-"""The Duo classifier: equations 1 to 3 and their gradients in double precision, what is learned, what is refused."""
+"""The Duo classifier: equations 1 to 3 and their gradients in double precision, parameters, refusals."""
 
 from __future__ import annotations
 
@@ -60,9 +60,8 @@ def test_logits_and_gradients_equal_the_equations(attention, train_embeddings):
             assert parameter.grad is None
         else:
             torch.testing.assert_close(parameter.grad, weights[name].grad, rtol=1e-10, atol=1e-12)
-    known = weights_of_one_text(weights, texts[0], attention)
-    for found, scores in zip(model.attention_weights(torch.tensor(texts[0])), known):
-        torch.testing.assert_close(found, torch.stack(scores))
+    expected = map(torch.stack, weights_of_one_text(weights, texts[0], attention))
+    torch.testing.assert_close(model.attention_weights(torch.tensor(texts[0])), tuple(expected))
 
 
 @settings(max_examples=30, deadline=None)
@@ -84,7 +83,7 @@ def test_neither_padding_nor_neighbours_change_a_sentence_vector(texts, left, ri
         torch.testing.assert_close(together[row], alone, rtol=1e-12, atol=1e-12)
 
 
-def test_dropout_is_behind_both_sublayers(monkeypatch):
+def test_dropout_acts_after_both_sublayers(monkeypatch):
     visible_dropout(monkeypatch)
     model, tokens = model_with(dropout=0.5), torch.tensor([[4, 5, 9]])
     torch.testing.assert_close(model.train()(tokens)[0], 1.5**2 * model.eval()(tokens)[0])

@@ -5,15 +5,9 @@ import torch
 from duo_reference import count, reference
 from small_models import ARCHITECTURES, EOS, OFF, SOURCES, TIED, TIED_OUTPUT, batch_of, preset, task_of
 
-from embinit_fairseq.modules.duo import FusedTables, back_to_values, values_for_queries
+from embinit_fairseq.modules.duo import FusedTables
 
 DUO = ARCHITECTURES["duo_transformer"]
-
-
-def test_streams_hand_on_their_values_in_a_circle():
-    """With two it does not show which way they go: the queries of stream s meet the values of s + 1."""
-    assert values_for_queries(torch.arange(3)).tolist() == [1, 2, 0]
-    assert back_to_values(torch.arange(3)).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize("way", ["factored", "fused", "prepared"])
@@ -26,7 +20,7 @@ def test_all_ways_to_the_output_give_the_same_logits(options, way, monkeypatch):
     if way == "prepared":
         model.make_generation_fast_()
     else:
-        monkeypatch.setattr("embinit_fairseq.models._duo._STEPS", 0 if way == "factored" else 1000)
+        monkeypatch.setattr("embinit_fairseq.models.duo_transformer._STEPS", 0 if way == "factored" else 1000)
     encoder_out = model.encoder(batch_of(SOURCES[:1]))
     steps = [model.decoder(torch.tensor([[EOS, 4, 5][:length]]), encoder_out, state)[0] for length in (1, 2, 3)]
     torch.testing.assert_close(torch.cat(steps, dim=1)[0], expected, rtol=1e-11, atol=1e-12)
@@ -37,8 +31,8 @@ def test_the_fused_table_is_made_once_a_batch_and_once_for_all_when_weights_are_
     model, made = DUO.randomised(**TIED), []
     tables = model.decoder.fused_tables
     original = type(tables).forward
-    monkeypatch.setattr(type(tables), "forward", lambda self, given: made.append(self.kept) or original(self, given))
-    monkeypatch.setattr("embinit_fairseq.models._duo._STEPS", 1000)
+    monkeypatch.setattr(type(tables), "forward", lambda self, given: made.append(self.final) or original(self, given))
+    monkeypatch.setattr("embinit_fairseq.models.duo_transformer._STEPS", 1000)
     for _ in range(2):
         encoder_out, state = model.encoder(batch_of(SOURCES)), {}
         for length in (1, 2, 3):
@@ -46,11 +40,11 @@ def test_the_fused_table_is_made_once_a_batch_and_once_for_all_when_weights_are_
     assert made == [None, None]
     keys = list(model.state_dict())
     model.make_generation_fast_()
-    assert list(model.state_dict()) == keys, "what is derived does not belong into a checkpoint"
-    assert model.half().decoder.fused_tables.kept.dtype == torch.float16  # fairseq's --fp16 may come after it
+    assert list(model.state_dict()) == keys, "derived values do not belong into a checkpoint"
+    assert model.half().decoder.fused_tables.final.dtype == torch.float16  # fairseq's --fp16 may come after it
 
 
-#: row of Table 5 -> options, what `count` is told
+#: row of Table 5 -> options, arguments of `count`
 TABLE_5 = {
     "Transformer": ({"duo_streams": 1}, {"streams": 1}),
     "+ Meta Embeddings": (OFF, {}),
@@ -66,12 +60,12 @@ IN_MILLIONS = [75.6, 111.3, 98.7, 98.7, 98.7, 99.8, 99.8]
 
 @pytest.mark.parametrize(("row", "millions"), list(zip(TABLE_5, IN_MILLIONS)))
 def test_parameters_of_the_ablation(row, millions):
-    options, told = TABLE_5[row]
-    dims = {f"encoder_dim_{stream}": 5 for stream in "sp"[: told.get("streams", 2)]}
+    options, arguments = TABLE_5[row]
+    dims = {f"encoder_dim_{stream}": 5 for stream in "sp"[: arguments.get("streams", 2)]}
     for more, tables in (({}, {"tables": "three"}), (TIED, {}), ({**TIED, **dims}, {"dims": [5] * len(dims)})):
-        found = sum(parameter.numel() for parameter in DUO.build(**options, **more).parameters())
-        assert found == count(2, 8, 6, 15, **tables, **told)
-    assert round(count(8, 512, 2048, 32_768, **told) / 1e6, 1) == millions
+        number = sum(parameter.numel() for parameter in DUO.build(**options, **more).parameters())
+        assert number == count(2, 8, 6, 15, **tables, **arguments)
+    assert round(count(8, 512, 2048, 32_768, **arguments) / 1e6, 1) == millions
 
 
 def test_presets():
@@ -84,7 +78,7 @@ def test_presets():
         with torch.device("meta"):
             model = DUO.model.build_model(cfg, task_of())
         for side in (model.encoder, model.decoder):
-            layer = side.cfg.layer
+            layer = side.side.layer
             assert (len(side.layers), layer.embed_dim, layer.ffn_embed_dim, layer.num_heads) == sizes
         assert cfg.dropout == (0.3 if name == "_big" else 0.1)
         assert (str(cfg.duo_share_weights), str(cfg.duo_norm), str(cfg.duo_fusion)) == ("stream", "decoder", "on")

@@ -25,7 +25,7 @@ def parameters(dtype=torch.float64):
 
 
 def give_gradients(params, update):
-    """The same ones for the same update, small beside eps and large beside it."""
+    """The same gradients for the same update, smaller than eps and larger."""
     generator = torch.Generator().manual_seed(update)
     for number, p in enumerate(params):
         gradient = torch.randn(p.shape, generator=generator, dtype=torch.float64) * 10.0 ** (number - 3)

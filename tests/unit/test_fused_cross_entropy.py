@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import ARCHITECTURES, EOS, TIED, batch_of, task_of
 
-from embinit_fairseq.criterions.fused_cross_entropy import FusedLabelSmoothedCrossEntropy, check_logits
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules import fused_cross_entropy as module
 from embinit_fairseq.modules.fused_cross_entropy import fused_cross_entropy
@@ -63,6 +61,7 @@ def test_losses_and_gradients_are_those_of_the_equation(rows, symbols, seed, smo
         loss, nll = fused_cross_entropy(logits, target, ignore, smoothing, reduce=False)
         total = fused_cross_entropy(logits.detach(), target, ignore, smoothing)
     losses, nlls, gradient = by_hand(logits, target, ignore, smoothing)
+    assert (loss.requires_grad, nll.requires_grad) == (True, False)
     torch.testing.assert_close(loss, losses)
     torch.testing.assert_close(nll, nlls)
     torch.testing.assert_close(torch.stack(total), torch.stack([losses.sum(), nlls.sum()]))
@@ -84,11 +83,11 @@ def test_half_precision_rounds_the_gradient_once_and_the_loss_not_at_all(dtype):
     assert (loss.dtype, nll.dtype, logits.grad.dtype) == (torch.float32, torch.float32, dtype)
     torch.testing.assert_close(loss.double(), losses.sum(), rtol=1e-6, atol=0)
     torch.testing.assert_close(nll.double(), nlls.sum(), rtol=1e-6, atol=0)
-    # beside the rounding of the result: that of the exponential and of p - 1 in single precision
+    # in addition to the rounding of the result: that of the exponential and of p - 1 in single precision
     torch.testing.assert_close(logits.grad.double(), gradient, rtol=rounding, atol=2e-7)
 
 
-def test_no_matrix_is_made_beside_the_two_gradients():
+def test_no_matrix_is_made_but_the_two_gradients():
     """In bfloat16, and with another factor than 1: nothing of the logits' size in single precision."""
     logits, target = drawn(2400, 2000, torch.bfloat16)
     size = logits.nbytes
@@ -96,7 +95,7 @@ def test_no_matrix_is_made_beside_the_two_gradients():
         loss, _ = fused_cross_entropy(logits, target, -100)
         (loss * 0.5).backward()
     made = sorted(event.self_cpu_memory_usage for event in profiled.events())
-    assert [each for each in made if each > 0.6 * size] == [size, size]  # the kept one, and what it gives
+    assert [nbytes for nbytes in made if nbytes > 0.6 * size] == [size, size]  # the stored one, and the result
     expected = by_hand(logits, target, -100, 0.0)[2] / 2
     torch.testing.assert_close(logits.grad.double(), expected, rtol=2**-7, atol=2e-7)
 
@@ -121,7 +120,7 @@ def model_of(arch="tupe_transformer", **options):
 
 
 def outcome(criterion, model, reduce=True):
-    """Loss, sample size, what is logged, gradients."""
+    """Loss, sample size, logged values, gradients."""
     target = batch_of([[4, 5, 6, EOS], [7, EOS], [8, 9, EOS]])
     net_input = {
         "src_tokens": batch_of([[4, 5, 6, 7, EOS], [10, EOS], [5, 5, EOS]], left=True),
@@ -156,14 +155,14 @@ def test_models_without_logits_or_with_probabilities_of_their_own_are_refused(na
     plain = own.get_normalized_probs
     own.get_normalized_probs = lambda net_output, *args, **kwargs: plain((net_output[0] / 2,), *args, **kwargs)
     criterion = criterion_of(f"fused_{name}")
-    outcome(criterion, model_of())  # another model is looked at anew
+    outcome(criterion, model_of())  # another model is checked again
     for model, reason in ((adaptive, "--adaptive-softmax-cutoff"), (own, "TupeTransformerModel")):
         with pytest.raises(OptionError, match=f"{reason}.*--criterion {name}"):
             outcome(criterion, model)
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "label_smoothed_cross_entropy"])
-def test_a_model_is_looked_at_once_and_is_no_part_of_the_criterion(name):
+def test_a_model_is_checked_once_and_is_no_part_of_the_criterion(name):
     """fairseq would save the parameters of a criterion, and train them."""
     criterion, model, calls = criterion_of(f"fused_{name}"), model_of(), []
     plain = model.get_normalized_probs
@@ -181,35 +180,3 @@ def test_small_probabilities_have_a_gradient_in_half_precision():
     (loss * 2.0**14).backward()  # as --fp16 scales it
     expected = torch.softmax(logits.detach().float(), 1)[0, 1] * 2.0**14
     torch.testing.assert_close(logits.grad[0, 1].float(), expected, rtol=1e-2, atol=0)
-
-
-def test_the_likelihood_beside_the_loss_has_no_gradient():
-    logits = torch.zeros(2, 3, requires_grad=True)
-    loss, nll = fused_cross_entropy(logits, torch.tensor([0, 1]), 9, 0.1)
-    assert (loss.requires_grad, nll.requires_grad) == (True, False)
-
-
-class Says:
-    """A model that has these logits, and `probabilities` for them."""
-
-    def __init__(self, logits, probabilities=None):
-        self.logits, self.probabilities = logits, probabilities
-
-    def get_targets(self, sample, net_output):
-        return sample["target"]
-
-    def get_normalized_probs(self, net_output, log_probs):
-        return net_output[0].log_softmax(-1) if self.probabilities is None else self.probabilities
-
-
-def test_padding_is_no_correct_token():
-    task = SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: 1))
-    criterion = FusedLabelSmoothedCrossEntropy(task, True, 0.1, report_accuracy=True)
-    logits = torch.eye(4)[[2, 3, 1]][None]  # the last is padding, and is said to be
-    correct, total = criterion.compute_accuracy(Says(logits), (logits,), {"target": torch.tensor([[2, 0, 1]])})
-    assert (int(correct), int(total)) == (1, 2)
-
-
-def test_probabilities_of_other_symbols_are_refused():
-    with pytest.raises(OptionError, match="--criterion cross_entropy"):
-        check_logits(SimpleNamespace(checked=()), Says(None, torch.zeros(1, 2, 5)), (torch.zeros(1, 2, 4),))

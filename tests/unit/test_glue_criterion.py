@@ -19,6 +19,7 @@ from torch import nn
 
 from embinit_fairseq.criterions import sentence_prediction_metrics as glue_metrics
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.modules.metrics import CLASSIFICATION, REGRESSION, average_ranks
 
 SIZE = 23  # divisible by none of the batch sizes below
 HEAD = "sentence_classification_head"
@@ -157,8 +158,8 @@ def test_correlations_of_a_part_of_the_set():
 
 @pytest.mark.parametrize("values", [[0.1] * 3, [0.1, 0.2, math.inf], [0.1, math.nan, 0.3]])
 def test_correlations_that_are_undefined(values):
-    assert math.isnan(glue_metrics.pearson(values, [1, 2, 3]))
-    assert math.isnan(glue_metrics.pearson([1, 2, 3], values))
+    for x, y in ((values, [1, 2, 3]), ([1, 2, 3], values)):
+        assert math.isnan(REGRESSION["pearson"](np.array(x), np.array(y)))
 
 
 def test_bad_options_and_data_are_named():
@@ -173,7 +174,7 @@ def test_bad_options_and_data_are_named():
     ):
         with pytest.raises(OptionError, match=message):
             criterion_with(task_with(classes), **options)
-    for classes, files in ((2, "SPLIT.bin and SPLIT.idx"), (1, "SPLIT.label, a number")):
+    for classes, files in ((2, "SPLIT.bin and SPLIT.idx"), (1, "SPLIT.label, a number per line")):
         with pytest.raises(DataError, match=f"pairs/bin/label has no labels for this split: expected {files}"):
             criterion_with(task_with(classes))(Model(2), {})
 
@@ -206,20 +207,17 @@ def test_classifications_by_their_definitions(classes, data):
     x, y = ([[float(label == k) for label in side] for k in range(classes)] for side in (true, predicted))
     xy, xx, yy = (sum(map(plain_covariance, *sides)) for sides in ((x, y), (x, x), (y, y)))
     expected = xy / math.sqrt(xx * yy) if len(set(true)) > 1 and len(set(predicted)) > 1 else 0.0
-    assert glue_metrics.matthews(counts) == pytest.approx(expected, abs=1e-9)
     accuracy = sum(t == p for t, p in pairs) / len(pairs)
-    assert glue_metrics.accuracy(counts) == pytest.approx(accuracy)
+    metrics = {"mcc": expected, "accuracy": accuracy}
     of_classes = []
     for k in range(classes):
         hits, named = pairs.count((k, k)), true.count(k) + predicted.count(k)
         of_classes.append(2 * hits / named if named else 0.0)
-    assert glue_metrics.class_f1(counts) == pytest.approx(of_classes)
-    assert glue_metrics.macro_f1(counts) == pytest.approx(sum(of_classes) / classes)
+    metrics["macro_f1"] = sum(of_classes) / classes
     if classes == 2:
-        both, either = pairs.count((1, 1)), sum(true) + sum(predicted)
-        f1 = 2 * both / either if either else 0.0
-        assert glue_metrics.f1(counts) == pytest.approx(f1)
-        assert glue_metrics.accuracy_and_f1(counts) == pytest.approx((f1 + accuracy) / 2)
+        metrics |= {"f1": of_classes[1], "acc_and_f1": (of_classes[1] + accuracy) / 2}
+        assert metrics.keys() == CLASSIFICATION.keys()
+    assert {name: CLASSIFICATION[name](counts) for name in metrics} == pytest.approx(metrics, abs=1e-9)
 
 
 #: few distinct values: ties are frequent
@@ -233,8 +231,9 @@ numbers = st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=2
 def test_correlations_with_ties_and_of_values_far_from_zero_or_tiny(pairs, line):
     x, y = map(list, zip(*pairs))
     pearson, spearman = plain_pearson(x, y), plain_pearson(plain_ranks(x), plain_ranks(y))
-    assert glue_metrics.average_ranks(np.array(x)).tolist() == plain_ranks(x)
-    assert glue_metrics.spearman(x, y) == pytest.approx(spearman, abs=1e-12)
-    assert glue_metrics.pearson_and_spearman(x, y) == pytest.approx((pearson + spearman) / 2, abs=1e-12)
+    assert average_ranks(np.array(x)).tolist() == plain_ranks(x)
+    expected = {"pearson": pearson, "spearman": spearman, "pearson_and_spearman": (pearson + spearman) / 2}
+    logged = {name: metric(np.array(x), np.array(y)) for name, metric in REGRESSION.items()}
+    assert logged == pytest.approx(expected, abs=1e-12)
     moved = np.array(x) * line[0] + line[1]
-    assert glue_metrics.pearson(moved, y) == pytest.approx(math.copysign(1, line[0]) * pearson, abs=1e-9)
+    assert REGRESSION["pearson"](moved, np.array(y)) == pytest.approx(math.copysign(1, line[0]) * pearson, abs=1e-9)

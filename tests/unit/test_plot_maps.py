@@ -44,7 +44,7 @@ def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
 def untied(reset: str | None = "official", num_buckets: int = 0, seed: int = 0, sizes=(C, HEADS, LONGEST), **options):
     """Positions of TUPE-A or TUPE-R."""
     given = {"reset": reset, "num_buckets": num_buckets, "max_distance": 6, **options}
-    return randomised(encodings.untied_positions(*sizes, **given), seed)
+    return randomised(encodings.UntiedPositions(encodings.PositionSizes(*sizes, **given)), seed)
 
 
 def checkpoint(prefix: str, module: nn.Module, **options) -> dict:
@@ -65,7 +65,7 @@ def translation(num_buckets: int = 8) -> tuple[dict, dict]:
 def bert_a(embedding_normalize: bool = True, normalize_before: bool = False) -> tuple[dict, SentenceEncoder]:
     """A checkpoint of bert_a_* and its encoder; the dictionary holds WORDS, and <mask> has a row."""
     layer = LayerConfig(embed_dim=C, ffn_embed_dim=C, num_heads=HEADS, normalize_before=normalize_before)
-    table, positions = nn.Embedding(4 + len(WORDS) + 1, C, 1), encodings.AddedPositions(C, LONGEST)
+    table, positions = nn.Embedding(4 + len(WORDS) + 1, C, 1), encodings.AddedPositions(SIZES)
     encoder = randomised(SentenceEncoder(EncoderConfig(layer, 2, embedding_normalize), table, positions, bos=0))
     options = {"_name": "bert_a_tiny", "position_encoding": "added", "encoder_normalize_before": normalize_before}
     return checkpoint("encoder.sentence_encoder.", encoder, **options), encoder
@@ -105,7 +105,7 @@ ENCODINGS = {
     "TUPE-A, tied": (lambda: untied(None), {"tupe_tie_cls": True}),
     "TUPE-R, tied": (lambda: untied(None, 8), {"tupe_tie_cls": True}),
     "BERT-R": (
-        lambda: randomised(encodings.AddedRelativePositions(C, HEADS, LONGEST, 8, 6)),
+        lambda: randomised(encodings.AddedRelativePositions(SIZES)),
         {"position_encoding": "added_relative"},
     ),
 }

@@ -9,8 +9,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from tupe_reference import assert_same_values_and_gradients, encode, randomise, visible_dropout
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.modules import sentence_encoder
-from embinit_fairseq.modules.attention_kernels import prepare
 from embinit_fairseq.modules.encoder_layer import WORTHWHILE, LayerConfig, packing_of
 from embinit_fairseq.modules.heads import ClassificationHead, MaskedLMHead
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes
@@ -150,18 +148,6 @@ def test_checkpointed_activations_are_computed_again_in_training_and_change_noth
     assert all(torch.equal(one, other) for one, other in zip(*results))
     found(module.eval()).sum().backward()
     assert calls == [False, True, True, True]
-
-
-@torch.no_grad()
-def test_flex_always_has_a_padding_mask(monkeypatch):
-    """With and without one are two functions to compile, and after eight PyTorch gives up."""
-    masks = []
-    monkeypatch.setattr(sentence_encoder, "prepare", lambda *given: masks.append(given[2]) or prepare(*given))
-    for kernel in ("sdpa", "flex"):
-        module = encoder(attention_kernel=kernel)
-        close(found(module, SENTENCES[:1]), plain(module, "tupe_r", SENTENCES[:1]))
-    assert masks[0] is None
-    assert masks[1].tolist() == [[False] * 6]
 
 
 @each_encoding

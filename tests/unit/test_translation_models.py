@@ -69,7 +69,7 @@ def test_dropout_acts_where_the_transformer_has_it(name, options, monkeypatch):
 @each_variant
 @each_side
 @torch.no_grad()
-def test_attention_and_states_stand_at_their_tokens(name, options, left):
+def test_attention_and_states_are_in_the_columns_of_their_tokens(name, options, left):
     """Attention is the mean of heads (and streams), in the columns of the source; with either padding of the target."""
     model = ARCHITECTURES[name].randomised(**options)
     source, states = batch_of(SOURCES, left), []
@@ -168,7 +168,7 @@ def test_one_table_needs_one_dictionary(name):
 
 
 def stock(words=11, arch=base_architecture, **options):
-    """fairseq's model of these sizes; what it does not know (the options of two streams) is left out."""
+    """fairseq's model of these sizes, without the options of two streams."""
     given = {key: value for key, value in options.items() if not key.startswith("duo_") and value is not None}
     args = argparse.Namespace(**{"max_source_positions": 1024, "max_target_positions": 1024, **given})
     arch(args)

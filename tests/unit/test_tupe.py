@@ -11,7 +11,6 @@ from tupe_reference import assert_are_best, below, class_logits, lm_logits, rand
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.models._hub import TupeHub
-from embinit_fairseq.models._tupe import function_options
 from embinit_fairseq.modules import attention_kernels
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
@@ -92,7 +91,7 @@ def test_features_and_probabilities():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({**ADDED, **REL}, "--rel-pos belongs to the tupe_"),
+        ({**ADDED, **REL}, "--rel-pos has no effect here: it belongs to the tupe_"),
         ({**REL, "rel_pos_bins": 7}, "--rel-pos-bins 7 .* must be an even number"),
         ({**RELATIVE, "rel_pos_bins": 64, "max_rel_pos": 16}, "the distance more than 16"),
         ({"tupe_reset": "paper"}, "--tupe-reset paper has no effect here: .* goes with tupe_. --rel-pos"),
@@ -110,7 +109,7 @@ def test_options_of_positions_that_have_no_effect_or_cannot_be(options, message)
 
 
 def test_a_kernel_that_cannot_train_is_refused_before_a_training(monkeypatch):
-    monkeypatch.setattr(attention_kernels, "_installed", lambda: ((2, 8), True))
+    monkeypatch.setattr(attention_kernels, "torch_version", lambda: (2, 8))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     wide = {"attention_kernel": "flex", "encoder_embed_dim": 32}
     with pytest.raises(OptionError, match="flex has no dropout of attention weights: add --attention-dropout 0"):
@@ -145,21 +144,26 @@ def test_a_model_for_a_task_that_does_not_mask_leaves_the_language_model_head_ou
         TUPE.build().load_state_dict(own)
 
 
-NORM = {"embedding_normalize": True}
+NORM, PRE_LN = {"embedding_normalize": True}, {"encoder_normalize_before": True}
 
 
 @pytest.mark.parametrize(
     ("theirs", "ours", "message"),
     [
-        ({}, {"max_positions": 9}, "give --max-positions 10, or --tupe-tie-cls as at its training"),
-        (REL, {}, "the checkpoint has relative positions: add --rel-pos"),
-        ({}, REL, "the checkpoint has no relative positions: drop --rel-pos"),
-        (REL, {**REL, "tupe_reset": "paper"}, "has 33 rows, the model's 32: give --rel-pos-bins, --tupe-reset"),
-        (REL, {**REL, "encoder_attention_heads": 4}, "2 attention heads, the model 4: give --encoder-att"),
-        ({}, NORM, "no layer norm on the embeddings: drop --embedding-normalize"),
-        ({"encoder_layers": 3}, {}, r"has encoder.sentence_encoder.layers.2.* \(and 11 more\): give --arch, the num"),
-        ({"encoder_embed_dim": 16}, {}, "embed_tokens.weight is 16 x 16, the model's 16 x 8: give --arch"),
-        (ADDED, {}, "has other positions than the model .*: give --arch or --position-encoding"),
+        ({}, {"max_positions": 9}, r"is \[11, 8\] in the checkpoint, \[10, 8\] in .*--max-positions"),
+        (REL, {}, r"is \[33, 2\] in the checkpoint, missing in the model .*give --rel-pos"),
+        ({}, REL, r"is missing in the checkpoint, \[33, 2\] in the model .*give --rel-pos"),
+        (REL, {**REL, "tupe_reset": "paper"}, r"\[33, 2\] .* \[32, 2\] in the model .*--tupe-reset"),
+        (REL, {**REL, "encoder_attention_heads": 4}, r"\[33, 2\] .* \[33, 4\] .*--encoder-attention-heads"),
+        ({}, NORM, "emb_layer_norm.weight is missing .*--embedding-normalize"),
+        (PRE_LN, {}, "sentence_encoder.layer_norm.weight .*--encoder-normalize-before"),
+        (
+            {"encoder_layers": 3},
+            {},
+            r"encoder.sentence_encoder.layers.2.* \(12 such differences\): give --arch, the num",
+        ),
+        ({**RELATIVE, "encoder_embed_dim": 16}, RELATIVE, r"\[16, 16\] .* \[16, 8\] .* give --arch"),
+        (ADDED, {}, "give --position-encoding"),
     ],
     ids=str,
 )
@@ -169,10 +173,12 @@ def test_weights_of_a_model_with_other_options_are_refused_with_the_flag_to_give
 
 
 def test_weights_for_another_dictionary_and_of_a_generator_with_other_heads_are_refused():
-    with pytest.raises(OptionError, match=r"checkpoint has 16 symbols, the dictionary 17: use the dict.txt of"):
+    with pytest.raises(
+        OptionError, match=r"embed_tokens.weight is \[16, 8\] in the checkpoint, \[17, 8\] .*give the dict.txt of"
+    ):
         TUPE.build(task_of(12, masking=True)).load_state_dict(trained_state())
     options = {"position_encoding": "untied", **REL}
-    with pytest.raises(OptionError, match="has 3 attention heads, the model 2: give --generator-attention-heads 3"):
+    with pytest.raises(OptionError, match=r"\[33, 3\] in the checkpoint, \[33, 2\] .*--generator-attention-heads"):
         ELECTRA.build(**options, generator_attention_heads=2).load_state_dict(ELECTRA.build(**options).state_dict())
 
 
@@ -243,8 +249,3 @@ def test_inputs_that_can_be_and_that_cannot():
         with pytest.raises(DataError, match=message):
             hub.fill_mask(text, topk=topk)
     assert len(hub.fill_mask("w1 <mask>", topk=12)) == 12
-
-
-def test_bert_r_has_a_vector_for_each_of_its_positions():
-    model = ARCHITECTURES["tupe"].build(task_of(10, masking=True), position_encoding="added_relative", max_positions=12)
-    assert function_options(model.cfg)["max_positions"] == 12

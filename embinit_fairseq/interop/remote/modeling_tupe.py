@@ -30,10 +30,9 @@ from transformers.utils import logging
 from embinit_fairseq.errors import __doc__ as _errors  # noqa: F401
 from embinit_fairseq.interop.remote.configuration_tupe import TupeConfig
 from embinit_fairseq.modules.attention_kernels import AttentionBias, prepare
-from embinit_fairseq.modules.bert_initialisation import init_bert_params
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, EncoderLayer, LayerConfig
 from embinit_fairseq.modules.heads import ClassificationHead
-from embinit_fairseq.modules.position_bias import __doc__ as _bias  # noqa: F401
+from embinit_fairseq.modules.initialisation import init_bert_params
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes
 
 logger = logging.get_logger(__name__)

@@ -1,23 +1,36 @@
-"""T5's buckets in whole numbers, and what is longer than a table (the equations: test_sentence_encoder)."""
+"""T5's buckets in integers, and inputs longer than a table (the equations: test_sentence_encoder)."""
 
 import pytest
 import torch
 from tupe_reference import bucket
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.modules.position_bias import relative_position_buckets
-from embinit_fairseq.modules.position_encoding import AddedPositions, FourTermPositions, untied_positions
+from embinit_fairseq.modules.position_encoding import (
+    AddedPositions,
+    FourTermPositions,
+    PositionSizes,
+    UntiedPositions,
+    relative_position_buckets,
+    reset_cls,
+)
 
 C, HEADS, LONGEST = 6, 3, 40
 each_reset = pytest.mark.parametrize("reset", ["official", "paper", None])
 each_kind = pytest.mark.parametrize("relative", [False, True], ids=["TUPE-A", "TUPE-R"])
 
 
+def test_reset_by_hand():
+    """Equation (9): theta_2 in column 0, theta_1 in row 0 and the corner. No output depends on theta_1."""
+    scores, from_cls, to_cls = torch.arange(18.0).view(2, 3, 3), torch.tensor([20.0, 21.0]), torch.tensor([30.0, 31.0])
+    expected = [[[20, 20, 20], [30, 4, 5], [30, 7, 8]], [[21, 21, 21], [31, 13, 14], [31, 16, 17]]]
+    assert reset_cls(scores, from_cls, to_cls).tolist() == expected
+
+
 @each_reset
 @each_kind
 def test_longer_than_the_table_is_refused(reset, relative):
     """The authors' code reshapes 2 (L + 1) rows without an error."""
-    module = untied_positions(C, HEADS, LONGEST, reset=reset, num_buckets=32 * relative)
+    module = UntiedPositions(PositionSizes(C, HEADS, LONGEST, num_buckets=32 * relative, reset=reset))
     assert module.bias(LONGEST).shape == (HEADS, LONGEST, LONGEST)
     for length in (LONGEST + 1, 2 * LONGEST + 1):
         with pytest.raises(OptionError, match=f"{length} tokens, the model has {LONGEST} positions.*--max-positions"):
@@ -25,7 +38,8 @@ def test_longer_than_the_table_is_refused(reset, relative):
 
 
 def test_longer_than_the_table_is_refused_by_the_comparison_set():
-    for use in (lambda n: AddedPositions(C, 4).embed(torch.zeros(1, n, C)), FourTermPositions(C, 4).projections):
+    sizes = PositionSizes(C, HEADS, 4)
+    for use in (lambda n: AddedPositions(sizes).embed(torch.zeros(1, n, C)), FourTermPositions(sizes).projections):
         use(4)
         with pytest.raises(OptionError, match="5 tokens, the model has 4 positions"):
             use(5)
