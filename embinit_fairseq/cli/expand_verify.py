@@ -39,9 +39,9 @@ def verify(expansion: Expansion, folder: Path, paths: Sequence[str], quiet: bool
 
     `holds` is False if a method with a bound exceeds it by more than rounding, or if a logit of an old word changed.
     """
+    from embinit_fairseq.analysis.divergences import draw_divergences
     from embinit_fairseq.checkpoints.reading import load_checkpoint
     from embinit_fairseq.expand.evaluation import histograms, read_text
-    from embinit_fairseq.plots.histograms import draw_divergences
 
     source = expansion.source
     task, size = source.builder.set_up(source.texts), expansion.placement.new_size

@@ -20,8 +20,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
 from embinit_fairseq.errors import DataError, one_line
+from embinit_fairseq.figures import draw_confusion
 from embinit_fairseq.plots.curves import try_to_draw
-from embinit_fairseq.plots.maps import draw_confusion
 from embinit_fairseq.runs.record import RESULT, read_record, write_record
 from embinit_fairseq.vocab.dictionary import read_dictionary
 

@@ -17,12 +17,12 @@ import torch
 from expand_checkpoints import LM, TEXT, WORDS, argv, as_fairseq, dictionary, divergence, logits, lowered, make, text_of
 from fairseq.data import Dictionary
 
+from embinit_fairseq.analysis import divergences
 from embinit_fairseq.cli import expand_verify
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError
 from embinit_fairseq.expand import evaluation, expansion, output
 from embinit_fairseq.init.report import symbols_digest
-from embinit_fairseq.plots import histograms
 
 TABLE, TIED, OTHER = "decoder.embed_tokens.weight", "decoder.output_projection.weight", "decoder.layers.0.fc1.weight"
 
@@ -30,7 +30,7 @@ TABLE, TIED, OTHER = "decoder.embed_tokens.weight", "decoder.output_projection.w
 @pytest.fixture
 def no_picture(monkeypatch):
     """Drawing takes longer than everything else."""
-    monkeypatch.setattr(histograms, "draw_divergences", lambda *arguments: Path(arguments[-1]).touch())
+    monkeypatch.setattr(divergences, "draw_divergences", lambda *arguments: Path(arguments[-1]).touch())
 
 
 @pytest.fixture
