@@ -13,7 +13,6 @@ FIXES = {
         "optional_types",
         "third_party_registries",
         "quiet_hydra",
-        "mismatched_criterions",
         "broken_options",
     ),
     "fairseq_cli.hydra_train": ("hydra_help", "quiet_hydra", "third_party_registries"),
@@ -50,7 +49,7 @@ FIXES = {
     # the tools with which text is prepared for fairseq
     "sacremoses.cli": ("line_ends",),
     "subword_nmt.subword_nmt": ("line_ends",),
-    "fairseq.data.dictionary": ("encoded_dictionaries", "dictionary_classes"),
+    "fairseq.data.dictionary": ("dictionary_classes",),
     "fairseq.data.encoders.utils": ("whole_words",),
     "fairseq.tasks.masked_lm": ("whole_words",),
     "fairseq.tasks.multilingual_masked_lm": ("whole_words",),
