@@ -222,17 +222,17 @@ def score(
         DataError: no question has its four words among `words`.
     """
     rows = questions.rows(words)
-    known = (rows >= 0).all(axis=1)
-    if not known.any():
+    is_applicable = (rows >= 0).all(axis=1)
+    if not is_applicable.any():
         raise DataError(
             f"--questions {questions.path}: none of the {len(questions)} questions has its four words among the "
             f"{len(words)} words with vectors; if the vectors are cased, add --case; else choose more words"
         )
-    correct = nearest(matrix, rows[known, :3], block, progress) == rows[known, 3]
+    correct = nearest(matrix, rows[is_applicable, :3], block, progress) == rows[is_applicable, 3]
     size = len(questions.sections)
     total = np.bincount(questions.section, minlength=size)
-    applicable = np.bincount(questions.section[known], minlength=size)
-    right = np.bincount(questions.section[known][correct], minlength=size)
+    applicable = np.bincount(questions.section[is_applicable], minlength=size)
+    right = np.bincount(questions.section[is_applicable][correct], minlength=size)
     scores = [Score(*row) for row in zip(questions.sections, right.tolist(), applicable.tolist(), total.tolist())]
     return [*scores, Score("total", int(right.sum()), int(applicable.sum()), int(total.sum()))]
 

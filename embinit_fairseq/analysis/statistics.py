@@ -106,11 +106,11 @@ def dictionary_statistics(
                 f"{part.origin.path}: none of the {len(vocabulary)} rows of the dictionary is in it; check that "
                 "language, case and tokenisation of dictionary and vectors are the same"
             )
-    rows, dim, given = len(vocabulary), reading.source.vectors.shape[1], reading.source.given
+    rows, dim, values = len(vocabulary), reading.source.vectors.shape[1], reading.source.given
     record = {**_sources(reading), "rows": rows, **reading.coverage, "rows_by_rule": reading.rows_by_rule()}
     record["missing"] = missing_words(vocabulary, reading.matched, missing)
     padding = 0 if vocabulary.pad_row is None else dim
-    moments, drawn = describe(given), rows * dim - given.size - padding
+    moments, drawn = describe(values), rows * dim - values.size - padding
     return {**record, **moments, **_comparisons(moments, (rows, dim), drawn, padding, formula, length)}
 
 

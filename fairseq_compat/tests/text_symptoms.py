@@ -16,7 +16,6 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, overwrite_args_by_name
 from fairseq.file_chunker_utils import Chunker, find_offsets
-from fairseq.models.lstm import LSTMModel
 from fairseq.models.transformer import TransformerModel
 from fairseq.tasks import FairseqTask
 from fairseq_cli import generate, interactive, preprocess, score
@@ -225,11 +224,6 @@ def broken_options(folder: Path) -> None:
     task.source_dictionary.add_symbol("a")
     model = TransformerModel.build_model(keeping.model, task)
     assert (len(model.encoder.layers), len(model.decoder.layers)) == (2, 1)
-
-    frozen = composed("data", "--decoder-freeze-embed").model
-    model = LSTMModel.build_model(frozen, task)
-    assert frozen.decoder_freeze_embed
-    assert [name for name, one in model.named_parameters() if not one.requires_grad] == ["decoder.embed_tokens.weight"]
 
     saved = composed("data", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.3")
     saved.bpe = {"_name": "characters"}

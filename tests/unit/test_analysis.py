@@ -64,10 +64,15 @@ def test_score_by_section(read):
     assert found == {"family": (2, 2, 2), "fruit": (0, 1, 2), "total": (2, 3, 4)}
     with pytest.raises(DataError, match="--case"):
         score(["x", "y"], VECTORS[:2], questions)
-    row = evaluate(WORDS, VECTORS, questions, ["positions"], Surroundings(position_rows=50, seed=4), repeats=3)
-    assert (row.mean, row.std) == pytest.approx((np.mean(row.accuracies), np.std(row.accuracies, ddof=1)))
-    alone = evaluate(WORDS, VECTORS, questions, ["positions"], Surroundings(position_rows=50, seed=6), repeats=1)
-    assert row.runs[2] == alone.runs[0]  # one seed after the other
+
+
+def test_positions_are_drawn_with_one_seed_after_the_other(read, monkeypatch):
+    seeds = []
+    monkeypatch.setattr(search, "transform", lambda matrix, _, around: seeds.append(around.seed) or matrix[::-1])
+    row = evaluate(WORDS, VECTORS, read(), ["xavier", "positions"], Surroundings(seed=4), repeats=3)
+    assert (seeds, len(row.runs), row.std) == ([4, 5, 6], 3, 0)
+    assert evaluate(WORDS, VECTORS, read(), ["xavier"], Surroundings(seed=4), repeats=3).runs == row.runs[:1]
+    assert seeds[3:] == [4]
 
 
 def test_steps_apply_from_left_to_right_and_leave_their_argument_alone():

@@ -1,4 +1,4 @@
-"""The `embinit` command: what it prints, its exit codes, its errors of one line."""
+"""Test the `embinit` command: output, exit codes, errors of one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from embinit_fairseq.cli import doctor, progress, stats
 from embinit_fairseq.cli.main import COMMANDS, build_parser, main
-from embinit_fairseq.cli.records import print_json
+from embinit_fairseq.cli.records import number, print_json, table
 from embinit_fairseq.cli.run import _Screen
 from embinit_fairseq.runs.grid import Outcome
 
@@ -52,7 +52,7 @@ def test_stats(printed, shown, tmp_path):
     for expected in ("N = 7 rows x D = 4", "66.7% of types, 90.0% of tokens", "pretrained_xavier", "xyzzy (1)"):
         assert expected in text
     assert "N = 5 rows" in shown(*STATS)
-    (tmp_path / "v.txt").write_text("a 1 1\nb 1 1\n")  # no NaN in JSON
+    (tmp_path / "v.txt").write_text("a 1 1\nb 1 1\n")
     assert printed(*STATS)["tables"]["pretrained_xavier"]["std"] is None
 
 
@@ -104,12 +104,17 @@ def test_the_command_alone_prints_its_help(shown):
     assert shown() == shown("--help")
 
 
-def test_json_is_ascii_where_the_output_holds_no_more(monkeypatch):
-    for encoding, expected in (("ascii", b'{"a": "\\u00e4"}'), ("utf-8", '{"a": "ä"}'.encode())):
+def test_json_is_standard_and_ascii_if_the_output_is_not_unicode(monkeypatch):
+    for encoding, expected in (("ascii", b'{"a": ["\\u00e4", null]}'), ("utf-8", '{"a": ["ä", null]}'.encode())):
         monkeypatch.setattr("sys.stdout", out := io.TextIOWrapper(io.BytesIO(), encoding))
-        print_json({"a": "ä"})
+        print_json({"a": ("ä", float("nan"))})
         out.flush()
         assert out.buffer.getvalue().strip() == expected
+
+
+def test_a_table_has_aligned_columns_and_dashes_for_what_does_not_exist():
+    lines = table([["", "mean", "sigma"], ["a", number(0.12345), number(float("nan"))], ["long", number(10.0), "2"]])
+    assert lines == ["         mean   sigma", "a      0.1235       -", "long       10       2"]
 
 
 def test_a_grid_whose_time_is_up_has_not_succeeded(tmp_path, monkeypatch):
@@ -120,11 +125,11 @@ def test_a_grid_whose_time_is_up_has_not_succeeded(tmp_path, monkeypatch):
 
 @pytest.fixture
 def reading(monkeypatch):
-    """In the place of `stats.read_vectors` another function."""
+    """Replace `stats.read_vectors` by another function."""
     return lambda function: monkeypatch.setattr(stats, "read_vectors", lambda *_, **__: function())
 
 
-def test_a_reader_that_goes_away_is_no_traceback(monkeypatch, capsys):
+def test_output_that_is_closed_is_no_traceback(monkeypatch, capsys):
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w") as gone:

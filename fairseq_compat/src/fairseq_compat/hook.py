@@ -32,7 +32,6 @@ FIXES = {
     "fairseq.trainer": ("cpu_autocast", "half_precision"),
     "fairseq.models.hubert.hubert_asr": ("missing_options",),
     "fairseq.models.wav2vec.wav2vec2_asr": ("missing_options",),
-    "fairseq.models.lstm": ("broken_options",),
     "fairseq.models.transformer.transformer_config": ("broken_options",),
     "fairseq.modules.transformer_layer": ("encoder_copies",),
     "fairseq.modules.sinusoidal_positional_embedding": ("defined_buffers",),
