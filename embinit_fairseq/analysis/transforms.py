@@ -94,7 +94,8 @@ def scaled(matrix: np.ndarray, around: Surroundings) -> np.ndarray:
 
 def positions(matrix: np.ndarray, around: Surroundings) -> np.ndarray:
     """Return X plus a random row of P for each vector."""
-    return matrix + random_positions(*matrix.shape, around)
+    rows, dim = matrix.shape
+    return matrix + random_positions(rows, dim, around)
 
 
 def xavier(matrix: np.ndarray, around: Surroundings) -> np.ndarray:

@@ -45,10 +45,8 @@ def table(rows: Iterable[Sequence[str]], gap: int = 3) -> list[str]:
     """Return rows of equal length as lines with aligned columns, the first to the left and the others to the right."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        (" " * gap).join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
-        for row in rows
-    ]
+    aligned = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
+    return [(" " * gap).join(cells).rstrip() for cells in aligned]
 
 
 def number(value: float | None, form: str = ".4g") -> str:
