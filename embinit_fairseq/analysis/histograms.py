@@ -116,8 +116,9 @@ def value_histograms(
         counts = np.histogram(matrix.ravel(), bins=edges / factors[name])[0]
         moments = {key: value * factors[name] for key, value in describe(matrix).items()}
         density, outside = counts / (matrix.size * np.diff(edges)), 1 - float(counts.sum()) / matrix.size
-        sigma = xavier_std(*matrix.shape) * factors[name]
-        histograms.append(ValueHistogram(name, *matrix.shape, moments, density, outside, reaches[name], sigma))
+        rows, dim = matrix.shape
+        sigma = xavier_std(rows, dim) * factors[name]
+        histograms.append(ValueHistogram(name, rows, dim, moments, density, outside, reaches[name], sigma))
     return edges, histograms
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     for name, transforms, published in chains:
         row = evaluate(
             *(words, matrix, questions, transforms, around, args.repeats, args.block_size),
-            progress=lambda blocks, name=name: progress(blocks, name, "block"),
+            progress=partial(progress, description=name, unit="block"),
         )
         record["results"].append({"name": name, **_record(row, args.seed), "published_percent": published})
     show(record, render, args.json)
