@@ -1,4 +1,4 @@
-"""Analogies (questions, 3CosAdd, scores, transformations) and the numbers of Kim's Tables 2 and 6."""
+"""Test analogies (questions, 3CosAdd, scores, transformations) and the numbers of Kim's Tables 2 and 6."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def moments(values: np.ndarray) -> dict[str, float]:
     return {"min": values.min(), "max": values.max(), "mean": values.mean(), "std": values.std(ddof=1)}
 
 
-def test_the_found_rows_of_a_dictionary_and_the_lines_beside_them(vocabulary):
+def test_matched_rows_of_a_dictionary_and_what_they_are_compared_with(vocabulary):
     table = make_table(["unused", "house", "cat", "the"], normal(4, 6, mean=0.2, sigma=0.5))
     record = statistics(table, vocabulary, "kim", 40, missing=1)
     found = table.matrix[1:].astype(np.float64)

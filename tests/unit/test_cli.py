@@ -169,7 +169,7 @@ def test_a_step_of_a_stock_architecture_and_registration(capsys):
 
 
 def test_missing_packages_and_a_fix_that_is_needed_and_not_active(capsys, monkeypatch):
-    monkeypatch.setattr(doctor, "PACKAGES", {"no-such-package": "", "no-such-extra": "no pictures", "numpy": ""})
+    monkeypatch.setattr(doctor, "PACKAGES", {"no-such-package": "", "no-such-extra": "no figures", "numpy": ""})
     found = {finding.check: finding.status for finding in doctor.versions()}
     assert found.items() >= {"no-such-package": "broken", "no-such-extra": "warning", "numpy": "ok"}.items()
     capsys.readouterr()
@@ -201,7 +201,7 @@ def leaves(parser):
     return [leaf for child in below[0] for leaf in leaves(child)] if below else [parser]
 
 
-def test_every_command_is_told_how_much_to_say():
+def test_every_command_takes_quiet_and_verbose():
     found = leaves(build_parser(complete=True))
     assert len(found) > len(COMMANDS)
     for parser in found:

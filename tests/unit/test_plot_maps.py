@@ -1,4 +1,4 @@
-"""`embinit plot positions` and `correlations`: maps are those of the model, patterns have names, pictures, errors."""
+"""Test `embinit plot positions` and `correlations`: maps equal the model's, patterns, figures, errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ C, HEADS, LONGEST = 8, 2, 12
 D = C // HEADS
 WORDS = ["the", "cat", "sat", "on", "a", "mat"]
 POSITIONS = "encoder.sentence_encoder.positions."
-#: options of tupe_* that fairseq-train writes, as far as pictures read them
+#: options of tupe_* that fairseq-train writes, as far as figures need them
 OPTIONS = {"_name": "tupe_tiny", "position_encoding": "untied", "tupe_tie_cls": False, "tupe_reset": "official"}
 OPTIONS |= {"max_rel_pos": 6, "encoder_attention_heads": HEADS, "max_positions": LONGEST}
 
@@ -84,11 +84,11 @@ def bias(module: nn.Module, length: int = LONGEST) -> np.ndarray:
 
 @pytest.fixture
 def plot(tmp_path):
-    """The arguments of `embinit plot PICTURE` for a checkpoint that is saved."""
+    """The arguments of `embinit plot FIGURE` for a checkpoint that is saved."""
 
-    def argv(picture: str, given: dict) -> list[str]:
+    def argv(figure: str, given: dict) -> list[str]:
         torch.save(given, tmp_path / "c.pt")
-        return ["plot", picture, "--checkpoint", str(tmp_path / "c.pt"), "--output", str(tmp_path / "p.png")]
+        return ["plot", figure, "--checkpoint", str(tmp_path / "c.pt"), "--output", str(tmp_path / "p.png")]
 
     return argv
 
@@ -163,7 +163,7 @@ def test_checkpoints_that_do_not_suit():
             look(state)
 
 
-def test_the_picture_has_a_panel_a_head_with_its_pattern(plot, printed, figures):
+def test_the_figure_has_one_panel_per_head_with_its_pattern(plot, printed, figures):
     heads = untied(sizes=(12, 6, 9))
     record = printed(*plot("positions", checkpoint(POSITIONS, heads, encoder_attention_heads=6)))
     panels, expected = panels_of(figures[0]), bias(heads, 9)
@@ -308,7 +308,7 @@ def test_each_term_against_a_plain_statement_and_their_sum_against_the_model(emb
 
 @pytest.fixture
 def argv(tmp_path, plot):
-    """The command for a bert_a and its dictionary; a text beside them."""
+    """The command for a bert_a and its dictionary; a text next to them."""
     (tmp_path / "text").write_text("the cat sat\n\nthe dog sat on a mat\na mat\n")
     (tmp_path / "dict.txt").write_text("".join(f"{word} 5\n" for word in WORDS))
     return [*plot("correlations", bert_a()[0]), "--dict", str(tmp_path / "dict.txt")]
