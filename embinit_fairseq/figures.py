@@ -1,8 +1,8 @@
-"""What all pictures share: the checkpoint, panels of T x T maps with one colour bar, PNG files written at once."""
+"""Draw all figures in one style: panels of (T, T) maps with one colour bar, PNG files that are complete or absent."""
 
 from __future__ import annotations
 
-import argparse
+import importlib.util
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,42 +10,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.files import whole_file
+from embinit_fairseq.io import check_file, check_place, whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PANEL = 2.7  # inches
+#: inches
+_PANEL = 2.7
+#: dots per inch
 _DPI = 140
-
-
-def add_picture_options(parser: argparse.ArgumentParser) -> None:
-    """--checkpoint, --output, --json."""
-    parser.add_argument("--checkpoint", required=True, metavar="FILE.pt", help="written by fairseq-train")
-    parser.add_argument("--output", required=True, metavar="FILE.png", help="the picture")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+#: most classes of a confusion matrix whose numbers are written into it
+_READABLE = 24
 
 
 def check_output(path: str) -> None:
-    """Before any work: OptionError for a picture that could not be written."""
-    folder = os.path.dirname(path) or "."
+    """Raise OptionError or OutputError, before any work, if no figure can be written to --output."""
     if not path.lower().endswith(".png"):
-        raise OptionError(f"--output {path}: the picture is a PNG file; give a name that ends in .png")
-    if not os.path.isdir(folder):
-        raise OptionError(f"--output {path}: there is no folder {folder}; make it first (mkdir -p {folder})")
-    if os.path.isdir(path):
-        raise OptionError(f"--output {path}: a folder; name a file")
-    if not os.access(folder, os.W_OK):
-        raise OptionError(f"--output {path}: the folder {folder} cannot be written to; choose another one")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise OptionError("pictures need matplotlib, which is not installed: pip install matplotlib") from error
+        raise OptionError(f"--output {path}: the figure is a PNG file; give a name that ends in .png")
+    check_file(path, force=True)
+    check_place(os.path.dirname(os.path.abspath(path)), shown=path)
+    if importlib.util.find_spec("matplotlib") is None:
+        raise OptionError("figures need matplotlib, which is not installed: pip install matplotlib")
 
 
 def new_figure(columns: int, rows: int) -> tuple[Figure, list[Axes]]:
-    """A figure without a window, and its rows x columns square panels from left to right."""
+    """Return a figure without a window, and its rows * columns square panels, row by row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_PANEL * columns + 1.3, (_PANEL + 0.2) * rows + 0.6), layout="compressed")
@@ -54,20 +44,20 @@ def new_figure(columns: int, rows: int) -> tuple[Figure, list[Axes]]:
 
 
 def draw_map(axes: Axes, values: np.ndarray, title: str, **options: Any) -> Any:
-    """(T, T), query by key, as an image; grey where there is nothing (NaN)."""
+    """Draw (T, T), query by key, as an image, grey where a value is NaN; options: of `Axes.imshow`."""
     axes.set_facecolor("0.88")
     axes.set_title(title, fontsize=9, pad=4)
     return axes.imshow(values, interpolation="nearest", aspect="equal", **options)
 
 
 def mark_cls(axes: Axes) -> None:
-    """A thin line behind row and column 0."""
+    """Draw a thin line after row 0 and after column 0."""
     axes.axhline(0.5, color="black", linewidth=0.6)
     axes.axvline(0.5, color="black", linewidth=0.6)
 
 
 def position_ticks(length: int, has_cls: bool) -> tuple[list[int], list[str]]:
-    """(places, labels): round numbers, about four; 0 is `[CLS]`."""
+    """Return (places, labels) of about four round numbers; the label of 0 may be `[CLS]`."""
     step = next(step for size in (1, 10, 100, 1000) for step in (size, 2 * size, 5 * size) if length <= 5 * step)
     places = list(range(0, length, step))
     return places, ["[CLS]" if has_cls and place == 0 else str(place) for place in places]
@@ -76,7 +66,7 @@ def position_ticks(length: int, has_cls: bool) -> tuple[list[int], list[str]]:
 def label_axes(
     panels: Sequence[Axes], columns: int, query: str, key: str, places: Sequence[int], labels: Sequence[str]
 ) -> None:
-    """Ticks, and names of the axes where nothing follows below or on the left."""
+    """Add ticks to all panels, their labels and the names of the axes to the leftmost and lowest ones."""
     upright = len(places) > 12
     for number, axes in enumerate(panels):
         axes.set_xticks(places, labels, parse_math=False, rotation=90 if upright else 0)
@@ -87,28 +77,28 @@ def label_axes(
         axes.set_ylabel(query if number % columns == 0 else "", fontsize=8)
 
 
-def title(figure: Figure, path: str, what: str) -> None:
-    """What is drawn, and of which file (with its folder: most are called checkpoint_best.pt)."""
+def title(figure: Figure, path: str, content: str) -> None:
+    """Add the figure's title: its content, and the file with its folder, since most are called checkpoint_best.pt."""
     name = os.path.join(*os.path.abspath(path).split(os.sep)[-2:])
-    figure.suptitle(f"{what}\n{name}", fontsize=9, parse_math=False)
+    figure.suptitle(f"{content}\n{name}", fontsize=9, parse_math=False)
 
 
 def limits(values: np.ndarray, share: float = 0.01) -> tuple[float, float]:
-    """(lowest, highest) of the finite values without the outermost `share` on both sides."""
+    """Return (lowest, highest) of the finite values without the outermost `share` on both sides."""
     finite = values[np.isfinite(values)]
     low, high = np.quantile(finite, [share, 1 - share])
     return (float(low), float(high)) if high > low else (float(low) - 0.5, float(low) + 0.5)
 
 
 def colours(low: float, high: float) -> dict[str, Any]:
-    """For `draw_map`: where there are values on both sides of 0, blue below, red above and white at 0."""
+    """Return options of `draw_map`: if values are on both sides of 0, blue below, white at and red above 0."""
     if low < 0 < high:
         return {"cmap": "RdBu_r", "vmin": -max(-low, high), "vmax": max(-low, high)}
     return {"cmap": "viridis", "vmin": low, "vmax": high}
 
 
 def colour_bar(figure: Figure, image: Any, axes: Sequence[Axes] | Axes, label: str, values: np.ndarray) -> None:
-    """The bar of `image`, with ratios as labels if its scale is logarithmic; pointed where `values` lie beyond it."""
+    """Add the bar of `image`: ratios as labels if its scale is logarithmic, a pointed end if `values` exceed it."""
     from matplotlib.colors import LogNorm
 
     finite = values[np.isfinite(values)]
@@ -128,6 +118,32 @@ def colour_bar(figure: Figure, image: Any, axes: Sequence[Axes] | Axes, label: s
 
 
 def save(figure: Figure, path: str) -> None:
-    """Write the PNG: complete under its final name, or not at all. OutputError if the place does not allow it."""
+    """Write the PNG, complete or not at all; OutputError if the disk or the place does not allow it."""
     with whole_file(path, option="--output") as file:
         figure.savefig(file, format="png", dpi=_DPI)
+
+
+def draw_confusion(counts: np.ndarray, labels: Sequence[str], subject: str, path: str) -> None:
+    """Draw a confusion matrix: colours by the share of the true class, numbers if there are few classes.
+
+    Args:
+        counts: (K, K), examples of class i that were taken for class j.
+        labels: names of the classes.
+        subject: title of the figure.
+        path: the PNG.
+    """
+    size = len(labels)
+    figure, (axes,) = new_figure(1, 1)
+    inches = min(max(0.45 * size + 1.5, 4.0), 16.0)
+    figure.set_size_inches(inches + 1.3, inches)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    image = draw_map(axes, share, "", cmap="Blues", vmin=0.0, vmax=1.0)
+    label_axes([axes], 1, "true class", "predicted class", range(size), labels)
+    if size > 4:
+        axes.tick_params(axis="x", labelrotation=90)
+    for row, column in np.argwhere(counts) if size <= _READABLE else ():
+        colour = "white" if share[row, column] > 0.5 else "black"
+        axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", fontsize=7, color=colour)
+    colour_bar(figure, image, axes, "share of the true class", share)
+    figure.suptitle(subject, fontsize=9, parse_math=False)
+    save(figure, path)

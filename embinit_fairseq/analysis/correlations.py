@@ -1,16 +1,16 @@
-"""The four correlations in the first attention of a trained BERT-A (Ke et al. 2021, equation (7), Figure 2).
+"""Split the first attention of a trained BERT-A into its four correlations (Ke et al. 2021, equation (7), Figure 2).
 
     logit_ij = 1/sqrt(d) ((w_i + p_i) W^Q) ((w_j + p_j) W^K)^T
              = word-to-word + word-to-position + position-to-word + position-to-position (+ constants)
 
 w: word vectors, p: position vectors, d: head_dim, T: tokens, C: dimension. A layer norm between the sum and the
-attention (--embedding-normalize, --encoder-normalize-before) is split exactly: with the standard deviation s_i that the
-sum w_i + p_i has,
+attention (--embedding-normalize, --encoder-normalize-before) is split exactly: with the standard deviation s_i of
+w_i + p_i,
 
     LN(w_i + p_i) = g (w_i - mean(w_i)) / s_i  +  g (p_i - mean(p_i)) / s_i  +  b
 
-so that the word keeps a part, the position keeps a part, and b is a constant. The projections' biases are constants
-too. Whatever involves a constant belongs to none of the four terms and is summed in a fifth.
+so that word and position keep a part each, and b is a constant. The biases of the projections are constants, too. All
+products with a constant belong to none of the four terms and are summed in a fifth.
 """
 
 from __future__ import annotations
@@ -23,21 +23,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from embinit_fairseq import figures
 from embinit_fairseq.analysis.trained_model import TrainedModel
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
-#: query-to-key, as the paper writes them; then everything with a layer norm's or a projection's bias in it
+#: query-to-key, as the paper names them; then all products with a bias of a layer norm or a projection
 TERMS = ("word-to-word", "word-to-position", "position-to-word", "position-to-position", "constants")
 _ENCODER = "encoder.sentence_encoder."
-_EPS = 1e-5  # of torch's and the model's layer norms
+#: of torch's and the model's layer norms
+_EPS = 1e-5
+#: longest sentence, in tokens, whose words label the axes
+_READABLE = 24
 
 
 @dataclass(frozen=True)
 class FirstLayer:
-    """embed_tokens (V, C), embed_positions (L, C); norms: (gain, bias) of the layer norms before the attention, in
-    order; weight (2C, C) and bias (2C,) of queries and keys. In double precision, but for embed_tokens, of which few
-    rows are needed."""
+    """The parameters that make the logits of the first layer, in double precision but for the large embed_tokens.
+
+    embed_tokens (V, C), embed_positions (L, C); norms: (gain, bias) of the layer norms before the attention, in order;
+    weight (2C, C) and bias (2C,) of queries and keys.
+    """
 
     embed_tokens: Tensor
     embed_positions: Tensor
@@ -48,11 +53,11 @@ class FirstLayer:
 
     @property
     def max_positions(self) -> int:
-        """Longest sentence in tokens."""
+        """Return the length of the longest sentence, in tokens."""
         return self.embed_positions.shape[0]
 
     def terms(self, tokens: Sequence[int], head: int | None = None) -> Tensor:
-        """Token ids (T,) -> (5, T, T): TERMS of head number `head` (from 0), or their mean over the heads."""
+        """Return (5, T, T), the TERMS of T token ids, of one head (0-based) or as the mean over the heads."""
         length, width = len(tokens), self.embed_tokens.shape[1]
         words = self.embed_tokens[torch.tensor(tokens)].double()
         parts = torch.stack([words, self.embed_positions[:length], torch.zeros_like(words)])
@@ -70,43 +75,52 @@ class FirstLayer:
 
 
 def first_layer(model: TrainedModel) -> FirstLayer:
-    """The parts of a bert_a_* checkpoint that make the logits of its first layer; CheckpointError for other models."""
+    """Return the first layer of a bert_a_* model; CheckpointError for other models, which have no four correlations."""
     if model.options.get("position_encoding") != "added":
-        raise CheckpointError(_not_added(model))
+        hint = "; for its positions alone use embinit plot positions" if "position_encoding" in model.options else ""
+        raise CheckpointError(
+            f"{model.path} is a checkpoint of {model.arch}: only bert_a_* add positions to words and have no others, "
+            f"so that there are four correlations{hint}"
+        )
     attention = model.parameters(f"{_ENCODER}layers.0.self_attn.qkv_proj.")
-    names = ["emb_layer_norm"] + ["layers.0.self_attn_layer_norm"] * bool(model.option("encoder_normalize_before"))
-    norms = [model.parameters(f"{_ENCODER}{name}.") for name in names]
     try:
-        embed_tokens = model.table(f"{_ENCODER}embed_tokens.weight")
+        normalize_before = bool(model.options["encoder_normalize_before"])
+        embed_tokens = model.state[f"{_ENCODER}embed_tokens.weight"]
         embed_positions = model.parameters(f"{_ENCODER}positions.embed_positions.")["weight"]
         weight, bias = (attention[name][: 2 * embed_tokens.shape[-1]] for name in ("weight", "bias"))
+        num_heads = model.options["encoder_attention_heads"]
     except KeyError as error:
-        raise CheckpointError(f"{model.path}: {model.arch}, but its encoder's first layer is incomplete") from error
-    num_heads = model.whole_number("encoder_attention_heads")
+        raise CheckpointError(f"{model.path}: {model.arch} without {error}; name another checkpoint") from error
+    names = ["emb_layer_norm"] + ["layers.0.self_attn_layer_norm"] * normalize_before
+    norms = [model.parameters(f"{_ENCODER}{name}.") for name in names]
     used = tuple((norm["weight"], norm["bias"]) for norm in norms if norm)
-    layer = FirstLayer(embed_tokens, embed_positions, used, weight, bias, num_heads)
-    if not _fits(layer):
-        raise CheckpointError(f"{model.path}: the parameters of its first layer do not fit each other; it is damaged")
-    return layer
+    return FirstLayer(embed_tokens, embed_positions, used, weight, bias, num_heads)
 
 
-def _fits(layer: FirstLayer) -> bool:
-    width = layer.embed_tokens.shape[1]
-    shapes = [
-        tuple(layer.weight.shape),
-        tuple(layer.bias.shape),
-        *(tuple(p.shape) for norm in layer.norms for p in norm),
-    ]
-    expected = [(2 * width, width), (2 * width,), *([(width,)] * 2 * len(layer.norms))]
-    return shapes == expected and layer.embed_positions.shape[1:] == (width,) and width % layer.num_heads == 0
+def _split_layer_norm(parts: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    """parts (3, T, C): word, position, constant -> the parts of the layer norm of their sum."""
+    centred = parts - parts.mean(-1, keepdim=True)
+    deviation = (centred.sum(0).pow(2).mean(-1, keepdim=True) + _EPS).sqrt()
+    parts = centred / deviation * gain
+    parts[2] += bias
+    return parts
 
 
 def mean_terms(
     layer: FirstLayer, sentences: Iterable[Sequence[int]], head: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """-> (5, T, T) TERMS, T the length of the longest sentence, and (T, T) how many sentences reach a place.
+    """Average the terms over sentences, at (i, j) over the sentences that have both positions.
 
-    At (i, j) the mean over the sentences that have both positions. Raises OptionError for a head that is not there.
+    Args:
+        layer: of the model.
+        sentences: token ids.
+        head: 0-based; None: the mean over the heads.
+
+    Returns:
+        (5, T, T) TERMS for the longest sentence's T, and (T, T), the number of sentences at (i, j).
+
+    Raises:
+        OptionError: the model does not have this head.
     """
     if head is not None and not 0 <= head < layer.num_heads:
         raise OptionError(f"--head {head + 1}: the model has heads 1 to {layer.num_heads}")
@@ -122,9 +136,11 @@ def mean_terms(
 
 
 def term_statistics(terms: np.ndarray) -> dict[str, dict[str, float]]:
-    """(5, T, T) -> per term: mean, std over all places, std_over_keys.
+    """Return mean, std and std_over_keys of each term.
 
-    std_over_keys: root of the mean over queries of the variance over keys, all that a softmax over the keys sees.
+    Args:
+        terms: (5, T, T). A softmax over the keys sees only std_over_keys, the root of the mean over the queries of the
+            variance over the keys.
     """
     return {
         name: {
@@ -136,17 +152,41 @@ def term_statistics(terms: np.ndarray) -> dict[str, dict[str, float]]:
     }
 
 
-def _split_layer_norm(parts: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-    """parts (3, T, C): word, position, constant -> the parts of the layer norm of their sum."""
-    centred = parts - parts.mean(-1, keepdim=True)
-    deviation = (centred.sum(0).pow(2).mean(-1, keepdim=True) + _EPS).sqrt()
-    parts = centred / deviation * gain
-    parts[2] += bias
-    return parts
+def draw_correlations(
+    model: TrainedModel,
+    terms: np.ndarray,
+    sentences: Sequence[Sequence[str]],
+    path: str,
+    head: int | None = None,
+    own_scale: bool = False,
+) -> None:
+    """Draw the first four terms as panels in a row.
 
-
-def _not_added(model: TrainedModel) -> str:
-    known = POSITION_ENCODINGS.get(str(model.options.get("position_encoding")))
-    what = f"{model.path} is a checkpoint of {model.arch}" + (f" ({known.name})" if known else "")
-    hint = "; its positions alone: embinit plot positions" if known else ""
-    return f"{what}: only bert_a_* add positions to words and have no others, so that there are four correlations{hint}"
+    Args:
+        model: for the title.
+        terms: (5, T, T).
+        sentences: the symbols of each sentence; the words of a single short one label the axes.
+        path: the PNG.
+        head: 1-based, for the title; None: the mean over the heads.
+        own_scale: give each term a colour scale of its own.
+    """
+    figure, panels = figures.new_figure(4, 1)
+    shared = figures.limits(terms[:4, 1:, 1:])
+    for axes, name, term in zip(panels, TERMS, terms):
+        scale = figures.limits(term[1:, 1:]) if own_scale else shared
+        image = figures.draw_map(axes, term, name, **figures.colours(*scale))
+        figures.mark_cls(axes)
+        if own_scale:
+            figures.colour_bar(figure, image, axes, "", term)
+    length = terms.shape[-1]
+    if len(sentences) == 1 and length <= _READABLE:
+        ticks: tuple[list[int], list[str]] = list(range(length)), ["[CLS]", *sentences[0][1:]]
+    else:
+        ticks = figures.position_ticks(length, has_cls=True)
+    figures.label_axes(panels, 4, "query", "key", *ticks)
+    if not own_scale:
+        figures.colour_bar(figure, image, panels, "part of the logit", terms[:4])
+    heads = "mean over the heads" if head is None else f"head {head}"
+    texts = "one sentence" if len(sentences) == 1 else f"mean over {len(sentences)} sentences"
+    figures.title(figure, model.path, f"{model.arch}, layer 1, {heads}, {texts}")
+    figures.save(figure, path)

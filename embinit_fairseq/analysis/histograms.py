@@ -1,6 +1,7 @@
-"""Histograms of the values of embedding tables (Kim et al. 2024, Tables 2 and 6 as a picture).
+"""Compare how the values of embedding matrices are distributed (Kim et al. 2024, Tables 2 and 6, as a figure).
 
-Letters: N rows and D columns of a table.
+Each matrix (N, D) has a density over the same bins; lines show Xavier's standard deviation for its size and that of the
+position encodings that a transformer adds.
 """
 
 from __future__ import annotations
@@ -9,24 +10,33 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embinit_fairseq import figures
 from embinit_fairseq.analysis.transforms import xavier_std
 from embinit_fairseq.errors import CheckpointError, OptionError
 from embinit_fairseq.init.report import describe
-from embinit_fairseq.vectors.torch_file import matrices
 
-_TABLE = re.compile(r"(?:^|\.)embed_tokens(_\w+)?\.weight$")
-_TAIL = 0.0005  # of the values lies outside of the picture, on either side
-_UNLIKE = 4  # so many times wider than another, a table would leave it a few bins of a linear axis
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MATRIX = re.compile(r"(?:^|\.)embed_tokens(_\w+)?\.weight$")
+#: share of the values outside of the figure, on either side
+_TAIL = 0.0005
+#: ratio of the widest to the narrowest matrix above which a linear axis would leave the narrowest only a few bins
+_UNLIKE = 4
 
 
 @dataclass(frozen=True)
 class ValueHistogram:
-    """density: of each bin; the values outside of all bins count, too. moments: min, max, mean, std of all values.
-    reach: the largest absolute value but for those of the tails."""
+    """The distribution of the values of one matrix.
+
+    moments: min, max, mean, std of all values. density: (bins,), such that its integral is the share of the values
+    inside the bins. outside: the share of the others. reach: the largest absolute value, without the tails. xavier_std:
+    sigma of Xavier's distribution for (N, D), in the unit of the histogram.
+    """
 
     name: str
     rows: int
@@ -35,74 +45,139 @@ class ValueHistogram:
     density: np.ndarray
     outside: float
     reach: float
-
-    @property
-    def xavier_std(self) -> float:
-        """sigma of Xavier's distribution for a table of this size."""
-        return xavier_std(self.rows, self.dim)
+    xavier_std: float
 
 
-def embedding_tables(state: Mapping[str, Any], path: str, slots: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """Slot -> (N, D) float32, of a checkpoint's state dict; all of its token embeddings, or these slots.
+def embedding_matrices(state: Mapping[str, Any], path: str, slots: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Return slot -> (N, D) float32 of the token embeddings in a model's state dict.
 
-    Slots with one matrix (--share-all-embeddings) are one entry: `encoder = decoder`. Raises CheckpointError if there
-    is none, OptionError for a slot that is not there.
+    Slots with equal matrices (--share-all-embeddings) are one entry: `encoder = decoder`.
+
+    Args:
+        state: name -> parameter.
+        path: of the checkpoint, for messages.
+        slots: the slots to return; none: all.
+
+    Raises:
+        CheckpointError: the model has no token embeddings.
+        OptionError: a slot that the model does not have.
     """
-    tables: dict[str, np.ndarray] = {}
-    for name, matrix in matrices(dict(state)).items():
-        match = _TABLE.search(name)
-        if match:
+    matrices: dict[str, np.ndarray] = {}
+    for name, parameter in state.items():
+        if match := _MATRIX.search(name):
             slot = (name.split(".")[0] if "." in name[: match.start() + 1] else "encoder") + (match.group(1) or "")
-            tables[slot] = matrix.take(np.arange(matrix.shape[0]))
-    if not tables:
-        raise CheckpointError(f"{path}: no token embeddings (embed_tokens) in it; name a checkpoint of fairseq-train")
+            matrices[slot] = parameter.float().numpy()
+    if not matrices:
+        raise CheckpointError(f"{path}: no token embeddings (embed_tokens); name a checkpoint of fairseq-train")
     for slot in slots:
-        if slot not in tables:
-            raise OptionError(f"--slot {slot}: {path} has no such table; there are: {', '.join(tables)}")
-    names: list[list[str]] = []
-    for slot in (slot for slot in tables if not slots or slot in slots):
-        tied = next((group for group in names if np.array_equal(tables[group[0]], tables[slot])), None)
+        if slot not in matrices:
+            raise OptionError(f"--slot {slot}: {path} has {', '.join(matrices)} only; name one of them")
+    groups: list[list[str]] = []
+    for slot in (slot for slot in matrices if not slots or slot in slots):
+        tied = next((group for group in groups if np.array_equal(matrices[group[0]], matrices[slot])), None)
         if tied is None:
-            names.append([slot])
+            groups.append([slot])
         else:
             tied.append(slot)
-    return {" = ".join(group): tables[group[0]] for group in names}
+    return {" = ".join(group): matrices[group[0]] for group in groups}
 
 
 def value_histograms(
-    tables: Mapping[str, np.ndarray], bins: int, scaled: bool = False
+    matrices: Mapping[str, np.ndarray], bins: int, scaled: bool = False
 ) -> tuple[np.ndarray, list[ValueHistogram]]:
-    """(edges, histograms) of tables by name, over one axis. scaled: times sqrt(D), as a transformer takes them.
+    """Count the values of several matrices over the same bins.
 
-    The axis is symmetric around 0 and holds all but a thousandth of the values of each table. Where one reaches much
-    further than another, bins grow with the distance from 0 (`linear_width`). Raises OptionError for a table without
-    values or with values that are not finite.
+    The axis is symmetric around 0 and holds all but a thousandth of the values of each matrix. If one matrix reaches
+    much further than another, bins grow with the distance from 0 (see `linear_width`).
+
+    Args:
+        matrices: name -> (N, D).
+        bins: their number.
+        scaled: multiply all values by sqrt(D), as a transformer does.
+
+    Returns:
+        (bins + 1,) edges, and one histogram per matrix.
+
+    Raises:
+        OptionError: a matrix is empty or has values that are not finite.
     """
-    factors = {name: math.sqrt(table.shape[1]) if scaled else 1.0 for name, table in tables.items()}
+    factors = {name: math.sqrt(matrix.shape[1]) if scaled else 1.0 for name, matrix in matrices.items()}
     reaches: dict[str, float] = {}
-    for name, table in tables.items():
-        if not table.size or not np.isfinite(table).all():
-            raise OptionError(f"{name}: {'NaN or infinity in it' if table.size else 'no values'}; take another table")
-        tails = np.quantile(table, [_TAIL, 1 - _TAIL])
+    for name, matrix in matrices.items():
+        if not matrix.size or not np.isfinite(matrix).all():
+            raise OptionError(f"{name}: {'NaN or infinity in it' if matrix.size else 'no values'}; take another matrix")
+        tails = np.quantile(matrix, [_TAIL, 1 - _TAIL])
         reaches[name] = factors[name] * float(np.abs(tails).max())
     reach, width = max(reaches.values()) or 1.0, linear_width(list(reaches.values()))
     edges = np.linspace(-1, 1, bins + 1)
     edges = reach * edges if width is None else width * np.sinh(edges * np.arcsinh(reach / width))
-    return edges, [_histogram(name, table, factors[name], reaches[name], edges) for name, table in tables.items()]
+    histograms = []
+    for name, matrix in matrices.items():
+        counts = np.histogram(matrix.ravel(), bins=edges / factors[name])[0]
+        moments = {key: value * factors[name] for key, value in describe(matrix).items()}
+        density, outside = counts / (matrix.size * np.diff(edges)), 1 - float(counts.sum()) / matrix.size
+        rows, dim = matrix.shape
+        sigma = xavier_std(rows, dim) * factors[name]
+        histograms.append(ValueHistogram(name, rows, dim, moments, density, outside, reaches[name], sigma))
+    return edges, histograms
 
 
 def linear_width(reaches: Sequence[float]) -> float | None:
-    """Where an axis arcsinh(x / width) stops to be nearly linear, so that tables of any scale have their bins.
+    """Return the x up to which an axis arcsinh(x / width) is to be nearly linear, so that all matrices have their bins.
 
-    None: the tables are so alike that x itself shows all.
+    None: the matrices reach about as far, so that a linear axis shows all.
     """
-    some = [reach for reach in reaches if reach > 0]
-    return min(some) / 2 if some and max(some) > _UNLIKE * min(some) else None
+    positive = [reach for reach in reaches if reach > 0]
+    return min(positive) / 2 if positive and max(positive) > _UNLIKE * min(positive) else None
 
 
-def _histogram(name: str, table: np.ndarray, factor: float, reach: float, edges: np.ndarray) -> ValueHistogram:
-    counts = np.histogram(table.ravel(), bins=edges / factor)[0]
-    moments = {key: value * factor for key, value in describe(table).items()}
-    density = counts / (table.size * np.diff(edges))
-    rows, dim = table.shape
-    return ValueHistogram(name, rows, dim, moments, density, 1 - float(counts.sum()) / table.size, reach)
+def draw_values(
+    edges: np.ndarray, histograms: list[ValueHistogram], positions: dict[int, float], scaled: bool, path: str
+) -> None:
+    """Draw the densities on a logarithmic scale, with lines at + and - each sigma: Xavier's dashed, positions' dotted.
+
+    Args:
+        edges, histograms, scaled: as of `value_histograms`.
+        positions: D -> sigma of the position encodings, in the unit of the histograms.
+        path: the PNG.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4.8), layout="constrained")
+    axes = figure.subplots()
+    for histogram in histograms:
+        label = f"{histogram.name}: sigma {histogram.moments['std']:.3g}"
+        steps = axes.stairs(histogram.density, edges, label=label, linewidth=1.3, baseline=None)
+        for sign in (-1, 1):
+            axes.axvline(sign * histogram.xavier_std, color=steps.get_edgecolor(), linestyle="--", linewidth=0.9)
+    for std in sorted(set(positions.values())):
+        for sign in (-1, 1):
+            axes.axvline(sign * std, color="black", linestyle=":", linewidth=1)
+    axes.plot([], [], "--", color="0.4", label="Xavier's sigma for N x D")
+    axes.plot([], [], ":", color="black", label="positions' sigma" + ("" if scaled else " / sqrt(D)"))
+    axes.set_yscale("log")
+    reach = max(edges[-1], *(1.1 * std for std in positions.values()))
+    width = linear_width([histogram.reach for histogram in histograms])
+    if width is not None:
+        axes.set_xscale("asinh", linear_width=width)
+        _round_ticks(axes, width, reach)
+    axes.set_xlim(-reach, reach)
+    far = "" if width is None else ", logarithmic far from 0"
+    axes.set_xlabel("value" + (" times sqrt(D)" if scaled else "") + far)
+    axes.set_ylabel("density")
+    axes.grid(alpha=0.3)
+    legend = figure.legend(loc="outside lower center", fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a file name may hold dollars
+    figures.save(figure, path)
+
+
+def _round_ticks(axes: Axes, width: float, reach: float) -> None:
+    """Label 0 and powers of ten outside of the linear part; also their multiples by 2 and 5 if there are few powers."""
+    tens = range(math.floor(math.log10(width)) - 1, math.floor(math.log10(reach)) + 1)
+    powers = [10.0**n for n in tens if 10.0**n >= width]
+    if len(powers) < 3:
+        powers = [step * 10.0**n for n in tens for step in (1, 2, 5) if width / 2 <= step * 10.0**n <= reach]
+    places = [sign * power for sign in (-1, 1) for power in powers or [reach]]
+    axes.set_xticks([0.0, *places], [f"{place:.2g}" for place in (0.0, *places)])
+    axes.set_xticks([], minor=True)

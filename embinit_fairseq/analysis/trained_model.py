@@ -1,14 +1,13 @@
-"""A fairseq checkpoint as the parameters of its model and the options it was built with, without fairseq."""
+"""Read a fairseq checkpoint as the options and parameters of its model, without fairseq."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.reading import load_checkpoint, options_of
 from embinit_fairseq.errors import CheckpointError
-from embinit_fairseq.vectors.fairseq_checkpoint import options_of
+from embinit_fairseq.io import check_is_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,63 +15,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """path: for messages. arch: name of the architecture. options: of the model. state: its parameters by name."""
+    """The model of a checkpoint. arch: name of the architecture. options: of the model. state: name -> parameter."""
 
     path: str
     arch: str
     options: dict[str, Any]
     state: dict[str, Tensor]
 
-    def option(self, name: str) -> Any:
-        """An option of the model; CheckpointError if the checkpoint does not tell it."""
-        if name not in self.options:
-            raise CheckpointError(
-                f"{self.path}: the options of its {self.arch} lack {name}; was the checkpoint written by fairseq-train "
-                "with this plugin?"
-            )
-        return self.options[name]
-
-    def whole_number(self, name: str, least: int = 1) -> int:
-        """An option of the model that is a number from `least`; CheckpointError otherwise."""
-        value = self.option(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise CheckpointError(
-                f"{self.path}: its option {name} is {value!r}, not a number from {least}; it is damaged"
-            )
-        return value
-
-    def table(self, name: str) -> Tensor:
-        """A matrix as it is stored; KeyError if it is missing, CheckpointError if it is none."""
-        import torch
-
-        value = self.state[name]
-        if not isinstance(value, torch.Tensor) or value.dim() != 2:
-            raise CheckpointError(f"{self.path}: {name} is not a matrix; it is damaged")
-        return value
-
     def parameters(self, prefix: str) -> dict[str, Tensor]:
-        """Parameters whose names begin with `prefix`, without it, in double precision.
+        """Return, in double precision, the parameters whose names begin with `prefix`, by the rest of the name.
 
-        CheckpointError for one that is no tensor, or that holds NaN or infinity.
+        Raises:
+            CheckpointError: a parameter has diverged to NaN or infinity.
         """
-        import torch
-
-        state = {}
-        for key, value in self.state.items():
-            if not key.startswith(prefix):
-                continue
-            if not isinstance(value, torch.Tensor):
-                raise CheckpointError(f"{self.path}: {key} is a {type(value).__name__}, not a tensor; it is damaged")
-            state[key[len(prefix) :]] = value.double()
-            if not torch.isfinite(value).all():
+        named = {key: value.double() for key, value in self.state.items() if key.startswith(prefix)}
+        for key, value in named.items():
+            if not value.isfinite().all():
                 raise CheckpointError(f"{self.path}: {key} holds NaN or infinity; take an earlier checkpoint")
-        return state
+        return {key.removeprefix(prefix): value for key, value in named.items()}
 
 
 def trained_model(checkpoint: dict[str, Any], path: str) -> TrainedModel:
-    """What `load_checkpoint(path)` returned, checked; raises CheckpointError for anything but a fairseq checkpoint.
+    """Return the model of the checkpoint that was loaded from `path`.
 
-    Options stand in `cfg` (fairseq >= 0.10) or in `args` (before).
+    Raises:
+        CheckpointError: the content is not a fairseq checkpoint.
     """
     state, options = checkpoint.get("model"), options_of(checkpoint, "model")
     if not isinstance(state, dict) or not options:
@@ -80,14 +47,12 @@ def trained_model(checkpoint: dict[str, Any], path: str) -> TrainedModel:
         raise CheckpointError(
             f"{path}: not a fairseq checkpoint (it lacks {lacks}); name a checkpoint*.pt that fairseq-train wrote"
         )
-    # an architecture of a dataclass is in `_name`; of a namespace, `arch` is more exact
+    # a namespace has `arch`, an architecture that is a dataclass has `_name` only
     arch = options.get("arch") or options.get("_name") or "unknown architecture"
     return TrainedModel(path, str(arch), options, state)
 
 
 def read_model(path: str) -> TrainedModel:
-    """The model of --checkpoint; raises CheckpointError for any other file."""
-    if not os.path.isfile(path):
-        what = f"a folder; name a file in it, such as {os.path.join(path, 'checkpoint_best.pt')}"
-        raise CheckpointError(f"--checkpoint {path}: {what if os.path.isdir(path) else 'no such file; check the path'}")
+    """Return the model of --checkpoint; CheckpointError if the file is not a fairseq checkpoint."""
+    check_is_file(path, "--checkpoint", CheckpointError)
     return trained_model(load_checkpoint(path), path)

@@ -1,4 +1,4 @@
-"""What a shell needs to complete sub-commands, options, choices and files of `embinit` on the Tab key.
+"""Print what a shell needs to complete sub-commands, options, choices and files of `embinit` on the Tab key.
 
     embinit completion bash > ~/.local/share/bash-completion/completions/embinit
     embinit completion zsh > ~/.zfunc/_embinit        # a folder of $fpath
@@ -13,13 +13,11 @@ from collections.abc import Iterator
 
 from embinit_fairseq.errors import OptionError
 
-SHELLS = ("bash", "zsh", "tcsh")
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("shell", choices=SHELLS, help="the shell that is to read it")
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell that will read the script")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,15 +31,15 @@ def run(args: argparse.Namespace) -> int:
     parser = build_parser(complete=True)
     for action in _actions(parser):
         if action.choices is None and action.type is None and action.nargs != 0:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]  # where shtab looks; what it cannot be is typed
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads this attribute
     print(shtab.complete(parser, args.shell))
     return 0
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """All options and arguments, of the sub-commands, too."""
+    """Yield all options and arguments, those of sub-commands included."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from _actions(below)
+            for command in action.choices.values():
+                yield from _actions(command)

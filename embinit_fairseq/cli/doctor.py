@@ -1,10 +1,9 @@
-"""Looks at versions, fixes, registration and a CPU training step of one architecture per model (--full: of all), and
-says what to do about what is broken. Exit code 1 if something is."""
+"""Check versions, fixes, registration and a CPU training step of one architecture per model (--full: of all), and say
+how to repair what is broken. Exit code 1 if something is."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import logging
 import os
@@ -21,11 +20,10 @@ from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import counted
 from embinit_fairseq.io import package_versions
 
-# ---- What `embinit doctor` looks at. Each check returns findings; nothing here prints -------------------------------
-# fairseq and torch are imported inside the functions, so that a broken installation is a finding and no traceback.
+# fairseq and torch are imported inside the functions, so that a broken installation is a finding and no traceback
 
 SETUP = "run: bash scripts/setup.sh"
-#: package -> what is lost without it ("" = nothing works)
+#: package -> what does not work without it; "": nothing works
 PACKAGES = {
     "embinit-fairseq": "the plugin is used from a folder; --user-dir works, the `embinit` command may not",
     "fairseq": "",
@@ -39,20 +37,20 @@ PACKAGES = {
     "safetensors": "no vectors from safetensors files",
     "tokenizers": "no Hugging Face tokenizers as vocabulary",
     "transformers": "no embinit export-hf",
-    "matplotlib": "no pictures",
+    "matplotlib": "no figures",
     "sacremoses": "no Moses tokens in the scripts",
     "spacy": "no spaCy tokens in the scripts (TOKENS=spacy)",
     "scikit-learn": "no baselines in scripts/textcls",
 }
-
-
-#: those whose versions are shown
+#: packages whose versions the summary names
 _NAMED = ("python", "fairseq", "torch", "numpy")
+#: an architecture of fairseq, for which --embed-init must work, too
+STOCK = "transformer"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """status: ok, warning (something is missing that not everybody needs) or broken. hint: what to do about it."""
+    """The result of one check. status: ok, warning (something optional is missing) or broken. hint: the remedy."""
 
     check: str
     status: str
@@ -61,32 +59,78 @@ class Finding:
     data: dict[str, Any] = field(default_factory=dict)
 
 
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--arch", nargs="+", metavar="ARCH", help="try these architectures; default: one per model")
+    which.add_argument("--full", action="store_true", help="try all architectures of the plugin (a minute)")
+    which.add_argument("--no-steps", action="store_true", help="leave out the training steps")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a list")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, print, judge."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # of the trainings
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            findings = list(progress(examine(args), "embinit doctor", "check"))
+    finally:
+        logging.disable(disabled)
+    broken = [finding.check for finding in findings if finding.status == "broken"]
+    if args.json:
+        print_json({"ok": not broken, "broken": broken, "findings": [vars(finding) for finding in findings]})
+    else:
+        print(render(findings))
+    return 1 if broken else 0
+
+
+def examine(args: argparse.Namespace) -> Iterator[Finding]:
+    """Yield the findings of all checks, the basic ones first."""
+    yield from versions()
+    imported = fairseq_import()
+    yield imported
+    yield from compatibility()
+    yield cuda()
+    if imported.status != "ok":
+        return
+    registered = registration()
+    yield registered
+    if registered.status == "ok" and not args.no_steps:
+        ours = registered.data["architectures"]
+        yield from steps(args.arch or [STOCK, *(ours if args.full else one_per_model(ours))])
+
+
+# ---- Checks ---------------------------------------------------------------------------------------------------------
+
+
 def versions() -> Iterator[Finding]:
-    """Python and the packages."""
+    """Check Python and the packages."""
     supported = (3, 10) <= tuple(int(part) for part in platform.python_version_tuple()[:2]) <= (3, 14)
     hint = "" if supported else "Python 3.10 - 3.14 are tried; use one of them"
     yield Finding("python", "ok" if supported else "warning", platform.python_version(), hint)
-    installed_versions = package_versions(PACKAGES)
-    for package, lost in PACKAGES.items():
-        if (installed := installed_versions[package]) is not None:
-            yield Finding(package, "ok", installed)
+    for package, version in package_versions(PACKAGES).items():
+        if version is not None:
+            yield Finding(package, "ok", version)
         else:
+            lost = PACKAGES[package]
             yield Finding(package, "warning" if lost else "broken", f"not installed; {lost or 'needed'}", SETUP)
 
 
 def fairseq_import() -> Finding:
-    """Can fairseq be imported at all?"""
+    """Check that fairseq and this package can be imported."""
     start = time.perf_counter()
     try:
         importlib.import_module("fairseq")
         importlib.import_module("embinit_fairseq")
-    except Exception as error:  # anything can go wrong in an import, and that is what is asked
-        return Finding("import fairseq", "broken", _short(error), f"fairseq_compat is what cures this; {SETUP}")
+    except Exception as error:  # an import may raise anything
+        return Finding("import fairseq", "broken", _short(error), f"fairseq_compat repairs fairseq; {SETUP}")
     return Finding("import fairseq", "ok", f"{time.perf_counter() - start:.1f} s")
 
 
 def compatibility() -> Iterator[Finding]:
-    """The fixes of fairseq_compat that this environment needs."""
+    """Check that the fixes of fairseq_compat that this environment needs are active."""
     try:
         from fairseq_compat import status
     except ImportError:
@@ -101,67 +145,8 @@ def compatibility() -> Iterator[Finding]:
         yield Finding(f"fix {fix.fix}", "broken" if broken else "ok", f"{state}: {fix.reason}", hint, data)
 
 
-def registration() -> Finding:
-    """What `--user-dir embinit_fairseq` adds to fairseq."""
-    try:
-        from fairseq.registry import REGISTRIES
-        from fairseq.utils import import_user_module
-
-        import embinit_fairseq
-
-        import_user_module(Namespace(user_dir=os.path.dirname(embinit_fairseq.__file__)))
-        data = {"architectures": own_architectures(), "embed_init": sorted(REGISTRIES["embed_init"]["registry"])}
-    except Exception as error:
-        return Finding("registration", "broken", _short(error), "give --user-dir the folder embinit_fairseq itself")
-    architectures = counted(len(data["architectures"]), "architecture")
-    detail = f"--embed-init and {architectures}, from {os.path.dirname(embinit_fairseq.__file__)}"
-    return Finding("registration", "ok", detail, data=data)
-
-
-def own_architectures() -> list[str]:
-    """Architectures whose model or preset is defined in this package."""
-    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-
-    def ours(thing: Any) -> bool:
-        return getattr(thing, "__module__", "").startswith("embinit_fairseq.")
-
-    return sorted(
-        name for name, model in ARCH_MODEL_REGISTRY.items() if ours(model) or ours(ARCH_CONFIG_REGISTRY.get(name))
-    )
-
-
-def one_per_model(architectures: Iterable[str]) -> list[str]:
-    """Of the presets of each model the tiny one, or the one with the shortest name."""
-    from fairseq.models import ARCH_MODEL_REGISTRY
-
-    of_model: dict[Any, list[str]] = {}
-    for arch in architectures:
-        of_model.setdefault(ARCH_MODEL_REGISTRY[arch], []).append(arch)
-    return [min(names, key=lambda name: (not name.endswith("_tiny"), len(name), name)) for names in of_model.values()]
-
-
-def steps(architectures: Iterable[str]) -> Iterator[Finding]:
-    """One training step on the CPU for each architecture, with `--embed-init xavier`."""
-    from fairseq.models import ARCH_MODEL_REGISTRY
-
-    for arch in architectures:
-        name = f"step {arch}"
-        if arch not in ARCH_MODEL_REGISTRY:
-            near = difflib.get_close_matches(arch, ARCH_MODEL_REGISTRY, n=3)
-            yield Finding(name, "broken", f"no architecture {arch}", f"did you mean {', '.join(near)}?" if near else "")
-            continue
-        try:
-            from embinit_fairseq.models._random_step import task_of, training_step
-
-            loss = training_step(arch, ("--embed-init", "xavier"))
-        except (Exception, SystemExit) as error:  # argparse leaves by SystemExit
-            yield Finding(name, "broken", _short(error), "if the checks above are ok, please report this as a bug")
-        else:
-            yield Finding(name, "ok", f"{task_of(arch)}, loss {loss:.3f}", data={"loss": loss})
-
-
 def cuda() -> Finding:
-    """Is there a GPU that torch can use?"""
+    """Say which GPUs torch can use."""
     try:
         import torch
     except Exception as error:
@@ -174,67 +159,70 @@ def cuda() -> Finding:
     return Finding("cuda", "ok", f"not available ({reason})", hint, {"devices": []})
 
 
+def registration() -> Finding:
+    """Check what `--user-dir embinit_fairseq` adds to fairseq."""
+    try:
+        from fairseq.registry import REGISTRIES
+        from fairseq.utils import import_user_module
+
+        import embinit_fairseq
+
+        folder = os.path.dirname(embinit_fairseq.__file__)
+        import_user_module(Namespace(user_dir=folder))
+        data = {"architectures": own_architectures(), "embed_init": sorted(REGISTRIES["embed_init"]["registry"])}
+    except Exception as error:
+        return Finding("registration", "broken", _short(error), "give --user-dir the folder embinit_fairseq itself")
+    architectures = counted(len(data["architectures"]), "architecture")
+    return Finding("registration", "ok", f"--embed-init and {architectures}, from {folder}", data=data)
+
+
+def own_architectures() -> list[str]:
+    """Return the architectures whose model or preset this package defines."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+    return sorted(
+        name
+        for name, model in ARCH_MODEL_REGISTRY.items()
+        if any(
+            getattr(definition, "__module__", "").startswith("embinit_fairseq.")
+            for definition in (model, ARCH_CONFIG_REGISTRY.get(name))
+        )
+    )
+
+
+def one_per_model(architectures: Iterable[str]) -> list[str]:
+    """Return, for each model, its preset `_tiny`, or the one with the shortest name."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    of_model: dict[Any, list[str]] = {}
+    for arch in architectures:
+        of_model.setdefault(ARCH_MODEL_REGISTRY[arch], []).append(arch)
+    return [min(names, key=lambda name: (not name.endswith("_tiny"), len(name), name)) for names in of_model.values()]
+
+
+def steps(architectures: Iterable[str]) -> Iterator[Finding]:
+    """Check one training step on the CPU for each architecture, with `--embed-init xavier`."""
+    for arch in architectures:
+        try:
+            from embinit_fairseq.models._random_step import task_of, training_step
+
+            loss = training_step(arch, ("--embed-init", "xavier"))
+        except (Exception, SystemExit) as error:  # argparse leaves by SystemExit
+            hint = "check the name of the architecture; if the checks above are ok, please report this as a bug"
+            yield Finding(f"step {arch}", "broken", _short(error), hint)
+        else:
+            yield Finding(f"step {arch}", "ok", f"{task_of(arch)}, loss {loss:.3f}", data={"loss": loss})
+
+
 def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-
-#: A stock architecture: the flag must work without any of ours.
-STOCK = "transformer"
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--arch", nargs="+", metavar="ARCH", help="try these architectures; default: one per model")
-    which.add_argument("--full", action="store_true", help="try all architectures of the plugin (a minute)")
-    which.add_argument("--no-steps", action="store_true", help="leave out the training steps")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a list")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Check, print, judge."""
-    findings = _examine_quietly(args)
-    broken = [finding.check for finding in findings if finding.status == "broken"]
-    if args.json:
-        print_json({"ok": not broken, "broken": broken, "findings": [vars(finding) for finding in findings]})
-    else:
-        print(render(findings))
-    return 1 if broken else 0
-
-
-def _examine_quietly(args: argparse.Namespace) -> list[Finding]:
-    """All findings, without the log lines and deprecation warnings of a training that nobody asked to see."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            checked = examine(args.arch, not args.no_steps, args.full)
-            return list(progress(checked, "embinit doctor", "check"))
-    finally:
-        logging.disable(disabled)
-
-
-def examine(architectures: list[str] | None, with_steps: bool, full: bool = False) -> Iterator[Finding]:
-    """All checks, those that later ones rest on first."""
-    yield from versions()
-    imported = fairseq_import()
-    yield imported
-    yield from compatibility()
-    yield cuda()
-    if imported.status != "ok":
-        return
-    registered = registration()
-    yield registered
-    if with_steps and registered.status == "ok":
-        ours = registered.data["architectures"]
-        yield from steps(architectures or [STOCK, *(ours if full else one_per_model(ours))])
+# ---- Report ---------------------------------------------------------------------------------------------------------
 
 
 def render(findings: list[Finding]) -> str:
-    """What is well in a few lines, all else each in one with its remedy below, a verdict at the end."""
+    """Return a few lines about what is ok, one line per fault with its remedy below, and a verdict."""
     findings = [*_summaries(findings), *(finding for finding in findings if finding.status != "ok")]
     width = max(len(finding.check) for finding in findings) + 2
     lines = []
@@ -248,18 +236,18 @@ def render(findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _summaries(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """What is well: packages, fixes and training steps in one line each (--json has them all)."""
-    well = {finding.check: finding for finding in findings if finding.status == "ok"}
-    packages = [name for name in ("python", *PACKAGES) if name in well]
-    named = ", ".join(f"{name} {well[name].detail}" for name in packages if name in _NAMED)
+def _summaries(findings: list[Finding]) -> Iterator[Finding]:
+    """Yield one line each for packages, fixes and training steps that are ok, and the other findings that are ok."""
+    ok = {finding.check: finding for finding in findings if finding.status == "ok"}
+    packages = [name for name in ("python", *PACKAGES) if name in ok]
+    fixes = [check for check in ok if check.startswith("fix ")]
+    steps = [check for check in ok if check.startswith("step ")]
+    named = ", ".join(f"{name} {ok[name].detail}" for name in packages if name in _NAMED)
     others = len([name for name in packages if name not in _NAMED])
-    if packages:
-        yield Finding("packages", "ok", f"{named}{' and ' if named else ''}{counted(others, 'other')}")
-    if fixes := [check for check in well if check.startswith("fix ")]:
-        active = sum(bool(well[check].data.get("active")) for check in fixes)
+    yield Finding("packages", "ok", f"{named}{' and ' if named else ''}{counted(others, 'other')}")
+    if fixes:
+        active = sum(ok[check].data["active"] for check in fixes)
         yield Finding("fairseq_compat", "ok", f"fixes active: {active}, not needed: {len(fixes) - active}")
-    steps = [check.removeprefix("step ") for check in well if check.startswith("step ")]
-    yield from (well[check] for check in well if check not in packages and not check.startswith(("fix ", "step ")))
+    yield from (finding for check, finding in ok.items() if check not in (*packages, *fixes, *steps))
     if steps:
-        yield Finding("training steps", "ok", ", ".join(steps))
+        yield Finding("training steps", "ok", ", ".join(check.removeprefix("step ") for check in steps))

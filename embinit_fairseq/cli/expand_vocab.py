@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _verify(expansion: Any, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Measure; write verify.json and verify.png."""
-    from embinit_fairseq.plots.histograms import draw_divergences
+    from embinit_fairseq.analysis.divergences import draw_divergences
     from embinit_fairseq.resize.verify import verify_expansion
 
     record, histograms = verify_expansion(expansion, folder, args.verify, verify_progress(args))

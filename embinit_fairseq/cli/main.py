@@ -1,18 +1,17 @@
-"""The `embinit` command: one sub-command per job, each in the file of its name.
+"""Run the `embinit` command: one sub-command per job, each in the file of its name.
 
-Exit codes: 0 done, 1 the doctor found a fault or a measured guarantee does not hold, 2 wrong input, 130 interrupted,
-141 the reader of the output ended.
+Exit codes: 0 done, 1 the doctor found a fault or a measured guarantee does not hold, 2 wrong input, 130 interrupted
+(Ctrl-C or SIGTERM), 141 the reader of the output ended.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
@@ -20,7 +19,7 @@ from embinit_fairseq.cli import progress
 from embinit_fairseq.errors import EmbinitError, exhausted
 from embinit_fairseq.version import VERSION
 
-#: sub-command -> its line in --help; its file is imported only when it is called
+#: sub-command -> its line in --help; its file is imported when it is called
 COMMANDS = {
     "doctor": "check that this installation is complete and works",
     "stats": "coverage and distribution of vectors for a dictionary",
@@ -43,7 +42,7 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with errors of one line."""
+    """Report errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
@@ -68,11 +67,10 @@ def _module(name: str) -> ModuleType:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one sub-command; return the exit code. An error that a user can correct is one line on standard error."""
+    """Run one sub-command and return the exit code; report an error that a user can correct in one line."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if hasattr(sys.stdout, "reconfigure"):  # words of any language, whatever the locale
-        with contextlib.suppress(OSError):  # an output that was exchanged below Python
-            sys.stdout.reconfigure(errors="backslashreplace")
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # words of any language, whatever the locale
     if not argv:
         build_parser().print_help()
         return 0
@@ -82,11 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as request:  # --help, or an error that is already printed
         return int(request.code or 0)
     args.training = argv[at + 1 :]
-    with _signals_as_interrupts():
-        return _run(args)
-
-
-def _run(args: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: temporary files are removed
     try:
         with progress.talking(args):
             code = _module(args.command).run(args)
@@ -95,38 +89,22 @@ def _run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"embinit {args.command}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # the rest of the buffer would fail again when the interpreter closes standard output
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # of `embinit ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
         return 141
     except (EmbinitError, OSError, MemoryError, RuntimeError) as error:
-        message = _one_line(error)
+        message = _message(error)
         if message is None:
             raise
         print(f"embinit {args.command}: error: {message}", file=sys.stderr)
         return 2
 
 
-@contextlib.contextmanager
-def _signals_as_interrupts() -> Iterator[None]:
-    """End the block by KeyboardInterrupt at `kill` and when the terminal is closed, so that temporary files go."""
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def _one_line(error: Exception) -> str | None:
-    """Return the message of an error that a user can correct, or None."""
-    if isinstance(error, EmbinitError):
-        return " ".join(str(error).split())
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}; check the path" if error.filename else " ".join(str(error).split())
-    return exhausted(error)
+def _message(error: Exception) -> str | None:
+    """Return one line for an error that a user can correct, or None."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}; check the path"
+    return " ".join(str(error).split()) if isinstance(error, (EmbinitError, OSError)) else exhausted(error)
 
 
 if __name__ == "__main__":

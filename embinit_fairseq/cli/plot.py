@@ -1,4 +1,4 @@
-"""Pictures of trained models, of trainings and of tables of vectors, as PNG, with the numbers behind them."""
+"""Draw trained models, trainings and vectors as PNG files, and print the numbers of each figure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from embinit_fairseq.cli import plot_correlations, plot_curves, plot_histogram, plot_positions
 
-PICTURES = {
+FIGURES = {
     "positions": plot_positions,
     "correlations": plot_correlations,
     "curves": plot_curves,
@@ -15,13 +15,13 @@ PICTURES = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare one sub-command a picture."""
-    pictures = parser.add_subparsers(dest="picture", metavar="PICTURE", required=True)
-    for name, picture in PICTURES.items():
-        sub = pictures.add_parser(name, help=picture.HELP, description=picture.__doc__)
-        picture.configure(sub)
+    """Declare one sub-command per figure."""
+    figures = parser.add_subparsers(dest="figure", metavar="FIGURE", required=True)
+    for name, command in FIGURES.items():
+        sub = figures.add_parser(name, help=command.HELP, description=command.__doc__)
+        command.configure(sub)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw one picture."""
-    return PICTURES[args.picture].run(args)
+    """Draw one figure."""
+    return FIGURES[args.figure].run(args)

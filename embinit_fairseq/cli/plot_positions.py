@@ -1,5 +1,5 @@
-"""The positional correlation of every head of a trained TUPE or BERT-R, one panel a head, with the pattern by which it
-attends (Ke et al. 2021, Figure 6)."""
+"""Draw the positional correlation of every head of a trained TUPE or BERT-R, one panel per head, with the pattern by
+which the head attends (Ke et al. 2021, Figure 6)."""
 
 from __future__ import annotations
 
@@ -8,53 +8,38 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embinit_fairseq.analysis.position_patterns import PATTERNS, HeadPattern, attention, head_patterns
 from embinit_fairseq.analysis.trained_model import read_model
-from embinit_fairseq.cli.records import show
-from embinit_fairseq.figures import add_picture_options, check_output
-from embinit_fairseq.plots.maps import draw_positions
+from embinit_fairseq.cli.records import number, show, table
+from embinit_fairseq.figures import check_output
 
 if TYPE_CHECKING:
-    from embinit_fairseq.analysis.position_maps import PositionMap
-    from embinit_fairseq.analysis.trained_model import TrainedModel
+    from embinit_fairseq.analysis.positions import HeadPattern, PositionMap
 
-#: what the names of parameters begin with
-PARTS = ("encoder", "decoder", "generator")
-HELP = "what each head attends to by position alone"
+HELP = "positions that each head attends to, whatever the words"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_picture_options(parser)
-    parser.add_argument("--length", type=int, metavar="N", help="positions; default: all of the model, 512 at most")
-    parser.add_argument(
-        "--part",
-        choices=PARTS,
-        help="of a model with several (encoder: also ELECTRA's discriminator); default: the encoder if it can",
-    )
-    parser.add_argument(
-        "--softmax", action="store_true", help="draw the attention that the scores alone give, instead of the scores"
-    )
+    add = parser.add_argument
+    add("--checkpoint", required=True, metavar="FILE.pt", help="written by fairseq-train")
+    add("--length", type=int, metavar="N", help="positions; default: all of the model, 512 at most")
+    part = "part of the model (encoder: also ELECTRA's discriminator); default: the encoder if it has positions"
+    add("--part", choices=("encoder", "decoder", "generator"), help=part)
+    add("--softmax", action="store_true", help="draw the attention that the scores alone give, instead of the scores")
+    add("--output", required=True, metavar="FILE.png", help="the figure")
+    add("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, name, draw, print."""
     check_output(args.output)
-    from embinit_fairseq.analysis.position_maps import position_map
+    from embinit_fairseq.analysis.positions import draw_positions, head_patterns, position_map
 
     model = read_model(args.checkpoint)
     shown = position_map(model, args.part, args.length)
     patterns = head_patterns(shown.ordinary)
     draw_positions(model, shown, patterns, args.softmax, args.output)
-    record = _record(model, shown, patterns, args)
-    show(record, render, args.json)
-    return 0
-
-
-def _record(
-    model: TrainedModel, shown: PositionMap, patterns: list[HeadPattern], args: argparse.Namespace
-) -> dict[str, Any]:
-    return {
+    record = {
         "checkpoint": args.checkpoint,
         "arch": model.arch,
         "encoding": shown.encoding,
@@ -65,9 +50,13 @@ def _record(
         "picture": args.output,
         "heads": [_head_record(shown, index, pattern) for index, pattern in enumerate(patterns)],
     }
+    show(record, render, args.json)
+    return 0
 
 
 def _head_record(shown: PositionMap, index: int, pattern: HeadPattern) -> dict[str, Any]:
+    from embinit_fairseq.analysis.positions import PATTERNS, attention
+
     scores, ordinary = shown.scores[index], shown.ordinary[index]
     seen = ordinary[np.isfinite(ordinary)]
     numbers = {"min": seen.min(), "max": seen.max(), "mean": seen.mean(), "std": seen.std()}
@@ -81,17 +70,14 @@ def _head_record(shown: PositionMap, index: int, pattern: HeadPattern) -> dict[s
 
 
 def render(record: dict[str, Any]) -> str:
-    """The record as a table for people."""
-    lines = [
-        f"{record['checkpoint']}: {record['arch']} ({record['encoding']}), {record['part']}, "
-        f"{record['length']} positions, {len(record['heads'])} heads",
-        "",
-        f"{'head':>4}  {'pattern':<10}{'width':>8}{'keys':>8}{'direction':>11}{'distance':>10}{'sigma':>9}{'[CLS]':>8}",
-    ]
+    """Return the record as text."""
+    forms = {"width": ".2f", "keys": ".1f", "direction": "+.2f", "distance": ".2f", "std": ".3g", "cls_share": ".1%"}
+    cells = [["head", "pattern", "width", "keys", "direction", "distance", "sigma", "[CLS]"]]
     for head in record["heads"]:
-        share = f"{head['cls_share']:>8.1%}" if "cls_share" in head else f"{'-':>8}"
-        lines.append(
-            f"{head['head']:>4}  {head['pattern']:<10}{head['width']:>8.2f}{head['keys']:>8.1f}"
-            f"{head['direction']:>+11.2f}{head['distance']:>10.2f}{head['std']:>9.3g}{share}"
-        )
-    return "\n".join([*lines, "", f"picture: {record['picture']}"])
+        numbers = [number(head.get(key), form) for key, form in forms.items()]
+        cells.append([str(head["head"]), head["pattern"], *numbers])
+    title = (
+        f"{record['checkpoint']}: {record['arch']} ({record['encoding']}), {record['part']}, "
+        f"{record['length']} positions, {len(record['heads'])} heads"
+    )
+    return "\n".join([title, "", *table(cells), "", f"figure: {record['picture']}"])

@@ -1,6 +1,6 @@
-"""Progress and log of a sub-command on standard error, less with -q, more with -v.
+"""Show progress and log of a sub-command on standard error, less with -q, more with -v.
 
-On a terminal progress is a bar; elsewhere (a file, `nohup`, a scheduler's log) a line every ten seconds.
+On a terminal progress is a bar; in a file (`nohup`, a scheduler's log) it is a line every ten seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EVERY = 10.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add -q and -v to a sub-command, or to those below it (embinit plot)."""
+    """Add -q and -v to a sub-command, or to its own sub-commands (embinit plot)."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
@@ -34,12 +34,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def talking(args: argparse.Namespace) -> Iterator[None]:
-    """Set progress and logging as -q and -v say, while the sub-command runs."""
+    """Set progress and logging by -q and -v while the sub-command runs."""
     root, disabled, level, handlers = logging.getLogger(), logging.root.manager.disable, logging.root.level, None
     _State.quiet = args.quiet
     if args.quiet:
         logging.disable(logging.WARNING)
-    elif args.verbose and args.command != "run":  # it shows the log of its training
+    elif args.verbose and args.command != "run":  # which shows the log of its training
         handlers = root.handlers[:]
         logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO, force=True)
     try:
@@ -57,7 +57,7 @@ class _State:
 
 
 class _Lines:
-    """A stream for tqdm without a terminal: each drawing is a line."""
+    """Write each state of a tqdm bar as a line."""
 
     def write(self, text: str) -> None:
         if text.strip():
@@ -70,7 +70,7 @@ class _Lines:
 def progress(
     items: Iterable[T] | None, description: str, unit: str, total: int | None = None, hidden: bool = False
 ) -> tqdm[T]:
-    """Return tqdm's bar over the items, or of `total` updates."""
+    """Return tqdm's bar over the items, or over `total` updates."""
     from tqdm import tqdm
 
     where: dict[str, Any] = {"delay": 1.0}

@@ -1,4 +1,4 @@
-"""What commands share: options become a request, and its record is shown, for people or with --json."""
+"""Turn options into a request, and print a record as JSON or as text with aligned columns."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 def request_of(kind: Callable[..., T], args: argparse.Namespace, **more: Any) -> T:
-    """A request (a dataclass) whose fields are options of the same names; more: those that have other names."""
+    """Return a request (a dataclass) whose fields are the options of the same names; more: fields of other names."""
     names = inspect.signature(kind).parameters
     return kind(**{name: value for name, value in vars(args).items() if name in names} | more)
 
 
 def show(record: dict[str, Any], render: Callable[[dict[str, Any]], str], as_json: bool) -> None:
-    """Print a record, as JSON or as `render` says it."""
+    """Print a record, as JSON or as the text that `render` makes of it."""
     if as_json:
         print_json(record)
     else:
@@ -28,7 +28,7 @@ def show(record: dict[str, Any], render: Callable[[dict[str, Any]], str], as_jso
 
 
 def print_json(record: dict[str, Any]) -> None:
-    """One line of standard JSON: numbers that are not finite become null, and so that every output can hold it."""
+    """Print one line of standard JSON, in ASCII unless the output is UTF-8; NaN and infinity become null."""
     unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
     print(json.dumps(_finite(record), ensure_ascii=not unicode, allow_nan=False))
 
@@ -39,3 +39,16 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def table(rows: Iterable[Sequence[str]], gap: int = 3) -> list[str]:
+    """Return rows of equal length as lines with aligned columns, the first to the left and the others to the right."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    aligned = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
+    return [(" " * gap).join(cells).rstrip() for cells in aligned]
+
+
+def number(value: float | None, form: str = ".4g") -> str:
+    """Return a number as text, a dash for one that does not exist (the sigma of a single value)."""
+    return "-" if value is None or not math.isfinite(value) else format(value, form)

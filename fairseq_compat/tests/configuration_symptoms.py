@@ -19,7 +19,6 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass
 from fairseq.utils import import_user_module
-from fairseq_compat.fixes.mismatched_criterions import explanation
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.experimental import compose, initialize_config_dir
@@ -144,14 +143,6 @@ def hydra_help() -> None:
     """The command line of fairseq-hydra-train."""
     importlib.import_module("fairseq_cli.hydra_train")
     assert get_args_parser().parse_args(["task=translation"]).overrides == ["task=translation"]
-
-
-def mismatched_criterions() -> None:
-    """A criterion that lacks what the task takes from it."""
-    with refused("--criterion cross_entropy", "--task sentence_prediction", "sentence_prediction_adapters"):
-        composed("--task", "sentence_prediction", "--criterion", "cross_entropy", "--num-classes", "2")
-    options = Namespace(task="sentence_prediction", criterion="cross_entropy")
-    assert "adaptive_loss" not in explanation(options, "classification_head_name")
 
 
 @contextlib.contextmanager

@@ -137,15 +137,6 @@ def test_a_fairseq_that_is_there_stays(commands, monkeypatch, capsys) -> None:
     assert len(commands) == 1
 
 
-def test_the_pip_of_the_standard_library(commands, monkeypatch, tmp_path) -> None:
-    (tmp_path / "_bundled").mkdir()
-    (tmp_path / "_bundled" / "pip-24.0-py3-none-any.whl").touch()
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    ensurepip = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(importlib.util, "find_spec", {"ensurepip": ensurepip}.get)
-    assert install.installer()[1] == str(tmp_path / "_bundled" / "pip-24.0-py3-none-any.whl" / "pip")
-
-
 REFUSED = {
     "python": ("3.9.18", [], "3.10 to 3.14"),
     "newer python": ("3.15.0", [], "3.10 to 3.14"),

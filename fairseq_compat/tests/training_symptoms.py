@@ -98,14 +98,6 @@ def empty_data(folder: Path) -> None:
         data_utils.load_indexed_dataset(f"{folder}/valid", dictionary)
 
 
-@in_folder
-def encoded_dictionaries(folder: Path) -> None:
-    """One of a text in Latin-1."""
-    (folder / "dict.txt").write_bytes("a 3\ngrün 2\n".encode("latin-1"))
-    with refused("dict.txt, line 2", "0xfc", "iconv -f latin1 -t utf-8"):
-        Dictionary.load(str(folder / "dict.txt"))
-
-
 class Words(Dictionary):
     """One as plugins write them for a release."""
 

@@ -16,7 +16,7 @@ ARROWS = {
     **{room: set() for room in ALONE},
     "files": {"errors", "bounded"},
     "io": {"errors"},
-    "figures": {"errors", "files"},
+    "figures": {"errors", "io"},
     "vectors": {"vocab"},
     "init": {"vocab", "vectors"},
     "embeddings": {"vocab", "vectors", "init"},
@@ -28,12 +28,11 @@ ARROWS = {
     "interop": {"vocab", "vectors", "modules", "checkpoints", "models"},
     "analysis": {"vocab", "vectors", "init", "modules", "checkpoints"},
     "runs": {"vocab"},
-    "plots": {"analysis"},
-    "cli": {*"vocab vectors init embeddings checkpoints resize interop models analysis runs plots".split()},
+    "cli": {*"vocab vectors init embeddings checkpoints resize interop models analysis runs".split()},
     "__init__": {"registration", "embeddings"},
     "__main__": {"cli"},
 }
-WITHOUT_FAIRSEQ = {*BELOW, *"registration vocab vectors init embeddings modules analysis runs plots".split()}
+WITHOUT_FAIRSEQ = {*BELOW, *"registration vocab vectors init embeddings modules analysis runs".split()}
 
 
 def imported_rooms(path: Path) -> set[str]:

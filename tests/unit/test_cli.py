@@ -1,4 +1,4 @@
-"""The `embinit` command: what it prints, its exit codes, its errors of one line."""
+"""Test the `embinit` command: output, exit codes, errors of one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from embinit_fairseq.cli import doctor, progress, stats
 from embinit_fairseq.cli.main import COMMANDS, build_parser, main
-from embinit_fairseq.cli.records import print_json
+from embinit_fairseq.cli.records import number, print_json, table
 from embinit_fairseq.cli.run import _Screen
 from embinit_fairseq.runs.grid import Outcome
 
@@ -52,7 +52,7 @@ def test_stats(printed, shown, tmp_path):
     for expected in ("N = 7 rows x D = 4", "66.7% of types, 90.0% of tokens", "pretrained_xavier", "xyzzy (1)"):
         assert expected in text
     assert "N = 5 rows" in shown(*STATS)
-    (tmp_path / "v.txt").write_text("a 1 1\nb 1 1\n")  # no NaN in JSON
+    (tmp_path / "v.txt").write_text("a 1 1\nb 1 1\n")
     assert printed(*STATS)["tables"]["pretrained_xavier"]["std"] is None
 
 
@@ -86,7 +86,7 @@ def test_errors_are_one_line_with_a_remedy(refused):
         ("stats --vectors odd.txt", "odd.txt", "give word vectors"),
         ("analogy --vectors v.txt --questions absent.txt", "absent.txt", "check the path"),
         *(
-            (f"analogy --vectors v.txt --questions questions.txt --table4 --{flag} 0", flag.split("-")[0])
+            (f"analogy --vectors v.txt --questions questions.txt --table4 --{flag} 0", f"--{flag} 0")
             for flag in ("xavier-rows", "top", "repeats", "block-size")
         ),
         # an unknown option points to the help that has the known ones
@@ -104,12 +104,17 @@ def test_the_command_alone_prints_its_help(shown):
     assert shown() == shown("--help")
 
 
-def test_json_is_ascii_where_the_output_holds_no_more(monkeypatch):
-    for encoding, expected in (("ascii", b'{"a": "\\u00e4"}'), ("utf-8", '{"a": "ä"}'.encode())):
+def test_json_is_standard_and_ascii_if_the_output_is_not_unicode(monkeypatch):
+    for encoding, expected in (("ascii", b'{"a": ["\\u00e4", null]}'), ("utf-8", '{"a": ["ä", null]}'.encode())):
         monkeypatch.setattr("sys.stdout", out := io.TextIOWrapper(io.BytesIO(), encoding))
-        print_json({"a": "ä"})
+        print_json({"a": ("ä", float("nan"))})
         out.flush()
         assert out.buffer.getvalue().strip() == expected
+
+
+def test_a_table_has_aligned_columns_and_dashes_for_what_does_not_exist():
+    lines = table([["", "mean", "sigma"], ["a", number(0.12345), number(float("nan"))], ["long", number(10.0), "2"]])
+    assert lines == ["         mean   sigma", "a      0.1235       -", "long       10       2"]
 
 
 def test_a_grid_whose_time_is_up_has_not_succeeded(tmp_path, monkeypatch):
@@ -120,11 +125,11 @@ def test_a_grid_whose_time_is_up_has_not_succeeded(tmp_path, monkeypatch):
 
 @pytest.fixture
 def reading(monkeypatch):
-    """In the place of `stats.read_vectors` another function."""
+    """Replace `stats.read_vectors` by another function."""
     return lambda function: monkeypatch.setattr(stats, "read_vectors", lambda *_, **__: function())
 
 
-def test_a_reader_that_goes_away_is_no_traceback(monkeypatch, capsys):
+def test_output_that_is_closed_is_no_traceback(monkeypatch, capsys):
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w") as gone:
@@ -139,7 +144,6 @@ def test_kill_is_an_interrupt(capsys, reading):
     reading(lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert main(STATS) == 130
     assert capsys.readouterr().err == "embinit stats: interrupted\n"
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_memory_that_runs_out_is_one_line(refused, reading):
@@ -165,7 +169,7 @@ def test_a_step_of_a_stock_architecture_and_registration(capsys):
 
 
 def test_missing_packages_and_a_fix_that_is_needed_and_not_active(capsys, monkeypatch):
-    monkeypatch.setattr(doctor, "PACKAGES", {"no-such-package": "", "no-such-extra": "no pictures", "numpy": ""})
+    monkeypatch.setattr(doctor, "PACKAGES", {"no-such-package": "", "no-such-extra": "no figures", "numpy": ""})
     found = {finding.check: finding.status for finding in doctor.versions()}
     assert found.items() >= {"no-such-package": "broken", "no-such-extra": "warning", "numpy": "ok"}.items()
     capsys.readouterr()
@@ -197,7 +201,7 @@ def leaves(parser):
     return [leaf for child in below[0] for leaf in leaves(child)] if below else [parser]
 
 
-def test_every_command_is_told_how_much_to_say():
+def test_every_command_takes_quiet_and_verbose():
     found = leaves(build_parser(complete=True))
     assert len(found) > len(COMMANDS)
     for parser in found:

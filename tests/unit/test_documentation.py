@@ -1,4 +1,4 @@
-"""What README, CONTRIBUTING and docs/ name is there: tests, files of the repository, options of `embinit`."""
+"""Test that tests, files and options of `embinit` named by README, CONTRIBUTING and docs/ exist."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from embinit_fairseq.cli.main import COMMANDS, build_parser
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-ROOMS = "benchmarks docs embinit_fairseq examples fairseq_compat scripts tests".split()
-FILES = {p.relative_to(REPOSITORY).as_posix() for room in ROOMS for p in (REPOSITORY / room).rglob("*.*")}
+FOLDERS = "benchmarks docs embinit_fairseq examples fairseq_compat scripts tests".split()
+FILES = {p.relative_to(REPOSITORY).as_posix() for room in FOLDERS for p in (REPOSITORY / room).rglob("*.*")}
 FILES |= {path.name for path in REPOSITORY.glob("*.*")}
 PLACES = {file[at:] for file in FILES for at in [0, *(m.end() for m in re.finditer("/", file))]}  # src/a.py, a.py
 PYTHON = [file for file in FILES if re.search(r"tests/.*\.py$", file)]
@@ -30,12 +30,11 @@ PAGES = [
     "tests/README.md",
     *sorted(f for f in FILES if re.fullmatch(r"docs/.*\.md", f)),
 ]
-#: their further options are those of fairseq-train
 
 
 @lru_cache
 def flags_of(command: str) -> set[str]:
-    """All that a sub-command and its own sub-commands take."""
+    """Return the options of a sub-command and of its own sub-commands."""
     parsers, flags = [build_parser(command)], set()
     while parsers:
         for action in parsers.pop()._actions:

@@ -1,4 +1,4 @@
-"""embinit plot curves and embinit plot histogram: what is drawn, and the numbers behind it."""
+"""embinit plot curves: what is drawn, and its numbers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from run_folders import write_run
 
-from embinit_fairseq.analysis.histograms import value_histograms
-from embinit_fairseq.analysis.transforms import fairseq
-from embinit_fairseq.plots import histograms
 from embinit_fairseq.runs import curves
 
 
@@ -75,94 +71,6 @@ def test_many_rows_differ_in_colour_or_line_and_their_legend_hides_none(tmp_path
     assert figure.bbox.x1 >= legend.x1
     assert legend.y0 >= figure.bbox.y0
     assert panel.width > 0.6 * figure.dpi * 6  # the axes keep their room
-
-
-@pytest.fixture
-def tables(tmp_path, monkeypatch):
-    """A file of vectors and a checkpoint with two tables, in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    generator = np.random.default_rng(0)
-    vectors = generator.normal(0.05, 0.4, size=(50, 4)).astype(np.float32)
-    (tmp_path / "v.txt").write_text("".join(f"w{i} {' '.join(map(str, row))}\n" for i, row in enumerate(vectors)))
-    names = ("encoder.embed_tokens.weight", "decoder.embedding.embed_tokens_p.weight", "decoder.output.weight")
-    state = {name: torch.from_numpy(generator.normal(0, 0.02, size=(30, 8)).astype(np.float32)) for name in names}
-    torch.save({"model": state}, "c.pt")
-    return vectors, state
-
-
-HISTOGRAM = ("plot", "histogram", "--output", "h.png")
-
-
-def test_histograms_are_densities_of_all_values(tables, printed, tmp_path) -> None:
-    vectors, state = tables
-    record = printed(*HISTOGRAM, "--vectors", "v.txt", "--checkpoint", "c.pt", "--bins", "21")
-    edges, found = np.array(record["edges"]), record["tables"]
-    assert len(edges) == 22
-    assert [table["name"].split(", ")[-1] for table in found] == ["v.txt", "encoder", "decoder_p"]
-    for table, matrix in zip(found, (vectors, *(value.numpy() for value in list(state.values())[:2]))):
-        inside = matrix[(matrix >= edges[0]) & (matrix <= edges[-1])]
-        density, _ = np.histogram(inside, bins=edges, density=True)
-        assert np.array(table["density"]) == pytest.approx(density * inside.size / matrix.size)
-        sigma, positions = matrix.astype(float).std(ddof=1), fairseq(1024, matrix.shape[1]).std(ddof=1)
-        expected = [1 - inside.size / matrix.size, sigma, math.sqrt(2 / sum(matrix.shape))]
-        expected.append(positions / math.sqrt(matrix.shape[1]))
-        assert [table[key] for key in ("outside", "std", "xavier_std", "position_std")] == pytest.approx(expected)
-    assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
-    (only,) = printed(*HISTOGRAM, "--checkpoint", "c.pt", "--slot", "encoder", "--scaled")["tables"]
-    assert only["std"] == pytest.approx(found[1]["std"] * math.sqrt(8))
-    (tmp_path / "dict.txt").write_text("w3 5\nw7 2\nother 1\n")  # only rows of a dictionary
-    (table,) = printed(*HISTOGRAM, "--vectors", "v.txt", "--dict", "dict.txt")["tables"]
-    assert (table["rows"], table["max"]) == (2, pytest.approx(float(vectors[[3, 7]].max())))
-
-
-def test_every_matrix_is_drawn_once_under_a_name_of_its_own(tables, printed, tmp_path) -> None:
-    """Two runs whose files have one name, and a model with one matrix for both sides."""
-    _, state = tables
-    tied = {"encoder.embed_tokens.weight": state["decoder.output.weight"]}
-    tied["decoder.embed_tokens.weight"] = tied["encoder.embed_tokens.weight"].clone()
-    for run, model in (("a", state), ("b", tied)):
-        (tmp_path / run / "checkpoints").mkdir(parents=True)
-        torch.save({"model": model}, tmp_path / run / "checkpoints/best.pt")
-        (tmp_path / run / "v.txt").write_text((tmp_path / "v.txt").read_text())
-    files = "--vectors a/v.txt b/v.txt --checkpoint a/checkpoints/best.pt b/checkpoints/best.pt".split()
-    names = [table["name"] for table in printed(*HISTOGRAM, *files)["tables"]]
-    places = [f"{run}/checkpoints/best.pt, " for run in "aab"]
-    slots = ["encoder", "decoder_p", "encoder = decoder"]
-    assert names == ["a/v.txt", "b/v.txt", *map("".join, zip(places, slots))]
-    (only,) = printed(*HISTOGRAM, "--checkpoint", "b/checkpoints/best.pt", "--slot", "decoder")["tables"]
-    assert only["name"] == "checkpoints/best.pt, decoder"
-
-
-@pytest.mark.parametrize(("sigma", "scale"), [(1.0, "linear"), (0.03, "asinh")])
-def test_no_table_flattens_another(figures, sigma, scale) -> None:
-    """As raw GloVe does with Xavier's matrix: each has bins enough, and they hold what lies between their edges."""
-    generator = np.random.default_rng(0)
-    tables = {name: generator.normal(0, std, (200, 50)) for name, std in (("wide", 1.0), ("narrow", sigma))}
-    edges, found = value_histograms(tables, bins=41)
-    for each, table in zip(found, tables.values()):
-        inside = ((table >= edges[0]) & (table <= edges[-1])).mean()
-        assert (each.density * np.diff(edges)).sum() == pytest.approx(inside) == pytest.approx(1, abs=2e-3)
-        assert (each.density > 0).sum() > 10
-    histograms.draw_values(edges, found, {50: 0.1}, False, "h.png")
-    (axes,) = figures[0].axes
-    assert axes.get_xscale() == scale
-    assert [text.get_text() for text in figures[0].legends[0].get_texts()][:2] == [
-        f"{each.name}: sigma {each.moments['std']:.3g}" for each in found
-    ]
-
-
-def test_scaling_changes_the_axis_only_and_lines_are_at_the_sigmas(figures) -> None:
-    table = {"a": np.random.default_rng(0).normal(size=(40, 9)).astype(np.float32)}
-    edges, (plain,) = value_histograms(table, bins=11)
-    for by in (1, 3):
-        wide, (found,) = value_histograms(table, bins=11, scaled=by == 3)
-        assert wide == pytest.approx(by * edges)
-        assert found.density == pytest.approx(plain.density / by)
-        histograms.draw_values(wide, [found], {9: 0.5}, by == 3, "h.png")
-        lines = [line for line in figures.pop().axes[0].get_lines() if len(line.get_xdata())]
-        xavier, positions = ([x.get_xdata()[0] for x in lines if x.get_linestyle() == style] for style in ("--", ":"))
-        assert xavier == pytest.approx([-by * math.sqrt(2 / 49), by * math.sqrt(2 / 49)])
-        assert positions == [-0.5, 0.5]
 
 
 def test_seconds_are_means_over_seeds(tmp_path, printed, figures, refused) -> None:

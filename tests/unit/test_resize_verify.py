@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.plots import histograms as figures_of_histograms
+from embinit_fairseq.analysis import divergences
 from embinit_fairseq.resize import evaluation, expand, verify
 
 TABLE = "decoder.embed_tokens.weight"
@@ -27,7 +27,7 @@ TABLE = "decoder.embed_tokens.weight"
 @pytest.fixture
 def no_picture(monkeypatch):
     """Drawing takes longer than everything else."""
-    monkeypatch.setattr(figures_of_histograms, "draw_divergences", lambda *arguments: Path(arguments[-1]).touch())
+    monkeypatch.setattr(divergences, "draw_divergences", lambda *arguments: Path(arguments[-1]).touch())
 
 
 def verified(checkpoint, *more, code=0, **options) -> dict:

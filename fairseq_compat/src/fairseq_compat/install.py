@@ -64,29 +64,19 @@ def missing_for_compiling() -> list[str]:
 
 
 def installer() -> list[str]:
-    """The beginning of a command that installs into this environment: of pip, of uv, or of the pip that Python brings.
+    """Return the beginning of a command by which pip or uv installs into this environment.
 
     Raises:
-        InstallError: there is none.
+        InstallError: neither is here.
     """
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
     uv = shutil.which("uv")
     if uv:
         return [uv, "pip", "install", "--python", sys.executable]
-    wheels = _bundled_pip()
-    if wheels:
-        return [sys.executable, os.path.join(wheels, "pip"), "--disable-pip-version-check", "install"]
     raise InstallError(
         "neither pip nor uv is here: install one of them (python -m ensurepip, or your system's package)"
     )
-
-
-def _bundled_pip() -> str | None:
-    """The wheel of pip in the standard library, from which it runs without being installed."""
-    spec = importlib.util.find_spec("ensurepip")
-    folder = Path(spec.origin).parent / "_bundled" if spec and spec.origin else Path()
-    return next((str(wheel) for wheel in folder.glob("pip-*.whl")), None)
 
 
 def requirements() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 import importlib
 import os
@@ -47,10 +46,8 @@ def disabled() -> set[str]:
         return set(fix_names())
     unknown = sorted(chosen - set(fix_names()))
     if unknown:
-        near = [other for name in unknown for other in difflib.get_close_matches(name, fix_names(), 1)]
-        meant = f" (did you mean {', '.join(near)}?)" if near else ""
         raise ValueError(
-            f"{DISABLE} names what is no fix: {', '.join(unknown)}{meant}; use 'all', or names that "
+            f"{DISABLE} names what is no fix: {', '.join(unknown)}; use 'all', or names that "
             "python -m fairseq_compat lists"
         )
     return chosen

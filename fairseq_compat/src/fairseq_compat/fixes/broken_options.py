@@ -1,13 +1,12 @@
 """Options that end with an error, or do something else than they say.
 
 Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, BART): ``'list' object has no attribute
-    'split'``. (b) ``--arch lstm --decoder-freeze-embed`` without ``--decoder-embed-path``: ``'NoneType' object has no
-    attribute 'weight'``. (c) ``fairseq-preprocess --alignfile``: a word gets the translation with which it was aligned
-    last, not most often. (d) ``fairseq-validate --criterion`` and ``from_pretrained(..., bpe=...)`` keep the criterion
-    and the segmentation of the training, if it had one.
+    'split'``. (b) ``fairseq-preprocess --alignfile``: a word gets the translation with which it was aligned last, not
+    most often. (c) ``fairseq-validate --criterion`` and ``from_pretrained(..., bpe=...)`` keep the criterion and the
+    segmentation of the training, if it had one.
 Versions: all.
-Where: fairseq/models/transformer/transformer_config.py:48, fairseq/models/lstm.py:162, fairseq_cli/preprocess.py:245
-    (counts by tensors, of which no two are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``).
+Where: fairseq/models/transformer/transformer_config.py:48, fairseq_cli/preprocess.py:245 (counts by tensors, of which
+    no two are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``).
 Remedy: what the option says.
 Upstream: not reported.
 Can go: part by part, with a fairseq that does this.
@@ -15,7 +14,6 @@ Can go: part by part, with a fairseq that does this.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import functools
 from contextlib import contextmanager
@@ -23,7 +21,7 @@ from typing import Optional
 
 REASON = "options that end with AttributeError, or do something else than they say"
 BROKEN = (
-    r"layers_to_keep: Optional\[List\[int\]\]|pretrained_decoder_embed\.weight\.requires_grad|freq_map\[srcidx\]"
+    r"layers_to_keep: Optional\[List\[int\]\]|freq_map\[srcidx\]"
     r"|def overwrite_args_by_name\("
 )
 
@@ -36,20 +34,6 @@ def patch_transformer_config(module) -> None:
     """Numbers of layers are read as text, as the models expect them."""
     config = module.EncDecBaseConfig
     config.__annotations__["layers_to_keep"] = config.__dataclass_fields__["layers_to_keep"].type = Optional[str]
-
-
-def patch_lstm(module) -> None:
-    original = module.LSTMModel.build_model.__func__
-
-    def build_model(cls, args, task):
-        frozen = args.decoder_freeze_embed and not (args.decoder_embed_path or args.share_all_embeddings)
-        if not frozen:
-            return original(cls, args, task)
-        model = original(cls, argparse.Namespace(**{**vars(args), "decoder_freeze_embed": False}), task)
-        model.decoder.embed_tokens.weight.requires_grad = False
-        return model
-
-    module.LSTMModel.build_model = classmethod(build_model)
 
 
 def patch_preprocess(module) -> None:
@@ -88,7 +72,6 @@ def patch_overwriting(module) -> None:
 PATCHES = {
     "fairseq.dataclass.utils": patch_overwriting,
     "fairseq.models.transformer.transformer_config": patch_transformer_config,
-    "fairseq.models.lstm": patch_lstm,
     "fairseq_cli.preprocess": patch_preprocess,
 }
 

@@ -1,1 +1,0 @@
-"""Pictures, as PNG, with the numbers behind them."""
