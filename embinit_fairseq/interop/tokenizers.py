@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import TARGET, Side, Trained
 from embinit_fairseq.interop.verify import DifferentOutput
@@ -29,6 +28,7 @@ from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
 from embinit_fairseq.vocab.codes import codes_text
 from embinit_fairseq.vocab.dictionary import is_filler, vocabulary_of
 from embinit_fairseq.vocab.preparation import GLUED, MASK, PREPARATIONS, Preparation, Segmenter
+from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.vocab.text import MOST_MARKED, pieces_left
 from embinit_fairseq.vocab.tokens import CONTINUES, detect_style
 

@@ -21,8 +21,8 @@ from wikibooks.pool import finished_shards, run_tasks
 from wikibooks.words import WordSet, write_counts
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.vocab.segmentation import read_codes
 from embinit_fairseq.io import read_json, whole_folder
+from embinit_fairseq.vocab.segmentation import read_codes
 
 #: words whose subwords are remembered: about 100 MB
 REMEMBERED = 200_000

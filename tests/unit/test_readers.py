@@ -21,7 +21,6 @@ from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError, Ve
 from embinit_fairseq.vectors.open import FORMATS, open_vectors, recognise
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vocab.matching import fold
-from embinit_fairseq.vocab.segmentation import read_codes, read_segmentation
 
 each_source = pytest.mark.parametrize("name", SOURCES)
 

@@ -17,8 +17,8 @@ from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.cli.main import main
 from embinit_fairseq.analysis import divergences
+from embinit_fairseq.cli.main import main
 from embinit_fairseq.resize import evaluation, expand, verify
 
 TABLE = "decoder.embed_tokens.weight"

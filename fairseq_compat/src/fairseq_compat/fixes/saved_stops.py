@@ -1,0 +1,257 @@
+"""A stop that saves.
+
+Symptom: SIGTERM or SIGUSR1, by which a cluster announces that it takes the machine back, ends a training at once; all
+    work since its last checkpoint is lost.
+Versions: all.
+Where: fairseq_cli/train.py:306 (``validate_and_save``), :257 (``train``).
+Remedy: the signal is remembered. After the next update, or the next batch of a validation, all processes stop together:
+    a checkpoint is written, without a validation, and the exit status is 75. When the training continues, a validation
+    that was due at that update is made first, so that losses and checkpoints are those of an uninterrupted training.
+    Workers of the data loader, which a signal to the whole job reaches as well, go on. A signal before the first update
+    ends the process with status 75 at once.
+Upstream: not reported for fairseq.
+Can go: with a fairseq that handles these signals.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from typing import Any
+
+from fairseq_compat.shadow import shadow
+
+REASON = "SIGTERM and SIGUSR1 end a training without saving it"
+BROKEN = r"def validate_and_save\(|def call_main\(|class EpochBatchIterator\("
+#: exit status of a training that was stopped and can continue (EX_TEMPFAIL of sysexits.h)
+STATUS = 75
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+logger = logging.getLogger(__name__)
+
+
+class State:
+    """What is known of the training in this process.
+
+    requested: a signal came. begun: updates are being made. pending: the checkpoint that was loaded was written by a
+    stop, and the validation that may have been due was not made yet. last_losses: its losses, if the training ends
+    with it. current: (configuration, iterator of the epoch) of the last update.
+    """
+
+    requested = False
+    begun = False
+    pending = False
+    last_losses: list[Any] | None = None
+    current: tuple[Any, Any] | None = None
+
+
+def needed() -> bool:
+    return True
+
+
+@contextmanager
+def patching(module):
+    yield
+    {
+        "fairseq_cli.train": patch_training,
+        "fairseq.distributed.utils": patch_processes,
+        "fairseq.data.iterators": patch_workers,
+    }[module.__name__](module)
+
+
+# ---- The training ---------------------------------------------------------------------------------------------------
+
+
+def patch_training(module) -> None:
+    """Let the loop of a training look for a stop after each update and each batch of a validation."""
+    utils, train, validate_and_save = module.checkpoint_utils, module.train, module.validate_and_save
+    load = utils.load_checkpoint
+
+    def load_checkpoint(_, trainer, **kwargs):
+        extra_state, epoch_itr = load(_, trainer, **kwargs)
+        check_validation(trainer)
+        at_start = epoch_itr.epoch == 1 and epoch_itr.iterations_in_epoch == 0  # also with --reset-dataloader
+        if extra_state is None or not extra_state.get("stopped") or at_start:
+            return extra_state, epoch_itr
+        State.pending = True
+        if epoch_itr.iterations_in_epoch == 0:  # stopped at the end of an epoch
+            ended = EndedEpoch(extra_state["train_iterator"])
+            losses = validate(trainer, ended, end_of_epoch=True)
+            trainer.lr_step(ended.epoch, losses[0])
+        return extra_state, epoch_itr
+
+    def check_validation(trainer):
+        """Let each batch of a validation look for a stop."""
+        step = trainer.valid_step
+
+        def valid_step(*args, **kwargs):
+            leave_if_requested(trainer, utils)
+            return step(*args, **kwargs)
+
+        trainer.valid_step = valid_step
+
+    def validate(trainer, epoch_itr, end_of_epoch):
+        """Make the validation that was due when the training was stopped."""
+        State.pending, cfg = False, trainer.cfg
+        subsets = cfg.dataset.valid_subset.split(",")
+        losses, should_stop = checked(cfg, trainer, trainer.task, epoch_itr, subsets, end_of_epoch)
+        State.last_losses = losses if should_stop else None
+        return losses
+
+    @functools.wraps(validate_and_save)
+    def checked(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch):
+        State.current = cfg, epoch_itr
+        leave_if_requested(trainer, utils)
+        return validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+
+    @functools.wraps(train)
+    def train_epoch(cfg, trainer, task, epoch_itr):
+        State.begun = True
+        if State.pending:  # within an epoch: validate where the iterator is at the batch of the stop
+            begin = trainer.begin_epoch
+
+            def begin_epoch(epoch):
+                del trainer.begin_epoch
+                begin(epoch)
+                validate(trainer, epoch_itr, end_of_epoch=False)
+                if State.last_losses is not None:
+                    raise Finished
+
+            trainer.begin_epoch = begin_epoch
+        try:
+            if State.last_losses is not None:
+                raise Finished
+            return train(cfg, trainer, task, epoch_itr)
+        except Finished:
+            return State.last_losses, True
+
+    module.checkpoint_utils = shadow(utils, load_checkpoint=load_checkpoint)
+    module.validate_and_save, module.train = checked, train_epoch
+    main = module.main
+
+    @functools.wraps(main)
+    def main_with_signals(cfg, *args, **kwargs):
+        handle_signals()
+        return main(cfg, *args, **kwargs)
+
+    module.main = main_with_signals
+
+
+class EndedEpoch:
+    """Stands in for the iterator of an epoch that has ended, for the validation and the checkpoint at its end."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state, self.epoch = state, state["epoch"] - 1
+
+    def end_of_epoch(self) -> bool:
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+
+class Finished(Exception):
+    """The training had made its last update before it was stopped."""
+
+
+def leave_if_requested(trainer, checkpoint_utils) -> None:
+    """Save and end the process if a signal reached any process of the training."""
+    if State.current is None or not requested_anywhere(trainer):
+        return
+    cfg, epoch_itr = State.current
+    save = trainer.save_checkpoint
+    trainer.save_checkpoint = lambda name, extra_state: save(name, {**extra_state, "stopped": True})
+    checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+    if cfg.checkpoint.write_checkpoints_asynchronously:
+        from fairseq.file_io import PathManager
+
+        PathManager.async_close()
+    if trainer.data_parallel_world_size > 1:  # the others wait for the process that writes
+        import torch
+
+        torch.distributed.barrier()
+    logger.info(f"stopped after {trainer.get_num_updates()} updates; the same command continues (exit status {STATUS})")
+    raise SystemExit(STATUS)
+
+
+def requested_anywhere(trainer) -> bool:
+    """Return True if a signal reached this process or, with several, any other."""
+    import torch
+    from fairseq.distributed import utils
+
+    if not torch.distributed.is_initialized():
+        return State.requested
+    flag = torch.tensor([float(State.requested)], device=trainer.device)
+    utils.all_reduce(flag, group=utils.get_global_group())
+    return bool(flag.item())
+
+
+# ---- Signals --------------------------------------------------------------------------------------------------------
+
+
+def handle_signals() -> None:
+    """Remember signals instead of ending; only the main thread of a process can ask for that."""
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            signal.signal(number, request)
+
+
+def request(number: int, frame: object) -> None:
+    """Remember the signal and hand it on to fairseq's processes for further devices."""
+    processes = [child for child in multiprocessing.active_children() if not child.daemon and child.pid]
+    for child in processes:
+        os.kill(child.pid, number)
+    if not State.begun and not processes:
+        raise SystemExit(STATUS)  # nothing to save yet
+    if not State.requested:
+        logger.info(f"{signal.Signals(number).name}: stops after this update, with a checkpoint")
+    State.requested = True
+
+
+def patch_processes(module) -> None:
+    """Let the process that starts one process per device hand on signals, and end with their status."""
+    original = module.call_main
+
+    @functools.wraps(original)
+    def call_main(cfg, main, **kwargs):
+        if getattr(main, "__module__", None) != "fairseq_cli.train":
+            return original(cfg, main, **kwargs)
+        from torch.multiprocessing import ProcessExitedException
+
+        handle_signals()
+        try:
+            return original(cfg, main, **kwargs)
+        except ProcessExitedException as error:
+            if error.exit_code == STATUS:
+                raise SystemExit(STATUS) from error
+            raise
+
+    module.call_main = call_main
+
+
+def patch_workers(module) -> None:
+    """Let the workers of the data loader survive a signal to the whole job."""
+    torch = module.torch
+
+    def data_loader(*args, **kwargs):
+        return torch.utils.data.DataLoader(*args, **{"worker_init_fn": ignore_signals, **kwargs})
+
+    data = shadow(torch.utils.data, DataLoader=data_loader)
+    module.torch = shadow(torch, utils=shadow(torch.utils, data=data))
+
+
+def ignore_signals(worker: int) -> None:
+    """Ignore SIGNALS in a worker of the data loader unless its own process sends them, which ends it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # a handler could not tell who sends; torch's ends the worker
+    parent = os.getppid()
+
+    def wait() -> None:
+        while signal.sigwaitinfo(SIGNALS).si_pid != parent:
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
