@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOMS = ("init", "modules", "embed_init", "vectors", "resize", "checkpoints", "interop", "analysis", "runs", "models", "criterions")
+ROOMS = tuple("init modules embed_init vectors resize checkpoints interop analysis runs models criterions".split())
 COMPARISONS = {"Lt": "<=", "LtE": "<", "Gt": ">=", "GtE": ">", "Eq": "!=", "NotEq": "==", "Is": "is not"}
 COMPARISONS |= {"IsNot": "is", "In": "not in", "NotIn": "in"}
 SYMBOLS = {"Lt": "<", "LtE": "<=", "Gt": ">", "GtE": ">=", "Eq": "==", "NotEq": "!=", "Is": "is", "IsNot": "is not"}

@@ -10,8 +10,8 @@ from embinit_fairseq.vocab.tokens import PREFIX
 def codes_text(path: str, flag: str = "--bpe-codes") -> str:
     """Read BPE codes and return them as subword-nmt writes them: `#version: 0.2`, then a pair of subwords per line.
 
-    fastBPE has no version and a count after each pair, Hugging Face a longer first line; a tab separates as a space. If no
-    line says the version, the pairs show it: in 0.1 the end of a word, `</w>`, is a subword of its own.
+    fastBPE has no version and a count after each pair, Hugging Face a longer first line; a tab separates as a space.
+    If no line says the version, the pairs show it: in 0.1 the end of a word, `</w>`, is a subword of its own.
 
     Raises:
         DataError: a line is not a pair, or the file holds something else: byte-level merges, subwords and counts.

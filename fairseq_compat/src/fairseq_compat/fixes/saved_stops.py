@@ -202,9 +202,9 @@ def handle_signals() -> None:
 
 def request(number: int, frame: object) -> None:
     """Remember the signal and hand it on to fairseq's processes for further devices."""
-    processes = [child for child in multiprocessing.active_children() if not child.daemon and child.pid]
-    for child in processes:
-        os.kill(child.pid, number)
+    processes = [child.pid for child in multiprocessing.active_children() if not child.daemon and child.pid is not None]
+    for process in processes:
+        os.kill(process, number)
     if not State.begun and not processes:
         raise SystemExit(STATUS)  # nothing to save yet
     if not State.requested:
