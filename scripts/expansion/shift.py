@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a chec
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, one_line
-from embinit_fairseq.files import check_folder, whole_folder
+from embinit_fairseq.io import check_folder, whole_folder
 
 TIE = "--share-decoder-input-output-embed"
 LINES, RIDGE, MOST = 500, 0.1, 1000

@@ -10,11 +10,10 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 
 #: room -> rooms it may import from, beside those that stand below everything: BELOW
-BELOW = {"errors", "io", "bounded", "files", "figures", "machine", "version"}
-ALONE = "errors bounded version machine registration vocab modules optimizers".split()
+BELOW = {"errors", "io", "figures", "version"}
+ALONE = "errors version registration vocab modules optimizers".split()
 ARROWS = {
     **{room: set() for room in ALONE},
-    "files": {"errors", "bounded"},
     "io": {"errors"},
     "figures": {"errors", "io"},
     "vectors": {"vocab"},
