@@ -19,10 +19,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
-from embinit_fairseq.criterions.sentence_prediction_metrics import class_f1
 from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.figures import draw_confusion
 from embinit_fairseq.io import write_json
+from embinit_fairseq.modules.metrics import class_f1
 from embinit_fairseq.runs.curves import try_to_draw
 from embinit_fairseq.runs.record import RESULT, read_record
 from embinit_fairseq.vocab.dictionary import read_dictionary
