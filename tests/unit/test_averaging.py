@@ -118,7 +118,7 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
     write(tmp_path / "more.pt", {**weights(1), "a.more": torch.ones(1)})
     write(tmp_path / "shape.pt", {**weights(1), "decoder.bias": torch.ones(1)})  # torch would stretch it
     write(tmp_path / "fewer.pt", {name: value for name, value in weights(1).items() if name != "decoder.bias"})
-    odd = {"text": "w", "whole": torch.ones(7, dtype=torch.int64), "unsigned": torch.ones(7).to(torch.uint16)}
+    odd = {"whole": torch.ones(7, dtype=torch.int64), "unsigned": torch.ones(7).to(torch.uint16)}
     for name, value in odd.items():
         write(tmp_path / f"{name}.pt", {**weights(1), "decoder.bias": value})
     write(tmp_path / "empty.pt", {})
@@ -139,8 +139,7 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
         ("1.pt 2.pt --output nowhere/m.pt", "--output nowhere/m.pt.*mkdir -p"),
         ("1.pt no_model.pt", "no_model.pt: holds no model"),
         ("empty.pt 1.pt", "empty.pt: holds no model"),
-        ("1.pt text.pt", "text.pt: decoder.bias is a str.*leave this"),
-        ("1.pt unsigned.pt", "unsigned.pt: decoder.bias is of torch.uint16.*another"),
+        ("1.pt unsigned.pt", "1.pt and unsigned.pt are of different models: decoder.bias "),
         ("1.pt whole.pt", "1.pt and whole.pt are of different models: decoder.bias "),
         ("diverged --best 2", "checkpoint1.pt: .*--last"),
         ("1.pt more.pt", "1.pt and more.pt are of different models: a.more "),
