@@ -153,6 +153,10 @@ def test_paired_bootstrap_seed_by_seed(tmp_path, compare, shown) -> None:
     assert (test["row"], test["bleu"]["difference"] < 0) == ("none", True)
     figures = [f"{test[name]['difference']:+.1f} | {test[name]['p']:.3f}" for name in ("bleu", "chrf")]
     assert f"| none | 1 | {' | '.join(figures)} |" in shown("compare", tmp_path, *options)
+    again = write_run(tmp_path / "again", {"init": "xavier", "seed": "1"}, [1.0], scores=score(1.0))
+    write_texts(again, BETTER, REFERENCE)
+    (table,) = compare(tmp_path, "--samples", "5")
+    assert table["bootstrap"] == [], "which of the two runs of seed 1?"
 
 
 def test_files_are_written_and_tables_need_no_pictures(tmp_path, capsys, printed, monkeypatch) -> None:

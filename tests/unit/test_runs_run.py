@@ -89,7 +89,9 @@ def test_hashes_of_data_and_vectors(tmp_path) -> None:
     words = ["--embed-init-path", f"encoder={vectors}", f"decoder={folder}", "encoder_p=nowhere"]
     hashes = {vectors: sha("a 1\n"), folder: sha(f"config.json {sha('{}')}\n")}
     assert parse_command(["fairseq-train", "bin", *words]).vector_hashes() == hashes
-    both = f"encoder=concat-l2:text={vectors},{folder}"
+    (tmp_path / "x,y.txt").write_text("z")
+    both = f"encoder=concat-l2:text={vectors},{tmp_path}/x,,y.txt"
+    hashes = {vectors: sha("a 1\n"), f"{tmp_path}/x,y.txt": sha("z")}
     assert parse_command(["fairseq-train", "bin", "--embed-init-path", both]).vector_hashes() == hashes
 
 
