@@ -207,6 +207,7 @@ def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, mon
         time.sleep(60)
 
     monkeypatch.setattr(files, "_move", stop)
+    monkeypatch.setattr(os, "replace", stop)
     handler = signal.signal(number, signal.SIG_DFL)  # a suite under nohup ignores SIGHUP
     try:
         for output in ("old", "new/out"):
