@@ -39,8 +39,7 @@ def with_rows(old: Tensor, source: np.ndarray, new: np.ndarray | float = 0.0) ->
     result = old[torch.from_numpy(source).clamp(min=0)]
     made = np.flatnonzero(source < 0)
     if len(made):
-        is_number = isinstance(new, float)
-        values = new if is_number else torch.from_numpy(np.ascontiguousarray(new)).to(old.dtype)
+        values = torch.as_tensor(np.ascontiguousarray(new)).to(old.dtype)
         result[torch.from_numpy(made)] = values
     return result
 

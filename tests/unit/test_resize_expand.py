@@ -128,12 +128,13 @@ def test_averages_of_a_model_in_half_precision(lm, in_model, in_average):
     average = {name: value + 0.5 for name, value in others.items()} | {"of nobody": torch.ones(3)}
     average |= dict.fromkeys(in_average, weights[TABLE] + 0.5)
     fp32 = {name: value.float() for name, value in average.items()}
-    lm.state["extra_state"] |= {"ema": average, "ema_fp32_params": fp32}
+    lm.state["extra_state"] |= {"ema": average, "ema_fp32_params": fp32, "best": 1.5}
     lm.state["model"] = {**others, **{name: weights[TABLE] for name in in_model}}
     lm.save()
     assert lm.expand("gaussian", noise_scale=1.0)["averages"] == ["ema", "ema_fp32_params"]
     written = lm.written()
     model = written["model"][TABLE]
+    assert written["extra_state"]["best"] == 1.5
     assert model[13:].std(0).min() > 1e-3
     assert {TABLE, TIED} & set(written["model"]) == set(in_model)
     for name, precision in (("ema", torch.float16), ("ema_fp32_params", torch.float32)):
