@@ -80,8 +80,8 @@ class Builder:
         files: dict[str, set[str]] = {name: set() for name, _ in read}
         for name, dictionary in read:
             files[name] |= {side for side, of_side in zip(SIDES, dictionaries) if of_side is dictionary}
-        given = self.options.get("lang_pairs") or ()  # such a task shows the dictionaries of its first pair only
-        for pair in given.split(",") if isinstance(given, str) else given:
+        pairs = self.options.get("lang_pairs") or ()  # such a task shows the dictionaries of its first pair only
+        for pair in pairs.split(",") if isinstance(pairs, str) else pairs:
             for side, language in zip(SIDES, pair.split("-")):
                 files.get(f"dict.{language}.txt", set()).add(side)
         if not any(files.values()):
@@ -194,11 +194,12 @@ class Builder:
 
 def dictionaries_of(task: Any) -> tuple[Any, Any]:
     """Return fairseq's dictionaries of source and target; a task's only dictionary twice."""
-    found = [None, None]
-    for at, name in enumerate(("source_dictionary", "target_dictionary")):
-        with contextlib.suppress(NotImplementedError):
-            found[at] = getattr(task, name)
-    return found[0] or found[1], found[1] or found[0]
+    source = target = None
+    with contextlib.suppress(NotImplementedError):
+        source = task.source_dictionary
+    with contextlib.suppress(NotImplementedError):
+        target = task.target_dictionary
+    return source or target, target or source
 
 
 def languages_of(options: dict[str, Any], path: str) -> tuple[str, str] | None:
@@ -230,8 +231,8 @@ def data_folder(options: dict[str, Any], temporary: Path) -> str:
     Some tasks look into it: for a configuration, or for folders of languages, for which they append tags. Folders for
     `--langs` are made in `temporary`.
     """
-    given, data = options.get("langs"), str(options.get("data") or "").split(os.pathsep)[0]
-    languages = given.split(",") if isinstance(given, str) else []
+    langs, data = options.get("langs"), str(options.get("data") or "").split(os.pathsep)[0]
+    languages = langs.split(",") if isinstance(langs, str) else []
     for language in dict.fromkeys(languages):
         if Path(language).name == language:
             (temporary / language).mkdir()

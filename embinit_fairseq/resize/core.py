@@ -143,8 +143,8 @@ def resized_record(text: str, symbols: Sequence[str], change: Change) -> str:
     old, new = symbols_digest(symbols), symbols_digest(change.symbols)
     for slot in record["slots"].values():
         if slot.get("dictionary") == old and slot.get("rows") == len(symbols):
-            known = unpack_rows(slot["known_rows"], slot["rows"])[change.source] & (change.source >= 0)
-            slot |= {"dictionary": new, "rows": len(change.source), "known_rows": pack_rows(known)}
+            with_vectors = unpack_rows(slot["known_rows"], slot["rows"])[change.source] & (change.source >= 0)
+            slot |= {"dictionary": new, "rows": len(change.source), "known_rows": pack_rows(with_vectors)}
     return json.dumps(record)
 
 

@@ -165,12 +165,12 @@ def find_sides(
     wanted = list(SIDES) if is_shared or side == "both" else [side] if side else fitting
     misfits = [name for name in wanted or SIDES if name not in fitting]
     if misfits:
-        found = dict.fromkeys(f"{rows[name]} rows" + f" ({name})" * builder.two_sided for name in misfits)
+        actual = dict.fromkeys(f"{rows[name]} rows" + f" ({name})" * builder.two_sided for name in misfits)
         size = sizes[misfits[0]]
         raise DataError(
             f"--dict {path}: {size} symbols ({len(SPECIAL_SYMBOLS)} specials, {len(vocabulary) - len(SPECIAL_SYMBOLS)} "
             f"lines, {size - len(vocabulary)} that the task appends), but the embedding matrix of {builder.path} has "
-            f"{' and '.join(found)}; give the dictionary of the data it was trained with"
+            f"{' and '.join(actual)}; give the dictionary of the data it was trained with"
         )
     if is_shared and side not in (None, "both"):
         raise OptionError(f"--side {side}: {builder.path} has one dictionary for everything; leave --side out")
@@ -189,10 +189,10 @@ def _rows(path: str, weights: Mapping[str, Tensor], prefix: str) -> int:
     matrices = [value for name, value in weights.items() if name.startswith(prefix) and name.endswith(_EMBEDDINGS)]
     rows = sorted({len(value) for value in matrices if value.dim() == 2})
     if len(rows) != 1:
-        found = f"several, of {' and '.join(map(str, rows))} rows" if rows else "none"
+        actual = f"several, of {' and '.join(map(str, rows))} rows" if rows else "none"
         raise CheckpointError(
             f"{path}: expected one embedding matrix (...{_EMBEDDINGS}) with a row for every symbol of "
-            f"{f'its {prefix[:-1]}' if prefix else 'the model'}, found {found}; name a checkpoint of a model of text "
+            f"{f'its {prefix[:-1]}' if prefix else 'the model'}, found {actual}; name a checkpoint of a model of text "
             "without --adaptive-input, and with one dictionary if it has many languages (--share-all-embeddings)"
         )
     return rows[0]

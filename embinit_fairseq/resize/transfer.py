@@ -168,9 +168,9 @@ def _check_dictionaries(
             f"{where}: the same symbols in the same order as {request.dictionary}, which the model has already; give "
             "the dictionary that it is to have"
         )
-    for given, symbols in ((f"--dict {request.dictionary}", old), (where, new)):
+    for option, symbols in ((f"--dict {request.dictionary}", old), (where, new)):
         if not symbols.words:
-            raise DataError(f"{given}: no words in it, only specials and fillers; give a dictionary with words")
+            raise DataError(f"{option}: no words in it, only specials and fillers; give a dictionary with words")
     if METHODS[request.method].needs_shared and not (shared[new.word] >= 0).any():
         raise DataError(
             f"{where}: none of its {len(new.words):,} words is in {request.dictionary} "

@@ -116,20 +116,20 @@ def kept_rows(vocabulary: Vocabulary, size: int, request: TrimRequest) -> tuple[
         words.update(_listed_words(request.keep, row_of))
     if request.min_count is not None:
         words.update(vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.counts >= request.min_count).tolist())
-    kept = np.array([symbol in words for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
-    if not kept.any():
+    stays = np.array([symbol in words for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
+    if not stays.any():
         if request.min_count is not None:
             raise OptionError(
                 f"--min-count {request.min_count}: no word of the dictionary is left; give a smaller number"
             )
-        given = f"--keep {request.keep}" if request.keep is not None else f"--keep-text {' '.join(request.keep_text)}"
-        raise DataError(f"{given}: only special symbols, which stay anyway; name words of the dictionary")
-    kept |= vocabulary.special
+        where = f"--keep {request.keep}" if request.keep is not None else f"--keep-text {' '.join(request.keep_text)}"
+        raise DataError(f"{where}: only special symbols, which stay anyway; name words of the dictionary")
+    stays |= vocabulary.special
     if "<mask>" in row_of:
-        kept[row_of["<mask>"]] = True
-    if kept.all():
+        stays[row_of["<mask>"]] = True
+    if stays.all():
         raise OptionError("every word of the dictionary stays: there is nothing to remove; keep fewer")
-    return np.concatenate([np.flatnonzero(kept), np.arange(len(vocabulary), size)]), shares
+    return np.concatenate([np.flatnonzero(stays), np.arange(len(vocabulary), size)]), shares
 
 
 def _listed_words(path: str, symbols: Mapping[str, int]) -> set[str]:

@@ -233,10 +233,10 @@ class Sentencepiece:
         """Return why a new word cannot be reached, with a remedy; None if it can."""
         if self._type == _CHARACTERS:
             return f"{self.path} is a model of characters, which has no words; leave {self.flag} out"
-        found = "".join(self._characters(self.pieces(word)))
-        if found == word:
+        spelled = "".join(self._characters(self.pieces(word)))
+        if spelled == word:
             return None
-        remedy = f"makes {found!r} of it; write that, or leave it out" if found else "removes it; leave it out"
+        remedy = f"makes {spelled!r} of it; write that, or leave it out" if spelled else "removes it; leave it out"
         return f"the normaliser of {self.path} {remedy}"
 
     def as_text(self, symbol: str) -> str:

@@ -209,7 +209,7 @@ def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, mon
     monkeypatch.setattr(os, "replace", stop)
     handler = signal.signal(number, signal.SIG_DFL)  # a suite under nohup ignores SIGHUP
     try:
-        for output in ("old", "new"):
+        for output in ("old", "out"):
             capsys.readouterr()
             assert folder_command.run(tmp_path / output, "--force", second=True) == 130
             captured = capsys.readouterr()
