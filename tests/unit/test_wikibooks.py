@@ -11,6 +11,7 @@ import lzma
 import re
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -322,6 +323,11 @@ def test_rare_words_are_unknown_and_bpe_learns_from_frequent_ones(tmp_path: Path
     known = words.WordSet(tmp_path / "words" / "frequent.npy")
     assert [word for word in [*counts, "other"] if word in known] == list(counts)[:21]
     assert dict(words.read_counts(tmp_path / "words" / "bpe.txt")) == {f"w{n:03}": counts[f"w{n:03}"] for n in range(5)}
+
+
+def test_of_words_with_the_same_count_the_first_are_taken() -> None:
+    chosen = words.MostFrequent(Counter({3: 1, 2: 4}), 3)
+    assert [chosen.takes(count) for count in (2, 3, 2, 2, 2)] == [True, True, True, False, False]
 
 
 def test_pieces_are_those_of_subword_nmt_with_whole_symbols_and_few_are_remembered(tmp_path: Path, monkeypatch) -> None:
