@@ -99,6 +99,18 @@ def test_joining_keeps_words_and_leaves_no_short_sentence_that_could_be_joined(p
         assert min(len(first), len(second)) >= encode.SHORT or len(first) + len(second) > encode.LONGEST
 
 
+def test_a_short_sentence_joins_the_neighbour_of_the_shorter_whole() -> None:
+    """The next one if both are equal; a full stop between the two counts as five words."""
+    for text, expected in {
+        "a a a a a a a a|b b|c c c c c c": "a a a a a a a a|b b c c c c c c",
+        "a a a a a a|b b|c c c c c c c c": "a a a a a a b b|c c c c c c c c",
+        "a a a a a a|b b|c c c c c c": "a a a a a a|b b c c c c c c",
+        "a a a a a a|b .|c c c c c c": "a a a a a a b .|c c c c c c",
+        "a a a a a .|b b|c c c c c c c c": "a a a a a .|b b c c c c c c c c",
+    }.items():
+        assert encode.join_short([part.split() for part in text.split("|")]) == [p.split() for p in expected.split("|")]
+
+
 def naive_documents(text: bytes) -> list[list[bytes]]:
     found: list[list[bytes]] = [[]]
     for line in text.split(b"\n"):
