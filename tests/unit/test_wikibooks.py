@@ -156,7 +156,7 @@ def test_shards_hold_all_documents_in_order(tmp_path: Path) -> None:
     for path in paths:
         documents = ["\n".join(f"{path.name} {d} {line}" for line in range((d % 3) * 125 + 1)) for d in range(15)]
         path.write_text("\n\n".join(documents) + "\n")
-    for size in (1, 700, 10**9):
+    for size in (1, 10, 700, 10**9):
         folder = tmp_path / str(size)
         split.split(paths, folder, size, valid_every=60)
         records = read_json(folder / "shards.json")
