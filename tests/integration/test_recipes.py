@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -159,3 +160,16 @@ def test_each_launched_process_sees_for_itself_whether_there_is_a_gpu(tmp_path: 
     refused = bash(*start, cwd=tmp_path, WORLD_SIZE=4)
     assert refused.returncode != 0
     assert "DEVICES=2, but LAUNCH starts 4 processes" in refused.stderr
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not there")
+def test_only_the_right_file_is_downloaded(tmp_path: Path) -> None:
+    prepare, url = REPO / "scripts/multi30k/prepare.sh", f"file://{tmp_path}"
+    for said in ("cannot be downloaded; check the connection, or set DATA", "not the file that was published"):
+        done = bash(prepare, cwd=tmp_path, OUTPUT="out", MULTI30K_URL=url)
+        assert done.returncode != 0
+        assert f"{url}/raw/train.de.gz" in done.stderr
+        assert said in done.stderr
+        assert not list((tmp_path / "out").rglob("*.gz"))
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        (tmp_path / "raw/train.de.gz").write_text("another file")

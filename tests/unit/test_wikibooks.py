@@ -11,6 +11,7 @@ import lzma
 import re
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,18 @@ def test_joining_keeps_words_and_leaves_no_short_sentence_that_could_be_joined(p
         assert min(len(first), len(second)) >= encode.SHORT or len(first) + len(second) > encode.LONGEST
 
 
+def test_a_short_sentence_joins_the_neighbour_of_the_shorter_whole() -> None:
+    """The next one if both are equal; a full stop between the two counts as five words."""
+    for text, expected in {
+        "a a a a a a a a|b b|c c c c c c": "a a a a a a a a|b b c c c c c c",
+        "a a a a a a|b b|c c c c c c c c": "a a a a a a b b|c c c c c c c c",
+        "a a a a a a|b b|c c c c c c": "a a a a a a|b b c c c c c c",
+        "a a a a a a|b .|c c c c c c": "a a a a a a b .|c c c c c c",
+        "a a a a a .|b b|c c c c c c c c": "a a a a a .|b b c c c c c c c c",
+    }.items():
+        assert encode.join_short([part.split() for part in text.split("|")]) == [p.split() for p in expected.split("|")]
+
+
 def naive_documents(text: bytes) -> list[list[bytes]]:
     found: list[list[bytes]] = [[]]
     for line in text.split(b"\n"):
@@ -143,7 +156,7 @@ def test_shards_hold_all_documents_in_order(tmp_path: Path) -> None:
     for path in paths:
         documents = ["\n".join(f"{path.name} {d} {line}" for line in range((d % 3) * 125 + 1)) for d in range(15)]
         path.write_text("\n\n".join(documents) + "\n")
-    for size in (1, 700, 10**9):
+    for size in (1, 10, 700, 10**9):
         folder = tmp_path / str(size)
         split.split(paths, folder, size, valid_every=60)
         records = read_json(folder / "shards.json")
@@ -155,7 +168,8 @@ def test_shards_hold_all_documents_in_order(tmp_path: Path) -> None:
         assert [record["lines"] for record in records] == [sum(map(len, shard)) for shard in shards]
         written = [split.text_of(folder, n).stat().st_size for n in range(len(records))]
         assert written == [record["bytes"] for record in records]
-        assert all(number >= size for number in written[:-1])
+        last = [len(b"\n".join(shard[-1])) + 2 for shard in shards]
+        assert all(number >= size > number - document for number, document in zip(written[:-1], last))
         assert (len(records) == 1) == (size == 10**9)
     with pytest.raises(SystemExit, match=r"only 60 passages.*VALID_EVERY than 61"):
         split.split(paths, tmp_path / "few", 700, valid_every=61)
@@ -321,6 +335,11 @@ def test_rare_words_are_unknown_and_bpe_learns_from_frequent_ones(tmp_path: Path
     known = words.WordSet(tmp_path / "words" / "frequent.npy")
     assert [word for word in [*counts, "other"] if word in known] == list(counts)[:21]
     assert dict(words.read_counts(tmp_path / "words" / "bpe.txt")) == {f"w{n:03}": counts[f"w{n:03}"] for n in range(5)}
+
+
+def test_of_words_with_the_same_count_the_first_are_taken() -> None:
+    chosen = words.MostFrequent(Counter({3: 1, 2: 4}), 3)
+    assert [chosen.takes(count) for count in (2, 3, 2, 2, 2)] == [True, True, True, False, False]
 
 
 def test_pieces_are_those_of_subword_nmt_with_whole_symbols_and_few_are_remembered(tmp_path: Path, monkeypatch) -> None:
