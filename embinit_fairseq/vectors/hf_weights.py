@@ -205,9 +205,9 @@ def safetensors_matrices(file: Path) -> dict[str, Matrix]:
     try:
         for name, entry in header.items():
             if name != "__metadata__" and entry["dtype"] in _FLOATS and len(entry["shape"]) == 2:
-                numbers = map(operator.index, (*entry["shape"], *entry["data_offsets"]))
-                tensors.append((name, entry["dtype"], *numbers))
-    except (AttributeError, KeyError, TypeError) as cause:
+                rows, columns, begin, end = map(operator.index, (*entry["shape"], *entry["data_offsets"]))
+                tensors.append((name, entry["dtype"], rows, columns, begin, end))
+    except (AttributeError, KeyError, TypeError, ValueError) as cause:
         raise VectorFileError(f"{file}: its header is not a table of tensors; download it again") from cause
     available: dict[str, Matrix] = {}
     for name, kind, rows, columns, begin, end in tensors:
@@ -216,7 +216,7 @@ def safetensors_matrices(file: Path) -> dict[str, Matrix]:
         if begin < 0 or end - begin != rows * columns * _FLOATS[kind].itemsize or 8 + length + end > size:
             missing = counted(max(0, 8 + length + end - size), "byte")
             raise VectorFileError(
-                f"{file}: truncated: the tensor {name!r:.80} lacks {missing}; download the file again"
+                f"{file}: truncated or damaged: the tensor {name!r:.80} lacks {missing}; download it again"
             )
         available[name] = SafetensorsMatrix(file, kind, (rows, columns), 8 + length + begin)
     return available

@@ -115,7 +115,7 @@ def test_truncated_last_line(tmp_path, tail):
 
 
 @pytest.mark.parametrize(
-    ("good", "broken", "tolerated"), [(4, 1, False), (19, 1, True), (300, 10, True), (300, 11, False), (2000, 20, True)]
+    ("good", "broken", "tolerated"), [(4, 1, False), (19, 1, True), (300, 10, True), (300, 11, False), (1980, 20, True)]
 )
 def test_how_many_broken_lines_are_a_few(tmp_path, caplog, good, broken, tolerated):
     content = "".join(f"w{n} 1 2\n" for n in range(good - 1)) + "short 1\n" * broken + "last 1 2\n"
