@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 the doctor found a fault or a measured guarantee does not 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import signal
@@ -69,7 +70,7 @@ def _module(name: str) -> ModuleType:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit code; report an error that a user can correct in one line."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if hasattr(sys.stdout, "reconfigure"):
+    with contextlib.suppress(AttributeError, OSError):  # a stand-in, or an output that was exchanged below Python
         sys.stdout.reconfigure(errors="backslashreplace")  # words of any language, whatever the locale
     if not argv:
         build_parser().print_help()
