@@ -43,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     outcome = run_grid(grid, lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True))
     if outcome.left:
-        left = counted(len(outcome.left), "command")
-        print(f"the time is up, {left} left: the same call continues", file=sys.stderr)
+        print(f"{counted(len(outcome.left), 'command')} not finished: the same call continues", file=sys.stderr)
     if outcome.failed:
         print(
             f"embinit grid: error: failed: {', '.join(outcome.failed)}; see {args.logs}/{outcome.failed[0]}.log",

@@ -1,6 +1,6 @@
 """Train in a folder of its own: checkpoints, a log, a record of what is run (command, versions, hardware, hashes of
 data and vectors) and, at the end, result.json with the losses of all epochs. The same call again continues what was
-interrupted. Another command in a used folder is refused. The command of the training follows after --."""
+interrupted, also a training that was told to stop (SIGTERM, SIGUSR1) and has saved (exit status 75). Another command in a used folder is refused. The command of the training follows after --."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; the exit status is that of the training."""
     from embinit_fairseq.cli.records import print_json
-    from embinit_fairseq.runs.run import TrainingRequest, run
+    from embinit_fairseq.runs.run import STOPPED, TrainingRequest, run
 
     if not args.folder.strip():
         raise OptionError("the folder of the run is empty; name one (is a variable of the shell unset?)")
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         saved = any((Path(args.folder) / "checkpoints").glob("*.pt"))
         then = "continues from the last checkpoint" if saved else "starts from the beginning: no checkpoint was saved"
         print(f"embinit run: {args.folder}: ended by {name}; the same call {then}", file=sys.stderr)
-    elif outcome.code:
+    elif outcome.code not in (0, STOPPED):
         screen.show_last()
         what = "did not finish" if outcome.notes else f"ended with exit status {outcome.code}"
         print(f"embinit run: error: the training {what}; see {args.folder}/train.log", file=sys.stderr)

@@ -20,7 +20,7 @@ from typing import IO
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import cores, make_folder, write_text
-from embinit_fairseq.runs.run import lock, send, start
+from embinit_fairseq.runs.run import STOPPED, lock, send, start
 
 _NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.+=@-]*): +(?=\S)")
 #: seconds from SIGTERM to SIGKILL
@@ -66,7 +66,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Names of lines: that ended well, now or before; that failed; that there was no time for."""
+    """Names of lines: that ended well, now or before; that failed; that have more to do (no time, or stopped)."""
 
     done: tuple[str, ...]
     failed: tuple[str, ...]
@@ -139,14 +139,17 @@ def run_grid(grid: Grid, tell: Callable[[str], None] = lambda text: None) -> Out
     make_folder(grid.logs, "--logs")
     waiting = deque(grid.lines[grid.share[0] - 1 :: grid.share[1]])
     running: list[_Job] = []
-    done, failed = [], []
+    done, failed, stopped = [], [], []
     until = time.monotonic() + 60 * grid.minutes
     try:
         while (waiting or running) and time.monotonic() < until:
             for job in [job for job in running if job.process.poll() is not None]:
                 running.remove(job)
                 job.log.close()
-                if _ended_well(job, grid.logs, tell):
+                if job.process.returncode == STOPPED:
+                    stopped.append(job.line.name)
+                    tell(f"{job.line.name}: stopped, to be continued")
+                elif _ended_well(job, grid.logs, tell):
                     done.append(job.line.name)
                 else:
                     failed.append(job.line.name)
@@ -169,7 +172,7 @@ def run_grid(grid: Grid, tell: Callable[[str], None] = lambda text: None) -> Out
             if running:
                 time.sleep(0.1)
     finally:
-        left = [job.line.name for job in running]
+        left = [*stopped, *(job.line.name for job in running)]
         _end(running)
     return Outcome(tuple(done), tuple(failed), (*left, *(line.name for line in waiting)))
 

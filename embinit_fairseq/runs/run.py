@@ -35,6 +35,9 @@ _LOOK, _PATIENCE = 0.2, 3.0
 _OF_RESULT = ("parameters", "epochs", "best", "time", "init", "scores")
 #: launchers whose processes are not children of this one, so that their processor time is not known
 _ELSEWHERE = frozenset("srun mpirun mpiexec ssh docker".split())
+#: exit status of a training that was told to stop, has saved, and continues with the same command (`saved_stops` of
+#: fairseq_compat)
+STOPPED = 75
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 #: called with every line of the log, and with what has been read so far
@@ -65,7 +68,8 @@ class Outcome:
     """How a call ended.
 
     Attributes:
-        code: exit status of the training; 128 + N after signal N; 1 if it ended before its training was done.
+        code: exit status of the training; 128 + N after signal N; STOPPED; 1 if it ended before its
+            training was done.
         started: False if the training was finished before.
         record: result.json; training.json if the training has failed.
         notes: what the user should know.
@@ -108,8 +112,11 @@ def run(request: TrainingRequest, watch: Watch = lambda line, reader: None) -> O
         log = read_log(folder / LOG)
         if code == 0 and log.finished:
             return _finish(folder, record, log, started=True)
-        note = "the command ended without an error, but its log does not say that training is done: not finished"
-        return Outcome(code or 1, True, record, () if code else (note,))
+        notes = {
+            0: ("the command ended without an error, but its log does not say that training is done: not finished",),
+            STOPPED: ("the training was stopped and has saved; the same call continues",),
+        }
+        return Outcome(code or 1, True, record, notes.get(code, ()))
 
 
 def new_record(request: TrainingRequest, command: Command, data: Mapping[str, str]) -> dict[str, Any]:

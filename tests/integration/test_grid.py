@@ -63,6 +63,14 @@ def test_a_failing_command_in_a_line_ends_the_line(grid) -> None:
     assert "on" not in Path("logs/a.log").read_text().splitlines()
 
 
+def test_a_training_that_was_stopped_and_has_saved_is_continued_by_the_next_call(grid) -> None:
+    commands = ["a: echo a >> count; [[ -f there ]] || exit 75", "b: echo b >> count"]
+    assert grid(commands) == (("b",), (), ("a",))
+    Path("there").touch()
+    assert grid(commands) == (("a", "b"), (), ())
+    assert Path("count").read_text().split() == list("aba")
+
+
 def test_every_line_belongs_to_one_worker(grid) -> None:
     names = [f"n{at}" for at in range(7)]
     shares = [grid([f"{name}: true" for name in names], jobs=2, share=(k, 3), again=True)[0] for k in (1, 2, 3)]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import json_line, write_log
 
+from embinit_fairseq.cli.main import main
 from embinit_fairseq.cli.run import _Screen
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.runs import run as launch
@@ -187,6 +188,19 @@ def test_the_same_call_again_does_nothing_and_more_epochs_go_on(tmp_path, call, 
     assert result(tmp_path)["time"]["cpu_s"] == 4.0
     assert result(tmp_path)["scores"] == {}, "they were those of another model"
     assert result(tmp_path)["labels"].items() >= {"direction": "de-en", "size": "small"}.items()
+
+
+def test_a_training_that_was_stopped_and_has_saved_is_continued(tmp_path, call, training, capsys) -> None:
+    training.code = 75
+    words = [str(tmp_path / "run"), "--", "fairseq-train", str(tmp_path / "bin"), "--arch", "lstm", "--max-epoch", "2"]
+    assert main(["run", *words]) == 75
+    said = capsys.readouterr().err
+    assert "the same call continues" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run/result.json").exists()
+    training.code = 0
+    assert main(["run", *words]) == 0
+    assert (training.calls, result(tmp_path)["best"]["epoch"]) == (2, 2)
 
 
 def test_all_updates_are_done_before_the_training_says_that_it_is(tmp_path) -> None:
