@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# Shows what the initialisation of token embeddings does, on data that this script makes itself: a small German-English
+# Show what the initialisation of token embeddings does, on data that this script makes itself: a small German-English
 # corpus from a grammar, word vectors learned from monolingual text of that grammar, one training per strategy of
-# --embed-init, translation of a test set, a table with BLEU and the curves of the validation loss.
+# --embed-init, translation of a test set, a table.
 #
 #   bash scripts/quickstart.sh
+#   ALL=1 bash scripts/quickstart.sh                                  # six initialisations, in the same folder
 #   SEED=2 INITS="normal xavier" OUTPUT=runs/toy_seed2 bash scripts/quickstart.sh --max-epoch 10
 #
-# OUTPUT   default: runs/quickstart. Gets results.md, curves.png, and runs/<strategy> with record, log and checkpoints
-# INITS    what to compare, default: "normal xavier pretrained pretrained_xavier shuffled shuffled_xavier" (the last
-#          one: shuffled vectors at the scale of xavier; the others are strategies of --embed-init)
+# OUTPUT   default: runs/quickstart. Gets results.md, curves.png, and runs/<initialisation> with record, log, checkpoints
+# INITS    what to compare, default: "xavier pretrained pretrained_xavier"; with ALL=1 also normal, shuffled and
+#          shuffled_xavier (shuffled vectors at the scale of xavier; the others are strategies of --embed-init)
 # SEED     of the data and of the trainings, default 1: the same seed gives the same numbers
 # DIM      of the embeddings, default 96. TRAIN, TEST, MONOLINGUAL: sentences, see scripts/toy/prepare.sh
-# JOBS     trainings at a time, one thread each, default 2
+# JOBS     trainings at a time, one thread each, default 3
 #
-# Further arguments go to fairseq-train. Makes the environment by scripts/setup.sh if there is none; README.md says how long
-# both take. No GPU is used. Can be stopped and started again: what is finished is not repeated.
+# Further arguments go to fairseq-train. Makes the environment by scripts/setup.sh if there is none. No GPU is used. Can be
+# stopped and started again: what is finished is not repeated.
 # shellcheck source=env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 OUTPUT=${OUTPUT:-runs/quickstart} SEED=${SEED:-1} DIM=${DIM:-96}
-INITS=${INITS:-normal xavier pretrained pretrained_xavier shuffled shuffled_xavier}
+INITS=${INITS:-xavier pretrained pretrained_xavier${ALL:+ normal shuffled shuffled_xavier}}
 
 OUTPUT=$OUTPUT SEED=$SEED bash "$REPO/scripts/toy/prepare.sh"
 # Standard deviation 0.4 is the order of published GloVe tables; the method alone would give an arbitrary scale.
@@ -35,6 +36,6 @@ for init in $INITS; do
   echo "$init: DATA=$out RUN=$out/runs/$init LABELS=init=$init bash $here/toy/train.sh --seed $SEED" \
     "--encoder-embed-dim $DIM --decoder-embed-dim $DIM --embed-init $strategy" \
     "--embed-init-path encoder=$out/vectors.$DIM.de.txt decoder=$out/vectors.$DIM.en.txt ${*@Q}"
-done | embinit grid - --logs "$OUTPUT/logs" --jobs "${JOBS:-2}"
-embinit compare "$OUTPUT/runs" --output "$OUTPUT"
-echo "Table: $OUTPUT/results.md, curves: $OUTPUT/curves.png"
+done | embinit grid - --logs "$OUTPUT/logs" --jobs "${JOBS:-3}"
+embinit compare "$OUTPUT/runs" --output "$OUTPUT" >/dev/null
+python "$REPO/scripts/toy/summary.py" "$OUTPUT/results.json"

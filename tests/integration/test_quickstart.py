@@ -28,7 +28,10 @@ def test_quickstart_makes_a_table_curves_and_records_and_nothing_twice(tmp_path:
     assert first.returncode == 0, first.stdout + first.stderr
     output = tmp_path / "the output"
     table = (output / "results.md").read_text(encoding="utf-8")
-    assert table.strip() in first.stdout
+    assert [
+        line.split()[0] for line in first.stdout.splitlines() if line.split()[:1] in ([n] for n in STRATEGIES)
+    ] == list(STRATEGIES)
+    assert "results.md" in first.stdout.splitlines()[-1]
     assert rows(output / "results.md")[:2] == list(STRATEGIES)  # a table of differences follows
     assert "`nrefs:1|case:mixed" in table
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
