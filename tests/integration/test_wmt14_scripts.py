@@ -148,7 +148,7 @@ def test_mistakes_are_named(trained: Path, prepared: Path, tmp_path: Path) -> No
     for lang in LANGS:  # as long as the right ones
         (tmp_path / f"bin/dict.{lang}.txt").write_text("\n".join([words[1], words[0], *words[2:], ""]))
     shutil.copy(prepared / "test.de", tmp_path)
-    assert "is not the dictionary that" in refused(GENERATE, DATA=tmp_path, RUN=trained, AVERAGE=0)
+    assert "is not the dictionary of the training" in refused(GENERATE, DATA=tmp_path, RUN=trained, AVERAGE=0)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not there")
