@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -70,8 +71,9 @@ def _module(name: str) -> ModuleType:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit code; report an error that a user can correct in one line."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    with contextlib.suppress(AttributeError, OSError):  # a stand-in, or an output that was exchanged below Python
-        sys.stdout.reconfigure(errors="backslashreplace")  # words of any language, whatever the locale
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        with contextlib.suppress(OSError):  # an output that was exchanged below Python
+            sys.stdout.reconfigure(errors="backslashreplace")  # words of any language, whatever the locale
     if not argv:
         build_parser().print_help()
         return 0
