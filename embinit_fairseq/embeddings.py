@@ -202,7 +202,10 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
 
     Args:
         module: the embedding, which has dim and the row of the padding.
-        symbols, source, strategy, options: as for `embedding_matrix`.
+        symbols: of the rows, in their order; see `embedding_matrix`.
+        source: vectors; None for strategies that draw everything.
+        strategy: one of `init.strategies.STRATEGIES`.
+        **options: further arguments of `embedding_matrix`.
 
     Raises:
         DimensionError: there are more symbols than rows, or the vectors have another dimension.
