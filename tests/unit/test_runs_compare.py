@@ -161,7 +161,8 @@ def test_paired_bootstrap_seed_by_seed(tmp_path, compare, shown) -> None:
 def test_files_are_written_and_tables_need_no_pictures(tmp_path, capsys, printed, monkeypatch) -> None:
     """Labels do not break the table, and dollars are no mathematics."""
     for seed, name in enumerate(("a|b", "first\n| second | $x_{$")):
-        write_texts(write_run(tmp_path / "runs" / str(seed), {"init": name, "seed": "1"}, [2.0]), WORSE, REFERENCE)
+        run = write_run(tmp_path / "runs" / str(seed), {"init": name, "seed": "1"}, [2.0], scores=score(50.0))
+        write_texts(run, WORSE, REFERENCE)
     out, call = tmp_path / "new" / "folder", ("compare", tmp_path / "runs", "--samples", "5", "--output")
     record = printed(*call, out)
     assert json.loads((out / "results.json").read_text()) == record
