@@ -25,7 +25,8 @@ from typing import BinaryIO
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 
 from embinit_fairseq.errors import DataError, one_line
-from embinit_fairseq.runs.tokens import UNKNOWN, Tokenizer, detokenizer, load_sentencepiece
+from embinit_fairseq.runs.tokens import UNKNOWN, Tokenizer, detokenizer
+from embinit_fairseq.vocab.codes import load_sentencepiece
 from embinit_fairseq.vocab.tokens import unescape
 
 KINDS = ("words", "moses", "spacy", "subword_nmt", "sentencepiece", "huggingface")

@@ -1,8 +1,7 @@
 """Train in a folder of its own: checkpoints, a log, a record of what is run (command, versions, hardware, hashes of
 data and vectors) and, at the end, result.json with the losses of all epochs. The same call again continues what was
-interrupted, also a training that was told to stop (SIGTERM, SIGUSR1) and has saved (exit status 75). Another command
-in a used folder is refused. The command of the training follows after --.
-"""
+interrupted; exit status 75 says that the training was told to stop and has saved. Another command in a used folder is
+refused. The command of the training follows after --."""
 
 from __future__ import annotations
 

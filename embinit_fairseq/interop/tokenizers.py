@@ -24,8 +24,7 @@ from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import TARGET, Side, Trained
 from embinit_fairseq.interop.verify import DifferentOutput
 from embinit_fairseq.io import read_json, read_lines
-from embinit_fairseq.vectors.hf_vocab import load_sentencepiece
-from embinit_fairseq.vocab.codes import codes_text
+from embinit_fairseq.vocab.codes import codes_text, load_sentencepiece
 from embinit_fairseq.vocab.dictionary import is_filler, vocabulary_of
 from embinit_fairseq.vocab.preparation import GLUED, MASK, PREPARATIONS, Preparation, Segmenter
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
@@ -277,7 +276,7 @@ def _check_cut(request: ExportRequest, lines: Sequence[str], segment: Segmenter)
 
 def _marian(request: ExportRequest, side: Side, path: str) -> Tokenizer:
     """transformers' MarianTokenizer, which wants the model twice: for a source and for a target."""
-    model = load_sentencepiece(path, DataError, "--sentencepiece-model")
+    model = load_sentencepiece(path, "--sentencepiece-model")
     own, form = _own_text(request, side, ("raw",))
     lines = own + _made_up(side.symbols, model.decode_pieces)
     expected = [side.encode(" ".join(model.encode(line, out_type=str))) for line in lines]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,6 @@ from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.runs.metrics import (
     SCORES,
-    TESTED_SCORES,
     TEXT_SCORES,
     computed,
     paired_bootstrap,
@@ -25,8 +23,6 @@ from embinit_fairseq.runs.table import Result, Row, Table, curves_record
 
 #: largest difference of two BLEU of the same translations: versions of sacrebleu round differently
 _ROUNDING = 0.05
-#: options that a warning shows
-_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -86,56 +82,26 @@ def table_record(table: Table, how: Bootstrap, x: str | None) -> dict[str, Any]:
 
 
 def warnings(table: Table) -> list[str]:
-    """Return what a reader must know before comparing the rows: other seeds, options, data, signatures."""
+    """Return what a reader must know before comparing the rows: repeated seeds, different options, different seeds."""
     notes = []
     for row in table.rows:
-        for seed, names in _names_by(row.runs, [run.seed for run in row.runs]).items():
-            if len(names) > 1:
-                notes.append(f"{row.name}: {counted(len(names), 'run')} with seed {seed} ({', '.join(names)})")
-        if differing := _different_options(row.runs):
-            more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+        seeds = [run.seed for run in row.runs]
+        for seed in dict.fromkeys(seeds):
+            if seeds.count(seed) > 1:
+                names = ", ".join(run.name for run in row.runs if run.seed == seed)
+                notes.append(f"{row.name}: {seeds.count(seed)} runs with seed {seed} ({names})")
+        settings = [run.settings for run in row.runs if run.settings]
+        flags = sorted({flag for found in settings for flag in found})
+        if differing := [flag for flag in flags if len({found.get(flag) for found in settings}) > 1]:
             notes.append(
-                f"{row.name}: runs with different options are averaged ({'; '.join(differing[:_SHOWN])}{more}); a "
-                "--label for each, or NAME=PATH, separates them"
+                f"{row.name}: runs with different options are averaged ({', '.join(differing)}); a --label for each, "
+                "or NAME=PATH, separates them"
             )
-    seeds = {row.name: tuple(dict.fromkeys(run.seed for run in row.runs)) for row in table.rows}
-    if len(set(seeds.values())) > 1:
-        listed = "; ".join(f"{name}: {', '.join(of_row)}" for name, of_row in seeds.items())
+    of_rows = {row.name: ", ".join(dict.fromkeys(run.seed for run in row.runs)) for row in table.rows}
+    if len(set(of_rows.values())) > 1:
+        listed = "; ".join(f"{name}: {seeds}" for name, seeds in of_rows.items())
         notes.append(f"the rows are means over different seeds ({listed})")
-    for seed in dict.fromkeys(run.seed for run in table.runs):
-        runs = [run for run in table.runs if run.seed == seed]
-        data = _names_by(runs, [(run.record.get("data") or {}).get("all", "unknown")[:8] for run in runs])
-        if len(data) > 1:  # the test set is the same; some data sets draw the validation set for each seed
-            notes.append(f"training or validation data differ with seed {seed} ({_listed(data)})")
-    for name, score in SCORES.items():
-        signatures = _names_by(table.runs, [_signature(run.record, name) for run in table.runs])
-        if len(signatures) > 1:
-            notes.append(f"{score.title} of different signatures cannot be compared ({_listed(signatures)})")
     return notes
-
-
-def _different_options(runs: Sequence[Run]) -> list[str]:
-    """Return "flag value: runs; ..." for the options that the commands of a row do not have in common."""
-    known = [run for run in runs if run.settings]
-    differing = []
-    for flag in sorted({flag for run in known for flag in run.settings}):
-        values = _names_by(known, [run.settings.get(flag, "not given") or "given" for run in known])
-        if len(values) > 1:
-            differing.append(f"{flag} {_listed(values)}")
-    return differing
-
-
-def _names_by(runs: Sequence[Run], values: Sequence[str | None]) -> dict[str, list[str]]:
-    """Return value -> names of its runs, without the runs whose value is None."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for run, value in zip(runs, values):
-        if value is not None:
-            names[value].append(run.name)
-    return names
-
-
-def _listed(names: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(f"{value}: {', '.join(runs)}" for value, runs in names.items())
 
 
 # ---- The paired bootstrap -------------------------------------------------------------------------------------------
@@ -143,8 +109,6 @@ def _listed(names: Mapping[str, Sequence[str]]) -> str:
 
 def paired_tests(table: Table, how: Bootstrap) -> tuple[list[dict[str, Any]], list[str]]:
     """Test every row against the baseline, for each seed by itself: p knows nothing about seeds.
-
-    Adds BLEU and chrF to records that lack them.
 
     Returns:
         A test for each row and seed, and notes for the reader.
@@ -177,31 +141,30 @@ def paired_tests(table: Table, how: Bootstrap) -> tuple[list[dict[str, Any]], li
 def _test_seed(
     run: Run, others: Sequence[Run], texts: Mapping[str, tuple[list[str], list[str]]], how: Bootstrap
 ) -> list[dict[str, dict[str, Any]]]:
-    """Test runs of one seed against that of the baseline."""
+    """Test runs of one seed against that of the baseline, by the scores that all of them have recorded."""
     lines, reference = texts[run.name]
     for other in others:
         if texts[other.name][1] != reference:
             raise DataError(
                 f"{run.name} and {other.name} have different references; compare translations of one test set only"
             )
-    all_have = [name for name in TEXT_SCORES if all(_signature(each.record, name) for each in (run, *others))]
-    metrics = recorded_metrics(
-        run.record["scores"], [name for name in TEXT_SCORES if name in (*TESTED_SCORES, *all_have)]
+    names = [name for name in TEXT_SCORES if all(_signature(tested.record, name) for tested in (run, *others))]
+    metrics = recorded_metrics(run.record["scores"], names)
+    return paired_bootstrap(
+        lines, [texts[other.name][0] for other in others], reference, metrics, how.samples, how.seed
     )
-    systems = [texts[other.name][0] for other in others]
-    return paired_bootstrap(lines, systems, reference, metrics, how.samples, how.seed)
 
 
 def _read_texts(table: Table, reference: Path | None) -> tuple[dict[str, tuple[list[str], list[str]]], list[str]]:
-    """Return name of a run -> its translations and their reference, and notes; add missing scores to the records."""
+    """Return name of a run -> its translations and their reference, and a note on runs without reference or BLEU."""
     texts: dict[str, tuple[list[str], list[str]]] = {}
-    notes, without = [], []
+    without = []
     for run in table.runs:
         path, own = run.texts()
         if path is None:
             continue
         used = own or reference
-        if used is None:
+        if used is None or _signature(run.record, "bleu") is None:
             without.append(run.name)
             continue
         lines, expected = ([line for _, line in read_lines(file)] for file in (path, used))
@@ -210,36 +173,26 @@ def _read_texts(table: Table, reference: Path | None) -> tuple[dict[str, tuple[l
                 f"{path} has {counted(len(lines), 'line')}, but the reference {used} {len(expected):,}; translate the "
                 "test set again, or name the right file with --reference"
             )
+        if own is None:
+            _check_reference(run, lines, expected, used)
         texts[run.name] = lines, expected
-        difference = _add_scores(run, lines, expected)
-        if difference and own is None:  # a file of equal length may be that of another test set
-            raise DataError(f"--reference {reference}: {difference}; name the reference of these translations")
-        notes += [difference] if difference else []
     if without:
-        notes.append(
-            f"no paired bootstrap and no new scores for {', '.join(without)}: no test.reference.text next to the "
-            "translations; name the reference with --reference"
+        return texts, [
+            f"no paired bootstrap for {', '.join(without)}: no reference next to the translations, or no BLEU in the "
+            "record; name the reference with --reference, or score again (embinit score)"
+        ]
+    return texts, []
+
+
+def _check_reference(run: Run, lines: list[str], expected: list[str], reference: Path) -> None:
+    """Raise DataError if the recorded BLEU is not that of the translations: the file is of another test set."""
+    recorded, metrics = run.record["scores"]["bleu"], recorded_metrics(run.record["scores"], ["bleu"])
+    bleu = computed(metrics["bleu"], lines, expected)["score"]
+    if abs(bleu - recorded["score"]) > _ROUNDING:
+        raise DataError(
+            f"--reference {reference}: the recorded BLEU of {run.name} is not that of its translations "
+            f"({recorded['score']:.1f} recorded, {bleu:.1f} computed); name the reference of these translations"
         )
-    return texts, notes
-
-
-def _add_scores(run: Run, lines: list[str], reference: list[str]) -> str | None:
-    """Add BLEU and chrF to a record without them; say if the recorded BLEU is not that of the translations."""
-    scores = run.record.get("scores") or {}
-    missing = [name for name in TESTED_SCORES if _signature(run.record, name) is None]
-    metrics = recorded_metrics(scores, {*missing, "bleu"})
-    now = {name: computed(metric, lines, reference) for name, metric in metrics.items()}
-    run.record["scores"] = {**{name: now[name] for name in missing}, **scores}
-    recorded = scores.get("bleu")
-    if not isinstance(recorded, dict) or recorded.get("score") is None:
-        return None
-    signatures = (re.sub(r"\|version:[^|]*", "", each.get("signature") or "") for each in (now["bleu"], recorded))
-    if len(set(signatures)) == 2 or abs(now["bleu"]["score"] - recorded["score"]) <= _ROUNDING:
-        return None
-    return (
-        f"the recorded BLEU of {run.name} is not that of its translations ({recorded['score']:.1f} recorded, "
-        f"{now['bleu']['score']:.1f} computed)"
-    )
 
 
 def _one_per_seed(row: Row, texts: Mapping[str, Any]) -> dict[str, Run]:

@@ -1,8 +1,7 @@
 """Read what `fairseq-train` prints: the values of every epoch and validation, time, parameters.
 
-`embinit run` asks for `--log-format json`; logs of earlier versions may have the lines of `--log-format simple`. A run
-that was stopped and continued has several sessions in one log. If it has an epoch or a validation twice, the later one
-counts.
+`embinit run` asks for `--log-format json`. A run that was stopped and continued has several sessions in one log. If it
+has an epoch or a validation twice, the later one counts.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ _RECORD = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| (\w+) \| (\S+) \| (.*
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
 _SAVED = re.compile(r"Saved checkpoint .* @ (\d+) updates, score")
 _TAG = re.compile(r'"(?:(\w+)_)?num_updates": ')
-_SIMPLE = re.compile(r"epoch (\d+) \| (?:valid on '([^']+)' subset \| )?(.*num_updates .*)$")
 #: beginning of the options that fairseq's programs print
 CONFIGURATION = "{'_name': None, 'common': "
 
@@ -144,14 +142,10 @@ class LogReader:
             log.parameters, log.trained_parameters = (int(number.replace(",", "")) for number in found.groups())
         elif message.startswith("done training in "):
             log.finished = True
-        elif "num_updates" in message:
-            self._take_values(message)
+        elif message.startswith("{") and (logged := _json_values(message)) is not None:
+            self._take_values(*logged)
 
-    def _take_values(self, message: str) -> None:
-        logged = _json_values(message) if message.startswith("{") else _simple_values(message)
-        if logged is None:
-            return
-        tag, epoch, values = logged
+    def _take_values(self, tag: str, epoch: int, values: dict[str, float]) -> None:
         tag = "valid" if tag == self._subset else tag
         if tag == "train_inner":
             self.inner = {"epoch": epoch, **values}
@@ -179,13 +173,3 @@ def _json_values(message: str) -> tuple[str, int, dict[str, float]] | None:
         return tag, int(record["epoch"]), values
     except (ValueError, KeyError):
         return None
-
-
-def _simple_values(message: str) -> tuple[str, int, dict[str, float]] | None:
-    """Return the same of a line of `--log-format simple` at the end of an epoch or of a validation."""
-    match = _SIMPLE.match(message)
-    if match is None:
-        return None
-    words = (word.partition(" ") for word in match.group(3).split(" | "))
-    values = {key: float(value) for key, _, value in words if re.fullmatch(r"-?[\d.]+(e[-+]?\d+)?|nan|-?inf", value)}
-    return match.group(2) or "train", int(match.group(1)), values

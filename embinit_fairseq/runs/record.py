@@ -25,11 +25,7 @@ from embinit_fairseq.runs.metrics import higher_is_better
 RESULT, TRAINING = "result.json", "training.json"
 LOG, CHECKPOINTS = "train.log", "checkpoints"
 #: translations of the test set in the folder of a run, and the reference that they were scored with
-TEXTS = (
-    ("test.hypothesis.text", "test.reference.text"),
-    ("test/hypothesis.text", "test/reference.text"),
-    ("test.hypothesis.txt", "test.reference.txt"),
-)
+TEXTS = ("test.hypothesis.text", "test.reference.text")
 #: flags that are in every command and are no setting of the experiment
 _NO_SETTINGS = (FREE_OPTIONS - LIMITS) | PLACES | {DATA, "--seed", "--seeds", "--output", "--data"}
 
@@ -202,10 +198,8 @@ class Run:
 
     def texts(self) -> tuple[Path | None, Path | None]:
         """Return the translations of the test set and their reference; None for a file that is not there."""
-        for text, reference in ((self.path / text, self.path / reference) for text, reference in TEXTS):
-            if text.is_file():
-                return text, reference if reference.is_file() else None
-        return None, None
+        text, reference = (path if path.is_file() else None for path in (self.path / name for name in TEXTS))
+        return text, reference and text and reference
 
 
 def find_runs(argument: str) -> list[Run]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
-import json
 import os
 import resource
 import shlex
@@ -29,10 +27,8 @@ from embinit_fairseq.runs.command import Command, data_hashes, differences, labe
 from embinit_fairseq.runs.log import LogReader, RunLog, read_log
 from embinit_fairseq.runs.record import CHECKPOINTS, LOG, RESULT, TEXTS, TRAINING, read_record, result_of
 
-#: seconds between two looks at the log, and seconds to wait for the processes of a call that was just killed
-_LOOK, _PATIENCE = 0.2, 3.0
-#: keys of result.json that training.json does not have
-_OF_RESULT = ("parameters", "epochs", "best", "time", "init", "scores")
+#: seconds between two looks at the log
+_LOOK = 0.2
 #: launchers whose processes are not children of this one, so that their processor time is not known
 _ELSEWHERE = frozenset("srun mpirun mpiexec ssh docker".split())
 #: exit status of a training that was told to stop, has saved, and continues with the same command (`saved_stops` of
@@ -161,13 +157,10 @@ def _locked_log(folder: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise OptionError(f"{folder}: cannot be written ({error.strerror}); choose another folder") from error
     with file:
-        deadline = time.monotonic() + _PATIENCE
-        while not lock(file):
-            if time.monotonic() > deadline:
-                raise OptionError(
-                    f"{folder}: another call is training in this folder; wait for its end, or choose another folder"
-                )
-            time.sleep(0.1)
+        if not lock(file):
+            raise OptionError(
+                f"{folder}: another call is training in this folder; wait for its end, or choose another folder"
+            )
         yield file
 
 
@@ -189,12 +182,10 @@ def record_before(folder: Path) -> dict[str, Any] | None:
     file = folder / TRAINING
     has_checkpoints = any((folder / CHECKPOINTS).glob("*.pt"))
     if not file.is_file():
-        if (folder / RESULT).is_file():
-            return {key: value for key, value in read_record(folder / RESULT).items() if key not in _OF_RESULT}
-        if has_checkpoints:
+        if has_checkpoints or (folder / RESULT).is_file():
             raise DataError(
-                f"{folder}: has checkpoints but no record of how they were made ({TRAINING} is missing); choose "
-                "another folder, or remove them"
+                f"{folder}: has checkpoints or a result, but no record of how they were made ({TRAINING} is missing); "
+                "choose another folder, or remove them"
             )
         return None
     ended = (folder / RESULT).is_file() or ((folder / LOG).is_file() and read_log(folder / LOG).finished)
@@ -354,20 +345,14 @@ def _finish(folder: Path, record: Mapping[str, Any], log: RunLog, started: bool,
     file = folder / RESULT
     earlier: dict[str, Any] = {}
     if started:
-        for text in itertools.chain(*TEXTS):
+        for text in TEXTS:
             (folder / text).unlink(missing_ok=True)
     else:
         earlier = read_record(file) if file.is_file() else {}
-        _update(folder / TRAINING, record)
+        write_json(folder / TRAINING, record)
     result = result_of(record, folder, log, earlier) if log.sessions else {**earlier, **record}
-    _update(file, result)
+    write_json(file, result)
     return Outcome(0, started, result, (*notes, *_missing_best(record, log)))
-
-
-def _update(file: Path, record: Mapping[str, Any]) -> None:
-    """Write a record if it has changed, so that a second call for a finished run changes no file."""
-    if not file.is_file() or read_record(file) != json.loads(json.dumps(record)):
-        write_json(file, record)
 
 
 def _missing_best(record: Mapping[str, Any], log: RunLog) -> list[str]:
@@ -376,8 +361,5 @@ def _missing_best(record: Mapping[str, Any], log: RunLog) -> list[str]:
     if log.best_epoch(metric, record["higher_is_better"]) is not None:
         return []
     logged = sorted({key for values in log.epochs.values() for key in values if key.startswith("valid_")})
-    if not logged:
-        return [f"no validation in the log: no best epoch by {metric}"]
-    if metric not in logged:
-        return [f"--metric {metric}: not logged, so that there is no best epoch; logged are {', '.join(logged)}"]
-    return [f"{metric} is NaN after every epoch: training has diverged, there is no best epoch"]
+    reason = "it is NaN after every epoch" if metric in logged else f"logged are: {', '.join(logged) or 'none'}"
+    return [f"no best epoch by {metric} ({reason})"]

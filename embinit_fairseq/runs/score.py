@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.io import check_is_file, read_json, sha256, write_json, write_text
 from embinit_fairseq.io import read_lines as numbered_lines
-from embinit_fairseq.runs.log import CONFIGURATION, option_in, read_log
+from embinit_fairseq.runs.log import CONFIGURATION, option_in
 from embinit_fairseq.runs.metrics import DEFAULT_SCORES, FIGURES, SCORES, computed
-from embinit_fairseq.runs.record import LOG, RESULT, TRAINING, read_record, result_of
+from embinit_fairseq.runs.record import RESULT, TRAINING, read_record
 from embinit_fairseq.runs.tokens import UNKNOWN, detokenizer, known_language, moses_tokenizer
 from embinit_fairseq.vocab.text import pieces_left
 from embinit_fairseq.vocab.tokens import unescape
@@ -27,13 +27,8 @@ from embinit_fairseq.vocab.tokens import unescape
 UNKNOWN_WORD = "\N{DOUBLE QUESTION MARK}"
 #: what fairseq-generate has printed, in the folder of a run: redirected, by --results-path, by the recipes
 _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
-_LINE = re.compile(r"([HDT])-(\d+)\t(?:\S+\t)?(.*)$")
-_SUMMARY = re.compile(r"Generate \S+ with beam=(\d+):")
+_LINE = re.compile(r"([HD])-(\d+)\t(?:\S+\t)?(.*)$")
 _DATA_SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
-#: what segmenters and tokenisers change in a line
-_NO_LETTERS = re.compile(r"@@ |[\W_]+")
-#: of at least 20 targets in a log this share must be lines of the reference
-_ENOUGH, _SAME = 20, 0.05
 #: translations that end in a separate period, of which sacrebleu also warns
 _TOKENIZED = 100
 #: characters of Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese
@@ -83,7 +78,6 @@ class Translations:
         decoded: as fairseq-generate has joined them; None for plain text.
         configuration: options of fairseq-generate, as it prints them.
         target_lang: target language in the options, or as fairseq-generate has found it in the data.
-        targets: number of a sentence -> its reference in tokens.
     """
 
     path: Path
@@ -91,7 +85,6 @@ class Translations:
     decoded: list[str] | None = None
     configuration: str = ""
     target_lang: str | None = None
-    targets: Mapping[int, str] = field(default_factory=dict)
 
     def option(self, name: str) -> str | None:
         """Return an option of fairseq-generate as text."""
@@ -145,33 +138,24 @@ def score(request: ScoreRequest) -> Scored:
 
 def _scored(request: ScoreRequest, translated: Translations, lang: str | None, expected: tuple[str, int]) -> Scored:
     scores: dict[str, Any] = {}
-    notes = list(_notes_on_log(translated))
     decode = detokenizer(request.steps, lang)
     as_is = translated.tokens if request.steps or translated.decoded is None else translated.decoded
     text = [decode(line).replace(UNKNOWN, UNKNOWN_WORD) for line in as_is]
-    reference = None
-    if (left := pieces_left(text)) is not None:
-        notes.append(f"{counted(left[0], 'translation')} of {len(text):,} in subwords: add --detokenize {left[1]}")
-    elif not request.of_tokens and sum(line.endswith(" .") for line in text) >= _TOKENIZED:
-        notes.append("translations end in a separate period ( .): if the reference is text, add --detokenize moses")
-    if not request.of_tokens:
-        reference = read_lines(request.reference, *expected)
-        notes += _notes_on_reference(translated, reference, request.reference)
-        notes += _notes_on_language(request, translated, lang, "".join(reference))
-        for name in request.metrics:
-            metric = SCORES[name].metric(request.lowercase, lang or "", request.tokenize)
-            scores[name] = computed(metric, text, reference, request.confidence)
+    reference = None if request.of_tokens else read_lines(request.reference, *expected)
+    notes = tuple(_notes(request, translated, text, reference or (), lang or ""))
+    for name in () if reference is None else request.metrics:
+        metric = SCORES[name].metric(request.lowercase, lang or "", request.tokenize)
+        scores[name] = computed(metric, text, reference, request.confidence)
     token_file = request.reference if request.of_tokens else request.token_reference
     if token_file is not None:
         tokens = [unescape(line) for line in read_lines(token_file, *expected)]
+        words = _moses_words(request.steps, lang, translated.tokens, text)
         metric = SCORES["bleu_tokenized"].metric(lowercase=request.lowercase)
-        scores["bleu_tokenized"] = computed(
-            metric, _moses_words(request.steps, lang, translated.tokens, text), tokens, request.confidence
-        )
+        scores["bleu_tokenized"] = computed(metric, words, tokens, request.confidence)
     scores |= {**translated.settings(), "sentences": len(text)}
     if lang is not None:
         scores["lang"] = lang
-    return Scored(scores, translated.tokens, text, reference, tuple(notes))
+    return Scored(scores, translated.tokens, text, reference, notes)
 
 
 def _moses_words(steps: Sequence[str], lang: str | None, tokens: Sequence[str], text: Sequence[str]) -> list[str]:
@@ -182,55 +166,26 @@ def _moses_words(steps: Sequence[str], lang: str | None, tokens: Sequence[str], 
     return [unescape(before(line)) for line in tokens]
 
 
-# ---- Notes ----------------------------------------------------------------------------------------------------------
-
-
-def _notes_on_log(translated: Translations) -> Iterator[str]:
-    """Say what could not be checked, and whether the checkpoint was replaced after the translation."""
-    if translated.decoded is not None and translated.option("data") is None:
-        yield (
-            f"{translated.path} does not name checkpoint and data, so that the dictionaries could not be checked: "
-            "fairseq-generate prints them to standard error; keep it too (> LOG 2>&1)"
-        )
-    checkpoint = Path(translated.option("path") or "")
-    if checkpoint.is_file() and checkpoint.stat().st_mtime >= translated.path.stat().st_mtime + 1:
-        yield f"{translated.path} is older than {checkpoint}: these are scores of an earlier state; translate again"
-
-
-def _notes_on_reference(translated: Translations, reference: Sequence[str], path: Path) -> Iterator[str]:
-    """Say whether the targets in the log are another text; unknown words and escapes differ in some of them."""
-
-    def letters(line: str) -> str:
-        return _NO_LETTERS.sub("", line).casefold()
-
-    targets = {number: found for number, line in translated.targets.items() if (found := letters(line))}
-    same = sum(number < len(reference) and found == letters(reference[number]) for number, found in targets.items())
-    if len(targets) >= _ENOUGH and same < _SAME * len(targets):
-        yield (
-            f"{same} of {len(targets):,} targets in {translated.path} (its lines T-) are lines of {path}: check that "
-            "it is the reference of these translations"
-        )
-
-
-def _notes_on_language(
-    request: ScoreRequest, translated: Translations, lang: str | None, reference: str
+def _notes(
+    request: ScoreRequest, translated: Translations, text: Sequence[str], reference: Sequence[str], lang: str
 ) -> Iterator[str]:
-    """Say whether BLEU is computed by other rules than those of the language."""
+    """Say if the text is still segmented, and if BLEU is computed by other rules than those of the language."""
     from fairseq_compat.languages import has_spaces, missing_tokenizer
 
+    if (left := pieces_left(text)) is not None:
+        yield f"{counted(left[0], 'translation')} of {len(text):,} in subwords: add --detokenize {left[1]}"
+    elif reference and sum(line.endswith(" .") for line in text) >= _TOKENIZED:
+        yield "translations end in a separate period ( .): if the reference is text, add --detokenize moses"
     if request.tokenize is not None:
         return
-    if lang is None and translated.target_lang:
-        yield (
-            f"{translated.path} has the target language {translated.target_lang}, which is not a known code: BLEU is "
-            "computed by 13a; give --lang, such as --lang de"
-        )
-    if has_spaces(lang or "") and len(_UNSPACED.findall(reference)) > len(reference) / 2:
+    if not lang and translated.target_lang:
+        yield f"target language {translated.target_lang} is not a known code: BLEU is computed by 13a; give --lang"
+    if has_spaces(lang) and sum(len(_UNSPACED.findall(line)) for line in reference) > sum(map(len, reference)) / 2:
         yield (
             f"{request.reference} has no spaces between words, but BLEU and TER are computed by the rules of "
             f"{lang or 'languages with spaces'}; give --lang, such as --lang zh"
         )
-    if (missing := missing_tokenizer(lang or "")) is not None:
+    if reference and (missing := missing_tokenizer(lang)) is not None:
         yield missing
 
 
@@ -259,19 +214,16 @@ def read_translations(path: Path) -> Translations:
         DataError: there are no translations, or not all of them.
     """
     lines = _lines(path)
-    best: dict[str, dict[int, str]] = {"H": {}, "D": {}, "T": {}}
-    configuration, summary, target = "", "", None
+    best: dict[str, dict[int, str]] = {"H": {}, "D": {}}
+    configuration, target = "", None
     for line in lines:
         if match := _LINE.match(line):
             best[match[1]].setdefault(int(match[2]), match[3])
         elif not configuration and CONFIGURATION in line:
             configuration = line[line.index(CONFIGURATION) :]
-        elif match := _SUMMARY.match(line):
-            summary = f"beam={match[1]},"
         elif match := _DATA_SET.match(line):
             target = match[1]
     tokens, decoded = best["H"], best["D"]
-    configuration = configuration or summary  # fairseq prints its options to standard error, which may be lost
     if not tokens and not configuration:
         return Translations(path, lines)
     if not tokens:
@@ -286,13 +238,8 @@ def read_translations(path: Path) -> Translations:
             f"{first}); run fairseq-generate again"
         )
     order = range(len(tokens))
-    translated = Translations(
-        path,
-        [tokens[number] for number in order],
-        [decoded[number] for number in order] if len(decoded) == len(tokens) else None,
-        configuration,
-        targets=best["T"],
-    )
+    text = [decoded[number] for number in order] if len(decoded) == len(tokens) else None
+    translated = Translations(path, [tokens[number] for number in order], text, configuration)
     return replace(translated, target_lang=translated.option("target_lang") or target)
 
 
@@ -351,7 +298,8 @@ def write_scores(run: Path, subset: str, scored: Scored, source: Sequence[str] |
     texts = {"hypothesis.tokens": scored.tokens, "hypothesis.text": scored.text, "reference.text": scored.reference}
     files = {run / f"{subset}.{name}": _text(lines) for name, lines in texts.items() if lines is not None}
     is_same = all(file.is_file() and file.read_text(encoding="utf-8") == text for file, text in files.items())
-    record = _result(run) if subset == "test" else None  # read before anything is written
+    is_finished = subset == "test" and (run / RESULT).is_file()
+    record = read_record(run / RESULT) if is_finished else None  # read before anything is written
     if source is not None:
         files[run / f"{subset}.source.text"] = _text(source)
     if not is_same:
@@ -376,12 +324,3 @@ def write_scores(run: Path, subset: str, scored: Scored, source: Sequence[str] |
 
 def _text(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
-
-
-def _result(run: Path) -> dict[str, Any] | None:
-    """Return the content of result.json, also if the training has ended without writing it; else None."""
-    if (run / RESULT).is_file():
-        return read_record(run / RESULT)
-    if (run / TRAINING).is_file() and (run / LOG).is_file() and (log := read_log(run / LOG)).finished:
-        return result_of(read_record(run / TRAINING), run, log, {})
-    return None

@@ -17,7 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.io import check_is_file, read_json
+from embinit_fairseq.io import read_json
+from embinit_fairseq.vocab.codes import load_sentencepiece
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, unescape
 
 #: fairseq's symbol, which also replaces a tokenizer's own unknown token
@@ -94,17 +95,6 @@ def join_bpe(line: str) -> str:
 def join_sentencepiece(line: str) -> str:
     """Join the subwords of sentencepiece without its model (not for models with byte subwords)."""
     return line.replace(" ", "").replace(PREFIX["sentencepiece"], " ").strip()
-
-
-def load_sentencepiece(file: str | Path, flag: str = "") -> Any:
-    """Return the processor of a sentencepiece model; raise DataError, with the flag, if it cannot be read."""
-    import sentencepiece
-
-    check_is_file(file, flag)
-    try:
-        return sentencepiece.SentencePieceProcessor(model_file=str(file))
-    except Exception as error:  # a damaged model raises RuntimeError, TypeError and others
-        raise DataError(f"{flag} {file}: not a sentencepiece model ({error}); give the model of the text") from error
 
 
 def _sacremoses(flag: str, lang: str | None) -> tuple[ModuleType, str]:

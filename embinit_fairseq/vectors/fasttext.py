@@ -29,13 +29,17 @@ _SUPERVISED = 3
 #: bytes of a dictionary entry after its word: count (int64), type (int8)
 _ENTRY = 9
 #: magic, version; dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate, t;
-#: entries, words, labels, tokens, pruned buckets (-1: not pruned)
+#: entries, words, labels, tokens, pruned buckets (only of quantised models)
 _HEAD = struct.Struct("<2i12id3i2q")
+_NOT_PRUNED = -1
+#: after the dictionary: whether the matrix is quantised, its rows and columns
+_BETWEEN = struct.Struct("<?2q")
+_QUANTISED = "a quantised model (.ftz), whose vectors are approximations; take the .bin or .vec file of the model"
 
 
 @dataclass(frozen=True)
 class FastTextHead:
-    """The counts that a reader needs. Entries are words, then labels; pruned: buckets that were kept, -1 for all."""
+    """The counts that a reader needs. Entries are words, then labels."""
 
     dim: int
     bucket: int
@@ -43,12 +47,11 @@ class FastTextHead:
     maxn: int
     entries: int
     words: int
-    pruned: int
 
     @property
     def has_ngrams(self) -> bool:
         """Return True if words have rows of n-grams."""
-        return self.maxn > 0 and self.bucket > 0 and self.pruned != 0
+        return self.maxn > 0 and self.bucket > 0
 
 
 def read_head(path: str, content: bytes, size: int) -> FastTextHead:
@@ -77,15 +80,17 @@ def read_head(path: str, content: bytes, size: int) -> FastTextHead:
             f"{path}: fastText's file version {version} is not known (known: {_VERSIONS}); save the model with "
             "fastText 0.9, or use its .vec file"
         )
-    fits = entries * (1 + _ENTRY) + 8 * max(pruned, 0) <= size - _HEAD.size
-    if not fits or dim < 1 or bucket < 0 or pruned < -1 or not 0 < words <= entries or words + labels != entries:
+    if pruned != _NOT_PRUNED:
+        raise VectorFileError(f"{path}: {_QUANTISED}")
+    fits = entries * (1 + _ENTRY) <= size - _HEAD.size
+    if not fits or dim < 1 or bucket < 0 or not 0 < words <= entries or words + labels != entries:
         raise VectorFileError(
             f"{path}: damaged or cut short: its head announces {words} words among {entries} entries, {bucket} "
-            f"buckets ({pruned} kept) and {dim} columns, the file has {size} bytes; download it again"
+            f"buckets and {dim} columns, the file has {size} bytes; download it again"
         )
     if version == 11 and model == _SUPERVISED:
         maxn = 0  # version 11 had no n-grams of characters in classifiers
-    return FastTextHead(dim, bucket, minn, maxn, entries, words, pruned)
+    return FastTextHead(dim, bucket, minn, maxn, entries, words)
 
 
 # ---- The character n-grams of words, as fastText hashes them (Bojanowski et al. 2017, section 3.2) ------------------
@@ -154,18 +159,6 @@ _END_OF_SENTENCE = "</s>"
 _CHUNK = 4096
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """The place of the matrix of all rows, words first, then buckets.
-
-    offset: bytes from the beginning of the file. kept: (n, 2) bucket, its place among the kept ones; ordered by bucket,
-    None if all are kept.
-    """
-
-    offset: int
-    kept: np.ndarray | None
-
-
 class FastTextBinary(VectorReader):
     """A `.bin` model of fastText, not quantised. Only the rows of wanted words and of their n-grams are read.
 
@@ -225,58 +218,41 @@ class FastTextBinary(VectorReader):
             stream.seek(_HEAD.size)
             scan = RecordScan(self.path, stream, head.entries, b"\0", _ENTRY, wanted, self.strict)
             rows = [(number, word) for number, word, _ in scan if number < head.words]  # labels come last
-            if "_layout" not in self.__dict__:
-                stream.seek(_HEAD.size + scan.consumed)
-                self._layout = self._read_layout(stream)
+            if "_offset" not in self.__dict__:
+                self._offset = self._check_layout(_HEAD.size + scan.consumed, stream)
         return scan, rows
 
     @cached_property
-    def _layout(self) -> _Layout:
+    def _offset(self) -> int:
+        """The place of the matrix of all rows, words first, then buckets, in bytes from the beginning of the file."""
         self._scan(Wanted())
-        return self.__dict__["_layout"]
+        return self.__dict__["_offset"]
 
-    def _read_layout(self, stream: BufferedReader) -> _Layout:
-        """Read the bytes between the dictionary and the matrix: kept buckets, a flag, the matrix's shape."""
+    def _check_layout(self, place: int, stream: BufferedReader) -> int:
+        """Read what is between the dictionary and the matrix: a flag, the matrix's shape; return the matrix's place."""
         head = self._head
-        pruned = stream.tell()
-        stream.seek(8 * max(head.pruned, 0), os.SEEK_CUR)
-        tail = stream.read(17)
-        if len(tail) < 17:
+        stream.seek(place)
+        between = stream.read(_BETWEEN.size)
+        if len(between) < _BETWEEN.size:
             raise VectorFileError(f"{self.path}: cut short after the dictionary; download it again")
-        if tail[0]:
+        is_quantised, rows, dim = _BETWEEN.unpack(between)
+        if is_quantised:
+            raise VectorFileError(f"{self.path}: {_QUANTISED}")
+        if dim != head.dim or rows != head.words + head.bucket:
             raise VectorFileError(
-                f"{self.path}: a quantised model (.ftz), whose vectors are approximations; take the .bin or .vec file "
-                "of the model"
+                f"{self.path}: damaged: a matrix of {rows}x{dim} does not fit {head.words} words, {head.bucket} "
+                f"buckets and {head.dim} columns; download it again"
             )
-        rows, dim = struct.unpack("<2q", tail[1:])
-        ngrams = head.bucket if head.pruned < 0 else head.pruned
-        if dim != head.dim or rows != head.words + ngrams:
-            raise VectorFileError(
-                f"{self.path}: damaged: a matrix of {rows}x{dim} does not fit {head.words} words, {ngrams} buckets and "
-                f"{head.dim} columns; download it again"
-            )
-        offset = stream.tell()
-        missing = offset + 4 * rows * dim - self._size
+        missing = place + _BETWEEN.size + 4 * rows * dim - self._size
         if missing > 0:
             raise VectorFileError(
                 f"{self.path}: cut short: its matrix lacks {counted(missing, 'byte')}; download it again"
             )
-        stream.seek(pruned)
-        return _Layout(offset, self._kept(stream))
-
-    def _kept(self, stream: BufferedReader) -> np.ndarray | None:
-        if self._head.pruned < 0:
-            return None
-        pairs = np.frombuffer(stream.read(8 * self._head.pruned), dtype="<i4").reshape(-1, 2).astype(np.int64)
-        if len(pairs) and not (pairs[:, 1].min() >= 0 and pairs[:, 1].max() < len(pairs)):
-            raise VectorFileError(
-                f"{self.path}: damaged: its pruned buckets point outside the matrix; download it again"
-            )
-        return pairs[np.argsort(pairs[:, 0], kind="stable")]
+        return place + _BETWEEN.size
 
     def _means(self, words: list[str], own: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean of each word's rows (V, D) float32, and their number (V,). own: rows of whole words."""
-        layout = self._layout
+        offset = self._offset
         means = np.zeros((len(words), self.dim), dtype=np.float32)
         counts = np.zeros(len(words), dtype=np.int64)
         with readable(self.path):
@@ -284,7 +260,7 @@ class FastTextBinary(VectorReader):
                 part = slice(begin, begin + _CHUNK)
                 owner, rows = self._rows(words[part], None if own is None else own[part])
                 needed, place = np.unique(rows, return_inverse=True)
-                stored = mapped_rows(self.path, layout.offset, 4 * self.dim, needed).view("<f4")
+                stored = mapped_rows(self.path, offset, 4 * self.dim, needed).view("<f4")
                 counts[part] = np.bincount(owner, minlength=len(words[part]))
                 _sums(stored, place, counts[part], means[part])
                 del stored  # before the next ones are read
@@ -298,11 +274,6 @@ class FastTextBinary(VectorReader):
         if head.has_ngrams:
             owner, bucket = ngram_buckets(words, head.minn, head.maxn, head.bucket)
             counts = np.fromiter((word != _END_OF_SENTENCE for word in words), bool, len(words))[owner]
-            if self._layout.kept is not None:
-                keys = self._layout.kept[:, 0]
-                at = np.minimum(np.searchsorted(keys, bucket), len(keys) - 1)
-                counts &= keys[at] == bucket
-                bucket = self._layout.kept[at, 1]
             owner, rows = owner[counts], head.words + bucket[counts]
         if own is None:
             return owner, rows

@@ -5,24 +5,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.errors import EmbinitError, VectorFileError
-from embinit_fairseq.io import PathLike, read_json
+from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.io import read_json
 from embinit_fairseq.vocab.tokens import PREFIX, detect_style, text_of
 
 logger = logging.getLogger(__name__)
 
-# ---- Files of a Hugging Face directory: JSON, models of sentencepiece, tokenizers -----------------------------------
+# ---- Files of a Hugging Face directory: JSON, tokenizers ------------------------------------------------------------
 
 _CONFIGURATIONS = ("config.json", "tokenizer_config.json")
 #: finds words by packages such as fugashi before it splits them by BERT's rules
@@ -39,51 +38,26 @@ def read_optional_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def load_sentencepiece(file: PathLike, error: type[EmbinitError] = VectorFileError, flag: str = "") -> Any:
-    """Return a sentencepiece processor; raise `error` if the file is not a sentencepiece model.
-
-    flag: option that names the file, for messages.
-    """
-    where = f"{flag} {file}".strip()
-    try:
-        import sentencepiece
-    except ImportError as cause:
-        raise error(f"{where}: reading it needs a package: pip install sentencepiece") from cause
-    processor = sentencepiece.SentencePieceProcessor()
-    try:
-        processor.LoadFromSerializedProto(Path(file).read_bytes())
-    except OSError as cause:
-        raise error(f"{where}: cannot be read ({cause.strerror}); check the path and its permissions") from cause
-    except Exception as cause:  # damaged models raise RuntimeError, TypeError and others
-        raise error(
-            f"{where}: not a sentencepiece model ({cause}); give another file, such as a tokenizer.json instead of it, "
-            "or download it again"
-        ) from cause
-    return processor
-
-
 def check_is_from_library(error: BaseException) -> None:
     """Raise `error` again if it stops a program; a panic of Rust in tokenizers, for a damaged file, does not."""
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
 
 
-@contextlib.contextmanager
-def reading_tokenizer(
-    file: Path,
-    error: type[EmbinitError] = VectorFileError,
-    remedy: str = "download it again or: pip install -U tokenizers",
-) -> Iterator[Any]:
-    """Yield the tokenizers package, to read a file with; raise `error` if it is missing or cannot read the file."""
+def _open_with_tokenizers(file: Path) -> Any:
+    """Open a tokenizer.json; VectorFileError if the tokenizers package is missing or cannot read it."""
     try:
         import tokenizers
     except ImportError as cause:
-        raise error(f"{file}: reading it needs a package: pip install tokenizers") from cause
+        raise VectorFileError(f"{file}: reading it needs a package: pip install tokenizers") from cause
     try:
-        yield tokenizers
+        return tokenizers.Tokenizer.from_file(str(file))
     except BaseException as cause:
         check_is_from_library(cause)
-        raise error(f"{file}: the tokenizers package cannot read it ({str(cause)[:200]}); {remedy}") from cause
+        raise VectorFileError(
+            f"{file}: the tokenizers package cannot read it ({str(cause)[:200]}); download it again or: pip install -U "
+            "tokenizers"
+        ) from cause
 
 
 def _open_with_transformers(directory: Path) -> Any:
@@ -202,7 +176,6 @@ def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[
 
 #: rows that a matrix may have beyond twice the number of tokens: it is often padded to a round number
 _PADDING = 4096
-_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
@@ -263,8 +236,7 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
     """
     file = directory / "tokenizer.json"
     if file.is_file() and _declared_class(directory) != _JAPANESE:
-        with reading_tokenizer(file) as tokenizers:
-            tokenizer = backend = tokenizers.Tokenizer.from_file(str(file))
+        tokenizer = backend = _open_with_tokenizers(file)
         declared, stored = declared_specials(directory), {}
     else:
         tokenizer = _open_with_transformers(directory)
@@ -285,18 +257,10 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         added = {token.content for token in backend.get_added_tokens_decoder().values()}
         parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
         is_bytes = any(b"ByteLevel" in part.__getstate__() for part in parts if part is not None)
-        segment = partial(_segment, backend)
+        segment = lambda text: backend.encode(text, add_special_tokens=False).tokens  # noqa: E731
     rows = rows | {token["content"]: int(row) for row, token in stored.items()}
-    first = next((token for token in rows if token.startswith(_BYTE_ORDER_MARK) and rows[token] == 0), None)
-    if first is not None:  # vocab.txt has a byte-order mark, which the libraries take for a part of the first token
-        rows[first.removeprefix(_BYTE_ORDER_MARK)] = rows.pop(first)
-        added.discard(first.removeprefix(_BYTE_ORDER_MARK))
     rows = _fitting(directory, rows, added, matrix_rows)
     return Vocabulary(rows, detect_style(rows), find_specials(declared, rows), frozenset(added), is_bytes, segment)
-
-
-def _segment(backend: Any, text: str) -> list[str]:
-    return backend.encode(text, add_special_tokens=False).tokens
 
 
 def _fitting(directory: Path, rows: dict[str, int], added: set[str], matrix_rows: int) -> dict[str, int]:

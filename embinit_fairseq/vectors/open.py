@@ -131,21 +131,18 @@ def _recognise_head(path: str, head: bytes) -> str:
     if len(head) == _HEAD and body:
         body.pop()  # probably incomplete
     has_numbers = any(numeric_tail(line) for line in body)
-    if header := header_of(first):
-        is_text = (has_numbers and not _is_blank(head[len(first) + 1 :], header[1])) or not any(body)
-        return "word2vec" if is_text else "word2vec_bin"
+    if header_of(first):
+        return "word2vec" if has_numbers or not any(body) else "word2vec_bin"
     if has_numbers or numeric_tail(first):
         return "glove"
-    mistake = _otherwise_separated([first, *body])
-    known = f"not recognised as vectors; name the format ({', '.join(FORMATS)}), or check the path"
-    raise VectorFileError(f"{path}: {mistake or known}")
-
-
-def _is_blank(body: bytes, dim: int) -> bool:
-    """Return True if the first record of a word2vec binary has a vector whose bytes look like spaces or line ends."""
-    start = body.find(b" ") + 1
-    vector = body[start : start + 4 * dim]
-    return start > 0 and len(vector) == 4 * dim and not vector.strip(b" \t\r\n\0")
+    if numeric_tail(first.replace(b",", b" ").replace(b";", b" ")) > 1:
+        raise VectorFileError(
+            f"{path}: commas or semicolons between or in the numbers; write spaces between the numbers (tr ',;' '  ') "
+            "and decimal points in them"
+        )
+    raise VectorFileError(
+        f"{path}: not recognised as vectors; name the format ({', '.join(FORMATS)}), or check the path"
+    )
 
 
 def _often_mistaken(head: bytes) -> str | None:
@@ -157,17 +154,6 @@ def _often_mistaken(head: bytes) -> str | None:
         return "a web page, so the download has failed; download the file again"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
-    return None
-
-
-def _otherwise_separated(lines: list[bytes]) -> str | None:
-    """Return fault and remedy of lines that would be vectors with spaces or with decimal points."""
-    for line in lines:
-        if numeric_tail(line.replace(b",", b".")):
-            return "the numbers have decimal commas; write points: sed -E 's/([0-9]),([0-9])/\\1.\\2/g' FILE > NEW"
-        for sign in ",;":
-            if numeric_tail(line.replace(sign.encode(), b" ")) > 1:
-                return f"separated by '{sign}' instead of spaces; replace them: tr '{sign}' ' ' < FILE > NEW"
     return None
 
 
@@ -251,11 +237,6 @@ def open_sources(
 
     if spec.how is None:
         return [opened(spec.files[0], dim)]
-    if spec.how == "avg" and dim is not None:
-        try:
-            return [opened(file, dim) for file in spec.files]
-        except DimensionError:
-            pass  # all dimensions are to be in the message
     readers = [opened(file, None) for file in spec.files]
     dims = [reader.dim for reader in readers]
     named = ", ".join(f"{path} has {counted(number, 'dimension')}" for path, number in zip(spec.paths, dims))

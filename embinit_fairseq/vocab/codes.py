@@ -1,9 +1,11 @@
-"""Read the codes of BPE of subword-nmt, fastBPE and Hugging Face."""
+"""Read the codes of BPE of subword-nmt, fastBPE and Hugging Face, and models of sentencepiece."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.io import read_lines
+from embinit_fairseq.io import PathLike, check_is_file, read_lines
 from embinit_fairseq.vocab.tokens import PREFIX
 
 
@@ -46,3 +48,14 @@ def codes_text(path: str, flag: str = "--bpe-codes") -> str:
         if holds:
             raise DataError(f"{flag} {path}: found {kind}, expected pairs that join to words ending in </w>; {remedy}")
     return "\n".join([f"#version: {version}", *map(" ".join, pairs), ""])
+
+
+def load_sentencepiece(file: PathLike, flag: str = "") -> Any:
+    """Return the processor of a sentencepiece model; raise DataError, with the flag, if it cannot be read."""
+    import sentencepiece
+
+    check_is_file(file, flag)
+    try:
+        return sentencepiece.SentencePieceProcessor(model_file=str(file))
+    except Exception as error:  # a damaged model raises RuntimeError, TypeError and others
+        raise DataError(f"{flag} {file}: not a sentencepiece model ({error}); give the model of the text") from error

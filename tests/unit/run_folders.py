@@ -73,18 +73,9 @@ def json_line(tag: str, epoch: int, updates: int, **values: float) -> str:
     return json.dumps(record)
 
 
-def piped(tag: str, epoch: int, updates: int, **values: float) -> str:
-    where = f"epoch {epoch:03d}" + ("" if tag == "train" else f" | valid on '{tag}' subset")
-    return " | ".join([where, *(f"{k} {v}" for k, v in values.items()), f"num_updates {updates}"])
-
-
 def json_messages(subset: str = "valid") -> list[tuple[str, str]]:
     """Two epochs of 10 updates with a validation at the end of each, and one within the first."""
     return _messages(json_line, json.dumps({"epoch": 1, "update": 0.9, "loss": "5.0", "num_updates": "8"}), subset)
-
-
-def piped_messages(subset: str = "valid") -> list[tuple[str, str]]:
-    return _messages(piped, "epoch 001:      8 / 10 loss=5.0, ppl=32, wps=1, num_updates=8, lr=0.001", subset)
 
 
 def _messages(line: Callable[..., str], inner: str, subset: str) -> list[tuple[str, str]]:

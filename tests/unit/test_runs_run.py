@@ -236,21 +236,21 @@ def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, traini
     assert result(tmp_path)["time"]["cpu_s"] == 2.0
 
 
-def test_a_record_that_is_gone_costs_nothing_else(tmp_path, call, training) -> None:
-    """result.json holds all that training.json did; checkpoints without either are somebody's, and stay."""
+def test_checkpoints_without_a_record_stay(tmp_path, call, training) -> None:
     call("--max-epoch", "2")
     log = (tmp_path / "run/train.log").read_bytes()
     (tmp_path / "run/training.json").unlink()
+    for name in ("nothing", "result.json"):
+        (tmp_path / "run" / name).unlink(missing_ok=True)
+        with pytest.raises(DataError, match=r"run: has checkpoints .*choose another folder"):
+            call("--max-epoch", "2")
+    assert (tmp_path / "run/train.log").read_bytes() == log
+
+
+def test_a_finished_run_without_its_log_is_finished(tmp_path, call, training) -> None:
+    call("--max-epoch", "2")
+    (tmp_path / "run/train.log").unlink()
     assert not call("--max-epoch", "2").started
-    assert (tmp_path / "run/train.log").read_bytes() == log
-    assert "epochs" not in json.loads((tmp_path / "run/training.json").read_text())
-    with pytest.raises(OptionError, match="--lr was not given"):
-        call("--max-epoch", "2", "--lr", "0.2")
-    for name in ("training.json", "result.json"):
-        (tmp_path / "run" / name).unlink()
-    with pytest.raises(DataError, match=r"run: has checkpoints .*choose another folder"):
-        call("--max-epoch", "2")
-    assert (tmp_path / "run/train.log").read_bytes() == log
 
 
 @pytest.mark.parametrize(

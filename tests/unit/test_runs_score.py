@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.error import URLError
 
 import pytest
-from run_folders import configuration, json_line, write_log, write_run
+from run_folders import write_run
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 from embinit_fairseq.cli.main import main
@@ -307,27 +307,13 @@ def test_what_is_kept_of_the_same_translations_and_of_others(scored, run) -> Non
     assert kept() == ({"bleu_tokenized"}, set())
 
 
-def test_translations_of_a_checkpoint_that_has_been_replaced(run, capsys) -> None:
-    write_run(run, {"seed": "1"}, [2.0])
-    generate_log(run / "test.generate.log", RAW)
-    for age, said in ((-60, False), (60, True)):
-        (run / "best.pt").touch()
-        os.utime(run / "best.pt", (moment := (run / "test.generate.log").stat().st_mtime + age, moment))
-        assert main(["score", "run", "--ref", "raw"]) == 0
-        assert ("translate again" in capsys.readouterr().err) is said
-
-
-def test_a_training_that_has_ended_gets_its_result_and_one_that_goes_on_has_none(scored, run, capsys) -> None:
+def test_a_training_that_has_not_ended_has_no_result(scored, run, capsys) -> None:
     write_run(run, {"seed": "1"}, [], finished=False)
     generate_log(run / "test.generate.log", RAW)
     assert main(["score", "run", "--ref", "raw"]) == 0
     assert "has not finished" in capsys.readouterr().err
     assert not (run / "result.json").exists()
     assert json.loads((run / "test.scores.json").read_text())["sentences"] == 3
-    write_log(run / "train.log", [("valid", json_line("valid", 1, 10, loss=4.0))], configuration())
-    scored(RAW)
-    record = json.loads((run / "result.json").read_text())
-    assert (record["best"]["epoch"], record["scores"]["sentences"]) == (1, 3)
 
 
 def offline(tokenize: str = "", **options: object) -> BLEU:
@@ -365,17 +351,3 @@ def test_wrong_calls(run, refused, monkeypatch) -> None:
     ):
         message = refused("score", *arguments.split())
         assert all(text in message for text in said), message
-
-
-def test_the_reference_of_another_text_is_noticed(run, capsys) -> None:
-    texts = [f"Sentence number {n}, that's all." for n in range(40)]
-    generate_log(run / "test.generate.log", texts)
-    with open(run / "test.generate.log", "a") as log:
-        log.writelines(
-            f"T-{n}\tsen@@ tence num@@ ber {(n, '<<unk>>')[n % 3 == 0]} , that 's all .\n" for n in range(40)
-        )
-    write_lines(run.parent / "right", texts)
-    write_lines(run.parent / "wrong", texts[1:] + texts[:1])
-    for reference, said in (("right", False), ("wrong", True)):
-        main(["score", "run", "--ref", reference])
-        assert ("0 of 40 targets" in capsys.readouterr().err) is said
