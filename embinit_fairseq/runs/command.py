@@ -71,17 +71,6 @@ class Command:
         """Return the first value of an option."""
         return next(iter(self.options.get(flag, ())), default)
 
-    @property
-    def fixed_options(self) -> dict[str, tuple[str, ...]]:
-        """The options that must be the same when a run continues."""
-        free = FREE_OPTIONS | PLACES | {DATA}
-        return {flag: values for flag, values in self.options.items() if flag not in free}
-
-    @property
-    def limits(self) -> dict[str, tuple[str, ...]]:
-        """The options that end a training."""
-        return {flag: values for flag, values in self.options.items() if flag in LIMITS}
-
     @cached_property
     def _data_at(self) -> int | None:
         """Index of DATA among the arguments: the first one, else the only one that is a folder of binarised data."""
@@ -153,8 +142,6 @@ def parse_command(words: Sequence[str], any_program: bool = False) -> Command:
     if any_program and words:
         return Command(tuple(words), 1)
     found = f"{shlex.join(words[:3])}: not a training" if words else "no command"
-    if any(PurePath(word).name == "fairseq-hydra-train" for word in words):
-        found = "fairseq-hydra-train has a log of its own; give the same options to fairseq-train"
     raise OptionError(f"{found}; expected -- [LAUNCHER ...] {_PROGRAM} DATA --arch ... (or python -m {_MODULE} ...)")
 
 
@@ -165,14 +152,15 @@ def is_flag(word: str) -> bool:
 
 def differences(old: Command, new: Command) -> list[str]:
     """Return what keeps `new` from continuing the run of `old`: "--lr was 0.1, is 0.2" for each option."""
-    before, now = old.fixed_options, new.fixed_options
+    before, now = old.options, new.options
+    fixed = [flag for flag in dict.fromkeys((*before, *now)) if flag not in FREE_OPTIONS | PLACES | {DATA}]
 
     def shown(values: tuple[str, ...] | None) -> str:
         return "not given" if values is None else shlex.join(values) or "given"
 
     return [
         f"{flag} was {shown(before.get(flag))}, is {shown(now.get(flag))}"
-        for flag in dict.fromkeys((*before, *now))
+        for flag in fixed
         if before.get(flag) != now.get(flag)
     ]
 

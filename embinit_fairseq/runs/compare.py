@@ -82,7 +82,7 @@ def table_record(table: Table, how: Bootstrap, x: str | None) -> dict[str, Any]:
 
 
 def warnings(table: Table) -> list[str]:
-    """Return what a reader must know before comparing the rows: repeated seeds, different options, different seeds."""
+    """Return what a reader must know before comparing the rows: repeated or other seeds, options, signatures."""
     notes = []
     for row in table.rows:
         seeds = [run.seed for run in row.runs]
@@ -101,6 +101,9 @@ def warnings(table: Table) -> list[str]:
     if len(set(of_rows.values())) > 1:
         listed = "; ".join(f"{name}: {seeds}" for name, seeds in of_rows.items())
         notes.append(f"the rows are means over different seeds ({listed})")
+    for name, score in SCORES.items():
+        if len({_signature(run.record, name) for run in table.runs} - {None}) > 1:
+            notes.append(f"{score.title} of different signatures cannot be compared")
     return notes
 
 

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.io import hardware, versions, write_json
-from embinit_fairseq.runs.command import Command, data_hashes, differences, labels_of, parse_command
+from embinit_fairseq.runs.command import LIMITS, Command, data_hashes, differences, labels_of, parse_command
 from embinit_fairseq.runs.log import LogReader, RunLog, read_log
 from embinit_fairseq.runs.record import CHECKPOINTS, LOG, RESULT, TEXTS, TRAINING, read_record, result_of
 
@@ -237,7 +237,7 @@ def _reached(old: Command, new: Command, log: RunLog) -> str | None:
     if not log.finished:
         return None
     epochs = max(log.epochs, default=0)
-    if old.limits == new.limits:
+    if all(old.options.get(flag) == new.options.get(flag) for flag in LIMITS):
         return f"finished before, after epoch {epochs}"
     if 0 < limit("--max-epoch") <= epochs:
         return f"finished before: {counted(epochs, 'epoch')} done, --max-epoch {limit('--max-epoch'):.0f}"

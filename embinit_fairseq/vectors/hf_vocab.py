@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,7 @@ def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[
 
 #: rows that a matrix may have beyond twice the number of tokens: it is often padded to a round number
 _PADDING = 4096
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
@@ -257,10 +258,18 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         added = {token.content for token in backend.get_added_tokens_decoder().values()}
         parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
         is_bytes = any(b"ByteLevel" in part.__getstate__() for part in parts if part is not None)
-        segment = lambda text: backend.encode(text, add_special_tokens=False).tokens  # noqa: E731
+        segment = partial(_segment, backend)
     rows = rows | {token["content"]: int(row) for row, token in stored.items()}
+    first = next((token for token in rows if token.startswith(_BYTE_ORDER_MARK) and rows[token] == 0), None)
+    if first is not None:  # vocab.txt has a byte-order mark, which the libraries take for a part of the first token
+        rows[first.removeprefix(_BYTE_ORDER_MARK)] = rows.pop(first)
+        added.discard(first.removeprefix(_BYTE_ORDER_MARK))
     rows = _fitting(directory, rows, added, matrix_rows)
     return Vocabulary(rows, detect_style(rows), find_specials(declared, rows), frozenset(added), is_bytes, segment)
+
+
+def _segment(backend: Any, text: str) -> list[str]:
+    return backend.encode(text, add_special_tokens=False).tokens
 
 
 def _fitting(directory: Path, rows: dict[str, int], added: set[str], matrix_rows: int) -> dict[str, int]:

@@ -81,6 +81,7 @@ COMMAND = "fairseq-train data --lr 1e-3 --criterion cross_entropy --seed"
         ({"data": {**DATA, "all": "e", "dict.txt": "w"}}, 2, ""),
         # the same test set and dictionaries
         ({"data": {**DATA, "all": "e"}, "labels": {"init": "xavier", "seed": "1"}}, 1, ""),
+        ({"scores": score(20.0, BLEU.replace("13a", "intl"))}, 1, "BLEU of different signatures"),
         ({"command": f"{COMMAND} 2 --max-epoch 3"}, 1, "averaged (--max-epoch)"),
         ({"labels": NONE1}, 1, "2 runs with seed 1"),
         ({"command": f"{COMMAND} 2 --save-dir x --num-workers 2 --log-interval 3".replace(" data", " other")}, 1, ""),

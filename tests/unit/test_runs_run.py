@@ -332,7 +332,7 @@ def test_wrong_calls_leave_nothing(tmp_path, refused) -> None:
     for arguments, message in (
         ("{}/a", "fairseq-train DATA"),
         ("{}/a -- python -x fairseq_cli.train", "python -x"),
-        ("{}/a -- fairseq-hydra-train x=y", "the same options to fairseq-train"),
+        ("{}/a -- fairseq-hydra-train x=y", "fairseq-train DATA"),
         ("{}/a -- fairseq-train {}/none", "DATA {}/none"),
         ("{}/a --label x -- fairseq-train {}/bin", "--label x"),
         ("{}/a --label =x -- fairseq-train {}/bin", "--label =x"),

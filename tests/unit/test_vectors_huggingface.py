@@ -392,6 +392,15 @@ def test_bert_rows_and_specials(tmp_path):
         opened(tmp_path).read(Wanted.words(["the"]))
 
 
+def test_a_byte_order_mark_is_not_a_part_of_the_first_token(tmp_path):
+    matrix = bert(tmp_path)
+    path = tmp_path / "vocab.txt"
+    path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    read = opened(tmp_path).read()
+    np.testing.assert_array_equal(read.specials["pad"], matrix[0])
+    assert rows_of(read).keys() == set(BERT) - {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
+
+
 @pytest.mark.parametrize("place", ["config", "tokenizer_config"])
 def test_a_japanese_tokenizer_needs_its_package(tmp_path, monkeypatch, place):
     """BERT's rules would segment other words than the model was trained with."""
