@@ -60,7 +60,7 @@ def write(path: Path, *words: str) -> str:
     return str(path)
 
 
-#: tied or not, a mask after the file, two dictionaries or one, an output bias, two streams: test_resize_expand.py has all
+#: tied or not, a mask after the file, one dictionary or two, an output bias, two streams (all: test_resize_expand.py)
 MOVED = "lm_tied roberta transformer multilingual_shared electra duo".split()
 
 
