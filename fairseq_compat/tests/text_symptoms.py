@@ -176,11 +176,12 @@ def shards() -> None:
     (test_commands.py has the commands.)
     """
     FairseqTask.target_dictionary = None
+    config = composed("data")
+    config.common_eval.path = "x"
     for shards, size in ((1, 4), (2, 4), (5, 4), (2, 16)):
         found = []
         for shard in range(shards):
-            config = composed("data", "--num-shards", str(shards), "--shard-id", str(shard))
-            config.common_eval.path = "x"
+            config.dataset.num_shards, config.dataset.shard_id = shards, shard
 
             def batches(cfg, file, size=size):
                 task = generate.tasks.setup_task(cfg.task)
@@ -192,8 +193,9 @@ def shards() -> None:
             assert own, f"shard {shard} of {shards} has nothing"
             found += [number for batch in own for number in batch]
         assert sorted(found) == list(range(16)), f"{shards} shards: {found}"
+    config.dataset.num_shards = config.dataset.shard_id = 2
     with refused("--shard-id 2", "--num-shards 2"):
-        generate.main(composed("data", "--num-shards", "2", "--shard-id", "2"))
+        generate.main(config)
 
 
 def dead_options() -> None:

@@ -38,7 +38,7 @@ def test_an_update_is_a_step_against_the_gradient(name, trained, here, tmp_path)
         torch.testing.assert_close(step, value.grad, rtol=1e-3, atol=1e-5, msg=parameter)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", ["electra", "tupe_transformer", "duo_classifier"])  # one of each task
 def test_killed_and_resumed_is_uninterrupted(name, trained, tmp_path):
     """Every loss after the kill, and every bit of the model at the end of the third epoch."""
     architecture, run = ARCHITECTURES[name], trained(name)
@@ -51,7 +51,7 @@ def test_killed_and_resumed_is_uninterrupted(name, trained, tmp_path):
     assert same(*(model_of(folder / "checkpoint_last.pt") for folder in (run.folder, tmp_path)))
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", ["electra", "duo_transformer", "duo_classifier"])  # one of each task
 def test_two_processes_equal_one_with_twice_the_update_freq(name, trained, tmp_path):
     """Plain gradient descent: Adam would make steps of the rounding of gradients that are zero."""
     architecture, data = ARCHITECTURES[name], trained(name).data

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import VENV
 
-VENV = Path(sys.prefix)  # several processes: really started, not imitated
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "wikibooks" / "train.sh"
 UPDATES = 4
 
@@ -23,9 +23,9 @@ OPTIONS = """--arch tupe_tiny --dropout 0 --attention-dropout 0 --warmup-updates
     --encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-attention-heads 2""".split()
 
 
-def start(data: Path, run: Path, **variables: str) -> subprocess.Popen:
+def start(data: Path, run: Path, venv: Path = Path(sys.prefix), **variables: str) -> subprocess.Popen:
     outer = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "MASTER_"))}
-    outer |= {"VENV": str(VENV), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DATA": str(data), "RUN": str(run)}
+    outer |= {"VENV": str(venv), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DATA": str(data), "RUN": str(run)}
     command = ["bash", str(SCRIPT), *OPTIONS]
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, env={**outer, **TRAIN, **variables}, **pipe)
@@ -48,7 +48,7 @@ def loss(run: Path, started: subprocess.Popen, update_freq: int, devices: int) -
 def test_a_second_machine_trains_along_and_leaves_the_records_to_the_first(monolingual, tmp_path):
     """As on two machines without SLURM: train.sh by torchrun on each, the second with WORKER=1."""
     shutil.copytree(monolingual, tmp_path / "bin")  # what prepare.sh would have made, as far as train.sh looks at it
-    alone = loss(tmp_path / "alone", start(tmp_path, tmp_path / "alone"), update_freq=2, devices=1)
+    alone = loss(tmp_path / "alone", start(tmp_path, tmp_path / "alone", VENV), update_freq=2, devices=1)
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     torchrun = f"torchrun --nnodes 2 --nproc-per-node 1 --master-addr localhost --master-port {port} --no-python"
