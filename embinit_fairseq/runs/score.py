@@ -143,9 +143,10 @@ def _scored(request: ScoreRequest, translated: Translations, lang: str | None, e
     text = [decode(line).replace(UNKNOWN, UNKNOWN_WORD) for line in as_is]
     reference = None if request.of_tokens else read_lines(request.reference, *expected)
     notes = tuple(_notes(request, translated, text, reference or (), lang or ""))
-    for name in () if reference is None else request.metrics:
-        metric = SCORES[name].metric(request.lowercase, lang or "", request.tokenize)
-        scores[name] = computed(metric, text, reference, request.confidence)
+    if reference is not None:
+        for name in request.metrics:
+            metric = SCORES[name].metric(request.lowercase, lang or "", request.tokenize)
+            scores[name] = computed(metric, text, reference, request.confidence)
     token_file = request.reference if request.of_tokens else request.token_reference
     if token_file is not None:
         tokens = [unescape(line) for line in read_lines(token_file, *expected)]
