@@ -107,7 +107,8 @@ def check_inputs(files: Mapping[str, str | None]) -> dict[str, str]:
     """
     given = {name: path for name, path in files.items() if path is not None}
     for name, path in given.items():
-        flag = f"--{name.replace('_', '-').replace('dictionary', 'dict')}"
+        # several files of one option are numbered: `keep_text 2`
+        flag = f"--{name.partition(' ')[0].replace('_', '-').replace('dictionary', 'dict')}"
         error = CheckpointError if name == "checkpoint" else DataError
         if not path:  # of a shell's variable that is not set
             raise error(f"{flag}: an empty path; give that of a file")
@@ -255,6 +256,8 @@ def check_folder(
     """
     folder = Path(os.path.realpath(path))
     where = _named(option, path)
+    if not os.fspath(path):  # of a shell's variable that is not set
+        raise OutputError(f"{option}: an empty path; give that of a folder")
     for name in inputs:
         given = Path(os.path.realpath(name))
         if folder in given.parents or (given.is_dir() and given == folder):

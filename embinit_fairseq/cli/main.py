@@ -83,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as request:  # --help, or an error that is already printed
         return int(request.code or 0)
     args.training = argv[at + 1 :]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: temporary files are removed
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: temporary files and jobs of a grid are gone
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)
     try:
         with progress.talking(args):
             code = _module(args.command).run(args)

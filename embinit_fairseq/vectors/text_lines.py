@@ -149,7 +149,8 @@ class LineScan:
         self._all = wanted is None or check_all
         self._exact = _first_parts(wanted.exact) if wanted else frozenset()
         folded = wanted.folded if wanted else ()
-        self._folded = frozenset(_key(_SPACE.split(word, maxsplit=1)[0]) for word in folded)
+        keys = (_key(_SPACE.split(word, maxsplit=1)[0]) for word in folded)
+        self._folded: frozenset[bytes | str | None] = frozenset([None, *keys] if folded else ())  # None: not UTF-8
         self._separator = head.separator
         self._shortest = 2 * head.dim + 1  # one byte of word, then separator and digit D times
 

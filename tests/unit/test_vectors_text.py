@@ -90,6 +90,18 @@ def test_files_that_are_none(tmp_path, content, format, message):
         open_vectors(write(tmp_path / "v.txt", content), format).read()
 
 
+def test_words_of_another_encoding_are_broken_lines(tmp_path, caplog):
+    """Also those that the dictionary does not name byte for byte: it would miss all words with umlauts, silently."""
+    words = [f"w{number}" for number in range(95)]
+    rows = "".join(f"{word} 1 2\n" for word in [*words, "m\u00e4dchen"])
+    path = write(tmp_path / "v.txt", rows.encode("latin-1"))
+    wanted = Wanted(exact=frozenset(["m\u00e4dchen", *words]), folded=frozenset(["m\u00e4dchen", *words]))
+    assert open_vectors(path).read(wanted).origin.broken_lines == 1
+    path = write(tmp_path / "v.txt", (rows + "stra\u00dfe 1 2\n" * 12).encode("latin-1"))
+    with pytest.raises(VectorFileError, match="not UTF-8.*iconv -f latin1"):
+        open_vectors(path).read(wanted)
+
+
 def test_words_like_the_beginnings_of_other_files_are_words(tmp_path):
     words = ["<html", "version", "a,b", "1;2", "<!doctype"]
     for first in words:
