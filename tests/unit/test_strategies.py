@@ -124,6 +124,8 @@ def test_shuffled_permutes_rows_and_columns_and_no_word_keeps_its_vector():
     assert order != list(range(D))
     one = build(strategies.shuffled, Source(ROWS[:1], x_p[:1]), draws(), PAD)  # there is nothing to change with
     assert set(one[ROWS[0]]) == set(x_p[0])
+    two = build(strategies.shuffled, Source(ROWS[:2], x_p[:2]), draws(), PAD)
+    assert [set(row) for row in two[ROWS[:2]]] == [set(x_p[1]), set(x_p[0])]
     elements = build(strategies.shuffled_elements, given_, draws(), PAD)[ROWS]
     assert sorted(elements.ravel()) == sorted(x_p.ravel())
     assert {frozenset(row) for row in elements} != set(by_set)
