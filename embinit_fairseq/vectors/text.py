@@ -109,7 +109,8 @@ class TextVectors(VectorReader):
         if broken > TOLERATED_SHARE * lines and not few:
             raise VectorFileError(
                 f"{self.path}:{rows.first_broken[0][0]}: {broken} of {counted(lines, 'line')} are not a word with "
-                f"{self.dim} numbers: {named}; repair or delete them (all of a file in Latin-1: iconv -f latin1 -t utf-8), or name the format if it is another one"
+                f"{self.dim} numbers: {named}; repair or delete them (all of a file in Latin-1: iconv -f latin1 -t "
+                "utf-8), or name the format if it is another one"
             )
         logger.warning("%s: %s ignored: %s", self.path, counted(broken, "broken line"), named)
 
