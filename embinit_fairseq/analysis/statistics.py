@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.analysis.transforms import position_table, xavier_std
-from embinit_fairseq.errors import CoverageError, DataError
+from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.alignment import Reading
 from embinit_fairseq.init.report import absorption_ratio, describe, xavier_bound
 from embinit_fairseq.vectors.compressed import open_bytes
-from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable
+from embinit_fairseq.vectors.table import Origin, VectorTable
 from embinit_fairseq.vocab.dictionary import Vocabulary, is_dictionary, read_dictionary
 
 #: min, max, mean, std
@@ -60,11 +60,6 @@ def _text_counts(path: str) -> Counter[str]:
     return counts
 
 
-def are_a_dictionary(vectors: VectorReader) -> bool:
-    """Return True if a dict.txt was opened as text vectors, which then have one dimension."""
-    return vectors.dim == 1 and vectors.format == "glove" and is_dictionary(vectors.path)
-
-
 def missing_words(vocabulary: Vocabulary, matched: np.ndarray, most: int) -> list[tuple[str, int]]:
     """Return (word, count) of the most frequent words without a vector; matched: (N,) bool."""
     absent = np.flatnonzero(vocabulary.regular & ~matched)
@@ -96,16 +91,7 @@ def dictionary_statistics(
         vocabulary: the dictionary.
         formula, length: of the position encoding.
         missing: list so many words without a vector.
-
-    Raises:
-        CoverageError: a file has no word of the dictionary.
     """
-    for part in reading.parts:
-        if not part.coverage["found"]:
-            raise CoverageError(
-                f"{part.origin.path}: none of the {len(vocabulary)} rows of the dictionary is in it; check that "
-                "language, case and tokenisation of dictionary and vectors are the same"
-            )
     rows, dim, values = len(vocabulary), reading.source.vectors.shape[1], reading.source.matched_values
     record = {**_sources(reading), "rows": rows, **reading.coverage, "rows_by_rule": reading.rows_by_rule()}
     record["missing"] = missing_words(vocabulary, reading.matched, missing)

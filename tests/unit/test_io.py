@@ -237,3 +237,10 @@ def test_what_says_that_memory_ran_out():
         assert said in exhausted(error)
         assert "\n" not in exhausted(error)
     assert exhausted(RuntimeError("shape mismatch")) is None
+
+
+def test_a_variable_of_the_shell_that_is_not_set_and_the_second_file_of_an_option(tmp_path):
+    with pytest.raises(OutputError, match="--output: an empty path; give"):
+        io.check_folder("")
+    with pytest.raises(DataError, match=f"--keep-text {tmp_path}: a folder; name a file"):
+        io.check_inputs({"keep_text 2": str(tmp_path)})

@@ -196,17 +196,18 @@ def test_force_deletes_nothing_that_is_not_ours(folder_command, tmp_path, capsys
     assert snapshot(folder_command.inputs) == before
 
 
-def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, monkeypatch, number):
     """When everything is written, but not in its place."""
     assert folder_command.run(tmp_path / "old") == 0
     before = snapshot(tmp_path)
 
     def stop(*_):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         time.sleep(60)
 
     monkeypatch.setattr(os, "replace", stop)
-    handler = signal.getsignal(signal.SIGTERM)
+    handler = signal.signal(number, signal.SIG_DFL)  # a suite under nohup ignores SIGHUP
     try:
         for output in ("old", "out"):
             capsys.readouterr()
@@ -216,7 +217,7 @@ def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, mon
             assert "Traceback" not in captured.err
             assert snapshot(tmp_path) == before
     finally:
-        signal.signal(signal.SIGTERM, handler)
+        signal.signal(number, handler)
 
 
 def test_a_running_child_of_export_hf_is_ended(tmp_path, monkeypatch):

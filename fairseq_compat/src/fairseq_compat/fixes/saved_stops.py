@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class State:
-    """What is known of the training in this process.
+    """State of the training in this process.
 
     requested: a signal came. begun: updates are being made. pending: the checkpoint that was loaded was written by a
     stop, and the validation that may have been due was not made yet. last_losses: its losses, if the training ends
@@ -68,70 +68,7 @@ def patching(module):
 
 def patch_training(module) -> None:
     """Let the loop of a training look for a stop after each update and each batch of a validation."""
-    utils, train, validate_and_save = module.checkpoint_utils, module.train, module.validate_and_save
-    load = utils.load_checkpoint
-
-    def load_checkpoint(_, trainer, **kwargs):
-        extra_state, epoch_itr = load(_, trainer, **kwargs)
-        check_validation(trainer)
-        at_start = epoch_itr.epoch == 1 and epoch_itr.iterations_in_epoch == 0  # also with --reset-dataloader
-        if extra_state is None or not extra_state.get("stopped") or at_start:
-            return extra_state, epoch_itr
-        State.pending = True
-        if epoch_itr.iterations_in_epoch == 0:  # stopped at the end of an epoch
-            ended = EndedEpoch(extra_state["train_iterator"])
-            losses = validate(trainer, ended, end_of_epoch=True)
-            trainer.lr_step(ended.epoch, losses[0])
-        return extra_state, epoch_itr
-
-    def check_validation(trainer):
-        """Let each batch of a validation look for a stop."""
-        step = trainer.valid_step
-
-        def valid_step(*args, **kwargs):
-            leave_if_requested(trainer, utils)
-            return step(*args, **kwargs)
-
-        trainer.valid_step = valid_step
-
-    def validate(trainer, epoch_itr, end_of_epoch):
-        """Make the validation that was due when the training was stopped."""
-        State.pending, cfg = False, trainer.cfg
-        subsets = cfg.dataset.valid_subset.split(",")
-        losses, should_stop = checked(cfg, trainer, trainer.task, epoch_itr, subsets, end_of_epoch)
-        State.last_losses = losses if should_stop else None
-        return losses
-
-    @functools.wraps(validate_and_save)
-    def checked(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch):
-        State.current = cfg, epoch_itr
-        leave_if_requested(trainer, utils)
-        return validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
-
-    @functools.wraps(train)
-    def train_epoch(cfg, trainer, task, epoch_itr):
-        State.begun = True
-        if State.pending:  # within an epoch: validate where the iterator is at the batch of the stop
-            begin = trainer.begin_epoch
-
-            def begin_epoch(epoch):
-                del trainer.begin_epoch
-                begin(epoch)
-                validate(trainer, epoch_itr, end_of_epoch=False)
-                if State.last_losses is not None:
-                    raise Finished
-
-            trainer.begin_epoch = begin_epoch
-        try:
-            if State.last_losses is not None:
-                raise Finished
-            return train(cfg, trainer, task, epoch_itr)
-        except Finished:
-            return State.last_losses, True
-
-    module.checkpoint_utils = shadow(utils, load_checkpoint=load_checkpoint)
-    module.validate_and_save, module.train = checked, train_epoch
-    main = module.main
+    loop, main = Loop(module), module.main
 
     @functools.wraps(main)
     def main_with_signals(cfg, *args, **kwargs):
@@ -139,6 +76,71 @@ def patch_training(module) -> None:
         return main(cfg, *args, **kwargs)
 
     module.main = main_with_signals
+    module.checkpoint_utils = shadow(module.checkpoint_utils, load_checkpoint=loop.load_checkpoint)
+    module.train, module.validate_and_save = loop.train, loop.validate_and_save
+
+
+class Loop:
+    """fairseq's functions of a training, under their names, which look for a stop."""
+
+    def __init__(self, module) -> None:
+        self.inner_train, self.inner_validate_and_save = module.train, module.validate_and_save
+        self.checkpoint_utils, self.inner_load = module.checkpoint_utils, module.checkpoint_utils.load_checkpoint
+
+    def load_checkpoint(self, checkpoint_cfg, trainer, **kwargs):
+        """Load; if the training was stopped at the end of an epoch, make the validation that was due."""
+        extra_state, epoch_itr = self.inner_load(checkpoint_cfg, trainer, **kwargs)
+        step = trainer.valid_step
+
+        def valid_step(*args, **kwargs):
+            leave_if_requested(trainer, self.checkpoint_utils)
+            return step(*args, **kwargs)
+
+        trainer.valid_step = valid_step
+        at_start = epoch_itr.epoch == 1 and epoch_itr.iterations_in_epoch == 0  # also with --reset-dataloader
+        if extra_state is None or not extra_state.get("stopped") or at_start:
+            return extra_state, epoch_itr
+        State.pending = True
+        if epoch_itr.iterations_in_epoch == 0:
+            ended = EndedEpoch(extra_state["train_iterator"])
+            losses = self.validate_pending(trainer, ended, end_of_epoch=True)
+            trainer.lr_step(ended.epoch, losses[0])
+        return extra_state, epoch_itr
+
+    def train(self, cfg, trainer, task, epoch_itr):
+        """Train for an epoch; if the training was stopped within it, make the validation that was due before."""
+        State.begun = True
+        if State.pending:
+            begin = trainer.begin_epoch
+
+            def begin_epoch(epoch):  # here the iterator is at the batch of the stop
+                del trainer.begin_epoch
+                begin(epoch)
+                self.validate_pending(trainer, epoch_itr, end_of_epoch=False)
+                if State.last_losses is not None:
+                    raise Finished
+
+            trainer.begin_epoch = begin_epoch
+        try:
+            if State.last_losses is not None:
+                raise Finished
+            return self.inner_train(cfg, trainer, task, epoch_itr)
+        except Finished:
+            return State.last_losses, True
+
+    def validate_pending(self, trainer, epoch_itr, end_of_epoch: bool):
+        """Return the losses of the validation that was due when the training was stopped; [None] if none was."""
+        State.pending, cfg = False, trainer.cfg
+        subsets = cfg.dataset.valid_subset.split(",")
+        losses, should_stop = self.validate_and_save(cfg, trainer, trainer.task, epoch_itr, subsets, end_of_epoch)
+        State.last_losses = losses if should_stop else None
+        return losses
+
+    def validate_and_save(self, cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch):
+        """Do what is due after an update, unless a stop was requested."""
+        State.current = cfg, epoch_itr
+        leave_if_requested(trainer, self.checkpoint_utils)
+        return self.inner_validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
 
 
 class EndedEpoch:
