@@ -1,12 +1,13 @@
 """The plugin's distribution. fairseq itself is installed beside it with --no-deps: see scripts/setup.sh."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 setup(
     name="embinit-fairseq",
-    version="0.1.0",
+    version=re.findall('VERSION = "(.+)"', Path("embinit_fairseq/version.py").read_text())[0],
     description="Start transformers better: embedding initialisation, TUPE, Duo and vocabulary expansion for fairseq",
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -27,6 +28,7 @@ setup(
             *("scikit-learn", "gensim; python_version < '3.14'", "soundfile", "shtab"),
             *("nbclient", "ipykernel", "pandas"),  # examples/notebook
             "ctranslate2",  # what docs/ctranslate2.md says
+            *("build", "hatchling", "twine"),  # scripts/release.sh
         ],
         "bench": ["gensim", "transformers"],
     },

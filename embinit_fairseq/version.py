@@ -1,3 +1,3 @@
 """The version: in reports, signatures and `embinit --version`."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -10,6 +10,7 @@ from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
+import hypothesis
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -17,8 +18,7 @@ checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")
 
 from fairseq.distributed import utils as distributed  # noqa: E402
 from fairseq.file_io import PathManager  # noqa: E402
-from fairseq_compat.fixes.empty_user_dirs import explanation as no_plugin  # noqa: E402
-from fairseq_compat.fixes.empty_user_dirs import place_of  # noqa: E402
+from fairseq_compat.fixes.empty_user_dirs import resolved  # noqa: E402
 from fairseq_compat.fixes.half_precision import obstacle  # noqa: E402
 from fairseq_compat.fixes.unknown_architectures import explanation as unknown  # noqa: E402
 from fairseq_compat.fixes.unnamed_tasks import trained_task  # noqa: E402
@@ -106,14 +106,24 @@ def test_an_error_of_a_known_model_stays_as_it_is_and_its_task_is_known(tmp_path
 )
 def test_a_user_dir_without_a_plugin(name: str, holds_one: bool, tmp_path: Path) -> None:
     (tmp_path / name).touch()
-    said = no_plugin(str(tmp_path))
-    assert said is None if holds_one else said.endswith("give the folder of the plugin's package")
-    # one that is not there is named where a plugin of that name can be imported from
-    assert f"did you mean {Path(torch.__file__).parent}?" in no_plugin(str(tmp_path / "torch"))
-    assert "check the path" in no_plugin(str(tmp_path / "no_such_plugin"))
-    fairseq = Path(checkpoint_utils.__file__).parent  # in which, and beside which, fairseq looks, too
-    assert place_of(checkpoint_utils, "models") == str(fairseq / "models")
-    assert Path(place_of(checkpoint_utils, "fairseq_cli")).samefile(fairseq.parent / "fairseq_cli")
+    if holds_one:
+        assert resolved(checkpoint_utils, str(tmp_path)) == str(tmp_path)
+    else:
+        with pytest.raises(ImportError, match="give the folder of the plugin's package"):
+            resolved(checkpoint_utils, str(tmp_path))
+
+
+def test_a_user_dir_is_a_folder_or_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fairseq = Path(checkpoint_utils.__file__).parent  # fairseq looks in this folder and next to it, too
+    assert resolved(checkpoint_utils, "models") == str(fairseq / "models")
+    assert Path(resolved(checkpoint_utils, "fairseq_cli")).samefile(fairseq.parent / "fairseq_cli")
+    assert resolved(checkpoint_utils, "hypothesis") == str(Path(hypothesis.__file__).parent)
+    with pytest.raises(ImportError, match=f"did you mean {Path(hypothesis.__file__).parent}?"):
+        resolved(checkpoint_utils, str(tmp_path / "hypothesis"))
+    for name in ("no_such_plugin", "argparse", "no.such.plugin", ""):
+        with pytest.raises(ImportError, match="--user-dir"):
+            resolved(checkpoint_utils, name)
 
 
 LABELS = [  # of two examples and two classes, or of numbers

@@ -24,6 +24,7 @@ from embinit_fairseq.init import strategies
 from embinit_fairseq.init.report import unpack_rows
 from embinit_fairseq.init.strategies import Draws, Source, parse_std
 from embinit_fairseq.models import _random_step as steps
+from embinit_fairseq.version import VERSION
 
 D = 8
 ENCODER = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2"
@@ -413,7 +414,7 @@ def test_every_number_of_the_report(data, glove):
         "target_std": record["matched"]["std"],
     }
     assert {key: record[key] for key in expected} == pytest.approx(expected, rel=1e-5)
-    assert record["signature"].endswith("|oov:xavier|std:xavier|seed:1|v:0.1.0")
+    assert record["signature"].endswith(f"|oov:xavier|std:xavier|seed:1|v:{VERSION}")
     assert json.loads(json.dumps(record)) == record
     record = encoder(data, glove["de"], "--embed-init-oov mean", strategy="xavier_pretrained")[2]
     assert record["oov"] is record["matched"] is record["matched_absorption_ratio"] is None  # every row is drawn

@@ -1,25 +1,25 @@
-"""A ``--user-dir`` that holds no plugin, such as the clone around it, or that is not there.
+"""A ``--user-dir`` that names an installed plugin, or a folder without a plugin.
 
-Symptom: a folder without code is imported without complaint (as a namespace package), and what the plugin would have
-    registered is unknown later: ``--arch: invalid choice``, after all names there are.
+Symptom: ``--user-dir NAME`` of a plugin that pip installed fails in every folder but one: fairseq accepts paths only.
+    A folder without code, such as the clone around a plugin, is imported silently (as a namespace package), and
+    ``--arch`` is then an invalid choice.
 Versions: all.
 Where: fairseq/utils.py:464 (``import_user_module``).
-    The name alone of an installed plugin, from another folder, ends in a ``FileNotFoundError`` without the option.
-Remedy: an error that names the folder, and the packages in it, or where the plugin of that name is. A folder that can
-    register anything passes: one with an ``__init__.py``, or with the folders ``models`` or ``tasks``, whose files
-    fairseq imports.
+Remedy: a name that is no folder but an importable package is that package. A folder that can register nothing raises
+    an error that names the folder and the packages in it.
 Upstream: not reported.
 Can go: with a fairseq that does this.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib.util
 import os
 from contextlib import contextmanager
 
-REASON = "a --user-dir without a plugin is imported without a word"
+REASON = "an installed plugin is not a --user-dir, and a folder without one is imported silently"
 BROKEN = r"def import_user_module\("
 
 
@@ -27,38 +27,41 @@ def needed() -> bool:
     return True
 
 
-def explanation(folder: str) -> str | None:
-    """What to say of a folder that registers nothing, or is not there; None for any other."""
-    if not os.path.exists(folder):
-        return f"--user-dir {folder}: no such folder; {_elsewhere(os.path.basename(folder))}"
-    if not os.path.isdir(folder) or any(
-        os.path.exists(os.path.join(folder, name)) for name in ("__init__.py", "models", "tasks")
-    ):
-        return None
-    packages = [
-        os.path.join(folder, name)
-        for name in sorted(os.listdir(folder))
-        if name.isidentifier() and os.path.isfile(os.path.join(folder, name, "__init__.py"))
-    ]
-    meant = f"did you mean {' or '.join(packages)}?" if packages else "give the folder of the plugin's package"
-    return f"--user-dir {folder}: no plugin, it has neither __init__.py nor models or tasks: {meant}"
-
-
-def _elsewhere(name: str) -> str:
-    """Where a plugin of this name can be imported from."""
+def folder_of_package(name: str) -> str | None:
+    """Return the folder of the importable package `name`, None if there is none."""
     try:
-        found = importlib.util.find_spec(name) if name.isidentifier() else None
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
     except (ImportError, ValueError):
-        found = None
-    place = found and found.origin and os.path.dirname(found.origin)
-    return f"did you mean {place}?" if place else "check the path"
+        return None
+    return os.path.dirname(spec.origin) if spec and spec.submodule_search_locations and spec.origin else None
 
 
-def place_of(module, user_dir: str) -> str:
-    """Where fairseq looks for the folder: as given, in its own package, and beside that."""
+def resolved(module, user_dir: str) -> str:
+    """Return the folder that ``--user-dir`` means.
+
+    fairseq looks in the working directory, in its own package and next to it; an installed package comes last.
+
+    Raises:
+        ImportError: there is no such folder and no such package, or the folder has neither code nor models nor tasks.
+    """
     here = os.path.dirname(module.__file__)
     places = [os.path.abspath(user_dir), os.path.join(here, user_dir), os.path.join(here, "..", user_dir)]
-    return next((place for place in places if os.path.exists(place)), places[0])
+    folder = next((place for place in places if os.path.exists(place)), None) or folder_of_package(user_dir)
+    if folder is None:
+        installed = folder_of_package(os.path.basename(user_dir))
+        remedy = f"did you mean {installed}?" if installed else "check the path, or install the plugin of that name"
+        raise ImportError(f"--user-dir {user_dir}: no such folder and no such package; {remedy}")
+    if os.path.isdir(folder) and not any(
+        os.path.exists(os.path.join(folder, name)) for name in ("__init__.py", "models", "tasks")
+    ):
+        packages = [
+            os.path.join(folder, name)
+            for name in sorted(os.listdir(folder))
+            if name.isidentifier() and os.path.isfile(os.path.join(folder, name, "__init__.py"))
+        ]
+        remedy = f"did you mean {' or '.join(packages)}?" if packages else "give the folder of the plugin's package"
+        raise ImportError(f"--user-dir {folder}: no plugin, it has neither __init__.py nor models or tasks: {remedy}")
+    return os.path.normpath(folder)
 
 
 @contextmanager
@@ -68,9 +71,8 @@ def patching(module):
 
     @functools.wraps(original)
     def import_user_module(args):
-        words = explanation(place_of(module, getattr(args, "user_dir", None) or os.devnull))
-        if words:
-            raise ImportError(words)
-        return original(args)
+        user_dir = getattr(args, "user_dir", None)
+        # the configuration, and so the checkpoint, keeps what the user wrote
+        return original(args if user_dir is None else argparse.Namespace(user_dir=resolved(module, user_dir)))
 
     module.import_user_module = import_user_module
