@@ -23,11 +23,14 @@ pytest.importorskip("sacremoses")
 pytest.importorskip("spacy")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
+from shards import counts
+from shards.tasks import Executor, Step
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
-from wikibooks import cleaning, duplicates, encode, inputs, split, synthetic, words
+from wikibooks import cleaning, duplicates, encode, inputs, split, synthetic
 
-from embinit_fairseq.io import read_json
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.io import read_json, write_json
 from embinit_fairseq.vocab import preparation
 
 few = settings(max_examples=40, deadline=None)
@@ -151,29 +154,34 @@ def test_packing_is_recognised_by_content_and_damage_is_named(pack, tmp_path: Pa
         raise OSError(28, "no space left on disk")
 
 
-def test_shards_hold_all_documents_in_order(tmp_path: Path) -> None:
+def run_steps(*steps) -> None:
+    Executor("pool", 1, Path(), 1, {}).run(steps)
+
+
+@pytest.mark.parametrize("size", [1, 10, 700, 10**9])
+def test_shards_hold_all_documents_in_order(size: int, tmp_path: Path) -> None:
     paths = [tmp_path / "first", tmp_path / "second"]
     for path in paths:
         documents = ["\n".join(f"{path.name} {d} {line}" for line in range((d % 3) * 125 + 1)) for d in range(15)]
         path.write_text("\n\n".join(documents) + "\n")
-    for size in (1, 10, 700, 10**9):
-        folder = tmp_path / str(size)
-        split.split(paths, folder, size, valid_every=60)
-        records = read_json(folder / "shards.json")
-        shards = [list(duplicates.read_documents(split.text_of(folder, n))) for n in range(len(records))]
-        found = list(itertools.chain.from_iterable(shards))
-        assert found == [document for path in paths for document in naive_documents(path.read_bytes())]
-        sizes = [sum(-(-len(document) // split.PASSAGE_LINES) for document in shard) for shard in shards]
-        assert [record["first_passage"] for record in records] == [0, *itertools.accumulate(sizes)][:-1]
-        assert [record["lines"] for record in records] == [sum(map(len, shard)) for shard in shards]
-        written = [split.text_of(folder, n).stat().st_size for n in range(len(records))]
-        assert written == [record["bytes"] for record in records]
-        last = [len(b"\n".join(shard[-1])) + 2 for shard in shards]
-        assert all(number >= size > number - document for number, document in zip(written[:-1], last))
-        assert (len(records) == 1) == (size == 10**9)
-    with pytest.raises(SystemExit, match=r"only 60 passages.*VALID_EVERY than 61"):
-        split.split(paths, tmp_path / "few", 700, valid_every=61)
-    assert not (tmp_path / "few").exists()
+    run_steps(Step("shards", lambda: split.split_tasks(paths, tmp_path / "raw", size)))
+    split.number(tmp_path / "raw", tmp_path / "shards.json", 60)
+    records = read_json(tmp_path / "shards.json")
+    shards = [list(duplicates.read_documents(Path(record["text"]))) for record in records]
+    found = list(itertools.chain.from_iterable(shards))
+    assert found == [document for path in paths for document in naive_documents(path.read_bytes())]
+    sizes = [sum(-(-len(document) // split.PASSAGE_LINES) for document in shard) for shard in shards]
+    assert [record["first_passage"] for record in records] == [0, *itertools.accumulate(sizes)][:-1]
+    assert [record["lines"] for record in records] == [sum(map(len, shard)) for shard in shards]
+    written = [Path(record["text"]).stat().st_size for record in records]
+    assert written == [record["bytes"] for record in records]
+    for number, record in enumerate(records):  # full, unless it is the last of its files
+        last = len(b"\n".join(shards[number][-1])) + 2
+        ends = number + 1 == len(records) or Path(records[number + 1]["text"]).parent != Path(record["text"]).parent
+        assert written[number] - last < size <= (written[number] if not ends else 10**9)
+    assert (len(records) == 1) == (size == 10**9)
+    with pytest.raises(OptionError, match=r"only 60 passages.*VALID_EVERY than 61"):
+        split.number(tmp_path / "raw", tmp_path / "few", valid_every=61)
 
 
 TEXTS = ["A title\nIt's 5 < 6.", "", "Ünïcode “quotes”.\n\nA second paragraph.", "x"]
@@ -300,45 +308,43 @@ corpora = st.lists(st.lists(st.lists(raw_lines, min_size=1, max_size=9), max_siz
 
 
 @few
-@given(corpora, st.sampled_from(["lines", "documents"]), st.integers(1, 5))
-def test_duplicates_equal_a_loop_over_the_corpus(tmp_path_factory, shards, unit: str, buckets: int) -> None:
-    folder, seen, expected = tmp_path_factory.mktemp("duplicates"), set(), []
-    for name in ("digests", "found"):
-        (folder / name).mkdir()
-    for number, shard in enumerate(shards):
-        np.save(folder / "digests" / f"{number:05}.npy", duplicates.digests(iter(shard), unit))
+@given(corpora, st.sampled_from(["lines", "documents"]))
+def test_duplicates_equal_a_loop_over_the_corpus(tmp_path_factory, shards, unit: str) -> None:
+    work, seen, expected = tmp_path_factory.mktemp("duplicates"), set(), []
+    texts = [work / f"{number}.txt" for number in range(len(shards))]
+    write_json(work / "shards.json", [{"text": str(text), "bytes": 1} for text in texts])
+    for text, shard in zip(texts, shards):
+        text.write_bytes(b"".join(b"\n".join(document) + b"\n\n" for document in shard))
         keys = [[b" ".join(line.lower().split()) for line in document] for document in shard]
         units = [key for document in keys for key in document] if unit == "lines" else [tuple(key) for key in keys]
-        expected.append({number for number, key in enumerate(units) if key in seen or key in units[:number]})
+        expected.append([number for number, key in enumerate(units) if key in seen or key in units[:number]])
         seen.update(units)
-    for bucket in range(buckets):
-        duplicates.write_bucket(bucket, buckets, folder / "digests", folder / "found")
-    assert [duplicates.repeated_units(folder / "found", number) for number in range(len(shards))] == expected
+    run_steps(*duplicates.steps(work, unit))
+    found = [np.load(path) for path in duplicates.repeated_files(work)]
+    assert [sorted(numbers.tolist()) for _, numbers in found] == expected
+    assert all(set(origin.tolist()) <= {shard} for shard, (origin, _) in enumerate(found))
 
 
-def test_rare_words_are_unknown_and_bpe_learns_from_frequent_ones(tmp_path: Path, monkeypatch) -> None:
-    counts = {f"w{number:03}": 1 + 1000 // (number + 1) for number in range(100)}
-    for shard in range(5):  # to be merged in more than one round
-        folder = tmp_path / f"clean/{shard:05}"
-        folder.mkdir(parents=True)
-        part = {w: n // 5 + (shard < n % 5) for w, n in counts.items() if n >= 5 or shard < n}
-        words.write_counts(part, folder / "words.txt")
-    monkeypatch.setattr(words, "MERGED_AT_ONCE", 2)
-    words.count(tmp_path, 0.219, 5)
-    assert dict(words.read_counts(tmp_path / "words" / "all.txt")) == counts
-    assert {path.name for path in (tmp_path / "words").iterdir()} == {
-        "all.txt",
-        "bpe.txt",
-        "frequent.npy",
-        "stats.json",
-    }
-    known = words.WordSet(tmp_path / "words" / "frequent.npy")
-    assert [word for word in [*counts, "other"] if word in known] == list(counts)[:21]
-    assert dict(words.read_counts(tmp_path / "words" / "bpe.txt")) == {f"w{n:03}": counts[f"w{n:03}"] for n in range(5)}
+def test_rare_words_are_unknown_and_bpe_learns_from_frequent_ones(tmp_path: Path) -> None:
+    frequencies = {f"w{number:03}": 1 + 1000 // (number + 1) for number in range(100)}
+    paths = [tmp_path / f"{shard}.txt" for shard in range(5)]
+    for shard, path in enumerate(paths):
+        part = {w: n // 5 + (shard < n % 5) for w, n in frequencies.items() if n >= 5 or shard < n}
+        counts.write_counts(part, path)
+    run_steps(*counts.merge_steps("words", lambda: paths, tmp_path / "merged"))
+    merged = counts.merged_file(tmp_path / "merged")
+    assert dict(counts.read_counts(merged)) == frequencies
+    counts.choose(merged, tmp_path / "words", 0.219, 5)
+    known = counts.WordSet(tmp_path / "words" / "frequent.npy")
+    assert [word for word in [*frequencies, "other"] if word in known] == list(frequencies)[:21]
+    learned = dict(counts.read_counts(tmp_path / "words" / "bpe.txt"))
+    assert learned == {f"w{n:03}": frequencies[f"w{n:03}"] for n in range(5)}
+    stats = {"word_types": 100, "words": sum(frequencies.values()), "frequent_types": 21}
+    assert read_json(tmp_path / "words" / "stats.json") == stats
 
 
 def test_of_words_with_the_same_count_the_first_are_taken() -> None:
-    chosen = words.MostFrequent(Counter({3: 1, 2: 4}), 3)
+    chosen = counts.MostFrequent(Counter({3: 1, 2: 4}), 3)
     assert [chosen.takes(count) for count in (2, 3, 2, 2, 2)] == [True, True, True, False, False]
 
 
