@@ -4,8 +4,9 @@
 #
 #   OUTPUT=data/wikibooks bash scripts/wikibooks/prepare.sh wiki.txt.bz2 books/*.txt
 #
-# The files, plain or gz, bz2, xz, are text (a paragraph or a sentence per line, a blank line after each document), JSON
-# (one object with a "text" per line, as in C4, one object, or a list), or <doc ...> files of Wikipedia's extractors.
+# The files, plain or gz, bz2, xz, zst, are text (a paragraph or a sentence per line, a blank line after each document), JSON
+# (one object with a "text" per line, as in C4, one object, or a list), or <doc ...> files of Wikipedia's extractors; or
+# Parquet with a column "text". zst and Parquet need the extra corpus.
 # Further variables, with their defaults:
 #   DUPLICATES=lines      what occurs only once: lines (as in TUPE's code), documents, or none
 #   FREQUENT_TYPES=0.21   share of the word types, the most frequent ones, that do not become <unk>; 1: all

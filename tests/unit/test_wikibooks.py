@@ -139,10 +139,21 @@ def test_long_documents_are_divided_at_lines_and_long_lines_left_out(monkeypatch
     assert sum(too_long for _, too_long in found) == 2
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def zstd(content: bytes) -> bytes:
+    return pytest.importorskip("zstandard").compress(content)
+
+
+def parquet(content: bytes, column: str = "text") -> bytes:
+    pyarrow, stream = pytest.importorskip("pyarrow"), io.BytesIO()
+    table = pyarrow.table({column: content.decode("latin-1").strip().split("\n\n")})
+    pytest.importorskip("pyarrow.parquet").write_table(table, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress, zstd, parquet])
 def test_packing_is_recognised_by_content_and_damage_is_named(pack, tmp_path: Path) -> None:
     path = tmp_path / "text.zip"  # the name says nothing
-    path.write_bytes(pack(b"one\n\ntwo\n"))
+    path.write_bytes(pack(b"one\n\ntwo\n") if pack is parquet else pack(b"one\n\n") + pack(b"two\n"))
     with split.open_input(path) as stream:
         assert [lines for lines, _ in split.documents(stream)] == [[b"one"], [b"two"]]
     damaged = pack(bytes(np.random.default_rng(1).integers(0, 255, 5000, dtype=np.uint8)))[:2500]
@@ -182,6 +193,13 @@ def test_shards_hold_all_documents_in_order(size: int, tmp_path: Path) -> None:
     assert (len(records) == 1) == (size == 10**9)
     with pytest.raises(OptionError, match=r"only 60 passages.*VALID_EVERY than 61"):
         split.number(tmp_path / "raw", tmp_path / "few", valid_every=61)
+
+
+def test_a_parquet_table_without_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    path.write_bytes(parquet(b"A text.", "content"))
+    with pytest.raises(SystemExit, match="columns content; expected a column text"), split.open_input(path) as stream:
+        list(split.documents(stream))
 
 
 TEXTS = ["A title\nIt's 5 < 6.", "", "Ünïcode “quotes”.\n\nA second paragraph.", "x"]
@@ -241,9 +259,8 @@ def test_entities_become_characters_once_and_twice_escaped() -> None:
 
 #: content -> what is named, and the remedy
 NO_TEXT = {
-    b"\x28\xb5\x2f\xfd\0": ("zstd", "zstd -d"),
     b"PK\x03\x04\0": ("zip", "unzip"),
-    b"PAR1\x15\0": ("Parquet", "to_json"),
+    b"ARROW1\0\0": ("Arrow", "Parquet"),
     b"name".ljust(257, b"\0") + b"ustar": ("tar", "tar -x"),
     b"\xef\xbb\xbf<?xml version='1.0'?>": ("XML", "wikiextractor"),
     b'<mediawiki xmlns="x">\n': ("XML", "wikiextractor"),
