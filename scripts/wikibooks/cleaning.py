@@ -7,9 +7,10 @@ work/raw/*/00000.txt -> work/clean/00000/{train.txt,valid.txt,words.txt,stats.js
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import numpy as np
 from shards.counts import write_counts
 from shards.tasks import Task
 from wikibooks.duplicates import read_documents, repeated_files, shard_records
+from wikibooks.near import near_files
 from wikibooks.split import MAX_CHARS, PASSAGE_LINES, passages_of
 
 from embinit_fairseq.errors import OptionError
@@ -28,9 +30,13 @@ Sentences = list[list[str]]
 
 
 def clean_tasks(work: Path, unit: str, valid_every: int) -> list[Task]:
-    """Return a task per shard. unit: what duplicates are, lines, documents or none."""
+    """Return a task per shard. unit: what duplicates are, lines, documents, near or none."""
     records, tasks = shard_records(work), []
-    repeated = [None] * len(records) if unit == "none" else repeated_files(work)
+    if unit == "near":
+        repeated: Sequence[Path | None] = near_files(work)
+        unit = "documents"
+    else:
+        repeated = [None] * len(records) if unit == "none" else repeated_files(work)
     for shard, (record, duplicates) in enumerate(zip(records, repeated)):
         output = work / "clean" / f"{shard:05}"
         arguments = (Path(record["text"]), duplicates, output, record["first_passage"], valid_every, unit)
@@ -38,12 +44,14 @@ def clean_tasks(work: Path, unit: str, valid_every: int) -> list[Task]:
     return tasks
 
 
-def check_libraries() -> None:
-    """Raise OptionError if a library of the cleaner is missing."""
+def check_libraries(unit: str) -> None:
+    """Raise OptionError if a library of the cleaner, or of near duplicates, is missing."""
     try:
         Cleaner()
     except ImportError as error:
         raise OptionError(str(error)) from None
+    if unit == "near" and importlib.util.find_spec("datatrove") is None:
+        raise OptionError("DUPLICATES=near needs datatrove: pip install 'embinit-fairseq[corpus]'")
 
 
 def clean_shard(text: Path, duplicates: Path | None, output: Path, passage: int, valid_every: int, unit: str) -> None:

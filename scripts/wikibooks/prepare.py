@@ -35,7 +35,7 @@ def prepare(args: argparse.Namespace) -> None:
     from wikibooks import cleaning, split
 
     executor = Executor.from_arguments(args, args.output / "work" / "logs")
-    cleaning.check_libraries()  # before the work begins
+    cleaning.check_libraries(args.duplicates)  # before the work begins
     if not (args.output / "work" / "shards.json").exists():
         for path in args.input:
             split.check_input(path)
@@ -49,7 +49,7 @@ def steps(args: argparse.Namespace) -> list[Step]:
     """Return the steps from text to `bin`."""
     # Worker processes import this file: what a step needs is imported when the steps are made.
     from shards import binary, counts
-    from wikibooks import cleaning, duplicates, encode, split
+    from wikibooks import cleaning, duplicates, encode, near, split
 
     output, work = args.output, args.output / "work"
     words, symbols, codes = work / "word_counts", work / "symbol_counts", output / "bpe.codes"
@@ -57,7 +57,7 @@ def steps(args: argparse.Namespace) -> list[Step]:
     return [
         Step("shards", partial(split.split_tasks, inputs, work / "raw", int(args.shard_mb * 1e6))),
         once("number", work / "shards.json", split.number, work / "raw", work / "shards.json", args.valid_every),
-        *duplicates.steps(work, args.duplicates),
+        *(near.steps(work) if args.duplicates == "near" else duplicates.steps(work, args.duplicates)),
         Step("cleaning", partial(cleaning.clean_tasks, work, args.duplicates, args.valid_every)),
         *counts.merge_steps("count words", partial(shard_files, work / "clean", "words.txt"), words),
         once(
@@ -146,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("input", type=Path, nargs="+", help="files with text")
     parser.add_argument("--output", type=Path, required=True, help="folder for work/, bin/, bpe.codes, report.json")
-    parser.add_argument("--duplicates", choices=("lines", "documents", "none"), required=True)
+    parser.add_argument("--duplicates", choices=("lines", "documents", "near", "none"), required=True)
     parser.add_argument("--frequent-types", type=float, required=True, help="share of the word types that are kept")
     parser.add_argument("--bpe-merges", type=int, required=True)
     parser.add_argument("--bpe-words", type=int, required=True, help="most frequent words to learn merges from")

@@ -27,7 +27,7 @@ from shards import counts
 from shards.tasks import Executor, Step
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
-from wikibooks import cleaning, duplicates, encode, inputs, split, synthetic
+from wikibooks import cleaning, duplicates, encode, inputs, near, split, synthetic
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, write_json
@@ -340,6 +340,19 @@ def test_duplicates_equal_a_loop_over_the_corpus(tmp_path_factory, shards, unit:
     found = [np.load(path) for path in duplicates.repeated_files(work)]
     assert [sorted(numbers.tolist()) for _, numbers in found] == expected
     assert all(set(origin.tolist()) <= {shard} for shard, (origin, _) in enumerate(found))
+
+
+def test_of_nearly_equal_documents_one_stays(tmp_path: Path) -> None:
+    pytest.importorskip("datatrove")
+    sentences = [" ".join(itertools.islice(synthetic.words(np.random.default_rng(seed)), 120)) for seed in range(4)]
+    sentences.append(sentences[1].replace(" ", " other ", 1))
+    texts = [tmp_path / "0.txt", tmp_path / "1.txt"]
+    write_json(tmp_path / "shards.json", [{"text": str(text), "bytes": 1} for text in texts])
+    texts[0].write_text("\n\n".join(sentences[:3]) + "\n\n")
+    texts[1].write_text("\n\n".join(sentences[3:]) + "\n\n")
+    run_steps(*near.steps(tmp_path))
+    found = [tuple(row) for path in near.near_files(tmp_path) for row in np.load(path).T.tolist()]
+    assert found in ([(0, 1)], [(1, 1)])
 
 
 def test_rare_words_are_unknown_and_bpe_learns_from_frequent_ones(tmp_path: Path) -> None:
