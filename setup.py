@@ -29,7 +29,9 @@ setup(
             *("nbclient", "ipykernel", "pandas"),  # examples/notebook
             "ctranslate2",  # what docs/ctranslate2.md says
             *("build", "hatchling", "twine"),  # scripts/release.sh
+            *("datatrove>=0.10", "pyarrow", "zstandard"),  # the extra corpus
         ],
+        "corpus": ["datatrove>=0.10", "pyarrow", "zstandard"],  # scripts/wikibooks, scripts/wmt14 on many machines
         "bench": ["gensim", "transformers"],
     },
     entry_points={"console_scripts": ["embinit = embinit_fairseq.cli.main:main"]},

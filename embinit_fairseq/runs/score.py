@@ -280,6 +280,7 @@ def check_dictionaries(run: Path, translated: Translations) -> None:
     if data is None or not file.is_file():
         return
     for name, value in (read_record(file).get("data") or {}).items():
+        name = Path(name).name  # data in parts: bin.00/dict.de.txt
         path = Path(data) / name
         if name.startswith("dict.") and path.is_file() and sha256(path) != value:
             raise DataError(

@@ -1,54 +1,76 @@
 """Clean shards: a tokenised sentence per line, a blank line after each document, and counts of the words.
 
-work/raw/00000.txt -> work/clean/00000/{train.txt,valid.txt,words.txt,stats.json}
+work/raw/*/00000.txt -> work/clean/00000/{train.txt,valid.txt,words.txt,stats.json}
 
 `embinit_fairseq/vocab/preparation.py` cleans a line; it also prepares the text that a trained model is given.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from wikibooks.duplicates import read_documents, repeated_units
-from wikibooks.pool import run_tasks
-from wikibooks.split import MAX_CHARS, PASSAGE_LINES, passages_of, text_of
-from wikibooks.words import write_counts
+import numpy as np
+from shards.counts import write_counts
+from shards.tasks import Task
+from wikibooks.duplicates import read_documents, repeated_files, shard_records
+from wikibooks.near import near_files
+from wikibooks.split import MAX_CHARS, PASSAGE_LINES, passages_of
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.io import read_json, whole_folder
+from embinit_fairseq.io import whole_folder
 from embinit_fairseq.vocab.preparation import SYMBOLS, UNKNOWN, Cleaner
 
 MIN_CHARS = 20
 Sentences = list[list[str]]
 
 
-def clean(work: Path, unit: str, valid_every: int, jobs: int) -> None:
-    """Write work/clean. unit: what work/duplicates numbers."""
-    output = work / "clean"
-    tasks = [
-        (record["bytes"], (shard, work, output, record["first_passage"], valid_every, unit))
-        for shard, record in enumerate(read_json(work / "raw" / "shards.json"))
-        if not (output / f"{shard:05}").is_dir()
-    ]
+def clean_tasks(work: Path, unit: str, valid_every: int) -> list[Task]:
+    """Return a task per shard. unit: what duplicates are, lines, documents, near or none."""
+    records, tasks = shard_records(work), []
+    if unit == "near":
+        repeated: Sequence[Path | None] = near_files(work)
+        unit = "documents"
+    else:
+        repeated = [None] * len(records) if unit == "none" else repeated_files(work)
+    for shard, (record, duplicates) in enumerate(zip(records, repeated)):
+        output = work / "clean" / f"{shard:05}"
+        arguments = (Path(record["text"]), duplicates, output, record["first_passage"], valid_every, unit)
+        tasks.append(Task(output, clean_shard, arguments, record["bytes"]))
+    return tasks
+
+
+def check_libraries(unit: str) -> None:
+    """Raise OptionError if a library of the cleaner, or of near duplicates, is missing."""
     try:
-        Cleaner()  # a missing library is reported before the work begins
+        Cleaner()
     except ImportError as error:
         raise OptionError(str(error)) from None
-    run_tasks("cleaning", clean_shard, tasks, jobs)
+    if unit == "near" and importlib.util.find_spec("datatrove") is None:
+        raise OptionError("DUPLICATES=near needs datatrove: pip install 'embinit-fairseq[corpus]'")
 
 
-def clean_shard(shard: int, work: Path, output: Path, passage: int, valid_every: int, unit: str) -> None:
-    """Write the folder of one shard. passage: number of its first passage."""
+def clean_shard(text: Path, duplicates: Path | None, output: Path, passage: int, valid_every: int, unit: str) -> None:
+    """Write the folder of one shard.
+
+    Args:
+        text: documents as they are.
+        duplicates: .npy with (shard, number) of the lines or documents to leave out.
+        output: folder to write.
+        passage: number of the first passage.
+        valid_every: every N-th passage is for validation.
+        unit: what duplicates are, lines, documents or none.
+    """
     cleaner = Cleaner()
-    repeated = set() if unit == "none" else repeated_units(work / "duplicates", shard)
-    with whole_folder(output / f"{shard:05}", option="") as folder:
+    repeated = set(np.load(duplicates)[1].tolist()) if duplicates else set()
+    with whole_folder(output, option="") as folder:
         writer = ShardWriter(folder)
         writer.stats[f"duplicate_{unit}"] += len(repeated)
-        raw = read_documents(text_of(work / "raw", shard))
+        raw = read_documents(text)
         for size, lines in without_duplicates(raw, repeated, unit):
             for split, group in parts(lines, passage, valid_every):
                 texts = [line.decode("utf-8", "ignore") for line in group]

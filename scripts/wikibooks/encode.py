@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from shards.counts import WordSet, write_counts
+from shards.tasks import Task, finished_shards
 from wikibooks.cleaning import SYMBOLS, UNKNOWN
-from wikibooks.pool import finished_shards, run_tasks
-from wikibooks.words import WordSet, write_counts
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, whole_folder
@@ -33,17 +33,16 @@ _ENDS = (".", "!", "?", '"')
 _KEPT = {symbol: symbol for symbol in (*SYMBOLS, UNKNOWN)}
 
 
-def encode(work: Path, codes: Path, jobs: int) -> None:
-    """Write work/encoded."""
+def encode_tasks(work: Path, codes: Path) -> list[Task]:
+    """Return a task per shard."""
     words = read_json(work / "words" / "stats.json")
     # If all types are kept, those that only the validation text has are kept, too.
     frequent = work / "words" / "frequent.npy" if words["frequent_types"] < words["word_types"] else None
-    tasks = [
-        (text_bytes(shard), (shard, work / "encoded", codes, frequent))
-        for shard in finished_shards(work / "clean")
-        if not (work / "encoded" / shard.name).is_dir()
-    ]
-    run_tasks("encoding", encode_shard, tasks, jobs)
+    tasks = []
+    for shard in finished_shards(work / "clean"):
+        output = work / "encoded" / shard.name
+        tasks.append(Task(output, encode_shard, (shard, output, codes, frequent), text_bytes(shard)))
+    return tasks
 
 
 def encode_shard(shard: Path, output: Path, codes: Path, frequent: Path | None) -> None:
@@ -51,7 +50,7 @@ def encode_shard(shard: Path, output: Path, codes: Path, frequent: Path | None) 
     encoder = Encoder(codes, frequent)
     stats: Counter[str] = Counter()
     symbols: Counter[str] = Counter()
-    with whole_folder(output / shard.name, option="") as folder:
+    with whole_folder(output, option="") as folder:
         for split in ("train", "valid"):
             with open(folder / f"{split}.txt", "w", encoding="utf-8") as file:
                 for document in read_sentences(shard / f"{split}.txt"):

@@ -19,7 +19,7 @@ import lzma
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html.entities import html5
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,7 +31,6 @@ SAMPLE = 1 << 16
 #: lines that are searched for markup
 SAMPLE_LINES = 1000
 
-_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _JSON = re.compile(rb'\s*(\[\s*)?\{\s*["}]')
 _DOC = re.compile(rb"\s*<doc( [^<>]*)?>")
 _DOC_EDGE = re.compile(rb"<doc( [^<>]*)?>|</doc>")
@@ -39,10 +38,9 @@ _ENTITY = re.compile(r"&(?:amp;)*(#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|\w{2,31})(;|(?!
 
 #: beginning of a file that is not text -> its kind and the program that makes text of it
 _NO_TEXT = {
-    rb"\x28\xb5\x2f\xfd": "zstd: unpack it with zstd -d",
     rb"PK\x03\x04": "a zip archive: unpack it with unzip",
     rb"(?s).{257}ustar": "a tar archive: unpack it with tar -x",
-    rb"PAR1|ARROW1": "a Parquet or Arrow table: write it as JSON lines (pandas: to_json(lines=True))",
+    rb"ARROW1": "an Arrow table: write it as Parquet or as JSON lines (pandas: to_json(lines=True))",
     rb"%PDF": "PDF: extract its text with pdftotext",
     rb"WARC/": "a web archive: extract the text of its pages, for instance with trafilatura",
     rb"\xff\xfe|\xfe\xff": "UTF-16: convert it with iconv -f UTF-16 -t UTF-8",
@@ -69,12 +67,96 @@ class LayoutError(ValueError):
     """Say what was found, what was expected and what to do; `open_input` adds the file's name."""
 
 
+class _Damaged(Exception):
+    """A Zstandard or Parquet file that cannot be read to its end."""
+
+
+class _Chunks(io.RawIOBase):
+    """A stream over chunks of bytes that begins again at seek(0)."""
+
+    def __init__(self, chunks: Callable[[], Iterator[bytes]]):
+        self._begin = chunks
+        self.seek(0)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if offset or whence:
+            raise io.UnsupportedOperation("only seek(0)")
+        self._chunks, self._rest, self._position = self._begin(), b"", 0
+        return 0
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return 0
+            self._rest = chunk
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        self._position += size
+        return size
+
+
+def _open_zstd(path: Path, mode: str) -> BinaryIO:
+    import zstandard
+
+    def chunks() -> Iterator[bytes]:
+        frame, packed = zstandard.ZstdDecompressor().decompressobj(), b""
+        with open(path, "rb") as file:
+            while packed or (packed := file.read(1 << 16)):
+                if frame.eof:  # a file may have several frames
+                    frame = zstandard.ZstdDecompressor().decompressobj()
+                try:
+                    yield frame.decompress(packed)
+                except zstandard.ZstdError as error:
+                    raise _Damaged(error) from None
+                packed = frame.unused_data if frame.eof else b""
+        if not frame.eof:
+            raise _Damaged("it ends within a frame")
+
+    return io.BufferedReader(_Chunks(chunks))
+
+
+def _open_parquet(path: Path, mode: str) -> BinaryIO:
+    """Open the column `text` of a Parquet table as JSON lines."""
+    import pyarrow
+    from pyarrow import parquet
+
+    def chunks() -> Iterator[bytes]:
+        try:
+            table = parquet.ParquetFile(path)
+            if "text" not in table.schema_arrow.names:
+                names = ", ".join(table.schema_arrow.names)
+                raise LayoutError(f"a Parquet table with the columns {names}; expected a column text: rename one")
+            for batch in table.iter_batches(batch_size=1000, columns=["text"]):
+                for text in batch.column(0).to_pylist():
+                    yield json.dumps({"text": text}).encode() + b"\n"
+        except pyarrow.ArrowException as error:
+            raise _Damaged(error) from None
+
+    return io.BufferedReader(_Chunks(chunks))
+
+
+_OPENERS: dict[bytes, Callable[[Path, str], Any]] = {
+    **{b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open},
+    **{b"\x28\xb5\x2f\xfd": _open_zstd, b"PAR1": _open_parquet},
+}
+
+
 @contextlib.contextmanager
 def open_input(path: Path) -> Iterator[BinaryIO]:
-    """Open a plain, gz, bz2 or xz file, recognised by its content.
+    """Open a plain, gz, bz2, xz, zst or Parquet file, recognised by its content.
 
     Raises:
-        SystemExit: the file is missing, damaged or no text.
+        SystemExit: the file is missing, damaged or no text, or needs a library that is not installed.
     """
     try:
         with open(path, "rb") as file:
@@ -87,7 +169,9 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
             yield stream
     except LayoutError as error:
         raise SystemExit(f"error: {path}: {error}") from None
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"error: {path}: needs {error.name}: pip install 'embinit-fairseq[corpus]'") from None
+    except (EOFError, zlib.error, lzma.LZMAError, OSError, _Damaged) as error:
         if getattr(error, "errno", None) is not None:  # not of the decompressor: for instance a full disk
             raise
         raise SystemExit(f"error: {path}: damaged or incomplete ({error}): get it again") from None

@@ -1,70 +1,115 @@
-"""Prepare text for masked-language-model pre-training in seven steps; `prepare.sh` says what they do and take.
+"""Prepare text for masked-language-model pre-training; `prepare.sh` says what the steps do and take.
 
-Every step works on shards of the text and writes a folder below work/; a step or shard whose folder exists is done.
+Every step works on shards of the text, and its output is below work/:
 
-    work/raw/00000.txt            documents as they are, after each a blank line         split
-    work/duplicates/000.npy       lines (or documents) that occurred before              duplicates
-    work/clean/00000/train.txt    one tokenised sentence per line; words.txt: counts     cleaning
-    work/words/bpe.txt            the most frequent words of the training text           words
-    bpe.codes                     merges                                                 subword-nmt
-    work/encoded/00000/train.txt  subwords; symbols.txt: counts                          encode
-    bin/train.bin                 what fairseq-train reads                               binarise
+    raw/00000/00000.txt      documents as they are, after each a blank line         split
+    duplicates/              lines (or documents) that occurred before              duplicates
+    clean/00000/train.txt    one tokenised sentence per line; words.txt: counts     cleaning
+    words/bpe.txt            the most frequent words of the training text           counts
+    bpe.codes (in OUTPUT)    merges                                                 subword-nmt
+    encoded/00000/train.txt  subwords; symbols.txt: counts                          encode
+    dict.txt                 the most frequent subwords                             binary
+    binary/00000/train.bin   what fairseq-train reads                               binary
+    OUTPUT/bin               the shards joined; or OUTPUT/bin.00, OUTPUT/bin.01 ...
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shards.tasks import Executor, Step, Task, finished_shards, once, shard_files
+
 from embinit_fairseq.errors import OptionError, one_line
-from embinit_fairseq.io import cores, read_json, whole_file, write_json
+from embinit_fairseq.io import read_json, write_json
+from embinit_fairseq.vocab.preparation import SYMBOLS
+
+SPLITS = ("train", "valid")
 
 
 def prepare(args: argparse.Namespace) -> None:
     """Run the steps that are not done yet."""
-    # Worker processes import this file: what a step needs is imported when the step comes.
+    from wikibooks import cleaning, split
+
+    executor = Executor.from_arguments(args, args.output / "work" / "logs")
+    cleaning.check_libraries(args.duplicates)  # before the work begins
+    if not (args.output / "work" / "shards.json").exists():
+        for path in args.input:
+            split.check_input(path)
+    if executor.run(steps(args)):
+        print("\n".join(in_words(read_json(args.output / "report.json"))))
+    else:
+        print(f"submitted; {args.output / 'report.json'} is written at the end")
+
+
+def steps(args: argparse.Namespace) -> list[Step]:
+    """Return the steps from text to `bin`."""
+    # Worker processes import this file: what a step needs is imported when the steps are made.
+    from shards import binary, counts
+    from wikibooks import cleaning, duplicates, encode, near, split
+
     output, work = args.output, args.output / "work"
-    from wikibooks import split
+    words, symbols, codes = work / "word_counts", work / "symbol_counts", output / "bpe.codes"
+    inputs = [path.resolve() for path in args.input]
+    return [
+        Step("shards", partial(split.split_tasks, inputs, work / "raw", int(args.shard_mb * 1e6))),
+        once("number", work / "shards.json", split.number, work / "raw", work / "shards.json", args.valid_every),
+        *(near.steps(work) if args.duplicates == "near" else duplicates.steps(work, args.duplicates)),
+        Step("cleaning", partial(cleaning.clean_tasks, work, args.duplicates, args.valid_every)),
+        *counts.merge_steps("count words", partial(shard_files, work / "clean", "words.txt"), words),
+        once(
+            *("choose words", work / "words", counts.choose, counts.merged_file(words), work / "words"),
+            *(args.frequent_types, args.bpe_words),
+        ),
+        once("learn merges", codes, counts.learn_merges, work / "words" / "bpe.txt", args.bpe_merges, codes),
+        Step("encoding", partial(encode.encode_tasks, work, codes)),
+        *counts.merge_steps("count subwords", partial(shard_files, work / "encoded", "symbols.txt"), symbols),
+        once(
+            *("dictionary", work / "dict.txt", binary.write_dictionary, counts.merged_file(symbols)),
+            *(work / "dict.txt", args.vocabulary, SYMBOLS),
+        ),
+        Step("binarising", partial(binary_tasks, work)),
+        Step("joining", partial(join_tasks, work, output / "bin", args.part_gb * 1e9)),
+        once("report", output / "report.json", report, work, output / "report.json"),
+    ]
 
-    split.split(args.input, work / "raw", int(args.shard_mb * 1e6), args.valid_every)
-    from wikibooks import duplicates
 
-    duplicates.find(work, args.duplicates, args.jobs)
-    from wikibooks import cleaning
+def binary_tasks(work: Path) -> list[Task]:
+    """Return a task per shard. OptionError if nothing is left for validation."""
+    from shards.binary import binarise_shard
+    from wikibooks.encode import text_bytes
 
-    cleaning.clean(work, args.duplicates, args.valid_every, args.jobs)
-    from wikibooks import words
-
-    words.count(work, args.frequent_types, args.bpe_words)
-    if not (output / "bpe.codes").exists():
-        learn_merges(work / "words" / "bpe.txt", args.bpe_merges, output / "bpe.codes")
-    from wikibooks import encode
-
-    encode.encode(work, output / "bpe.codes", args.jobs)
-    from wikibooks import binarise
-
-    sums = sum_up(work)
-    if not sums["encoded"].get("valid_sentences"):
+    if not sum_up(work)["encoded"].get("valid_sentences"):
         raise OptionError("nothing was left for validation: give more text, or a smaller VALID_EVERY")
-    sums["dictionary"] = binarise.binarise(work, output / "bin", args.vocabulary, args.jobs)
-    write_json(output / "report.json", sums)
-    print("\n".join(in_words(sums)))
+    texts = {split: f"{split}.txt" for split in SPLITS}
+    tasks = []
+    for shard in finished_shards(work / "encoded"):
+        output = work / "binary" / shard.name
+        tasks.append(Task(output, binarise_shard, (shard, output, work / "dict.txt", texts), text_bytes(shard)))
+    return tasks
 
 
-def learn_merges(counts: Path, size: int, codes: Path) -> None:
-    """Learn `size` merges of BPE from lines "word count"."""
-    from subword_nmt.learn_bpe import learn_bpe
+def join_tasks(work: Path, output: Path, part_bytes: float) -> list[Task]:
+    """Return a task per part of the data."""
+    from shards.binary import join_tasks
 
-    with open(counts, encoding="utf-8") as words, whole_file(codes, "w") as file:
-        learn_bpe(words, file, size, is_dict=True)
+    return join_tasks(finished_shards(work / "binary"), output, {"dict.txt": work / "dict.txt"}, SPLITS, part_bytes)
+
+
+def report(work: Path, output: Path) -> None:
+    """Write the sums of all shards, and the numbers of symbols in the dictionary and of parts."""
+    with open(work / "dict.txt", encoding="utf-8") as lines:
+        numbers = {"dictionary": sum(1 for _ in lines), "parts": len(list(output.parent.glob("bin*/dict.txt")))}
+    write_json(output, sum_up(work) | numbers)
 
 
 def sum_up(work: Path) -> dict[str, Any]:
     """Return {"raw": ..., "clean": ..., "encoded": ..., "words": ...}: numbers over all shards."""
     raw: Counter[str] = Counter()
-    for shard in read_json(work / "raw" / "shards.json"):
+    for shard in read_json(work / "shards.json"):
         raw.update({key: shard[key] for key in ("bytes", "lines", "too_long")})
     sums: dict[str, Any] = {"raw": dict(raw)}
     for stage in ("clean", "encoded"):
@@ -101,14 +146,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("input", type=Path, nargs="+", help="files with text")
     parser.add_argument("--output", type=Path, required=True, help="folder for work/, bin/, bpe.codes, report.json")
-    parser.add_argument("--duplicates", choices=("lines", "documents", "none"), required=True)
+    parser.add_argument("--duplicates", choices=("lines", "documents", "near", "none"), required=True)
     parser.add_argument("--frequent-types", type=float, required=True, help="share of the word types that are kept")
     parser.add_argument("--bpe-merges", type=int, required=True)
     parser.add_argument("--bpe-words", type=int, required=True, help="most frequent words to learn merges from")
     parser.add_argument("--vocabulary", type=int, required=True, help="symbols, with fairseq's own four")
     parser.add_argument("--valid-every", type=int, required=True, help="every N-th passage is for validation")
     parser.add_argument("--shard-mb", type=float, required=True)
-    parser.add_argument("--jobs", type=int, default=cores(), help="processes (default: one per core)")
+    parser.add_argument("--part-gb", type=float, required=True, help="training data of a part of bin")
+    Executor.add_arguments(parser)
     prepare(parser.parse_args())
 
 

@@ -13,8 +13,10 @@
 # call of train.sh with RUN=OUTPUT/runs/NAME LABELS=model=NAME. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
+# shellcheck source=../parts.sh
+source "$REPO/scripts/parts.sh"
 : "${DATA:?set it to what prepare.sh made}" "${OUTPUT:?set it to the folder for runs and results}" "${SIZE:=base}"
-[[ -d $DATA/bin ]] || die "DATA=$DATA: no folder bin in it; set it to the OUTPUT of prepare.sh"
+data_parts "$DATA"
 [[ $SIZE =~ ^(base|large|tiny)$ ]] || die "SIZE=$SIZE: choose base, large or tiny"
 integers UPDATES BATCH DEVICE_BATCH DEVICES SAVE_EVERY
 declare -A options=(

@@ -3,6 +3,9 @@
 The input is read as a stream: at most one document, or one JSON value, is in memory. A passage is a document, or
 PASSAGE_LINES lines of a longer one; every N-th passage is for validation. Passages are numbered over the whole input,
 so that the choice depends neither on the shards nor on the number of processes.
+
+work/raw/00000/{00000.txt,...,shards.json}: neighbouring files of the input, about as large as a shard, or one larger
+work/shards.json: [{"text": path, "bytes": ..., "lines": ..., "too_long": ..., "first_passage": ...}, ...]
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tqdm import tqdm
+from shards.tasks import Task
 from wikibooks.inputs import SAMPLE, SAMPLE_LINES, check_markup, check_text, open_input, read_lines
 
-from embinit_fairseq.io import whole_folder, write_json
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.io import read_json, whole_folder, write_json
 
 PASSAGE_LINES = 100
 #: A longer document is divided at the end of a line; a longer line is left out.
@@ -55,11 +59,6 @@ def passages_of(lines: int) -> int:
     return -(-lines // PASSAGE_LINES)
 
 
-def text_of(folder: Path, shard: int) -> Path:
-    """Return the file of a shard's text."""
-    return folder / f"{shard:05}.txt"
-
-
 def check_input(path: Path) -> None:
     """Raise SystemExit if a file is not text, or has markup, before hours are spent on it."""
     with open_input(path) as stream:
@@ -72,39 +71,60 @@ def check_input(path: Path) -> None:
         check_markup(path, lines[:SAMPLE_LINES])
 
 
-def split(inputs: list[Path], folder: Path, shard_bytes: int, valid_every: int) -> None:
-    """Write `folder`: the text of each shard, and shards.json with a record for each.
-
-    Raises:
-        SystemExit: an input is not text, or the input has fewer passages than `valid_every`.
-    """
-    if (folder / "shards.json").is_file():
-        return
+def split_tasks(inputs: list[Path], folder: Path, shard_bytes: int) -> list[Task]:
+    """Return a task per group of neighbouring files."""
+    groups: list[list[Path]] = []
+    size = shard_bytes
     for path in inputs:
-        check_input(path)
+        if size >= shard_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(path)
+        size += path.stat().st_size
+    outputs = [folder / f"{number:05}" for number in range(len(groups))]
+    return [
+        Task(output, split, (group, output, shard_bytes), sum(path.stat().st_size for path in group))
+        for group, output in zip(groups, outputs)
+    ]
+
+
+def split(inputs: list[Path], folder: Path, shard_bytes: int) -> None:
+    """Write the shards of some files, and shards.json with a record for each."""
     records: list[dict[str, Any]] = []
-    passage = 0
-    with whole_folder(folder, force=True) as output, tqdm(unit="B", unit_scale=True, desc="shards") as bar:
+    with whole_folder(folder, option="") as output:
         stream = _all_documents(inputs)
         for first in stream:
-            record = {"first_passage": passage, "bytes": 0, "lines": 0, "too_long": 0}
-            with open(text_of(output, len(records)), "wb") as text:
+            record = {"text": f"{len(records):05}.txt", "bytes": 0, "lines": 0, "too_long": 0, "passages": 0}
+            with open(output / record["text"], "wb") as text:
                 for lines, too_long in itertools.chain([first], stream):
-                    written = text.write(b"\n".join(lines) + b"\n\n") if lines else 0
-                    record["bytes"] += written
+                    record["bytes"] += text.write(b"\n".join(lines) + b"\n\n") if lines else 0
                     record["lines"] += len(lines)
                     record["too_long"] += too_long
-                    passage += passages_of(len(lines))
-                    bar.update(written)
+                    record["passages"] += passages_of(len(lines))
                     if record["bytes"] >= shard_bytes:
                         break
             records.append(record)
-        if passage < valid_every:
-            raise SystemExit(
-                f"error: the input has only {passage} passages (documents, or {PASSAGE_LINES} lines of longer ones): "
-                f"none would be for validation. Give more text, or a smaller VALID_EVERY than {valid_every}"
-            )
         write_json(output / "shards.json", records)
+
+
+def number(folder: Path, output: Path, valid_every: int) -> None:
+    """Write the records of all shards with the number of their first passage.
+
+    Raises:
+        OptionError: the input has fewer passages than `valid_every`.
+    """
+    records: list[dict[str, Any]] = []
+    passage = 0
+    for group in sorted(folder.iterdir()):
+        for record in read_json(group / "shards.json"):
+            records.append({**record, "text": str(group / record["text"]), "first_passage": passage})
+            passage += record["passages"]
+    if passage < valid_every:
+        raise OptionError(
+            f"the input has only {passage} passages (documents, or {PASSAGE_LINES} lines of longer ones): none would "
+            f"be for validation. Give more text, or a smaller VALID_EVERY than {valid_every}"
+        )
+    write_json(output, records)
 
 
 def _all_documents(inputs: list[Path]) -> Iterator[tuple[list[bytes], int]]:

@@ -19,8 +19,10 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 # shellcheck source=../devices.sh
 source "$REPO/scripts/devices.sh"
+# shellcheck source=../parts.sh
+source "$REPO/scripts/parts.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}" "${UPDATES:=1000000}" "${BATCH:=256}"
-[[ -d $DATA/bin ]] || die "DATA=$DATA: no folder bin in it; set it to the OUTPUT of prepare.sh"
+data_parts "$DATA"
 integers UPDATES BATCH DEVICE_BATCH DEVICES SAVE_EVERY
 count_devices "$@"
 share=$((BATCH / DEVICES))
@@ -36,7 +38,7 @@ start+=(${LABELS:-} -- "${LAUNCHER[@]}")
 # Blocks of complete sentences (FULL-SENTENCES); a sentence that is longer than a block is left out. Nothing is saved or
 # validated at the end of an epoch: how long one is says little about the training.
 # shellcheck disable=SC2086 # PRECISION may be empty
-"${start[@]}" fairseq-train "$DATA/bin" --user-dir "$PLUGIN" --task masked_lm --criterion masked_lm \
+"${start[@]}" fairseq-train "$BIN" --user-dir "$PLUGIN" --task masked_lm --criterion masked_lm \
   --sample-break-mode complete --tokens-per-sample 512 --mask-prob 0.15 --skip-invalid-size-inputs-valid-test \
   --dropout 0.1 --attention-dropout 0.1 --weight-decay 0.01 --clip-norm 1.0 \
   --optimizer adam --adam-betas "(0.9, 0.999)" --adam-eps 1e-6 --lr 1e-4 --lr-scheduler polynomial_decay \

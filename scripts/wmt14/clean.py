@@ -1,6 +1,7 @@
 """Clean shards: normalise and, for BPE, tokenise lines, and count the words of the training text.
 
-work/files.json -> work/shards.json, work/clean/00000/{train.en,train.de,valid.en,valid.de,words.txt,stats.json}
+work/files.json -> work/ranges/*.json, work/shards.json
+work/shards.json -> work/clean/00000/{train.en,train.de,valid.en,valid.de,words.txt,stats.json}
 
 A shard is a range of pairs of lines of one corpus; nothing is copied for it. Pairs are numbered over all corpora, from
 1, so that the choice of validation pairs depends neither on the shards nor on the number of processes.
@@ -17,11 +18,11 @@ from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
 
-from tqdm import tqdm
-from wikibooks.pool import run_tasks
-from wikibooks.words import write_counts
+from shards.counts import write_counts
+from shards.tasks import Task
 
-from embinit_fairseq.io import read_json, whole_folder, write_text
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.io import read_json, whole_folder, write_json
 
 #: characters; a longer line would have more than 250 pieces, and takes the libraries quadratic time
 MAX_CHARS = 5000
@@ -29,45 +30,48 @@ TOKENS = ("subword_nmt", "sentencepiece")
 SPLITS = ("train", "valid")
 
 
-def clean(
-    work: Path, langs: list[str], tokens: str, valid_every: int, pairs: int, limit: int | None, jobs: int
-) -> None:
-    """Write work/shards.json and work/clean.
+def range_tasks(work: Path, langs: list[str], size: int, limit: int | None) -> list[Task]:
+    """Return a task per corpus, which writes the places of `size` pairs per shard."""
+    tasks = []
+    for number, corpus in enumerate(read_json(work / "files.json")["corpora"]):
+        output = work / "ranges" / f"{number:05}.json"
+        paths = {lang: Path(corpus[lang]["path"]) for lang in langs}
+        bytes_read = sum(corpus[lang]["bytes"] for lang in langs)
+        tasks.append(Task(output, write_ranges, (corpus["name"], paths, size, limit, output), bytes_read))
+    return tasks
+
+
+def write_ranges(corpus: str, paths: dict[str, Path], size: int, limit: int | None, output: Path) -> None:
+    """Write the shards of one corpus; its first pair has the number 0."""
+    write_json(output, [{"corpus": corpus, **shard} for shard in cut(paths, 0, size, limit)])
+
+
+def number(ranges: Path, output: Path) -> None:
+    """Write work/shards.json: the shards of all corpora; the first pair has the number 1."""
+    shards: list[dict] = []
+    for path in sorted(ranges.glob("*.json")):
+        first = shards[-1]["first"] + shards[-1]["pairs"] if shards else 1
+        shards += [{**shard, "first": first + shard["first"]} for shard in read_json(path)]
+    if not shards:
+        raise OptionError("the files of all corpora are empty: get them again")
+    write_json(output, shards)
+
+
+def clean_tasks(work: Path, langs: list[str], tokens: str, valid_every: int) -> list[Task]:
+    """Return a task per shard.
 
     Args:
-        work: folder with files.json.
+        work: folder with shards.json.
         langs: source and target.
         tokens: the model that will segment the text, one of TOKENS.
         valid_every: every N-th pair is for validation.
-        pairs: pairs of lines in a shard.
-        limit: only the first pairs of each corpus.
-        jobs: processes.
     """
-    cleaner(langs[0], tokens)  # a missing library is reported before the work begins
-    if not (work / "shards.json").is_file():
-        write_shards(work, langs, pairs, limit)
-    output = work / "clean"
-    tasks = [
-        (sum(shard[lang][2] for lang in langs), (number, shard, langs, output, tokens, valid_every))
-        for number, shard in enumerate(read_json(work / "shards.json"))
-        if not (output / f"{number:05}").is_dir()
-    ]
-    run_tasks("cleaning", clean_shard, tasks, jobs)
-
-
-def write_shards(work: Path, langs: list[str], size: int, limit: int | None) -> None:
-    """Write work/shards.json: the places of `size` pairs per shard."""
-    shards: list[dict] = []
-    with tqdm(unit=" pairs", unit_scale=True, desc="shards") as bar:
-        for corpus in read_json(work / "files.json")["corpora"]:
-            first = shards[-1]["first"] + shards[-1]["pairs"] if shards else 1
-            paths = {lang: Path(corpus[lang]["path"]) for lang in langs}
-            for shard in cut(paths, first, size, limit):
-                shards.append({"corpus": corpus["name"], **shard})
-                bar.update(shard["pairs"])
-    if not shards:
-        raise SystemExit("error: the files of all corpora are empty: get them again")
-    write_text(work / "shards.json", "[\n" + ",\n".join(map(json.dumps, shards)) + "\n]\n")
+    tasks = []
+    for number, shard in enumerate(read_json(work / "shards.json")):
+        output = work / "clean" / f"{number:05}"
+        arguments = (shard, langs, output, tokens, valid_every)
+        tasks.append(Task(output, clean_shard, arguments, sum(shard[lang][2] for lang in langs)))
+    return tasks
 
 
 def cut(paths: dict[str, Path], first: int, size: int, limit: int | None) -> Iterator[dict]:
@@ -134,12 +138,12 @@ def lines_of(place: list) -> Iterator[bytes]:
             yield line
 
 
-def clean_shard(number: int, shard: dict, langs: list[str], output: Path, tokens: str, valid_every: int) -> None:
+def clean_shard(shard: dict, langs: list[str], output: Path, tokens: str, valid_every: int) -> None:
     """Write the folder of one shard."""
     cleaners = [cleaner(lang, tokens) for lang in langs]
     words: Counter[str] = Counter()  # of the training text only: the validation text teaches nothing
     stats: Counter[str] = Counter()
-    with whole_folder(output / f"{number:05}", option="") as folder:
+    with whole_folder(output, option="") as folder:
         with ExitStack() as opened:
             files = {
                 split: [opened.enter_context(open(folder / f"{split}.{lang}", "w", encoding="utf-8")) for lang in langs]

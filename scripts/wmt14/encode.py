@@ -1,6 +1,6 @@
 """Segment shards of cleaned text into pieces; leave out pairs with an empty, a too long or a much longer side.
 
-work/clean/00000/train.en -> work/encoded/00000/{train.en,train.de,valid.en,valid.de,stats.json}
+work/clean/00000/train.en -> work/encoded/00000/{train.en,train.de,valid.en,valid.de,symbols.txt,stats.json}
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from wikibooks.pool import finished_shards, run_tasks
+from shards.counts import write_counts
+from shards.tasks import Task, finished_shards
 from wmt14.clean import SPLITS
 
 from embinit_fairseq.io import whole_folder
 
 
-def encode(
-    work: Path, langs: list[str], tokens: str, model: Path, max_length: int, max_ratio: float, jobs: int
-) -> None:
-    """Write work/encoded.
+def encode_tasks(
+    work: Path, langs: list[str], tokens: str, model: Path, max_length: int, max_ratio: float
+) -> list[Task]:
+    """Return a task per shard.
 
     Args:
         work: folder with clean/.
@@ -29,18 +30,13 @@ def encode(
         model: merges of BPE or sentencepiece model.
         max_length: pieces of a line.
         max_ratio: pieces of one side for each piece of the other.
-        jobs: processes.
     """
-    output = work / "encoded"
-    tasks = [
-        (
-            sum((shard / f"{split}.{lang}").stat().st_size for split in SPLITS for lang in langs),
-            (shard, langs, output, tokens, model, max_length, max_ratio),
-        )
-        for shard in finished_shards(work / "clean")
-        if not (output / shard.name).is_dir()
-    ]
-    run_tasks("encoding", encode_shard, tasks, jobs)
+    tasks = []
+    for shard in finished_shards(work / "clean"):
+        output = work / "encoded" / shard.name
+        size = sum((shard / f"{split}.{lang}").stat().st_size for split in SPLITS for lang in langs)
+        tasks.append(Task(output, encode_shard, (shard, langs, output, tokens, model, max_length, max_ratio), size))
+    return tasks
 
 
 def piece_encoder(tokens: str, model: Path) -> Callable[[str], list[str]]:
@@ -71,7 +67,8 @@ def encode_shard(
     """Write the folder of one shard."""
     to_pieces = piece_encoder(tokens, model)
     stats: Counter[str] = Counter()
-    with whole_folder(output / shard.name, option="") as folder:
+    symbols: Counter[str] = Counter()  # of the training text, both languages: the dictionary is joined
+    with whole_folder(output, option="") as folder:
         for split in SPLITS:
             with ExitStack() as opened:
                 names = [f"{split}.{lang}" for lang in langs]
@@ -84,4 +81,7 @@ def encode_shard(
                     for lang, side, file in () if reason else zip(langs, pieces, files):
                         stats[f"{split}_pieces_{lang}"] += len(side)
                         file.write(" ".join(side) + "\n")
+                        if split == "train":
+                            symbols.update(side)
+        write_counts(symbols, folder / "symbols.txt")
         (folder / "stats.json").write_text(json.dumps(stats) + "\n")

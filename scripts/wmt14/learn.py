@@ -8,48 +8,41 @@ from __future__ import annotations
 
 import argparse
 import io
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from wikibooks.pool import finished_shards
-from wikibooks.words import MostFrequent, merge_files, read_counts
+from shards.counts import MostFrequent, learn_merges, merge_steps, merged_file, read_counts
+from shards.tasks import Step, finished_shards, once, shard_files
 
-from embinit_fairseq.io import read_json, whole_file, whole_folder
+from embinit_fairseq.io import read_json, whole_file
 
 
-def learn(work: Path, langs: list[str], args: argparse.Namespace, output: Path) -> None:
-    """Write the joined model. args: tokens, size, bpe_words, spm_type, spm_lines, jobs of prepare.py."""
-    clean, words = work / "clean", work / "words"
+def steps(work: Path, langs: list[str], args: argparse.Namespace, output: Path) -> list[Step]:
+    """Return the steps that learn the joined model. args: tokens, size, bpe_words, spm_type, spm_lines, jobs."""
+    clean, counted, words = work / "clean", work / "word_counts", work / "words.txt"
     if args.tokens == "sentencepiece":
-        lines = spaced_lines(clean, langs, args.spm_lines)
-        learn_sentencepiece(lines, args.size, args.spm_type, args.jobs, output)
-        return
-    if not words.is_dir():
-        count_words(clean, words, args.bpe_words)
-    learn_merges(words, args.size, output)
+        how = (args.spm_lines, args.size, args.spm_type, args.jobs)
+        return [once("learn subwords", output, sentencepiece_of, clean, langs, *how, output)]
+    return [
+        *merge_steps("count words", partial(shard_files, clean, "words.txt"), counted),
+        once("choose words", words, most_frequent, merged_file(counted), words, args.bpe_words),
+        once("learn merges", output, learn_merges, words, args.size, output),
+    ]
 
 
-def count_words(clean: Path, words: Path, wanted: int) -> None:
-    """Write words/bpe.txt, the `wanted` most frequent words of the shards with their counts, sorted by spelling."""
-    with whole_folder(words, option="") as folder:
-        histogram = merge_files([shard / "words.txt" for shard in finished_shards(clean)], folder / "all.txt")
-        chosen = MostFrequent(histogram, wanted)
-        with open(folder / "bpe.txt", "w", encoding="utf-8") as file:
-            file.writelines(
-                f"{word} {count}\n" for word, count in read_counts(folder / "all.txt") if chosen.takes(count)
-            )
-        (folder / "all.txt").unlink()
+def most_frequent(counts: Path, output: Path, wanted: int) -> None:
+    """Write the `wanted` most frequent words with their counts, sorted by spelling."""
+    chosen = MostFrequent(Counter(number for _, number in read_counts(counts)), wanted)
+    with whole_file(output, "w") as file:
+        file.writelines(f"{word} {count}\n" for word, count in read_counts(counts) if chosen.takes(count))
 
 
-def learn_merges(words: Path, size: int, output: Path) -> None:
-    """Learn `size` merges from words/bpe.txt."""
-    try:
-        from subword_nmt.learn_bpe import learn_bpe
-    except ModuleNotFoundError as error:
-        raise SystemExit(f"error: {error.name} is missing: pip install subword-nmt") from None
-    with open(words / "bpe.txt", encoding="utf-8") as counts, whole_file(output, "w") as codes:
-        learn_bpe(counts, codes, size, is_dict=True)
+def sentencepiece_of(clean: Path, langs: list[str], lines: int, size: int, kind: str, jobs: int, output: Path) -> None:
+    """Learn a sentencepiece model from evenly spaced lines of both languages."""
+    learn_sentencepiece(spaced_lines(clean, langs, lines), size, kind, jobs, output)
 
 
 def spaced_lines(clean: Path, langs: list[str], wanted: int) -> Iterator[str]:

@@ -18,10 +18,11 @@
 #   MAX_LENGTH=250 MAX_RATIO=1.5  pieces of a side, and of one side for each piece of the other
 #   TEST_FROM=data                newstest2014; or sacrebleu (default without DATA), which downloads its own copy, wmt14/full
 #   SHARD_PAIRS=50000 JOBS=       pairs that one process handles at a time, processes (one per core)
+#   PART_GB=8                     binary training data of a part: more of it becomes OUTPUT/bin.00, OUTPUT/bin.01 ...
+#   EXECUTOR=pool RANKS= EXECUTOR_OPTIONS=    as for scripts/wikibooks/prepare.sh
 #
-# Makes OUTPUT/bin for fairseq, bpe.codes or spm.model, test.* (raw; the reference of BLEU) and report.json; OUTPUT/text and
-# OUTPUT/work may be removed then. Memory does not grow with the text before fairseq-preprocess, the last step. The same
-# call continues a stopped one.
+# Makes OUTPUT/bin for fairseq, bpe.codes or spm.model, test.* (raw; the reference of BLEU) and report.json; OUTPUT/work may
+# be removed then. Memory does not grow with the text. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 case ${PAIR:=en-de} in
@@ -31,25 +32,20 @@ case ${PAIR:=en-de} in
 esac
 : "${OUTPUT:?set it to the folder for the data}" "${TOKENS:=subword_nmt}" "${BPE_WORDS:=300000}" "${SHARD_PAIRS:=50000}"
 : "${SPM_TYPE:=unigram}" "${SPM_LINES:=1000000}" "${MAX_LENGTH:=250}" "${MAX_RATIO:=1.5}" "${JOBS:=$(getconf _NPROCESSORS_ONLN)}"
-integers LIMIT BPE_SIZE BPE_WORDS SPM_LINES VALID_EVERY MAX_LENGTH SHARD_PAIRS JOBS
+: "${PART_GB:=8}"
+integers LIMIT BPE_SIZE BPE_WORDS SPM_LINES VALID_EVERY MAX_LENGTH SHARD_PAIRS JOBS RANKS
 [[ -z ${DATA:-} || -d $DATA ]] || die "DATA=$DATA: no such folder"
 TEST_FROM=${TEST_FROM:-$([[ -n ${DATA:-} ]] && echo data || echo sacrebleu)}
 settings "$OUTPUT" "pair=$PAIR" "data=${DATA:+$(cd "$DATA" && pwd)}" "corpora=${CORPORA:-}" "limit=${LIMIT:-}" \
   "tokens=$TOKENS" "size=$BPE_SIZE" "bpe_words=$BPE_WORDS" "spm=$SPM_TYPE $SPM_LINES" "valid_every=$VALID_EVERY" \
-  "max_length=$MAX_LENGTH" "max_ratio=$MAX_RATIO" "test=$TEST_FROM" "shard_pairs=$SHARD_PAIRS"
-[[ ! -f $OUTPUT/report.json ]] || { echo "ready before: $OUTPUT/bin" >&2 && exit 0; }
+  "max_length=$MAX_LENGTH" "max_ratio=$MAX_RATIO" "test=$TEST_FROM" "shard_pairs=$SHARD_PAIRS" \
+  "part_gb=$PART_GB"
+[[ ! -f $OUTPUT/report.json ]] || { echo "ready before: $OUTPUT" >&2 && exit 0; }
 
-source=${PAIR%-*} target=${PAIR#*-} text=$OUTPUT/text
 export PYTHONPATH=$REPO/scripts:$REPO OMP_NUM_THREADS=1
-# shellcheck disable=SC2086 # CORPORA is a list of words
+# shellcheck disable=SC2086 # CORPORA and EXECUTOR_OPTIONS are lists of words
 python -m wmt14.prepare --output "$OUTPUT" --pair "$PAIR" ${DATA:+--data "$DATA"} ${CORPORA:+--corpora $CORPORA} \
   ${LIMIT:+--limit "$LIMIT"} --tokens "$TOKENS" --size "$BPE_SIZE" --bpe-words "$BPE_WORDS" --spm-type "$SPM_TYPE" \
   --spm-lines "$SPM_LINES" --valid-every "$VALID_EVERY" --max-length "$MAX_LENGTH" --max-ratio "$MAX_RATIO" \
-  --test-from "$TEST_FROM" --shard-pairs "$SHARD_PAIRS" --jobs "$JOBS"
-if [[ ! -d $OUTPUT/bin ]]; then
-  rm -rf "$OUTPUT/bin.part"
-  fairseq-preprocess --source-lang "$source" --target-lang "$target" --joined-dictionary --destdir "$OUTPUT/bin.part" \
-    --trainpref "$text/train" --validpref "$text/valid" --testpref "$text/test" --workers "$JOBS"
-  mv "$OUTPUT/bin.part" "$OUTPUT/bin"
-fi
-python -m wmt14.report --work "$OUTPUT/work" --dictionary "$OUTPUT/bin/dict.$source.txt" --output "$OUTPUT/report.json"
+  --test-from "$TEST_FROM" --shard-pairs "$SHARD_PAIRS" --part-gb "$PART_GB" --jobs "$JOBS" \
+  ${EXECUTOR:+--executor "$EXECUTOR"} ${RANKS:+--ranks "$RANKS"} ${EXECUTOR_OPTIONS:+--executor-option $EXECUTOR_OPTIONS}

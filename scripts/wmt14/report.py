@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections import Counter
 from pathlib import Path
 
 from wmt14.clean import SPLITS
 
-from embinit_fairseq.errors import one_line
-from embinit_fairseq.io import write_json
+from embinit_fairseq.io import read_json, write_json
 
 _REASONS = {
     "too_many_characters": "more than 5,000 characters",
@@ -23,18 +20,25 @@ _REASONS = {
 def collect(work: Path, dictionary: Path) -> dict:
     """{"corpora": {name: pairs}, "clean": ..., "encoded": ..., "test": where it comes from, "dictionary": symbols}."""
     corpora: Counter[str] = Counter()
-    for shard in json.loads((work / "shards.json").read_text()):
+    for shard in read_json(work / "shards.json"):
         corpora[shard["corpus"]] += shard["pairs"]
     sums: dict = {"corpora": dict(corpora)}
     for stage in ("clean", "encoded"):
         found: Counter[str] = Counter()
         for path in sorted((work / stage).glob("[0-9]*/stats.json")):
-            found.update(json.loads(path.read_text()))
+            found.update(read_json(path))
         sums[stage] = dict(sorted(found.items()))
-    sums["test"] = json.loads((work / "files.json").read_text())["test"]
+    sums["test"] = read_json(work / "files.json")["test"]
     with open(dictionary, encoding="utf-8") as lines:
         sums["dictionary"] = sum(1 for _ in lines)
     return sums
+
+
+def write_report(work: Path, dictionary: Path, output: Path) -> None:
+    """Write what `collect` returns, and the number of parts."""
+    write_json(
+        output, {**collect(work, dictionary), "parts": len({path.parent for path in output.parent.glob("bin*/dict.*")})}
+    )
 
 
 def sentences(sums: dict) -> list[str]:
@@ -53,19 +57,3 @@ def sentences(sums: dict) -> list[str]:
     test = sums["test"]
     origin = "sacrebleu's wmt14/full" if test["kind"] == "sacrebleu" else f"{test['src']} and {test['ref']}"
     return [*lines, f"test: {origin}", f"dictionary: {sums['dictionary']:,} symbols without fairseq's four"]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="folder of the shards")
-    parser.add_argument("--dictionary", type=Path, required=True, help="dict.<lang>.txt")
-    parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
-    args = parser.parse_args()
-    sums = collect(args.work, args.dictionary)
-    write_json(args.output, sums)
-    print("\n".join(sentences(sums)))
-
-
-if __name__ == "__main__":
-    with one_line():
-        main()

@@ -13,7 +13,7 @@ from wmt14.clean import cleaner
 from wmt14.encode import piece_encoder
 from wmt14.sgm import read_pair, same_length, utf8_lines
 
-from embinit_fairseq.io import read_json, write_text
+from embinit_fairseq.io import read_json, whole_folder, write_text
 
 #: sentences of newstest2014 as released after the evaluation, in both pairs
 SENTENCES = 3003
@@ -54,15 +54,24 @@ def unescaped(line: str) -> str:
     return html.unescape(line)
 
 
-def write_test(work: Path, pair: str, tokens: str, model: Path, output: Path) -> None:
-    """Write output/test.LANG, raw, and output/text/test.LANG, in pieces of `model`."""
-    texts = read_test(read_json(work / "files.json")["test"], pair)
+def write_test(files: Path, pair: str, tokens: str, model: Path, raw: Path, pieces: Path) -> None:
+    """Write the test set.
+
+    Args:
+        files: work/files.json.
+        pair: source and target, as en-de.
+        tokens: kind of `model`.
+        model: merges of BPE or sentencepiece model.
+        raw: folder for test.LANG, the reference of BLEU.
+        pieces: folder for test.LANG in pieces.
+    """
+    texts = read_test(read_json(files)["test"], pair)
     if len(texts[0]) != SENTENCES:
         print(f"note: the test set has {len(texts[0]):,} sentences; newstest2014 has {SENTENCES:,}", file=sys.stderr)
     encode = piece_encoder(tokens, model)
-    (output / "text").mkdir(exist_ok=True)
-    for lang, lines in zip(pair.split("-"), texts):
-        clean = cleaner(lang, tokens)
-        pieces = (" ".join(encode(clean(unescaped(line)))) for line in lines)
-        write_text(output / f"test.{lang}", "".join(f"{line}\n" for line in lines))
-        write_text(output / "text" / f"test.{lang}", "".join(f"{line}\n" for line in pieces))
+    with whole_folder(pieces, option="") as folder:
+        for lang, lines in zip(pair.split("-"), texts):
+            clean = cleaner(lang, tokens)
+            segmented = (" ".join(encode(clean(unescaped(line)))) for line in lines)
+            write_text(raw / f"test.{lang}", "".join(f"{line}\n" for line in lines))
+            write_text(folder / f"test.{lang}", "".join(f"{line}\n" for line in segmented))

@@ -24,9 +24,12 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 # shellcheck source=../devices.sh
 source "$REPO/scripts/devices.sh"
+# shellcheck source=../parts.sh
+source "$REPO/scripts/parts.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
 PAIR=${PAIR:-$(sed -n 's/^pair=//p' "$DATA/settings" 2>/dev/null || true)} PAIR=${PAIR:-en-de}
-[[ -f $DATA/bin/train.$PAIR.${PAIR%-*}.idx ]] || die "DATA=$DATA: no data of $PAIR in its folder bin; set PAIR, or run prepare.sh first"
+data_parts "$DATA"
+[[ -f ${BIN%%:*}/train.$PAIR.${PAIR%-*}.idx ]] || die "DATA=$DATA: no data of $PAIR in its folder bin; set PAIR, or run prepare.sh first"
 lr=7e-4 dropout=0.1
 if [[ $* == *_big* ]]; then # Vaswani et al. take the mean of twenty
   : "${UPDATES:=300000}" "${KEEP:=20}"
@@ -46,7 +49,7 @@ start+=(${LABELS:-} -- "${LAUNCHER[@]}")
 
 # Nothing is saved or validated at the end of an epoch: checkpoints to be averaged shall be equally far apart.
 # shellcheck disable=SC2086 # PRECISION may be empty
-"${start[@]}" fairseq-train "$DATA/bin" --user-dir "$PLUGIN" --task translation \
+"${start[@]}" fairseq-train "$BIN" --user-dir "$PLUGIN" --task translation \
   --source-lang "${PAIR%-*}" --target-lang "${PAIR#*-}" --arch "duo_transformer_wmt_${PAIR/-/_}" --share-all-embeddings \
   --dropout "$dropout" --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --weight-decay 0.0 --clip-norm 0.0 \
   --lr "$lr" --lr-scheduler inverse_sqrt --warmup-updates 4000 --warmup-init-lr 1e-7 \

@@ -7,15 +7,18 @@ import hashlib
 import io
 import json
 import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
-from recipes import SCRIPTS, TRAINS, lines, refused, sentence_pairs, stamps, succeed
+from programs import VENV
+from recipes import SCRIPTS, TRAINS, environment, lines, refused, sentence_pairs, stamps, succeed
 
 pytest.importorskip("sacremoses")
 pytest.importorskip("subword_nmt")
 
+from fairseq.data import data_utils
 from sacrebleu.metrics import BLEU
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from subword_nmt.apply_bpe import BPE
@@ -70,12 +73,26 @@ def prepared(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trained, translated and scored."""
+def parts(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same by datatrove, in parts."""
+    pytest.importorskip("datatrove")
+    folder = tmp_path_factory.mktemp("parts") / "data"
+    succeed(PREPARE, DATA=data, OUTPUT=folder, PART_GB=0.000003, EXECUTOR="local", RANKS=2, **HOW)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained on parts, translated and scored."""
     run = tmp_path_factory.mktemp("runs") / "a run"
-    succeed(TRAIN, *MODEL, DATA=prepared, RUN=run, **SHORT)
-    succeed(GENERATE, DATA=prepared, RUN=run, AVERAGE=2)
+    succeed(TRAIN, *MODEL, DATA=parts, RUN=run, **SHORT)
+    succeed(GENERATE, DATA=parts, RUN=run, AVERAGE=2)
     return run
+
+
+def sentences_of(prefix: Path) -> list[list[int]]:
+    dataset = data_utils.load_indexed_dataset(str(prefix), None, "mmap")
+    return [dataset[number].tolist() for number in range(len(dataset))]
 
 
 def test_the_text_is_that_of_a_plain_loop(prepared: Path, sentences: dict) -> None:
@@ -97,16 +114,44 @@ def test_the_text_is_that_of_a_plain_loop(prepared: Path, sentences: dict) -> No
             continue
         for lang, side in zip(LANGS, pair):
             expected[f"{'train' if number % EVERY else 'valid'}.{lang}"].append(side)
-    assert {name: lines(prepared / "text" / name) for name in expected} == expected
+    encoded = {name: [] for name in expected}
+    for shard in sorted((prepared / "work/encoded").iterdir()):
+        for name, side in encoded.items():
+            side += lines(shard / name)
+    assert encoded == expected
     report = json.loads((prepared / "report.json").read_text())
     assert sum(n for key, n in report["encoded"].items() if key.endswith(("ratio", "empty"))) == left_out > 10
     assert report["encoded"]["train_empty"] == 1
     assert report["corpora"] == {"europarl": 110, "commoncrawl": 70, "news-v9": 56}
     for lang in LANGS:
         assert lines(prepared / f"test.{lang}") == sentences["test"][lang]
-        pieces = lines(prepared / f"text/test.{lang}")
+        pieces = lines(prepared / f"work/test/test.{lang}")
         assert (len(pieces), pieces[-1].startswith("A@@ T & T ")) == (20, True)
     assert (prepared / "bin/dict.en.txt").read_bytes() == (prepared / "bin/dict.de.txt").read_bytes()
+
+
+def test_data_are_what_fairseq_preprocess_makes_of_the_whole_text(prepared: Path, tmp_path: Path) -> None:
+    for name in [f"{split}.{lang}" for split in ("train", "valid") for lang in LANGS]:
+        shards = sorted((prepared / "work/encoded").iterdir())
+        (tmp_path / name).write_text("".join((shard / name).read_text() for shard in shards))
+    command = [VENV / "bin" / "fairseq-preprocess", "--source-lang", "en", "--target-lang", "de", "--joined-dictionary"]
+    command += ["--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid"]
+    command += ["--testpref", prepared / "work/test/test", "--destdir", tmp_path / "bin"]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True, env=environment())
+    (tmp_path / "bin/preprocess.log").unlink()
+    for path in (tmp_path / "bin").iterdir():
+        assert (prepared / "bin" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_parts_made_by_datatrove_hold_the_same_pairs(prepared: Path, parts: Path) -> None:
+    folders = sorted(parts.glob("bin.*"))
+    assert [folder.name for folder in folders] == ["bin.00", "bin.01", "bin.02"]
+    assert json.loads((parts / "report.json").read_text())["parts"] == 3
+    for lang in LANGS:
+        whole = sentences_of(prepared / "bin" / f"train.en-de.{lang}")
+        assert [pair for folder in folders for pair in sentences_of(folder / f"train.en-de.{lang}")] == whole
+        for name in (f"dict.{lang}.txt", f"valid.en-de.{lang}.bin", f"test.en-de.{lang}.bin"):
+            assert (folders[0] / name).read_bytes() == (prepared / "bin" / name).read_bytes()
 
 
 def test_what_is_done_is_kept_and_other_settings_are_refused(prepared: Path, data: Path, tmp_path: Path) -> None:
@@ -116,7 +161,7 @@ def test_what_is_done_is_kept_and_other_settings_are_refused(prepared: Path, dat
     (folder / "report.json").unlink()
     shutil.rmtree(folder / "bin")
     shutil.rmtree(folder / "work/clean/00002")  # as if it had been stopped there, and in the last step
-    before = stamps(path for path in folder.rglob("*") if path.parent.name != "text" and path.name != "settings")
+    before = stamps(path for path in folder.rglob("*") if path.name != "settings")
     succeed(PREPARE, OUTPUT=folder, **again)
     assert stamps(before) == before
     for name in ("bin/train.en-de.de.bin", "report.json", "work/clean/00002/train.en"):
@@ -134,13 +179,22 @@ def test_a_training_with_the_settings_of_the_paper_and_its_scores(trained: Path,
     assert scores["bleu"]["score"] == pytest.approx(BLEU().corpus_score(text, [sentences["test"]["de"]]).score)
     assert {"bleu", "chrf", "bleu_tokenized", "bleu_tokenized_compound_split"} <= set(scores)
     assert (scores["sentences"], scores["beam"]) == (20, 4)
+    assert "bin.00:" in result["command"]
+    assert all(any(f"bin.0{part}" in path for path in result["data"]) for part in range(3))
     assert json.loads((trained / "test.scores.json").read_text()) == scores
     saved = {path.stem.rpartition("_")[2] for path in (trained / "checkpoints").glob("checkpoint_*_?.pt")}
     assert saved == {"2", "4"}  # averaged.2.pt is the mean of both
     assert "averaged.2.pt" in (trained / "test.generate.log").read_text()
 
 
-def test_mistakes_are_named(trained: Path, prepared: Path, tmp_path: Path) -> None:
+def test_mistakes_are_named(trained: Path, prepared: Path, parts: Path, tmp_path: Path) -> None:
+    shutil.copytree(parts, tmp_path / "parts", ignore=shutil.ignore_patterns("work"))
+    (tmp_path / "parts/bin.01/dict.de.txt").write_text("other 1\n")
+    incomplete = {"DATA": tmp_path / "parts", "RUN": tmp_path / "run"}
+    assert "bin.01: missing, or made with another dictionary" in refused(TRAIN, **incomplete)
+    shutil.rmtree(tmp_path / "parts/bin.02")
+    shutil.copytree(parts / "bin.01", tmp_path / "parts/bin.01", dirs_exist_ok=True)
+    assert "bin.02: missing" in refused(TRAIN, **incomplete)
     uneven = refused(TRAIN, DATA=prepared, RUN=tmp_path / "run", MAX_TOKENS=500)
     assert "UPDATE_TOKENS=32768: set it to a multiple of MAX_TOKENS" in uneven
     shutil.copytree(prepared / "bin", tmp_path / "bin")

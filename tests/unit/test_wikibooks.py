@@ -23,11 +23,14 @@ pytest.importorskip("sacremoses")
 pytest.importorskip("spacy")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
+from shards import counts
+from shards.tasks import Executor, Step
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
-from wikibooks import cleaning, duplicates, encode, inputs, split, synthetic, words
+from wikibooks import cleaning, duplicates, encode, inputs, near, split, synthetic
 
-from embinit_fairseq.io import read_json
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.io import read_json, write_json
 from embinit_fairseq.vocab import preparation
 
 few = settings(max_examples=40, deadline=None)
@@ -136,10 +139,21 @@ def test_long_documents_are_divided_at_lines_and_long_lines_left_out(monkeypatch
     assert sum(too_long for _, too_long in found) == 2
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def zstd(content: bytes) -> bytes:
+    return pytest.importorskip("zstandard").compress(content)
+
+
+def parquet(content: bytes, column: str = "text") -> bytes:
+    pyarrow, stream = pytest.importorskip("pyarrow"), io.BytesIO()
+    table = pyarrow.table({column: content.decode("latin-1").strip().split("\n\n")})
+    pytest.importorskip("pyarrow.parquet").write_table(table, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress, zstd, parquet])
 def test_packing_is_recognised_by_content_and_damage_is_named(pack, tmp_path: Path) -> None:
     path = tmp_path / "text.zip"  # the name says nothing
-    path.write_bytes(pack(b"one\n\ntwo\n"))
+    path.write_bytes(pack(b"one\n\ntwo\n") if pack is parquet else pack(b"one\n\n") + pack(b"two\n"))
     with split.open_input(path) as stream:
         assert [lines for lines, _ in split.documents(stream)] == [[b"one"], [b"two"]]
     damaged = pack(bytes(np.random.default_rng(1).integers(0, 255, 5000, dtype=np.uint8)))[:2500]
@@ -151,29 +165,41 @@ def test_packing_is_recognised_by_content_and_damage_is_named(pack, tmp_path: Pa
         raise OSError(28, "no space left on disk")
 
 
-def test_shards_hold_all_documents_in_order(tmp_path: Path) -> None:
+def run_steps(*steps) -> None:
+    Executor("pool", 1, Path(), 1, {}).run(steps)
+
+
+@pytest.mark.parametrize("size", [1, 10, 700, 10**9])
+def test_shards_hold_all_documents_in_order(size: int, tmp_path: Path) -> None:
     paths = [tmp_path / "first", tmp_path / "second"]
     for path in paths:
         documents = ["\n".join(f"{path.name} {d} {line}" for line in range((d % 3) * 125 + 1)) for d in range(15)]
         path.write_text("\n\n".join(documents) + "\n")
-    for size in (1, 10, 700, 10**9):
-        folder = tmp_path / str(size)
-        split.split(paths, folder, size, valid_every=60)
-        records = read_json(folder / "shards.json")
-        shards = [list(duplicates.read_documents(split.text_of(folder, n))) for n in range(len(records))]
-        found = list(itertools.chain.from_iterable(shards))
-        assert found == [document for path in paths for document in naive_documents(path.read_bytes())]
-        sizes = [sum(-(-len(document) // split.PASSAGE_LINES) for document in shard) for shard in shards]
-        assert [record["first_passage"] for record in records] == [0, *itertools.accumulate(sizes)][:-1]
-        assert [record["lines"] for record in records] == [sum(map(len, shard)) for shard in shards]
-        written = [split.text_of(folder, n).stat().st_size for n in range(len(records))]
-        assert written == [record["bytes"] for record in records]
-        last = [len(b"\n".join(shard[-1])) + 2 for shard in shards]
-        assert all(number >= size > number - document for number, document in zip(written[:-1], last))
-        assert (len(records) == 1) == (size == 10**9)
-    with pytest.raises(SystemExit, match=r"only 60 passages.*VALID_EVERY than 61"):
-        split.split(paths, tmp_path / "few", 700, valid_every=61)
-    assert not (tmp_path / "few").exists()
+    run_steps(Step("shards", lambda: split.split_tasks(paths, tmp_path / "raw", size)))
+    split.number(tmp_path / "raw", tmp_path / "shards.json", 60)
+    records = read_json(tmp_path / "shards.json")
+    shards = [list(duplicates.read_documents(Path(record["text"]))) for record in records]
+    found = list(itertools.chain.from_iterable(shards))
+    assert found == [document for path in paths for document in naive_documents(path.read_bytes())]
+    sizes = [sum(-(-len(document) // split.PASSAGE_LINES) for document in shard) for shard in shards]
+    assert [record["first_passage"] for record in records] == [0, *itertools.accumulate(sizes)][:-1]
+    assert [record["lines"] for record in records] == [sum(map(len, shard)) for shard in shards]
+    written = [Path(record["text"]).stat().st_size for record in records]
+    assert written == [record["bytes"] for record in records]
+    for number, record in enumerate(records):  # full, unless it is the last of its files
+        last = len(b"\n".join(shards[number][-1])) + 2
+        ends = number + 1 == len(records) or Path(records[number + 1]["text"]).parent != Path(record["text"]).parent
+        assert written[number] - last < size <= (written[number] if not ends else 10**9)
+    assert (len(records) == 1) == (size == 10**9)
+    with pytest.raises(OptionError, match=r"only 60 passages.*VALID_EVERY than 61"):
+        split.number(tmp_path / "raw", tmp_path / "few", valid_every=61)
+
+
+def test_a_parquet_table_without_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    path.write_bytes(parquet(b"A text.", "content"))
+    with pytest.raises(SystemExit, match="columns content; expected a column text"), split.open_input(path) as stream:
+        list(split.documents(stream))
 
 
 TEXTS = ["A title\nIt's 5 < 6.", "", "Ünïcode “quotes”.\n\nA second paragraph.", "x"]
@@ -233,9 +259,8 @@ def test_entities_become_characters_once_and_twice_escaped() -> None:
 
 #: content -> what is named, and the remedy
 NO_TEXT = {
-    b"\x28\xb5\x2f\xfd\0": ("zstd", "zstd -d"),
     b"PK\x03\x04\0": ("zip", "unzip"),
-    b"PAR1\x15\0": ("Parquet", "to_json"),
+    b"ARROW1\0\0": ("Arrow", "Parquet"),
     b"name".ljust(257, b"\0") + b"ustar": ("tar", "tar -x"),
     b"\xef\xbb\xbf<?xml version='1.0'?>": ("XML", "wikiextractor"),
     b'<mediawiki xmlns="x">\n': ("XML", "wikiextractor"),
@@ -300,45 +325,56 @@ corpora = st.lists(st.lists(st.lists(raw_lines, min_size=1, max_size=9), max_siz
 
 
 @few
-@given(corpora, st.sampled_from(["lines", "documents"]), st.integers(1, 5))
-def test_duplicates_equal_a_loop_over_the_corpus(tmp_path_factory, shards, unit: str, buckets: int) -> None:
-    folder, seen, expected = tmp_path_factory.mktemp("duplicates"), set(), []
-    for name in ("digests", "found"):
-        (folder / name).mkdir()
-    for number, shard in enumerate(shards):
-        np.save(folder / "digests" / f"{number:05}.npy", duplicates.digests(iter(shard), unit))
+@given(corpora, st.sampled_from(["lines", "documents"]))
+def test_duplicates_equal_a_loop_over_the_corpus(tmp_path_factory, shards, unit: str) -> None:
+    work, seen, expected = tmp_path_factory.mktemp("duplicates"), set(), []
+    texts = [work / f"{number}.txt" for number in range(len(shards))]
+    write_json(work / "shards.json", [{"text": str(text), "bytes": 1} for text in texts])
+    for text, shard in zip(texts, shards):
+        text.write_bytes(b"".join(b"\n".join(document) + b"\n\n" for document in shard))
         keys = [[b" ".join(line.lower().split()) for line in document] for document in shard]
         units = [key for document in keys for key in document] if unit == "lines" else [tuple(key) for key in keys]
-        expected.append({number for number, key in enumerate(units) if key in seen or key in units[:number]})
+        expected.append([number for number, key in enumerate(units) if key in seen or key in units[:number]])
         seen.update(units)
-    for bucket in range(buckets):
-        duplicates.write_bucket(bucket, buckets, folder / "digests", folder / "found")
-    assert [duplicates.repeated_units(folder / "found", number) for number in range(len(shards))] == expected
+    run_steps(*duplicates.steps(work, unit))
+    found = [np.load(path) for path in duplicates.repeated_files(work)]
+    assert [sorted(numbers.tolist()) for _, numbers in found] == expected
+    assert all(set(origin.tolist()) <= {shard} for shard, (origin, _) in enumerate(found))
 
 
-def test_rare_words_are_unknown_and_bpe_learns_from_frequent_ones(tmp_path: Path, monkeypatch) -> None:
-    counts = {f"w{number:03}": 1 + 1000 // (number + 1) for number in range(100)}
-    for shard in range(5):  # to be merged in more than one round
-        folder = tmp_path / f"clean/{shard:05}"
-        folder.mkdir(parents=True)
-        part = {w: n // 5 + (shard < n % 5) for w, n in counts.items() if n >= 5 or shard < n}
-        words.write_counts(part, folder / "words.txt")
-    monkeypatch.setattr(words, "MERGED_AT_ONCE", 2)
-    words.count(tmp_path, 0.219, 5)
-    assert dict(words.read_counts(tmp_path / "words" / "all.txt")) == counts
-    assert {path.name for path in (tmp_path / "words").iterdir()} == {
-        "all.txt",
-        "bpe.txt",
-        "frequent.npy",
-        "stats.json",
-    }
-    known = words.WordSet(tmp_path / "words" / "frequent.npy")
-    assert [word for word in [*counts, "other"] if word in known] == list(counts)[:21]
-    assert dict(words.read_counts(tmp_path / "words" / "bpe.txt")) == {f"w{n:03}": counts[f"w{n:03}"] for n in range(5)}
+def test_of_nearly_equal_documents_one_stays(tmp_path: Path) -> None:
+    pytest.importorskip("datatrove")
+    sentences = [" ".join(itertools.islice(synthetic.words(np.random.default_rng(seed)), 120)) for seed in range(4)]
+    sentences.append(sentences[1].replace(" ", " other ", 1))
+    texts = [tmp_path / "0.txt", tmp_path / "1.txt"]
+    write_json(tmp_path / "shards.json", [{"text": str(text), "bytes": 1} for text in texts])
+    texts[0].write_text("\n\n".join(sentences[:3]) + "\n\n")
+    texts[1].write_text("\n\n".join(sentences[3:]) + "\n\n")
+    run_steps(*near.steps(tmp_path))
+    found = [tuple(row) for path in near.near_files(tmp_path) for row in np.load(path).T.tolist()]
+    assert found in ([(0, 1)], [(1, 1)])
+
+
+def test_rare_words_are_unknown_and_bpe_learns_from_frequent_ones(tmp_path: Path) -> None:
+    frequencies = {f"w{number:03}": 1 + 1000 // (number + 1) for number in range(100)}
+    paths = [tmp_path / f"{shard}.txt" for shard in range(5)]
+    for shard, path in enumerate(paths):
+        part = {w: n // 5 + (shard < n % 5) for w, n in frequencies.items() if n >= 5 or shard < n}
+        counts.write_counts(part, path)
+    run_steps(*counts.merge_steps("words", lambda: paths, tmp_path / "merged"))
+    merged = counts.merged_file(tmp_path / "merged")
+    assert dict(counts.read_counts(merged)) == frequencies
+    counts.choose(merged, tmp_path / "words", 0.219, 5)
+    known = counts.WordSet(tmp_path / "words" / "frequent.npy")
+    assert [word for word in [*frequencies, "other"] if word in known] == list(frequencies)[:21]
+    learned = dict(counts.read_counts(tmp_path / "words" / "bpe.txt"))
+    assert learned == {f"w{n:03}": frequencies[f"w{n:03}"] for n in range(5)}
+    stats = {"word_types": 100, "words": sum(frequencies.values()), "frequent_types": 21}
+    assert read_json(tmp_path / "words" / "stats.json") == stats
 
 
 def test_of_words_with_the_same_count_the_first_are_taken() -> None:
-    chosen = words.MostFrequent(Counter({3: 1, 2: 4}), 3)
+    chosen = counts.MostFrequent(Counter({3: 1, 2: 4}), 3)
     assert [chosen.takes(count) for count in (2, 3, 2, 2, 2)] == [True, True, True, False, False]
 
 

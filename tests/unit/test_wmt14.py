@@ -131,8 +131,8 @@ def test_every_nth_pair_is_for_validation_and_unusable_ones_are_counted(tmp_path
     for lang, side in zip(("en", "de"), zip(*pairs)):
         path = written(tmp_path / lang, b"before\n" + b"".join(side))
         shard[lang] = [str(path), 7, len(b"".join(side))]
-    clean.clean_shard(3, shard, ["en", "de"], tmp_path / "clean", "subword_nmt", valid_every=5)
-    found = {path.name: path.read_text() for path in (tmp_path / "clean/00003").iterdir()}
+    clean.clean_shard(shard, ["en", "de"], tmp_path / "clean", "subword_nmt", valid_every=5)
+    found = {path.name: path.read_text() for path in (tmp_path / "clean").iterdir()}
     assert (found["valid.en"], found["train.de"]) == ("a 10\n", "b 7\nb 8\nb 9\nb 11\nb\nlast\n")
     assert found["train.en"] == "a 7\na 8\na 9\na 11\nbad\nlast\n"
     assert found["words.txt"] == "11 2\n7 2\n8 2\n9 2\na 4\nb 5\nbad 1\nlast 2\n"

@@ -1,0 +1,99 @@
+"""Find documents that are nearly the same as another one, by datatrove's MinHash (14 buckets of 8 hashes of 5-grams).
+
+Two documents are candidates if all hashes of one bucket are equal: with a share s of common 5-grams that happens with a
+probability of 1 - (1 - s^8)^14, so 77 % for s = 0.75 and 99.96 % for s = 0.9. Of a cluster one document is kept.
+datatrove clusters in one process, which holds the candidates in memory.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from shards.tasks import Step, Task, once
+from wikibooks.duplicates import number_of_shards, read_documents, shard_records
+
+from embinit_fairseq.io import whole_file, write_text
+
+
+def _config():
+    """Return datatrove's configuration with a hash of the standard library: its default breaks with xxhash 4."""
+    from datatrove.pipeline.dedup.minhash import MinhashConfig
+    from datatrove.utils.hashing import HashConfig
+
+    return MinhashConfig(hash_config=HashConfig(hash_fc="sha1"))
+
+
+def near_files(work: Path) -> list[Path]:
+    """Return the file with (shard, number) of the documents to leave out for each shard."""
+    return [work / "near" / "duplicates" / f"{shard:05}.npy" for shard in range(number_of_shards(work))]
+
+
+def steps(work: Path) -> list[Step]:
+    """Return the steps that find near duplicates."""
+    clusters = work / "near" / "clustered"
+    return [
+        Step("signatures", partial(_signature_tasks, work)),
+        Step("compare signatures", partial(_bucket_tasks, work)),
+        once("clusters", clusters, write_clusters, work, clusters),
+        Step("near duplicates", partial(_result_tasks, work)),
+    ]
+
+
+def _signature_tasks(work: Path) -> list[Task]:
+    folder = work / "near" / "signed"
+    tasks = []
+    for shard, record in enumerate(shard_records(work)):
+        done = folder / f"{shard:05}"
+        tasks.append(Task(done, write_signatures, (work, shard, Path(record["text"]), done), record["bytes"]))
+    return tasks
+
+
+def write_signatures(work: Path, shard: int, text: Path, done: Path) -> None:
+    """Write the signatures of the documents of a shard into near/signatures, and then the file `done`."""
+    from datatrove.data import Document
+    from datatrove.pipeline.dedup import MinhashDedupSignature
+
+    documents = (
+        Document(b"\n".join(lines).decode("utf-8", "ignore"), str(number))
+        for number, lines in enumerate(read_documents(text))
+    )
+    MinhashDedupSignature(str(work / "near" / "signatures"), _config()).run(documents, shard)
+    write_text(done, "")
+
+
+def _bucket_tasks(work: Path) -> list[Task]:
+    buckets = _config().num_buckets
+    outputs = [work / "near" / "compared" / f"{bucket:03}" for bucket in range(buckets)]
+    return [Task(done, compare, (work, bucket, buckets, done)) for bucket, done in enumerate(outputs)]
+
+
+def compare(work: Path, bucket: int, buckets: int, done: Path) -> None:
+    """Write the candidates of one bucket into near/candidates, and then the file `done`."""
+    from datatrove.pipeline.dedup import MinhashDedupBuckets
+
+    folders = [str(work / "near" / name) for name in ("signatures", "candidates")]
+    list(MinhashDedupBuckets(*folders, config=_config()).run(None, bucket, buckets) or ())
+    write_text(done, "")
+
+
+def write_clusters(work: Path, done: Path) -> None:
+    """Write the documents to leave out into near/removed, and then the file `done`."""
+    from datatrove.pipeline.dedup import MinhashDedupCluster
+
+    folders = [str(work / "near" / name) for name in ("candidates", "removed")]
+    MinhashDedupCluster(*folders, config=_config()).run()
+    write_text(done, "")
+
+
+def _result_tasks(work: Path) -> list[Task]:
+    return [Task(output, write_result, (work, shard, output)) for shard, output in enumerate(near_files(work))]
+
+
+def write_result(work: Path, shard: int, output: Path) -> None:
+    """Write (shard, number) of the documents of a shard to leave out."""
+    path = work / "near" / "removed" / f"{shard:06}.remove"
+    numbers = np.fromfile(path, dtype="<u4") if path.exists() else np.empty(0, dtype="<u4")
+    with whole_file(output) as file:
+        np.save(file, np.stack([np.full_like(numbers, shard), numbers]))
