@@ -45,8 +45,7 @@ class Word2VecBinary(VectorReader):
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Return the wanted rows (None: all), in the file's order."""
         words: dict[str, None] = {}
-        vectors = bytearray()
-        duplicates = 0
+        vectors, duplicates = bytearray(), 0
         with open_bytes(self.path) as stream:
             stream.readline(_LONGEST_HEADER)
             scan = RecordScan(self.path, stream, self.rows, b" ", 4 * self.dim, wanted, self.strict)

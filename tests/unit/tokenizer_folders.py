@@ -17,7 +17,6 @@ from source_files import TEXT
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 XLM = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{number}>" for number in range(10))]
-T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 
 
 def write_json(folder: Path, **files: object) -> None:
@@ -148,58 +147,32 @@ class Family:
 _MODEL = {"markers": "sentencepiece", "needs": ("google.protobuf",)}  # of sentencepiece, converted by transformers 5
 _PIECES = {"markers": "sentencepiece", "needs": ("sentencepiece",)}
 _SACREMOSES = {"markers": "end_of_word", "needs": ("sacremoses",)}
-BPE_MODEL = partial(sentencepiece, name="sentencepiece.bpe.model")
+_BPE_MODEL = partial(sentencepiece, name="sentencepiece.bpe.model")
+_T5 = partial(sentencepiece, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
 _LLAMA = partial(sentencepiece, name="tokenizer.model", kind="bpe", size=320, byte_fallback=True)
 _GEMMA = partial(_LLAMA, size=60, byte_fallback=False, add_dummy_prefix=False, pad_id=0, eos_id=1, bos_id=2, unk_id=3)
 _ALBERT = partial(sentencepiece, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols="[CLS],[SEP],[MASK]")
 _XLNET = partial(sentencepiece, unk_id=0, control_symbols="<cls>,<sep>,<pad>,<mask>,<eod>,<eop>")
-_DEBERTA = {"bos_piece": "[CLS]", "eos_piece": "[SEP]", "pad_piece": "[PAD]", "unk_piece": "[UNK]"}
-_NUMBERED = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
+_DEBERTA = partial(sentencepiece, name="spm.model", pad_id=0, bos_id=1, eos_id=2, unk_id=3)
+_DEBERTA = partial(_DEBERTA, bos_piece="[CLS]", eos_piece="[SEP]", pad_piece="[PAD]", unk_piece="[UNK]")
 _FUNNEL = [token.lower().replace("[", "<").replace("]", ">") for token in BERT_SPECIALS]
-_MPNET = ["<s>", "<pad>", "</s>", "[UNK]"]
-_GPT = ["<|endoftext|>"]
 
 FAMILIES = {
-    **{
-        name: Family(tokenizer, name, wordpiece, "wordpiece")
-        for name, tokenizer in {
-            "bert": "BertTokenizer",
-            "distilbert": "DistilBertTokenizer",
-            "electra": "ElectraTokenizer",
-            "mobilebert": "MobileBertTokenizer",
-            "lxmert": "LxmertTokenizer",
-            "dpr": "DPRQuestionEncoderTokenizer",
-        }.items()
-    },
-    "splinter": Family("SplinterTokenizer", "splinter", partial(wordpiece, last="[QUESTION]"), "wordpiece"),
+    "bert": Family("BertTokenizer", "bert", wordpiece, "wordpiece"),
     "funnel": Family("FunnelTokenizer", "funnel", partial(wordpiece, specials=_FUNNEL, last="<s> </s>"), "wordpiece"),
-    "mpnet": Family("MPNetTokenizer", "mpnet", partial(wordpiece, specials=_MPNET, last="<mask>"), "wordpiece"),
     "prophetnet": Family(
         "ProphetNetTokenizer",
         "prophetnet",
         partial(wordpiece, specials=[*BERT_SPECIALS, "[X_SEP]"], name="prophetnet.tokenizer"),
         "wordpiece",
     ),
-    **{
-        name: Family(tokenizer, name, partial(bytelevel, specials=specials, last=last), "bytelevel")
-        for name, tokenizer, specials, last in (
-            ("gpt2", "GPT2Tokenizer", _GPT, ""),
-            ("phi", "CodeGenTokenizer", _GPT, ""),
-            ("qwen2", "Qwen2Tokenizer", _GPT, ""),
-            ("whisper", "WhisperTokenizer", _GPT, ""),
-            ("deberta", "DebertaTokenizer", BERT_SPECIALS, ""),
-            ("roberta", "RobertaTokenizer", FAIRSEQ, "<mask>"),
-            ("bart", "BartTokenizer", FAIRSEQ, "<mask>"),
-            ("longformer", "LongformerTokenizer", FAIRSEQ, "<mask>"),
-            ("blenderbot", "BlenderbotTokenizer", FAIRSEQ, "<mask>"),
-        )
-    },
+    "gpt2": Family("GPT2Tokenizer", "gpt2", partial(bytelevel, specials=["<|endoftext|>"]), "bytelevel"),
+    "deberta": Family("DebertaTokenizer", "deberta", partial(bytelevel, specials=BERT_SPECIALS), "bytelevel"),
+    "roberta": Family("RobertaTokenizer", "roberta", partial(bytelevel, specials=FAIRSEQ, last="<mask>"), "bytelevel"),
     "herbert": Family("HerbertTokenizer", "bert", partial(end_of_word, specials=[*FAIRSEQ, "<mask>"]), "end_of_word"),
     "openai-gpt": Family("OpenAIGPTTokenizer", "openai-gpt", partial(end_of_word, specials=["<unk>"]), "end_of_word"),
     "clip": Family("CLIPTokenizer", "clip", partial(end_of_word, specials=[], is_bytes=True), "end_of_word"),
     "xlm": Family("XLMTokenizer", "xlm", partial(end_of_word, specials=XLM, counts=True), **_SACREMOSES),
-    "flaubert": Family("FlaubertTokenizer", "flaubert", partial(end_of_word, specials=XLM, counts=True), **_SACREMOSES),
-    "biogpt": Family("BioGptTokenizer", "biogpt", partial(end_of_word, specials=FAIRSEQ, counts=True), **_SACREMOSES),
     "fsmt": Family("FSMTTokenizer", "fsmt", fsmt, **_SACREMOSES),
     "phobert": Family("PhobertTokenizer", "roberta", phobert, "subword_nmt"),
     "blenderbot-small": Family("BlenderbotSmallTokenizer", "blenderbot-small", blenderbot_small, "subword_nmt"),
@@ -208,27 +181,14 @@ FAMILIES = {
         "MarianTokenizer", "marian", marian, **_PIECES, settings={"source_lang": "en", "target_lang": "de"}
     ),
     "bartpho": Family("BartphoTokenizer", "mbart", bartpho, **_PIECES),
-    "bert-generation": Family(
-        "BertGenerationTokenizer", "bert-generation", partial(sentencepiece, **_NUMBERED), **_PIECES
-    ),
-    "siglip": Family("SiglipTokenizer", "siglip", partial(sentencepiece, unk_id=0, eos_id=1, bos_id=-1), **_MODEL),
-    "t5": Family("T5Tokenizer", "t5", partial(sentencepiece, **T5), **_MODEL),
-    "mt5": Family("T5Tokenizer", "mt5", partial(sentencepiece, **T5), **_MODEL, settings={"extra_ids": 0}),
-    "umt5": Family("T5Tokenizer", "umt5", partial(sentencepiece, **T5), **_MODEL),
-    "pegasus": Family("PegasusTokenizer", "pegasus", partial(sentencepiece, **T5), **_MODEL),
-    "bigbird_pegasus": Family("PegasusTokenizer", "bigbird_pegasus", partial(sentencepiece, **T5), **_MODEL),
+    "t5": Family("T5Tokenizer", "t5", _T5, **_MODEL),
+    "pegasus": Family("PegasusTokenizer", "pegasus", _T5, **_MODEL),
     "albert": Family("AlbertTokenizer", "albert", _ALBERT, **_MODEL),
-    "rembert": Family("RemBertTokenizer", "rembert", partial(_ALBERT, name="sentencepiece.model"), **_MODEL),
     "xlnet": Family("XLNetTokenizer", "xlnet", _XLNET, **_MODEL),
-    "camembert": Family("CamembertTokenizer", "camembert", BPE_MODEL, **_MODEL),
-    "xlm-roberta": Family("XLMRobertaTokenizer", "xlm-roberta", BPE_MODEL, **_MODEL),
-    "mbart": Family("MBartTokenizer", "mbart", BPE_MODEL, **_MODEL),
-    "mbart50": Family("MBart50Tokenizer", "mbart", BPE_MODEL, **_MODEL),
-    "nllb": Family("NllbTokenizer", "m2m_100", partial(BPE_MODEL, kind="bpe", size=60), **_MODEL),
-    "deberta-v2": Family(
-        "DebertaV2Tokenizer", "deberta-v2", partial(sentencepiece, name="spm.model", **_NUMBERED, **_DEBERTA), **_MODEL
-    ),
+    "xlm-roberta": Family("XLMRobertaTokenizer", "xlm-roberta", _BPE_MODEL, **_MODEL),
+    "mbart": Family("MBartTokenizer", "mbart", _BPE_MODEL, **_MODEL),
+    "nllb": Family("NllbTokenizer", "m2m_100", partial(_BPE_MODEL, kind="bpe", size=60), **_MODEL),
+    "deberta-v2": Family("DebertaV2Tokenizer", "deberta-v2", _DEBERTA, **_MODEL),
     "llama": Family("LlamaTokenizer", "llama", _LLAMA, **_MODEL),
-    "mistral": Family("LlamaTokenizer", "mistral", _LLAMA, **_MODEL),
     "gemma": Family("GemmaTokenizer", "gemma", partial(_GEMMA, eos_piece="<eos>", bos_piece="<bos>"), **_MODEL),
 }
