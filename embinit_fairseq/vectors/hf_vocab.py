@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 # ---- Files of a Hugging Face directory: JSON, tokenizers ------------------------------------------------------------
 
-_CONFIGURATIONS = ("config.json", "tokenizer_config.json")
 #: finds words by packages such as fugashi before it splits them by BERT's rules
 _JAPANESE = "BertJapaneseTokenizer"
 
@@ -63,7 +62,7 @@ def _open_with_transformers(directory: Path) -> Any:
             "sentencepiece protobuf"
         ) from cause
     fault = "no files of a tokenizer"
-    declared = _declared_class(directory) or _class_of(directory)
+    declared = _class_of(directory)
     # AutoTokenizer would read vocab.txt by BERT's rules if a package for Japanese is missing
     classes = [] if declared == _JAPANESE else ["AutoTokenizer"]
     verbosity = transformers.logging.get_verbosity()
@@ -88,14 +87,11 @@ def _open_with_transformers(directory: Path) -> Any:
     raise VectorFileError(f"{directory}: no tokenizer with rows for words ({fault}); {_remedy(directory, fault)}")
 
 
-def _declared_class(directory: Path) -> str | None:
-    """Return the class of transformers that the directory declares for its tokenizer."""
-    classes = (read_optional_json(directory / name).get("tokenizer_class") for name in reversed(_CONFIGURATIONS))
-    return next((name for name in classes if name), None)
-
-
 def _class_of(directory: Path) -> str | None:
-    """Return the class for files that do not declare one: BERT's for vocab.txt, or by the style of vocab.json."""
+    """Return the class of transformers that the directory declares for its tokenizer, else the one for its files."""
+    for name in ("tokenizer_config.json", "config.json"):
+        if declared := read_optional_json(directory / name).get("tokenizer_class"):
+            return str(declared)
     if (directory / "vocab.txt").is_file():
         return "BertTokenizerFast"
     if not (directory / "merges.txt").is_file():
@@ -140,10 +136,10 @@ def declared_specials(directory: Path) -> dict[str, Any]:
     """Return the tokens that tokenizer_config.json or special_tokens_map.json declares: `bos_token` -> token."""
     declared: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        content = read_optional_json(directory / name)
-        declared.update({key: value for key, value in content.items() if key.endswith("_token")})
-    # a declaration is a string or an object with the string as its content
-    return {key: value.get("content") if isinstance(value, dict) else value for key, value in declared.items()}
+        for key, value in read_optional_json(directory / name).items():
+            if key.endswith("_token"):  # a string, or an object with the string as its content
+                declared[key] = value.get("content") if isinstance(value, dict) else value
+    return declared
 
 
 def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[str, int]:
@@ -202,8 +198,8 @@ class Vocabulary:
         word = word.encode("utf-8", "ignore").decode("utf-8")  # lone surrogates are not text
         tokens = self.segment(self._before_word + word) if word else []
         unknown = self.specials.get("unk")
-        known = [token for token in tokens if self.rows.get(token, unknown) != unknown]
-        return [self.rows[token] for token in known] if {*known} - {*PREFIX.values()} else []
+        tokens = [token for token in tokens if self.rows.get(token, unknown) != unknown]
+        return [self.rows[token] for token in tokens] if {*tokens} - {*PREFIX.values()} else []
 
     @cached_property
     def _before_word(self) -> str:
@@ -225,7 +221,7 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         VectorFileError: if no library can read the files, or the tokens do not fit the matrix.
     """
     file = directory / "tokenizer.json"
-    if file.is_file() and _declared_class(directory) != _JAPANESE:
+    if file.is_file() and _class_of(directory) != _JAPANESE:
         tokenizer = backend = _open_with_tokenizers(file)
         declared, stored = declared_specials(directory), {}
     else:
@@ -252,6 +248,10 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
             return list(backend.encode(text, add_special_tokens=False).tokens)
 
     rows = rows | {token["content"]: int(row) for row, token in stored.items()}
+    first = next((token for token in rows if token.startswith("\ufeff") and rows[token] == 0), None)
+    if first is not None:  # vocab.txt has a byte-order mark, which the libraries take for a part of the first token
+        rows[first[1:]] = rows.pop(first)
+        added.discard(first[1:])
     rows = _fitting(directory, rows, added, matrix_rows)
     return Vocabulary(rows, detect_style(rows), find_specials(declared, rows), frozenset(added), is_bytes, segment)
 

@@ -170,9 +170,9 @@ def _choose_by_size(file: Path, names: Sequence[str], available: dict[str, Matri
     several = [name for name in names if name in available] or fitting
     listed = several or sorted(available, key=lambda name: -available[name].shape[0])
     candidates = ", ".join(f"{name} {available[name].shape[0]}x{available[name].shape[1]}" for name in listed[:8])
-    found = "several tensors could be the input embedding" if several else "no tensor is named as an input embedding"
+    fault = "several tensors could be the input embedding" if several else "no tensor is named as an input embedding"
     raise VectorFileError(
-        f"{file}: {found}: {candidates or 'no matrices'}; write the one you mean to an .npz file with words and "
+        f"{file}: {fault}: {candidates or 'no matrices'}; write the one you mean to an .npz file with words and "
         "matrix, or save the model that has it alone"
     )
 

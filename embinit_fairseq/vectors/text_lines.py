@@ -198,7 +198,7 @@ class RowCollector:
         if self._separator == b"\t":
             numbers = [row.replace(b"\t", b" ") for row in numbers]
         values, regular = self._parser.parse(numbers)
-        kept = []
+        chosen = []
         finite = np.isfinite(values).all(axis=1)
         for index, ((number, line), gap) in enumerate(zip(batch, gaps)):
             word: bytes | None = line[:gap]
@@ -206,12 +206,12 @@ class RowCollector:
                 word = self._read_slowly(number, line, values[index])
                 finite[index] = np.isfinite(values[index]).all()
             if word is not None and self._keep(number, word, finite[index]):
-                kept.append(index)
+                chosen.append(index)
         end = len(self._words)
         if end > len(self._matrix):
             # realloc moves pages instead of copying them; nothing else refers to the array yet
             self._matrix.resize((max(end, 3 * len(self._matrix) // 2), self._dim), refcheck=False)
-        self._matrix[end - len(kept) : end] = values if len(kept) == len(values) else values[kept]
+        self._matrix[end - len(chosen) : end] = values if len(chosen) == len(values) else values[chosen]
 
     def _read_slowly(self, number: int, line: bytes, out: np.ndarray) -> bytes | None:
         """Return the line's word, its numbers in `out` (D,), in any spelling; None if the line is broken."""
@@ -253,16 +253,14 @@ class RowCollector:
         except UnicodeDecodeError:
             self._note(number, f"the word {word[:20]!r} is not UTF-8")
             return False
-        wanted = self._wanted is None or name in self._wanted
-        if (wanted or self._strict) and not finite:
+        is_wanted = self._wanted is None or name in self._wanted
+        if (is_wanted or self._strict) and not finite:
             raise VectorFileError(
                 f"{self._path}:{number}: the vector of {name[:60]!r} holds NaN, infinity or a number beyond float32; "
                 "delete the line or take another file"
             )
-        if not wanted:
-            return False
-        if name in self._words:
-            self.duplicates += 1
-            return False
-        self._words[name] = None
-        return True
+        is_repeated = name in self._words
+        self.duplicates += is_wanted and is_repeated
+        if is_wanted:
+            self._words[name] = None
+        return is_wanted and not is_repeated

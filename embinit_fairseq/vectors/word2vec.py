@@ -57,9 +57,9 @@ class Word2VecBinary(VectorReader):
                     vectors += vector
             rest = (scan.rest + stream.read(1 << 16)).strip()
         if rest or 2 * scan.broken > self.rows:
-            found = "more bytes follow" if rest else f"{scan.broken} words are not UTF-8 text among"
+            fault = "more bytes follow" if rest else f"{scan.broken} words are not UTF-8 text among"
             raise VectorFileError(
-                f"{self.path}: {found} the {counted(self.rows, 'row')} of {self.dim} columns that its header announces:"
+                f"{self.path}: {fault} the {counted(self.rows, 'row')} of {self.dim} columns that its header announces:"
                 " the header is wrong, or the file has another encoding or format; export it again"
             )
         # A view of the bytearray: no second copy. On a big-endian machine astype turns the bytes around.

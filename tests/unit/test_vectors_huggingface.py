@@ -335,8 +335,11 @@ def test_the_package_that_lacks_is_named(tmp_path, monkeypatch, package):
         opened(tmp_path).read()
 
 
-def test_bert_rows_and_specials(tmp_path):
+@pytest.mark.parametrize("byte_order_mark", [True, False])
+def test_bert_rows_and_specials(tmp_path, byte_order_mark):
     matrix = bert(tmp_path, vocabulary=[*BERT, "the"])
+    vocabulary = (tmp_path / "vocab.txt").read_text()
+    (tmp_path / "vocab.txt").write_text(vocabulary, encoding="utf-8-sig" if byte_order_mark else "utf-8")
     read = opened(tmp_path).read()
     expected = {word: row for word, row in named(BERT, matrix).items() if word[0] != "[" or word == "[unused0]"}
     assert rows_of(read) == expected | {"the": tuple(matrix[13])}  # of repeated lines the last counts, as for the model

@@ -82,32 +82,16 @@ def pieces(processor: Any) -> list[str]:
     return [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
 
 
-def m2m(folder: Path) -> None:
-    own = pieces(sentencepiece(folder, "sentencepiece.bpe.model"))
-    write_json(folder, vocab={piece: row for row, piece in enumerate([*FAIRSEQ, *sorted(set(own) - {*FAIRSEQ})])})
-
-
 def marian(folder: Path) -> None:
     own = {piece for name in ("source.spm", "target.spm") for piece in pieces(sentencepiece(folder, name))}
     tokens = ["</s>", "<unk>", *sorted(own - {*FAIRSEQ}), "<pad>"]
     write_json(folder, vocab={token: row for row, token in enumerate(tokens)})
 
 
-def bartpho(folder: Path) -> None:
-    own = pieces(sentencepiece(folder, "sentencepiece.bpe.model"))[3:]
-    (folder / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in reversed(own)), encoding="utf-8")
-
-
 def phobert(folder: Path) -> None:
     words = "the@@ house hou@@ se old a@@ b@@ c d t@@ h@@ e cat dog".split()
     (folder / "vocab.txt").write_text("".join(f"{word} {99 - row}\n" for row, word in enumerate(words)))
     (folder / "bpe.codes").write_text("s e</w> 9\nh o 8\nho u 7\nhou se</w> 6\n")
-
-
-def blenderbot_small(folder: Path) -> None:
-    tokens = ["__null__", "__start__", "__end__", "__unk__", *"the house hou@@ se old a@@ b@@ c cat".split()]
-    write_json(folder, vocab={token: row for row, token in enumerate(tokens)})
-    (folder / "merges.txt").write_text("#version: 0.2\ns e</w>\nh o\nho u\nhou se</w>\n")
 
 
 def fsmt(folder: Path) -> None:
@@ -155,11 +139,9 @@ _ALBERT = partial(sentencepiece, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, contr
 _XLNET = partial(sentencepiece, unk_id=0, control_symbols="<cls>,<sep>,<pad>,<mask>,<eod>,<eop>")
 _DEBERTA = partial(sentencepiece, name="spm.model", pad_id=0, bos_id=1, eos_id=2, unk_id=3)
 _DEBERTA = partial(_DEBERTA, bos_piece="[CLS]", eos_piece="[SEP]", pad_piece="[PAD]", unk_piece="[UNK]")
-_FUNNEL = [token.lower().replace("[", "<").replace("]", ">") for token in BERT_SPECIALS]
 
 FAMILIES = {
     "bert": Family("BertTokenizer", "bert", wordpiece, "wordpiece"),
-    "funnel": Family("FunnelTokenizer", "funnel", partial(wordpiece, specials=_FUNNEL, last="<s> </s>"), "wordpiece"),
     "prophetnet": Family(
         "ProphetNetTokenizer",
         "prophetnet",
@@ -167,20 +149,15 @@ FAMILIES = {
         "wordpiece",
     ),
     "gpt2": Family("GPT2Tokenizer", "gpt2", partial(bytelevel, specials=["<|endoftext|>"]), "bytelevel"),
-    "deberta": Family("DebertaTokenizer", "deberta", partial(bytelevel, specials=BERT_SPECIALS), "bytelevel"),
     "roberta": Family("RobertaTokenizer", "roberta", partial(bytelevel, specials=FAIRSEQ, last="<mask>"), "bytelevel"),
     "herbert": Family("HerbertTokenizer", "bert", partial(end_of_word, specials=[*FAIRSEQ, "<mask>"]), "end_of_word"),
-    "openai-gpt": Family("OpenAIGPTTokenizer", "openai-gpt", partial(end_of_word, specials=["<unk>"]), "end_of_word"),
     "clip": Family("CLIPTokenizer", "clip", partial(end_of_word, specials=[], is_bytes=True), "end_of_word"),
     "xlm": Family("XLMTokenizer", "xlm", partial(end_of_word, specials=XLM, counts=True), **_SACREMOSES),
     "fsmt": Family("FSMTTokenizer", "fsmt", fsmt, **_SACREMOSES),
     "phobert": Family("PhobertTokenizer", "roberta", phobert, "subword_nmt"),
-    "blenderbot-small": Family("BlenderbotSmallTokenizer", "blenderbot-small", blenderbot_small, "subword_nmt"),
-    "m2m_100": Family("M2M100Tokenizer", "m2m_100", m2m, **_PIECES),
     "marian": Family(
         "MarianTokenizer", "marian", marian, **_PIECES, settings={"source_lang": "en", "target_lang": "de"}
     ),
-    "bartpho": Family("BartphoTokenizer", "mbart", bartpho, **_PIECES),
     "t5": Family("T5Tokenizer", "t5", _T5, **_MODEL),
     "pegasus": Family("PegasusTokenizer", "pegasus", _T5, **_MODEL),
     "albert": Family("AlbertTokenizer", "albert", _ALBERT, **_MODEL),
