@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
-import re
+import os
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from itertools import accumulate, compress
@@ -28,33 +27,27 @@ def mapped_rows(file: str | Path, offset: int, width: int, rows: np.ndarray) -> 
 
     The rows must be inside the file, best in ascending order. (Reading each row by itself takes three times as long.)
     """
-    copied = np.empty((len(rows), width), dtype=np.uint8)
-    if not len(rows):
-        return copied
-    with open(file, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        count = (len(mapped) - offset) // width
-        # As bytes: NumPy copies a whole array first if its numbers do not begin at a multiple of their size.
-        matrix = np.frombuffer(mapped, dtype=np.uint8, count=count * width, offset=offset).reshape(count, width)
-        step = max(1, _MAPPED // (width + _NEIGHBOURHOOD))
-        for begin in range(0, len(rows), step):
-            part = slice(begin, begin + step)
-            np.take(matrix, rows[part], axis=0, out=copied[part], mode="clip")
-            if hasattr(mmap, "MADV_DONTNEED"):
-                mapped.madvise(mmap.MADV_DONTNEED)
-        del matrix  # the map can be closed only when nothing refers to it
+    copied = np.empty((len(rows), width), np.uint8)
+    # As bytes: NumPy copies a whole array first if its numbers do not begin at a multiple of their size.
+    shape = (os.path.getsize(file) - offset) // width, width
+    step = max(1, _MAPPED // (width + _NEIGHBOURHOOD))
+    for begin in range(0, len(rows), step):
+        part = slice(begin, begin + step)
+        matrix = np.memmap(file, np.uint8, "r", offset, shape)  # mapped again, so that pages leave the memory
+        np.take(matrix, rows[part], axis=0, out=copied[part], mode="clip")
     return copied
 
 
 # ---- Records --------------------------------------------------------------------------------------------------------
 
+#: bytes read at a time
+BLOCK = 1 << 18
 #: bytes of a word; if there is no separator within them, the file has another format
 LONGEST_WORD = 1 << 16
 
 
 class RecordScan:
     """Iterate over the records of wanted words, in the file's order: (0-based number, word, payload).
-
-    The file is read once, in blocks; only the records of wanted words leave the scan.
 
     Args:
         path: the file, for messages.
@@ -64,10 +57,9 @@ class RecordScan:
         payload: bytes after the separator.
         wanted: the words, None for all.
         strict: a word that is not UTF-8 is an error instead of being counted.
-        block: bytes read at a time.
 
-    After the iteration, `broken` is the number of words that are empty or not UTF-8, `consumed` the bytes of all
-    records, `rest` the bytes that were read after them.
+    After the iteration, `broken` is the number of words that are empty or not UTF-8, `rest` the bytes that were read
+    after the records.
     """
 
     def __init__(
@@ -79,29 +71,26 @@ class RecordScan:
         payload: int,
         wanted: Wanted | None,
         strict: bool,
-        block: int = 1 << 18,
     ) -> None:
         self.path = path
         self.count = count
         self.broken = 0
-        self.consumed = 0
         self.rest = b""
         self._stream = stream
         self._separator = separator
         self._step = 1 + payload  # bytes of a record after its word
         self._wanted = wanted
         self._strict = strict
-        self._block = block
-        # word2vec ends its vectors with a newline, other programs do not: it is read as the beginning of the next word.
-        # An incomplete record at the end of a block is matched by the second half, as an empty word.
-        sign = re.escape(separator)
-        self._pattern = re.compile(b"([^%b]*)%b.{%d}|.+" % (sign, sign, payload), re.DOTALL)
         self._keys = frozenset() if wanted is None else _keys(wanted)
 
     def __iter__(self) -> Iterator[tuple[int, str, bytes]]:
         number, step = 0, self._step
         while number < self.count:
-            buffer, words = self._next_block(number)
+            block = self._stream.read(BLOCK)
+            buffer = self.rest + block
+            words = self._split(buffer, self.count - number)
+            if not words:
+                self._check_incomplete(buffer, number, is_end=not block)
             # A word's payload begins after all words so far and the payloads before it.
             lengths = list(accumulate(map(len, words)))
             for index in self._candidates(words):
@@ -110,39 +99,38 @@ class RecordScan:
                     begin = lengths[index] + index * step + 1
                     yield number + index, word, buffer[begin : begin + step - 1]
             number += len(words)
-            end = lengths[-1] + len(words) * step
-            self.consumed += end
-            self.rest = buffer[end:]
+            self.rest = buffer[sum(lengths[-1:]) + len(words) * step :]
 
-    def _next_block(self, number: int) -> tuple[bytes, list[bytes]]:
-        """Return a buffer that begins with complete records, and their words: at least one, at most those left."""
-        buffer = self.rest
-        while True:
-            block = self._stream.read(self._block)
-            buffer += block
-            words = self._pattern.findall(buffer)
-            if words and not words[-1]:  # an empty word, or the beginning of an incomplete record
-                begin = sum(map(len, words)) + (len(words) - 1) * self._step
-                if buffer[begin : begin + 1] != self._separator or begin + self._step > len(buffer):
-                    words.pop()
-            if words:
-                return buffer, words[: self.count - number]
-            gap = buffer.find(self._separator)
-            if gap < 0 and len(buffer) > LONGEST_WORD:
-                raise VectorFileError(
-                    f"{self.path}: row {number + 1} has no word: the file is damaged or has another format; name its "
-                    "format or download it again"
-                )
-            if not block:
-                missing = gap + self._step - len(buffer)
-                lacks = "is missing" if gap < 0 else f"lacks {counted(missing, 'byte')}"
-                raise VectorFileError(
-                    f"{self.path}: cut short: row {number + 1} {lacks}, the head announces "
-                    f"{counted(self.count, 'row')}; download or export it again"
-                )
+    def _split(self, buffer: bytes, most: int) -> list[bytes]:
+        """Return the words of the complete records that `buffer` begins with: the hot loop."""
+        words: list[bytes] = []
+        begin, limit = 0, max(0, len(buffer) - self._step + 1)
+        separator, step, find, append = self._separator, self._step, buffer.find, words.append
+        for _ in range(most):
+            end = find(separator, begin, limit)
+            if end < 0:
+                break
+            append(buffer[begin:end])
+            begin = end + step
+        return words
+
+    def _check_incomplete(self, buffer: bytes, number: int, is_end: bool) -> None:
+        """Raise VectorFileError if the record that `buffer` begins with will never be complete."""
+        gap = buffer.find(self._separator)
+        if gap < 0 and len(buffer) > LONGEST_WORD:
+            raise VectorFileError(
+                f"{self.path}: row {number + 1} has no word: the file is damaged or has another format; name its "
+                "format or download it again"
+            )
+        if is_end:
+            lacks = "is missing" if gap < 0 else f"lacks {counted(gap + self._step - len(buffer), 'byte')}"
+            raise VectorFileError(
+                f"{self.path}: cut short: row {number + 1} {lacks}, the head announces {counted(self.count, 'row')}; "
+                "download or export it again"
+            )
 
     def _candidates(self, words: list[bytes]) -> Iterable[int]:
-        """Return indices of words that may be wanted or are not text: the inner loop, without Python code per word."""
+        """Return indices of words that may be wanted or are not text, without Python code per word."""
         if self._wanted is None:
             return range(len(words))
         try:
@@ -171,12 +159,11 @@ class RecordScan:
 
 
 def _keys(wanted: Wanted) -> frozenset[bytes] | frozenset[str]:
-    """Return how words that may be wanted look in the file: as text with folded case if any words are wanted folded.
+    """Return how words that may be wanted look in the file, and the empty word, which is counted.
 
-    A newline that precedes a word belongs to it. The empty word is included, to be counted.
+    word2vec ends its vectors with a newline, other programs do not: it is read as the beginning of the next word.
     """
-    if not wanted.folded:
-        words = [word.encode("utf-8", "surrogatepass") for word in wanted.exact]
-        return frozenset([b"", b"\n", *words, *(b"\n" + word for word in words)])
-    folded = [*map(fold, wanted.exact), *wanted.folded]
-    return frozenset(["", "\n", *folded, *("\n" + word for word in folded)])
+    if wanted.folded:
+        return frozenset(newline + key for key in ("", *wanted.folded) for newline in ("", "\n"))
+    words = [word.encode("utf-8", "surrogatepass") for word in ("", *wanted.exact)]
+    return frozenset(newline + word for word in words for newline in (b"", b"\n"))

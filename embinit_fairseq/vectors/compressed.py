@@ -26,7 +26,7 @@ _COMPRESSIONS = {
 }
 #: errors of the standard library for files that are damaged or incomplete
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
-#: errors of zipfile, next to BadZipFile, for archives that are damaged, encrypted or of an unknown kind
+#: errors of zipfile for archives that are damaged, encrypted or of an unknown kind
 _ZIP_DAMAGE = (zipfile.BadZipFile, RuntimeError, IndexError, ValueError, OverflowError, struct.error)
 
 
@@ -61,13 +61,13 @@ def is_zip(path: str) -> bool:
 
 def zip_members(path: str) -> list[str]:
     """Return the names of the files in a zip archive, without folders and macOS' resource forks."""
-    with readable(path), _open_zip(path) as archive:
+    with readable(path), _open_zip(path, path) as archive:
         names = archive.namelist()
     return [name for name in names if name and not name.endswith("/") and not name.startswith("__MACOSX/")]
 
 
 @contextlib.contextmanager
-def open_bytes(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader[Any]]:
+def open_bytes(path: str) -> Iterator[io.BufferedReader[Any]]:
     """Open a plain or compressed file, the only member of a zip archive, or `archive.zip:member`, for reading bytes.
 
     The compression is recognised from content.
@@ -75,51 +75,44 @@ def open_bytes(path: str, chunk: int = CHUNK) -> Iterator[io.BufferedReader[Any]
     Raises:
         VectorFileError: if the file cannot be read or, from a read inside the `with` block, is damaged or cut short.
     """
-    with readable(path), _raw(path) as raw, io.BufferedReader(raw, chunk) as stream:
+    with readable(path), _open(path) as raw, io.BufferedReader(raw, CHUNK) as stream:
         if stream.peek(262)[257:262] == b"ustar":
             raise VectorFileError(f"{path}: a tar archive; unpack it (tar -xf FILE) and give the file of vectors in it")
         yield stream
 
 
-@contextlib.contextmanager
-def _raw(path: str) -> Iterator[Any]:
-    archive_path, member = split_member(path)
-    if member is not None or is_zip(archive_path):
-        with _open_zip(archive_path) as archive, _open_member(archive, path, member) as stream:
-            yield stream
-        return
-    with open(archive_path, "rb") as file:
+def _open(path: str) -> Any:
+    archive, member = split_member(path)
+    if member is not None or is_zip(archive):
+        return _open_zip(path, archive, _member(path, zip_members(archive), member))
+    with open(path, "rb") as file:
         head = file.read(6)
-    module = next((module for magic, module in _COMPRESSIONS.items() if head.startswith(magic)), "io")
+    module = next((module for magic, module in _COMPRESSIONS.items() if head.startswith(magic)), None)
     try:
-        opened = importlib.import_module(module)
+        return importlib.import_module(module).open(path) if module else io.FileIO(path)
     except ImportError as cause:
         raise VectorFileError(
             f"{path}: compressed by zstd, which Python reads from 3.14; unpack it (zstd -d)"
         ) from cause
-    with io.FileIO(path) if module == "io" else opened.open(path) as stream:
-        yield stream
 
 
-@contextlib.contextmanager
-def _open_zip(path: str) -> Iterator[zipfile.ZipFile]:
-    try:
-        archive = zipfile.ZipFile(path)
-    except _ZIP_DAMAGE as error:
-        raise VectorFileError(f"{path}: the zip archive is damaged ({error}); copy or download it again") from error
-    with archive:
-        yield archive
-
-
-def _open_member(archive: zipfile.ZipFile, path: str, member: str | None) -> Any:
-    names = zip_members(str(archive.filename))
+def _member(path: str, names: list[str], member: str | None) -> str:
+    """Return the member of a zip archive that is named, or the only one."""
     listed = ", ".join(names[:10]) + ", ..." * (len(names) > 10)
     if member is None and len(names) != 1:
         remedy = f"name one: {path}:{names[0]}" if names else "download it again"
         raise VectorFileError(f"{path}: the zip archive holds {len(names)} files ({listed or 'it is empty'}); {remedy}")
     if member is not None and member not in names:
         raise VectorFileError(f"{path}: no such member; the archive holds {listed}: name one of them")
+    return member or names[0]
+
+
+def _open_zip(path: str, archive: str, member: str | None = None) -> Any:
+    """Open a zip archive, or a member of it. path: the file for messages."""
     try:
-        return archive.open(member or names[0])
-    except _ZIP_DAMAGE as error:  # also: encrypted, or a compression that Python does not know
-        raise VectorFileError(f"{path}: cannot be read ({error}); unpack the archive or download it again") from error
+        opened = zipfile.ZipFile(archive)
+        return opened.open(member) if member else opened
+    except _ZIP_DAMAGE as error:
+        raise VectorFileError(
+            f"{path}: the zip archive is damaged or of an unknown kind ({error}); unpack it, or download it again"
+        ) from error

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,29 +23,16 @@ from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_di
 
 def options_of(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
     """Return the options of a training: the section `part` of `cfg` (fairseq >= 0.10), or all of `args` (before)."""
-    cfg = checkpoint.get("cfg")
-    return _mapping(cfg.get(part) if isinstance(cfg, Mapping) else None) or _mapping(checkpoint.get("args"))
-
-
-def _mapping(options: Any) -> dict[str, Any]:
-    if isinstance(options, Namespace):
-        return vars(options)
-    return dict(options) if isinstance(options, Mapping) else {}
+    for options in ((checkpoint.get("cfg") or {}).get(part), checkpoint.get("args")):
+        if options:
+            return vars(options) if isinstance(options, Namespace) else dict(options)
+    return {}
 
 
 def updates_of(checkpoint: Mapping[str, Any]) -> int | None:
     """Return the number of updates of the training, None if the checkpoint does not say."""
-    history = checkpoint.get("optimizer_history")
-    last = history[-1] if isinstance(history, list) and history else None
-    updates = last.get("num_updates") if isinstance(last, Mapping) else None
-    return updates if isinstance(updates, int) else None
-
-
-def _task_setting(checkpoint: Mapping[str, Any], *names: str) -> str | None:
-    """Return the first setting of the task that is text."""
-    options = options_of(checkpoint, "task")
-    values = (options.get(name) for name in names)
-    return next((value for value in values if isinstance(value, str) and value), None)
+    history = checkpoint.get("optimizer_history") or [{}]
+    return history[-1].get("num_updates")
 
 
 # ---- Rows of the dictionary -----------------------------------------------------------------------------------------
@@ -65,18 +51,17 @@ _TAG_TASKS = (
 )
 
 
-@dataclass
-class FairseqRows:
+class FairseqRows(NamedTuple):
     """The rows of a dictionary.
 
-    words: symbol -> row, without specials and fillers. specials: role -> row. size: rows of the dictionary.
+    size: rows of the dictionary. words: symbol -> row, without specials and fillers. specials: role -> row.
     overwritten: symbols that a later line of the file repeats.
     """
 
     size: int
     words: dict[str, int]
     specials: dict[str, int]
-    overwritten: int = 0
+    overwritten: int
 
 
 def read_rows(file: Path, count: int | None = None, task: str = "") -> FairseqRows:
@@ -124,12 +109,14 @@ def find_dictionary(checkpoint: Path, language: str | None, data: str | None, co
     Raises:
         CheckpointError: if there is none, or several fit.
     """
-    names = ([f"dict.{language}.txt"] if language and Path(language).name == language else []) + ["dict.txt"]
-    for name in names:
-        if (checkpoint.parent / name).is_file():
-            return checkpoint.parent / name
-    others = [] if language else sorted(checkpoint.parent.glob("dict.*.txt"))
-    fitting = {file.read_bytes(): file for file in reversed(others) if _fits(file, count, task)}
+    folder = checkpoint.parent
+    names = [f"dict.{language}.txt"] * bool(language) + ["dict.txt"]
+    if named := [folder / name for name in names if (folder / name).is_file()]:
+        return named[0]
+    others = [] if language else sorted(folder.glob("dict.*.txt"))
+    fitting = {
+        file.read_bytes(): file for file in reversed(others) if _fits(file, count, task)
+    }  # joined ones are equal
     if len(fitting) == 1:
         return next(iter(fitting.values()))
     if others:
@@ -147,10 +134,9 @@ def find_dictionary(checkpoint: Path, language: str | None, data: str | None, co
 
 def _fits(file: Path, count: int, task: str) -> bool:
     try:
-        read_rows(file, count, task)
+        return bool(read_rows(file, count, task))
     except CheckpointError:
         return False
-    return True
 
 
 # ---- The reader -----------------------------------------------------------------------------------------------------
@@ -203,10 +189,10 @@ class FairseqCheckpoint(VectorReader):
         self._side = slot if has_both else ""
         self.rows, self.dim = self._matrix.shape
         check_dimension(f"{path} ({self.table})", self.dim, dim)
-        language = _task_setting(checkpoint, _LANGUAGE[slot.removesuffix("_p")])
-        self._task = _task_setting(checkpoint, "_name", "task") or ""
-        data = _task_setting(checkpoint, "data")
-        self.dictionary = find_dictionary(Path(path), language, data, self.rows, self._task)
+        task = options_of(checkpoint, "task")
+        self._task: str = task.get("_name") or task.get("task") or ""
+        language = task.get(_LANGUAGE[slot.removesuffix("_p")])
+        self.dictionary = find_dictionary(Path(path), language, task.get("data"), self.rows, self._task)
 
     def _find_table(self, available: Mapping[str, TorchMatrix], side: str) -> tuple[str, str, TorchMatrix]:
         """Return (name, side, matrix) of the embedding matrix of this side, or of the only one."""
@@ -227,11 +213,10 @@ class FairseqCheckpoint(VectorReader):
         except CheckpointError as error:
             raise CheckpointError(f"{self.path}: {self.table}: {error}") from error
         chosen = sorted((row, word) for word, row in rows.words.items() if wanted is None or word in wanted)
-        words = [word for _, word in chosen]
-        roles = list(rows.specials)
-        places = [row for row, _ in chosen] + [rows.specials[role] for role in roles]
+        words, roles = [word for _, word in chosen], list(rows.specials)
+        places = [row for row, _ in chosen] + [*rows.specials.values()]
         matrix = self._matrix.take(np.array(places, dtype=np.int64))
         check_finite(self.path, [*words, *roles], matrix)
-        specials = {role: matrix[len(words) + index].copy() for index, role in enumerate(roles)}
+        specials = {role: row.copy() for role, row in zip(roles, matrix[len(words) :])}
         origin = Origin(self.path, self.format, self.rows, self.dim, duplicates=rows.overwritten, side=self._side)
         return VectorTable(words, matrix[: len(words)], origin, specials)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import namedtuple
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from io import BufferedReader
 
 import numpy as np
@@ -23,13 +22,16 @@ from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wan
 # Little-endian and without padding: https://github.com/facebookresearch/fastText, files args.cc, dictionary.cc,
 # fasttext.cc (versions 11 and 12).
 
-MAGIC = 793712314
-_VERSIONS = (11, 12)
+MAGIC = struct.pack("<i", 793712314)
 _SUPERVISED = 3
 #: bytes of a dictionary entry after its word: count (int64), type (int8)
 _ENTRY = 9
-#: magic, version; dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate, t;
-#: entries, words, labels, tokens, pruned buckets (only of quantised models)
+#: entries are words, then labels; pruned: buckets of a quantised model
+_Head = namedtuple(
+    "_Head",
+    "magic version dim ws epoch min_count neg word_ngrams loss model bucket minn maxn lr_update_rate t entries words"
+    " labels tokens pruned",
+)
 _HEAD = struct.Struct("<2i12id3i2q")
 _NOT_PRUNED = -1
 #: after the dictionary: whether the matrix is quantised, its rows and columns
@@ -37,60 +39,25 @@ _BETWEEN = struct.Struct("<?2q")
 _QUANTISED = "a quantised model (.ftz), whose vectors are approximations; take the .bin or .vec file of the model"
 
 
-@dataclass(frozen=True)
-class FastTextHead:
-    """The counts that a reader needs. Entries are words, then labels."""
-
-    dim: int
-    bucket: int
-    minn: int
-    maxn: int
-    entries: int
-    words: int
-
-    @property
-    def has_ngrams(self) -> bool:
-        """Return True if words have rows of n-grams."""
-        return self.maxn > 0 and self.bucket > 0
-
-
-def read_head(path: str, content: bytes, size: int) -> FastTextHead:
-    """Read the head of a fastText binary.
-
-    Args:
-        path: the file, for messages.
-        content: its first bytes.
-        size: bytes of the whole file.
-
-    Raises:
-        VectorFileError: if the file is not a fastText binary, or its counts cannot be right.
-    """
+def read_head(path: str, content: bytes) -> _Head:
+    """Unpack the first bytes of a fastText binary; VectorFileError if the file is not one, or is quantised."""
     if content[:2] in (b"\x1f\x8b", b"PK", b"BZ") or content.startswith(b"\xfd7zXZ"):
         raise VectorFileError(f"{path}: compressed, and fastText binaries are read in place; unpack it (gunzip, unzip)")
-    if len(content) < _HEAD.size or content[:4] != struct.pack("<i", MAGIC):
+    if len(content) < _HEAD.size or not content.startswith(MAGIC):
         raise VectorFileError(
             f"{path}: not a fastText binary, or cut short (it begins with {content[:8]!r}); name the file's format, or "
             "download it again"
         )
-    fields = _HEAD.unpack(content)
-    version, dim, model, bucket, minn, maxn = (fields[index] for index in (1, 2, 9, 10, 11, 12))
-    entries, words, labels, _, pruned = fields[15:]
-    if version not in _VERSIONS:
+    head = _Head._make(_HEAD.unpack(content))
+    if head.version not in (11, 12):
         raise VectorFileError(
-            f"{path}: fastText's file version {version} is not known (known: {_VERSIONS}); save the model with "
-            "fastText 0.9, or use its .vec file"
+            f"{path}: fastText's file version {head.version} is not known; save the model with fastText 0.9, or use "
+            "its .vec file"
         )
-    if pruned != _NOT_PRUNED:
+    if head.pruned != _NOT_PRUNED:
         raise VectorFileError(f"{path}: {_QUANTISED}")
-    fits = entries * (1 + _ENTRY) <= size - _HEAD.size
-    if not fits or dim < 1 or bucket < 0 or not 0 < words <= entries or words + labels != entries:
-        raise VectorFileError(
-            f"{path}: damaged or cut short: its head announces {words} words among {entries} entries, {bucket} "
-            f"buckets and {dim} columns, the file has {size} bytes; download it again"
-        )
-    if version == 11 and model == _SUPERVISED:
-        maxn = 0  # version 11 had no n-grams of characters in classifiers
-    return FastTextHead(dim, bucket, minn, maxn, entries, words)
+    # version 11 had no n-grams of characters in classifiers
+    return head._replace(maxn=0) if head.version == 11 and head.model == _SUPERVISED else head
 
 
 # ---- The character n-grams of words, as fastText hashes them (Bojanowski et al. 2017, section 3.2) ------------------
@@ -173,24 +140,27 @@ class FastTextBinary(VectorReader):
     def __init__(self, path: str, dim: int | None = None, strict: bool = False) -> None:
         self.path = path
         self.strict = strict
-        self._size = os.stat(path).st_size
         with readable(path), open(path, "rb") as stream:
-            self._head = read_head(path, stream.read(_HEAD.size), self._size)
-        self.dim = self._head.dim
+            self._head = read_head(path, stream.read(_HEAD.size))
+        self.dim: int = self._head.dim
         check_dimension(path, self.dim, dim)
+        #: where the matrix of all rows begins, words first, then buckets; None before the dictionary was read
+        self._offset: int | None = None
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Return the wanted words (None: all) with the vectors that fastText gives them, in the file's order."""
-        places: dict[str, int] = {}
+        rows: dict[str, int] = {}
         duplicates = 0
-        scan, rows = self._scan(wanted)
-        for place, word in rows:
-            if word in places:
-                duplicates += 1
-            else:
-                places[word] = place
-        words = list(places)
-        matrix, _ = self._means(words, np.fromiter(places.values(), np.int64, len(words)))
+        with readable(self.path), open(self.path, "rb") as stream:
+            stream.seek(_HEAD.size)
+            scan = RecordScan(self.path, stream, self._head.entries, b"\0", _ENTRY, wanted, self.strict)
+            for row, word, _ in scan:
+                if row < self._head.words:  # labels come last
+                    duplicates += word in rows
+                    rows.setdefault(word, row)
+            self._offset = self._check_layout(stream.tell() - len(scan.rest), stream)
+        words = list(rows)
+        matrix, _ = self._means(words, np.fromiter(rows.values(), np.int64, len(words)))
         check_finite(self.path, words, matrix)
         origin = Origin(
             self.path, self.format, self._head.words, self.dim, duplicates=duplicates, broken_lines=scan.broken
@@ -203,33 +173,20 @@ class FastTextBinary(VectorReader):
         Raises:
             OptionError: if the model was trained without n-grams (-maxn 0).
         """
-        if not self._head.has_ngrams:
+        if not self._has_ngrams:
             return super().compose(surfaces)
         words = [word for word in dict.fromkeys(surfaces) if not any("\ud800" <= sign <= "\udfff" for sign in word)]
         matrix, counts = self._means(words, None)
-        known = np.flatnonzero(counts)
-        check_finite(self.path, [words[index] for index in known], matrix[known])
-        return {words[index]: matrix[index].copy() for index in known}
+        composed = np.flatnonzero(counts)
+        check_finite(self.path, [words[index] for index in composed], matrix[composed])
+        return {words[index]: matrix[index].copy() for index in composed}
 
-    def _scan(self, wanted: Wanted | None) -> tuple[RecordScan, list[tuple[int, str]]]:
-        """Scan the dictionary, up to the matrix: return the scan, and (row, word) of the wanted words."""
-        head = self._head
-        with readable(self.path), open(self.path, "rb") as stream:
-            stream.seek(_HEAD.size)
-            scan = RecordScan(self.path, stream, head.entries, b"\0", _ENTRY, wanted, self.strict)
-            rows = [(number, word) for number, word, _ in scan if number < head.words]  # labels come last
-            if "_offset" not in self.__dict__:
-                self._offset = self._check_layout(_HEAD.size + scan.consumed, stream)
-        return scan, rows
-
-    @cached_property
-    def _offset(self) -> int:
-        """The place of the matrix of all rows, words first, then buckets, in bytes from the beginning of the file."""
-        self._scan(Wanted())
-        return self.__dict__["_offset"]
+    @property
+    def _has_ngrams(self) -> bool:
+        return self._head.maxn > 0 and self._head.bucket > 0
 
     def _check_layout(self, place: int, stream: BufferedReader) -> int:
-        """Read what is between the dictionary and the matrix: a flag, the matrix's shape; return the matrix's place."""
+        """Read a flag and the matrix's shape, which follow the dictionary at `place`; return the matrix's place."""
         head = self._head
         stream.seek(place)
         between = stream.read(_BETWEEN.size)
@@ -238,21 +195,24 @@ class FastTextBinary(VectorReader):
         is_quantised, rows, dim = _BETWEEN.unpack(between)
         if is_quantised:
             raise VectorFileError(f"{self.path}: {_QUANTISED}")
-        if dim != head.dim or rows != head.words + head.bucket:
+        if dim != head.dim or rows != head.words + head.bucket or min(dim, head.words, head.bucket + 1) < 1:
             raise VectorFileError(
                 f"{self.path}: damaged: a matrix of {rows}x{dim} does not fit {head.words} words, {head.bucket} "
                 f"buckets and {head.dim} columns; download it again"
             )
-        missing = place + _BETWEEN.size + 4 * rows * dim - self._size
+        offset = place + _BETWEEN.size
+        missing = offset + 4 * rows * dim - os.stat(self.path).st_size
         if missing > 0:
             raise VectorFileError(
                 f"{self.path}: cut short: its matrix lacks {counted(missing, 'byte')}; download it again"
             )
-        return place + _BETWEEN.size
+        return offset
 
     def _means(self, words: list[str], own: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean of each word's rows (V, D) float32, and their number (V,). own: rows of whole words."""
-        offset = self._offset
+        if self._offset is None:
+            self.read(Wanted())
+        assert self._offset is not None
         means = np.zeros((len(words), self.dim), dtype=np.float32)
         counts = np.zeros(len(words), dtype=np.int64)
         with readable(self.path):
@@ -260,7 +220,7 @@ class FastTextBinary(VectorReader):
                 part = slice(begin, begin + _CHUNK)
                 owner, rows = self._rows(words[part], None if own is None else own[part])
                 needed, place = np.unique(rows, return_inverse=True)
-                stored = mapped_rows(self.path, offset, 4 * self.dim, needed).view("<f4")
+                stored = mapped_rows(self.path, self._offset, 4 * self.dim, needed).view("<f4")
                 counts[part] = np.bincount(owner, minlength=len(words[part]))
                 _sums(stored, place, counts[part], means[part])
                 del stored  # before the next ones are read
@@ -271,7 +231,7 @@ class FastTextBinary(VectorReader):
         """Return the rows of the means, ordered by word: (index of the word, row of the matrix), both (n,)."""
         head = self._head
         owner = rows = np.empty(0, dtype=np.int64)
-        if head.has_ngrams:
+        if self._has_ngrams:
             owner, bucket = ngram_buckets(words, head.minn, head.maxn, head.bucket)
             counts = np.fromiter((word != _END_OF_SENTENCE for word in words), bool, len(words))[owner]
             owner, rows = owner[counts], head.words + bucket[counts]

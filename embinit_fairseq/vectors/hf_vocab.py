@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 # ---- Files of a Hugging Face directory: JSON, tokenizers ------------------------------------------------------------
 
-_CONFIGURATIONS = ("config.json", "tokenizer_config.json")
 #: finds words by packages such as fugashi before it splits them by BERT's rules
 _JAPANESE = "BertJapaneseTokenizer"
 
@@ -38,12 +37,6 @@ def read_optional_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def check_is_from_library(error: BaseException) -> None:
-    """Raise `error` again if it stops a program; a panic of Rust in tokenizers, for a damaged file, does not."""
-    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-        raise error
-
-
 def _open_with_tokenizers(file: Path) -> Any:
     """Open a tokenizer.json; VectorFileError if the tokenizers package is missing or cannot read it."""
     try:
@@ -52,8 +45,7 @@ def _open_with_tokenizers(file: Path) -> Any:
         raise VectorFileError(f"{file}: reading it needs a package: pip install tokenizers") from cause
     try:
         return tokenizers.Tokenizer.from_file(str(file))
-    except BaseException as cause:
-        check_is_from_library(cause)
+    except Exception as cause:
         raise VectorFileError(
             f"{file}: the tokenizers package cannot read it ({str(cause)[:200]}); download it again or: pip install -U "
             "tokenizers"
@@ -69,43 +61,37 @@ def _open_with_transformers(directory: Path) -> Any:
             f"{directory}: no tokenizer.json in it, and its other files are read by packages: pip install transformers "
             "sentencepiece protobuf"
         ) from cause
-    config, settings = (read_optional_json(directory / name) for name in _CONFIGURATIONS)
-    options = {"langs": config["langs"]} if "langs" in config and "langs" not in settings else {}  # FSMT needs them
     fault = "no files of a tokenizer"
-    declared = _declared_class(directory) or _class_of(directory)
+    declared = _class_of(directory)
     # AutoTokenizer would read vocab.txt by BERT's rules if a package for Japanese is missing
-    for name in (str(declared),) if declared == _JAPANESE else ("AutoTokenizer", str(declared)):
-        if not name.endswith(("Tokenizer", "TokenizerFast")):
-            continue
-        verbosity = transformers.logging.get_verbosity()
-        transformers.logging.set_verbosity(logging.CRITICAL)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tokenizer = getattr(transformers, name).from_pretrained(
-                    str(directory), local_files_only=True, trust_remote_code=False, **options
-                )
-        except BaseException as cause:
-            check_is_from_library(cause)
-            fault = str(cause).strip().split("\n")[0][:200]
-            continue
-        finally:
-            transformers.logging.set_verbosity(verbosity)
-        # The classes for characters and bytes have no files; another class without its files makes up special tokens.
-        if tokenizer.vocab_files_names and len(tokenizer) > len(tokenizer.get_added_vocab()):
-            return tokenizer
-        fault = f"{type(tokenizer).__name__} reads none of the files there"
+    classes = [] if declared == _JAPANESE else ["AutoTokenizer"]
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(logging.CRITICAL)
+    try:
+        for name in classes + [declared] * bool(declared):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    tokenizer = getattr(transformers, name).from_pretrained(
+                        str(directory), local_files_only=True, trust_remote_code=False
+                    )
+            except Exception as cause:
+                fault = str(cause).strip().split("\n")[0][:200]
+                continue
+            # Classes for characters and bytes have no files; another class without its files makes up special tokens.
+            if tokenizer.vocab_files_names and len(tokenizer) > len(tokenizer.get_added_vocab()):
+                return tokenizer
+            fault = f"{type(tokenizer).__name__} reads none of the files there"
+    finally:
+        transformers.logging.set_verbosity(verbosity)
     raise VectorFileError(f"{directory}: no tokenizer with rows for words ({fault}); {_remedy(directory, fault)}")
 
 
-def _declared_class(directory: Path) -> str | None:
-    """Return the class of transformers that the directory declares for its tokenizer."""
-    classes = (read_optional_json(directory / name).get("tokenizer_class") for name in reversed(_CONFIGURATIONS))
-    return next((name for name in classes if name), None)
-
-
 def _class_of(directory: Path) -> str | None:
-    """Return the class for files that do not declare one: BERT's for vocab.txt, or by the style of vocab.json."""
+    """Return the class of transformers that the directory declares for its tokenizer, else the one for its files."""
+    for name in ("tokenizer_config.json", "config.json"):
+        if declared := read_optional_json(directory / name).get("tokenizer_class"):
+            return str(declared)
     if (directory / "vocab.txt").is_file():
         return "BertTokenizerFast"
     if not (directory / "merges.txt").is_file():
@@ -150,10 +136,10 @@ def declared_specials(directory: Path) -> dict[str, Any]:
     """Return the tokens that tokenizer_config.json or special_tokens_map.json declares: `bos_token` -> token."""
     declared: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        content = read_optional_json(directory / name)
-        declared.update({key: value for key, value in content.items() if key.endswith("_token")})
-    # a declaration is a string or an object with the string as its content
-    return {key: value.get("content") if isinstance(value, dict) else value for key, value in declared.items()}
+        for key, value in read_optional_json(directory / name).items():
+            if key.endswith("_token"):  # a string, or an object with the string as its content
+                declared[key] = value.get("content") if isinstance(value, dict) else value
+    return declared
 
 
 def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[str, int]:
@@ -176,7 +162,6 @@ def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[
 
 #: rows that a matrix may have beyond twice the number of tokens: it is often padded to a round number
 _PADDING = 4096
-_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
@@ -213,8 +198,8 @@ class Vocabulary:
         word = word.encode("utf-8", "ignore").decode("utf-8")  # lone surrogates are not text
         tokens = self.segment(self._before_word + word) if word else []
         unknown = self.specials.get("unk")
-        known = [token for token in tokens if self.rows.get(token, unknown) != unknown]
-        return [self.rows[token] for token in known] if {*known} - {*PREFIX.values()} else []
+        tokens = [token for token in tokens if self.rows.get(token, unknown) != unknown]
+        return [self.rows[token] for token in tokens] if {*tokens} - {*PREFIX.values()} else []
 
     @cached_property
     def _before_word(self) -> str:
@@ -236,7 +221,7 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         VectorFileError: if no library can read the files, or the tokens do not fit the matrix.
     """
     file = directory / "tokenizer.json"
-    if file.is_file() and _declared_class(directory) != _JAPANESE:
+    if file.is_file() and _class_of(directory) != _JAPANESE:
         tokenizer = backend = _open_with_tokenizers(file)
         declared, stored = declared_specials(directory), {}
     else:
@@ -248,7 +233,7 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
     rows: dict[str, int] = tokenizer.get_vocab()
     if backend is None:
         added, is_bytes = set(tokenizer.get_added_vocab()), hasattr(tokenizer, "byte_encoder")
-        segment: Callable[[str], list[str]] = tokenizer.tokenize
+        segment = tokenizer.tokenize
         if side == "decoder" and isinstance(tokenizer.decoder, dict):  # FSMT and Marian may have two vocabularies
             rows = {token: row for row, token in tokenizer.decoder.items()}
             getattr(tokenizer, "_switch_to_target_mode", list)()
@@ -258,18 +243,17 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         added = {token.content for token in backend.get_added_tokens_decoder().values()}
         parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
         is_bytes = any(b"ByteLevel" in part.__getstate__() for part in parts if part is not None)
-        segment = partial(_segment, backend)
+
+        def segment(text: str) -> list[str]:
+            return list(backend.encode(text, add_special_tokens=False).tokens)
+
     rows = rows | {token["content"]: int(row) for row, token in stored.items()}
-    first = next((token for token in rows if token.startswith(_BYTE_ORDER_MARK) and rows[token] == 0), None)
+    first = next((token for token in rows if token.startswith("\ufeff") and rows[token] == 0), None)
     if first is not None:  # vocab.txt has a byte-order mark, which the libraries take for a part of the first token
-        rows[first.removeprefix(_BYTE_ORDER_MARK)] = rows.pop(first)
-        added.discard(first.removeprefix(_BYTE_ORDER_MARK))
+        rows[first[1:]] = rows.pop(first)
+        added.discard(first[1:])
     rows = _fitting(directory, rows, added, matrix_rows)
     return Vocabulary(rows, detect_style(rows), find_specials(declared, rows), frozenset(added), is_bytes, segment)
-
-
-def _segment(backend: Any, text: str) -> list[str]:
-    return backend.encode(text, add_special_tokens=False).tokens
 
 
 def _fitting(directory: Path, rows: dict[str, int], added: set[str], matrix_rows: int) -> dict[str, int]:

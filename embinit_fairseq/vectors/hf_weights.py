@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import operator
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError, counted
-from embinit_fairseq.io import parse_json, read_json
+from embinit_fairseq.io import check_is_file, parse_json, read_json
 from embinit_fairseq.vectors.binary import mapped_rows
 from embinit_fairseq.vectors.torch_file import load_safely, matrices
 
@@ -79,7 +78,19 @@ class SafetensorsMatrix:
         return np.ascontiguousarray(picked, dtype=np.float32)
 
 
-def find_embedding(directory: Path, config: Mapping[str, Any], side: str) -> tuple[Path, str, Matrix, str]:
+class Embedding(NamedTuple):
+    """A model's input embedding: its file, the name of the tensor, its matrix.
+
+    side: "encoder" or "decoder" if the model has an embedding matrix for each, else "".
+    """
+
+    file: Path
+    tensor: str
+    matrix: Matrix
+    side: str
+
+
+def find_embedding(directory: Path, config: Mapping[str, Any], side: str) -> Embedding:
     """Find the model's input embedding.
 
     Args:
@@ -87,37 +98,35 @@ def find_embedding(directory: Path, config: Mapping[str, Any], side: str) -> tup
         config: content of its config.json.
         side: "encoder" or "decoder", for a model that has an embedding matrix for each.
 
-    Returns:
-        File, name of the tensor, its matrix, and the side if the model has an embedding matrix for each ("" if not).
-
     Raises:
         VectorFileError: if there is none.
     """
-    chosen = next((directory / name for name in WEIGHT_FILES if (directory / name).is_file()), None)
-    if chosen is None:
+    weights = next((directory / name for name in WEIGHT_FILES if (directory / name).is_file()), None)
+    if weights is None:
         raise VectorFileError(
             f"{directory}: not a Hugging Face model directory: none of {', '.join(WEIGHT_FILES)} is there; save the "
             "model with save_pretrained() (TensorFlow and Flax weights are not read) and name that directory"
         )
-    shards = _shards(chosen) if chosen.name.endswith(".index.json") else {}
-    available = {} if shards else _matrices(chosen)
+    shards = _shards(weights) if weights.suffix == ".json" else {}
+    available = {} if shards else _matrices(weights)
     names = [name for name in shards or available if _EMBEDDING.fullmatch(name)]
     name = _choose(names, side)
     if name is None:
-        available = available or _all_matrices(chosen, shards)
-        name = _choose_by_size(chosen, names, available, config)
-    if shards:
-        chosen = _shard_path(chosen, shards[name])
-        available = _matrices(chosen)
-        if name not in available:
-            raise VectorFileError(
-                f"{chosen}: no floating point matrix {name!r}, which the index names; download the shards again"
-            )
-    sided = all(any(f"{part}." in other for other in names) for part in ("encoder", "decoder"))
-    return chosen, name, available[name], side if sided and f"{side}." in name else ""
+        for shard in sorted({*shards.values()}):
+            available |= _matrices(shard)
+        name = _choose_by_size(weights, names, available, config)
+    file = shards.get(name, weights)
+    matrix = (available or _matrices(file)).get(name)
+    if matrix is None:
+        raise VectorFileError(
+            f"{file}: no floating point matrix {name!r}, which the index names; download the shards again"
+        )
+    has_both = all(any(f"{part}." in other for other in names) for part in ("encoder", "decoder"))
+    return Embedding(file, name, matrix, side if has_both and f"{side}." in name else "")
 
 
 def _matrices(file: Path) -> dict[str, Matrix]:
+    check_is_file(file, error=VectorFileError, remedy="download it again")
     if file.suffix == ".safetensors":
         return safetensors_matrices(file)
     state = load_safely(file, VectorFileError, "a PyTorch state dict")
@@ -130,28 +139,13 @@ def _matrices(file: Path) -> dict[str, Matrix]:
     return dict(available)
 
 
-def _all_matrices(index: Path, shards: dict[str, str]) -> dict[str, Matrix]:
-    """Return the matrices of all shards, for models whose names alone do not show the embedding."""
-    files = sorted(set(shards.values()))
-    return {name: matrix for file in files for name, matrix in _matrices(_shard_path(index, file)).items()}
-
-
-def _shards(index: Path) -> dict[str, str]:
-    """Return tensor name -> file name of its shard, from an index file."""
+def _shards(index: Path) -> dict[str, Path]:
+    """Return tensor name -> its shard, from an index file."""
     content = read_json(index, VectorFileError, remedy="download it again")
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise VectorFileError(f"{index}: no 'weight_map' of tensor names and files; download the model again")
-    return weight_map
-
-
-def _shard_path(index: Path, name: str) -> Path:
-    file = index.parent / name
-    if file.parent != index.parent or not file.is_file():
-        raise VectorFileError(
-            f"{index}: names the shard {name!r:.80}, which is not in the directory; download it again"
-        )
-    return file
+    return {tensor: index.parent / name for tensor, name in weight_map.items()}
 
 
 def _choose(names: Sequence[str], side: str) -> str | None:
@@ -159,27 +153,26 @@ def _choose(names: Sequence[str], side: str) -> str | None:
 
     A matrix for both sides is preferred, then that of the side, then another one; a deeper copy is ignored.
     """
-    groups: dict[int, list[str]] = {}
-    for name in names:
-        rank = 0 if "coder." not in name else 1 if f"{side}." in name else 2
-        groups.setdefault(100 * rank + name.count("."), []).append(name)
-    best = groups[min(groups)] if groups else []
+
+    def rank(name: str) -> tuple[int, int]:
+        return 0 if "coder." not in name else 1 if f"{side}." in name else 2, name.count(".")
+
+    best = [name for name in names if rank(name) == min(map(rank, names))]
     return best[0] if len(best) == 1 else None
 
 
 def _choose_by_size(file: Path, names: Sequence[str], available: dict[str, Matrix], config: Mapping[str, Any]) -> str:
     """Return the only matrix, except heads, of `vocab_size` rows (config.json); VectorFileError if there is not one."""
-    text = config.get("text_config")
-    size = config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None)
+    size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
     fitting = [name for name in available if available[name].shape[0] == size and not _HEAD.search(name)]
     if len(fitting) == 1:
         return fitting[0]
     several = [name for name in names if name in available] or fitting
     listed = several or sorted(available, key=lambda name: -available[name].shape[0])
     candidates = ", ".join(f"{name} {available[name].shape[0]}x{available[name].shape[1]}" for name in listed[:8])
-    found = "several tensors could be the input embedding" if several else "no tensor is named as an input embedding"
+    fault = "several tensors could be the input embedding" if several else "no tensor is named as an input embedding"
     raise VectorFileError(
-        f"{file}: {found}: {candidates or 'no matrices'}; write the one you mean to an .npz file with words and "
+        f"{file}: {fault}: {candidates or 'no matrices'}; write the one you mean to an .npz file with words and "
         "matrix, or save the model that has it alone"
     )
 
@@ -197,26 +190,22 @@ def safetensors_matrices(file: Path) -> dict[str, Matrix]:
             raise VectorFileError(
                 f"{file}: a Git LFS pointer, not the weights; run 'git lfs pull' in the model's directory"
             )
-        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-        if not 2 <= length <= size - 8:
+        start = 8 + int.from_bytes(head, "little")
+        if start > size:
             raise VectorFileError(f"{file}: not a safetensors file, or truncated; download it again")
-        header = parse_json(stream.read(length), f"{file}: its header", VectorFileError, remedy="download it again")
-    tensors = []
-    try:
-        for name, entry in header.items():
-            if name != "__metadata__" and entry["dtype"] in _FLOATS and len(entry["shape"]) == 2:
-                rows, columns, begin, end = map(operator.index, (*entry["shape"], *entry["data_offsets"]))
-                tensors.append((name, entry["dtype"], rows, columns, begin, end))
-    except (AttributeError, KeyError, TypeError, ValueError) as cause:
-        raise VectorFileError(f"{file}: its header is not a table of tensors; download it again") from cause
+        header = parse_json(stream.read(start - 8), f"{file}: its header", VectorFileError, remedy="download it again")
     available: dict[str, Matrix] = {}
-    for name, kind, rows, columns, begin, end in tensors:
-        if min(rows, columns) < 1:
-            continue
-        if begin < 0 or end - begin != rows * columns * _FLOATS[kind].itemsize or 8 + length + end > size:
-            missing = counted(max(0, 8 + length + end - size), "byte")
-            raise VectorFileError(
-                f"{file}: truncated or damaged: the tensor {name!r:.80} lacks {missing}; download it again"
-            )
-        available[name] = SafetensorsMatrix(file, kind, (rows, columns), 8 + length + begin)
+    try:
+        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        missing = start + max(entry["data_offsets"][1] for entry in entries.values()) - size
+        for name, entry in entries.items():
+            if entry["dtype"] in _FLOATS and len(entry["shape"]) == 2 and min(entry["shape"]) > 0:
+                rows, columns, begin, end = map(operator.index, (*entry["shape"], *entry["data_offsets"]))
+                if begin < 0 or end - begin != rows * columns * _FLOATS[entry["dtype"]].itemsize:
+                    raise ValueError(name)
+                available[name] = SafetensorsMatrix(file, entry["dtype"], (rows, columns), start + begin)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as cause:
+        raise VectorFileError(f"{file}: its header is not a table of tensors; download it again") from cause
+    if missing > 0:
+        raise VectorFileError(f"{file}: truncated: it lacks {counted(missing, 'byte')}; download it again")
     return available

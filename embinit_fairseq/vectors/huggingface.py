@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError
-from embinit_fairseq.vectors.hf_vocab import Vocabulary, check_is_from_library, read_optional_json, read_vocabulary
+from embinit_fairseq.vectors.hf_vocab import Vocabulary, read_optional_json, read_vocabulary
 from embinit_fairseq.vectors.hf_weights import find_embedding
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
 
@@ -48,14 +48,14 @@ class HuggingFaceDirectory(VectorReader):
                 "distill it without, or write words and matrix to an .npz file"
             )
         side = "decoder" if side and side.startswith("decoder") else "encoder"  # decoder_p: Duo's second matrix
-        self.file, self.tensor, self._matrix, self._side = find_embedding(self._directory, config, side)
-        self.rows, self.dim = self._matrix.shape
-        check_dimension(f"{self.file} ({self.tensor})", self.dim, dim)
+        self.embedding = find_embedding(self._directory, config, side)
+        self.rows, self.dim = self.embedding.matrix.shape
+        check_dimension(f"{self.embedding.file} ({self.embedding.tensor})", self.dim, dim)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The tokens and their rows, read when they are first needed."""
-        return read_vocabulary(self._directory, self.rows, self._side)
+        return read_vocabulary(self._directory, self.rows, self.embedding.side)
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Return the wanted tokens' rows (None: all), ordered by row; special rows by role."""
@@ -64,15 +64,15 @@ class HuggingFaceDirectory(VectorReader):
         for row, word in vocabulary.words():
             if word in wanted if wanted is not None else not _PART.search(word):
                 rows.setdefault(word, row)
-        matrix = self._rows(list(rows), list(rows.values()))
-        specials = self._rows(list(vocabulary.specials), list(vocabulary.specials.values()))
-        origin = Origin(self.path, self.format, self.rows, self.dim, vocabulary.markers, side=self._side)
-        by_role = {role: row.copy() for role, row in zip(vocabulary.specials, specials)}
-        return VectorTable(list(rows), matrix, origin, by_role, vocabulary.added & rows.keys())
+        specials = vocabulary.specials
+        matrix = self._rows([*rows, *specials], [*rows.values(), *specials.values()])
+        origin = Origin(self.path, self.format, self.rows, self.dim, vocabulary.markers, side=self.embedding.side)
+        by_role = {role: row.copy() for role, row in zip(specials, matrix[len(rows) :])}
+        return VectorTable(list(rows), matrix[: len(rows)], origin, by_role, vocabulary.added & rows.keys())
 
     def _rows(self, names: list[str], rows: list[int]) -> np.ndarray:
-        matrix = self._matrix.take(np.array(rows, dtype=np.int64))
-        check_finite(str(self.file), names, matrix)
+        matrix = self.embedding.matrix.take(np.array(rows, dtype=np.int64))
+        check_finite(str(self.embedding.file), names, matrix)
         return matrix
 
     def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:
@@ -80,20 +80,16 @@ class HuggingFaceDirectory(VectorReader):
 
         A word is segmented as after a space. Unknown tokens are ignored; words without a known token are left out.
         """
+        vocabulary = self.vocabulary
         composed: dict[str, np.ndarray] = {}
         for surface in surfaces:
             try:
-                rows = self.vocabulary.subword_rows(surface)
-            except VectorFileError:
-                raise
-            except BaseException as error:
-                check_is_from_library(error)
+                rows = vocabulary.subword_rows(surface)
+            except Exception as error:  # of the library
                 raise VectorFileError(
                     f"{self.path}: its tokenizer cannot segment {surface!r} ({error}); save the tokenizer again"
                 ) from error
             if rows:
-                matrix = self._matrix.take(np.array(rows, dtype=np.int64))
+                matrix = self._rows([surface] * len(rows), rows)
                 composed[surface] = matrix.mean(axis=0, dtype=np.float64).astype(np.float32)
-        if composed:
-            check_finite(str(self.file), list(composed), np.stack(list(composed.values())))
         return composed

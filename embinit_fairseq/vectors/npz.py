@@ -21,34 +21,30 @@ class NpzVectors(VectorReader):
 
     def __init__(self, path: str, dim: int | None = None, strict: bool = False) -> None:
         self.path = path
-        words, self._matrix = self._load()
         try:
-            self._words: list[str] = (
-                np.char.decode(words, "utf-8").tolist() if words.dtype.kind == "S" else words.tolist()
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files if name in ("words", "matrix", "vectors")}
+                present = ", ".join(archive.files) or "nothing"
+        except Exception as error:  # a damaged archive or array can raise anything
+            raise self._unusable(f"not an .npz file that can be read ({str(error)[:200]})") from error
+        name = "matrix" if "matrix" in arrays else "vectors"
+        if not {"words", name} <= arrays.keys():
+            raise self._unusable(f"no arrays `words` and `matrix`, it holds {present}")
+        words, self._matrix = arrays["words"], arrays[name]
+        fits = (
+            words.ndim == 1 and words.dtype.kind in "US" and self._matrix.ndim == 2 and self._matrix.dtype.kind == "f"
+        )
+        if not fits or len(words) != len(self._matrix) or not self._matrix.size:
+            raise self._unusable(
+                f"`words` has shape {words.shape} and type {words.dtype}, `{name}` shape {self._matrix.shape} and type "
+                f"{self._matrix.dtype}"
             )
+        try:
+            self._words: list[str] = (np.char.decode(words, "utf-8") if words.dtype.kind == "S" else words).tolist()
         except ValueError as error:  # not UTF-8, or code points beyond Unicode
             raise self._unusable(f"`words` is not Unicode text ({error})") from error
         self.dim = self._matrix.shape[1]
         check_dimension(path, self.dim, dim)
-
-    def _load(self) -> tuple[np.ndarray, np.ndarray]:
-        try:
-            with open(self.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-                name = "matrix" if "matrix" in archive else "vectors"
-                if "words" not in archive or name not in archive:
-                    raise self._unusable(f"no arrays `words` and `matrix`, it holds {', '.join(archive) or 'nothing'}")
-                words, matrix = archive["words"], archive[name]
-        except VectorFileError:
-            raise
-        except Exception as error:  # a damaged archive or array can raise anything
-            raise self._unusable(f"not an .npz file that can be read ({str(error)[:200]})") from error
-        fits = words.ndim == 1 and words.dtype.kind in "US" and matrix.ndim == 2 and matrix.dtype.kind == "f"
-        if not fits or len(words) != len(matrix) or not matrix.size:
-            raise self._unusable(
-                f"`words` has shape {words.shape} and type {words.dtype}, `{name}` shape {matrix.shape} and type "
-                f"{matrix.dtype}"
-            )
-        return words, matrix
 
     def _unusable(self, reason: str) -> VectorFileError:
         return VectorFileError(

@@ -1,4 +1,4 @@
-"""Open vectors: recognise the format of a file or folder and import only that format's reader; several files as one.
+"""Open vectors: recognise the format of a file or folder; several files as one.
 
 A user may write:
 
@@ -11,19 +11,23 @@ A user may write:
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError, counted
 from embinit_fairseq.io import PathLike, check_is_file
 from embinit_fairseq.vectors.compressed import is_zip, open_bytes, split_member, zip_members
+from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
+from embinit_fairseq.vectors.fasttext import MAGIC, FastTextBinary
+from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
+from embinit_fairseq.vectors.npz import NpzVectors
 from embinit_fairseq.vectors.table import VectorReader
+from embinit_fairseq.vectors.text import TextVectors
 from embinit_fairseq.vectors.text_lines import header_of, numeric_tail
+from embinit_fairseq.vectors.word2vec import Word2VecBinary
 
 
 @dataclass(frozen=True)
@@ -32,37 +36,29 @@ class Format:
 
     Args:
         title: for help texts.
-        reader: module and class of the reader, which is imported when it is needed and called as
-            `reader(path, dim, strict, **options)`.
-        options: further arguments of the class.
-        has_sides: a file may have several embedding matrices, so that the class takes a `side` as well.
+        reader: called as `reader(path, dim, strict)`.
+        has_sides: a file may have several embedding matrices, so that the reader takes a `side` as well.
     """
 
     title: str
-    reader: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    reader: Callable[..., VectorReader]
     has_sides: bool = False
 
 
 #: Name -> format, in the order of help texts. To add one: a reader, a line here, and how its content is recognised
-#: (`_recognise_head`; a folder or a zip archive: `recognise`).
+#: (`recognise`).
 FORMATS = {
-    "glove": Format("GloVe", "text.TextVectors", {"header": False}),
-    "word2vec": Format("word2vec or fastText text (.vec)", "text.TextVectors", {"header": True}),
-    "word2vec_bin": Format("word2vec .bin", "word2vec.Word2VecBinary"),
-    "fasttext_bin": Format("fastText .bin", "fasttext.FastTextBinary"),
-    "huggingface": Format("a Hugging Face model directory", "huggingface.HuggingFaceDirectory", has_sides=True),
-    "fairseq": Format(
-        "a fairseq checkpoint with its dict.txt in the same folder",
-        "fairseq_checkpoint.FairseqCheckpoint",
-        has_sides=True,
-    ),
-    "npz": Format("npz", "npz.NpzVectors"),
+    "glove": Format("GloVe", partial(TextVectors, header=False)),
+    "word2vec": Format("word2vec or fastText text (.vec)", partial(TextVectors, header=True)),
+    "word2vec_bin": Format("word2vec .bin", Word2VecBinary),
+    "fasttext_bin": Format("fastText .bin", FastTextBinary),
+    "huggingface": Format("a Hugging Face model directory", HuggingFaceDirectory, has_sides=True),
+    "fairseq": Format("a fairseq checkpoint with its dict.txt in the same folder", FairseqCheckpoint, has_sides=True),
+    "npz": Format("npz", NpzVectors),
 }
 #: for help texts: everything that vectors may be
 SOURCES_HELP = ", ".join(format.title for format in FORMATS.values()) + "; text also as gz, bz2, xz or zip"
 
-_FASTTEXT_MAGIC = struct.pack("<i", 793712314)
 #: the magic number that torch.save wrote before torch 1.6
 _PICKLE = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 #: bytes that a format is recognised from
@@ -96,10 +92,8 @@ def open_vectors(
     format = format or recognise(path)
     if format not in FORMATS:
         raise OptionError(f"format {format}: no such format; there are: {', '.join(FORMATS)}")
-    chosen = FORMATS[format]
-    module, name = chosen.reader.split(".")
-    reader = getattr(importlib.import_module(f"embinit_fairseq.vectors.{module}"), name)
-    return reader(path, dim, strict, **chosen.options, **({"side": side} if chosen.has_sides else {}))
+    sides = {"side": side} if FORMATS[format].has_sides else {}
+    return FORMATS[format].reader(path, dim, strict, **sides)
 
 
 def recognise(path: str) -> str:
@@ -115,18 +109,11 @@ def recognise(path: str) -> str:
             return "npz"
     with open_bytes(path) as stream:
         head = stream.read(_HEAD)
-    return _recognise_head(path, head)
-
-
-def _recognise_head(path: str, head: bytes) -> str:
-    if not head.strip():
-        raise VectorFileError(f"{path}: the file is empty; download it again, or check the path")
-    if (mistake := _often_mistaken(head)) is not None:
-        raise VectorFileError(f"{path}: {mistake}")
-    if head.startswith(_FASTTEXT_MAGIC):
+    if head.startswith(MAGIC):
         return "fasttext_bin"
     if head.startswith(_PICKLE):
         return "fairseq"
+    _check_is_vectors(path, head)
     first, *body = head.split(b"\n", 4)
     if len(head) == _HEAD and body:
         body.pop()  # probably incomplete
@@ -145,16 +132,20 @@ def _recognise_head(path: str, head: bytes) -> str:
     )
 
 
-def _often_mistaken(head: bytes) -> str | None:
-    """Return kind and remedy of a file that its beginning shows to be something else."""
-    if head.startswith(b"version https://git-lfs.github.com/"):
-        return "a Git LFS pointer, not the file itself; fetch that with git lfs pull"
+def _check_is_vectors(path: str, head: bytes) -> None:
+    """Raise VectorFileError, with the remedy, for what people often have instead of the file."""
     first = head.lstrip().split(b"\n", 1)[0]
-    if first.lower().startswith((b"<!doctype", b"<html", b"<?xml")) and not numeric_tail(first):
-        return "a web page, so the download has failed; download the file again"
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
-    return None
+    mistake = None
+    if not first:
+        mistake = "the file is empty; download it again, or check the path"
+    elif first.startswith(b"version https://git-lfs.github.com/"):
+        mistake = "a Git LFS pointer, not the file itself; fetch that with git lfs pull"
+    elif first.lower().startswith((b"<!doctype", b"<html", b"<?xml")) and not numeric_tail(first):
+        mistake = "a web page, so the download has failed; download the file again"
+    elif head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        mistake = "text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+    if mistake:
+        raise VectorFileError(f"{path}: {mistake}")
 
 
 # ---- Several files as one -------------------------------------------------------------------------------------------
@@ -232,12 +223,10 @@ def open_sources(
         OptionError: if vectors of different dimensions are to be averaged.
     """
 
-    def opened(file: tuple[str, str | None], dim: int | None) -> VectorReader:
-        return open_vectors(file[0], format=file[1], dim=dim, strict=strict, side=side)
-
+    own_dim = dim if spec.how is None else None
+    readers = [open_vectors(path, format, own_dim, strict, side) for path, format in spec.files]
     if spec.how is None:
-        return [opened(spec.files[0], dim)]
-    readers = [opened(file, None) for file in spec.files]
+        return readers
     dims = [reader.dim for reader in readers]
     named = ", ".join(f"{path} has {counted(number, 'dimension')}" for path, number in zip(spec.paths, dims))
     if spec.how == "avg" and len(set(dims)) > 1:

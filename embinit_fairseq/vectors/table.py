@@ -21,7 +21,7 @@ MARKERS = ("auto", *STYLES)
 
 @dataclass(frozen=True)
 class Wanted:
-    """The words whose rows are read: those in `exact`, and those whose key (`vocab.matching.fold`) is in `folded`."""
+    """The words whose rows are read: these spellings, or all words whose key (`vocab.matching.fold`) is in `folded`."""
 
     exact: frozenset[str] = frozenset()
     folded: frozenset[str] = frozenset()
@@ -29,10 +29,10 @@ class Wanted:
     @classmethod
     def words(cls, words: Iterable[str]) -> Wanted:
         """Want exactly these spellings."""
-        return cls(exact=frozenset(words))
+        return cls(frozenset(words))
 
     def __contains__(self, word: str) -> bool:
-        return word in self.exact or (bool(self.folded) and fold(word) in self.folded)
+        return fold(word) in self.folded if self.folded else word in self.exact
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class VectorTable:
     """The wanted rows of a file, in its order; of repeated words the first.
 
     matrix: (V, D) float32, C-contiguous. specials: role (bos, eos, unk, pad, mask) -> (D,) float32, for formats that
-    define special rows (`[CLS]` of BERT, `</s>` of T5); they are not in `words`. added: those of `words` that were
-    added to a tokenizer after training and are spelled without its markers.
+    define special rows (`[CLS]` of BERT, `</s>` of T5); they are not in `words`. added: words that were added to a
+    tokenizer after training and are spelled without its markers.
     """
 
     words: list[str]

@@ -14,9 +14,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError, counted
-from embinit_fairseq.vectors.compressed import CHUNK, open_bytes
+from embinit_fairseq.vectors.compressed import open_bytes
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted
-from embinit_fairseq.vectors.text_lines import BOM, HEAD_LINES, LineScan, RowCollector, inspect_head
+from embinit_fairseq.vectors.text_lines import BOM, HEAD_LINES, RowCollector, inspect_head
 from embinit_fairseq.vocab.dictionary import is_dictionary
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, detect_style
 
@@ -24,10 +24,6 @@ logger = logging.getLogger(__name__)
 
 #: Share of all lines, or in small files number and share, of broken lines that are ignored: public files have a few.
 TOLERATED_SHARE, FEW_LINES, FEW_SHARE = 0.01, 10, 0.05
-#: numbers of the first matrix if the number of rows is unknown
-_FIRST_NUMBERS = 1 << 24
-#: bytes of a word that shows how a file marks subwords
-_SHORT_WORD = 64
 
 
 class TextVectors(VectorReader):
@@ -37,28 +33,18 @@ class TextVectors(VectorReader):
         path: the file, or a member of a zip archive.
         dim: the expected D (None: as the file says).
         strict: a broken line is an error, and all lines are checked, not only those of wanted words.
-        header: whether line 1 is `ROWS DIM` (None: find out).
-        chunk: bytes read at a time.
+        header: whether line 1 is `ROWS DIM`.
     """
 
-    def __init__(
-        self,
-        path: str,
-        dim: int | None = None,
-        strict: bool = False,
-        *,
-        header: bool | None = None,
-        chunk: int = CHUNK,
-    ) -> None:
-        self.path = str(path)
+    def __init__(self, path: str, dim: int | None = None, strict: bool = False, *, header: bool) -> None:
+        self.path = path
         self.strict = strict
-        self._chunk = chunk
-        with open_bytes(self.path, chunk) as stream:
+        self.format = "word2vec" if header else "glove"
+        with open_bytes(path) as stream:
             lines = [stream.readline() for _ in range(HEAD_LINES)]
-        self._head = inspect_head(self.path, [lines[0].removeprefix(BOM), *lines[1:]], header, dim)
+        self._head = inspect_head(path, [lines[0].removeprefix(BOM), *lines[1:]], header, dim)
         self.dim = self._head.dim
-        self.format = "glove" if self._head.rows is None else "word2vec"
-        if self.dim == 1 and self.format == "glove" and is_dictionary(self.path):
+        if self.dim == 1 and not header and is_dictionary(path):
             raise VectorFileError(f"{path}: one integer per word: looks like a fairseq dictionary; give word vectors")
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
@@ -68,33 +54,25 @@ class TextVectors(VectorReader):
             VectorFileError: if the file is cut short, has a wanted row with NaN or infinity, has fewer rows than its
                 header says, or has more than a few broken lines (strict: any).
         """
-        # a header may announce too much; the matrix grows as needed
-        expected = len(wanted.exact or wanted.folded) if wanted is not None else self._head.rows
-        capacity = min(max(1, expected or 1), max(1, _FIRST_NUMBERS // self.dim))
-        scan = LineScan(wanted, self._head, check_all=self.strict)
-        rows = RowCollector(self.path, self._head, wanted, self.strict, capacity)
-        with open_bytes(self.path, self._chunk) as stream:
+        rows = RowCollector(self.path, self._head, wanted, self.strict)
+        has_header = self._head.rows is not None
+        with open_bytes(self.path) as stream:
             first = stream.readline().removeprefix(BOM)
-            skipped = self._head.rows is not None
-            lines = stream if skipped else itertools.chain([first], stream)
-            for number, line in scan.candidates(lines, 1 + skipped):
-                rows.add(number, line)
-        rows.check_last(scan.last_number, scan.last)
-        words, matrix = rows.finish()
-        self._check_lines(scan.lines, rows)
+            words, matrix = rows.read(stream if has_header else itertools.chain([first], stream), 1 + has_header)
+        self._check_lines(rows)
         origin = Origin(
             path=self.path,
             format=self.format,
-            rows=scan.lines - rows.broken,
+            rows=rows.lines - rows.broken,
             dim=self.dim,
             duplicates=rows.duplicates,
             broken_lines=rows.broken,
         )
         return VectorTable(words=words, matrix=matrix, origin=origin)
 
-    def _check_lines(self, lines: int, rows: RowCollector) -> None:
+    def _check_lines(self, rows: RowCollector) -> None:
         """Raise VectorFileError if lines are missing or too many are broken; log the broken ones."""
-        announced, broken = self._head.rows, rows.broken
+        announced, lines, broken = self._head.rows, rows.lines, rows.broken
         if announced is not None and lines < announced:
             raise VectorFileError(
                 f"{self.path}: the header announces {counted(announced, 'row')}, but the file has {lines:,}; it is cut "
@@ -120,8 +98,7 @@ class TextVectors(VectorReader):
         Raises:
             OptionError: if the file's words are not marked as subwords (`▁the`, `##ing`, `in@@`), as those of BPEmb.
         """
-        # a longer word is not a part of these; a character of UTF-8 has four bytes at most
-        names = self._names(max([_SHORT_WORD, *(4 * len(surface) + 3 for surface in surfaces)]))
+        names = self._names()
         style = detect_style(names)
         if style not in SEGMENTABLE:
             return super().compose(surfaces)
@@ -131,14 +108,12 @@ class TextVectors(VectorReader):
         rows = {surface: [row[name] for name in parts if name in row] for surface, parts in subwords.items()}
         return {surface: table.matrix[chosen].mean(axis=0) for surface, chosen in rows.items() if chosen}
 
-    def _names(self, longest: int) -> frozenset[str]:
-        """Return the words of at most `longest` bytes; those that are not UTF-8 are left out."""
-        separator = self._head.separator
-        with open_bytes(self.path, self._chunk) as stream:
+    def _names(self) -> frozenset[str]:
+        """Return what all lines begin with, up to the separator; words that are not UTF-8 are left out."""
+        with open_bytes(self.path) as stream:
             if self._head.rows is not None:
                 stream.readline()
-            ends = ((line, line.find(separator, 0, longest + 1)) for line in stream)
-            names = {line[:end].removeprefix(BOM) for line, end in ends if end > 0}
+            names = {line.removeprefix(BOM).partition(self._head.separator)[0] for line in stream}
         decoded = (name.decode("utf-8", "replace") for name in names)
         return frozenset(name for name in decoded if name and "\ufffd" not in name)
 

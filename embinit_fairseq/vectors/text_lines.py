@@ -1,7 +1,7 @@
 """Find and parse the lines of wanted words in a text file of vectors.
 
-`inspect_head` finds out what the first lines say, `LineScan` finds the wanted lines without looking at the numbers,
-`RowCollector` parses them in batches.
+`inspect_head` finds out what the first lines say. `RowCollector` finds the wanted lines without looking at the numbers,
+and parses them in batches.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ HEAD_LINES = 32
 # ---- The first lines: header, dimension, separator ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TextHead:
+class TextHead(NamedTuple):
     """rows: V as the header announces it, None without header. dim: D. separator: byte after the word."""
 
     rows: int | None
@@ -54,13 +53,13 @@ def numeric_tail(line: bytes) -> int:
     return sum(1 for _ in itertools.takewhile(lambda field: parse_number(field) is not None, fields(line)[:0:-1]))
 
 
-def inspect_head(path: str, lines: list[bytes], header: bool | None, dim: int | None) -> TextHead:
+def inspect_head(path: str, lines: list[bytes], header: bool, dim: int | None) -> TextHead:
     """Find out header, dimension and separator from a file's first lines, without its byte-order mark.
 
     Args:
         path: the file, for messages.
         lines: its first HEAD_LINES lines.
-        header: whether there is a header, None to find out.
+        header: whether there is a header.
         dim: the expected D, None for any.
 
     Raises:
@@ -69,34 +68,26 @@ def inspect_head(path: str, lines: list[bytes], header: bool | None, dim: int | 
     """
     if not any(line.strip(_BLANKS) for line in lines):
         raise VectorFileError(f"{path}: the file is empty; download it again, or check the path")
-    announced = header_of(lines[0]) if header is not False else None
-    if header and announced is None:
+    rows, announced = header_of(lines[0]) or (None, None) if header else (None, None)
+    if header and rows is None:
         raise VectorFileError(
             f"{path}:1: no header 'ROWS DIM' as word2vec text has; choose the format glove for a file without"
         )
-    body = lines[1:] if announced else lines
+    body = lines[1:] if header else lines
     widths = Counter(width for width in map(numeric_tail, body) if width)
     if not widths:
-        found = "no vectors follow the header" if announced else "the first lines are not vectors (word, then numbers)"
-        raise VectorFileError(f"{path}: {found}; check the file, or name its format")
-    width = _decide(path, widths, announced, dim)
-    return TextHead(announced[0] if announced else None, width, _separator(body, width))
-
-
-def _decide(path: str, widths: Counter[int], announced: tuple[int, int] | None, dim: int | None) -> int:
-    """Return D: announced, expected, or else the most frequent width; the smaller of two as frequent widths."""
+        raise VectorFileError(f"{path}: no vectors (a word, then numbers) in it; check the file, or name its format")
     most = max(widths.values())
     usual = min(width for width, count in widths.items() if count == most)
-    if announced and announced[1] != usual and not widths[announced[1]]:
+    if announced is not None and not widths[announced]:
         raise VectorFileError(
-            f"{path}:1: the header announces {counted(announced[1], 'number')} a line, but line 2 ff. have {usual}; "
+            f"{path}:1: the header announces {counted(announced, 'number')} a line, but line 2 ff. have {usual}; "
             "the file is damaged: download it again, or correct its header"
         )
-    dimension = announced[1] if announced else usual
-    if dim is not None and not announced and dim < usual and dim == min(widths):
-        return dim  # words that contain numbers, such as "1 000"
-    check_dimension(path, dimension, dim)
-    return dimension
+    if header or dim != min(widths):  # else words contain numbers, such as "1 000"
+        check_dimension(path, announced or usual, dim)
+        dim = announced or usual
+    return TextHead(rows, dim, _separator(body, dim))
 
 
 def _separator(body: list[bytes], dim: int) -> bytes:
@@ -114,12 +105,13 @@ def _separator(body: list[bytes], dim: int) -> bytes:
 # ---- The lines of wanted words --------------------------------------------------------------------------------------
 
 _SPACE = re.compile("[ \t]")
-
-
-def _first_parts(words: Iterable[str]) -> frozenset[bytes]:
-    """Return what the lines of these words begin with, up to the first space."""
-    parts = {_SPACE.split(word, maxsplit=1)[0].encode("utf-8", "surrogatepass") for word in words}
-    return frozenset(parts | {b""})  # lines that begin with a space are looked at closely
+_FIELD = re.compile(rb"[^ \t]+")
+#: numbers parsed at a time: the scratch space of one batch stays in a second-level cache
+_BATCH = 30_000
+#: numbers of the first matrix if the number of rows is unknown
+_FIRST_NUMBERS = 1 << 24
+#: broken lines that a message names
+_NAMED = 5
 
 
 def _fold(part: bytes) -> bytes | str | None:
@@ -136,66 +128,15 @@ def _key(folded: str) -> bytes | str:
     return folded.encode() if folded.isascii() else folded
 
 
-class LineScan:
-    """One pass over the lines.
-
-    lines (without blank ones), last and last_number (the last line that is not blank) are valid after the pass.
-    """
-
-    def __init__(self, wanted: Wanted | None, head: TextHead, check_all: bool) -> None:
-        self.lines = 0
-        self.last = b""
-        self.last_number = 0
-        self._all = wanted is None or check_all
-        self._exact = _first_parts(wanted.exact) if wanted else frozenset()
-        folded = wanted.folded if wanted else ()
-        keys = (_key(_SPACE.split(word, maxsplit=1)[0]) for word in folded)
-        self._folded: frozenset[bytes | str | None] = frozenset([None, *keys] if folded else ())  # None: not UTF-8
-        self._separator = head.separator
-        self._shortest = 2 * head.dim + 1  # one byte of word, then separator and digit D times
-
-    def candidates(self, lines: Iterable[bytes], first: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (line number, line) of lines that may hold a wanted word, and of those too short for D numbers.
-
-        This is the hot loop: one search, one slice and one set look-up per line. first: number of the first line.
-        """
-        separator, exact, folded, shortest, everything = (
-            self._separator, self._exact, self._folded, self._shortest, self._all,
-        )  # fmt: skip
-        look_closer = everything or bool(folded)
-        blank, number, last, last_number = 0, first - 1, b"", 0
-        for number, line in enumerate(lines, first):
-            if (
-                line[: line.find(separator)] in exact
-                or len(line) < shortest
-                or (look_closer and (everything or _fold(line[: line.find(separator)]) in folded))
-            ):
-                if not line.strip(_BLANKS):
-                    blank += 1
-                    continue
-                yield number, line
-            last, last_number = line, number
-        self.lines = number - first + 1 - blank
-        self.last, self.last_number = last, last_number
-
-
-# ---- Rows of numbers ------------------------------------------------------------------------------------------------
-
-_FIELD = re.compile(rb"[^ \t]+")
-#: numbers parsed at a time: the scratch space of one batch stays in a second-level cache
-_BATCH = 30_000
-#: broken lines that a message names
-_NAMED = 5
-
-
 class RowCollector:
-    """Parse lines in batches and keep the first row of each wanted word, in the file's order.
+    """Keep the first row of each wanted word, in the file's order.
 
-    broken: number of lines that are not a word with D numbers. first_broken: (line number, reason) of the first ones.
-    duplicates: later rows of kept words. capacity: rows of the first matrix, which grows as needed.
+    Valid after `read`: `lines`, their number without blank ones; `broken`, how many of them are not a word with D
+    numbers; `first_broken`, (line number, reason) of a few; `duplicates`, later rows of words that have one.
     """
 
-    def __init__(self, path: str, head: TextHead, wanted: Wanted | None, strict: bool, capacity: int) -> None:
+    def __init__(self, path: str, head: TextHead, wanted: Wanted | None, strict: bool) -> None:
+        self.lines = 0
         self.broken = 0
         self.first_broken: list[tuple[int, str]] = []
         self.duplicates = 0
@@ -205,18 +146,44 @@ class RowCollector:
         self._wanted = wanted
         self._strict = strict
         self._words: dict[str, None] = {}
-        self._matrix = np.empty((capacity, head.dim), np.float32)
+        # a header may announce too much; the matrix grows as needed
+        expected = head.rows if wanted is None else len(wanted.exact or wanted.folded)
+        self._matrix = np.empty((1 + min(expected or 0, _FIRST_NUMBERS // head.dim), head.dim), np.float32)
         self._parser = RowParser(head.dim)
-        self._batch: list[tuple[int, bytes]] = []
-        self._limit = max(1, _BATCH // head.dim)
 
-    def add(self, number: int, line: bytes) -> None:
-        """Add a line that is not blank, with its 1-based number."""
-        self._batch.append((number, line if line.endswith(b"\n") else line + b"\n"))
-        if len(self._batch) >= self._limit:
-            self._flush()
+    def read(self, lines: Iterable[bytes], first: int) -> tuple[list[str], np.ndarray]:
+        """Return the wanted words and their rows (V, D) float32. first: number of the first line."""
+        everything = self._wanted is None or self._strict
+        wanted = Wanted() if self._wanted is None else self._wanted
+        # Lines begin with their word up to its first space; lines that begin with a space are looked at closely.
+        starts = {_SPACE.split(word, maxsplit=1)[0] for word in wanted.exact}
+        exact = {b"", *(start.encode("utf-8", "surrogatepass") for start in starts)}
+        folded = {_key(_SPACE.split(word, maxsplit=1)[0]) for word in wanted.folded} | {None}  # None: not UTF-8
+        look_closer = everything or bool(wanted.folded)
+        separator, shortest = self._separator, 2 * self._dim + 1  # a byte of word, then separator and digit D times
+        limit, batch = max(1, _BATCH // self._dim), []
+        blank, number, last, last_number = 0, first - 1, b"", 0
+        for number, line in enumerate(lines, first):  # the hot loop: one search, one slice and one set look-up per line
+            if (
+                line[: line.find(separator)] in exact
+                or len(line) < shortest
+                or (look_closer and (everything or _fold(line[: line.find(separator)]) in folded))
+            ):
+                if not line.strip(_BLANKS):
+                    blank += 1
+                    continue
+                batch.append((number, line))
+                if len(batch) == limit:
+                    self._parse(batch)
+                    batch = []
+            last, last_number = line, number
+        self.lines = number - first + 1 - blank
+        self._check_last(last_number, last)
+        if batch:
+            self._parse(batch)
+        return list(self._words), self._matrix[: len(self._words)]
 
-    def check_last(self, number: int, line: bytes) -> None:
+    def _check_last(self, number: int, line: bytes) -> None:
         """Raise VectorFileError if the last line that is not blank shows that the file was cut short."""
         values = fields(line)
         if len(values) <= self._dim or (not line.endswith(b"\n") and parse_number(values[-1]) is None):
@@ -225,37 +192,26 @@ class RowCollector:
                 "again"
             )
 
-    def finish(self) -> tuple[list[str], np.ndarray]:
-        """Return the words and their rows (V, D) float32."""
-        self._flush()
-        return list(self._words), self._matrix[: len(self._words)]
-
-    def _flush(self) -> None:
-        batch, self._batch = self._batch, []
-        if not batch:
-            return
+    def _parse(self, batch: list[tuple[int, bytes]]) -> None:
         gaps = [line.find(self._separator) for _, line in batch]
-        numbers = [line[gap + 1 : -1].rstrip(_BLANKS) for (_, line), gap in zip(batch, gaps)]
+        numbers = [line[gap + 1 :].rstrip(_BLANKS) for (_, line), gap in zip(batch, gaps)]
         if self._separator == b"\t":
             numbers = [row.replace(b"\t", b" ") for row in numbers]
         values, regular = self._parser.parse(numbers)
-        kept = []
+        chosen = []
         finite = np.isfinite(values).all(axis=1)
-        for index, (number, line), gap, plain, good in zip(itertools.count(), batch, gaps, regular.tolist(), finite):
+        for index, ((number, line), gap) in enumerate(zip(batch, gaps)):
             word: bytes | None = line[:gap]
-            if not plain or gap < 1:
+            if not regular[index] or gap < 1:
                 word = self._read_slowly(number, line, values[index])
-                good = np.isfinite(values[index]).all()
-            if word is not None and self._keep(number, word, bool(good)):
-                kept.append(index)
-        self._append(values if len(kept) == len(values) else values[kept])
-
-    def _append(self, values: np.ndarray) -> None:
+                finite[index] = np.isfinite(values[index]).all()
+            if word is not None and self._keep(number, word, finite[index]):
+                chosen.append(index)
         end = len(self._words)
         if end > len(self._matrix):
             # realloc moves pages instead of copying them; nothing else refers to the array yet
             self._matrix.resize((max(end, 3 * len(self._matrix) // 2), self._dim), refcheck=False)
-        self._matrix[end - len(values) : end] = values
+        self._matrix[end - len(chosen) : end] = values if len(chosen) == len(values) else values[chosen]
 
     def _read_slowly(self, number: int, line: bytes, out: np.ndarray) -> bytes | None:
         """Return the line's word, its numbers in `out` (D,), in any spelling; None if the line is broken."""
@@ -297,16 +253,14 @@ class RowCollector:
         except UnicodeDecodeError:
             self._note(number, f"the word {word[:20]!r} is not UTF-8")
             return False
-        wanted = self._wanted is None or name in self._wanted
-        if (wanted or self._strict) and not finite:
+        is_wanted = self._wanted is None or name in self._wanted
+        if (is_wanted or self._strict) and not finite:
             raise VectorFileError(
                 f"{self._path}:{number}: the vector of {name[:60]!r} holds NaN, infinity or a number beyond float32; "
                 "delete the line or take another file"
             )
-        if not wanted:
-            return False
-        if name in self._words:
-            self.duplicates += 1
-            return False
-        self._words[name] = None
-        return True
+        is_repeated = name in self._words
+        self.duplicates += is_wanted and is_repeated
+        if is_wanted:
+            self._words[name] = None
+        return is_wanted and not is_repeated

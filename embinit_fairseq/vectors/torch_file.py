@@ -5,11 +5,9 @@ torch is imported when a file is opened. Letters: V rows, D columns.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
-import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,10 +19,8 @@ from embinit_fairseq.errors import EmbinitError
 if TYPE_CHECKING:
     import torch
 
-#: first bytes of a file that torch.save wrote since 1.6
-_ZIP = b"PK\x03\x04"
-#: first bytes of a file that torch.save wrote before
-_PICKLE = b"\x80\x02"
+#: first bytes of a file that torch.save wrote since 1.6, and before
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80\x02"
 
 
 @dataclass(frozen=True)
@@ -42,22 +38,18 @@ class TorchMatrix:
         """Return these rows, in this order: (len(rows), D) float32."""
         import torch
 
-        picked = self.tensor.detach().index_select(0, torch.from_numpy(np.asarray(rows, dtype=np.int64)))
-        return np.ascontiguousarray(picked.float().numpy())
+        return np.ascontiguousarray(self.tensor.detach()[torch.from_numpy(rows)].float().numpy())
 
 
-def matrices(state: dict[str, Any]) -> dict[str, TorchMatrix]:
+def matrices(state: Mapping[str, Any]) -> dict[str, TorchMatrix]:
     """Return the two-dimensional floating point tensors of a state dict, by name."""
     import torch
 
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     return {
-        name: TorchMatrix(value)
-        for name, value in state.items()
-        if isinstance(name, str)
-        and isinstance(value, torch.Tensor)
-        and value.layout == torch.strided
-        and value.dim() == 2
-        and value.is_floating_point()
+        name: TorchMatrix(tensor)
+        for name, tensor in tensors.items()
+        if tensor.layout == torch.strided and tensor.dim() == 2 and tensor.is_floating_point()
     }
 
 
@@ -76,7 +68,7 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequenc
     import torch
 
     try:
-        from fairseq_compat.plain_data import STAND_INS, plain, swollen_tensor
+        from fairseq_compat.plain_data import allowed, plain, refused_in, swollen_tensor
         from fairseq_compat.scanned_pickles import scanned
     except ImportError as cause:
         raise error(f"{path}: reading it safely needs fairseq_compat; scripts/setup.sh installs it") from cause
@@ -86,15 +78,29 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequenc
     except OSError as cause:
         raise error(f"{path}: cannot be read ({cause.strerror}); check the path and its permissions") from cause
     options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
-    if start == _ZIP and _is_stored(path) and "mmap" in inspect.signature(torch.load).parameters:
+    if start == _ZIP and "mmap" in inspect.signature(torch.load).parameters:
         options["mmap"] = True
     try:
-        with _allowed([*STAND_INS, *allow]), scanned():
+        with allowed(), scanned():
+            if allow:
+                torch.serialization.add_safe_globals(list(allow))
             loaded = plain(torch.load(str(path), **options))
     except ImportError:
         raise
     except Exception as cause:  # a damaged pickle can raise anything
-        raise error(f"{path}: not {what} that can be read safely: {_fault(path, start, cause)}") from cause
+        # torch's own text is not quoted: it recommends the unsafe way to load, which would execute code in the file
+        fault = (
+            "it is empty, cut short or damaged; give another file, such as an earlier checkpoint of the same folder, "
+            "or copy or download it again"
+        )
+        if refused := refused_in(cause):
+            fault = (
+                f"it holds objects that are not on the allow-list of tensors and plain data (it names {refused}), "
+                "which are not executed; save its state dict alone"
+            )
+        elif start and start != _ZIP and not start.startswith(_PICKLE):
+            fault = "this is another kind of file, which torch.save did not write; check the path"
+        raise error(f"{path}: not {what} that can be read safely: {fault}") from cause
     if swollen := swollen_tensor(loaded, os.path.getsize(path)):
         name, size = swollen
         raise error(
@@ -102,58 +108,3 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequenc
             "numbers: it is damaged. Take another file, such as an earlier checkpoint, or copy or download it again"
         )
     return loaded
-
-
-def _is_stored(path: Path) -> bool:
-    """Return True for an archive as torch writes it; mapped bytes of a compressed one would be taken for numbers."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
-    except Exception:  # damaged; torch says so
-        return False
-
-
-def _fault(path: Path, start: bytes, cause: Exception) -> str:
-    """Return fault and remedy of a file that torch refused.
-
-    torch's own text is not quoted: it recommends the unsafe way to load, which would execute code in the file.
-    """
-    from fairseq_compat.plain_data import is_whole_zip, refused_in
-
-    another = "give another file, such as an earlier checkpoint of the same folder, or copy or download it again"
-    if refused := refused_in(cause):
-        return (
-            f"it holds objects that are not on the allow-list of tensors and plain data (it names {refused}), which "
-            "are not executed; save its state dict alone"
-        )
-    if not start:
-        return f"the file is empty; {another}"
-    if start == _ZIP and is_whole_zip(path):
-        return (
-            f"it is damaged, or it holds objects other than tensors and plain data, which are not executed "
-            f"({type(cause).__name__}); {another}, or save its state dict alone"
-        )
-    if start == _ZIP or start.startswith(_PICKLE):
-        return f"it was cut short or damaged ({type(cause).__name__}); {another}"
-    return "this is another kind of file, which torch.save did not write; check the path"
-
-
-@contextlib.contextmanager
-def _allowed(types: Sequence[type]) -> Iterator[None]:
-    """Let torch's safe loader build these types in the block, and none that others in this process had allowed.
-
-    Without effect on torch < 2.4, which refuses all of them.
-    """
-    from torch import serialization
-
-    if not hasattr(serialization, "add_safe_globals"):
-        yield
-        return
-    before = serialization.get_safe_globals()
-    serialization.clear_safe_globals()
-    serialization.add_safe_globals(list(types))
-    try:
-        yield
-    finally:
-        serialization.clear_safe_globals()
-        serialization.add_safe_globals(before)

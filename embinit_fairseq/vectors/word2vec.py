@@ -45,8 +45,7 @@ class Word2VecBinary(VectorReader):
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Return the wanted rows (None: all), in the file's order."""
         words: dict[str, None] = {}
-        vectors = bytearray()
-        duplicates = 0
+        vectors, duplicates = bytearray(), 0
         with open_bytes(self.path) as stream:
             stream.readline(_LONGEST_HEADER)
             scan = RecordScan(self.path, stream, self.rows, b" ", 4 * self.dim, wanted, self.strict)
@@ -58,9 +57,9 @@ class Word2VecBinary(VectorReader):
                     vectors += vector
             rest = (scan.rest + stream.read(1 << 16)).strip()
         if rest or 2 * scan.broken > self.rows:
-            found = "more bytes follow" if rest else f"{scan.broken} words are not UTF-8 text among"
+            fault = "more bytes follow" if rest else f"{scan.broken} words are not UTF-8 text among"
             raise VectorFileError(
-                f"{self.path}: {found} the {counted(self.rows, 'row')} of {self.dim} columns that its header announces:"
+                f"{self.path}: {fault} the {counted(self.rows, 'row')} of {self.dim} columns that its header announces:"
                 " the header is wrong, or the file has another encoding or format; export it again"
             )
         # A view of the bytearray: no second copy. On a big-endian machine astype turns the bytes around.

@@ -50,20 +50,17 @@ def write_text(
 def write_npz(path: PathLike, words: Sequence[str], matrix: np.ndarray, option: str = "") -> None:
     """Write `words` (V strings) and `matrix` (V, D) float32 as an `.npz` archive; arguments as for `write_text`."""
     rows = _checked(words, matrix)
-    if bad := next((word for word in words if word.endswith("\0")), None):
-        raise VectorFileError(f"the word {bad!r} ends with a null character, which NumPy's strings drop")
     with whole_file(path, option=option) as file:
         np.savez(file, words=np.array(words, dtype=str), matrix=rows)
 
 
 def _checked(words: Sequence[str], matrix: np.ndarray) -> np.ndarray:
-    matrix = np.asarray(matrix)
-    if matrix.ndim != 2 or len(words) != len(matrix) or not matrix.size:
-        raise VectorFileError(
-            f"{counted(len(words), 'word')} and a matrix of shape {matrix.shape} do not fit: nothing was written"
-        )
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(matrix, dtype=np.float32)
+    if rows.ndim != 2 or len(words) != len(rows) or not rows.size:
+        raise VectorFileError(
+            f"{counted(len(words), 'word')} and a matrix of shape {rows.shape} do not fit: nothing was written"
+        )
     broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(broken):
         raise VectorFileError(f"the vector of {words[broken[0]]!r} holds NaN or infinity: nothing was written")

@@ -62,21 +62,16 @@ def is_filler(symbol: str) -> bool:
 def vocabulary_of(dictionary: Any) -> Vocabulary:
     """Return a fairseq Dictionary as a Vocabulary.
 
-    Special rows are the four of every dictionary, further ones before those of dict.txt, and `<mask>`, which tasks
+    Special rows are the four of every dictionary, further ones before the lines of dict.txt, and `<mask>`, which tasks
     append. Other symbols that tasks append (language tags) cannot be distinguished from words and are treated as such.
     """
-    roles = {}
-    for role in ("bos", "pad", "eos", "unk"):
-        row = getattr(dictionary, f"{role}_index", None)
-        if row is not None:
-            roles[row] = role
     special = getattr(dictionary, "nspecial", 0)
-    for row in range(
-        special if special < len(dictionary) else 0
-    ):  # units of speech have theirs at the end, and count all
-        roles.setdefault(row, "extra")
-    mask = dictionary.indices.get("<mask>")
-    if mask is not None:
+    # units of speech have their special symbols at the end, and count all symbols as special
+    roles = dict.fromkeys(range(special if special < len(dictionary) else 0), "extra")
+    for role in SPECIAL_SYMBOLS.values():
+        if (row := getattr(dictionary, f"{role}_index", None)) is not None:
+            roles[row] = role
+    if (mask := dictionary.indices.get("<mask>")) is not None:
         roles[mask] = "mask"
     return Vocabulary(list(dictionary.symbols), dictionary.count, roles)
 

@@ -23,11 +23,10 @@ import pytest
 import torch
 
 from embinit_fairseq.errors import EmbinitError, OptionError
-from embinit_fairseq.vectors import binary
+from embinit_fairseq.vectors import binary, compressed
 from embinit_fairseq.vectors import fasttext as fasttext_module
 from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
-from embinit_fairseq.vectors.text import TextVectors
 
 BERT = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 BERT += ["the", "house", "un", "##believ", "##able", "!", "##s"]
@@ -86,13 +85,13 @@ def use(path: str, format: str | None, wanted: Wanted | None = None) -> None:
 
 
 class Malicious:
-    """Its pickle makes a directory when it is executed."""
+    """Its pickle makes a directory, or calls another function, when it is executed."""
 
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
+    def __init__(self, *arguments: object, call: Callable = os.mkdir) -> None:
+        self.reduced = call, arguments
 
     def __reduce__(self):
-        return os.mkdir, (str(self.trace),)
+        return self.reduced
 
 
 # ---- one function a format: words, (V, D) float32 -> bytes; in a word "\udcff" is a byte that is no text
@@ -127,13 +126,12 @@ def fasttext_head(dim: int, words: int, bucket: int, minn: int = 2, maxn: int = 
     return struct.pack("<2i12id3i2q", *magic, *args, 1e-4, *counts)
 
 
-def fasttext(words: list[str], matrix: np.ndarray, pairs: tuple = (), quantised: bool = False, **options) -> bytes:
-    """A file as fastText writes it: head, dictionary, kept buckets, flag, matrix (of words, then buckets)."""
+def fasttext(words: list[str], matrix: np.ndarray, quantised: bool = False, **options) -> bytes:
+    """A file as fastText writes it: head, dictionary, flag, matrix (of words, then buckets)."""
     bucket = options.pop("bucket", len(matrix) - len(words))
     content = fasttext_head(matrix.shape[1], len(words), bucket, **options)
     content += b"".join(encoded(word) + b"\0" + struct.pack("<qb", 7, 0) for word in words)
     content += (b"__label__x\0" + struct.pack("<qb", 7, 1)) * max(0, options.get("labels", 0))
-    content += b"".join(struct.pack("<2i", *pair) for pair in pairs)
     return content + struct.pack("<?2q", quantised, *matrix.shape) + matrix.astype("<f4").tobytes()
 
 
@@ -173,8 +171,8 @@ def _zip(folder: Path, words: list[str], matrix: np.ndarray) -> str:
     return in_zip(folder / "v.any", {"v.txt": text(words, matrix)})
 
 
-def _npz(folder: Path, words: list[str], matrix: np.ndarray, save: Callable = np.savez) -> str:
-    save(folder / "v.npz", words=np.array(words), matrix=matrix)
+def _npz(folder: Path, words: list[str], matrix: np.ndarray) -> str:
+    np.savez_compressed(folder / "v.npz", words=np.array(words), matrix=matrix)
     return str(folder / "v.npz")
 
 
@@ -204,11 +202,11 @@ def _word2vec(words: list[str], matrix: np.ndarray) -> bytes:
 
 
 def _text_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
-    patch.setitem(TextVectors.__init__.__kwdefaults__, "chunk", size)
+    patch.setattr(compressed, "CHUNK", size)
 
 
 def _record_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
-    patch.setattr(binary.RecordScan.__init__, "__defaults__", (size,))
+    patch.setattr(binary, "BLOCK", size)
     patch.setattr(fasttext_module, "_CHUNK", 1 + size // 16)
 
 
@@ -243,11 +241,8 @@ SOURCES = {
     "xz": Source(_bytes(lambda words, matrix: lzma.compress(text(words, matrix), preset=0)), "glove"),
     "zip": Source(_zip, "glove"),
     "word2vec_bin": Source(_bytes(_word2vec), "word2vec_bin", sparing=5, unreadable=True, **_RECORDS),
-    "word2vec_bin lines": Source(
-        _bytes(lambda words, matrix: word2vec(words, matrix, b"")), "word2vec_bin", **_RECORDS
-    ),
-    "word2vec_bin gz": Source(
-        _bytes(lambda words, matrix: gzip.compress(_word2vec(words, matrix), 1)), "word2vec_bin", **_RECORDS
+    "word2vec_bin gz": Source(  # as other programs write it: no line breaks
+        _bytes(lambda words, matrix: gzip.compress(word2vec(words, matrix, b""), 1)), "word2vec_bin", **_RECORDS
     ),
     "fasttext_bin": Source(
         _bytes(lambda words, matrix: fasttext(words, matrix, maxn=0)),
@@ -257,7 +252,6 @@ SOURCES = {
         **_RECORDS,
     ),
     "npz": Source(_npz, "npz"),
-    "npz compressed": Source(partial(_npz, save=np.savez_compressed), "npz"),
     "huggingface": Source(_huggingface, "huggingface", file="model.safetensors", sparing=6, repeats=False),
     "huggingface torch": Source(_huggingface_torch, "huggingface", file="pytorch_model.bin", repeats=False),
     "fairseq": Source(_fairseq, **_FAIRSEQ),

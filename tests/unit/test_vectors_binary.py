@@ -25,7 +25,7 @@ from embinit_fairseq.vectors.word2vec import Word2VecBinary
 def naive_buckets(word: str, minn: int, maxn: int, bucket: int) -> list[int]:
     """fastText's rule, character by character, with Python's integers."""
     whole = f"<{word}>"
-    found = []
+    buckets = []
     for start in range(len(whole)):
         for end in range(start + 1, min(start + maxn, len(whole)) + 1):
             if end - start < minn or (end - start == 1 and (start == 0 or end == len(whole))):
@@ -34,11 +34,11 @@ def naive_buckets(word: str, minn: int, maxn: int, bucket: int) -> list[int]:
             for byte in whole[start:end].encode():
                 signed = byte - 256 if byte > 127 else byte
                 value = ((value ^ (signed & 0xFFFFFFFF)) * 16777619) & 0xFFFFFFFF
-            found.append(value % bucket)
-    return found
+            buckets.append(value % bucket)
+    return buckets
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=5),
     st.integers(0, 4),
@@ -55,7 +55,7 @@ def test_buckets_equal_a_naive_loop(words, minn, maxn, bucket):
 
 
 def made(tmp_path: Path, *args, **options) -> FastTextBinary:
-    """What fastText writes behind the matrix is no concern of ours."""
+    """fastText writes more after the matrix."""
     return FastTextBinary(write(tmp_path / "model.bin", fasttext(*args, **options) + b"output"))
 
 
@@ -93,12 +93,9 @@ def of_two(header: bytes) -> bytes:
     [
         (b"", ":1: .*download"),
         (b"the 0.1 0.2\n", ":1: .*name the file's format"),
-        (b"0 3\n", ":1: "),
-        (b"2 0\n", ":1: "),
-        (b"-2 3\n", ":1: "),
-        (b"2 3", ":1: "),
+        *((header, ":1: ") for header in (b"0 3\n", b"2 0\n", b"-2 3\n", b"2 3")),
         (of_two(b"1 3\n"), "more bytes follow the 1 row .*export"),
-        (of_two(b"100000000000000000 3\n"), "cut short"),
+        (of_two(b"100000000000000000 3\n"), "cut short: row 3 is missing"),
         (of_two(b"2 2\n"), "again"),
         (of_two(b"2 3\n")[:-6], "row 2 lacks 5 bytes.*again"),
         (word2vec(["a", "\udcff", "\udcfe"], numbers(3)), "2 words are not UTF-8 text among the 3 rows.*again"),
@@ -109,10 +106,13 @@ def of_two(header: bytes) -> bytes:
 def test_headers_and_rows_of_word2vec_that_are_wrong(tmp_path, content, message):
     with pytest.raises(VectorFileError, match=rf"v\.bin.*{message}"):
         Word2VecBinary(write(tmp_path / "v.bin", content)).read()
-    path = write(tmp_path / "v.bin", word2vec(["a", "\udcff", "", "b"], numbers(4)))  # half of them may be no text
-    for wanted in (None, Wanted.words(["a", "b"])):
-        table = Word2VecBinary(path).read(wanted)
-        assert (table.words, table.origin.broken_lines) == (["a", "b"], 2)
+
+
+def test_half_of_the_words_may_be_no_text(tmp_path):
+    reader = Word2VecBinary(write(tmp_path / "v.bin", word2vec(["a", "\udcff", "", "B"], numbers(4))))
+    for wanted, words in ((None, "aB"), (Wanted.words("ab"), "a"), (Wanted(folded=frozenset("ab")), "aB")):
+        table = reader.read(wanted)
+        assert (table.words, table.origin.broken_lines) == ([*words], 2)
 
 
 @pytest.mark.parametrize("newline", [b"", b"\n"])
@@ -125,8 +125,8 @@ def test_vectors_of_line_ends_and_zeros_are_not_text(tmp_path, sign, newline):
     table = open_vectors(path).read()
     assert table.words == ["7", "8"]
     np.testing.assert_array_equal(table.matrix, matrix)
-    assert recognise(write(tmp_path / "v.vec", "2 3\n7 1 2 3\n8 4 5 6\n")) == "word2vec"
-    assert recognise(write(tmp_path / "v.vec", "2 1\nnew york 1\na  2\n")) == "word2vec"
+    for text in ("2 3\n7 1 2 3\n8 4 5 6\n", "2 1\nnew york 1\na  2\n"):
+        assert recognise(write(tmp_path / "v.vec", text)) == "word2vec"
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_gensim_agrees_on_fasttext(tmp_path):
     [
         ({"magic": 1}, "name the file's format"),
         ({"version": 13}, "version 13.*save"),
-        *(({name: value}, "damaged") for name, value in (("bucket", -1), ("labels", -1))),
-        *(({"pruned": value}, r"\.ftz") for value in (-2, 0, 10**15)),
+        ({"bucket": -1}, "damaged"),
+        ({"pruned": 0}, r"\.ftz"),
         ({"bucket": 9}, "does not fit"),
         ({"quantised": True}, r"\.ftz.*\.vec"),
     ],
@@ -182,4 +182,4 @@ def test_absurd_heads(tmp_path, options, message):
         (tmp_path / "model.bin.gz", gzip.compress(fasttext(["x"], numbers(4))), "gunzip"),
     ):
         with pytest.raises(VectorFileError, match=remedy):
-            FastTextBinary(write(path, content))
+            FastTextBinary(write(path, content)).read()

@@ -5,13 +5,9 @@ from __future__ import annotations
 import gzip
 import os
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from source_files import in_zip, numbers, refused, text, write
 
 from embinit_fairseq.errors import VectorFileError
@@ -23,13 +19,12 @@ WORDS = np.array(["the", "The", "ß", "new york", "the"])
 MATRIX = np.arange(15, dtype=np.float32).reshape(5, 3) / 7
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4"])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_wanted_rows_are_those_of_the_arrays(tmp_path, dtype, order):
-    matrix = np.asarray(MATRIX.astype(dtype), order=order)
+@pytest.mark.parametrize("dtype", ["f2", "f8", ">f4"])
+def test_wanted_rows_are_those_of_the_arrays(tmp_path, dtype):
+    matrix = np.asarray(MATRIX.astype(dtype), order="F")
     np.savez(tmp_path / "v.npz", words=np.char.encode(WORDS, "utf-8"), vectors=matrix)
     reader = open_vectors(tmp_path / "v.npz")
-    for wanted, first in ((None, 0), (Wanted(frozenset(["new york"]), frozenset(["ss"])), 2)):
+    for wanted, first in ((None, 0), (Wanted(folded=frozenset(["new york", "ss"])), 2)):
         table = reader.read(wanted)
         assert table.words == WORDS[first:4].tolist()
         np.testing.assert_array_equal(table.matrix, matrix[first:4].astype(np.float32))
@@ -91,28 +86,25 @@ def test_archives_that_cannot_be_read(tmp_path):
 
 # ---- writers
 
-FLOATS = hnp.arrays(
-    np.float32,
-    hnp.array_shapes(min_dims=2, max_dims=2, max_side=5),
-    elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
-)
 
-
-@settings(max_examples=40, deadline=None)
-@given(FLOATS, st.sampled_from([("v.txt", "glove"), ("v.txt.gz", "word2vec"), ("v.npz", "npz")]))
-def test_written_vectors_come_back_bit_for_bit(tmp_path_factory, matrix, kind):
-    path = tmp_path_factory.getbasetemp() / kind[0]
-    words = ["ä b", "\u00a0", "x\u0085", "Ġ.", "5"][: len(matrix)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("embinit_fairseq.vectors.writers._ROWS", 2)
-        write = write_npz if kind[1] == "npz" else partial(write_text, header=kind[1] == "word2vec")
-        write(path, words, matrix)
-    table = open_vectors(str(path), dim=matrix.shape[1]).read()
-    assert (table.words, table.origin.format) == (words, kind[1])
+@pytest.mark.parametrize(("name", "format"), [("v.txt", "glove"), ("v.txt.gz", "word2vec"), ("v.npz", "npz")])
+def test_written_vectors_come_back_bit_for_bit(tmp_path, monkeypatch, name, format):
+    monkeypatch.setattr("embinit_fairseq.vectors.writers._ROWS", 2)
+    words, generator = ["ä b", "\u00a0", "x\u0085", "Ġ.", "5"], np.random.default_rng(1)
+    matrix = np.frombuffer(generator.bytes(4 * 5 * 40), np.float32).reshape(5, 40)
+    matrix = np.where(np.isfinite(matrix), matrix, -0.0)
+    if format == "npz":
+        write_npz(tmp_path / name, words, matrix)
+    else:
+        write_text(tmp_path / name, words, matrix, header=format == "word2vec")
+    table = open_vectors(tmp_path / name, dim=40).read()
+    assert (table.words, table.origin.format) == (words, format)
     np.testing.assert_array_equal(table.matrix.view(np.uint32), matrix.view(np.uint32))
-    write_text(path, ["a", "b"], np.float32([[0.1, -2], [1e-8, 0]]), header=True)
-    if kind[0] == "v.txt":  # what other programs expect
-        assert path.read_bytes() == b"2 2\na 0.1 -2.0\nb 1e-08 0.0\n"
+
+
+def test_text_is_what_other_programs_expect(tmp_path):
+    write_text(tmp_path / "v.vec", ["a", "b"], np.float32([[0.1, -2], [1e-8, 0]]), header=True)
+    assert (tmp_path / "v.vec").read_bytes() == b"2 2\na 0.1 -2.0\nb 1e-08 0.0\n"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +114,6 @@ def test_written_vectors_come_back_bit_for_bit(tmp_path_factory, matrix, kind):
         (["a", "b"], [[1.0]], r"2 words .*\(1, 1\)"),
         (["a"], [1.0], r"\(1,\)"),
         ([], np.ones((0, 2)), r"\(0, 2\)"),
-        (["a\0"], [[1.0]], "null character"),
     ],
 )
 def test_what_cannot_be_written(tmp_path, words, matrix, message):

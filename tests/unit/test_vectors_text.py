@@ -1,4 +1,4 @@
-"""Vectors as text: words with blanks, numbers of any spelling, headers, broken lines, pieces."""
+"""Vectors as text: words with spaces, numbers of any spelling, headers, broken lines, subwords."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ from hypothesis import strategies as st
 from source_files import write
 
 from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.vectors import compressed
 from embinit_fairseq.vectors.numbers import RowParser, parse_number
 from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
-from embinit_fairseq.vectors.text import TextVectors
 
 #: Enough good lines for one broken line to be tolerated.
 PADDING = "".join(f"padding{n} 0 0\n" for n in range(30))
-
-
-def assert_bits_equal(found: np.ndarray, wanted: np.ndarray) -> None:
-    np.testing.assert_array_equal(np.ravel(found).view(np.uint32), np.ravel(wanted).view(np.uint32))
 
 
 # ---- every record split somewhere
@@ -42,6 +38,8 @@ def assert_bits_equal(found: np.ndarray, wanted: np.ndarray) -> None:
          {"1": [0.5, 0.25], "1 000": [0.1, 0.2], "nan": [1, 2], "3": [4, 5]}, (4, 0, 0)),
         ("a 1 2\nb 3 4\na 5 6\na 7 8\n", {"a": [1, 2], "b": [3, 4]}, (4, 2, 0)),
         ("2 2\nnew york 1 2\nb 3 4\n", {"new york": [1, 2], "b": [3, 4]}, (2, 0, 0)),
+        # words like the beginnings of other files
+        *((f"{word} 1 2\nb 3 4\n", {word: [1, 2]}, (2, 0, 0)) for word in ("<html", "version", "a,b", "1;2", "<?xml")),
         # what Unicode takes for blanks and ends of lines
         ("\u00a0 1 2\nx\x85y 3 4\n\u2028 5 6\n", {"\u00a0": [1, 2], "x\x85y": [3, 4], "\u2028": [5, 6]}, (3, 0, 0)),
         # byte-order mark, blank lines, mixed separators
@@ -52,10 +50,11 @@ def assert_bits_equal(found: np.ndarray, wanted: np.ndarray) -> None:
         ("a 1 2\n 3 4\nb 5 6\n" + PADDING, {"a": [1, 2], "b": [5, 6]}, (32, 0, 1)),
     ],
 )  # fmt: skip
-def test_lines_by_hand(tmp_path, content, expected, counted):
+def test_lines_by_hand(tmp_path, monkeypatch, content, expected, counted):
     path = write(tmp_path / "v.txt", content)
     for chunk, wanted in itertools.product((5, 16, 1024), (None, Wanted.words({*expected, "absent"}))):
-        table = TextVectors(path, chunk=chunk).read(wanted)
+        monkeypatch.setattr(compressed, "CHUNK", chunk)
+        table = open_vectors(path).read(wanted)
         assert {word: row.tolist() for word, row in zip(table.words, table.matrix) if word in expected} == {
             word: np.float32(row).tolist() for word, row in expected.items()
         }
@@ -102,13 +101,6 @@ def test_words_of_another_encoding_are_broken_lines(tmp_path, caplog):
         open_vectors(path).read(wanted)
 
 
-def test_words_like_the_beginnings_of_other_files_are_words(tmp_path):
-    words = ["<html", "version", "a,b", "1;2", "<!doctype"]
-    for first in words:
-        text = "".join(f"{word} 1 2\n" for word in sorted(words, key=first.__ne__))
-        assert sorted(open_vectors(write(tmp_path / "v.txt", text)).read().words) == sorted(words)
-
-
 def test_headers_and_widths_that_can_be_told(tmp_path, caplog):
     assert open_vectors(write(tmp_path / "v.txt", "1 2\na 1 2\nb 3 4\n")).read().words == ["a", "b"]
     assert "announces 1 row, read 2" in caplog.text
@@ -127,7 +119,8 @@ def test_truncated_last_line(tmp_path, tail):
 
 
 @pytest.mark.parametrize(
-    ("good", "broken", "tolerated"), [(4, 1, False), (19, 1, True), (300, 10, True), (300, 11, False), (1980, 20, True)]
+    ("good", "broken", "tolerated"),
+    [(18, 1, False), (19, 1, True), (300, 10, True), (300, 11, False), (1980, 20, True), (1980, 21, False)],
 )
 def test_how_many_broken_lines_are_a_few(tmp_path, caplog, good, broken, tolerated):
     content = "".join(f"w{n} 1 2\n" for n in range(good - 1)) + "short 1\n" * broken + "last 1 2\n"
@@ -139,7 +132,7 @@ def test_how_many_broken_lines_are_a_few(tmp_path, caplog, good, broken, tolerat
             open_vectors(path, strict=True).read(Wanted.words(["last"]))
     else:
         named = ", ".join(f"{good + at} \\(" + ".*" for at in range(min(broken, 5)))
-        with pytest.raises(VectorFileError, match=rf"v.txt:{good}: {broken} of {good + broken} lines? .*{named}"):
+        with pytest.raises(VectorFileError, match=rf"v.txt:{good}: {broken} of {good + broken:,} lines? .*{named}"):
             reader.read()
 
 
@@ -151,8 +144,6 @@ def test_a_dictionary_is_not_taken_for_vectors(tmp_path):
 
 # ---- subwords
 
-X = "x" * 200
-
 
 @pytest.mark.parametrize(
     ("lines", "surface", "rows"),
@@ -161,8 +152,7 @@ X = "x" * 200
         (["un 1 0", "##believ 2 0", "##able 3 0", "able 9 9", "believ 9 9"], "unbelievable", [1, 2, 3]),
         (["un@@ 1 0", "believ@@ 2 0", "able 3 0", "able@@ 9 9", "un 9 9"], "unbelievable", [1, 2, 3]),
         (["▁a 1 0", "▁ab 3 0", "c 5 0", "bc 9 9"], "ab?c", [3, 5]),
-        # of long words only those count that a word can be cut into
-        ([f"▁{X} 1 0", "▁a 2 0", "\udcff\udcfe 3 0", *(f"{at * 'y'} 5 0" for at in range(900, 930))], X, [1]),
+        (["▁ab 1 0", "▁a 2 0", "\udcff\udcfe 3 0"], "ab", [1]),  # not UTF-8
     ],
 )
 def test_pieces_are_cut_longest_first_and_averaged(tmp_path, lines, surface, rows):
@@ -176,34 +166,37 @@ def test_pieces_are_cut_longest_first_and_averaged(tmp_path, lines, surface, row
 
 # ---- numbers, bit-equal to numpy.float32(float(token))
 
-NUMBER = st.from_regex(r"[-+]?([0-9]{1,22}(\.[0-9]{0,17})?|\.[0-9]{1,17})([eE][-+]?[0-5]?[0-9])?", fullmatch=True)
-TOKENS = st.one_of(
-    NUMBER,
-    st.from_regex(r"-?[0-3]\.[0-9]{1,17}", fullmatch=True),  # what vectors are made of
-    st.floats(width=32, allow_nan=False, allow_infinity=False).map(lambda x: str(np.float32(x))),
-    st.floats(allow_nan=False, allow_infinity=False).map(repr),
-    st.sampled_from(["-0", "-0.0", "-0.000000", "0.", ".5", "1e-45", "1.4e-45", "7.0e-46", "3.4028236e38", "1e39"]),
-)
 
-
-def floats(tokens: list[str]) -> np.ndarray:
+def assert_parsed(tokens: list[str], dim: int = 25, batch: int = 64) -> None:
+    parser = RowParser(dim)  # one, for batches of several sizes
+    rows = [" ".join(row).encode() for row in itertools.zip_longest(*[iter(tokens)] * dim, fillvalue="0.5")]
     with np.errstate(over="ignore"):
-        return np.array([np.float32(float(token)) for token in tokens], np.float32)
-
-
-def assert_parsed(tokens: list[str], *copies: int) -> None:
-    parser = RowParser(len(tokens))  # one, for batches of several sizes
-    for rows in copies or (1,):
-        values, regular = parser.parse([" ".join(tokens).encode()] * rows)
+        expected = np.array([np.float32(float(token)) for row in rows for token in row.split()], np.float32)
+    for begin in range(0, len(rows), batch):
+        values, regular = parser.parse(rows[begin : begin + batch])
         assert regular.all()
-        assert_bits_equal(values, np.tile(floats(tokens), rows))
+        part = expected[begin * dim : (begin + batch) * dim]
+        np.testing.assert_array_equal(values.ravel().view(np.uint32), part.view(np.uint32))
 
 
-@settings(max_examples=70, deadline=None)
-@given(st.lists(TOKENS, min_size=1, max_size=25), st.sampled_from([(1,), (1, 70), (200, 1)]))
-def test_any_spelling_equals_float(tokens, copies):
-    """Above a number of unusual tokens the array path for long fractions is taken."""
-    assert_parsed(tokens, *copies)
+@pytest.mark.parametrize(("dim", "batch"), [(1, 70), (25, 1), (25, 3), (300, 9)])
+def test_any_spelling_equals_float(dim, batch):
+    """In batches of many unusual numbers, and in few among the usual ones of vectors."""
+    generator = np.random.default_rng(dim * batch)
+
+    def digits(most: int, least: int = 0) -> str:
+        return "".join(map(str, generator.integers(0, 10, generator.integers(least, most + 1))))
+
+    tokens = ["-0", "-0.0", "-0.000000", "0.", ".5", "1e-45", "1.4e-45", "7.0e-46", "3.4028236e38", "1e39", "+1.5E+3"]
+    for _ in range(400):
+        whole, fraction, sign = digits(22, 1), digits(17), generator.choice(["", "-", "+"])
+        exponent = generator.choice(["", "", f"e{generator.integers(-50, 40)}"])
+        tokens += [f"{sign}{whole}{'.' * bool(fraction)}{fraction}{exponent}", f"{sign}.{digits(17, 1)}"]
+        tokens += [f"{'-' * int(generator.integers(2))}{generator.integers(4)}.{digits(17, 1)}"]  # as in vectors
+        tokens += [str(np.float32(generator.normal())), repr(float(generator.normal() * 1e-9))]
+    assert_parsed(tokens, dim, batch)
+    usual = [f"{number:.5f}" for number in generator.normal(size=600)]
+    assert_parsed([*usual, tokens[-1], *usual], dim, batch)
 
 
 def test_numbers_near_the_middle_of_two_float32_equal_float():
@@ -212,9 +205,9 @@ def test_numbers_near_the_middle_of_two_float32_equal_float():
     middle = [(Decimal(float(a)) + Decimal(float(b))) / 2 for a, b in zip(low, np.nextafter(low, np.float32(9)))]
     one = (1 + float(np.nextafter(np.float32(1), np.float32(2)))) / 2
     assert_parsed([*(f"{number:.16f}" for number in middle), repr(one), f"{one:.20f}", f"{one:.15f}", f"{one:.17f}1"])
-    for digits in range(1, 18):  # and fractions of every length
-        drawn = np.random.default_rng(digits).integers(0, 10**digits, 500)
-        assert_parsed([f"{'-' * (i % 2)}{i % 10}.{number:0{digits}d}" for i, number in enumerate(drawn.tolist())])
+    for length in range(1, 18):  # and fractions of every length
+        drawn = np.random.default_rng(length).integers(0, 10**length, 500)
+        assert_parsed([f"{'-' * (i % 2)}{i % 10}.{number:0{length}d}" for i, number in enumerate(drawn.tolist())])
 
 
 IRREGULAR = [b"0.1", b"0.1 0.2 0.3", b"0.1  0.2", b"0.1 ", b" 0.1 0.2", b"0.1\t0.2", b"0.1\x0b0.2", b"0.1 0.2\r", b""]
@@ -226,12 +219,12 @@ IRREGULAR += [b"0.1 " + number for number in ODD.split()]
 def test_irregular_rows_are_told_apart_from_their_neighbours(row):
     values, regular = RowParser(2).parse([b"0.5 -0.25", row, b"1.5 2.5"] * 70)
     assert regular.tolist() == [True, False, True] * 70
-    assert_bits_equal(values[regular], np.tile(np.float32([0.5, -0.25, 1.5, 2.5]), 70))
+    np.testing.assert_array_equal(values[regular].ravel(), np.tile(np.float32([0.5, -0.25, 1.5, 2.5]), 70))
     # those that make up for each other
     assert not RowParser(2).parse([b"0.5", b"0.1 0.2 0.3"])[1].any()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=8) | st.sampled_from([b"1_0", b" 1", b"1 ", b"\x1c1", b"nan", b"-inf", b"Infinity", b"1e5"]))
 def test_a_number_is_what_float_takes_without_underscores_and_white_space(token):
     plain = token.isascii() and b"_" not in token and token == token.strip(b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85")
@@ -243,4 +236,4 @@ def test_a_number_is_what_float_takes_without_underscores_and_white_space(token)
     values, regular = RowParser(1).parse([token.replace(b"\n", b" ")])  # which both are no number
     assert regular.tolist() == [number is not None]
     if number is not None:
-        assert_bits_equal(values, floats([token.decode()]))
+        np.testing.assert_array_equal(values[0, 0], np.float32(number))

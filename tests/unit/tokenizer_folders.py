@@ -17,7 +17,6 @@ from source_files import TEXT
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 XLM = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{number}>" for number in range(10))]
-T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 
 
 def write_json(folder: Path, **files: object) -> None:
@@ -83,32 +82,16 @@ def pieces(processor: Any) -> list[str]:
     return [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
 
 
-def m2m(folder: Path) -> None:
-    own = pieces(sentencepiece(folder, "sentencepiece.bpe.model"))
-    write_json(folder, vocab={piece: row for row, piece in enumerate([*FAIRSEQ, *sorted(set(own) - {*FAIRSEQ})])})
-
-
 def marian(folder: Path) -> None:
     own = {piece for name in ("source.spm", "target.spm") for piece in pieces(sentencepiece(folder, name))}
     tokens = ["</s>", "<unk>", *sorted(own - {*FAIRSEQ}), "<pad>"]
     write_json(folder, vocab={token: row for row, token in enumerate(tokens)})
 
 
-def bartpho(folder: Path) -> None:
-    own = pieces(sentencepiece(folder, "sentencepiece.bpe.model"))[3:]
-    (folder / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in reversed(own)), encoding="utf-8")
-
-
 def phobert(folder: Path) -> None:
     words = "the@@ house hou@@ se old a@@ b@@ c d t@@ h@@ e cat dog".split()
     (folder / "vocab.txt").write_text("".join(f"{word} {99 - row}\n" for row, word in enumerate(words)))
     (folder / "bpe.codes").write_text("s e</w> 9\nh o 8\nho u 7\nhou se</w> 6\n")
-
-
-def blenderbot_small(folder: Path) -> None:
-    tokens = ["__null__", "__start__", "__end__", "__unk__", *"the house hou@@ se old a@@ b@@ c cat".split()]
-    write_json(folder, vocab={token: row for row, token in enumerate(tokens)})
-    (folder / "merges.txt").write_text("#version: 0.2\ns e</w>\nh o\nho u\nhou se</w>\n")
 
 
 def fsmt(folder: Path) -> None:
@@ -148,87 +131,41 @@ class Family:
 _MODEL = {"markers": "sentencepiece", "needs": ("google.protobuf",)}  # of sentencepiece, converted by transformers 5
 _PIECES = {"markers": "sentencepiece", "needs": ("sentencepiece",)}
 _SACREMOSES = {"markers": "end_of_word", "needs": ("sacremoses",)}
-BPE_MODEL = partial(sentencepiece, name="sentencepiece.bpe.model")
+_BPE_MODEL = partial(sentencepiece, name="sentencepiece.bpe.model")
+_T5 = partial(sentencepiece, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
 _LLAMA = partial(sentencepiece, name="tokenizer.model", kind="bpe", size=320, byte_fallback=True)
 _GEMMA = partial(_LLAMA, size=60, byte_fallback=False, add_dummy_prefix=False, pad_id=0, eos_id=1, bos_id=2, unk_id=3)
 _ALBERT = partial(sentencepiece, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols="[CLS],[SEP],[MASK]")
 _XLNET = partial(sentencepiece, unk_id=0, control_symbols="<cls>,<sep>,<pad>,<mask>,<eod>,<eop>")
-_DEBERTA = {"bos_piece": "[CLS]", "eos_piece": "[SEP]", "pad_piece": "[PAD]", "unk_piece": "[UNK]"}
-_NUMBERED = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
-_FUNNEL = [token.lower().replace("[", "<").replace("]", ">") for token in BERT_SPECIALS]
-_MPNET = ["<s>", "<pad>", "</s>", "[UNK]"]
-_GPT = ["<|endoftext|>"]
+_DEBERTA = partial(sentencepiece, name="spm.model", pad_id=0, bos_id=1, eos_id=2, unk_id=3)
+_DEBERTA = partial(_DEBERTA, bos_piece="[CLS]", eos_piece="[SEP]", pad_piece="[PAD]", unk_piece="[UNK]")
 
 FAMILIES = {
-    **{
-        name: Family(tokenizer, name, wordpiece, "wordpiece")
-        for name, tokenizer in {
-            "bert": "BertTokenizer",
-            "distilbert": "DistilBertTokenizer",
-            "electra": "ElectraTokenizer",
-            "mobilebert": "MobileBertTokenizer",
-            "lxmert": "LxmertTokenizer",
-            "dpr": "DPRQuestionEncoderTokenizer",
-        }.items()
-    },
-    "splinter": Family("SplinterTokenizer", "splinter", partial(wordpiece, last="[QUESTION]"), "wordpiece"),
-    "funnel": Family("FunnelTokenizer", "funnel", partial(wordpiece, specials=_FUNNEL, last="<s> </s>"), "wordpiece"),
-    "mpnet": Family("MPNetTokenizer", "mpnet", partial(wordpiece, specials=_MPNET, last="<mask>"), "wordpiece"),
+    "bert": Family("BertTokenizer", "bert", wordpiece, "wordpiece"),
     "prophetnet": Family(
         "ProphetNetTokenizer",
         "prophetnet",
         partial(wordpiece, specials=[*BERT_SPECIALS, "[X_SEP]"], name="prophetnet.tokenizer"),
         "wordpiece",
     ),
-    **{
-        name: Family(tokenizer, name, partial(bytelevel, specials=specials, last=last), "bytelevel")
-        for name, tokenizer, specials, last in (
-            ("gpt2", "GPT2Tokenizer", _GPT, ""),
-            ("phi", "CodeGenTokenizer", _GPT, ""),
-            ("qwen2", "Qwen2Tokenizer", _GPT, ""),
-            ("whisper", "WhisperTokenizer", _GPT, ""),
-            ("deberta", "DebertaTokenizer", BERT_SPECIALS, ""),
-            ("roberta", "RobertaTokenizer", FAIRSEQ, "<mask>"),
-            ("bart", "BartTokenizer", FAIRSEQ, "<mask>"),
-            ("longformer", "LongformerTokenizer", FAIRSEQ, "<mask>"),
-            ("blenderbot", "BlenderbotTokenizer", FAIRSEQ, "<mask>"),
-        )
-    },
+    "gpt2": Family("GPT2Tokenizer", "gpt2", partial(bytelevel, specials=["<|endoftext|>"]), "bytelevel"),
+    "roberta": Family("RobertaTokenizer", "roberta", partial(bytelevel, specials=FAIRSEQ, last="<mask>"), "bytelevel"),
     "herbert": Family("HerbertTokenizer", "bert", partial(end_of_word, specials=[*FAIRSEQ, "<mask>"]), "end_of_word"),
-    "openai-gpt": Family("OpenAIGPTTokenizer", "openai-gpt", partial(end_of_word, specials=["<unk>"]), "end_of_word"),
     "clip": Family("CLIPTokenizer", "clip", partial(end_of_word, specials=[], is_bytes=True), "end_of_word"),
     "xlm": Family("XLMTokenizer", "xlm", partial(end_of_word, specials=XLM, counts=True), **_SACREMOSES),
-    "flaubert": Family("FlaubertTokenizer", "flaubert", partial(end_of_word, specials=XLM, counts=True), **_SACREMOSES),
-    "biogpt": Family("BioGptTokenizer", "biogpt", partial(end_of_word, specials=FAIRSEQ, counts=True), **_SACREMOSES),
     "fsmt": Family("FSMTTokenizer", "fsmt", fsmt, **_SACREMOSES),
     "phobert": Family("PhobertTokenizer", "roberta", phobert, "subword_nmt"),
-    "blenderbot-small": Family("BlenderbotSmallTokenizer", "blenderbot-small", blenderbot_small, "subword_nmt"),
-    "m2m_100": Family("M2M100Tokenizer", "m2m_100", m2m, **_PIECES),
     "marian": Family(
         "MarianTokenizer", "marian", marian, **_PIECES, settings={"source_lang": "en", "target_lang": "de"}
     ),
-    "bartpho": Family("BartphoTokenizer", "mbart", bartpho, **_PIECES),
-    "bert-generation": Family(
-        "BertGenerationTokenizer", "bert-generation", partial(sentencepiece, **_NUMBERED), **_PIECES
-    ),
-    "siglip": Family("SiglipTokenizer", "siglip", partial(sentencepiece, unk_id=0, eos_id=1, bos_id=-1), **_MODEL),
-    "t5": Family("T5Tokenizer", "t5", partial(sentencepiece, **T5), **_MODEL),
-    "mt5": Family("T5Tokenizer", "mt5", partial(sentencepiece, **T5), **_MODEL, settings={"extra_ids": 0}),
-    "umt5": Family("T5Tokenizer", "umt5", partial(sentencepiece, **T5), **_MODEL),
-    "pegasus": Family("PegasusTokenizer", "pegasus", partial(sentencepiece, **T5), **_MODEL),
-    "bigbird_pegasus": Family("PegasusTokenizer", "bigbird_pegasus", partial(sentencepiece, **T5), **_MODEL),
+    "t5": Family("T5Tokenizer", "t5", _T5, **_MODEL),
+    "pegasus": Family("PegasusTokenizer", "pegasus", _T5, **_MODEL),
     "albert": Family("AlbertTokenizer", "albert", _ALBERT, **_MODEL),
-    "rembert": Family("RemBertTokenizer", "rembert", partial(_ALBERT, name="sentencepiece.model"), **_MODEL),
     "xlnet": Family("XLNetTokenizer", "xlnet", _XLNET, **_MODEL),
-    "camembert": Family("CamembertTokenizer", "camembert", BPE_MODEL, **_MODEL),
-    "xlm-roberta": Family("XLMRobertaTokenizer", "xlm-roberta", BPE_MODEL, **_MODEL),
-    "mbart": Family("MBartTokenizer", "mbart", BPE_MODEL, **_MODEL),
-    "mbart50": Family("MBart50Tokenizer", "mbart", BPE_MODEL, **_MODEL),
-    "nllb": Family("NllbTokenizer", "m2m_100", partial(BPE_MODEL, kind="bpe", size=60), **_MODEL),
-    "deberta-v2": Family(
-        "DebertaV2Tokenizer", "deberta-v2", partial(sentencepiece, name="spm.model", **_NUMBERED, **_DEBERTA), **_MODEL
-    ),
+    "xlm-roberta": Family("XLMRobertaTokenizer", "xlm-roberta", _BPE_MODEL, **_MODEL),
+    "mbart": Family("MBartTokenizer", "mbart", _BPE_MODEL, **_MODEL),
+    "nllb": Family("NllbTokenizer", "m2m_100", partial(_BPE_MODEL, kind="bpe", size=60), **_MODEL),
+    "deberta-v2": Family("DebertaV2Tokenizer", "deberta-v2", _DEBERTA, **_MODEL),
     "llama": Family("LlamaTokenizer", "llama", _LLAMA, **_MODEL),
-    "mistral": Family("LlamaTokenizer", "mistral", _LLAMA, **_MODEL),
     "gemma": Family("GemmaTokenizer", "gemma", partial(_GEMMA, eos_piece="<eos>", bos_piece="<bos>"), **_MODEL),
 }
