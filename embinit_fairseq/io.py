@@ -1,7 +1,7 @@
 """Read text and JSON, write files and folders, and describe the software and the machine.
 
-A file or folder is written under a temporary name beside its place and moved there by `os.replace` when it is complete,
-so that nothing half-written has a final name. A process that is killed may leave the temporary one.
+A file or folder is written under a temporary name in the same folder and moved by `os.replace` when it is complete, so
+that nothing half-written has a final name. A process that is killed may leave the temporary one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Union
@@ -47,7 +48,7 @@ def read_lines(
         flag: option that names the file, for messages.
         errors: what to do with bytes that are not UTF-8, as for `bytes.decode`.
     """
-    where = f"{flag} {os.fspath(path)}".strip()
+    where = _named(flag, path)
     try:
         with open(path, "rb") as file:
             for number, raw in enumerate(file, 1):
@@ -66,7 +67,7 @@ def read_json(
     path: PathLike, error: type[EmbinitError] = DataError, flag: str = "", *, remedy: str = "copy it again"
 ) -> Any:
     """Return the content of a JSON file; raise `error`, with `remedy`, if it is missing or not JSON."""
-    where = f"{flag} {os.fspath(path)}".strip()
+    where = _named(flag, path)
     try:
         content = Path(path).read_bytes()
     except OSError as cause:
@@ -88,12 +89,12 @@ def check_is_file(
     """Raise `error` unless `path` is a file."""
     if os.path.isfile(path):
         return
-    where = f"{flag} {os.fspath(path)}".strip()
+    reason = f"no such file{similar_names(path)}; {remedy}"
     if os.path.isdir(path):
-        raise error(f"{where}: a folder; name a file in it")
-    if os.path.exists(path):
-        raise error(f"{where}: a pipe or device; save what comes out of it and name that file")
-    raise error(f"{where}: no such file{similar_names(path)}; {remedy}")
+        reason = "a folder; name a file in it"
+    elif os.path.exists(path):
+        reason = "a pipe or device; save what comes out of it and name that file"
+    raise error(f"{_named(flag, path)}: {reason}")
 
 
 def check_inputs(files: Mapping[str, str | None]) -> dict[str, str]:
@@ -105,15 +106,15 @@ def check_inputs(files: Mapping[str, str | None]) -> dict[str, str]:
     Raises:
         DataError, CheckpointError: for a path that is not a file.
     """
-    given = {name: path for name, path in files.items() if path is not None}
-    for name, path in given.items():
+    inputs = {name: path for name, path in files.items() if path is not None}
+    for name, path in inputs.items():
         # several files of one option are numbered: `keep_text 2`
         flag = f"--{name.partition(' ')[0].replace('_', '-').replace('dictionary', 'dict')}"
         error = CheckpointError if name == "checkpoint" else DataError
         if not path:  # of a shell's variable that is not set
             raise error(f"{flag}: an empty path; give that of a file")
         check_is_file(path, flag, error)
-    return given
+    return inputs
 
 
 def similar_names(path: PathLike) -> str:
@@ -177,19 +178,14 @@ def whole_file(path: PathLike, mode: str = "wb", option: str = "") -> Iterator[I
     """
     place = Path(os.path.realpath(path))
     if place.exists() and not place.is_file():
-        kind = "a folder" if place.is_dir() else "a device or pipe"
-        raise OutputError(f"{_named(option, path)}: there is {kind} of this name; {_another(option)}")
-    with explained(path, option):
-        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:100]}.", suffix=".tmp")
-        os.close(handle)
-        try:
-            text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-            with open(temporary, mode, **text) as file:
-                yield file
-            _usual_permissions(temporary, place)
-            os.replace(temporary, place)
-        finally:
-            _remove(Path(temporary))
+        raise OutputError(f"{_named(option, path)}: a folder, device or pipe has this name; {_another(option)}")
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    with explained(path, option), _temporary(place) as temporary:
+        with open(temporary, mode, **text) as file:
+            yield file
+        if place.exists():
+            shutil.copymode(place, temporary)
+        os.replace(temporary, place)
 
 
 @contextlib.contextmanager
@@ -207,24 +203,35 @@ def whole_folder(
         OutputError: if the place is taken or cannot be written to.
     """
     folder = check_folder(path, force, ours, option=option)
-    with explained(path, option):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:100]}.", suffix=".tmp"))
-        try:
-            _usual_permissions(temporary, folder)
-            yield temporary
-            check_folder(path, force, ours, option=option)  # something may have been written there meanwhile
-            replaced = temporary.with_suffix(".old")
-            try:
-                if force and folder.is_dir():
-                    os.replace(folder, replaced)  # not deleted yet: the run may be stopped here
-                os.replace(temporary, folder)
-            finally:
-                if replaced.exists() and not folder.exists():
-                    os.replace(replaced, folder)
-            _remove(replaced)
-        finally:
-            _remove(temporary)
+    with explained(path, option), _temporary(folder) as temporary:
+        temporary.mkdir(parents=True)
+        yield temporary
+        check_folder(path, force, ours, option=option)  # a user may have put notes there meanwhile
+        if folder.exists():
+            shutil.copymode(folder, temporary)
+        replaced = temporary.with_suffix(".old")
+        if force and folder.exists():
+            os.replace(folder, replaced)
+        os.replace(temporary, folder)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _temporary(place: Path) -> Iterator[Path]:
+    """Yield an unused name in the folder of `place`; a file or folder that has it at the end is removed."""
+    temporary = Path(f"{_prefix(place)}{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        yield temporary
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def _prefix(place: Path) -> str:
+    """Return how the temporary names of `place` begin."""
+    return str(place.with_name(f".{place.name[:100]}."))
 
 
 def check_file(path: PathLike, force: bool = False, inputs: Iterable[PathLike] = (), option: str = "--output") -> None:
@@ -258,15 +265,15 @@ def check_folder(
     where = _named(option, path)
     if not os.fspath(path):  # of a shell's variable that is not set
         raise OutputError(f"{option}: an empty path; give that of a folder")
-    for name in inputs:
-        given = Path(os.path.realpath(name))
-        if folder in given.parents or (given.is_dir() and given == folder):
-            raise OutputError(f"{where}: the input {name} is in this folder; {_another(option)}")
-        if given in folder.parents and given.is_dir():
-            raise OutputError(f"{where}: is in the folder {name}, which is an input; {_another(option)}")
-    check_place(folder.parent, option, shown=path)
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{where}: there is a file of this name; {_another(option)}")
+    for name in inputs:
+        read = Path(os.path.realpath(name))
+        if folder in (read, *read.parents):
+            raise OutputError(f"{where}: the input {name} is in this folder; {_another(option)}")
+        if read in folder.parents:
+            raise OutputError(f"{where}: is in the folder {name}, which is an input; {_another(option)}")
+    check_place(folder.parent, option, shown=path)
     if not folder.exists() or not any(folder.iterdir()):
         return folder
     if not force:
@@ -328,29 +335,23 @@ def says_full(text: str) -> str | None:
     return next((os.strerror(code) for code in _FULL if os.strerror(code) in text), None)
 
 
-def _torch_writer_cause(error: BaseException) -> BaseException | None:
-    """Return why torch's writer failed: the OSError that it hides, else `error`; None if `error` is not torch's."""
+def _torch_writer_cause(error: RuntimeError) -> BaseException | None:
+    """Return why torch's writer failed: the error that it hides, else `error`; None if `error` is not torch's."""
     if not any(word in str(error) for word in _TORCH_WRITER):
         return None
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            raise cause from None
-        if isinstance(cause, OSError):
-            return cause
-        cause = cause.__context__
-    return error
+    hidden = error.__context__
+    if isinstance(hidden, KeyboardInterrupt):
+        raise hidden from None
+    return hidden if isinstance(hidden, OSError) else error
 
 
 def _is_about(error: OSError, place: Path) -> bool:
-    """Return True if writing to `place` failed: the file named is there, under its temporary name, or above it."""
+    """Return True if writing to `place` failed: the file named is in it, under its temporary name, or above it."""
     if not isinstance(error.filename, (str, bytes, os.PathLike)):  # of write and close, which name no file
         return error.errno in (*_FULL, errno.EIO, errno.EROFS)
     named = Path(os.path.realpath(os.fsdecode(error.filename)))
-    if named == place.parent or named in place.parent.parents:
-        return True
-    inside = named.parts[len(place.parent.parts) :] if place.parent in named.parents else ("",)
-    return inside[0] == place.name or inside[0].startswith(f".{place.name[:100]}.")
+    is_temporary = str(named).startswith(_prefix(place))
+    return is_temporary or named in place.parents or place in (named, *named.parents)
 
 
 def _stranger(folder: Path, ours: Collection[str] | None) -> str | None:
@@ -363,23 +364,6 @@ def _stranger(folder: Path, ours: Collection[str] | None) -> str | None:
         if (path.is_symlink() or not path.is_dir()) and not any(fits):
             return str(name)
     return None
-
-
-def _usual_permissions(temporary: PathLike, place: Path) -> None:
-    """Give what `tempfile` made, which only its owner may read, the permissions of `place` or the usual ones."""
-    if place.exists():
-        os.chmod(temporary, place.stat().st_mode & 0o7777)
-        return
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(temporary, (0o777 if os.path.isdir(temporary) else 0o666) & ~mask)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _named(option: str, path: PathLike) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -42,15 +41,15 @@ def embed_init(
 
     The report goes to the log, to `embed_init.json` in the save directory and into `cfg`, so into every checkpoint.
     """
-    paths = parse_paths(request.options.embed_init_path, slots)
-    if request.embed_init.needs_source and not paths:
+    sources = sources_of(request.options, slots)
+    if request.embed_init.needs_source and not sources:
         names = " ".join(f"{slot.name}=VECTORS" for slot in slots.values())
         raise OptionError(f"--embed-init {request.strategy} needs vectors: add --embed-init-path {names}")
-    record: dict[str, Any] | None
     frozen_before: dict[str, str] = {}
     in_optimizer: set[str] = set()
+    record: dict[str, Any] | None
     if checkpoint is None:
-        record, matched = _start(slots, paths, request)
+        record, matched = _start(slots, sources, request)
     else:
         record, matched = _continue(slots, checkpoint, request)
         frozen_before = checkpoint.frozen()
@@ -72,25 +71,48 @@ def embed_init(
     store_record(cfg, json.dumps(record))
 
 
+def sources_of(options: EmbedInitOptions, slots: dict[str, Slot]) -> dict[str, SourceSpec]:
+    """Return slot -> its vectors, by the values `SLOT=PATH` and `[SLOT=]FORMAT` of the two flags."""
+    formats: dict[str | None, str] = {}
+    for text in options.embed_init_format or ():
+        name, separator, value = text.rpartition("=")
+        if value not in FORMATS:
+            raise OptionError(f"--embed-init-format {text}: no such format; there are: {', '.join(FORMATS)}")
+        formats[slot_named(name, slots, f"--embed-init-format {text}").name if separator else None] = value
+    sources: dict[str, SourceSpec] = {}
+    for text in options.embed_init_path or ():
+        name, separator, path = text.partition("=")
+        if not separator or not path:
+            names = "|".join(name for slot in slots.values() for name in slot.names)
+            raise OptionError(f"--embed-init-path {text}: expected SLOT=PATH with SLOT one of {names}")
+        slot = slot_named(name, slots, f"--embed-init-path {text}")
+        with named_by(f"--embed-init-path {name}="):
+            source = parse_source(path, formats.get(slot.name, formats.get(None)))
+        if sources.setdefault(slot.name, source) != source:
+            raise OptionError(
+                f"--embed-init-path {text}: the matrix of {' and '.join(slot.names)} is one and the same here, but "
+                f"another path was given for it ({sources[slot.name].text}); give one path, or do not share embeddings"
+            )
+    for unused in formats.keys() - {None, *sources}:
+        raise OptionError(f"--embed-init-format {unused}={formats[unused]}: give its --embed-init-path, too")
+    return sources
+
+
 def _start(
-    slots: dict[str, Slot], paths: dict[str, SourceSpec], request: InitRequest
+    slots: dict[str, Slot], sources: dict[str, SourceSpec], request: InitRequest
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Fill all slots; return the report and, for slots with vectors, which rows are matched."""
-    assert request.strategy is not None
-    formats = parse_formats(request.options.embed_init_format, slots, paths)
     needs_source = request.embed_init.needs_source
-    if paths and not needs_source:
+    if sources and not needs_source:
         logger.info("--embed-init %s draws all its numbers: the vectors are not read", request.strategy)
     records: dict[str, Any] = {}
     matched: dict[str, np.ndarray] = {}
     for slot in slots.values():
-        spec = paths.get(slot.name) if needs_source else None
+        spec = sources.get(slot.name) if needs_source else None
         # a slot without a path gets xavier, whatever the strategy of the others
-        name = "xavier" if needs_source and spec is None else request.strategy
+        name = "xavier" if needs_source and spec is None else str(request.strategy)
         strategy = EMBED_INIT_REGISTRY[name]()
-        reading = None
-        if spec is not None:
-            reading = read_slot(slot, spec, formats.get(slot.name), request.options, strategy.fills)
+        reading = None if spec is None else _read(slot, spec, request.options, strategy.fills)
         records[slot.name] = _fill(slot, name, strategy, reading, request)
         if reading:
             matched[slot.name] = reading.complete
@@ -98,7 +120,27 @@ def _start(
     return record, matched
 
 
-def _fill(slot: Slot, name: str, strategy: EmbedInit, read: Reading | None, request: InitRequest) -> dict[str, Any]:
+def _read(slot: Slot, spec: SourceSpec, options: EmbedInitOptions, fills: bool) -> Reading:
+    """Read the vectors of a slot; an error names the flags that help. fills: rows without a vector are filled."""
+    oov = options.embed_init_oov if fills else "xavier"
+    matching = Matching(options.embed_init_match or RULES, options.embed_init_markers, oov, options.embed_init_strict)
+    dim, flag = slot.embedding.embedding_dim, f"--embed-init-path {slot.name}="
+    try:
+        return alignment.read(spec, slot.vocabulary, matching, dim, slot.name, flag)
+    except DimensionError as error:
+        sides = [_DIMENSIONS.get(name.rpartition(".")[2], "the model's dimension {dim}") for name in slot.names]
+        remedy = " and ".join(dict.fromkeys(sides)).format(dim=error.dim)
+        fact = f"{error.fact} for {' and '.join(slot.names)}"
+        raise DimensionError(fact, error.dim, f"set {remedy}, or choose other vectors") from error
+    except CoverageError as error:
+        raise CoverageError(f"{error} (--embed-init-match, --embed-init-markers)") from error
+    except OptionError as error:
+        if oov != "subword":
+            raise
+        raise OptionError(f"{error} (--embed-init-oov)") from error
+
+
+def _fill(slot: Slot, name: str, strategy: EmbedInit, reading: Reading | None, request: InitRequest) -> dict[str, Any]:
     """Fill one embedding matrix; return its part of the report."""
     options = request.options
     std = parse_std(options.embed_init_std, "--embed-init-std") if strategy.scaled else TargetStd()
@@ -106,55 +148,28 @@ def _fill(slot: Slot, name: str, strategy: EmbedInit, read: Reading | None, requ
     before = describe(_as_array(slot))
     matrix = build(
         lambda source, draws: strategy.table(source, draws, options),
-        read.source if read else None,
+        reading.source if reading else None,
         draws,
         slot.vocabulary.pad_row,
     )
     if not np.isfinite(matrix).all():
         raise OptionError(
             f"--embed-init {name}: the embedding matrix of {slot.name!r} has numbers beyond float32; the vectors in "
-            f"{read.spec.text if read else 'use'} are too large for this strategy"
+            f"{reading.spec.text if reading else 'use'} are too large for this strategy"
         )
     write_matrix(slot, matrix)
     rescaled = strategy.scaled and (strategy.always_scaled or options.embed_init_std is not None)
     return {
         "strategy": name,
-        "oov": options.embed_init_oov if read and strategy.fills else None,
+        "oov": options.embed_init_oov if reading and strategy.fills else None,
         "shuffle": options.embed_init_shuffle if strategy.shuffles else None,
-        "match": sorted(options.embed_init_match or RULES) if read else None,
+        "match": sorted(options.embed_init_match or RULES) if reading else None,
         "std": std.label,
         "target_std": draws.target_std if rescaled else None,
         "seed": request.draw_seed,
         "before": before,
-        **_matrix_record(slot, read, strategy.fills),
-        **(source_record(read) if read else {"source": None, "source_moments": None}),
-    }
-
-
-def _matrix_record(slot: Slot, read: Reading | None, fills: bool) -> dict[str, Any]:
-    """Describe a filled embedding matrix. fills: rows without a vector were filled by another rule."""
-    matrix, positions = _as_array(slot), position_std(slot.owner)
-    after = describe(matrix)
-    matched = describe(matrix[read.matched]) if read and fills else None
-
-    def ratio(moments: dict[str, float]) -> float | None:
-        return absorption_ratio(moments["std"], slot.embed_scale, positions)
-
-    return {
-        "rows": slot.embedding.num_embeddings,
-        "dim": slot.embedding.embedding_dim,
-        "tied": slot.tied,
-        "embed_scale": slot.embed_scale,
-        "position_std": positions,
-        # rows with a vector first: the figure of the whole matrix may be one that no word has
-        "matched": matched,
-        "matched_scaled_std": matched and matched["std"] * slot.embed_scale,
-        "matched_absorption_ratio": matched and ratio(matched),
-        "after": after,
-        "after_scaled_std": after["std"] * slot.embed_scale,
-        "absorption_ratio": ratio(after),
-        "dictionary": report.symbols_digest(slot.vocabulary.symbols),
-        "known_rows": report.pack_rows(read.complete if read else np.zeros(len(matrix), dtype=bool)),
+        **_matrix_record(slot, reading, strategy.fills),
+        **(_source_record(reading) if reading else {"source": None, "source_moments": None}),
     }
 
 
@@ -177,99 +192,54 @@ def _continue(
         )
         return None, {}
     if record.get("strategy") != request.strategy:
-        logger.warning(
-            "--embed-init %s, but the run in %s was initialised with %s and keeps that",
-            request.strategy,
-            path,
-            record.get("strategy"),
-        )
+        started = record.get("strategy")
+        logger.warning("--embed-init %s: the run in %s was initialised with %s", request.strategy, path, started)
     old = {name: slot for name, slot in record["slots"].items() if name in slots}
     return record, {name: report.unpack_rows(slot["known_rows"], slot["rows"]) for name, slot in old.items()}
+
+
+# ---- The report -----------------------------------------------------------------------------------------------------
 
 
 def _write_report(record: dict[str, Any], request: InitRequest) -> None:
     """Write embed_init.json, in the first process only."""
     # the command line's rank is not set for architectures with a flat configuration
-    first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
-    if request.save_dir is None or request.no_save or not first:
-        return
-    make_folder(request.save_dir, "--save-dir")
-    write_json(os.path.join(request.save_dir, REPORT_FILE), record, "--save-dir")
+    is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+    if request.save_dir is not None and not request.no_save and is_first:
+        make_folder(request.save_dir, "--save-dir")
+        write_json(os.path.join(request.save_dir, REPORT_FILE), record, "--save-dir")
 
 
-# ---- Read the vectors of a slot -------------------------------------------------------------------------------------
+def _matrix_record(slot: Slot, reading: Reading | None, fills: bool) -> dict[str, Any]:
+    """Describe a filled embedding matrix. fills: rows without a vector were filled by another rule."""
+    matrix, positions = _as_array(slot), position_std(slot.owner)
+    after = describe(matrix)
+    # rows with a vector first: the figure of the whole matrix may be one that no word has
+    matched = describe(matrix[reading.matched]) if reading and fills else None
+    scale = slot.embed_scale
+    return {
+        "rows": slot.embedding.num_embeddings,
+        "dim": slot.embedding.embedding_dim,
+        "tied": slot.tied,
+        "embed_scale": scale,
+        "position_std": positions,
+        "matched": matched,
+        "matched_scaled_std": matched and matched["std"] * scale,
+        "matched_absorption_ratio": matched and absorption_ratio(matched["std"], scale, positions),
+        "after": after,
+        "after_scaled_std": after["std"] * scale,
+        "absorption_ratio": absorption_ratio(after["std"], scale, positions),
+        "dictionary": report.symbols_digest(slot.vocabulary.symbols),
+        "known_rows": report.pack_rows(reading.complete if reading else np.zeros(len(matrix), dtype=bool)),
+    }
 
 
-def parse_paths(texts: Iterable[str] | None, slots: dict[str, Slot]) -> dict[str, SourceSpec]:
-    """Return slot -> source for the values `SLOT=PATH`; two of them for one embedding matrix must be the same."""
-    paths: dict[str, SourceSpec] = {}
-    for text in texts or ():
-        name, separator, path = text.partition("=")
-        if not separator or not path:
-            names = "|".join(name for slot in slots.values() for name in slot.names)
-            raise OptionError(f"--embed-init-path {text}: expected SLOT=PATH with SLOT one of {names}")
-        slot = slot_named(name, slots, f"--embed-init-path {text}")
-        with named_by(f"--embed-init-path {name}="):
-            source = parse_source(path)
-        if paths.setdefault(slot.name, source) != source:
-            raise OptionError(
-                f"--embed-init-path {text}: the matrix of {' and '.join(slot.names)} is one and the same here, but "
-                f"another path was given for it ({paths[slot.name].text}); give one path, or do not share embeddings"
-            )
-    return paths
-
-
-def parse_formats(texts: Iterable[str] | None, slots: dict[str, Slot], paths: dict[str, SourceSpec]) -> dict[str, str]:
-    """Return slot -> format for the values `[SLOT=]FORMAT`."""
-    formats: dict[str, str] = {}
-    for text in texts or ():
-        name, separator, value = text.rpartition("=")
-        if value not in FORMATS:
-            raise OptionError(f"--embed-init-format {text}: no such format; there are: {', '.join(FORMATS)}")
-        chosen = [slot_named(name, slots, f"--embed-init-format {text}").name] if separator else list(paths)
-        for slot in chosen:
-            if slot not in paths or formats.setdefault(slot, value) != value:
-                reason = "it has another format already" if slot in formats else "there is no --embed-init-path for it"
-                raise OptionError(f"--embed-init-format {text}: slot {slot!r}: {reason}; give each path one format")
-    return formats
-
-
-def read_slot(slot: Slot, spec: SourceSpec, format: str | None, options: EmbedInitOptions, fills: bool) -> Reading:
-    """Read the rows that a slot's dictionary needs.
-
-    Args:
-        slot: the embedding matrix.
-        spec: its vectors.
-        format: format of files that name none; None to recognise it.
-        options: the options of the flag.
-        fills: the strategy fills rows without a vector.
-
-    Raises:
-        VectorFileError, DimensionError, CoverageError: if a file cannot be read, has another D, or no word matches.
-    """
-    oov = options.embed_init_oov if fills else "xavier"
-    matching = Matching(options.embed_init_match or RULES, options.embed_init_markers, oov, options.embed_init_strict)
-    dim, flag = slot.embedding.embedding_dim, f"--embed-init-path {slot.name}="
-    try:
-        return alignment.read(parse_source(spec.text, format), slot.vocabulary, matching, dim, slot.name, flag)
-    except DimensionError as error:
-        sides = [_DIMENSIONS.get(name.rpartition(".")[2], "the model's dimension {dim}") for name in slot.names]
-        remedy = " and ".join(dict.fromkeys(sides)).format(dim=error.dim)
-        fact = f"{error.fact} for {' and '.join(slot.names)}"
-        raise DimensionError(fact, error.dim, f"set {remedy}, or choose other vectors") from error
-    except CoverageError as error:
-        raise CoverageError(f"{error} (--embed-init-match, --embed-init-markers)") from error
-    except OptionError as error:
-        if oov != "subword":
-            raise
-        raise OptionError(f"{error} (--embed-init-oov)") from error
-
-
-def source_record(reading: Reading) -> dict[str, Any]:
-    """Describe the vectors of a matrix for the report: each file with its own coverage where there are several."""
+def _source_record(reading: Reading) -> dict[str, Any]:
+    """Describe the vectors of a matrix: their file, or several files, each with its own coverage."""
     spec, parts = reading.spec, reading.parts
+    files = [_file_record(path, part) for path, part in zip(spec.paths, parts)]
     record = {
-        "source": _file_record(spec.paths[0], parts[0]),
+        "source": files[0],
         "source_moments": parts[0].moments if spec.how is None else describe(reading.source.matched_values),
         "markers": parts[0].alignment.style,
         "rows_by_rule": reading.rows_by_rule(),
@@ -277,26 +247,20 @@ def source_record(reading: Reading) -> dict[str, Any]:
         **reading.coverage,
     }
     if spec.how is not None:
+        for file, part in zip(files, parts):
+            file |= {"moments": part.moments, "rows_by_rule": part.alignment.counts_by_rule()}
+            file |= {"composed": len(part.composed_rows), **part.coverage}
         record["source"] = {
             "path": spec.named(os.path.abspath),
             "name": spec.named(_base),
             "format": spec.method,
-            "rows": sum(part.origin.rows for part in parts),
+            "rows": sum(file["rows"] for file in files),
             "dim": reading.source.vectors.shape[1],
             "markers": None,
-            "duplicates": sum(part.origin.duplicates for part in parts),
-            "broken_lines": sum(part.origin.broken_lines for part in parts),
+            "duplicates": sum(file["duplicates"] for file in files),
+            "broken_lines": sum(file["broken_lines"] for file in files),
             "found_in_all": reading.found_in_all,
-            "sources": [
-                {
-                    **_file_record(path, part),
-                    "moments": part.moments,
-                    "rows_by_rule": part.alignment.counts_by_rule(),
-                    "composed": len(part.composed_rows),
-                    **part.coverage,
-                }
-                for path, part in zip(spec.paths, parts)
-            ],
+            "sources": files,
         }
     return record
 

@@ -26,17 +26,14 @@ def apply_freezes(
     task: Any,
     in_optimizer: Collection[str] = (),
 ) -> dict[str, str]:
-    """Freeze matrices and rows.
+    """Freeze matrices and rows; return slot -> text of its freeze.
 
     Args:
-        freezes: what to freeze.
+        freezes: the values of the flag.
         slots: the model's embedding matrices by name.
         matched: slot -> (N,) bool, rows with a vector, for slots where this is recorded.
         task: the training's task, whose `optimizer_step` is extended.
         in_optimizer: slots that the restored optimizer has trained.
-
-    Returns:
-        slot -> text of its freeze.
 
     Raises:
         SlotError, OptionError: for a slot that does not exist, is named twice, or whose matched rows are not recorded.
@@ -98,8 +95,8 @@ class _FrozenRows:
 
     def _rows_of(self, optimizer: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return (matrix, its frozen rows) for the parameter and for its single-precision master copies."""
-        matrixs = [self.weight.data, *_master_copies(optimizer, self.weight)]
-        return [(matrix, matrix[self.mask.to(matrix.device)].clone()) for matrix in matrixs]
+        copies = [self.weight.data, *_master_copies(optimizer, self.weight)]
+        return [(matrix, matrix[self.mask.to(matrix.device)].clone()) for matrix in copies]
 
 
 def _master_copies(optimizer: Any, weight: torch.Tensor) -> list[torch.Tensor]:

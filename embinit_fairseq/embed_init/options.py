@@ -139,9 +139,8 @@ def _register(name: str, strategy: Strategy) -> None:
     def table(self: EmbedInit, source: Optional[Source], draws: Draws, options: EmbedInitOptions) -> np.ndarray:
         return strategy.rule_for(options.embed_init_std is not None, options.embed_init_shuffle)(source, draws)
 
-    names = ("needs_source", "fills", "scaled", "always_scaled", "shuffles")
-    attributes = {attribute: getattr(strategy, attribute) for attribute in names}
-    register_embed_init(name)(type(f"EmbedInit_{name}", (EmbedInit,), {**attributes, "table": table}))
+    attributes = {**vars(strategy), "shuffles": strategy.shuffles, "table": table}
+    register_embed_init(name)(type(f"EmbedInit_{name}", (EmbedInit,), attributes))
 
 
 for _name, _strategy in STRATEGIES.items():

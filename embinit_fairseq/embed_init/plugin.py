@@ -28,7 +28,7 @@ from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, EmbedInitOpt
 from embinit_fairseq.embed_init.request import check_request, request_from
 from embinit_fairseq.embed_init.restore import check_dictionary, check_fits, check_overrides, find_checkpoint, recall
 from embinit_fairseq.embed_init.slots import Slot, find_slots
-from embinit_fairseq.errors import EmbinitError, SlotError, exhausted
+from embinit_fairseq.errors import EmbinitError, SlotError
 
 #: while a checkpoint is loaded for use: the options that replace its own
 _overrides: ContextVar[dict[str, Any] | None] = ContextVar("overrides", default=None)
@@ -78,13 +78,7 @@ def prepare_training(model: Any, task: Any, cfg: Any) -> None:
     if checkpoint is not None:
         check_fits(checkpoint, model, cfg, _slots(model, task))
     if request.strategy is not None:
-        try:
-            embed_init(find_slots(model, task), task, cfg, request, checkpoint)
-        except (MemoryError, RuntimeError) as error:  # a RecursionError is a RuntimeError
-            if (reason := exhausted(error)) is None:
-                raise
-            sources = " ".join(request.options.embed_init_path or ())
-            raise EmbinitError(f"--embed-init {request.strategy} {sources}: {reason}") from error
+        embed_init(find_slots(model, task), task, cfg, request, checkpoint)
     elif checkpoint is not None:
         recall(checkpoint, cfg)
 
@@ -108,7 +102,7 @@ def _load_model_ensemble_and_task(
 
 
 # ---- `fairseq-train --help` lists the options -----------------------------------------------------------------------
-# fairseq reads a command line twice: without the options of what is chosen, then with them. `--help` ends the first
+# fairseq reads a command line twice: without the options of a strategy, then with them. `--help` ends the first
 # reading, so the options of a registry are never shown; they are appended to the text of the help. Without a strategy
 # the parser calls them unrecognized, and adds why.
 
@@ -153,7 +147,7 @@ def show_errors_as_lines() -> None:
     others = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        program = Path(sys.argv[0] if sys.argv else "")
+        program = Path(sys.argv[0])
         of_fairseq = program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
         if isinstance(error, EmbinitError) and of_fairseq:
             print(f"{program.name}: error: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What `--embed-init` was asked to do, as one typed request, from either kind of fairseq's configurations.
+"""What a user asks of `--embed-init`, as one typed request, from either kind of fairseq's configurations.
 
 Architectures of the old kind have a flat `Namespace` with all options of the command line. Those with a dataclass
 (`transformer_lm*`), and all under `fairseq-hydra-train`, have a node of an OmegaConf tree; there the strategy is
@@ -7,8 +7,8 @@ Architectures of the old kind have a flat `Namespace` with all options of the co
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -18,20 +18,8 @@ from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, SECTION, Emb
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.init.strategies import check_seed, parse_std
 
-#: further options of fairseq that decide what to do, and their section
-_SECTIONS = {
-    "save_dir": "checkpoint",
-    "restore_file": "checkpoint",
-    "finetune_from_model": "checkpoint",
-    "continue_once": "checkpoint",
-    "checkpoint_suffix": "checkpoint",
-    "no_save": "checkpoint",
-    "reset_optimizer": "checkpoint",
-    "ddp_backend": "distributed_training",
-    "seed": "common",
-}
-
-#: options of fairseq that fill an embedding matrix, and whose
+_OPTIONS = [option for option in fields(EmbedInitOptions) if not option.name.startswith("_")]
+#: options of fairseq that fill an embedding matrix -> its slot
 _STOCK_PATHS = {
     "encoder_embed_path": "encoder",
     "decoder_embed_path": "decoder",
@@ -59,16 +47,20 @@ class Freeze:
 
     @classmethod
     def parse(cls, text: str) -> Freeze:
-        """Read a value of the flag; raise OptionError for another form."""
-        slot, *rest = text.split(":")
-        known = bool(rest) and rest[0] == "known"
-        rest = rest[1:] if known else rest
-        if not slot or len(rest) > 1 or (rest and not (rest[0].isascii() and rest[0].isdecimal())):
+        """Parse a value of the flag; raise OptionError for another form."""
+        parts = re.fullmatch("([^:]+)(:known)?(?::([0-9]+))?", text)
+        if parts is None:
             raise OptionError(
                 f"--embed-init-freeze {text}: expected SLOT, SLOT:known, SLOT:UPDATES or SLOT:known:UPDATES, "
                 "for example encoder:known or encoder:1000"
             )
-        return cls(slot, known, int(rest[0]) if rest else None)
+        slot, known, until = parts.groups()
+        return cls(slot, known is not None, None if until is None else int(until))
+
+
+def _of(section: str, default: Any = None) -> Any:
+    """Return a field of the request that is an option of fairseq, in this section of its configuration."""
+    return field(default=default, metadata={"section": section})
 
 
 @dataclass
@@ -77,15 +69,15 @@ class InitRequest:
 
     strategy: str | None
     options: EmbedInitOptions = field(default_factory=EmbedInitOptions)
-    seed: int = 1
-    save_dir: str | None = None
-    restore_file: str | None = None
-    finetune_from_model: str | None = None
-    continue_once: str | None = None
-    checkpoint_suffix: str = ""
-    no_save: bool = False
-    reset_optimizer: bool = False
-    ddp_backend: str | None = None
+    seed: int = _of("common", 1)
+    save_dir: str | None = _of("checkpoint")
+    restore_file: str | None = _of("checkpoint")
+    finetune_from_model: str | None = _of("checkpoint")
+    continue_once: str | None = _of("checkpoint")
+    checkpoint_suffix: str = _of("checkpoint", "")
+    no_save: bool = _of("checkpoint", False)
+    reset_optimizer: bool = _of("checkpoint", False)
+    ddp_backend: str | None = _of("distributed_training")
 
     @property
     def draw_seed(self) -> int:
@@ -122,12 +114,9 @@ def request_from(cfg: Any) -> InitRequest:
     if strategy is not None and not (isinstance(strategy, str) and strategy in EMBED_INIT_REGISTRY):
         raise OptionError(f"--embed-init {strategy}: no such strategy; there are: {', '.join(EMBED_INIT_REGISTRY)}")
     options = {option.name: look_up(option.name, SECTION, option.default) for option in _OPTIONS}
-    defaults = {option.name: option.default for option in fields(InitRequest)}
-    rest = {name: look_up(name, section, defaults[name]) for name, section in _SECTIONS.items()}
+    further = [option for option in fields(InitRequest) if option.metadata]
+    rest = {option.name: look_up(option.name, option.metadata["section"], option.default) for option in further}
     return InitRequest(strategy, EmbedInitOptions(**options), **rest)
-
-
-_OPTIONS = [option for option in fields(EmbedInitOptions) if not option.name.startswith("_")]
 
 
 def _root(cfg: Any) -> Any:
@@ -140,13 +129,13 @@ def check_request(cfg: Any, request: InitRequest) -> None:
     _check_spelling(cfg, request)
     if request.strategy is None:
         return
-    for option in _OPTIONS:
+    for option in _OPTIONS:  # hydra has not compared them with the choices
         value, choices = getattr(request.options, option.name), option.metadata.get("argparse", {}).get("choices")
         for chosen in value if isinstance(value, list) else [value]:
             if choices and chosen is not None and chosen not in choices:
                 raise OptionError(f"{flag_of(option.name)} {chosen}: choose from {', '.join(choices)}")
-    strategy, std, seed = request.embed_init, request.options.embed_init_std, request.options.embed_init_seed
-    if std is not None and not strategy.scaled:
+    std, seed = request.options.embed_init_std, request.options.embed_init_seed
+    if std is not None and not request.embed_init.scaled:
         scaled = ", ".join(name for name, other in EMBED_INIT_REGISTRY.items() if other.scaled)
         raise OptionError(
             f"--embed-init-std {std}: {request.strategy} keeps the sigma it has; drop the flag, or use --embed-init "
@@ -157,10 +146,6 @@ def check_request(cfg: Any, request: InitRequest) -> None:
         check_seed(seed, "--embed-init-seed")
     if request.ddp_backend == "fully_sharded":
         raise OptionError("--embed-init: --ddp-backend fully_sharded splits embedding matrices; use another backend")
-    _refuse_stock_paths(cfg, request)
-
-
-def _refuse_stock_paths(cfg: Any, request: InitRequest) -> None:
     for name, slot in _STOCK_PATHS.items():
         path = cfg.get(name) if isinstance(cfg, DictConfig) else getattr(cfg, name, None)
         if path:
@@ -171,28 +156,23 @@ def _refuse_stock_paths(cfg: Any, request: InitRequest) -> None:
 
 
 def _check_spelling(cfg: Any, request: InitRequest) -> None:
-    """Raise OptionError for an option of `--embed-init` at a place where nothing reads it: `+key`, `model.key`, ..."""
+    """Raise OptionError for an option of `--embed-init` that hydra puts where nothing reads it: `model.embed_init`."""
     root = _root(cfg)
     if root is None:
         return
-    names = {option.name for option in _OPTIONS}
-    nodes = {"": root, **{f"{name}.": root.get(name) for name in root}, "model.": cfg}
-    for place, key in _keys(nodes):
-        expected = ("embed_init", SECTION) if place == "" else names if place == f"{SECTION}." else ()
-        ours = key.startswith("embed_init") or (place == f"{SECTION}." and key != "_name")
-        if ours and key not in expected:
-            raise OptionError(
-                f"{place}{key}: fairseq-hydra-train takes embed_init=STRATEGY and {SECTION}.NAME=VALUE, with NAME one "
-                f"of {', '.join(sorted(names - {'embed_init_record'}))}"
-            )
-    names -= {"embed_init_record"}
-    given = [o.name for o in _OPTIONS if o.name in names and getattr(request.options, o.name) != o.default]
-    if given and request.strategy is None:
-        raise OptionError(f"{', '.join(given)}: needs a strategy, such as embed_init=xavier")
-
-
-def _keys(nodes: dict[str, Any]) -> Iterable[tuple[str, str]]:
-    return ((place, str(key)) for place, node in nodes.items() if isinstance(node, DictConfig) for key in node)
+    names = [option.name for option in _OPTIONS if option.name != "embed_init_record"]
+    expected = {"embed_init", SECTION, *(f"{SECTION}.{name}" for name in ("_name", "embed_init_record", *names))}
+    nodes = {"": root, **{f"{section}.": root.get(section) for section in root}, "model.": cfg}
+    for place, node in nodes.items():
+        for key in map(str, node) if isinstance(node, DictConfig) else ():
+            if "embed_init" in place + key and place + key not in expected:
+                raise OptionError(
+                    f"{place}{key}: fairseq-hydra-train takes embed_init=STRATEGY and {SECTION}.NAME=VALUE, with NAME "
+                    f"one of {', '.join(names)}"
+                )
+    unused = [o.name for o in _OPTIONS if o.name in names and getattr(request.options, o.name) != o.default]
+    if request.strategy is None and unused:
+        raise OptionError(f"{', '.join(unused)}: needs a strategy, such as embed_init=xavier")
 
 
 def store_record(cfg: Any, record: str) -> None:

@@ -1,4 +1,4 @@
-"""Continue a training, or use its checkpoint: find the checkpoint, compare what shapes do not tell, recall the report.
+"""Continue a training, or use its checkpoint: find it, compare what its shapes do not show, recall the report.
 
 Vectors are opened at a fresh start only. fairseq compares names and shapes of parameters. Compared here is the rest:
 the words of the dictionary, the number of attention heads, and which embedding matrices the optimizer has trained.
@@ -6,6 +6,7 @@ the words of the dictionary, the number of attention heads, and which embedding 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -80,7 +81,9 @@ def find_checkpoint(request: InitRequest) -> Checkpoint | None:
     except CheckpointError as error:
         if request.strategy is not None and hasattr(torch.serialization, "add_safe_globals"):
             raise CheckpointError(f"{error} (it would be restored over the initialisation)") from error
-        state, record = {}, _record_of_run(path)  # before torch 2.4 most checkpoints cannot be read safely
+        state, record = {}, None  # before torch 2.4 most checkpoints cannot be read safely
+        with contextlib.suppress(CheckpointError):
+            record = checked_record(read_json(os.path.join(os.path.dirname(path), REPORT_FILE), CheckpointError))
     has_optimizer = not state or state.get("last_optimizer_state") is not None
     restores = has_optimizer and not request.reset_optimizer and path != request.finetune_from_model
     return Checkpoint(path, state, record, restores)
@@ -104,24 +107,16 @@ def path_to_restore(request: InitRequest) -> str | None:
     if other and not request.continue_once and request.strategy is not None:
         raise OptionError(
             f"--embed-init {request.strategy} and --finetune-from-model {other}: all matrices come from that "
-            "checkpoint, so nothing would be left of the initialisation; drop one of the flags"
+            "checkpoint; drop one of the flags"
         )
     return other if other and os.path.exists(other) else None
-
-
-def _record_of_run(path: str) -> dict[str, Any] | None:
-    """Return the report in the checkpoint's folder, None if there is none."""
-    try:
-        return checked_record(read_json(os.path.join(os.path.dirname(path), REPORT_FILE), CheckpointError))
-    except CheckpointError:
-        return None
 
 
 # ---- Compare --------------------------------------------------------------------------------------------------------
 
 
 def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[str, Slot]) -> None:
-    """Raise OptionError if the checkpoint's training had another number of heads, or another dictionary."""
+    """Raise OptionError if the checkpoint was trained with another number of heads, or another dictionary."""
     for name, heads in (options_of(checkpoint.state, "model") or {}).items():
         now = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
         part = name.removesuffix("_attention_heads")
@@ -134,22 +129,15 @@ def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[s
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for slot in slots.values():
         saved = (checkpoint.state.get("model") or {}).get(names.get(id(slot.embedding.weight)))
-        here = slot.embedding.weight.shape
-        if saved is None or saved.shape == here:
-            continue
-        where = f"{checkpoint.path}: the matrix of {' and '.join(slot.names)}"
-        if saved.shape[0] != here[0]:
+        size = slot.embedding.num_embeddings
+        if saved is not None and len(saved) != size:
             side = _DICTIONARY.get(slot.name.partition("_")[0], "--srcdict")
             flags = "--joined-dictionary --srcdict" if slot.tied else side
             raise OptionError(
-                f"{where} has {saved.shape[0]} rows, the dictionary of the data has {here[0]} symbols (special ones "
-                f"included): binarise the data with the dictionary of its training (fairseq-preprocess {flags} "
-                "DICT.txt), or begin without that checkpoint"
+                f"{checkpoint.path}: the matrix of {' and '.join(slot.names)} has {len(saved)} rows, the dictionary of "
+                f"the data has {size} symbols (special ones included): binarise the data with the dictionary of its "
+                f"training (fairseq-preprocess {flags} DICT.txt), or begin without that checkpoint"
             )
-        raise OptionError(
-            f"{where} has rows of {saved.shape[1]} numbers, here {here[1]}: give the dimension of its training, or "
-            "another --save-dir for a fresh start"
-        )
     check_dictionary(checkpoint.record, slots, checkpoint.path)
 
 
@@ -184,11 +172,10 @@ def check_overrides(model: Any, overrides: dict[str, Any]) -> None:
     if not type(model).__module__.startswith("embinit_fairseq."):
         return
     decisive = {option.name for option in fields(getattr(type(model), "__dataclass"))} - _FREE
-    changed = sorted(decisive & set(overrides))
+    changed = ", ".join(f"{name}={overrides[name]!r}" for name in sorted(decisive & set(overrides)))
     if changed:
-        given = ", ".join(f"{name}={overrides[name]!r}" for name in changed)
         raise OptionError(
-            f"{given} (from_pretrained, --model-overrides): the checkpoint's weights belong to the options of their "
+            f"{changed} (from_pretrained, --model-overrides): the checkpoint's weights belong to the options of their "
             "training; drop these"
         )
 

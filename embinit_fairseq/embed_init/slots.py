@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -153,14 +152,10 @@ def _dictionary_sizes(model: nn.Module, task: Any) -> set[int]:
     """Return the sizes of all dictionaries, including those of further decoders (--multitask-config-yaml)."""
     from fairseq.data import Dictionary
 
-    dictionaries: list[Any] = []
-    for side in ("source", "target"):
-        with contextlib.suppress(NotImplementedError):  # legacy_masked_lm has no such property
-            dictionaries.append(getattr(task, f"{side}_dictionary", None))
+    values: list[Any] = [getattr(module, "dictionary", None) for module in model.modules()]
     for value in vars(task).values() if task is not None else ():
-        dictionaries += value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
-    dictionaries += [getattr(module, "dictionary", None) for module in model.modules()]
-    return {len(dictionary) for dictionary in dictionaries if isinstance(dictionary, Dictionary)}
+        values += value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    return {len(value) for value in values if isinstance(value, Dictionary)}
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""What `--embed-init` does to a model and a run: slots, frozen rows, data of another dictionary than a checkpoint's."""
+"""`--embed-init` and the rest of a run: hydra, the slots of a model, frozen rows, checkpoints that are continued."""
 
 from __future__ import annotations
 
@@ -23,19 +23,15 @@ from embinit_fairseq.embed_init.freeze import apply_freezes
 from embinit_fairseq.embed_init.options import SECTION
 from embinit_fairseq.embed_init.request import EmbedInitOptions, Freeze, InitRequest, check_request, request_from
 from embinit_fairseq.embed_init.restore import Checkpoint, check_optimizer, find_checkpoint, path_to_restore
-from embinit_fairseq.embed_init.slots import (
-    Slot,
-    find_slots,
-    slot_named,
-)
-from embinit_fairseq.errors import EmbinitError, OptionError, SlotError
+from embinit_fairseq.embed_init.slots import find_slots, position_std, slot_named
+from embinit_fairseq.errors import EmbinitError, OptionError, OutputError, SlotError
 from embinit_fairseq.init.report import other_dictionaries, pack_rows, symbols_digest
 
 # ---- fairseq-hydra-train
 
 
-def hydra(**told):
-    cfg = OmegaConf.create({"model": {"_name": "transformer"}, "common": {"seed": 3}, "embed_init": None, **told})
+def hydra(**nodes):
+    cfg = OmegaConf.create({"model": {"_name": "transformer"}, "common": {"seed": 3}, "embed_init": None, **nodes})
     request = request_from(cfg.model)
     check_request(cfg.model, request)
     return request
@@ -46,11 +42,7 @@ def test_hydra_has_one_spelling():
     expected = EmbedInitOptions(embed_init_freeze=["encoder:known:5"], embed_init_std="2")
     assert hydra(embed_init="xavier", embed_init_options=options) == InitRequest("xavier", expected, 3)
     assert hydra(embed_init_options={"embed_init_oov": "xavier"}) == InitRequest(None, seed=3)
-
-
-@pytest.mark.parametrize(
-    ("told", "message"),
-    [
+    for nodes, message in (
         ({"embed_init_seed": 5}, "^embed_init_seed: .*embed_init_options.NAME"),
         ({"model": {"embed_init": "xavier"}}, "^model.embed_init: .*embed_init=STRATEGY"),
         ({"common": {"embed_init_seed": 5}}, "^common.embed_init_seed: "),
@@ -58,11 +50,9 @@ def test_hydra_has_one_spelling():
         ({SECTION: {"embed_init_seed": 5}}, "embed_init_seed: .* embed_init=xavier"),
         ({"embed_init": {"_name": "xavier"}}, "--embed-init .*no such strategy; there are: normal, xavier"),
         ({"embed_init": "xavier", SECTION: {"embed_init_oov": "zero"}}, "--embed-init-oov zero: .*zeros"),
-    ],
-)
-def test_other_spellings_for_hydra_are_refused(told, message):
-    with pytest.raises(OptionError, match=message):
-        hydra(**told)
+    ):
+        with pytest.raises(OptionError, match=message):
+            hydra(**nodes)
 
 
 # ---- slots
@@ -84,12 +74,12 @@ def model_of(encoder=None, decoder=None, kind=nn.Module):
     return model
 
 
-def test_tables_that_are_one_are_one_slot():
+def test_slots_of_a_model():
     for scale, expected in ((None, 1.0), (torch.tensor(3.0), 3.0)):  # xlm_base has one that is None
         slots = find_slots(model_of(Side(scale), Side(2.0)), None)
         assert {name: slot.embed_scale for name, slot in slots.items()} == {"encoder": expected, "decoder": 2.0}
     encoder, decoder = Side(), Side()
-    decoder.embed_tokens.weight = encoder.embed_tokens.weight
+    decoder.embed_tokens.weight = encoder.embed_tokens.weight  # one matrix is one slot
     slots = find_slots(model_of(encoder, decoder), None)
     assert {name: slot.names for name, slot in slots.items()} == {"encoder": ["encoder", "decoder"]}
     assert slot_named("decoder", slots, "--flag") is slots["encoder"]
@@ -99,43 +89,46 @@ def test_tables_that_are_one_are_one_slot():
     inside.encoder.sentence_encoder = Side()
     task = SimpleNamespace(source_dictionary=Dictionary())
     assert find_slots(inside, task)["encoder"].owner is inside.encoder.sentence_encoder
+    learned = nn.Embedding(9, 4, padding_idx=1)  # its rows up to that of the padding are never looked up
+    expected = learned.weight[2:].double().std().item()
+    assert position_std(SimpleNamespace(embed_positions=learned)) == pytest.approx(expected)
 
 
 def test_models_that_cannot_be_filled_are_refused():
     class Several(FairseqMultiModel):
         encoder = decoder = None
 
-    several, without = model_of(kind=Several), model_of(Side())
+    several, without, half, third = model_of(kind=Several), model_of(Side()), model_of(Side()), model_of(Side())
     several.models = nn.ModuleDict({"de-en": nn.Module(), "en-de": nn.Module()})
     without.encoder.dictionary = None
-    half = model_of(Side())
-    half.further = nn.Embedding(4, 4)
+    half.further, third.further = nn.Embedding(4, 4), nn.Embedding(5, 4)
+    other = Dictionary()
+    other.add_symbol("a")
     for model, message in (
         (several, r"Several .*encoder\.embed_tokens"),
         (model_of(nn.Module()), "encoder.embed_tokens"),
         (model_of(Side(rows=5)), "'encoder' has 5 rows but a dictionary of 4"),
         (without, "no dictionary"),
         (half, "a further matrix of words, further, .*encoder"),
+        (third, "a further matrix of words, further, .*encoder"),  # of a dictionary of the task
         (model_of(Side(kind=nn.Linear)), "'encoder' .*Linear"),
     ):
         with pytest.raises(SlotError, match=rf"{message}.*drop --embed-init"):
-            find_slots(model, SimpleNamespace(source_dictionary=None))
-
-
-TWO = {name: Slot(name, nn.Embedding(5, 4), None, nn.Module()) for name in ("encoder", "decoder")}
+            find_slots(model, SimpleNamespace(source_dictionary=None, dicts={"third": other}))
+    assert set(find_slots(third, None)) == {"encoder"}
 
 
 # ---- freezing, also where the optimizer steps a single-precision copy of half-precision parameters
 
-KNOWN = np.array([False, False, True, True, False])
+KNOWN = np.array([False, True, True, False])
 
 
-def prepare_freeze(dtype):
+def prepare_freeze(dtype=torch.float32):
     torch.manual_seed(0)
-    first, embedding = nn.Parameter(torch.randn(3, 2, dtype=dtype)), nn.Embedding(5, 4, padding_idx=1).to(dtype)
-    slot = Slot("encoder", embedding, SimpleNamespace(), nn.Module())
+    first, side = nn.Parameter(torch.randn(3, 2, dtype=dtype)), Side()
+    embedding = side.embed_tokens.to(dtype)
     task = SimpleNamespace(optimizer_step=lambda optimizer, model, update_num: optimizer.step())
-    return first, embedding, {"encoder": slot}, task
+    return first, embedding, find_slots(model_of(side), None), task
 
 
 @pytest.mark.parametrize(
@@ -180,20 +173,20 @@ def test_known_rows_stay_until_the_update_and_move_after_it(kind):
     for update in range(5):
         embedding.set_num_updates(update)  # fairseq calls it before each forward
         first.grad = embedding.weight.grad = None
-        (embedding(torch.tensor([0, 2, 3, 4])).sum() + first.sum()).backward()
+        (embedding(torch.arange(4)).sum() + first.sum()).backward()
         assert bool(embedding.weight.grad[KNOWN].any()) == (update >= 3)
         task.optimizer_step(optimizer, model=None, update_num=update)
         same = (embedding.weight.detach() == begin).all(1).numpy()
         assert same[KNOWN].all() == (update < 3)
-        assert not same[[0, 4]].any()
+        assert not same[~KNOWN].any()
         if update == 2 and kind != "single":
             assert torch.equal(optimizer.copies[1][KNOWN], begin[KNOWN].float())  # no jump when they thaw
     assert not torch.equal(first.detach(), began)
 
 
-def test_whole_tables_are_left_out_of_training():
+def test_whole_matrices_are_left_out_of_training():
     for held, trained in (((), False), (("encoder",), True)):  # its optimizer knows it: the rows are held instead
-        _, embedding, slots, task = prepare_freeze(torch.float32)
+        _, embedding, slots, task = prepare_freeze()
         apply_freezes([Freeze("encoder")], slots, {}, task, held)
         assert embedding.weight.requires_grad == trained
         if trained:
@@ -219,17 +212,17 @@ def test_whole_tables_are_left_out_of_training():
 # ---- errors
 
 
-@pytest.mark.parametrize("program", ["/bin/fairseq-train", "/x/fairseq_cli/train.py", "/bin/another", ""])
+@pytest.mark.parametrize("program", ["/bin/fairseq-train", "/x/fairseq_cli/train.py", "/bin/another"])
 def test_a_mistake_is_one_line_in_fairseqs_commands(monkeypatch, capsys, program):
-    """Not twenty lines of traceback; errors that are not ours keep it, and programs that are not fairseq's."""
+    """Other errors keep their traceback, and so do other programs."""
     monkeypatch.setattr(sys, "excepthook", lambda *_: print("others", file=sys.stderr))
     for _ in range(2):  # calling it again is harmless
         plugin.show_errors_as_lines()
-    monkeypatch.setattr(sys, "argv", [program] if program else [])
-    for error in (OptionError("mend it"), ValueError("not ours")):
+    monkeypatch.setattr(sys, "argv", [program])
+    for error in (OptionError("correct it"), ValueError("not ours")):
         sys.excepthook(type(error), error, None)
-        ours = "fairseq" in program and isinstance(error, OptionError)
-        said = f"{program.split('/')[-1]}: error: mend it\n" if ours else "others\n"
+        is_ours = "fairseq" in program and isinstance(error, OptionError)
+        said = f"{program.split('/')[-1]}: error: correct it\n" if is_ours else "others\n"
         assert capsys.readouterr().err == said
 
 
@@ -237,7 +230,7 @@ def test_a_mistake_is_one_line_in_fairseqs_commands(monkeypatch, capsys, program
 
 
 @pytest.mark.parametrize(
-    ("expected", "strategy", "told"),
+    ("expected", "strategy", "options"),
     [
         (None, "xavier", {}),
         (None, "xavier", {"save_dir": None}),
@@ -251,14 +244,15 @@ def test_a_mistake_is_one_line_in_fairseqs_commands(monkeypatch, capsys, program
         ("other-shard0", "xavier", {"restore_file": "other", "checkpoint_suffix": "-shard0"}),
     ],
 )
-def test_which_checkpoint_is_continued(tmp_path, monkeypatch, expected, strategy, told):
+def test_which_checkpoint_is_continued(tmp_path, expected, strategy, options):
     """As fairseq.checkpoint_utils.load_checkpoint decides."""
     (tmp_path / "run").mkdir()
     for name in ("other.pt", "other-shard0.pt", *([f"{expected}.pt"] if "run" in str(expected) else [])):
         (tmp_path / name).touch()
-    paths = {key: str(tmp_path / "other.pt") if value == "other" else value for key, value in told.items()}
-    told = {"save_dir": str(tmp_path / "run"), "restore_file": "checkpoint_last.pt", **paths}
-    request = InitRequest(strategy, **told)
+    paths = {key: str(tmp_path / "other.pt") if value == "other" else value for key, value in options.items()}
+    request = InitRequest(
+        strategy, **{"save_dir": str(tmp_path / "run"), "restore_file": "checkpoint_last.pt", **paths}
+    )
     with pytest.raises(OptionError, match="--finetune") if expected is OptionError else contextlib.nullcontext():
         assert path_to_restore(request) == (expected and str(tmp_path / f"{expected}.pt"))
 
@@ -266,17 +260,18 @@ def test_which_checkpoint_is_continued(tmp_path, monkeypatch, expected, strategy
 def test_whose_optimizer_is_restored_and_where_no_report_is_written(tmp_path, monkeypatch):
     path = str(tmp_path / "checkpoint.pt")
     torch.save({"last_optimizer_state": {}}, path)
-    for told, expected in (({}, True), ({"finetune_from_model": path}, False), ({"reset_optimizer": True}, False)):
-        request = InitRequest(None, restore_file=path, **told)
+    for options, expected in (({}, True), ({"finetune_from_model": path}, False), ({"reset_optimizer": True}, False)):
+        request = InitRequest(None, restore_file=path, **options)
         assert find_checkpoint(request).restores_optimizer == expected
-    for no_save in (True, False):
-        _write_report({}, InitRequest("xavier", save_dir=str(tmp_path / "run"), no_save=no_save))
-        assert (tmp_path / "run").exists() != no_save
+    _write_report({}, InitRequest("xavier", save_dir=str(tmp_path / "unsaved"), no_save=True))
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     for rank in (1, 0):  # of several processes the first writes it
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
         _write_report({}, InitRequest("xavier", save_dir=str(tmp_path / f"rank{rank}")))
-        assert (tmp_path / f"rank{rank}").exists() == (rank == 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "rank0"]
+    (tmp_path / "run" / "embed_init.json").mkdir(parents=True)
+    with pytest.raises(OutputError, match=r"--save-dir .*embed_init.json: .*choose another --save-dir"):
+        _write_report({}, InitRequest("xavier", save_dir=str(tmp_path / "run")))
 
 
 # ---- data of another dictionary of the same size: refused wherever a checkpoint with a report is continued or used
@@ -310,12 +305,6 @@ PAIRS = Model()
 PAIRS.slots = None
 
 
-def saved(folder, record):
-    path = folder / "checkpoint_last.pt"
-    torch.save({"args": argparse.Namespace(embed_init_record=json.dumps(record)), "model": {}}, path)
-    return str(path)
-
-
 def continued(folder, strategy=None, model=None, **options):
     """Build a model for a training that continues in `folder`; return its configuration."""
     cfg = argparse.Namespace(embed_init=strategy, save_dir=str(folder), reset_optimizer=True, **options)
@@ -324,7 +313,8 @@ def continued(folder, strategy=None, model=None, **options):
 
 
 def test_a_run_that_is_continued(tmp_path, caplog):
-    saved(tmp_path, record_of())
+    last = tmp_path / "checkpoint_last.pt"
+    torch.save({"args": argparse.Namespace(embed_init_record=json.dumps(record_of())), "model": {}}, last)
     for strategy in (None, "xavier"):
         with pytest.raises(OptionError, match=r"checkpoint_last.pt.*\(encoder\).*--srcdict"):
             continued(tmp_path, strategy, Model(OTHERS))
@@ -332,32 +322,27 @@ def test_a_run_that_is_continued(tmp_path, caplog):
         assert json.loads(continued(tmp_path, None, model).embed_init_record) == record_of()
     with pytest.raises(SlotError):
         continued(tmp_path, "xavier", PAIRS)
-    assert other_dictionaries(record_of(), {"encoder": [*OTHERS, "c"]}) == []  # of another size, which shapes tell
+    assert other_dictionaries(record_of(), {"encoder": [*OTHERS, "c"]}) == []  # of another size, which shapes show
     for record in (record_of(rows=None), record_of(dictionary=None), {"slots": {"encoder": {}}}, {}):
         assert other_dictionaries(record, {"encoder": OTHERS}) == []
     begun = continued(tmp_path / "new", "xavier")
-    torch.save({"args": begun, "model": {}}, tmp_path / "checkpoint_last.pt")
+    torch.save({"args": begun, "model": {}}, last)
     for strategy, word in (("xavier", ""), ("normal", "was initialised with xavier")):
         caplog.clear()
         record = json.loads(continued(tmp_path, strategy).embed_init_record)
         assert record == json.loads(begun.embed_init_record)
         assert word in caplog.text
         assert any(entry.levelno >= logging.WARNING for entry in caplog.records) == bool(word)
-    torch.save({"args": begun, "model": {"table.weight": torch.zeros(6, 8)}}, tmp_path / "checkpoint_last.pt")
-    with pytest.raises(OptionError, match=r"encoder has rows of 8 numbers, here 4: .*--save-dir"):
-        continued(tmp_path, "xavier")
-
-
-@pytest.mark.parametrize(("updates", "frozen"), [(4, True), (5, False)])
-def test_a_freeze_that_has_run_out_is_not_warned_of(tmp_path, caplog, updates, frozen):
-    """With --embed-init again, and without."""
-    begun = continued(tmp_path, "xavier", embed_init_freeze=["encoder:5"])
-    state = {"args": begun, "model": {}, "optimizer_history": [{"num_updates": updates}]}
-    torch.save(state, tmp_path / "checkpoint_last.pt")
-    for strategy in ("xavier", None):
-        caplog.clear()
-        continued(tmp_path, strategy)
-        assert ("--embed-init-freeze encoder:5" in caplog.text) == frozen
+    torch.save({"args": argparse.Namespace(), "model": {}}, last)
+    assert not hasattr(continued(tmp_path, "xavier"), "embed_init_record")
+    assert "--embed-init xavier HAS NO EFFECT" in caplog.text
+    begun = continued(tmp_path / "new", "xavier", embed_init_freeze=["encoder:5"])
+    for updates, frozen in ((4, True), (5, False)):  # a freeze that is over
+        torch.save({"args": begun, "model": {}, "optimizer_history": [{"num_updates": updates}]}, last)
+        for strategy in ("xavier", None):
+            caplog.clear()
+            continued(tmp_path, strategy)
+            assert ("--embed-init-freeze encoder:5" in caplog.text) == frozen
 
 
 @pytest.mark.parametrize(("model", "refused"), [(Model(WORDS), False), (Model(OTHERS), True), (PAIRS, False)])

@@ -144,9 +144,15 @@ def refused(capsys, code: int, *parts: str) -> None:
 
 
 def test_it_is_written_once_and_replaced_when_asked(command, tmp_path, capsys):
+    """Not on a full disk, and with --force where a command has it."""
     output = tmp_path / "out" if command.name else tmp_path / ("out.pt" if command.force else "out.png")
     if command.name:
         output.mkdir()  # an empty folder will do
+    before = snapshot(tmp_path)
+    with largest_file(4096):
+        code = command.run(output, second=True)
+    refused(capsys, code, f"{output}", "File too large", "free some space")
+    assert snapshot(tmp_path) == before
     assert command.run(output) == 0
     old = snapshot(tmp_path)
     capsys.readouterr()
@@ -156,19 +162,6 @@ def test_it_is_written_once_and_replaced_when_asked(command, tmp_path, capsys):
     assert command.run(output, *command.replace, second=True) == 0
     assert os.listdir(tmp_path) == [output.name]
     assert (output / command.name).read_bytes() != old[str((output / command.name).relative_to(tmp_path))][2]
-
-
-def test_a_full_disk(command, tmp_path, capsys):
-    """With nothing there, and with an earlier result."""
-    output = tmp_path / ("out" if command.name else "out.png")
-    for _ in range(2):
-        before = snapshot(tmp_path)
-        capsys.readouterr()
-        with largest_file(4096):
-            code = command.run(output, *command.replace, second=True)
-        refused(capsys, code, f"{output}", "File too large", "free some space")
-        assert snapshot(tmp_path) == before
-        assert command.run(output, *command.replace) == 0
 
 
 def test_places_that_cannot_be_written_to(command, tmp_path, capsys, monkeypatch):
@@ -197,9 +190,10 @@ def test_force_deletes_nothing_that_is_not_ours(folder_command, tmp_path, capsys
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, monkeypatch, number):
+def test_a_run_that_is_stopped_by_a_signal(tmp_path, capsys, monkeypatch, number):
     """When everything is written, but not in its place."""
-    assert folder_command.run(tmp_path / "old") == 0
+    command, output = average(tmp_path), tmp_path / "out.pt"
+    assert command.run(output) == 0
     before = snapshot(tmp_path)
 
     def stop(*_):
@@ -209,15 +203,13 @@ def test_a_run_that_is_stopped_by_a_signal(folder_command, tmp_path, capsys, mon
     monkeypatch.setattr(os, "replace", stop)
     handler = signal.signal(number, signal.SIG_DFL)  # a suite under nohup ignores SIGHUP
     try:
-        for output in ("old", "out"):
-            capsys.readouterr()
-            assert folder_command.run(tmp_path / output, "--force", second=True) == 130
-            captured = capsys.readouterr()
-            assert captured.err.splitlines()[-1].endswith(": interrupted")
-            assert "Traceback" not in captured.err
-            assert snapshot(tmp_path) == before
+        assert command.run(output, "--force", second=True) == 130
     finally:
         signal.signal(number, handler)
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1].endswith(": interrupted")
+    assert "Traceback" not in captured.err
+    assert snapshot(tmp_path) == before
 
 
 def test_a_running_child_of_export_hf_is_ended(tmp_path, monkeypatch):
