@@ -135,18 +135,15 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
     for name, value in model.items():
         place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
         if value.numel() == 0 or place not in shared:
-            shared[place] = _mean(sums.pop(name), len(paths), value.dtype) if name in sums else value.clone()
+            total = sums.pop(name) if name in sums else value.clone()  # booleans have no sum
+            if total.is_floating_point():
+                total = (total / len(paths)).to(torch.promote_types(value.dtype, torch.float32))
+            elif value.dtype != torch.bool:
+                total = (total // len(paths)).to(value.dtype)
+            shared[place] = total
         means[name] = shared[place]
     with whole_file(output, option="--output") as file:
         torch.save({**newest, "model": means, "last_optimizer_state": None}, file)
-
-
-def _mean(total: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Tensor:
-    import torch
-
-    if not total.is_floating_point():
-        return (total // count).to(dtype)
-    return (total / count).to(torch.promote_types(dtype, torch.float32))
 
 
 def _difference(first: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> str | None:
