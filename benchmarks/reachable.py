@@ -51,8 +51,8 @@ def sentencepiece(lines: Iterable[str], size: int, folder: Path, kind: str) -> S
 def new_words(old: Segmentation, lines: Iterable[str], count: int, mark: str) -> list[str]:
     """The most frequent words of letters that are cut. mark: in front of a symbol that begins a word."""
     words = Counter(word for line in lines for word in line.split() if word.isalpha())
-    pieces = {piece for word in words for piece in old.pieces(mark + word)}
-    cut = (mark + word for word, _ in words.most_common() if len(old.pieces(mark + word)) > 1)
+    pieces = {piece for word in words for piece in old.segment_symbol(mark + word)}
+    cut = (mark + word for word, _ in words.most_common() if len(old.segment_symbol(mark + word)) > 1)
     return [symbol for symbol in cut if symbol not in pieces][:count]
 
 
@@ -65,7 +65,7 @@ def by_hand(old: Segmentation, words: list[str], folder: Path) -> dict[str, Segm
         return {"user-defined pieces": Sentencepiece(str(folder / "user.model"))}
     merges = []
     for word in words:
-        pieces = [piece.removesuffix("@@") for piece in old.pieces(word)]
+        pieces = [piece.removesuffix("@@") for piece in old.segment_symbol(word)]
         pieces[-1] += "</w>"
         merges += [f"{''.join(pieces[:end])} {pieces[end]}\n" for end in range(1, len(pieces))]
     (folder / "more").write_text(Path(old.path).read_text(encoding="utf-8") + "".join(merges), encoding="utf-8")
@@ -76,10 +76,10 @@ def by_hand(old: Segmentation, words: list[str], folder: Path) -> dict[str, Segm
 
 def row(name: str, old: Segmentation, new: Segmentation, words: list[str], text: list[str], sizes: list[int]) -> str:
     """A line of the table; the first `sizes` sentences each have a number in the cells behind the second."""
-    cuts = [(old.cut(line), new.cut(line)) for line in text]
+    cuts = [(old.segment(line), new.segment(line)) for line in text]
     before = [sum(piece in words for piece in cut) for cut, _ in cuts]
     after = [sum(piece in words for piece in cut) for _, cut in cuts]
-    longer = [sum(piece in words and not new.is_alone(cut, at) for at, piece in enumerate(cut)) for _, cut in cuts]
+    longer = [sum(piece in words and not new.is_word(cut, at) for at, piece in enumerate(cut)) for _, cut in cuts]
     other = [not only_joined(*pair, words, old) for pair in cuts]
     reached = [sum(is_reachable(each, word, "the") for word in words) for each in (old, new)]
     cells = (" / ".join(f"{sum(numbers[:size]):,}" for size in sizes) for numbers in (before, after, longer, other))

@@ -19,7 +19,7 @@ from typing import Any
 
 from peers import child_main, machine, measured, run_job
 
-from embinit_fairseq.resize.expand import ExpandRequest, expand_vocabulary
+from embinit_fairseq.resize.expand import ExpandRequest, expanding
 from embinit_fairseq.resize.trim import TrimRequest, trimming
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
@@ -60,8 +60,9 @@ def enlarged(args: argparse.Namespace, folder: Path) -> Path:
     checkpoint, data = args.checkpoint, args.data
     for side, dictionary in sides(args):
         output = folder / f"large.{side}"
-        request = ExpandRequest(checkpoint, str(data / dictionary), str(words), "avg", str(output), side=side)
-        expand_vocabulary(request)
+        files = {"checkpoint": checkpoint, "dictionary": str(data / dictionary), "output": str(output)}
+        with expanding(ExpandRequest(**files, words=str(words), method="avg", side=side)):
+            pass
         checkpoint, data = str(output / "model.pt"), output
     return data
 
@@ -72,7 +73,8 @@ def trimmed(args: argparse.Namespace, folder: Path) -> Path:
     for side, dictionary in sides(args):
         output = folder / f"trimmed.{side}"
         kept = str(args.data / dictionary)
-        request = TrimRequest(str(data / "model.pt"), str(data / dictionary), str(output), keep=kept, side=side)
+        files = {"checkpoint": str(data / "model.pt"), "dictionary": str(data / dictionary), "output": str(output)}
+        request = TrimRequest(**files, keep=kept, side=side)
         with trimming(request):
             pass
         data = output

@@ -1,4 +1,4 @@
-"""`embinit average`: the mean of checkpoints of one training, parameter by parameter, as one checkpoint.
+"""Average checkpoints of one training, parameter by parameter, into one checkpoint (`embinit average`).
 
 Everything but the parameters is the newest checkpoint's; the optimizer's state is left out.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ _NAMES = {
     "updates": re.compile(r"checkpoint_\d+_(\d+)\.pt"),
     "epochs": re.compile(r"checkpoint(\d+)\.pt"),
 }
-#: of --keep-best-checkpoints, with metric and value
+#: fairseq's names with --keep-best-checkpoints: metric and value
 _BEST = re.compile(r"checkpoint\.best_.+\.pt")
 
 
@@ -38,7 +38,7 @@ def last_checkpoints(folder: Path, number: int, by: str | None = None) -> list[P
 
     Args:
         folder: the folder with the checkpoints.
-        number: how many.
+        number: number of checkpoints.
         by: "updates" or "epochs"; None: updates if there are any.
     """
     checkpoints = _numbered(folder, by)
@@ -54,7 +54,7 @@ def last_checkpoints(folder: Path, number: int, by: str | None = None) -> list[P
 def best_checkpoints(folder: Path, number: int) -> list[Path]:
     """Return the checkpoints with the best validation values, the best first.
 
-    They are chosen among those of --keep-best-checkpoints, or among the numbered ones if there are none of these.
+    They are chosen among the checkpoints of --keep-best-checkpoints, or among the numbered ones if there are none.
 
     Raises:
         CheckpointError: there are fewer, or one was saved without a validation.
@@ -90,6 +90,10 @@ def _numbered(folder: Path, by: str | None) -> list[Path]:
 def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
     """Write the mean of checkpoints to `output`, complete or not at all; one checkpoint is in memory at a time.
 
+    Sums are in double precision. As in fairseq's scripts/average_checkpoints.py half precision becomes single, and
+    integers are divided without remainder. Booleans are the last checkpoint's. Parameters that share their memory there
+    share it in the mean.
+
     Args:
         paths: the checkpoints.
         output: the file to write.
@@ -108,76 +112,46 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
         raise OptionError(f"{twice}: given twice; name each checkpoint once")
     check_file(output, force, paths)
     newest: dict[str, Any] = {}
-
-    def models() -> Iterator[tuple[Path, dict[str, torch.Tensor]]]:
-        for path in paths:
-            state = load_checkpoint(path)
-            model = state.pop("model", None)
-            if not model or not isinstance(model, dict):
-                raise CheckpointError(f"{path}: holds no model; give checkpoints of fairseq-train")
-            if not newest or (updates_of(state) or 0) >= (updates_of(newest) or 0):
-                newest.clear()
-                newest.update(state)
-            yield path, model
-
-    means = mean_of(models())
+    first: dict[str, torch.Tensor] = {}
+    sums: dict[str, torch.Tensor] = {}
+    for path in paths:
+        state = load_checkpoint(path)
+        model = state.pop("model", None)
+        if not model or not isinstance(model, dict):
+            raise CheckpointError(f"{path}: holds no model; give checkpoints of fairseq-train")
+        first = first or model
+        if (difference := _difference(first, model)) is not None:
+            raise CheckpointError(
+                f"{paths[0]} and {path} are of different models: {difference}; average the checkpoints of one training"
+            )
+        for name, value in model.items():
+            if value.dtype != torch.bool:
+                precise = torch.float64 if value.is_floating_point() else torch.int64
+                sums[name] = sums[name].add_(value) if name in sums else value.to(precise, copy=True)
+        if not newest or (updates_of(state) or 0) >= (updates_of(newest) or 0):
+            newest = state
+    shared: dict[tuple, torch.Tensor] = {}
+    means = {}
+    for name, value in model.items():
+        place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+        if value.numel() == 0 or place not in shared:
+            total = sums.pop(name) if name in sums else value.clone()  # booleans have no sum
+            if total.is_floating_point():
+                total = (total / len(paths)).to(torch.promote_types(value.dtype, torch.float32))
+            elif value.dtype != torch.bool:
+                total = (total // len(paths)).to(value.dtype)
+            shared[place] = total
+        means[name] = shared[place]
     with whole_file(output, option="--output") as file:
         torch.save({**newest, "model": means, "last_optimizer_state": None}, file)
 
 
-def mean_of(models: Iterable[tuple[Path, dict[str, torch.Tensor]]]) -> dict[str, torch.Tensor]:
-    """Return the mean of state dicts by name, with sums in double precision.
-
-    As in fairseq's scripts/average_checkpoints.py half precision becomes single, and integers are divided without
-    remainder. Booleans are those of the last state dict. Parameters that share their memory there share it in the mean.
-
-    Raises:
-        CheckpointError: the state dicts are of different models; names the first parameter that differs.
-    """
-    import torch
-
-    sums: dict[str, torch.Tensor] = {}
-    first: tuple[Path, dict[str, torch.Tensor]] | None = None
-    last: dict[str, torch.Tensor] = {}
-    count = 0
-    for path, parameters in models:
-        first = first or (path, parameters)
-        _check_same(parameters, first[1], (first[0], path))
-        last, count = parameters, count + 1
-        for name, value in parameters.items():
-            if value.dtype != torch.bool:
-                precise = torch.float64 if value.is_floating_point() else torch.int64
-                sums[name] = sums[name].add_(value) if name in sums else value.to(precise, copy=True)
-    shared: dict[tuple, torch.Tensor] = {}
-    means = {}
-    for name, value in last.items():
-        place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
-        if value.numel() == 0 or place not in shared:
-            shared[place] = _mean(sums.pop(name), count, value.dtype) if name in sums else value.clone()
-        means[name] = shared[place]
-    return means
-
-
-def _mean(total: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Tensor:
-    import torch
-
-    if not total.is_floating_point():
-        return (total // count).to(dtype)
-    return (total / count).to(torch.promote_types(dtype, torch.float32))
-
-
-def _check_same(parameters: dict[str, torch.Tensor], first: dict[str, torch.Tensor], paths: tuple[Path, Path]) -> None:
-    for name in dict.fromkeys((*first, *parameters)):
-        if name not in parameters or name not in first:
-            has, lacks = paths if name in first else reversed(paths)
-            what = f"{name} is in {has}, but not in {lacks}"
-        elif parameters[name].shape != first[name].shape:
-            shapes = " and ".join(str(tuple(model[name].shape)) for model in (first, parameters))
-            what = f"{name} has the shapes {shapes}"
-        elif parameters[name].is_floating_point() != first[name].is_floating_point():
-            what = f"{name} has the types {first[name].dtype} and {parameters[name].dtype}"
-        else:
-            continue
-        raise CheckpointError(
-            f"{paths[0]} and {paths[1]} are of different models: {what}; average the checkpoints of one training"
-        )
+def _difference(first: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> str | None:
+    """Return how the first parameter differs that is not in both models with one shape and kind of numbers."""
+    for name in dict.fromkeys((*first, *other)):
+        if name not in first or name not in other:
+            return f"{name} is only in the {'first' if name in first else 'second'}"
+        one, two = first[name], other[name]
+        if one.shape != two.shape or one.is_floating_point() != two.is_floating_point():
+            return f"{name} is {one.dtype} {tuple(one.shape)} and {two.dtype} {tuple(two.shape)}"
+    return None

@@ -28,19 +28,18 @@ if TYPE_CHECKING:
 
 #: translation has a dictionary for the source (encoder) and one for the target (decoder); other tasks have one
 SIDES = ("encoder", "decoder")
-#: languages of a translation whose languages nobody knows
+#: languages of a translation if neither the checkpoint nor file names tell them
 UNKNOWN_LANGUAGES = ("source", "target")
 _HEAVY = ("model", "last_optimizer_state", "criterion")
-#: options that make a model read files when it is built, although its weights come from the checkpoint
-_NO_FILES = {"encoder_embed_path": None, "decoder_embed_path": None, "embed_init": None}
-#: the record by which a model refuses another dictionary: callers check that, since a side's symbols may be made up
-_NO_RECORD = {"embed_init_record": None}
+#: options that are reset: the weights come from the checkpoint, not from vector files; and by its record of
+#: `--embed-init` a model would refuse another dictionary (callers check that, since a side's symbols may be made up)
+_RESET = dict.fromkeys(("encoder_embed_path", "decoder_embed_path", "embed_init", "embed_init_record"))
 _ONE_WORD = "word 1\n"
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of `dict.txt` of both sides of a model; the same text twice if it has one dictionary."""
+    """Hold the texts of `dict.txt` of both sides of a model; the same text twice if it has one dictionary."""
 
     source: str
     target: str
@@ -51,9 +50,13 @@ class Texts:
             return _ONE_WORD
         return self.source if "encoder" in sides else self.target
 
+    def replaced(self, sides: Collection[str], text: str) -> Texts:
+        """Return the texts with `text` on these sides."""
+        return Texts(text if "encoder" in sides else self.source, text if "decoder" in sides else self.target)
+
 
 class Builder:
-    """Build what a checkpoint holds, with dictionaries from `Texts` instead of files.
+    """Build the task and the model of a checkpoint, with dictionaries from `Texts` instead of files.
 
     The task itself says which files it wants: while it is set up, fairseq's reading of dictionaries is replaced.
     Every method raises CheckpointError, naming the file, if fairseq fails.
@@ -74,13 +77,13 @@ class Builder:
 
     @functools.cached_property
     def files(self) -> dict[str, set[str]]:
-        """Name of each dictionary that the task reads, relative to its data -> the sides that use it (labels: none)."""
+        """Map the name of each dictionary that the task reads, relative to its data, to its sides (labels: none)."""
         with self._prepared(None) as (cfg, read):
             dictionaries = dictionaries_of(self._set_up(cfg))
         files: dict[str, set[str]] = {name: set() for name, _ in read}
         for name, dictionary in read:
             files[name] |= {side for side, of_side in zip(SIDES, dictionaries) if of_side is dictionary}
-        pairs = self.options.get("lang_pairs") or ()  # such a task shows the dictionaries of its first pair only
+        pairs = self.options.get("lang_pairs") or ()  # a task with pairs shows the dictionaries of its first pair only
         for pair in pairs.split(",") if isinstance(pairs, str) else pairs:
             for side, language in zip(SIDES, pair.split("-")):
                 files.get(f"dict.{language}.txt", set()).add(side)
@@ -90,7 +93,7 @@ class Builder:
 
     @property
     def two_sided(self) -> bool:
-        """True if encoder and decoder have dictionaries of their own."""
+        """Return True if encoder and decoder have dictionaries of their own."""
         return sorted({tuple(sides) for sides in self.files.values() if sides}) == [("decoder",), ("encoder",)]
 
     def set_up(self, texts: Texts) -> Any:
@@ -143,13 +146,15 @@ class Builder:
                 file = io.StringIO(_ONE_WORD if texts is None else texts.of(files.get(name, ())), newline=None)
             add_from_file(dictionary, file)
 
-        with temporary_folder() as folder, torch.random.fork_rng(devices=[]), _quiet():
-            data = data_folder(self.options, folder)
+        with temporary_folder() as folder, torch.random.fork_rng(devices=[]):
+            data, disabled = data_folder(self.options, folder), logging.root.manager.disable
             Dictionary.add_from_file = add_from_text
+            logging.disable(logging.WARNING)  # messages about every model that is loaded
             try:
                 yield self._cfg(data), read
             finally:
                 Dictionary.add_from_file = add_from_file
+                logging.disable(disabled)
 
     def _cfg(self, data: str) -> Any:
         """Return a copy of the configuration, since tasks and models change theirs."""
@@ -162,7 +167,7 @@ class Builder:
 
     @functools.cached_property
     def _upgraded(self) -> Any:
-        """The configuration as `fairseq.checkpoint_utils.load_checkpoint_to_cpu` makes it, which takes no options."""
+        """Return the configuration as fairseq's `load_checkpoint_to_cpu` makes it, which takes no options."""
         from fairseq import checkpoint_utils
         from fairseq.dataclass.utils import overwrite_args_by_name
         from omegaconf import OmegaConf
@@ -172,7 +177,7 @@ class Builder:
             state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
         cfg = checkpoint_utils._upgrade_state_dict(state)["cfg"]
         languages = dict(zip(("source_lang", "target_lang"), self.languages or ()))
-        overwrite_args_by_name(cfg, {**languages, **_NO_FILES, **_NO_RECORD})
+        overwrite_args_by_name(cfg, {**languages, **_RESET})
         return cfg
 
     @contextlib.contextmanager
@@ -203,10 +208,10 @@ def dictionaries_of(task: Any) -> tuple[Any, Any]:
 
 
 def languages_of(options: dict[str, Any], path: str) -> tuple[str, str] | None:
-    """Return (source, target) for a task that needs two languages; None for other tasks, also those with --lang-pairs.
+    """Return (source, target) for a task that needs two languages; None for other tasks, also with --lang-pairs.
 
-    If the checkpoint does not name them (fairseq inferred them from its data), they are inferred here: from the names
-    of the binarised files next to `path`, else of those in the folder of the training's data, else UNKNOWN_LANGUAGES.
+    If the checkpoint does not name the languages (fairseq inferred them from its data), they are inferred from the
+    names of the binarised files next to `path`, else in the folder of the training's data, else UNKNOWN_LANGUAGES.
 
     Args:
         options: the task's, as the checkpoint has them.
@@ -240,7 +245,7 @@ def data_folder(options: dict[str, Any], temporary: Path) -> str:
 
 
 def import_plugin(folder: str | None) -> None:
-    """Register what the plugin of `--user-dir` brings; raise OptionError if there is none."""
+    """Import the plugin of `--user-dir`, which registers its models and tasks; raise OptionError if there is none."""
     if folder is None:
         return
     from fairseq.utils import import_user_module
@@ -249,20 +254,6 @@ def import_plugin(folder: str | None) -> None:
         import_user_module(Namespace(user_dir=folder))
     except (FileNotFoundError, ImportError) as error:
         raise OptionError(f"--user-dir {folder}: no plugin of fairseq ({_reason(error)}); give its folder") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the messages about every model that is loaded, except errors."""
-    loggers = [logging.getLogger(name) for name in ("fairseq", "embinit_fairseq")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        yield
-    finally:
-        for logger, level in zip(loggers, levels):
-            logger.setLevel(level)
 
 
 def _reason(error: Exception) -> str:

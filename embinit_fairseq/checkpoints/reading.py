@@ -86,7 +86,7 @@ def checked_record(record: Any) -> dict[str, Any] | None:
 def check_dictionary(
     state: Mapping[str, Any], checkpoint: str, flag: str, symbols: Mapping[str, Sequence[str]]
 ) -> None:
-    """Raise DataError for a dictionary of the right size whose words are not those of the training.
+    """Raise DataError for a dictionary of the right size with other words than the training's dictionary.
 
     A checkpoint without a record of `--embed-init` knows the size only.
 

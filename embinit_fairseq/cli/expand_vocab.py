@@ -62,7 +62,6 @@ def run(args: argparse.Namespace) -> int:
         if args.verify:
             record["verify"] = _verify(expansion, folder, args)
             record["files"] += _VERIFY_FILES
-            write_json(folder / "expansion.json", record)
     show(record, render, args.json)
     return int(not record.get("verify", {}).get("holds", True))
 

@@ -16,7 +16,6 @@ from embinit_fairseq.cli.vocabulary_options import (
     written_files,
 )
 from embinit_fairseq.errors import counted
-from embinit_fairseq.io import write_json
 
 #: whether the words are outputs -> what is certified
 _CERTIFICATE = {True: "-log P_old(kept words), for every prefix of them", False: "none: the words are inputs only"}
@@ -42,7 +41,6 @@ def run(args: argparse.Namespace) -> int:
             from embinit_fairseq.resize.verify import verify_trim
 
             record["verify"] = verify_trim(source, change, folder, args.verify, verify_progress(args))
-            write_json(folder / "trim.json", record)
     show(record, render, args.json)
     return int(not record.get("verify", {}).get("holds", True))
 

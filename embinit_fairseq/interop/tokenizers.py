@@ -223,11 +223,9 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     if model is not None and (prepare.preparation, prepare.lowercase) == ("none", False) and not side.before:
         return _marian(request, side, model)
     try:
-        segment = Segmenter(side.symbols, prepare, None, model)
+        segment = Segmenter(side.symbols, prepare, None if codes is None else codes_text(codes), model)
     except ImportError as error:
         raise OptionError(f"{error}, or say how text is prepared by --preparation") from error
-    if codes is not None and segmentation is not None:
-        segment.cut = segmentation.cut  # the library, which the exported code is compared with
     own, form = _own_text(request, side, ("raw", "bpe" if model is None else "sentencepiece"))
     if form == "bpe":
         _check_cut(request, own, segment)
@@ -265,7 +263,7 @@ def _check_cut(request: ExportRequest, lines: Sequence[str], segment: Segmenter)
     others = []
     for line in lines:
         words = segment.join(line.split()).split()
-        if line.split() != [piece for word in words for piece in segment.pieces(word)]:
+        if line.split() != [piece for word in words for piece in segment.subwords(word)]:
             others.append(line)
     if others:
         raise DataError(

@@ -1,1 +1,1 @@
-"""Vocabulary surgery on trained fairseq models: expand, trim and transfer stand on `core.resize`."""
+"""Vocabulary surgery on trained fairseq models: expand, trim and transfer share `core.resized`."""

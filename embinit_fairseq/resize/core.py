@@ -1,12 +1,13 @@
-"""Old checkpoint + row map + new rows -> new checkpoint: what expanding, trimming and transferring have in common."""
+"""Old checkpoint + row map + new rows -> new checkpoint: the steps that expanding, trimming and transferring share."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import json
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from embinit_fairseq.checkpoints.build import UNKNOWN_LANGUAGES
 from embinit_fairseq.checkpoints.reading import averages_in, load_checkpoint, option_nodes, record_in
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.init.report import pack_rows, symbols_digest, unpack_rows
-from embinit_fairseq.io import package_versions, sha256
+from embinit_fairseq.io import package_versions, sha256, whole_folder, write_json
 from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer, with_rows
 from embinit_fairseq.resize.source import Source
 
@@ -34,11 +35,11 @@ RowMaker = Callable[[Mapping[str, Sequence[Tensor]]], Mapping[str, Sequence[np.n
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the vocabulary.
+    """Describe a change of the vocabulary.
 
     Args:
         source: (new N,) the row map: the old row of every new row, -1 for a row that is made.
-        symbols: (new N,) with those that the task appends.
+        symbols: (new N,) the new symbols, with the symbols that the task appends.
         text: of the new dict.txt.
     """
 
@@ -52,46 +53,100 @@ class Change:
         return np.flatnonzero(self.source < 0)
 
     def new_row_of(self, old_size: int) -> np.ndarray:
-        """Return (old N,) the new row of every old row, -1 for a row that is gone."""
+        """Return (old N,) the new row of every old row, -1 for a row that is removed."""
         rows = np.full(old_size, -1)
         copied = np.flatnonzero(self.source >= 0)
         rows[self.source[copied]] = copied
         return rows
 
 
-def resize(
-    source: Source, change: Change, output: str, make_rows: RowMaker | None = None, remedy: str = RESET
-) -> dict[str, Any]:
-    """Return the content of the new checkpoint: the old one's with other rows.
+@contextlib.contextmanager
+def resized(
+    source: Source,
+    change: Change,
+    request: Any,
+    inputs: Mapping[str, str],
+    files: Sequence[str],
+    make_rows: RowMaker | None = None,
+    remedy: str = RESET,
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the new folder, loaded once by fairseq, and its record; callers add to both.
 
-    Embedding matrices, output layers and biases of the model and of its averages (EMA), and the optimizer's state have
-    the rows of `change`; everything else is as it was.
+    When the block ends, the record is written and the folder has its name. If anything fails, nothing is written.
 
     Args:
         source: the old model.
         change: the row map.
-        output: the folder where the checkpoint and its dictionaries will be.
+        request: the options, a dataclass with `output` and `force`.
+        inputs: option -> file that was read.
+        files: patterns of the files that the command writes; the first is the name of the record.
         make_rows: makes the rows `change.made`; None if there are none.
         remedy: for an optimizer's state that cannot be resized.
 
     Raises:
-        CheckpointError: the optimizer's state cannot be resized.
+        CheckpointError: the optimizer's state cannot be resized, or fairseq cannot load the result.
     """
-    content = _with_options(source, change, Path(output).resolve())
+    content = _resized_content(source, change, Path(request.output).resolve(), make_rows, remedy)
+    with whole_folder(request.output, request.force, files) as folder:
+        dictionaries = _write_dictionaries(source, change, folder)
+        with open(folder / "model.pt", "wb") as file:
+            torch.save(content, file)
+        content.clear()  # it takes as much memory as the model that is loaded
+        _, task = load_result(source, change, folder)
+        if source.symbols_of(task) != change.symbols:
+            raise CheckpointError(
+                f"{source.path}: its task reads the new dictionary in another order, so that words would have the rows "
+                "of others; nothing is written, please report it"
+            )
+        options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(request).items()}
+        record = {
+            "request": options,
+            "files": ["model.pt", *dictionaries, files[0]],
+            "sides": list(source.sides) if source.builder.two_sided else None,
+            "softmax": source.softmax,
+            "rows_before": len(source.symbols),
+            "rows_after": len(change.source),
+            "tables": {table.name: list(table.names) for table in source.tables},
+            "averages": list(averages_in(source.state)),
+            "optimizer": source.has_moments,
+            "sha256": {name: sha256(path) for name, path in inputs.items()},
+            "versions": package_versions(_PACKAGES),
+        }
+        yield folder, record
+        write_json(folder / files[0], record)
+
+
+def load_result(source: Source, change: Change, folder: Path) -> tuple[Any, Any]:
+    """Return (model, task) of the new checkpoint in `folder`."""
+    path = folder / "model.pt"
+    return source.builder.load(source.texts_with(change.text), load_checkpoint(path)["model"], str(path))
+
+
+# ---- The content of the checkpoint ----------------------------------------------------------------------------------
+
+
+def _resized_content(
+    source: Source, change: Change, output: Path, make_rows: RowMaker | None, remedy: str
+) -> dict[str, Any]:
+    """Return the content of the old checkpoint with the rows of `change`.
+
+    Embedding matrices, output layers and biases of the model and of its averages (EMA), and the optimizer's state have
+    new rows; everything else is as it was.
+    """
+    content = _with_options(source, change, output)
     averages = averages_in(source.state)
     state_dicts = [dict(weights) for weights in (source.state["model"], *averages.values())]
-    holders = {table.name: [w for w in state_dicts if table.keys_in(w)] for table in source.tables}
     made = make_rows(tensors_of(source, state_dicts)) if make_rows is not None else {}
     for table in source.tables:
-        for number, weights in enumerate(holders[table.name]):
-            keys = table.keys_in(weights)
-            new = made[table.name][number] if made else 0.0
-            weights.update(dict.fromkeys(keys, with_rows(weights[keys[0]], change.source, new)))
+        new = iter(made.get(table.name, ()))
+        for weights in state_dicts:
+            if keys := table.keys_in(weights):
+                rows = with_rows(weights[keys[0]], change.source, next(new, 0.0))
+                weights.update(dict.fromkeys(keys, rows))
     content["model"] = state_dicts[0]
     if averages:
         content["extra_state"] = {**source.state["extra_state"], **dict(zip(averages, state_dicts[1:]))}
-    moments = content.pop("last_optimizer_state", None)
-    if moments is not None:
+    if (moments := content.pop("last_optimizer_state", None)) is not None:
         names = {name for table in source.tables for name in table.names}
         try:
             content["last_optimizer_state"] = resize_optimizer(moments, source.model, names, change.source)
@@ -106,9 +161,6 @@ def tensors_of(source: Source, state_dicts: Sequence[Mapping[str, Tensor]]) -> d
         table.name: [weights[key] for weights in state_dicts for key in table.keys_in(weights)[:1]]
         for table in source.tables
     }
-
-
-# ---- What a checkpoint says of its dictionary -----------------------------------------------------------------------
 
 
 def _with_options(source: Source, change: Change, output: Path) -> dict[str, Any]:
@@ -148,47 +200,13 @@ def resized_record(text: str, symbols: Sequence[str], change: Change) -> str:
     return json.dumps(record)
 
 
-# ---- The output folder ----------------------------------------------------------------------------------------------
-
-
-def write_result(source: Source, change: Change, content: dict[str, Any], folder: Path) -> list[str]:
-    """Write the dictionaries and model.pt, load them as fairseq does, and return the names of the dictionaries.
-
-    Args:
-        source: the old model.
-        change: the row map.
-        content: the new checkpoint; it is emptied, since it takes as much memory as the model that is loaded.
-        folder: an existing folder.
-
-    Raises:
-        CheckpointError: fairseq cannot load the result.
-    """
-    names = _write_dictionaries(source, change, folder)
-    with open(folder / "model.pt", "wb") as file:
-        torch.save(content, file)
-    content.clear()
-    _, task = load_result(source, change, folder)
-    if source.symbols_of(task) != change.symbols:
-        raise CheckpointError(
-            f"{source.path}: its task reads the new dictionary in another order, so that words would get the rows of "
-            "others; nothing is written, please report it"
-        )
-    return names
-
-
-def load_result(source: Source, change: Change, folder: Path) -> tuple[Any, Any]:
-    """Return (model, task) of the new checkpoint in `folder`."""
-    path = folder / "model.pt"
-    return source.builder.load(source.texts_with(change.text), load_checkpoint(path)["model"], str(path))
-
-
 def _write_dictionaries(source: Source, change: Change, folder: Path) -> list[str]:
-    """Write what the task reads: new dictionaries, and those of the other side and of labels next to the old one."""
+    """Write the files that the task reads: new dictionaries, the other side's, and the labels next to the old one."""
     texts, old = source.texts_with(change.text), Path(source.dictionary)
     written: dict[str, bytes] = {}
     for name, users in source.builder.files.items():
         labels = next((path / name for path in old.resolve().parents[:2] if (path / name).is_file()), None)
-        if users & {*source.sides}:  # without known languages it keeps its own name
+        if users & {*source.sides}:  # without languages it keeps its own name
             name = old.name if source.builder.languages == UNKNOWN_LANGUAGES else name
             written |= dict.fromkeys((name, name.removeprefix("input0/")), texts.of(users).encode())
         elif users and source.other_file is not None:
@@ -199,27 +217,3 @@ def _write_dictionaries(source: Source, change: Change, folder: Path) -> list[st
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     return sorted(written)
-
-
-def record_of(source: Source, change: Change, request: Any, inputs: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is recorded of every change.
-
-    Args:
-        source: the old model.
-        change: the row map.
-        request: the options, a dataclass.
-        inputs: option -> file that was read.
-    """
-    options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(request).items()}
-    return {
-        "request": options,
-        "sides": list(source.sides) if source.builder.two_sided else None,
-        "softmax": source.softmax,
-        "rows_before": len(source.symbols),
-        "rows_after": len(change.source),
-        "tables": {table.name: list(table.names) for table in source.tables},
-        "averages": list(averages_in(source.state)),
-        "optimizer": source.has_moments,
-        "sha256": {name: sha256(path) for name, path in inputs.items()},
-        "versions": package_versions(_PACKAGES),
-    }

@@ -1,6 +1,6 @@
 """Read a text as batches for a model as it is used: the next word, a masked word, or a translation.
 
-Sentences of the same length make a batch, so that no model sees padding.
+Sentences of the same length are a batch, so that no model sees padding.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from embinit_fairseq.vocab.text import check_tokens, count_tokens
 
 _LOGITS = 16_000_000  #: of a batch, at most (64 MB)
 _MASK_EVERY = 7  #: words; about the 15 % of BERT
-#: input of a translation model -> the side whose dictionary its tokens are of, None: no tokens
+#: arguments of a translation model; the side whose dictionary an input's tokens are of (None: no tokens). The tokens of
+#: models with one dictionary are of both sides.
 _SIDES = {"src_tokens": "encoder", "src_lengths": None, "prev_output_tokens": "decoder"}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences of the same length.
+    """Hold sentences of the same length.
 
     Args:
         inputs: name of an argument of `forward` -> tensor.
-        sides: name of an argument -> the side whose dictionary its tokens are of, None: no tokens.
-        chosen: (B, T) bool, where logits count.
+        chosen: (B, T) bool, True where logits count.
     """
 
     inputs: dict[str, Tensor]
-    sides: dict[str, str | None]
     chosen: Tensor
 
     def moved(self, rows: np.ndarray, changed: Sequence[str]) -> Batch:
@@ -48,16 +47,16 @@ class Batch:
             changed: sides that have the other dictionary.
         """
         new = torch.from_numpy(rows)
-        inputs = {name: new[value] if self.sides[name] in changed else value for name, value in self.inputs.items()}
+        inputs = {name: new[value] if _SIDES[name] in changed else value for name, value in self.inputs.items()}
         return replace(self, inputs=inputs)
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text in batches.
+    """Hold a text in batches.
 
     Args:
-        batches: all of it.
+        batches: the batches.
         tokens: number of tokens whose logits count.
         unknown: share of words that the dictionary lacks.
         too_long: number of pairs that were left out.
@@ -73,7 +72,7 @@ class Text:
 Row = tuple[dict[str, list[int]], list[bool]]
 
 
-def read_text(model: nn.Module, softmax: bool, size: int, old: Any, task: Any, paths: Sequence[str]) -> Text:
+def read_text(model: Any, softmax: bool, size: int, old: Any, task: Any, paths: Sequence[str]) -> Text:
     """Return the text as batches for a model.
 
     Args:
@@ -108,17 +107,16 @@ def read_text(model: nn.Module, softmax: bool, size: int, old: Any, task: Any, p
         check_tokens(f"--verify {path}", count_tokens("--verify", path), {*trained.symbols})
     columns = [_encode(path, dictionary) for path, dictionary in zip(paths, (source, target))]
     words = np.concatenate([sentence for column in columns for sentence in column])
-    too_long = 0
-    sides: dict[str, str | None] = {"src_tokens": "encoder"}
+    longest, too_long = model.max_positions(), 0
     if translates:
-        sides = _SIDES
-        rows, too_long = pairs(model, columns, paths, (source, target))
-    elif isinstance(model, FairseqLanguageModel):
-        sides = {"src_tokens": "decoder"}
-        rows = [_everywhere({"src_tokens": [source.eos(), *ids]}) for ids in _parts(columns[0], _longest(model) - 1)]
+        rows, too_long = pairs(longest, columns, paths, (source, target))
     else:
-        rows = masked(_parts(columns[0], _longest(model) - 2), source)
-    batches = [Batch(inputs, sides, chosen) for inputs, chosen in batched(rows, size)]
+        length = int(longest[0] if isinstance(longest, (tuple, list)) else longest)
+        if isinstance(model, FairseqLanguageModel):
+            rows = [_everywhere({"src_tokens": [source.eos(), *ids]}) for ids in _parts(columns[0], length - 1)]
+        else:
+            rows = masked(_parts(columns[0], length - 2), source)
+    batches = list(batched(rows, size))
     tokens = sum(int(batch.chosen.sum()) for batch in batches)
     if not tokens:
         raise DataError(f"--verify {' '.join(paths)}: nothing that the model takes; is the text empty or too long?")
@@ -143,17 +141,21 @@ def _everywhere(inputs: dict[str, list[int]]) -> Row:
     return inputs, [True] * len(list(inputs.values())[-1])
 
 
+def _parts(sentences: list[np.ndarray], longest: int) -> list[np.ndarray]:
+    return [ids[at : at + longest] for ids in sentences for at in range(0, len(ids), longest)]
+
+
 def pairs(
-    model: Any, columns: Sequence[list[np.ndarray]], paths: Sequence[str], dictionaries: Sequence[Any]
+    longest: tuple[int, int], columns: Sequence[list[np.ndarray]], paths: Sequence[str], dictionaries: Sequence[Any]
 ) -> tuple[list[Row], int]:
-    """Return the pairs of sentences that the model can take, and the number of those that are too long."""
+    """Return the pairs of sentences within the model's positions, and the number of longer pairs."""
     if len(columns[0]) != len(columns[1]):
         raise DataError(
             f"--verify: {paths[0]} has {len(columns[0])} lines, {paths[1]} {len(columns[1])}; give a text and its "
             "translation, line by line"
         )
     rows: list[Row] = []
-    longest, too_long = model.max_positions(), 0
+    too_long = 0
     for source, target in zip(*columns):
         if len(source) and len(target):
             src, prev = [*source, dictionaries[0].eos()], [dictionaries[1].eos(), *target]
@@ -175,17 +177,8 @@ def masked(sentences: list[np.ndarray], dictionary: Any) -> list[Row]:
     return rows
 
 
-def _longest(model: Any) -> int:
-    longest = model.max_positions()
-    return int(longest[0] if isinstance(longest, (tuple, list)) else longest)
-
-
-def _parts(sentences: list[np.ndarray], longest: int) -> list[np.ndarray]:
-    return [ids[at : at + longest] for ids in sentences for at in range(0, len(ids), longest)]
-
-
-def batched(rows: list[Row], size: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-    """Yield (inputs, chosen) of rows of the same lengths, with at most _LOGITS logits of `size` symbols."""
+def batched(rows: list[Row], size: int) -> Iterator[Batch]:
+    """Yield batches of rows of the same lengths, with at most _LOGITS logits of `size` symbols."""
     groups: dict[tuple[int, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(len(value) for value in row[0].values()), []).append(row)
@@ -195,4 +188,4 @@ def batched(rows: list[Row], size: int) -> Iterator[tuple[dict[str, Tensor], Ten
             inputs = {name: torch.tensor(np.array([row[0][name] for row in part])) for name in part[0][0]}
             if "src_lengths" in inputs:
                 inputs["src_lengths"] = inputs["src_lengths"][:, 0]
-            yield inputs, torch.tensor(np.array([row[1] for row in part]))
+            yield Batch(inputs, torch.tensor(np.array([row[1] for row in part])))

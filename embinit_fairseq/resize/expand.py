@@ -1,30 +1,28 @@
-"""`embinit expand-vocab`: new words for a trained model (Hewitt 2021).
+"""Add words to the dictionary of a trained model (`embinit expand-vocab`; Hewitt 2021).
 
-Every table gets rows for the new words, and everything else stays as it is. If a new row is a mean of old ones, no
+Every table has rows for the new words, and everything else stays as it is. If a new row is a mean of old ones, no
 prefix of old words moves the model's distribution by more than KL(old || new) <= log(1 + k / n) for k new words and n
-old ones (`init.new_rows`). With the model goes the segmentation that makes the new words.
+old ones (`init.new_rows`). The segmentation that makes the new words is written next to the model.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
 from embinit_fairseq.init.strategies import check_seed
-from embinit_fairseq.io import check_folder, check_inputs, read_lines, whole_folder, write_json
-from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, record_of, resize, write_result
+from embinit_fairseq.io import read_lines
+from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.segmentation import write_segmentation
-from embinit_fairseq.resize.source import Source, open_source
+from embinit_fairseq.resize.source import Request, Source, open_source
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler
 from embinit_fairseq.vocab.segmentation import (
     SEGMENTATION_FILES,
@@ -35,51 +33,32 @@ from embinit_fairseq.vocab.segmentation import (
 )
 from embinit_fairseq.vocab.tokens import PREFIX, detect_style
 
-#: patterns of the files in the output folder
-FILES = (*CHECKPOINT_FILES, "expansion.json", "verify.json", "verify.png", *SEGMENTATION_FILES)
+#: patterns of the files in the output folder, the record first
+FILES = ("expansion.json", *CHECKPOINT_FILES, "verify.json", "verify.png", *SEGMENTATION_FILES)
 
 
-@dataclass(frozen=True)
-class ExpandRequest:
-    """The options of `embinit expand-vocab`."""
+@dataclass(frozen=True, kw_only=True)
+class ExpandRequest(Request):
+    """Hold the options of `embinit expand-vocab`."""
 
-    checkpoint: str
-    dictionary: str
     words: str
     method: str
-    output: str
-    side: str | None = None
     seed: int = 1
     noise_scale: float | None = None
     average_over: str = "all"
     bpe_codes: str | None = None
     sentencepiece_model: str | None = None
     segment_text: tuple[str, ...] = ()
-    user_dir: str | None = None
     reset_optimizer: bool = False
-    force: bool = False
-
-    @property
-    def inputs(self) -> dict[str, str | None]:
-        """Option -> file that is read."""
-        names = ("checkpoint", "dictionary", "words", "bpe_codes", "sentencepiece_model")
-        texts = {f"segment_text {number}": path for number, path in enumerate(self.segment_text, start=1)}
-        return {**{name: getattr(self, name) for name in names}, **texts}
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """An old model, the new words' places and the way their rows are made."""
+    """Hold the old model, the rows of the new words, and how these rows are made."""
 
     source: Source
     change: Change
     recipe: Recipe
-
-
-def expand_vocabulary(request: ExpandRequest) -> dict[str, Any]:
-    """Write the folder `request.output` and return the record that is in its expansion.json; see `expanding`."""
-    with expanding(request) as (_, _, record):
-        return record
 
 
 @contextlib.contextmanager
@@ -91,38 +70,27 @@ def expanding(request: ExpandRequest) -> Iterator[tuple[Expansion, Path, dict[st
     """
     # 0. What the options say, before any work
     _check_options(request)
-    inputs = check_inputs(request.inputs)
-    check_folder(request.output, request.force, FILES, inputs.values())
-    segmentation = read_segmentation(request.bpe_codes, request.sentencepiece_model)
+    inputs = request.check(FILES, ("words", "bpe_codes", "sentencepiece_model", "segment_text"))
     # 1. The old model, the new words, and whether the segmentation can make both
-    source = open_source(request.checkpoint, request.dictionary, request.side, request.user_dir)
-    source = source.without_moments() if request.reset_optimizer else source
+    source = open_source(request, keep_optimizer=not request.reset_optimizer)
     words = read_words(request.words, set(source.symbols))
+    segmentation = read_segmentation(request.bpe_codes, request.sentencepiece_model, symbols=set(source.symbols))
     if segmentation is not None:
-        segmentation = segmentation.for_dictionary(set(source.symbols))
         check_segmentation(segmentation, source.vocabulary, request.dictionary)
         check_words(request.words, words, segmentation)
     # 2. A row for every new word
     change = place_words(source, [word.text for word in words])
     # 3. What the new rows are: means, or draws around the mean, of the old ones
-    segment = None if segmentation is None else segmentation.pieces
-    recipe, pieces = _recipe(request, source, words, segment)
-    # 4. The new checkpoint
-    content = resize(source, change, request.output, functools.partial(_rows, recipe))
-    # 5. Written with its segmentation and loaded by fairseq, under a temporary name
-    with whole_folder(request.output, request.force, FILES) as folder:
-        written = None
+    recipe, subwords = _recipe(request, source, words, segmentation)
+    # 4. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
+    with resized(source, change, request, inputs, FILES, functools.partial(new_rows, recipe)) as (folder, record):
+        expansion = Expansion(source, change, recipe)
+        record |= _record(expansion, words, subwords)
         if segmentation is not None:
             texts, symbols = request.segment_text, text_symbols(source.vocabulary)
             written = write_segmentation(segmentation, [word.text for word in words], symbols, texts, folder)
-            written["command"] = segmentation.command(request.output)
-        dictionaries = write_result(source, change, content, folder)
-        expansion = Expansion(source, change, recipe)
-        record = {
-            **_record(expansion, words, pieces, written, dictionaries),
-            **record_of(source, change, request, inputs),
-        }
-        write_json(folder / "expansion.json", record)
+            record["segmentation"] = {**written, "command": segmentation.command(request.output)}
+            record["files"] += written["files"]
         yield expansion, folder, record
 
 
@@ -142,7 +110,7 @@ def _check_options(request: ExpandRequest) -> None:
 
 @dataclass(frozen=True)
 class NewWord:
-    """A line of the list. pieces: empty if the line has none."""
+    """Hold a line of the list. pieces: the word's subwords, empty if the line has none."""
 
     text: str
     line: int
@@ -150,11 +118,11 @@ class NewWord:
 
 
 def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
-    """Read lines `word` or `word<TAB>piece piece ...`; empty lines are skipped.
+    """Read lines `word` or `word<TAB>subword subword ...`; empty lines are skipped.
 
     Args:
         path: the list.
-        symbols: of the dictionary, and those that the task appends.
+        symbols: of the dictionary, appended ones included.
 
     Raises:
         DataError: a word is in the dictionary, is there twice, or cannot be a symbol; names file and line.
@@ -176,8 +144,8 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
             raise DataError(f"{path}:{number}: {word!r} is in line {words[word].line} already; remove one of them")
         if word in symbols:
             present[number] = word
-            continue
-        words[word] = NewWord(word, number, tuple(pieces.split()))
+        else:
+            words[word] = NewWord(word, number, tuple(pieces.split()))
     if present:
         raise DataError(f"{path}:{_present(present, symbols)}")
     if not words:
@@ -198,17 +166,17 @@ def _present(present: dict[int, str], symbols: Collection[str], shown: int = 20)
 
 
 def check_words(path: str, words: Sequence[NewWord], segmentation: Segmentation) -> None:
-    """Raise DataError, naming file and line, for a word that the segmentation cannot make one subword."""
+    """Raise DataError, naming file and line, for a word that cannot be one subword."""
     for word in words:
         if (obstacle := segmentation.obstacle(word.text)) is not None:
             raise DataError(f"{path}:{word.line}: {word.text!r} cannot be reached: {obstacle}")
 
 
-# ---- Where new words go ---------------------------------------------------------------------------------------------
+# ---- Rows and their values ------------------------------------------------------------------------------------------
 
 
 def place_words(source: Source, words: Sequence[str]) -> Change:
-    """Return the change that gives every new word a row; every other line of `dict.txt` stays as it is.
+    """Return the change in which every new word has a row; every other line of `dict.txt` stays as it is.
 
     Rows are: fairseq's four specials, the lines of `dict.txt`, and symbols that the task appends (`<mask>`, language
     tags). New words take the rows of fillers (`madeupword0000`, count 0) first, then lines at the end; appended
@@ -229,45 +197,42 @@ def place_words(source: Source, words: Sequence[str]) -> Change:
     return Change(row_map, symbols, "\n".join([*lines, ""]))
 
 
-# ---- What new rows are ----------------------------------------------------------------------------------------------
-
-
 def _recipe(
-    request: ExpandRequest, source: Source, words: Sequence[NewWord], segment: Callable[[str], list[str]] | None
+    request: ExpandRequest, source: Source, words: Sequence[NewWord], segmentation: Segmentation | None
 ) -> tuple[Recipe, list[list[str]]]:
-    """Return how the rows are made, and the pieces of every word if the method needs them."""
+    """Return how the rows are made, and the subwords of every word if the method needs them."""
     vocabulary = source.vocabulary
     row_of = {symbol: row for row, symbol in enumerate(vocabulary.symbols) if not vocabulary.filler[row]}
     needed = METHODS[request.method].needs_pieces
-    pieces = pieces_of_words(request.words, words, segment, row_of) if needed else []
+    subwords = subwords_of_words(request.words, words, segmentation, row_of) if needed else []
     averaged = averaged_rows(vocabulary, len(source.symbols), request.average_over)
-    rows = [np.array([row_of[piece] for piece in word]) for word in pieces]
-    return Recipe(request.method, len(words), averaged, request.noise_scale, request.seed, rows), pieces
+    rows = [np.array([row_of[subword] for subword in word]) for word in subwords]
+    return Recipe(request.method, len(words), averaged, request.noise_scale, request.seed, rows), subwords
 
 
-def pieces_of_words(
-    path: str, words: Sequence[NewWord], segment: Callable[[str], list[str]] | None, symbols: Collection[str]
+def subwords_of_words(
+    path: str, words: Sequence[NewWord], segmentation: Segmentation | None, symbols: Collection[str]
 ) -> list[list[str]]:
-    """Return the pieces of every word: those in its line, else those of the segmentation.
+    """Return the subwords of every word, from its line or else from the segmentation.
 
     Raises:
-        DataError: a word has no pieces, or one that the dictionary lacks; names file, line, word and piece.
+        DataError: a word has no subwords, or one that the dictionary lacks; names file, line, word and subword.
     """
     result = []
     for word in words:
-        where, pieces = f"{path}:{word.line}", list(word.pieces or (segment(word.text) if segment else ()))
-        if not pieces:
+        subwords = list(word.pieces or (segmentation.segment_symbol(word.text) if segmentation else ()))
+        if not subwords:
             raise DataError(
-                f"{where}: --method subword needs the pieces of {word.text!r}; write them after a tab (word<TAB>piece "
-                "piece), or give --bpe-codes or --sentencepiece-model"
+                f"{path}:{word.line}: --method subword needs the pieces of {word.text!r}; write them after a tab "
+                "(word<TAB>piece piece), or give --bpe-codes or --sentencepiece-model"
             )
-        missing = next((piece for piece in pieces if piece not in symbols), None)
+        missing = next((subword for subword in subwords if subword not in symbols), None)
         if missing is not None:
             raise DataError(
-                f"{where}: {missing!r}, a piece of {word.text!r}, is not in the dictionary; write other pieces after a "
-                "tab, or give the codes or the model that the dictionary was made with"
+                f"{path}:{word.line}: {missing!r}, a piece of {word.text!r}, is not in the dictionary; write other "
+                "pieces after a tab, or give the codes or the model that the dictionary was made with"
             )
-        result.append(pieces)
+        result.append(subwords)
     return result
 
 
@@ -276,44 +241,17 @@ def averaged_rows(vocabulary: Vocabulary, size: int, over: str) -> np.ndarray:
 
     Args:
         vocabulary: the dictionary.
-        size: its number of symbols with those that the task appends.
+        size: its number of symbols, appended ones included.
         over: "all": every row that is no filler; "words": lines of `dict.txt` that are words.
-
-    Raises:
-        OptionError: no row is left.
     """
     if over == "all":
         return np.concatenate([np.flatnonzero(~vocabulary.filler), np.arange(len(vocabulary), size)])
     special = {*SPECIAL_SYMBOLS, "<mask>"}
-    rows = np.flatnonzero(~vocabulary.filler & np.array([symbol not in special for symbol in vocabulary.symbols]))
-    if not len(rows):
-        raise OptionError("--average-over words: the dictionary has no words, only specials and fillers; leave it out")
-    return rows
+    return np.flatnonzero(~vocabulary.filler & np.array([symbol not in special for symbol in vocabulary.symbols]))
 
 
-def _rows(recipe: Recipe, tables: Mapping[str, Sequence[Tensor]]) -> Mapping[str, Sequence[np.ndarray]]:
-    """Return the new rows; raise OptionError if the precision of a table cannot hold one."""
-    rows = new_rows(recipe, tables)
-    for name, copies in tables.items():
-        for table, new in zip(copies, rows[name]):
-            if np.abs(new).max() > torch.finfo(table.dtype).max:
-                raise OptionError(
-                    f"--noise-scale: a new row of {name} is too large for {table.dtype}; choose a smaller scale"
-                )
-    return rows
-
-
-# ---- The record -----------------------------------------------------------------------------------------------------
-
-
-def _record(
-    expansion: Expansion,
-    words: Sequence[NewWord],
-    pieces: Sequence[list[str]],
-    segmentation: dict[str, Any] | None,
-    dictionaries: Sequence[str],
-) -> dict[str, Any]:
-    """Return the record of an expansion, without the part that all changes have."""
+def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[list[str]]) -> dict[str, Any]:
+    """Return the record of an expansion, without the entries that all changes have."""
     source, change, recipe = expansion.source, expansion.change, expansion.recipe
     size, new_row = len(source.vocabulary), change.new_row_of(len(source.symbols))
     has_grown = len(change.source) > len(source.symbols)
@@ -329,8 +267,7 @@ def _record(
         "bound": bound(recipe) if source.softmax else None,
         "reused_fillers": int((change.made < size).sum()),
         "moved": {source.symbols[row]: int(new_row[row]) for row in appended},
-        "files": ["model.pt", *dictionaries, *(segmentation["files"] if segmentation else ()), "expansion.json"],
-        "words": [{**row, "pieces": parts} for row, parts in zip(rows, pieces)] if pieces else rows,
+        "words": [{**row, "pieces": parts} for row, parts in zip(rows, subwords)] if subwords else rows,
         "style": detect_style(text_symbols(source.vocabulary)),
-        "segmentation": segmentation,
+        "segmentation": None,
     }

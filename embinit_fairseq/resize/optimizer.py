@@ -1,6 +1,6 @@
 """Give an optimizer's state other rows: moments, Adafactor's factors, one flat vector in half-precision training.
 
-torch's and fairseq's optimizers know parameters by their order, and keep tensors of its shape for each parameter.
+torch's and fairseq's optimizers number parameters by their order, and keep tensors of the shape of each parameter.
 fairseq restores the number of updates and the learning-rate schedule only together with this state. A state that is not
 understood is refused, not guessed.
 """
@@ -21,7 +21,7 @@ _MOST_FROZEN = 4  #: embedding matrices of one model that may have been frozen
 
 
 class UnknownStateError(Exception):
-    """An optimizer's state that is not understood; the message is the reason."""
+    """Signal an optimizer's state that is not understood; the message is the reason."""
 
 
 #: (name, shape) of every parameter in the optimizer's order
@@ -83,7 +83,7 @@ def _trained(
     tables: Collection[str],
     embeddings: Collection[str],
 ) -> Parameters:
-    """Return the parameters that the optimizer counts: all, or all but frozen tables; a criterion's may follow.
+    """Return the parameters that the optimizer counts: all, or all but frozen tables. A criterion's may follow.
 
     The choice must agree with the shapes of the moments. If several do, they must have the tables at the same places.
     """

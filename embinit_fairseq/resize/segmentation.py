@@ -1,8 +1,8 @@
-"""Write the segmentation that belongs to an expanded dictionary, and look at it on old text.
+"""Write the segmentation that belongs to an expanded dictionary, and compare it with the old one on text.
 
-A word that no segmenter produces is not in the vocabulary: the old codes cut it into old subwords. So the segmentation
-is written with the dictionary and read back. Is every new word one subword? Is old text segmented as before where no
-new word is?
+A word that no segmenter produces is not in the vocabulary: the old codes split it into old subwords. So the
+segmentation is written with the dictionary and read back. Is every new word one subword? Is old text segmented as
+before, except where a new word is?
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from embinit_fairseq.vocab.tokens import PREFIX
 def write_segmentation(
     segmentation: Segmentation, words: Sequence[str], symbols: Sequence[str], texts: Sequence[str], folder: Path
 ) -> dict[str, Any]:
-    """Write the segmentation with the new words to `folder`, read it back and return what can be said of it.
+    """Write the segmentation with the new words to `folder`, read it back and return its record.
 
     Args:
         segmentation: the old one.
         words: the new words.
-        symbols: the old dictionary's symbols that stand for text.
+        symbols: the old dictionary's symbols that mean text.
         texts: files of old text.
         folder: an existing folder.
 
@@ -35,8 +35,8 @@ def write_segmentation(
         DataError: a text is segmented already, or a sentence changes where no new word is.
     """
     new = segmentation.write(words, folder)
-    around = next((new.as_text(symbol) for symbol in symbols if is_reachable(new, symbol, "")), "")
-    missed = {word: new.cut(new.as_text(word)) for word in words if not is_reachable(new, word, around)}
+    around = next((new.text_of(symbol) for symbol in symbols if is_reachable(new, symbol, "")), "")
+    missed = {word: new.segment(new.text_of(word)) for word in words if not is_reachable(new, word, around)}
     record = {
         "kind": new.kind,
         "files": [name for name in SEGMENTATION_FILES if (folder / name).exists()],
@@ -48,9 +48,9 @@ def write_segmentation(
 
 def is_reachable(segmentation: Segmentation, word: str, around: str) -> bool:
     """Return True if the word is one subword, alone and between two words `around`."""
-    alone = segmentation.cut(segmentation.as_text(word))
-    neighbour = segmentation.cut(around)
-    sentence = segmentation.cut(f"{around} {segmentation.as_text(word)} {around}")
+    text = segmentation.text_of(word)
+    alone, neighbour = segmentation.segment(text), segmentation.segment(around)
+    sentence = segmentation.segment(f"{around} {text} {around}")
     return alone in ([word], [PREFIX["sentencepiece"], word]) and sentence == [*neighbour, *alone, *neighbour]
 
 
@@ -63,16 +63,16 @@ def compare(
     for path in texts:
         check_not_segmented("--segment-text", path)
         for number, line in read_lines(path, DataError, "--segment-text"):
-            before, after = old.cut(line), new.cut(line)
+            before, after = old.segment(line), new.segment(line)
             sentences, changed = sentences + bool(before), changed + (before != after)
-            if before != after and not only_joined(before, after, words, old):
+            if not only_joined(before, after, words, old):
                 raise DataError(
                     f"--segment-text {path}:{number}: segmented otherwise where no new word is, {' '.join(before)!r} "
                     f"now {' '.join(after)!r}; leave out the word that does it"
                 )
             counts["before"].update(before)
             counts["after"].update(after)
-            inside.update(after[at] for at, piece in enumerate(after) if piece in words and not new.is_alone(after, at))
+            inside.update(word for at, word in enumerate(after) if word in words and not new.is_word(after, at))
     if not sentences:
         raise DataError(f"--segment-text {texts[0]}: no sentence in it; give a text as it is before its segmentation")
     return {
@@ -80,20 +80,25 @@ def compare(
         "sentences": sentences,
         "known": check_tokens(f"--segment-text {' '.join(texts)}", counts["before"], {*symbols}),
         "changed": changed,
-        **{name: {piece: n for piece, n in count.items() if piece in words} for name, count in counts.items()},
+        **{
+            name: {subword: number for subword, number in count.items() if subword in words}
+            for name, count in counts.items()
+        },
         "inside_longer_words": dict(inside),
     }
 
 
 def only_joined(before: Sequence[str], after: Sequence[str], words: Collection[str], old: Segmentation) -> bool:
     """Return True if `after` is `before` with some neighbouring subwords joined into new words."""
+    if before == after:
+        return True
     at = 0
-    for piece in after:
-        if list(before[at : at + 1]) == [piece]:
+    for subword in after:
+        if list(before[at : at + 1]) == [subword]:
             at += 1
             continue
-        ends = range(at + 1, at + len(piece) + 1) if piece in words else ()
-        joined = next((end for end in ends if old.joined(before[at:end]) == piece), None)
+        ends = range(at + 1, at + len(subword) + 1) if subword in words else ()
+        joined = next((end for end in ends if old.join(before[at:end]) == subword), None)
         if joined is None:
             return False
         at = joined

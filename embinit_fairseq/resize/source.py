@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from embinit_fairseq.checkpoints.build import SIDES, Builder, Texts, dictionaries_of, import_plugin, languages_of
 from embinit_fairseq.checkpoints.reading import averages_in, check_dictionary, load_model_checkpoint, options_of
-from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+from embinit_fairseq.io import check_folder, check_inputs
 from embinit_fairseq.resize.tables import Table, check_tied_copies, find_tables, has_softmax
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, read_dictionary
 
@@ -23,17 +24,17 @@ _ONE_MORE = "embinit_fairseq/one_symbol_more 1\n"
 
 @dataclass(frozen=True)
 class Source:
-    """The old model.
+    """Hold the old model.
 
     Args:
         state: content of the checkpoint; its tensors are on disk until they are used.
         builder: builds its model with other dictionaries.
         dictionary: path of the `dict.txt` that changes.
         vocabulary: its content.
-        sides: "encoder", "decoder" or both: those that use the dictionary.
+        sides: "encoder", "decoder" or both: the sides that use the dictionary.
         texts: the dictionaries of both sides; the other side's may be made up.
         other_file: the other side's dictionary, if there is one next to `dictionary`.
-        symbols: (old N,) of the dictionary and those that the task appends.
+        symbols: (old N,) of the dictionary, then symbols that the task appends.
         model: as fairseq loads it.
         tables: its tensors with one row per symbol.
         softmax: True if the symbols are outputs.
@@ -53,61 +54,95 @@ class Source:
 
     @property
     def path(self) -> str:
-        """The checkpoint."""
+        """Return the path of the checkpoint."""
         return self.builder.path
 
     @property
     def text(self) -> str:
-        """The text of the dictionary."""
+        """Return the text of the dictionary."""
         return self.texts.of(self.sides)
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the dictionary; line i describes row i + 4."""
+        """Return the lines of the dictionary; line i describes row i + 4."""
         text = self.text.replace("\r\n", "\n").replace("\r", "\n")  # other ends of lines are a part of a symbol
         return [line for line in text.split("\n") if line.strip()]
 
     @property
     def has_moments(self) -> bool:
-        """True if the checkpoint has an optimizer's moments; averages and plain gradient descent have none."""
+        """Return True if the checkpoint has an optimizer's moments; averages and plain gradient descent have none."""
         return bool((self.state.get("last_optimizer_state") or {}).get("state"))
 
-    def without_moments(self) -> Source:
-        """Return the same model without the optimizer's state."""
-        return replace(self, state={name: part for name, part in self.state.items() if name != "last_optimizer_state"})
-
     def texts_with(self, text: str) -> Texts:
-        """Return the dictionaries of both sides with `text` for those that change."""
-        return replace_text(self.texts, self.sides, text)
+        """Return the dictionaries of both sides with `text` for the sides that change."""
+        return self.texts.replaced(self.sides, text)
 
     def symbols_of(self, task: Any) -> list[str]:
         """Return the symbols of a task's dictionary that changes, in the order of rows."""
         return symbols_of_side(task, self.sides)
 
 
-def open_source(checkpoint: str, dictionary: str, side: str | None, user_dir: str | None) -> Source:
-    """Read and check a checkpoint and its dictionary; build the model, and again with one symbol more.
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Hold the options that all changes of a vocabulary share.
 
     Args:
         checkpoint: written by fairseq-train.
         dictionary: its dict.txt, or that of one side.
+        output: the new folder.
         side: encoder, decoder, both, or None to find out.
         user_dir: another plugin that the model needs.
+        force: True to replace the folder.
+    """
+
+    checkpoint: str
+    dictionary: str
+    output: str
+    side: str | None = None
+    user_dir: str | None = None
+    force: bool = False
+
+    def check(self, files: Sequence[str], options: Sequence[str], more: Mapping[str, str] = {}) -> dict[str, str]:
+        """Check inputs and output before any work, and return option -> file that is read.
+
+        Args:
+            files: patterns of the files that the command writes.
+            options: names of the options that name a file or several.
+            more: name -> further file or folder that is read.
+        """
+        inputs: dict[str, str | None] = {"checkpoint": self.checkpoint, "dictionary": self.dictionary}
+        for name in options:
+            value = getattr(self, name)
+            inputs |= {f"{name} {n}": p for n, p in enumerate(value, 1)} if isinstance(value, tuple) else {name: value}
+        checked = check_inputs(inputs)
+        check_folder(self.output, self.force, files, [*checked.values(), *more.values()])
+        return checked | {name: path for name, path in more.items() if Path(path).is_file()}
+
+
+def open_source(request: Request, keep_optimizer: bool) -> Source:
+    """Read and check a checkpoint and its dictionary; build the model, and again with one symbol more.
+
+    Args:
+        request: names the checkpoint, the dictionary and its side.
+        keep_optimizer: False to leave the optimizer's state out.
 
     Raises:
         CheckpointError: the model cannot be read or changed.
         DataError: the dictionary is not the model's.
-        OptionError: `side` is wrong or missing, or `user_dir` is no plugin.
+        OptionError: the side is wrong or missing, or the plugin does not exist.
     """
+    checkpoint, dictionary = request.checkpoint, request.dictionary
     vocabulary = read_dictionary(dictionary)
-    import_plugin(user_dir)
+    import_plugin(request.user_dir)
     state = load_model_checkpoint(checkpoint)
+    if not keep_optimizer:
+        state.pop("last_optimizer_state", None)
     weights = state["model"]
     builder = Builder(checkpoint, state, languages_of(options_of(state, "task"), dictionary))
     text = Path(dictionary).read_bytes().decode("utf-8")
-    sides, other_rows = find_sides(builder, weights, dictionary, vocabulary, text, side)
+    sides, other_rows = find_sides(builder, weights, dictionary, vocabulary, text, request.side)
     other_file, other_text = _other_dictionary(builder, dictionary, sides, other_rows)
-    texts = replace_text(Texts(other_text, other_text), sides, text)
+    texts = Texts(other_text, other_text).replaced(sides, text)
     model, task = builder.load(texts, weights)
     symbols = symbols_of_side(task, sides)
     if symbols[: len(vocabulary)] != list(vocabulary.symbols):
@@ -117,7 +152,7 @@ def open_source(checkpoint: str, dictionary: str, side: str | None, user_dir: st
             f"{vocabulary.symbols[row]!r}; remove unusual white space (a task with specials of its own is not served)"
         )
     check_dictionary(state, checkpoint, f"--dict {dictionary}", dict.fromkeys(sides, symbols))
-    longer = builder.build(replace_text(texts, sides, f"{text.rstrip()}\n{_ONE_MORE}"))
+    longer = builder.build(texts.replaced(sides, f"{text.rstrip()}\n{_ONE_MORE}"))
     tables = find_tables(checkpoint, model, longer, weights, len(symbols))
     for name, state_dict in {"": weights, **averages_in(state)}.items():
         for table in tables:
@@ -126,17 +161,12 @@ def open_source(checkpoint: str, dictionary: str, side: str | None, user_dir: st
     return Source(state, builder, dictionary, vocabulary, sides, texts, other_file, symbols, model, tables, softmax)
 
 
-def replace_text(texts: Texts, sides: tuple[str, ...], text: str) -> Texts:
-    """Return dictionaries with `text` on these sides."""
-    return replace(texts, **{name: text for name, side in zip(("source", "target"), SIDES) if side in sides})
-
-
 def symbols_of_side(task: Any, sides: tuple[str, ...]) -> list[str]:
     """Return the symbols of a task's dictionary of the first of these sides."""
     return list(dictionaries_of(task)["encoder" not in sides].symbols)
 
 
-# ---- Which side of a model a dictionary belongs to, and the dictionary of the other one -----------------------------
+# ---- Which side of a model a dictionary belongs to, and the dictionary of the other side ----------------------------
 
 
 def find_sides(
@@ -144,7 +174,7 @@ def find_sides(
 ) -> tuple[tuple[str, ...], int]:
     """Return the sides that use a dictionary, and the number of symbols that a dict.txt of the other side has.
 
-    The embedding matrix of a side has as many rows as the dictionary has symbols, with those that the task appends.
+    The embedding matrix of a side has as many rows as the dictionary has symbols, appended ones included.
 
     Raises:
         DataError: the dictionary fits no side, or not the one that is meant.
@@ -152,15 +182,11 @@ def find_sides(
     """
     sizes = dict(zip(SIDES, map(len, dictionaries_of(builder.set_up(Texts(text, text))))))
     if builder.two_sided:
-        rows = {name: _rows(builder.path, weights, f"{name}.") for name in SIDES}
-        is_shared = len(set(rows.values())) == 1 and _same_embeddings(weights)
+        matrices = {name: _embedding_matrix(builder.path, weights, f"{name}.") for name in SIDES}
+        is_shared = torch.equal(*matrices.values())
     else:
-        rows, is_shared = dict.fromkeys(SIDES, _rows(builder.path, weights, "")), True
-        if sizes["encoder"] != sizes["decoder"]:
-            raise CheckpointError(
-                f"{builder.path}: its output has only the first {sizes['decoder']} of {sizes['encoder']} symbols "
-                "(--output-dictionary-size), so that its vocabulary cannot be changed"
-            )
+        matrices, is_shared = dict.fromkeys(SIDES, _embedding_matrix(builder.path, weights, "")), True
+    rows = {name: len(matrix) for name, matrix in matrices.items()}
     fitting = [name for name in SIDES if rows[name] == sizes[name]]
     wanted = list(SIDES) if is_shared or side == "both" else [side] if side else fitting
     misfits = [name for name in wanted or SIDES if name not in fitting]
@@ -184,8 +210,8 @@ def find_sides(
     return tuple(wanted), rows[other] - sizes[other] + len(vocabulary)
 
 
-def _rows(path: str, weights: Mapping[str, Tensor], prefix: str) -> int:
-    """Return the rows of a side's embedding matrix (prefix `encoder.`), or of the model's (prefix "")."""
+def _embedding_matrix(path: str, weights: Mapping[str, Tensor], prefix: str) -> Tensor:
+    """Return the embedding matrix of a side (prefix `encoder.`), or of the model (prefix "")."""
     matrices = [value for name, value in weights.items() if name.startswith(prefix) and name.endswith(_EMBEDDINGS)]
     rows = sorted({len(value) for value in matrices if value.dim() == 2})
     if len(rows) != 1:
@@ -195,22 +221,14 @@ def _rows(path: str, weights: Mapping[str, Tensor], prefix: str) -> int:
             f"{f'its {prefix[:-1]}' if prefix else 'the model'}, found {actual}; name a checkpoint of a model of text "
             "without --adaptive-input, and with one dictionary if it has many languages (--share-all-embeddings)"
         )
-    return rows[0]
-
-
-def _same_embeddings(weights: Mapping[str, Tensor]) -> bool:
-    one, other = (
-        next(value for name, value in weights.items() if name.startswith(f"{side}.") and name.endswith(_EMBEDDINGS))
-        for side in SIDES
-    )
-    return torch.equal(one, other)
+    return matrices[0]
 
 
 def _check_neighbours(builder: Builder, path: str, vocabulary: Vocabulary, wanted: list[str]) -> None:
-    """Raise OptionError if files tell that a dictionary of the right size is not that of these sides.
+    """Raise OptionError if file names show that a dictionary of the right size is not that of these sides.
 
-    Two dictionaries of one size fit both sides, but their names say the language; and where the files of all languages
-    are next to each other, a dictionary for all of them must be equal to them.
+    Two dictionaries of one size fit both sides, but their names say the language. If the files of all languages are in
+    one folder, a dictionary for all of them must be equal to them.
     """
     users = builder.files.get(Path(path).name)
     if len(wanted) == 1 and users is not None and wanted[0] not in users:
@@ -221,14 +239,9 @@ def _check_neighbours(builder: Builder, path: str, vocabulary: Vocabulary, wante
     names = [name for name, sides in builder.files.items() if sides]
     for neighbour in (Path(path).parent / name for name in names if len(wanted) == 2 and len(names) > 1):
         if neighbour.is_file() and read_dictionary(neighbour).symbols != vocabulary.symbols:
-            remedy = (
-                "change one side at a time (--side encoder, then --side decoder)"
-                if builder.two_sided
-                else "a model with several dictionaries that are not those of two sides cannot be changed"
-            )
             raise OptionError(
-                f"--dict {path}: {neighbour} next to it is another dictionary, so it is not that of all languages; "
-                f"{remedy}"
+                f"--dict {path}: {neighbour} is another dictionary, so this one is not that of all languages; change "
+                "one side at a time (--side encoder, then --side decoder). More than two dictionaries cannot be changed"
             )
 
 
@@ -239,13 +252,6 @@ def _other_dictionary(builder: Builder, path: str, sides: tuple[str, ...], rows:
     """
     others = [name for name, users in builder.files.items() if users and not users & {*sides}]
     for file in (Path(path).parent / name for name in others):
-        if file.is_file() and file.resolve() != Path(path).resolve() and _describes(file, rows):
+        if file.is_file() and file.resolve() != Path(path).resolve() and len(read_dictionary(file)) == rows:
             return file, file.read_bytes().decode("utf-8")
     return None, "".join(f"symbol{number} 1\n" for number in range(rows - len(SPECIAL_SYMBOLS)))
-
-
-def _describes(path: Path, rows: int) -> bool:
-    try:
-        return len(read_dictionary(path)) == rows
-    except EmbinitError:
-        return False

@@ -21,7 +21,7 @@ _NORMED = (".weight_g", ".weight_v", ".original0", ".original1")  #: torch's wei
 
 @dataclass(frozen=True)
 class Table:
-    """A tensor with one row per symbol.
+    """Hold the names of a tensor with one row per symbol.
 
     Args:
         names: in the model; several if it is tied.
@@ -35,11 +35,11 @@ class Table:
 
     @property
     def name(self) -> str:
-        """The first name in the model."""
+        """Return the first name in the model."""
         return self.names[0]
 
     def keys_in(self, weights: Mapping[str, Any]) -> list[str]:
-        """Return the table's keys in a state dict; one of an average may have names that the checkpoint lacks."""
+        """Return the table's keys in a state dict; an average's may have names that the checkpoint lacks."""
         return [key for key in dict.fromkeys((*self.keys, *self.names)) if key in weights]
 
 
@@ -78,10 +78,6 @@ def find_tables(
     tables = []
     for names in tied.values():
         held = tuple(dict.fromkeys(key for name in names for key in keys.get(name, ())))
-        if not held:
-            raise CheckpointError(
-                f"{path}: {names[0]} is not in the file but made when it is loaded; load it with fairseq, save it again"
-            )
         tables.append(Table(tuple(names), held, is_output=not embeddings.issuperset(names)))
     return tables
 

@@ -1,19 +1,20 @@
-"""`embinit transfer-vocab`: another dictionary for a trained model.
+"""Move a trained model to another dictionary (`embinit transfer-vocab`).
 
-Every table over its symbols becomes W times the old one. W is made once, by one of the methods of `init.transfer`
-(FOCUS, Dobler and de Melo 2023, among them), for embeddings, output layer, bias and averages alike; everything else
-stays as it is.
+Every table with one row per symbol becomes W times the old one. W is made once, by one of the methods of
+`init.transfer` (FOCUS, Dobler and de Melo 2023, among them), for embeddings, output layer, bias and averages alike;
+everything else stays as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from embinit_fairseq.errors import DataError, OptionError, named_by
 from embinit_fairseq.init.alignment import read
@@ -31,47 +32,34 @@ from embinit_fairseq.init.transfer import (
     transfer_weights,
     transferred_rows,
 )
-from embinit_fairseq.io import check_folder, check_inputs, whole_folder, write_json
-from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, record_of, resize, write_result
-from embinit_fairseq.resize.source import Source, open_source
+from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
+from embinit_fairseq.resize.source import Request, Source, open_source
 from embinit_fairseq.vectors.open import SourceSpec, parse_source
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, Token
 
-#: patterns of the files in the output folder
-FILES = (*CHECKPOINT_FILES, "transfer.json")
+#: patterns of the files in the output folder, the record first
+FILES = ("transfer.json", *CHECKPOINT_FILES)
 _EXAMPLES, _PARTS = 8, 5  #: in the record: words of each kind, and old words of one
 
 
-@dataclass(frozen=True)
-class TransferRequest:
-    """The options of `embinit transfer-vocab`."""
+@dataclass(frozen=True, kw_only=True)
+class TransferRequest(Request):
+    """Hold the options of `embinit transfer-vocab`."""
 
-    checkpoint: str
-    dictionary: str
     new_dict: str
     method: str
-    output: str
-    side: str | None = None
     vectors: str | None = None
     format: str | None = None
     seed: int = 1
     old_bpe_codes: str | None = None
     old_sentencepiece_model: str | None = None
-    user_dir: str | None = None
     keep_optimizer: bool = False
-    force: bool = False
-
-    @property
-    def inputs(self) -> dict[str, str | None]:
-        """Option -> file that is read; vectors may be folders, or several, and are not among them."""
-        names = ("checkpoint", "dictionary", "new_dict", "old_bpe_codes", "old_sentencepiece_model")
-        return {name: getattr(self, name) for name in names}
 
     @property
     def segmented_by(self) -> str:
-        """The option that says how old text was segmented, and its file."""
+        """Return the option that names the old text's segmentation, and its file."""
         if self.old_bpe_codes is not None:
             return f"--old-bpe-codes {self.old_bpe_codes}"
         return f"--old-sentencepiece-model {self.old_sentencepiece_model}"
@@ -79,7 +67,7 @@ class TransferRequest:
 
 @dataclass(frozen=True)
 class Transfer:
-    """An old model, the matrix W, and the change whose row map are W's rows of one old symbol."""
+    """Hold the old model, the matrix W, and the change. The row map has the rows of W that copy an old row."""
 
     source: Source
     old: Symbols
@@ -98,15 +86,13 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     """
     # 0. What the options say, before any work
     _check_options(request)
-    inputs = check_inputs(request.inputs)
     with named_by("--vectors "):
         spec = None if request.vectors is None else parse_source(request.vectors, request.format)
-    paths = [] if spec is None else spec.paths
-    check_folder(request.output, request.force, FILES, [*inputs.values(), *paths])
+    vectors = {path: path for path in (spec.paths if spec is not None else ())}
+    inputs = request.check(FILES, ("new_dict", "old_bpe_codes", "old_sentencepiece_model"), vectors)
     # 1. The old model and both dictionaries
     vocabulary = read_dictionary(request.new_dict, "--new-dict")
-    source = open_source(request.checkpoint, request.dictionary, request.side, request.user_dir)
-    source = source if request.keep_optimizer else source.without_moments()
+    source = open_source(request, request.keep_optimizer)
     text = Path(request.new_dict).read_bytes().decode("utf-8")
     names = source.symbols_of(source.builder.set_up(source.texts_with(text)))
     old = symbols_of(source.symbols, source.vocabulary.special, len(source.vocabulary))
@@ -116,31 +102,22 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     _check_dictionaries(request, vocabulary, old, new, shared)
     # 3. W: shared words keep their rows, the others are combinations of old rows, or are drawn
     segment = _old_segmentation(request, source.vocabulary)
-    rows, vectors = _auxiliary_vectors(request, spec, vocabulary)
+    rows, auxiliary = _auxiliary_vectors(spec, vocabulary)
     try:
-        weights = transfer_weights(request.method, Given(old, new, shared, segment, rows, vectors))
+        weights = transfer_weights(request.method, Given(old, new, shared, segment, rows, auxiliary))
     except DataError as error:
         where = f"--vectors {request.vectors}" if METHODS[request.method].needs_vectors else request.segmented_by
         raise DataError(f"{where}: {error}") from error
-    # 4. The new checkpoint
+    # 4. The new checkpoint, written and loaded by fairseq, under a temporary name
     change = Change(weights.source, names, text)
-    content = resize(
-        source,
-        change,
-        request.output,
-        lambda tables: transferred_rows(weights, tables, request.seed),
-        remedy="leave --keep-optimizer out",
-    )
-    # 5. Written and loaded by fairseq, under a temporary name
-    with whole_folder(request.output, request.force, FILES) as folder:
-        dictionaries = write_result(source, change, content, folder)
+
+    def make_rows(tables: Mapping[str, Sequence[Tensor]]) -> dict[str, list[np.ndarray]]:
+        return transferred_rows(weights, tables, request.seed)
+
+    remedy = "leave --keep-optimizer out"
+    with resized(source, change, request, inputs, FILES, make_rows, remedy) as (folder, record):
         transfer = Transfer(source, old, new, weights, change)
-        files = {path: path for path in paths if Path(path).is_file()}
-        record = {
-            **_record(transfer, request, dictionaries),
-            **record_of(source, change, request, {**inputs, **files}),
-        }
-        write_json(folder / "transfer.json", record)
+        record |= _record(transfer, request)
         yield transfer, folder, record
 
 
@@ -168,9 +145,6 @@ def _check_dictionaries(
             f"{where}: the same symbols in the same order as {request.dictionary}, which the model has already; give "
             "the dictionary that it is to have"
         )
-    for option, symbols in ((f"--dict {request.dictionary}", old), (where, new)):
-        if not symbols.words:
-            raise DataError(f"{option}: no words in it, only specials and fillers; give a dictionary with words")
     if METHODS[request.method].needs_shared and not (shared[new.word] >= 0).any():
         raise DataError(
             f"{where}: none of its {len(new.words):,} words is in {request.dictionary} "
@@ -181,17 +155,17 @@ def _check_dictionaries(
 
 
 def _old_segmentation(request: TransferRequest, old: Vocabulary) -> Callable[[Token], list[str]] | None:
-    """Return how the old text was segmented, for the text of a new symbol; None if it is not given."""
+    """Return how the old text was segmented, for the text of a new symbol; None if no option says it."""
     flags = ("--old-bpe-codes", "--old-sentencepiece-model")
     segmentation = read_segmentation(request.old_bpe_codes, request.old_sentencepiece_model, flags)
     if segmentation is None:
         return None
     check_segmentation(segmentation, old, request.dictionary)
-    segment = segmentation.pieces
+    segment = segmentation.segment_symbol
 
     def by_codes(token: Token) -> list[str]:
-        pieces = segment(token.surface)
-        return [*pieces[:-1], f"{pieces[-1]}{CONTINUES}"] if pieces and token.final is False else pieces
+        subwords = segment(token.surface)
+        return [*subwords[:-1], f"{subwords[-1]}{CONTINUES}"] if subwords and token.final is False else subwords
 
     def by_model(token: Token) -> list[str]:
         return segment(token.surface if token.initial is False else PREFIX["sentencepiece"] + token.surface)
@@ -199,19 +173,17 @@ def _old_segmentation(request: TransferRequest, old: Vocabulary) -> Callable[[To
     return by_model if request.old_bpe_codes is None else by_codes
 
 
-def _auxiliary_vectors(
-    request: TransferRequest, spec: SourceSpec | None, vocabulary: Vocabulary
-) -> tuple[np.ndarray, np.ndarray | None]:
+def _auxiliary_vectors(spec: SourceSpec | None, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray | None]:
     """Return (K,) rows of the new dictionary for which --vectors has all columns, and (K, d) their vectors."""
     if spec is None:
         return np.empty(0, dtype=np.int64), None
     reading = read(spec, vocabulary, flag="--vectors ")
-    whole = reading.complete[reading.source.rows]
-    return reading.source.rows[whole], reading.source.vectors[whole]
+    complete = reading.complete[reading.source.rows]
+    return reading.source.rows[complete], reading.source.vectors[complete]
 
 
-def _record(transfer: Transfer, request: TransferRequest, dictionaries: list[str]) -> dict[str, Any]:
-    """Return the record of a transfer, without the part that all changes have."""
+def _record(transfer: Transfer, request: TransferRequest) -> dict[str, Any]:
+    """Return the record of a transfer, without the entries that all changes have."""
     weights, new = transfer.weights, transfer.new
     words = {kind: weights.rows_of(kind)[new.word[weights.rows_of(kind)]].tolist() for kind in KINDS}
     composed = [len(weights.row(row)[0]) for row in weights.rows_of(COMPOSED)]
@@ -223,7 +195,6 @@ def _record(transfer: Transfer, request: TransferRequest, dictionaries: list[str
         "words": {kind: len(rows) for kind, rows in words.items()},
         "examples": {kind: [_example(transfer, row) for row in rows[:_EXAMPLES]] for kind, rows in words.items()},
         "parts_of_a_word": float(np.mean(composed)) if composed else None,
-        "files": ["model.pt", *dictionaries, "transfer.json"],
     }
 
 

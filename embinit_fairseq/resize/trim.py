@@ -1,8 +1,8 @@
-"""`embinit trim-vocab`: fewer words for a trained model.
+"""Remove words from the dictionary of a trained model (`embinit trim-vocab`).
 
-The rows of the other words go from every table. The new model is the old one given that the next word is one that
-stays: its softmax has fewer logits, all as they were, so that KL(new || old) = -log P_old(kept words) for every prefix
-of kept words. Nothing is trained or approximated.
+The rows of the removed words are removed from every table. The new model is the old one, given that the next word is
+one that stays: its softmax has fewer logits, all as they were, so that KL(new || old) = -log P_old(kept words) for
+every prefix of kept words. Nothing is trained or approximated.
 """
 
 from __future__ import annotations
@@ -16,36 +16,24 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.io import check_folder, check_inputs, read_lines, whole_folder, write_json
-from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, record_of, resize, write_result
-from embinit_fairseq.resize.source import Source, open_source
+from embinit_fairseq.io import read_lines
+from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
+from embinit_fairseq.resize.source import Request, Source, open_source
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, parse_line
 from embinit_fairseq.vocab.text import check_tokens, count_tokens
 
-#: patterns of the files in the output folder
-FILES = (*CHECKPOINT_FILES, "trim.json")
+#: patterns of the files in the output folder, the record first
+FILES = ("trim.json", *CHECKPOINT_FILES)
 
 
-@dataclass(frozen=True)
-class TrimRequest:
-    """The options of `embinit trim-vocab`. A word stays if keep_text, keep or min_count keeps it."""
+@dataclass(frozen=True, kw_only=True)
+class TrimRequest(Request):
+    """Hold the options of `embinit trim-vocab`. A word stays if keep_text, keep or min_count keeps it."""
 
-    checkpoint: str
-    dictionary: str
-    output: str
     keep_text: tuple[str, ...] = ()
     keep: str | None = None
     min_count: int | None = None
-    side: str | None = None
-    user_dir: str | None = None
     reset_optimizer: bool = False
-    force: bool = False
-
-    @property
-    def inputs(self) -> dict[str, str | None]:
-        """Option -> file that is read."""
-        texts = {f"keep_text {number}": path for number, path in enumerate(self.keep_text, start=1)}
-        return {"checkpoint": self.checkpoint, "dictionary": self.dictionary, "keep": self.keep, **texts}
 
 
 @contextlib.contextmanager
@@ -57,11 +45,9 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
     """
     if not request.keep_text and request.keep is None and request.min_count is None:
         raise OptionError("nothing says which words stay: give --keep-text TEXT, --keep WORDS, or --min-count N")
-    inputs = check_inputs(request.inputs)
-    check_folder(request.output, request.force, FILES, inputs.values())
+    inputs = request.check(FILES, ("keep", "keep_text"))
     # 1. The old model
-    source = open_source(request.checkpoint, request.dictionary, request.side, request.user_dir)
-    source = source.without_moments() if request.reset_optimizer else source
+    source = open_source(request, keep_optimizer=not request.reset_optimizer)
     # 2. The words that stay
     rows, shares = kept_rows(source.vocabulary, len(source.symbols), request)
     lines = source.lines
@@ -69,38 +55,33 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
     text = "\n".join([*(lines[row - len(SPECIAL_SYMBOLS)] for row in described), ""])
     change = Change(rows, [source.symbols[row] for row in rows], text)
     # 3. The new checkpoint, written and loaded by fairseq, under a temporary name
-    content = resize(source, change, request.output)
-    with whole_folder(request.output, request.force, FILES) as folder:
-        dictionaries = write_result(source, change, content, folder)
+    with resized(source, change, request, inputs, FILES) as (folder, record):
         removed = np.setdiff1d(np.arange(len(source.symbols)), rows)
         fillers = int(source.vocabulary.filler[removed].sum())
-        record = {
+        record |= {
             "trim_vocab": 1,
             "words_removed": len(removed) - fillers,
             "fillers_removed": fillers,
             "tokens_in_dictionary": shares,
             "bytes_before": Path(request.checkpoint).stat().st_size,
             "bytes_after": (folder / "model.pt").stat().st_size,
-            "files": ["model.pt", *dictionaries, "trim.json"],
-            **record_of(source, change, request, inputs),
         }
-        write_json(folder / "trim.json", record)
         yield source, change, folder, record
 
 
 def kept_rows(vocabulary: Vocabulary, size: int, request: TrimRequest) -> tuple[np.ndarray, dict[str, float]]:
     """Return the old rows that stay: specials, symbols that the task appends, and the words of the request.
 
-    Fillers go. A symbol that is there twice stays with all its rows: without the last row, which counts, it would mean
-    another one.
+    Fillers are removed. A repeated symbol stays with all its rows: without the last row, which counts, it would have
+    another row.
 
     Args:
         vocabulary: the dictionary.
-        size: its number of symbols with those that the task appends.
+        size: its number of symbols, appended ones included.
         request: the options.
 
     Returns:
-        (new N,) rows, and text of the request -> share of its tokens that are in the dictionary.
+        (new N,) rows, and text of the request -> share of its tokens that the dictionary has.
 
     Raises:
         OptionError, DataError: no word would stay, or every word; a word of the request is not in the dictionary.
@@ -133,7 +114,7 @@ def kept_rows(vocabulary: Vocabulary, size: int, request: TrimRequest) -> tuple[
 
 
 def _listed_words(path: str, symbols: Mapping[str, int]) -> set[str]:
-    """Read one word per line, or a dict.txt. A word may have spaces, as there; text after a tab is ignored."""
+    """Read one word per line, or a dict.txt. As in a dict.txt a word may have spaces; text after a tab is ignored."""
     words = set()
     for number, line in read_lines(path, DataError, "--keep"):
         word = line.partition("\t")[0].strip()

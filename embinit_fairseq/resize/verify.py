@@ -2,7 +2,7 @@
 
 For one prefix: l_w the logits of old words, Z = sum exp(l_w) over old words, N the sum of exp over new words.
 
-Expanding gives every old word its old probability times Z / (Z + N), so that
+After an expansion the probability of every old word is the old one times Z / (Z + N), so that
 
     KL(old || new) = log((Z + N) / Z) = log(1 + N / Z)
 
@@ -33,7 +33,7 @@ from embinit_fairseq.resize.expand import Expansion
 from embinit_fairseq.resize.source import Source
 
 QUANTILES = (0.5, 0.9, 0.99)
-#: methods that are measured next to the chosen one, since they need nothing but the checkpoint
+#: methods that are measured next to the chosen one, since they need only the checkpoint
 COMPARED = [name for name, method in METHODS.items() if not method.needs_pieces]
 #: tolerance for logits in single precision, relative to 1 + the largest, and for divergences in nats
 _ROUNDING = 1e-4
@@ -47,7 +47,7 @@ def divergence(old: Tensor, new: Tensor) -> Tensor:
 
 
 def rounded_bound(limit: float, largest: float, eps: float) -> float:
-    """Return what KL may be if logits of new words are too large by rounding.
+    """Return the largest KL that is allowed, if logits of new words may be too large by rounding.
 
     Args:
         limit: the bound without rounding.
@@ -61,7 +61,7 @@ def rounded_bound(limit: float, largest: float, eps: float) -> float:
 def verify_expansion(
     expansion: Expansion, folder: Path, paths: Sequence[str], progress: Progress
 ) -> tuple[dict[str, Any], dict[str, dict[str, list[float]]]]:
-    """Measure KL(old || new) of the rows that were written, and of every method that needs nothing but the checkpoint.
+    """Measure KL(old || new) of the rows that were written, and of every method that needs only the checkpoint.
 
     Args:
         expansion: the expansion.
@@ -103,24 +103,22 @@ def verify_expansion(
 def _measure(
     expansion: Expansion, model: nn.Module, recipes: dict[str, Recipe], batches: Iterable[Batch]
 ) -> tuple[dict[str, np.ndarray], float, float]:
-    """Return KL of every token by method, the largest absolute logit, and the largest change of one of an old word."""
+    """Return method -> KL of every token, the largest absolute logit, and the largest change of an old word's logit."""
     source, change = expansion.source, expansion.change
     new_row, rows = change.new_row_of(len(source.symbols)), torch.from_numpy(change.made)
-    kept = torch.from_numpy(new_row >= 0)
-    kept_new = torch.from_numpy(new_row)[kept]
+    stays = torch.from_numpy(new_row >= 0)
+    new_rows_of_old = torch.from_numpy(new_row)[stays]
     values = model.state_dict()
-    written = {table.name: values[table.name][rows] for table in source.tables}
     stored = {method: _stored_rows(source, recipe) for method, recipe in recipes.items()}
-    stored[expansion.recipe.method] = written
+    stored[expansion.recipe.method] = {table.name: values[table.name][rows] for table in source.tables}
     measured: dict[str, list[np.ndarray]] = {method: [] for method in recipes}
     largest = changed_by = 0.0
     with torch.inference_mode():
         for batch in batches:
-            old = logits(source.model, batch)[:, kept]
+            old = logits(source.model, batch)[:, stays]
             if not torch.isfinite(old).all():
                 raise CheckpointError(
-                    f"--verify: what {source.path} computes is NaN or infinite; name an earlier checkpoint of the "
-                    "training"
+                    f"--verify: a logit of {source.path} is NaN or infinite; name an earlier checkpoint of the training"
                 )
             largest = max(largest, float(old.abs().max()))
             moved = batch.moved(new_row, source.sides)
@@ -128,8 +126,8 @@ def _measure(
                 for name, value in stored[method].items():
                     values[name][rows] = value.to(values[name].dtype)
                 new = logits(model, moved)
-                changed_by = max(changed_by, float((new[:, kept_new] - old).abs().max()))
-                measured[method].append(divergence(new[:, kept_new], new[:, rows]).numpy())
+                changed_by = max(changed_by, float((new[:, new_rows_of_old] - old).abs().max()))
+                measured[method].append(divergence(new[:, new_rows_of_old], new[:, rows]).numpy())
     return {method: np.concatenate(parts) for method, parts in measured.items()}, largest, changed_by
 
 
@@ -157,11 +155,11 @@ def verify_trim(
     model, task = load_result(source, change, folder)
     old_task = source.builder.set_up(source.texts)
     text = read_text(model, source.softmax, len(source.symbols), old_task, task, paths)
-    kept = torch.from_numpy(change.source)
+    old_rows = torch.from_numpy(change.source)
     measured, certified = [], []
     for batch in progress(text.batches):
         new = logits(model, batch).double().log_softmax(-1)
-        old = logits(source.model, batch.moved(change.source, source.sides)).double().log_softmax(-1)[:, kept]
+        old = logits(source.model, batch.moved(change.source, source.sides)).double().log_softmax(-1)[:, old_rows]
         measured.append((new.exp() * (new - old)).sum(-1).numpy())
         certified.append(-old.logsumexp(-1).numpy())
     kl, certificate = np.concatenate(measured), np.concatenate(certified)

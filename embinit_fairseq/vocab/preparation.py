@@ -11,6 +11,7 @@ This file is written into exported folders and runs there without this package, 
 from __future__ import annotations
 
 import importlib
+import io
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -63,15 +64,16 @@ def restore_symbols(token: str) -> str:
     return _SYMBOL.get(token, token)
 
 
-def _library(name: str) -> Any:
+def _library(module: str) -> Any:
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(module)
     except ImportError:
-        raise ImportError(f"{name} is missing, which prepares the text: pip install {name}") from None
+        package = module.partition(".")[0].replace("_", "-")
+        raise ImportError(f"{package} is missing, which prepares the text: pip install {package}") from None
 
 
 class Cleaner:
-    """The wikibooks preparation of a line; ImportError without sacremoses or spaCy.
+    """Prepare lines as scripts/wikibooks does; raise ImportError without sacremoses or spaCy.
 
     spaCy remembers every word that it has seen: make a new cleaner now and then.
     """
@@ -98,9 +100,9 @@ class Cleaner:
         return [[restore_symbols(word) for word in self._moses.tokenize(text, escape=False)] for text in cased]
 
 
-#: a sign that Moses always parts from the letter before it (not a full stop)
+#: a sign that Moses always splits from the letter before it (not a full stop)
 GLUED = re.compile(r"[^\W\d_][,:!?](@@)?$")
-#: marks of text that is in Moses' words already, which Moses would split again
+#: shows that a text is in Moses' words already, which Moses would split again
 _MOSES_WORDS = re.compile(r"&(apos|quot|amp|lt|gt|#\d+);| @-@ ")
 #: characters that Moses' normalisation of punctuation replaces
 _REPLACED = set("“”‘’„«»–—…")
@@ -108,7 +110,7 @@ _REPLACED = set("“”‘’„«»–—…")
 
 @dataclass(frozen=True)
 class Preparation:
-    """How raw text becomes words; a call prepares a text, in which a written `<mask>` stays.
+    """Describe how raw text becomes words; a call prepares a text, in which a written `<mask>` stays.
 
     Args:
         preparation: one of `PREPARATIONS`.
@@ -139,12 +141,12 @@ class Preparation:
         lang: str | None = None,
         translation: bool = False,
     ) -> Preparation:
-        """Read off a dictionary how its text was prepared; arguments other than None are taken as they are.
+        """Recognise from a dictionary how its text was prepared; arguments other than None are taken as they are.
 
         Without capitals the text was lower-cased. If `,` or `.` is a symbol and no comma or the like follows a letter,
         the text was split into Moses' words; with escapes or `@-@` if symbols have them. Punctuation was normalised if
-        no symbol has what that replaces. A model that is not for translation has the text of scripts/wikibooks, unless
-        symbols show what that does not make.
+        no symbol has a character that normalising replaces. A model that is not for translation has the text of
+        scripts/wikibooks, unless symbols show escapes or `@-@`, which scripts/wikibooks does not make.
         """
         words = [symbol for symbol in symbols if symbol not in _CARRIER]
         letters = set("".join(words))
@@ -164,19 +166,19 @@ class Preparation:
         options = {"punctuation normalised": self.normalise, "escaped": self.escape, "`@-@`": self.dashes}
         words = {
             "wikibooks": f"cleaned as in scripts/wikibooks, Moses' words ({self.lang})",
-            "moses": ", ".join([f"Moses' words ({self.lang})", *(name for name, is_so in options.items() if is_so)]),
+            "moses": ", ".join([f"Moses' words ({self.lang})", *(name for name, is_set in options.items() if is_set)]),
             "none": "words between spaces",
         }
         return f"{'lower case' if self.lowercase else 'as it is written'}, {words[self.preparation]}"
 
     def __call__(self, text: str) -> str:
-        """Prepare raw text: words separated by spaces. ImportError without a library that it needs."""
+        """Return the words of raw text, separated by spaces; raise ImportError if a library is missing."""
         return loaded(self)(text)
 
 
 @cache  # not in the instances, so that a tokenizer with one can be copied to another process
 def loaded(settings: Preparation) -> Callable[[str], str]:
-    """Return the function that prepares a text; raise ImportError without a library that it needs."""
+    """Return the function that prepares a text; raise ImportError if a library is missing."""
     if settings.preparation == "wikibooks":
         clean = Cleaner(settings.lowercase, settings.lang)
         return lambda text: " ".join(word for sentence in clean(text, keep_mask=True) for word in sentence)
@@ -202,23 +204,23 @@ def loaded(settings: Preparation) -> Callable[[str], str]:
 
 # ---- Subwords -------------------------------------------------------------------------------------------------------
 
-_END = "</w>"  # of a word, in the codes of subword-nmt
-_CONTINUES, _INITIAL = "@@", "▁"  # subword-nmt: the word continues; sentencepiece: a word begins
-#: Moses parts the full stop from the last word of a line (`inc.`, not `u.s.`)
+#: subword-nmt: the word continues; sentencepiece: a word begins
+_CONTINUES, _INITIAL = "@@", "▁"
+#: Moses splits the full stop from the last word of a line (`inc.`, not `u.s.`)
 _UNSPLIT_END = re.compile(r"^[^.]*\w\.$")
 
 
 class Segmenter:
-    """Text to symbols of a dictionary: raw text is prepared and segmented, text that is in symbols already is kept.
+    """Text to symbols of a dictionary: raw text is prepared and segmented, text in symbols stays as it is.
 
     Args:
-        symbols: of the dictionary; words among them stay whole.
-        prepare: of raw text.
+        symbols: the dictionary's; words among them stay whole.
+        prepare: prepares raw text.
         codes: of subword-nmt (Sennrich et al. 2016), the text that `vocab.codes.codes_text` returns.
         sentencepiece: path of the model; without codes and model, words stay whole.
 
     Raises:
-        ImportError: without a library that is needed.
+        ImportError: a library is missing.
     """
 
     def __init__(
@@ -229,36 +231,34 @@ class Segmenter:
         sentencepiece: str | None = None,
     ) -> None:
         self.symbols, self.prepare = frozenset(symbols), prepare
-        #: word -> its subwords; None: words stay whole
-        self.cut: Callable[[str], list[str]] | None = None if codes is None else _Merges(codes)
-        self._model = None
+        self._bpe = self._model = None
+        if codes is not None:
+            self._bpe = _library("subword_nmt.apply_bpe").BPE(io.StringIO(codes))
         if sentencepiece is not None:
             self._model = _library("sentencepiece").SentencePieceProcessor(model_file=str(sentencepiece))
-        self._pieces: dict[str, list[str]] = {}
         loaded(prepare)
 
     def __call__(self, text: str) -> list[str]:
-        """Return the symbols of a text; those that the dictionary lacks are unknown."""
+        """Return the symbols of a text; symbols that the dictionary lacks are unknown."""
         words = text.split()
         if self.is_segmented(words):
             return words
         prepared = self.prepare(text)
         if self._model is None:
-            return [piece for word in prepared.split() for piece in self.pieces(word)]
+            return [subword for word in prepared.split() for subword in self.subwords(word)]
         first, *others = (self._model.encode(part, out_type=str) for part in prepared.split(MASK))
-        return [*first, *(piece for part in others for piece in (MASK, *part))]
+        return [*first, *(subword for part in others for subword in (MASK, *part))]
 
     def is_segmented(self, words: Sequence[str]) -> bool:
-        """Return True if a line is in symbols already, not raw text.
+        """Return True if the words of a line are symbols already, not raw text.
 
-        That is so if one is marked (`or@@`, `▁the`). A line without marked symbols is, too, if it has no others than
-        those of the dictionary and its last full stop is a word of its own. With sentencepiece, raw words may be
-        symbols.
+        One marked subword (`or@@`, `▁the`) shows it. Without one, all words must be symbols, and a full stop at the end
+        a word of its own. With sentencepiece raw words may be symbols, so that only the mark counts.
         """
         if any(_INITIAL in word or (word.endswith(_CONTINUES) and word != _CONTINUES) for word in words):
             return True
-        is_known = self._model is None and self.symbols.issuperset(words)
-        return not words or (is_known and not _UNSPLIT_END.search(words[-1]))
+        are_symbols = self._model is None and self.symbols.issuperset(words)
+        return not words or (are_symbols and not _UNSPLIT_END.search(words[-1]))
 
     def join(self, symbols: Sequence[str]) -> str:
         """Join symbols to words, with spaces between them."""
@@ -266,37 +266,8 @@ class Segmenter:
             return "".join(symbols).replace(_INITIAL, " ").strip()
         return (" ".join(symbols) + " ").replace(f"{_CONTINUES} ", "").rstrip()
 
-    def pieces(self, word: str) -> list[str]:
+    def subwords(self, word: str) -> list[str]:
         """Segment a word: `lower` to `low@@ er`. Symbols of the dictionary and `<url>` and the like stay whole."""
-        if self.cut is None or word in self.symbols or word in _CARRIER:
+        if self._bpe is None or word in self.symbols or word in _CARRIER:
             return [word]
-        if word not in self._pieces:
-            self._pieces[word] = self.cut(word)
-        return self._pieces[word]
-
-
-class _Merges:
-    """The merges of subword-nmt, best first; a call segments a word."""
-
-    def __init__(self, codes: str) -> None:
-        version, *lines = codes.removesuffix("\n").split("\n")
-        self._has_own_end = version == "#version: 0.1"  # the end of a word is a symbol of its own
-        self._ranks: dict[tuple[str, ...], int] = {}
-        for line in lines:
-            self._ranks.setdefault(tuple(line.split(" ")), len(self._ranks))
-
-    def __call__(self, word: str) -> list[str]:
-        pieces = [*word, _END] if self._has_own_end else [*word[:-1], word[-1] + _END]
-        while len(pieces) > 1:
-            best = min(zip(pieces, pieces[1:]), key=lambda pair: self._ranks.get(pair, len(self._ranks)))
-            if best not in self._ranks:
-                break
-            joined: list[str] = []
-            for piece in pieces:
-                if joined and (joined[-1], piece) == best:
-                    joined[-1] += piece
-                else:
-                    joined.append(piece)
-            pieces = joined
-        *pieces, last = pieces[:-1] if pieces[-1] == _END else [*pieces[:-1], pieces[-1].removesuffix(_END)]
-        return [f"{piece}{_CONTINUES}" for piece in pieces] + [last]
+        return self._bpe.segment_tokens([word])

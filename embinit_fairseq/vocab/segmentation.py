@@ -1,6 +1,6 @@
-"""Segmenters, subword-nmt and sentencepiece: text into subwords, and the same with further words kept whole.
+"""Segment text with subword-nmt or sentencepiece, and extend the segmenter by words that stay whole.
 
-subword-nmt    The codes stay, and new words go into a glossary. `apply-bpe --glossaries` takes regular expressions and
+subword-nmt    The codes stay, and new words are a glossary. `apply-bpe --glossaries` takes regular expressions and
                isolates their matches inside longer words, too (`cat` in `category`); an expression that is anchored
                at both ends matches whole words only. Further merges would join the ends of longer words, too.
 sentencepiece  New words are pieces after the old ones, whose numbers stay. *User-defined* pieces would be isolated
@@ -8,7 +8,7 @@ sentencepiece  New words are pieces after the old ones, whose numbers stay. *Use
                join subwords of the old model: in a unigram model with the score of the word's best segmentation and a
                trace more, in a BPE model by merges after all old ones. A longer word changes only where its old
                segmentation has a boundary right after the new word: `▁fire f ly` with the new word `▁firef` becomes
-               `▁firef ly`. sentencepiece cannot tell these two apart, since a piece does not say where its word ends.
+               `▁firef ly`. sentencepiece cannot distinguish the two, since a piece does not say where its word ends.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Union
 
+import sentencepiece
+from subword_nmt.apply_bpe import BPE
+
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.io import check_is_file
-from embinit_fairseq.vocab.codes import codes_text
+from embinit_fairseq.vocab.codes import codes_text, load_sentencepiece
 from embinit_fairseq.vocab.dictionary import Vocabulary
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, detect_style, parse
 
 #: files that `write` may make
 SEGMENTATION_FILES = ("bpe.codes", "glossary.txt", "sentencepiece.model")
-#: share of a dictionary's subwords that its segmenter can make at least: its own nearly all, one learned on other text
+#: smallest share of a dictionary's subwords that its segmenter can make: its own nearly all, one learned on other text
 #: of the same language two thirds
 _LEAST_MADE = 0.8
-#: if several segmenters made one dictionary: share of a segmenter's subwords that are in it at least (measured 0.93, of
-#: another language 0.43), and share of the dictionary's text that the segmenter can make at least (0.56)
+#: if several segmenters made one dictionary: smallest share of a segmenter's subwords that are in it (measured 0.93, of
+#: another language 0.43), and smallest share of the dictionary's text that the segmenter can make (0.56)
 _LEAST_USED, _LEAST_TEXT = 0.9, 0.4
 _INITIAL = PREFIX["sentencepiece"]
 
@@ -45,41 +47,41 @@ _ARGUMENT = 128 * 1024 - 1  #: bytes of one argument of a command (Linux)
 
 
 class SubwordNmt:
-    """BPE codes and the words that stay whole.
+    """Segment with BPE codes, except for words that stay whole: the glossary of an expansion, next to the codes.
 
     Args:
         path: the codes.
-        whole: words that are never segmented; None: those that an earlier expansion wrote next to the codes.
         flag: option that names the codes, for messages.
+        symbols: of the dictionary; words of the glossary that it lacks are the other side's. None: all words stay.
     """
 
     kind = "subword-nmt"
 
-    def __init__(self, path: str, whole: Collection[str] | None = None, flag: str = "--bpe-codes") -> None:
+    def __init__(self, path: str, flag: str = "--bpe-codes", symbols: Collection[str] | None = None) -> None:
         self.path, self.flag = path, flag
-        self.whole = list(_read_glossary(Path(path).with_name(SEGMENTATION_FILES[1])) if whole is None else whole)
-        self._codes = codes_text(path, flag)
-        self._bpe = _bpe(self._codes, glossary(self.whole) if self.whole else None)
+        words = _read_glossary(Path(path).with_name(SEGMENTATION_FILES[1]))
+        self.whole = [word for word in words if symbols is None or word in symbols]
+        self._bpe = read_codes(path, flag, glossary(self.whole) if self.whole else None)
 
-    def for_dictionary(self, symbols: Collection[str]) -> SubwordNmt:
-        """Return the segmentation without whole words that a dictionary lacks: they are the other side's."""
-        return SubwordNmt(self.path, [word for word in self.whole if word in symbols])
-
-    def cut(self, text: str) -> list[str]:
-        """Segment a sentence."""
+    def segment(self, text: str) -> list[str]:
+        """Return the subwords of a sentence."""
         return self._bpe.process_line(text).split()
 
-    def pieces(self, word: str) -> list[str]:
-        """Segment a symbol; empty for one that ends with @@, which is not a whole word."""
-        return [] if word.endswith(CONTINUES) else self.cut(word)
+    def segment_symbol(self, symbol: str) -> list[str]:
+        """Return the subwords of a word; none for a symbol that ends with @@, which is not a whole word."""
+        return [] if symbol.endswith(CONTINUES) else self.segment(symbol)
 
-    def joined(self, pieces: Sequence[str]) -> str:
+    def join(self, subwords: Sequence[str]) -> str:
         """Spell subwords as one; the mark at the end stays."""
-        return " ".join(pieces).replace(f"{CONTINUES} ", "")
+        return " ".join(subwords).replace(f"{CONTINUES} ", "")
+
+    def text_of(self, symbol: str) -> str:
+        """Return a symbol as text has it."""
+        return symbol
 
     def makes(self, symbol: str) -> bool:
         """Return True if the symbol can be a subword of a text."""
-        return symbol in self.made or symbol in self.whole
+        return symbol in self.made
 
     def is_unknown(self, symbol: str) -> bool:
         """Return False: unknown characters are single symbols here."""
@@ -87,37 +89,32 @@ class SubwordNmt:
 
     @functools.cached_property
     def made(self) -> set[str]:
-        """The subwords that the codes join."""
+        """Return the subwords that the codes join, and the words that stay whole."""
         merged = {"".join(pair) for pair in self._bpe.bpe_codes}
         ends = {text.removesuffix("</w>") for text in merged if text.endswith("</w>") or self._bpe.version == (0, 1)}
-        return ends | {text + CONTINUES for text in merged if not text.endswith("</w>")}
+        return {*self.whole, *ends, *(text + CONTINUES for text in merged if not text.endswith("</w>"))}
 
     def obstacle(self, word: str) -> str | None:
-        """Return why a new word cannot be reached, with a remedy; None if it can."""
-        if "\0" in word:
-            return "no argument of a command has a null character, and the glossary is one; leave it out"
-        goes_on = f"it ends with {CONTINUES}, which is no whole word; write one, or leave it out"
-        return goes_on if word.endswith(CONTINUES) else None
+        """Return why a new word cannot be one subword, with a remedy; None if it can."""
+        ends = f"it ends with {CONTINUES}, which is no whole word; write one, or leave it out"
+        return ends if word.endswith(CONTINUES) else None
 
-    def as_text(self, symbol: str) -> str:
-        """Return a symbol as text has it."""
-        return symbol
-
-    def is_alone(self, pieces: Sequence[str], at: int) -> bool:
-        """Return True if the word `pieces[at]` is not a part of a longer one."""
-        return at == 0 or not pieces[at - 1].endswith(CONTINUES)
+    def is_word(self, subwords: Sequence[str], at: int) -> bool:
+        """Return True if `subwords[at]`, the end of a word, is all of it."""
+        return at == 0 or not subwords[at - 1].endswith(CONTINUES)
 
     def write(self, words: Sequence[str], folder: Path) -> SubwordNmt:
-        """Write the segmentation that keeps `words` whole, too; raise DataError for more than a command line takes."""
+        """Write the codes and a glossary with `words`; raise DataError if it is too long for a command line."""
         expression = glossary([*self.whole, *words])
         if (size := len(expression.encode())) > _ARGUMENT:
             raise DataError(
                 f"--words: a glossary of {size:,} bytes, but apply-bpe takes it as an argument, which has at most "
                 f"{_ARGUMENT:,}; add fewer words, or leave {self.flag} out and segment the text by other means"
             )
-        (folder / SEGMENTATION_FILES[0]).write_bytes(self._codes.encode("utf-8"))
-        (folder / SEGMENTATION_FILES[1]).write_text(f"{expression}\n", encoding="utf-8")
-        return SubwordNmt(str(folder / SEGMENTATION_FILES[0]))
+        codes, words_file = (folder / name for name in SEGMENTATION_FILES[:2])
+        codes.write_bytes(codes_text(self.path, self.flag).encode("utf-8"))
+        words_file.write_text(f"{expression}\n", encoding="utf-8")
+        return SubwordNmt(str(codes))
 
     def command(self, folder: str) -> str:
         """Return the shell command that segments a text with the files in `folder`."""
@@ -131,15 +128,9 @@ def read_codes(path: str, flag: str = "--bpe-codes", glossary: str | None = None
     Args:
         path: the codes.
         flag: option that names them, for messages.
-        glossary: regular expression of what is not segmented.
+        glossary: regular expression of the words that stay whole.
     """
-    return _bpe(codes_text(path, flag), glossary)
-
-
-def _bpe(codes: str, glossary: str | None) -> Any:
-    from subword_nmt.apply_bpe import BPE
-
-    return BPE(io.StringIO(codes), glossaries=[glossary] if glossary else None)
+    return BPE(io.StringIO(codes_text(path, flag)), glossaries=[glossary] if glossary else None)
 
 
 def glossary(words: Iterable[str]) -> str:
@@ -169,92 +160,94 @@ def _read_glossary(path: Path) -> list[str]:
 _PIECES, _TRAINER, _NORMALISER, _SELF_TEST = 1, 2, 3, 4  #: fields of the model
 _MODEL_TYPE = 3  #: field of the trainer's options
 _UNIGRAM, _BPE, _WORDS, _CHARACTERS = 1, 2, 3, 4
-_NORMAL, _UNUSED = 1, 5  #: types of pieces; an unused one can be merged further, but is taken apart in the end
-_UNKNOWN = 10.0  #: what a unigram model takes off its lowest score for an unknown character
+_NORMAL, _UNUSED = 1, 5  #: types of pieces; an unused one can be merged further, but is split in the end
+_UNKNOWN = 10.0  #: a unigram model's score of an unknown character is its lowest score minus this
 _TRACE = 0.02  #: of a score: far above the rounding of a sentence's sum, far below the differences of segmentations
-#: spm_encode for those who have sentencepiece from a wheel, which has no programs
+#: spm_encode for users whose sentencepiece is a wheel, which has no programs
 _SPM_ENCODE = """import sys, sentencepiece
-cut = sentencepiece.SentencePieceProcessor(model_file=sys.argv[1]).encode
-for line in open(0, encoding="utf-8", newline="\\n"): print(*cut(line.rstrip("\\n"), out_type=str))"""
+segment = sentencepiece.SentencePieceProcessor(model_file=sys.argv[1]).encode
+for line in open(0, encoding="utf-8", newline="\\n"): print(*segment(line.rstrip("\\n"), out_type=str))"""
 
 
 class Sentencepiece:
-    """A model of sentencepiece.
+    """Segment with a model of sentencepiece.
 
     Args:
-        path: its file.
-        flag: option that names it, for messages.
+        path: the model.
+        flag: option that names the model, for messages.
     """
 
     kind = "sentencepiece"
 
     def __init__(self, path: str, flag: str = "--sentencepiece-model") -> None:
         self.path, self.flag = path, flag
-        self._content = _read_model(path, flag)
-        self._processor = _processor(self._content, f"{flag} {path}")
-        self._type = _model_type(self._content)
-        self._kind_of = functools.cache(self._look_up)
+        self._processor = load_sentencepiece(path, flag)
+        #: the model without the sentences that are tried when it is loaded; new words may change them
+        self._content = b"".join(field for n, _, field in _fields(Path(path).read_bytes()) if n != _SELF_TEST)
+        trainer = b"".join(value for number, value, _ in _fields(self._content) if number == _TRAINER)
+        self._type = {number: value for number, value, _ in _fields(trainer)}.get(_MODEL_TYPE, _UNIGRAM)
+        pieces = enumerate(self._processor.id_to_piece([*range(len(self._processor))]))
+        self._row_of = {piece: row for row, piece in pieces if not self._processor.is_unknown(row)}
+        #: <0xE6> -> its byte, if the model has them
+        self._byte_of = {
+            piece: bytes.fromhex(piece[3:-1]) for piece, row in self._row_of.items() if self._processor.is_byte(row)
+        }
         # segments symbols: no space is added at the beginning, and none is removed
         as_it_is = _field(_NORMALISER, bytes([3 << 3, 0, 4 << 3, 0]))  # add_dummy_prefix, remove_extra_whitespaces
-        self._of_symbols = _processor(_without_test(self._content) + as_it_is, path)
+        self._of_symbols = sentencepiece.SentencePieceProcessor(model_proto=self._content + as_it_is)
 
-    def for_dictionary(self, symbols: Collection[str]) -> Sentencepiece:
-        """Return the same segmentation: a model knows its words."""
-        return self
-
-    def cut(self, text: str) -> list[str]:
-        """Segment a sentence; unknown text, also as bytes, becomes single characters."""
+    def segment(self, text: str) -> list[str]:
+        """Return the subwords of a sentence; unknown text, also as bytes, becomes single characters."""
         return self._characters(self._processor.encode(text, out_type=str))
 
-    def pieces(self, word: str) -> list[str]:
-        """Segment a symbol."""
-        return self._of_symbols.encode(word.replace(_INITIAL, " "), out_type=str)
+    def segment_symbol(self, symbol: str) -> list[str]:
+        """Return the subwords of a symbol."""
+        return self._of_symbols.encode(symbol.replace(_INITIAL, " "), out_type=str)
 
-    def joined(self, pieces: Sequence[str]) -> str:
+    def join(self, subwords: Sequence[str]) -> str:
         """Spell subwords as one."""
-        return "".join(pieces)
+        return "".join(subwords)
+
+    def text_of(self, symbol: str) -> str:
+        """Return a symbol as text has it."""
+        return symbol.replace(_INITIAL, " ").strip()
 
     def makes(self, symbol: str) -> bool:
         """Return True if the symbol is a piece."""
-        return not self._processor.is_unknown(self._processor.piece_to_id(symbol))
+        return symbol in self._row_of
 
     def is_unknown(self, symbol: str) -> bool:
-        """Return True for a run of characters that the model does not know, which it leaves as one piece."""
-        return self._type != _WORDS and not self.makes(symbol) and self.pieces(symbol) == [symbol]
+        """Return True for a run of characters that the model does not know, which it leaves as one subword."""
+        return self._type != _WORDS and not self.makes(symbol) and self.segment_symbol(symbol) == [symbol]
 
     @functools.cached_property
     def made(self) -> set[str]:
-        """The pieces that text can have, except bytes."""
-        of = self._processor
-        no_text = (of.is_unknown, of.is_control, of.is_unused, of.is_byte)
-        return {of.id_to_piece(row) for row in range(len(of)) if not any(holds(row) for holds in no_text)}
+        """Return the pieces that text can have, except bytes."""
+        no_text = (self._processor.is_control, self._processor.is_unused, self._processor.is_byte)
+        return {piece for piece, row in self._row_of.items() if not any(holds(row) for holds in no_text)}
 
     def obstacle(self, word: str) -> str | None:
-        """Return why a new word cannot be reached, with a remedy; None if it can."""
+        """Return why a new word cannot be one subword, with a remedy; None if it can."""
         if self._type == _CHARACTERS:
             return f"{self.path} is a model of characters, which has no words; leave {self.flag} out"
-        spelled = "".join(self._characters(self.pieces(word)))
+        spelled = "".join(self._characters(self.segment_symbol(word)))
         if spelled == word:
             return None
         remedy = f"makes {spelled!r} of it; write that, or leave it out" if spelled else "removes it; leave it out"
         return f"the normaliser of {self.path} {remedy}"
 
-    def as_text(self, symbol: str) -> str:
-        """Return a symbol as text has it."""
-        return symbol.replace(_INITIAL, " ").strip()
-
-    def is_alone(self, pieces: Sequence[str], at: int) -> bool:
-        """Return True if no longer word begins with the word `pieces[at]`."""
-        after = pieces[at + 1 : at + 2]
-        return not pieces[at].startswith(_INITIAL) or not after or not after[0][0].isalnum()
+    def is_word(self, subwords: Sequence[str], at: int) -> bool:
+        """Return True if no longer word begins with `subwords[at]`."""
+        after = subwords[at + 1 : at + 2]
+        return not subwords[at].startswith(_INITIAL) or not after or not after[0][0].isalnum()
 
     def write(self, words: Sequence[str], folder: Path) -> Sentencepiece:
         """Write the model with these words, too."""
         new = [word for word in words if not self.makes(word)]
-        rows = {_UNIGRAM: self._scored, _BPE: self._merged}.get(self._type, _unscored)(new)
-        pieces = b"".join(_field(_PIECES, _piece(*row)) for row in rows)
-        (folder / SEGMENTATION_FILES[2]).write_bytes(_without_test(self._content) + pieces)
-        return Sentencepiece(str(folder / SEGMENTATION_FILES[2]))
+        rows = {_UNIGRAM: self._scored, _BPE: self._merged}.get(self._type, self._listed)(new)
+        file = folder / SEGMENTATION_FILES[2]
+        file.write_bytes(self._content + b"".join(_field(_PIECES, _piece(*row)) for row in rows))
+        return Sentencepiece(str(file))
 
     def command(self, folder: str) -> str:
         """Return the shell command that segments a text with the model in `folder`."""
@@ -264,69 +257,44 @@ class Sentencepiece:
         return f"python -c {shlex.quote(_SPM_ENCODE)} {model} < TEXT > PIECES"
 
     def _scored(self, words: list[str]) -> Iterator[tuple[str, float, int]]:
-        """Yield pieces of a unigram model. More joined pieces have a larger trace, so that the longest word wins."""
+        """Yield pieces of a unigram model. The trace grows with the joined subwords, so that the longest word wins."""
         for word in words:
-            parts = self._characters(self.pieces(word))
-            yield word, sum(map(self._score, parts)) + _TRACE * (2 * len(parts) - 1), _NORMAL
+            subwords = self._characters(self.segment_symbol(word))
+            yield word, sum(map(self._score, subwords)) + _TRACE * (2 * len(subwords) - 1), _NORMAL
+
+    def _merged(self, words: list[str]) -> Iterator[tuple[str, float, int]]:
+        """Yield pieces of a BPE model: the subwords of a word are joined from the left, after all old merges."""
+        score, made = self._lowest, set(words)
+        for word in words:
+            subwords = self._characters(self.segment_symbol(word))
+            for text in ["".join(subwords[:end]) for end in range(2, len(subwords))]:
+                if text not in made and not self.makes(text):
+                    made.add(text)
+                    yield text, (score := score - 1), _UNUSED
+            yield word, (score := score - 1), _NORMAL
+
+    def _listed(self, words: list[str]) -> Iterator[tuple[str, float, int]]:
+        """Yield pieces of a model of words."""
+        return ((word, 0.0, _NORMAL) for word in words)
 
     def _score(self, piece: str) -> float:
-        row = self._processor.piece_to_id(piece)
-        return self._processor.get_score(row) if self.makes(piece) else self._lowest - _UNKNOWN
+        return self._processor.get_score(self._row_of[piece]) if self.makes(piece) else self._lowest - _UNKNOWN
 
     @functools.cached_property
     def _lowest(self) -> float:
-        return min(map(self._processor.get_score, range(self._processor.get_piece_size())))
+        return min(map(self._processor.get_score, range(len(self._processor))))
 
-    def _merged(self, words: list[str]) -> Iterator[tuple[str, float, int]]:
-        """Yield pieces of a BPE model: those of a word are joined from the left, after all old merges."""
-        score, made = self._lowest, set(words)
-        for word in words:
-            parts = self._characters(self.pieces(word))
-            between = ["".join(parts[:end]) for end in range(2, len(parts))]
-            for text in [text for text in between if text not in made and not self.makes(text)]:
-                made.add(text)
-                yield text, (score := score - 1), _UNUSED
-            yield word, (score := score - 1), _NORMAL
-
-    def _characters(self, pieces: Iterable[str]) -> list[str]:
-        """Return pieces with runs of unknown characters and of bytes as single characters."""
+    def _characters(self, subwords: Iterable[str]) -> list[str]:
+        """Return subwords with runs of unknown characters and of bytes as single characters."""
         characters: list[str] = []
         run = b""
-        for piece in pieces:
-            kind = self._kind_of(piece)
-            if kind == "byte":
-                run += bytes([int(piece[3:-1], 16)])  # <0xE6>
+        for subword in subwords:
+            if subword in self._byte_of:
+                run += self._byte_of[subword]
                 continue
-            characters += [*run.decode("utf-8", "replace"), *(piece if kind == "unknown" else [piece])]
+            characters += [*run.decode("utf-8", "replace"), *([subword] if self.makes(subword) else subword)]
             run = b""
         return [*characters, *run.decode("utf-8", "replace")]
-
-    def _look_up(self, piece: str) -> str:
-        row = self._processor.piece_to_id(piece)
-        return "unknown" if self._processor.is_unknown(row) else "byte" if self._processor.is_byte(row) else "piece"
-
-
-def _unscored(words: list[str]) -> Iterator[tuple[str, float, int]]:
-    """Yield pieces of a model of words, in which the words of its list are pieces."""
-    return ((word, 0.0, _NORMAL) for word in words)
-
-
-def _read_model(path: str, flag: str) -> bytes:
-    check_is_file(path, flag)
-    return Path(path).read_bytes()
-
-
-def _processor(model: bytes, where: str) -> Any:
-    try:
-        import sentencepiece
-    except ImportError as cause:
-        raise DataError(f"{where}: reading it needs a package: pip install sentencepiece") from cause
-    processor = sentencepiece.SentencePieceProcessor()
-    try:
-        processor.LoadFromSerializedProto(model)
-    except Exception as cause:  # damaged models raise RuntimeError, TypeError and others
-        raise DataError(f"{where}: not a sentencepiece model ({cause}); give another file, or copy it again") from cause
-    return processor
 
 
 def _piece(text: str, score: float, kind: int) -> bytes:
@@ -366,18 +334,6 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any, bytes]]:
         yield key >> 3, message[at - size : at], message[start:at]
 
 
-def _model_type(model: bytes) -> int:
-    kind = _UNIGRAM
-    for options in (value for number, value, _ in _fields(model) if number == _TRAINER):
-        kind = next((value for number, value, _ in _fields(options) if number == _MODEL_TYPE), kind)
-    return kind
-
-
-def _without_test(model: bytes) -> bytes:
-    """Return a model without the sentences that are tried when it is loaded; new words may change them."""
-    return b"".join(field for number, _, field in _fields(model) if number != _SELF_TEST)
-
-
 # ---- both -----------------------------------------------------------------------------------------------------------
 
 Segmentation = Union[SubwordNmt, Sentencepiece]
@@ -387,18 +343,26 @@ def read_segmentation(
     bpe_codes: str | None,
     sentencepiece_model: str | None,
     flags: tuple[str, str] = ("--bpe-codes", "--sentencepiece-model"),
+    symbols: Collection[str] | None = None,
 ) -> Segmentation | None:
-    """Return the segmentation of the file that is given, or None; raise OptionError if both are given."""
+    """Return the segmentation of the file that is given, or None; raise OptionError if both are given.
+
+    Args:
+        bpe_codes: path of the codes.
+        sentencepiece_model: path of the model.
+        flags: the options that name them, for messages.
+        symbols: of the dictionary, see `SubwordNmt`.
+    """
     if bpe_codes is not None and sentencepiece_model is not None:
         raise OptionError(f"{flags[0]} and {flags[1]}: give the one that the dictionary was made with")
     if bpe_codes is not None:
-        return SubwordNmt(bpe_codes, flag=flags[0])
+        return SubwordNmt(bpe_codes, flags[0], symbols)
     return None if sentencepiece_model is None else Sentencepiece(sentencepiece_model, flags[1])
 
 
 def text_symbols(vocabulary: Vocabulary) -> list[str]:
-    """Return the symbols of a dictionary that stand for text."""
-    return [symbol for symbol, regular in zip(vocabulary.symbols, vocabulary.regular) if regular]
+    """Return the symbols of a dictionary that mean text, without special symbols and fillers."""
+    return [symbol for symbol, is_text in zip(vocabulary.symbols, vocabulary.regular) if is_text]
 
 
 def check_segmentation(segmentation: Segmentation, vocabulary: Vocabulary, dictionary: str) -> None:
@@ -421,15 +385,15 @@ def check_segmentation(segmentation: Segmentation, vocabulary: Vocabulary, dicti
             f"codes of subword-nmt; leave {segmentation.flag} out"
         )
 
-    def longer(pieces: Iterable[str]) -> list[str]:
-        return [piece for piece in pieces if len(parse(piece, style).surface) > 1]  # characters are everywhere
+    def longer(subwords: Iterable[str]) -> list[str]:
+        return [subword for subword in subwords if len(parse(subword, style).surface) > 1]  # all have characters
 
     tried, able = longer(symbols), longer(segmentation.made)
     made = [symbol for symbol in tried if segmentation.makes(symbol)]
-    unknown = sum(map(segmentation.is_unknown, tried))
-    share = len(made) / (len(tried) - unknown) if len(tried) > unknown else 1.0
+    candidates = len(tried) - sum(map(segmentation.is_unknown, tried))
+    share = len(made) / candidates if candidates else 1.0
     text = sum(counts[symbol] for symbol in made) / sum(counts[symbol] for symbol in tried) if tried else 1.0
-    used = sum(piece in counts for piece in able) / len(able) if able else 1.0
+    used = sum(subword in counts for subword in able) / len(able) if able else 1.0
     if text < _LEAST_TEXT or (share < _LEAST_MADE and used < _LEAST_USED):
         raise DataError(
             f"{where}: can make only {len(made) / len(tried):.0%} of the pieces in --dict {dictionary}, which are "

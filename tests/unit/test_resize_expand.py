@@ -8,8 +8,8 @@ import json
 import math
 import os
 import re
+from pathlib import Path
 
-import expand_checkpoints
 import numpy as np
 import pytest
 import torch
@@ -19,9 +19,12 @@ from expand_checkpoints import (
     FAMILIES,
     LM,
     NEW,
+    TWO_TABLES,
+    USER_DIR,
     WORDS,
     argv,
     as_fairseq,
+    assert_same,
     dictionary,
     divergence,
     logits,
@@ -29,9 +32,10 @@ from expand_checkpoints import (
     text_of,
 )
 
-from embinit_fairseq.checkpoints.build import languages_of
+from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
 from embinit_fairseq.init.report import symbols_digest
+from embinit_fairseq.resize.trim import TrimRequest, trimming
 
 TABLE, TIED, OTHER = "decoder.embed_tokens.weight", "decoder.output_projection.weight", "decoder.layers.0.fc1.weight"
 
@@ -54,9 +58,12 @@ def before_and_after(checkpoint, model, task):
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_every_family(family, tmp_path):
-    """One expansion each: what is longer, its rows, old logits, the bound, the dictionary, the optimiser."""
+def test_every_family_and_back(family, tmp_path):
+    """One expansion each: what is longer, its rows, old logits, the bound, the dictionary, the optimizer. Trimmed to
+    the old words, all bits are the old ones, those of the average, too."""
     checkpoint = make(tmp_path, family)
+    checkpoint.state["extra_state"]["ema"] = {name: value + 1 for name, value in checkpoint.state["model"].items()}
+    checkpoint.save()
     record, loaded = checkpoint.expand(), as_fairseq(checkpoint)
     symbols = (checkpoint.task.target_dictionary if record["sides"] else checkpoint.task.source_dictionary).symbols
     size, described = len(symbols), 4 + len(WORDS)
@@ -66,35 +73,35 @@ def test_every_family(family, tmp_path):
     for name in longer:
         old, new = before[name].double(), after[name].double()
         assert len(new) == len(old) + 3 == size + 3
-        assert torch.equal(torch.cat([new[:described], new[described + 3 :]]), old)
         for row in range(described, described + 3):
             torch.testing.assert_close(new[row], sum(old) / len(old), rtol=1e-6, atol=1e-7)
-    assert all(torch.equal(before[name], after[name]) for name in before if name not in longer)
-    check_moments(checkpoint, longer, described, loaded[0])
+    moments = checkpoint.written()["last_optimizer_state"]["state"]
+    for number, (name, parameter) in enumerate(loaded[0].named_parameters()):
+        for key in ("exp_avg", "exp_avg_sq"):
+            assert moments[number][key].shape == parameter.shape
+            assert not (name in longer and moments[number][key][described : described + 3].any())
     assert record["moved"] == {symbol: row + 3 for row, symbol in enumerate(symbols) if row >= described}  # [de] __de__
     assert (record["n"], record["k"], record["rows_before"], record["rows_after"]) == (size, 3, size, size + 3)
     if "sentence_prediction" in FAMILIES[family]:
         assert (record["softmax"], record["bound"]) == (False, None)
         assert (checkpoint.output / "label/dict.txt").read_text() == "a 1\nb 1\nc 1\n"
-        return
-    assert record["bound"] == pytest.approx(math.log(1 + 3 / size))
-    old, kept, new = before_and_after(checkpoint, *loaded)
-    torch.testing.assert_close(kept, old, rtol=0, atol=1e-6)  # sums of a longer product may be made in another order
-    assert divergence(old, torch.cat([kept, new], dim=1)).max() <= record["bound"] + 1e-6
-
-
-def check_moments(checkpoint, longer, described, model):
-    """Every moment has the shape of its parameter in the new model; of a table it is the old one, and zeros."""
-    before, after = (state["last_optimizer_state"]["state"] for state in (checkpoint.state, checkpoint.written()))
-    assert len(before) == len(after) == len(list(model.parameters()))
-    for number, (name, parameter) in enumerate(model.named_parameters()):
-        for key in ("exp_avg", "exp_avg_sq"):
-            new = after[number][key]
-            assert new.shape == parameter.shape
-            if name in longer:
-                assert not new[described : described + 3].any()
-                new = torch.cat([new[:described], new[described + 3 :]])
-            assert torch.equal(new, before[number][key])
+    else:
+        assert record["bound"] == pytest.approx(math.log(1 + 3 / size))
+        old, kept, new = before_and_after(checkpoint, *loaded)
+        torch.testing.assert_close(kept, old, rtol=0, atol=1e-6)  # a longer product may be summed in another order
+        assert divergence(old, torch.cat([kept, new], dim=1)).max() <= record["bound"] + 1e-6
+    if family == "multilingual_shared":  # written for all languages
+        texts = {path.name: path.read_text() for path in checkpoint.output.glob("dict*")}
+        assert (sorted(texts), len({*texts.values()})) == (["dict.de.txt", "dict.en.txt", "dict.nl.txt"], 1)
+    name, back = Path(checkpoint.dictionary).name, tmp_path / "back"
+    files = {"checkpoint": checkpoint.output / "model.pt", "dictionary": checkpoint.output / name, "output": back}
+    options = {"keep": checkpoint.dictionary, "side": "decoder" if family in TWO_TABLES else None, "user_dir": USER_DIR}
+    with trimming(TrimRequest(**{option: str(path) for option, path in files.items()}, **options)) as (*_, record):
+        assert record["words_removed"] == len(NEW)
+    assert (back / name).read_text() == Path(checkpoint.dictionary).read_text()
+    found = load_checkpoint(back / "model.pt")
+    for part in ("model", "last_optimizer_state", "extra_state"):
+        assert_same(checkpoint.state[part], found[part], part)
 
 
 def test_fillers_are_reused_the_mask_moves(tmp_path):
@@ -114,15 +121,16 @@ def test_fillers_are_reused_the_mask_moves(tmp_path):
     torch.testing.assert_close(after[:, [*range(13), 16]], before, rtol=0, atol=1e-6)
     kl = divergence(before, torch.cat([before, after[:, 13:16]], dim=1))
     assert kl.max() <= record["bound"] == math.log1p(3 / 14)
-    assert checkpoint.expand(average_over="words", force=True)["n"] == len(WORDS)
-    record = checkpoint.expand(words=("x",), force=True)  # and a filler is left: tables are as long as they were
+    # a filler is left: tables are as long as they were
+    record = checkpoint.expand(words=("x",), average_over="words", force=True)
+    assert record["n"] == len(WORDS)
     assert (record["rows_before"], record["rows_after"], record["moved"]) == (16, 16, {})
     assert as_fairseq(checkpoint)[1].source_dictionary.symbols[12:] == ["w8", "x", "madeupword0001", "<mask>"]
 
 
-@pytest.mark.parametrize(("in_model", "in_average"), [((TABLE,), (TABLE, TIED)), ((TABLE, TIED), (TIED,))])
-def test_averages_of_a_model_in_half_precision(lm, in_model, in_average):
+def test_averages_of_a_model_in_half_precision(lm):
     """They may have other names of a tied table. What is no tensor of the model is left alone, as by fairseq."""
+    in_model, in_average = (TABLE,), (TABLE, TIED)
     weights = {name: value.half() for name, value in lm.state["model"].items()}
     others = {name: value for name, value in weights.items() if name not in (TABLE, TIED)}
     average = {name: value + 0.5 for name, value in others.items()} | {"of nobody": torch.ones(3)}
@@ -144,7 +152,6 @@ def test_averages_of_a_model_in_half_precision(lm, in_model, in_average):
         for key in in_average:  # the same draw, so the same distance as the old rows have
             assert found[key].dtype == precision
             torch.testing.assert_close(found[key].float() - model.float(), torch.full((16, 8), 0.5), rtol=0, atol=4e-3)
-    as_fairseq(lm)
 
 
 def test_the_seed_the_record_and_what_else_is_in_the_checkpoint(lm, tmp_path):
@@ -181,47 +188,26 @@ def test_the_side_is_found_by_the_size(tmp_path):
     assert checkpoint.expand(words=("u",), **{name: str(path) for name, path in files.items()})["rows_after"] == 14
     assert (tmp_path / "third" / "dict.de.txt").read_text().endswith("most 7\nx 1\ny 1\nz 1\n")
 
-    for beside in ("", dictionary(WORDS[:3])):  # none, and one of other data
-        (data / "dict.de.txt").write_text(beside)
-        files = ["model.pt", "dict.en.txt", "expansion.json"]
-        assert checkpoint.expand(force=True)["files"] == files
-        assert {path.name for path in checkpoint.output.iterdir()} == {*files}
+    (data / "dict.de.txt").write_text(dictionary(WORDS[:3]))  # of other data
+    files = ["model.pt", "dict.en.txt", "expansion.json"]
+    assert checkpoint.expand(force=True)["files"] == files
+    assert {path.name for path in checkpoint.output.iterdir()} == {*files}
 
 
 def test_two_tables_of_one_size_ask_for_the_side(tmp_path):
     checkpoint = make(tmp_path, "transformer", other=WORDS)
-    with pytest.raises(OptionError, match=r"dict\.en\.txt: it fits the encoder and the decoder.*--side encoder"):
-        checkpoint.expand()
+    for side, said in (
+        (None, r"dict\.en\.txt: it fits the encoder and the decoder.*--side encoder"),
+        ("encoder", r"dict\.en\.txt: by its name .* encoder.*give dict\.de\.txt"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            checkpoint.expand(side=side)
     assert checkpoint.expand(side="decoder")["sides"] == ["decoder"]
-    with pytest.raises(OptionError, match=r"dict\.en\.txt: by its name .* encoder.*give dict\.de\.txt"):
-        checkpoint.expand(side="encoder", force=True)
     record = checkpoint.expand(side="both", force=True)
     assert (record["sides"], len(record["tables"])) == (["encoder", "decoder"], 3)
     (tmp_path / "data" / "dict.de.txt").write_text(dictionary([f"v{i}" for i in range(9)]))
-    with pytest.raises(OptionError, match=r"dict\.de\.txt next to it is another dictionary"):
+    with pytest.raises(OptionError, match=r"dict\.de\.txt is another dictionary"):
         checkpoint.expand(side="both", force=True)
-
-
-def test_a_shared_table_has_no_sides(tmp_path):
-    for family, side in (("transformer_shared", "encoder"), ("lm", "decoder")):
-        with pytest.raises(OptionError, match=rf"--side {side}: .*leave --side out"):
-            make(tmp_path, family).expand(side=side)
-
-
-def test_a_dictionary_of_many_languages_is_that_of_each(tmp_path, monkeypatch):
-    """It is written for all; a model with dictionaries of their own is refused."""
-    checkpoint = make(tmp_path, "multilingual_shared")
-    assert checkpoint.expand()["sides"] is None
-    names = ["dict.de.txt", "dict.en.txt", "dict.nl.txt"]
-    assert sorted(path.name for path in checkpoint.output.glob("dict*")) == names
-    assert len({(checkpoint.output / name).read_text() for name in names}) == 1
-    (tmp_path / "data" / "dict.nl.txt").write_text(dictionary([f"v{i}" for i in range(9)]))
-    with pytest.raises(OptionError, match=r"dict\.nl\.txt next to it is another dictionary"):
-        checkpoint.expand(force=True)
-    options = "--share-encoders --share-decoders --share-all-embeddings"
-    monkeypatch.setitem(FAMILIES, "multilingual", FAMILIES["multilingual_shared"].replace(options, ""))
-    with pytest.raises(CheckpointError, match=r"13 and 15 rows.*--share-all-embeddings"):
-        make(tmp_path / "own", "multilingual").expand()
 
 
 #: what a task is told -> the dictionaries that the result has, and the sides that change
@@ -251,19 +237,6 @@ def test_a_task_says_itself_which_dictionaries_it_reads(tmp_path, monkeypatch, t
     assert len(as_fairseq(checkpoint)[1].target_dictionary) == record["rows_after"] == record["rows_before"] + 3
 
 
-def test_a_task_with_specials_of_its_own_is_refused(tmp_path, monkeypatch):
-    flags = f"--task cross_lingual_lm --tokens-per-sample 16 --max-positions 16 --arch masked_lm {ENCODER}"
-    monkeypatch.setitem(FAMILIES, "xlm", flags)
-    with pytest.raises(DataError, match=r"--dict .*'<mask>' in row 4 .*expected 'w0'; .*specials"):
-        make(tmp_path, "xlm").expand()
-
-
-def test_languages_are_those_of_the_binarised_files(tmp_path):
-    (tmp_path / "train.de-en.en.idx").touch()
-    unnamed = {"source_lang": None, "target_lang": None}
-    assert languages_of(unnamed, str(tmp_path / "dict.en.txt")) == ("de", "en")
-
-
 # --- what it prints, and what it refuses in one line, with nothing written
 
 
@@ -275,13 +248,7 @@ def test_for_people(tmp_path, shown):
     for flags, words, expected in (([], "xyz", parts), (zeros, more, ["no bound with zeros", "n7 and 2 more"])):
         text = shown(*argv(checkpoint, *flags, words=words))
         assert all(part in text for part in expected), text
-
-
-def test_what_is_said_of_moments_is_true(tmp_path, shown):
-    """An averaged checkpoint has none, nor has plain gradient descent."""
-    checkpoint = make(tmp_path, "lm_tied")
-    assert checkpoint.expand()["optimizer"] is True
-    checkpoint.state["extra_state"]["ema"] = {}
+    # an averaged checkpoint has no moments, nor has plain gradient descent
     for state in (None, torch.optim.SGD(checkpoint.model.parameters(), lr=0.1).state_dict()):
         checkpoint.state["last_optimizer_state"] = state
         checkpoint.save()
@@ -290,107 +257,90 @@ def test_what_is_said_of_moments_is_true(tmp_path, shown):
         assert (record["optimizer"], record["averages"]) == (False, [])
 
 
-def test_errors_are_one_line_and_nothing_is_left(tmp_path, refused):
+def test_errors_are_one_line_and_nothing_is_left(lm, tmp_path, refused):
     """Pipes can be read once, and then have no SHA-256; nobody writes to this one."""
-    checkpoint = make(tmp_path, "lm_tied")
     os.mkfifo(tmp_path / "pipe")
     before = sorted([*(path.name for path in tmp_path.iterdir()), "new.txt"])
-    for flag in ("--checkpoint", "--dict", "--words", "--bpe-codes", "--sentencepiece-model", "--verify"):
-        assert f"{flag} {tmp_path}/pipe: a pipe or device" in refused(*argv(checkpoint, flag, str(tmp_path / "pipe")))
+    for flag in ("--words", "--verify"):
+        assert f"{flag} {tmp_path}/pipe: a pipe or device" in refused(*argv(lm, flag, str(tmp_path / "pipe")))
     for more, words, said in (
         ((), ("x", "w1"), "new.txt:2: "),
         (("--user-dir", "/nowhere"), NEW, "--user-dir /nowhere: no plugin of fairseq"),
         (("--method", "subword"), NEW, "needs the pieces of 'x'"),
-        (("--segment-text", text_of(checkpoint, name="new.txt")), NEW, "--segment-text: "),
+        (("--segment-text", text_of(lm, name="new.txt")), NEW, "--segment-text: "),
         (("--method", "gaussian", "--noise-scale=-1e-9"), NEW, "--noise-scale -1e-09"),
         (("--method", "gaussian", "--noise-scale", "1e10"), NEW, "--noise-scale 10000000000.0"),
         (("--noise-scale", "0.1"), NEW, "--noise-scale 0.1: .*leave it out"),
         (("--seed", "-1"), NEW, "--seed -1"),
+        (("--side", "decoder"), NEW, "--side decoder: .*leave --side out"),
     ):
-        assert re.search(said, refused(*argv(checkpoint, *more, words=words)))
+        assert re.search(said, refused(*argv(lm, *more, words=words)))
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_dictionaries_that_do_not_fit_or_are_none(tmp_path):
-    for family, tables in (("transformer", r"15 rows \(encoder\)"), ("lm_tied", "has 13 rows")):
-        checkpoint = make(tmp_path / family, family)
-        path = checkpoint.folder / "other.txt"
-        path.write_text(dictionary([*WORDS, "a", "b", "c", "d", "e"]))
+def test_dictionaries_that_do_not_fit(lm, tmp_path):
+    checkpoint = make(tmp_path / "two", "transformer")
+    path = tmp_path / "other.txt"
+    path.write_text(dictionary([*WORDS, "a", "b", "c", "d", "e"]))
+    for model, tables in ((checkpoint, r"15 rows \(encoder\)"), (lm, "has 13 rows")):
         with pytest.raises(DataError, match=rf"--dict .*other\.txt: .* symbols \(4 specials, 14 lines.*{tables}"):
-            checkpoint.expand(dictionary=str(path))
-    path.write_text(dictionary(WORDS[::-1]))
-    slots = {"decoder": {"rows": 13, "dictionary": symbols_digest(checkpoint.task.dictionary.symbols)}}
-    checkpoint.state["cfg"]["embed_init_options"] = {"embed_init_record": json.dumps({"slots": slots})}
-    checkpoint.save()
-    with pytest.raises(DataError, match=r"--dict .*other\.txt: as many symbols .*\(decoder\).*of its training"):
-        checkpoint.expand(dictionary=str(path))
-    del checkpoint.state["cfg"]["embed_init_options"]
-    checkpoint.save()
-    path.write_text(dictionary().replace("w3 7\n", "w3 7\n\n"))
-    with pytest.raises(DataError, match=r"other\.txt:5: an empty line"):
-        checkpoint.expand(dictionary=str(path))
+            model.expand(dictionary=str(path))
     path.write_bytes(dictionary().replace("\n", "\r").encode())
-    checkpoint.expand(dictionary=str(path))
-    assert (checkpoint.output / "dict.txt").read_bytes() == f"{dictionary()}x 1\ny 1\nz 1\n".encode()
+    lm.expand(dictionary=str(path))
+    assert (lm.output / "dict.txt").read_bytes() == f"{dictionary()}x 1\ny 1\nz 1\n".encode()
+    path.write_text(dictionary(WORDS[::-1]))
+    slots = {"decoder": {"rows": 13, "dictionary": symbols_digest(lm.task.dictionary.symbols)}}
+    lm.state["cfg"]["embed_init_options"] = {"embed_init_record": json.dumps({"slots": slots})}
+    lm.save()
+    with pytest.raises(DataError, match=r"--dict .*other\.txt: as many symbols .*\(decoder\).*of its training"):
+        lm.expand(dictionary=str(path), force=True)
 
 
 def test_models_that_cannot_be_expanded(tmp_path, monkeypatch):
-    for arch, expected in (
-        ("transformer_lm --adaptive-softmax-cutoff 5,8 --adaptive-softmax-factor 1", "--adaptive-softmax-cutoff"),
-        ("transformer_lm --output-dictionary-size 10", r"only the first 10 of 13 symbols \(--output-dictionary-size"),
-        ("fconv_lm --decoder-layers [(8,3)] --decoder-attention False", "weight normalisation"),
-    ):
-        monkeypatch.setitem(expand_checkpoints.FAMILIES, "lm", f"{LM} {arch} --decoder-embed-dim 8")
-        with pytest.raises(CheckpointError, match=rf"c\.pt: .*{expected}"):
-            make(tmp_path, "lm").expand()
+    tasks = {
+        "--adaptive-softmax-cutoff": f"{LM} transformer_lm --adaptive-softmax-cutoff 5,8 --decoder-embed-dim 8",
+        "weight normalisation": f"{LM} fconv_lm --decoder-layers [(8,3)] --decoder-attention False "
+        "--decoder-embed-dim 8",
+        "'<mask>' in row 4 .*expected 'w0'; .*specials": "--task cross_lingual_lm --tokens-per-sample 16 "
+        f"--max-positions 16 --arch masked_lm {ENCODER}",
+        "13 and 15 rows.*--share-all-embeddings": FAMILIES["multilingual_shared"].replace(
+            "--share-encoders --share-decoders --share-all-embeddings", ""
+        ),
+    }
+    for number, (said, flags) in enumerate(tasks.items()):
+        monkeypatch.setitem(FAMILIES, f"bad{number}", flags)
+        with pytest.raises(EmbinitError, match=said):
+            make(tmp_path / str(number), f"bad{number}").expand()
 
 
-def mistakes(state: dict) -> dict:
-    """What is said -> the checkpoint of which it is said."""
-    weights, cfg, extra = state["model"], state["cfg"], state["extra_state"]
-    renamed = {**cfg, "model": {**cfg["model"], "_name": "of_nobody"}}
+def test_checkpoints_that_are_none(lm):
+    weights, cfg, extra = lm.state["model"], lm.state["cfg"], lm.state["extra_state"]
     pad, last = weights[TABLE].clone(), weights[TABLE].clone()
     pad[1, 0], last[12, 0] = math.nan, math.inf
-    changes = {
+    for said, change in {
         "fully_sharded": {"fsdp_metadata": {}},
         "a row for every symbol": {"model": {"layer.weight": weights[OTHER]}},
         rf"{TABLE} and {TIED} are one tensor .* differ in the file": {"model": {**weights, TIED: weights[TIED] + 1}},
         "cannot be loaded": {"model": {key: value for key, value in weights.items() if key != OTHER}},
-        rf"{TABLE} holds NaN or infinity; name an": {"model": {**weights, TABLE: pad}},
-        rf"{TABLE} holds NaN": {"model": {**weights, TABLE: last, TIED: last}},
-        "--arch of_nobody, which neither .*--user-dir": {"cfg": renamed},
+        rf"{TABLE} holds NaN or infinity; name an": {"model": {**weights, TABLE: last, TIED: last}},
+        f"ema {TABLE} holds NaN or infinity": {"extra_state": {**extra, "ema": {TABLE: pad}}},
+        "--arch of_nobody, which neither .*--user-dir": {
+            "cfg": {**cfg, "model": {**cfg["model"], "_name": "of_nobody"}}
+        },
         "cannot be set up": {"cfg": {**cfg, "task": {**cfg["task"], "_name": "of_a_plugin"}}},
         "no 'cfg'": {"cfg": None},
         "no 'model' in it": {"model": {}},
-    }
-    averages = {
-        f"ema {TABLE} holds NaN or infinity": {TABLE: pad},
-        f"ema {TABLE} and {TIED} are one tensor in the model, but differ": {**weights, TIED: weights[TABLE] + 1},
-    }
-    changes |= {said: {"extra_state": {**extra, "ema": ema}} for said, ema in averages.items()}
-    return {said: {**state, **change} for said, change in changes.items()}
+    }.items():
+        torch.save({**lm.state, **change}, lm.path)
+        with pytest.raises(CheckpointError, match=rf"c\.pt\b.*{said}"):
+            lm.expand()
+    assert not lm.output.exists()
 
 
-def test_checkpoints_that_are_none(tmp_path):
-    checkpoint = make(tmp_path, "lm_tied")
-    for expected, content in mistakes(checkpoint.state).items():
-        torch.save(content, checkpoint.path)
-        with pytest.raises(CheckpointError, match=rf"c\.pt\b.*{expected}"):
-            checkpoint.expand()
-    assert not checkpoint.output.exists()
-
-
-def test_what_can_be_left_out_or_made_smaller(tmp_path):
-    """An optimiser that is not understood, and noise that half precision cannot hold."""
-    checkpoint = make(tmp_path, "lm_tied", tweak=lambda model: [parameter.mul_(20) for parameter in model.parameters()])
-    checkpoint.state["model"] = {key: value.half() for key, value in checkpoint.state["model"].items()}
-    checkpoint.state["last_optimizer_state"] = {"groups": {}}
-    checkpoint.save()
-    for scale, reset, expected in (
-        (9e9, True, r"--noise-scale: a new row of .* is too large for torch\.float16; .*smaller"),
-        (1.0, False, "--reset-optimizer"),
-    ):
-        with pytest.raises(EmbinitError, match=expected):
-            checkpoint.expand("gaussian", noise_scale=scale, reset_optimizer=reset)
-    assert checkpoint.expand("gaussian", noise_scale=1.0, reset_optimizer=True)["optimizer"] is False
-    assert "last_optimizer_state" not in checkpoint.written()
+def test_an_optimizer_that_is_not_understood(lm):
+    lm.state["last_optimizer_state"] = {"groups": {}}
+    lm.save()
+    with pytest.raises(CheckpointError, match="--reset-optimizer"):
+        lm.expand()
+    assert lm.expand(reset_optimizer=True)["optimizer"] is False
+    assert "last_optimizer_state" not in lm.written()

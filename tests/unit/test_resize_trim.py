@@ -1,4 +1,4 @@
-"""`embinit trim-vocab`: the old model given the words that stay, to the bit, and back from an expansion."""
+"""`embinit trim-vocab`: the old model given the words that stay (back from an expansion: test_resize_expand.py)."""
 
 import json
 from pathlib import Path
@@ -6,89 +6,49 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from expand_checkpoints import FAMILIES, NEW, TEXT, TWO_TABLES, USER_DIR, WORDS, logits, make
+from expand_checkpoints import WORDS, logits, make
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.errors import DataError, EmbinitError, OptionError
+from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.resize.core import load_result
 from embinit_fairseq.resize.trim import TrimRequest, kept_rows, trimming
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
 
 
-def trim(checkpoint: str, dictionary: str, output: Path, **options) -> dict:
-    with trimming(TrimRequest(checkpoint, dictionary, str(output), **options)) as (*_, record):
-        return record
+def request(checkpoint: str = "", dictionary: str = "", output: str | Path = "", **options) -> TrimRequest:
+    return TrimRequest(checkpoint=checkpoint, dictionary=dictionary, output=str(output), **options)
 
 
-def assert_same(one, other, path: str = "") -> None:
-    """Nested containers with the same keys and the same bits."""
-    if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype, path
-        assert torch.equal(one, other), path
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for key in one:
-            assert_same(one[key], other[key], f"{path}.{key}")
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other), path
-        for number, pair in enumerate(zip(one, other)):
-            assert_same(*pair, f"{path}.{number}")
-    else:
-        assert one == other, path
+def kept(vocabulary: Vocabulary, **options) -> list[int]:
+    return kept_rows(vocabulary, len(vocabulary), request(**options))[0].tolist()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_after_an_expansion_it_gives_back_the_old_checkpoint(family: str, tmp_path: Path) -> None:
-    """Rows, moments, averages, options and dictionary."""
-    old = make(tmp_path, family)
-    old.state["extra_state"]["ema"] = {name: value + 1 for name, value in old.state["model"].items()}
-    old.save()
-    old.expand()
-    name = Path(old.dictionary).name
-    record = trim(
-        str(old.output / "model.pt"),
-        str(old.output / name),
-        tmp_path / "back",
-        keep=old.dictionary,
-        side="decoder" if family in TWO_TABLES else None,
-        user_dir=USER_DIR,
-    )
-    assert record["words_removed"] == len(NEW)
-    assert (tmp_path / "back" / name).read_text() == Path(old.dictionary).read_text()
-    before, back = load_checkpoint(old.path), load_checkpoint(tmp_path / "back" / "model.pt")
-    for part in ("model", "last_optimizer_state", "extra_state"):
-        assert_same(before[part], back[part], part)
-
-
-@pytest.mark.parametrize("family", ["lm", "lm_tied", "roberta", "transformer", "duo"])
+@pytest.mark.parametrize("family", ["lm", "roberta", "lstm"])
 def test_the_new_distribution_is_the_old_one_given_the_words_that_stay(family: str, tmp_path: Path, capsys) -> None:
     """In float64, for every prefix; the command measures the same."""
-    old = make(tmp_path, family)
-    (tmp_path / "text").write_text("w0 w1 w5 w1\nw8 unknown w5\n")
-    texts = ["--verify", *[str(tmp_path / "text")] * (2 if family in ("transformer", "duo") else 1)]
-    side = ["--side", "decoder"] if family in ("transformer", "duo") else []
-    words = ["--checkpoint", old.path, "--dict", old.dictionary, "--keep-text", str(tmp_path / "text")]
-    assert main(["trim-vocab", *words, "--output", str(old.output), *side, *texts]) == 0
+    old, text = make(tmp_path, family), tmp_path / "text"
+    text.write_text("w0 w1 w5 w1\nw8 unknown w5\n")
+    translates = family == "lstm"
+    side = ["--side", "decoder"] if translates else []
+    words = ["--checkpoint", old.path, "--dict", old.dictionary, "--keep-text", text, "--output", old.output]
+    assert main(["trim-vocab", *map(str, words), *side, "--verify", *[str(text)] * (1 + translates)]) == 0
     said = capsys.readouterr().out
     assert "differs from -log P_old(kept)" in said
     assert "--keep-text keeps" in said  # "unknown" is a word that is not there
-    request = TrimRequest(
-        old.path, old.dictionary, str(tmp_path / "again"), (str(tmp_path / "text"),), side=(side or [0, None])[1]
-    )
-    with trimming(request) as (source, change, folder, _):
-        kept, (new, _) = torch.from_numpy(change.source), load_result(source, change, folder)
-    torch.manual_seed(2)
-    tokens = torch.randint(4, len(kept), (3, 5))
+    options = {"keep_text": (str(text),), "side": "decoder" if translates else None}
+    with trimming(request(old.path, old.dictionary, tmp_path / "again", **options)) as (source, change, folder, _):
+        rows, (new, _) = torch.from_numpy(change.source), load_result(source, change, folder)
+    tokens = torch.randint(4, len(rows), (3, 5), generator=torch.Generator().manual_seed(2))
     inputs = {"src_tokens": tokens}
-    if side:
+    if translates:
         inputs |= {"src_lengths": torch.full((3,), 5), "prev_output_tokens": tokens}
-    mapped = {**inputs, "prev_output_tokens" if side else "src_tokens": kept[tokens]}
+    mapped = {**inputs, "prev_output_tokens" if translates else "src_tokens": rows[tokens]}
     before = source.model.double()(**mapped)[0].log_softmax(-1)
     after = new.double()(**inputs)[0].log_softmax(-1)
-    mass = before[..., kept].logsumexp(-1, keepdim=True)
-    torch.testing.assert_close(after, before[..., kept] - mass, rtol=0, atol=1e-12)
-    kl = (after.exp() * (after - before[..., kept])).sum(-1, keepdim=True)
+    mass = before[..., rows].logsumexp(-1, keepdim=True)
+    torch.testing.assert_close(after, before[..., rows] - mass, rtol=0, atol=1e-12)
+    kl = (after.exp() * (after - before[..., rows])).sum(-1, keepdim=True)
     torch.testing.assert_close(kl, -mass, rtol=0, atol=1e-12)
     assert (kl > 1e-3).all()
 
@@ -123,64 +83,36 @@ def test_verify_measures_every_token_of_what_was_written(tmp_path: Path, monkeyp
 
 
 def test_what_stays(tmp_path: Path) -> None:
-    """Words of texts, of a list, with a count, and what any of them keeps; specials always, fillers never."""
+    """Words of texts, of a list, with a count, and what any of them keeps; specials always, fillers never. A `<mask>`
+    of dict.txt is in no text. Of two rows of a symbol the last counts: it is never removed alone."""
+    names = [*SPECIAL_SYMBOLS, "<mask>", "a", "new york", "b", "new", "a", "madeupword0000"]
+    roles = dict(enumerate(SPECIAL_SYMBOLS.values()))
+    words = Vocabulary(names, [9] * 4 + [1, 9, 1, 9, 1, 1, 0], roles)
+    (tmp_path / "text").write_text("a missing a a", encoding="utf-8-sig")
+    text = (str(tmp_path / "text"),)
+    always = [0, 1, 2, 3, 4]
+    assert kept(words, keep_text=text) == kept(words, keep_text=text, min_count=10) == [*always, 5, 9]
+    assert kept_rows(words, 11, request(keep_text=text))[1] == {text[0]: 0.75}
+    assert kept_rows(words, 13, request(keep_text=text))[0].tolist() == [*always, 5, 9, 11, 12]  # appended by a task
+    assert kept(words, min_count=9) == [*always, 5, 7, 9]
+    for listed in ("new york\n", "new york 1\n", "new york\tnew@@ york\nmadeupword0000 0\nmadeupword0009 0\n"):
+        (tmp_path / "list").write_text(listed)
+        assert kept(words, keep=str(tmp_path / "list")) == [*always, 6]  # neither `new` nor `york`
+    assert kept(words, keep=str(tmp_path / "list"), keep_text=text) == [*always, 5, 6, 9]
+    # and what is written
     old = make(tmp_path, "roberta", fillers=3)
-    lines = [f"{word} {number}" for number, word in enumerate(WORDS)]
-    (tmp_path / "data" / "dict.txt").write_text("\n".join([*lines, *(f"madeupword000{n} 0" for n in range(3))]) + "\n")
-    (tmp_path / "text").write_text(TEXT.split("\n")[0])
-    (tmp_path / "list").write_text("w8\nw7 12\nmadeupword0000 0\nmadeupword0009 0\n")
-    (tmp_path / "out").mkdir()
-    wanted = {
-        "text": ({"keep_text": (str(tmp_path / "text"),)}, ["w0", "w1", "w2", "w3"]),
-        "list": ({"keep": str(tmp_path / "list")}, ["w7", "w8"]),
-        "count": ({"min_count": 6}, ["w6", "w7", "w8"]),
-        "all": ({"keep_text": (str(tmp_path / "text"),), "min_count": 8}, ["w0", "w1", "w2", "w3", "w8"]),
-    }
-    for name, (options, words) in wanted.items():
-        record = trim(old.path, str(tmp_path / "data" / "dict.txt"), tmp_path / "out" / name, **options)
-        assert [line.split()[0] for line in (tmp_path / "out" / name / "dict.txt").read_text().splitlines()] == words
-        assert record["rows_after"] == 4 + len(words) + 1  # <mask> behind them
-        assert record["fillers_removed"] == 3
-        table = load_checkpoint(tmp_path / "out" / name / "model.pt")["model"][
-            "encoder.sentence_encoder.embed_tokens.weight"
-        ]
-        rows = [0, 1, 2, 3, *(4 + WORDS.index(word) for word in words), -1]
-        before = old.state["model"]["encoder.sentence_encoder.embed_tokens.weight"]
-        assert torch.equal(table, before[rows])
-    words = Vocabulary([*SPECIAL_SYMBOLS, "<mask>", "a", "b"], [9] * 6 + [1], dict(enumerate(SPECIAL_SYMBOLS.values())))
-    (tmp_path / "text").write_text("a")
-    kept, known = kept_rows(words, len(words), TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
-    assert known == {str(tmp_path / "text"): 1.0}
-    assert kept.tolist() == [0, 1, 2, 3, 4, 5]  # a <mask> of dict.txt is in no text, either
+    (tmp_path / "list").write_text("w8\nw7 12\n")
+    with trimming(request(old.path, old.dictionary, old.output, keep=str(tmp_path / "list"))) as (*_, record):
+        assert (record["rows_after"], record["words_removed"], record["fillers_removed"]) == (4 + 2 + 1, 7, 3)
+    assert (old.output / "dict.txt").read_text() == "w7 7\nw8 7\n"
+    name = "encoder.sentence_encoder.embed_tokens.weight"
+    before, after = (load_checkpoint(path)["model"][name] for path in (old.path, old.output / "model.pt"))
+    assert torch.equal(after, before[[0, 1, 2, 3, 11, 12, -1]])
 
 
-def test_symbols_that_stand_twice_or_have_blanks(tmp_path: Path) -> None:
-    """Of two rows the last one counts: it is never removed alone. `new york` is neither `new` nor `york`."""
-    names = [*SPECIAL_SYMBOLS, "a", "new york", "b", "new", "a"]
-    words = Vocabulary(names, [9] * 4 + [9, 1, 9, 1, 1], dict(enumerate(SPECIAL_SYMBOLS.values())))
-    assert kept_rows(words, len(words), TrimRequest("", "", "", min_count=9))[0].tolist() == [0, 1, 2, 3, 4, 6, 8]
-    for text in ("new york\n", "new york 1\n", "new york\tnew@@ york\n"):
-        (tmp_path / "list").write_text(text)
-        assert kept_rows(words, len(words), TrimRequest("", "", "", keep=str(tmp_path / "list")))[0].tolist() == [
-            0,
-            1,
-            2,
-            3,
-            5,
-        ]
-    (tmp_path / "text").write_text("a b", encoding="utf-8-sig")
-    kept, _ = kept_rows(words, len(words), TrimRequest("", "", "", keep_text=(str(tmp_path / "text"),)))
-    assert kept.tolist() == [0, 1, 2, 3, 4, 6, 8]
-
-
-@pytest.fixture(scope="module")
-def lm_tied(tmp_path_factory):
-    return make(tmp_path_factory.mktemp("lm"), "lm_tied")
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "remedy"),
-    [
+def test_bad_input_writes_nothing(tmp_path: Path) -> None:
+    old, words = make(tmp_path, "lm_tied"), tmp_path / "words"
+    for options, error, remedy in (
         ({}, OptionError, "--keep-text"),
         ({"min_count": 99}, OptionError, "--min-count"),
         ({"min_count": 0}, OptionError, "fewer"),
@@ -190,14 +122,10 @@ def lm_tied(tmp_path_factory):
         ({"keep_text": "other words\n"}, DataError, "--keep-text"),
         ({"keep_text": "w0 w@@ ords of another text\n"}, DataError, "--keep-text .*17%"),
         ({"keep_text": "<unk>\n"}, DataError, "--keep-text .*words: only special"),
-        ({"min_count": 1, "side": "decoder"}, EmbinitError, "--side"),
-    ],
-)
-def test_bad_input_writes_nothing(options: dict, error: type[Exception], remedy: str, lm_tied, tmp_path: Path) -> None:
-    for name in ("keep", "keep_text"):
-        if name in options:
-            (tmp_path / "words").write_text(options[name])
-            options = {**options, name: (str(tmp_path / "words"),) if name == "keep_text" else str(tmp_path / "words")}
-    with pytest.raises(error, match=remedy):
-        trim(lm_tied.path, lm_tied.dictionary, tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
+    ):
+        for name in {"keep", "keep_text"} & set(options):
+            words.write_text(options[name])
+            options = {name: (str(words),) if name == "keep_text" else str(words)}
+        with pytest.raises(error, match=remedy), trimming(request(old.path, old.dictionary, old.output, **options)):
+            pass
+        assert not old.output.exists()
