@@ -1,5 +1,7 @@
-"""Options of this plugin's models: fields, presets, ranges; options of translation models, under the names of fairseq's
-`transformer`, and the layer configuration that they make."""
+"""Options that this plugin's models share: fields, presets, ranges, and those of translation models.
+
+Translation models have the options of fairseq's `transformer` under the same names.
+"""
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 from dataclasses import dataclass, field
@@ -32,14 +34,16 @@ def register_presets(model: str, presets: dict[str, dict[str, Any]]) -> None:
         register(arch, preset)
 
 
+def size_options(side: str, layers: int, embed_dim: int, ffn_embed_dim: int, attention_heads: int) -> dict[str, int]:
+    """Return the options for the size of a side (`encoder`, ...) in a preset."""
+    values = {"layers": layers, "embed_dim": embed_dim, "ffn_embed_dim": ffn_embed_dim}
+    return {f"{side}_{name}": value for name, value in {**values, "attention_heads": attention_heads}.items()}
+
+
 #: end of an option's name -> smallest and largest value
 RANGES: dict[str, tuple[float, float]] = {
-    "_layers": (1, float("inf")),
-    "_embed_dim": (1, float("inf")),  # of FFNs, too
-    "_dim_s": (1, float("inf")),
-    "_dim_p": (1, float("inf")),
-    "duo_ffn_dim": (1, float("inf")),
-    "_attention_heads": (1, float("inf")),
+    **dict.fromkeys(("_layers", "_attention_heads"), (1, float("inf"))),
+    **dict.fromkeys(("_embed_dim", "_ffn_dim", "_dim_s", "_dim_p"), (1, float("inf"))),
     "_positions": (3, float("inf")),  # <s>, a word, </s>
     "dropout": (0, 1),
 }
@@ -60,8 +64,20 @@ def check_ranges(cfg: Any) -> None:
             check_heads(options[heads], options.get(dim) or inherited, flag(heads), flag(dim))
 
 
+def check_effects(cfg: Any, defaults: Any, needs: dict[str, tuple[bool, str]]) -> None:
+    """Raise OptionError for an option that is not the default and changes nothing.
+
+    needs: option -> (True if it has an effect, the rest of the sentence "it ...", which says what it needs).
+    """
+    for name, (has_effect, need) in needs.items():
+        value = getattr(cfg, name)
+        if not has_effect and str(value) != str(getattr(defaults, name)):
+            shown = flag(name) if value is True else f"{flag(name)} {value}"
+            raise OptionError(f"{shown} has no effect here: it {need}")
+
+
 def flag(name: str) -> str:
-    """`max_positions` -> `--max-positions`."""
+    """Return the flag of an option: `--max-positions` for `max_positions`."""
     return "--" + name.replace("_", "-")
 
 
@@ -112,7 +128,7 @@ class TranslationConfig(FairseqDataclass):
 
 
 def side_option(cfg: Any, side: str, name: str) -> Any:
-    """Return the option of a side; the decoder's are the encoder's unless given."""
+    """Return an option of a side; a decoder without its own has the encoder's."""
     value = getattr(cfg, f"{side}_{name}")
     return getattr(cfg, f"encoder_{name}") if value is None else value
 
