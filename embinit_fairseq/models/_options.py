@@ -5,7 +5,7 @@ Translation models have the options of fairseq's `transformer` under the same na
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 from dataclasses import dataclass, field
-from typing import Any, Optional, cast
+from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model_architecture
@@ -23,15 +23,12 @@ def option(default: Any, help: str) -> Any:
 
 def register_presets(model: str, presets: dict[str, dict[str, Any]]) -> None:
     """Register architectures of `model`; presets: `--arch NAME` -> the options that differ from the defaults."""
+    for arch, preset in presets.items():
 
-    def register(arch: str, preset: dict[str, Any]) -> None:
         @register_model_architecture(model, arch)
-        def fill_in(args: Any) -> None:
+        def fill_in(args: Any, preset: dict[str, Any] = preset) -> None:
             for name, value in preset.items():
                 setattr(args, name, getattr(args, name, value))
-
-    for arch, preset in presets.items():
-        register(arch, preset)
 
 
 def size_options(side: str, layers: int, embed_dim: int, ffn_embed_dim: int, attention_heads: int) -> dict[str, int]:
@@ -51,7 +48,8 @@ RANGES: dict[str, tuple[float, float]] = {
 
 def check_ranges(cfg: Any) -> None:
     """Raise OptionError, with the flag, for numbers out of range and heads that do not divide a dimension."""
-    options = as_dict(cfg)
+    is_node = OmegaConf.is_config(cfg)  # of fairseq's configuration; else a dataclass or a namespace
+    options: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True) if is_node else vars(cfg)
     for name, value in options.items():
         for end, (smallest, largest) in RANGES.items():
             if name.endswith(end) and isinstance(value, (int, float)) and not smallest <= value <= largest:
@@ -79,13 +77,6 @@ def check_effects(cfg: Any, defaults: Any, needs: dict[str, tuple[bool, str]]) -
 def flag(name: str) -> str:
     """Return the flag of an option: `--max-positions` for `max_positions`."""
     return "--" + name.replace("_", "-")
-
-
-def as_dict(cfg: Any) -> dict[str, Any]:
-    """Return the options by name, of a node of fairseq's configuration, a dataclass or a namespace."""
-    if not OmegaConf.is_config(cfg):
-        return dict(vars(cfg))
-    return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
 
 
 # ---- Translation ----

@@ -78,7 +78,7 @@ class ElectraModel(TupeModel):
             generator = TupeEncoder(own, task.source_dictionary, masking=True, shared=encoder.sentence_encoder)
         return cls(cfg, encoder, generator).apply(init_bert_params)
 
-    def forward(
+    def forward(  # type: ignore[override]  # the other arguments are in options
         self,
         src_tokens: Tensor,
         src_lengths: Optional[Tensor] = None,

@@ -67,11 +67,12 @@ class Decoding:
                 self.reorder(choice.choice([shuffled, fewer, doubled, [choice.choice(rows) for _ in rows]]))
 
 
-@pytest.mark.parametrize(("name", "options"), CASES.values(), ids=CASES)
-@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+@pytest.mark.parametrize("variant", CASES)
 @torch.no_grad()
-def test_incremental_equals_full(name, options, left):
-    Decoding(model_of(name, **options), left).assert_equal_through_exchanges(random.Random(1 + left), 8)
+def test_incremental_equals_full(variant):
+    """Sources of every second variant are padded on the left."""
+    (name, options), left = CASES[variant], list(CASES).index(variant) % 2 == 1
+    Decoding(model_of(name, **options), left).assert_equal_through_exchanges(random.Random(1), 8)
 
 
 @each_model

@@ -49,13 +49,14 @@ def test_logits_and_gradients_equal_the_equations_whatever_the_padding(name, opt
     assert_same_values_and_gradients(model, logits_of(model, left), expected_logits(model))
 
 
-@pytest.mark.parametrize("switches", small.DUO_SWITCHES, ids=str)
-def test_combinations_of_the_switches_of_the_duo_transformer(switches):
-    model, sentences = DUO.randomised(**switches), (SOURCES[1:], PREVIOUS[::2])
-    assert_same_values_and_gradients(model, logits_of(model, True, *sentences), expected_logits(model, *sentences))
-
-
-@each_variant
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *(("tupe_transformer", {}), ("tupe_transformer", {"attention_kernel": "sdpa"})),
+        *(("duo_transformer", MAPPED), ("duo_transformer", {"duo_streams": 1, **small.PRE_LN})),
+    ],
+    ids=str,
+)
 def test_dropout_acts_where_the_transformer_has_it(name, options, monkeypatch):
     visible_dropout(monkeypatch)
     rates = dict(small.RATES)
@@ -66,12 +67,12 @@ def test_dropout_acts_where_the_transformer_has_it(name, options, monkeypatch):
         close(logits_of(model.train(training)), expected_logits(model))
 
 
-@each_variant
+@each_model
 @each_side
 @torch.no_grad()
-def test_attention_and_states_are_in_the_columns_of_their_tokens(name, options, left):
+def test_attention_and_states_are_in_the_columns_of_their_tokens(name, left):
     """Attention is the mean of heads (and streams), in the columns of the source; with either padding of the target."""
-    model = ARCHITECTURES[name].randomised(**options)
+    model = ARCHITECTURES[name].randomised()
     source, states = batch_of(SOURCES, left), []
     for side in (False, True):
         _, extra = model(source, None, batch_of(PREVIOUS, side))
