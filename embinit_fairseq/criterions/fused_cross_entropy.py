@@ -5,8 +5,8 @@ and continue each other's checkpoints. The matrix of log-probabilities is never 
 They take the logits from the model's output; a model whose probabilities are not their softmax is refused.
 """
 
-# no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
-from dataclasses import dataclass
+from __future__ import annotations
+
 from typing import Any
 
 import torch
@@ -22,21 +22,11 @@ from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules.fused_cross_entropy import fused_cross_entropy
 
 
-@dataclass
-class FusedCrossEntropyConfig(CrossEntropyCriterionConfig):
-    """fairseq's options."""
-
-
-@dataclass
-class FusedLabelSmoothedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """fairseq's options."""
-
-
-@register_criterion("fused_cross_entropy", dataclass=FusedCrossEntropyConfig)
+@register_criterion("fused_cross_entropy", dataclass=CrossEntropyCriterionConfig)
 class FusedCrossEntropy(CrossEntropyCriterion):
     """fairseq's `cross_entropy`."""
 
-    #: the model whose probabilities were compared with the softmax of its logits, in a tuple: not a submodule
+    #: the model whose logits were checked, in a tuple: not a submodule
     checked: tuple[Any, ...] = ()
 
     def compute_loss(self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
@@ -49,7 +39,7 @@ class FusedCrossEntropy(CrossEntropyCriterion):
         return loss, loss
 
 
-@register_criterion("fused_label_smoothed_cross_entropy", dataclass=FusedLabelSmoothedCrossEntropyConfig)
+@register_criterion("fused_label_smoothed_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
 class FusedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
     """fairseq's `label_smoothed_cross_entropy`."""
 
@@ -87,16 +77,15 @@ def check_logits(criterion: Any, model: Any, net_output: Any) -> None:
     """
     if any(model is checked for checked in criterion.checked):
         return
+    name = "label_smoothed_cross_entropy" if hasattr(criterion, "eps") else "cross_entropy"
+    remedy = f"give --criterion {name}"
+    if getattr(getattr(model, "decoder", model), "adaptive_softmax", None) is not None:
+        raise OptionError(f"--criterion fused_{name}: --adaptive-softmax-cutoff computes no logits; {remedy}")
     with torch.no_grad(), torch.autocast(net_output[0].device.type, enabled=False):
         logits = net_output[0][:1].detach()
-        if getattr(getattr(model, "decoder", model), "adaptive_softmax", None) is not None:
-            raise _refusal(criterion, "--adaptive-softmax-cutoff computes no logits")
         expected = model.get_normalized_probs((logits, *net_output[1:]), log_probs=True)
         if not torch.allclose(expected.float(), logits.float().log_softmax(-1), rtol=1e-3, atol=1e-3):
-            raise _refusal(criterion, f"{type(model).__name__} has probabilities of its own")
+            raise OptionError(
+                f"--criterion fused_{name}: {type(model).__name__} has probabilities of its own; {remedy}"
+            )
     criterion.checked = (model,)
-
-
-def _refusal(criterion: Any, reason: str) -> OptionError:
-    name = "label_smoothed_cross_entropy" if hasattr(criterion, "eps") else "cross_entropy"
-    return OptionError(f"--criterion fused_{name}: {reason}; give --criterion {name}")

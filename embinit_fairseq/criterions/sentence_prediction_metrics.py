@@ -1,8 +1,8 @@
 """`--criterion sentence_prediction_metrics`: fairseq's loss, and GLUE's metrics over the whole validation set.
 
 fairseq 0.12.2 averages accuracy over batches and has no other metric. Here every batch adds to sums from which the
-metric is computed: the confusion counts of a classification, or a place for each example's prediction and target, found
-by its number. Both have a fixed size, so that fairseq can add them up over batches and workers (the batch of an idle
+metric is computed: the confusion counts of a classification, or a place for each example's prediction and target, by
+its number. Both have a fixed size, so that fairseq can add them up over batches and workers (the batch of an idle
 worker counts nothing) and keep them in a checkpoint; lists could be gathered on GPUs only.
 
 All metrics are percentages, as in GLUE's tables and as fairseq's accuracy. A correlation that is undefined, since all
@@ -104,14 +104,14 @@ class SentencePredictionMetrics(SentencePredictionCriterion):
         return loss, sample_size, logging_output
 
     def counts(self, logits: Tensor, sample: dict[str, Any]) -> Tensor:
-        """Return (K, K): examples of class i taken for class j. The positive one of two classes is the second."""
+        """Return the examples of class i taken for class j, (K, K). Of two classes, the second is positive."""
         classes = logits.shape[-1]
         flat = sample["target"].view(-1) * classes + logits.argmax(dim=-1)
         counts = torch.bincount(flat, minlength=classes**2).view(classes, classes).double()
         return counts.flip(0, 1) if self.positive_class == 0 else counts
 
     def values(self, logits: Tensor, sample: dict[str, Any]) -> Tensor:
-        """Return (3, N): prediction, target and 1 at the example's number, else 0. N: size of the validation set."""
+        """Return prediction, target and 1 in the example's column, else 0: (3, N), N the size of the validation set."""
         values = torch.zeros(3, self.validation_size(), dtype=torch.double, device=logits.device)
         predictions, targets = logits.view(-1).double(), sample["target"].view(-1).double()
         values[:, sample["id"]] = torch.stack([predictions, targets, torch.ones_like(targets)])
@@ -155,10 +155,8 @@ def check_metrics(names: list[str], regression: bool, num_classes: int) -> None:
     fitting = list(REGRESSION) if regression else [*CLASSIFICATION, CONFUSION]
     for name in names:
         if name not in fitting:
-            remedy = ""
-            if name in METRICS:
-                remedy = "drop --regression-target, or " if regression else "it needs --regression-target, or "
-            raise OptionError(f"--glue-metrics {name}: {remedy}choose among: {', '.join(fitting)}")
+            task = "with --regression-target" if regression else "without --regression-target"
+            raise OptionError(f"--glue-metrics {name}: {task} choose among: {', '.join(fitting)}")
         if name in NEED_POSITIVE and num_classes != 2:
             raise OptionError(
                 f"--glue-metrics {name}: F1 is that of one class of two, but there are --num-classes {num_classes}; "

@@ -15,9 +15,6 @@ from embinit_fairseq.errors import CheckpointError, DataError
 from embinit_fairseq.vocab.codes import codes_text
 from embinit_fairseq.vocab.preparation import MASK, Preparation, Segmenter
 
-#: arguments of `Preparation.of` that leave the preparation to the dictionary
-NOT_SAID = {"preparation": None, "lowercase": None, "lang": None}
-
 
 def load_trained(
     model_class: type[nn.Module], model_name_or_path: str, checkpoint_file: str, data_name_or_path: str, **kwargs: Any
@@ -29,26 +26,25 @@ def load_trained(
         DataError: the data folder or a dictionary is missing.
     """
     folder, data = model_name_or_path, data_name_or_path
-    # fairseq continues with None if a folder does not exist; URLs and archives are left to it
-    if "://" not in folder and not os.path.exists(folder):
-        raise CheckpointError(f"{folder}: no such folder; give the one in which {checkpoint_file} is")
-    for name in checkpoint_file.split(os.pathsep) if os.path.isdir(folder) else ():
-        if not os.path.isfile(os.path.join(folder, name)):
-            raise CheckpointError(f"{os.path.join(folder, name)}: no such checkpoint")
-    if not data.startswith(".") and "://" not in data and not os.path.exists(data):
-        raise DataError(f"{data}: no such folder; give the data folder that the model was trained with")
+    # fairseq continues with None if a path does not exist; URLs and archives are left to it
+    if "://" not in folder and not os.path.isfile(folder):
+        for path in (folder, *(os.path.join(folder, name) for name in checkpoint_file.split(os.pathsep))):
+            if not os.path.exists(path):
+                raise CheckpointError(f"{path}: not found; give from_pretrained the folder and the checkpoint's name")
     try:
-        loaded = hub_utils.from_pretrained(model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
+        if not data.startswith(".") and "://" not in data and not os.path.exists(data):
+            raise FileNotFoundError(None, None, data)
+        loaded = hub_utils.from_pretrained(folder, checkpoint_file, data, **kwargs)
     except FileNotFoundError as error:
         raise DataError(
             f"{error.filename}: not found; give from_pretrained as third argument the data folder that the model was "
-            f"trained with, for its dictionaries; here it is {data_name_or_path!r}"
+            f"trained with, for its dictionaries; here it is {data!r}"
         ) from None
     for model in loaded["models"]:
         if not isinstance(model, model_class):
             raise CheckpointError(
-                f"{os.path.join(model_name_or_path, checkpoint_file)}: holds a {type(model).__name__}, no "
-                f"{model_class.__name__}: load it with {type(model).__name__}.from_pretrained"
+                f"{os.path.join(folder, checkpoint_file)}: holds a {type(model).__name__}, no {model_class.__name__}: "
+                f"load it with {type(model).__name__}.from_pretrained"
             )
     return loaded
 
@@ -65,11 +61,10 @@ def load_hub(
 ) -> Any:
     """Return a `TranslationHub`, or for an encoder a `TupeHub`, of `model_name_or_path/checkpoint_file`.
 
-    Dictionaries are in `data_name_or_path`.
-
     Args:
-        preparation, lowercase, lang: how raw text becomes words (`vocab/preparation.py`). By default as the dictionary
-            shows if `bpe_codes` are given, else text is taken as finished words.
+        data_name_or_path: the folder of the dictionaries.
+        preparation, lowercase, lang: the preparation of raw text (`vocab/preparation.py`). Without these and without
+            `bpe_codes` text is taken as finished words, with `bpe_codes` it is prepared as the dictionary shows.
         kwargs: override options of the checkpoint, such as bpe_codes="bpe.codes". Options that decide the meaning of
             its weights are refused.
     """
@@ -84,7 +79,7 @@ def load_hub(
 
 
 def _segmenter(cfg: Any, task: Any, how: dict[str, Any]) -> Segmenter | _FairseqsSegmenter:
-    """Return what segments text as an exported tokenizer does. how: arguments of `Preparation.of`."""
+    """Return a segmenter that works as an exported tokenizer. how: preparation, lowercase and lang of `load_hub`."""
     bpe, tokenizer = (getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer))
     if bpe not in (None, "subword_nmt", "sentencepiece") or tokenizer not in (None, "moses"):
         return _FairseqsSegmenter(cfg)
@@ -92,8 +87,8 @@ def _segmenter(cfg: Any, task: Any, how: dict[str, Any]) -> Segmenter | _Fairseq
     if bpe or tokenizer or any(value is not None for value in how.values()):
         source_lang = getattr(getattr(task, "cfg", None), "source_lang", None)
         default = "none" if bpe == "sentencepiece" else None
-        how = {**how, "preparation": how["preparation"] or default, "lang": how["lang"] or source_lang}
-        prepare = Preparation.of(symbols, **how, translation=source_lang is not None)
+        name, lang = how.get("preparation") or default, how.get("lang") or source_lang
+        prepare = Preparation.of(symbols, name, how.get("lowercase"), lang, translation=source_lang is not None)
         if tokenizer == "moses" and prepare.preparation == "none":
             prepare = dataclasses.replace(prepare, preparation="moses")
     codes, model = getattr(cfg.bpe, "bpe_codes", None), getattr(cfg.bpe, "sentencepiece_model", None)
@@ -120,12 +115,12 @@ class _FairseqsSegmenter:
 
 
 class TranslationHub(hub_utils.GeneratorHubInterface):
-    """fairseq's hub, whose sources are prepared and segmented as those of `TupeHub` and of exported tokenizers."""
+    """fairseq's hub; text is prepared and segmented as by `TupeHub` and exported tokenizers."""
 
     def __init__(self, cfg: Any, task: Any, models: list[Any], **how: Any) -> None:
-        """how: preparation, lowercase and lang, see `load_hub`."""
+        """Wrap the models. how: preparation, lowercase and lang, see `load_hub`."""
         super().__init__(cfg, task, models)
-        self.segment = _segmenter(cfg, task, how or NOT_SAID)
+        self.segment = _segmenter(cfg, task, how)
 
     def encode(self, sentence: str) -> Tensor:
         """Return the ids (src_len,) of raw text, or of text in subwords."""
@@ -133,29 +128,29 @@ class TranslationHub(hub_utils.GeneratorHubInterface):
 
 
 class TupeHub(nn.Module):
-    """An encoder: text in, features, predictions or fillings out.
+    """Compute features, predictions and fillings of text by an encoder.
 
-    Gradients are kept, and dropout acts, only after `train()`.
+    Results have gradients, and dropout acts, only after `train()`.
     """
 
     def __init__(self, cfg: Any, task: Any, model: Any, **how: Any) -> None:
-        """how: preparation, lowercase and lang, see `load_hub`."""
+        """Wrap the model in evaluation mode. how: preparation, lowercase and lang, see `load_hub`."""
         super().__init__()
         self.cfg, self.task, self.model = cfg, task, model
         self.eval()
-        self.segment = _segmenter(cfg, task, how or NOT_SAID)
+        self.segment = _segmenter(cfg, task, how)
 
     @property
     def device(self) -> torch.device:
-        """The device of the model's parameters."""
+        """Return the device of the model's parameters."""
         return next(self.model.parameters()).device
 
-    def encode(self, *sentences: str) -> Tensor:
+    def encode(self, sentence: str, *others: str) -> Tensor:
         """Return token ids (src_len,): `<s> a </s>`, or for a pair `<s> a </s> </s> b </s>`."""
-        if not sentences:
-            raise DataError("encode() needs a sentence, or two of a pair")
-        first, *others = map(self.segment, sentences)
-        return self._ids([*first, *(symbol for other in others for symbol in ("</s>", "</s>", *other))])
+        symbols = self.segment(sentence)
+        for other in others:
+            symbols = [*symbols, "</s>", "</s>", *self.segment(other)]
+        return self._ids(symbols)
 
     def decode(self, tokens: Tensor) -> str:
         """Return the text of token ids (src_len,), without the special symbols at both ends."""
@@ -165,11 +160,10 @@ class TupeHub(nn.Module):
         """Return features (batch, src_len, C), or all hidden states, of tokens (src_len,) or (batch, src_len).
 
         Raises:
-            DataError: tokens are not integers of the dictionary, too many or none.
+            DataError: tokens are not of the dictionary.
+            OptionError: tokens are more than the model's positions.
         """
-        tokens = self._checked(tokens).to(self.device)
-        with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
-            features, extra = self.model(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
+        features, extra = self._compute(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
         return extra["inner_states"] if return_all_hiddens else features
 
     def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
@@ -180,11 +174,8 @@ class TupeHub(nn.Module):
         Raises:
             OptionError: the model has no head of this name.
         """
-        classify = self.model.classification_head(head)
-        features = self.extract_features(tokens)
-        with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
-            logits = classify(features)
-            return logits if return_logits or logits.shape[-1] == 1 else logits.log_softmax(-1)
+        logits, _ = self._compute(tokens, classification_head_name=head)
+        return logits if return_logits or logits.shape[-1] == 1 else logits.log_softmax(-1)
 
     @torch.no_grad()
     def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple[str, float, str]]:
@@ -192,12 +183,9 @@ class TupeHub(nn.Module):
         symbols = self.segment(masked_input)
         if symbols.count(MASK) != 1:
             raise DataError(f"fill_mask needs one <mask>, as in 'a <mask> in the grass'; got: {masked_input!r}")
-        dictionary = self.task.source_dictionary
-        if not 1 <= topk <= len(dictionary):
-            raise DataError(f"topk={topk}: the dictionary has {len(dictionary)} symbols; ask for 1 to that many")
-        tokens, at = self._checked(self._ids(symbols)), symbols.index(MASK)
+        dictionary, at = self.task.source_dictionary, symbols.index(MASK)
         with utils.model_eval(self.model):
-            logits, _ = self.model(tokens.to(self.device))
+            logits, _ = self._compute(self._ids(symbols))
         best, ids = logits[0, 1 + at].float().softmax(-1).topk(topk)
         results = []
         for probability, index in zip(best.tolist(), ids.tolist()):
@@ -205,27 +193,16 @@ class TupeHub(nn.Module):
             results.append((text, probability, dictionary[index]))
         return results
 
-    def _checked(self, tokens: Tensor) -> Tensor:
-        """Return tokens as (batch, src_len); raise DataError if they cannot be an input."""
-        if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
-            raise DataError(
-                f"tokens are {tokens.dtype}, but must be whole numbers: those that encode() gives, or .long()"
-            )
-        if tokens.dim() not in (1, 2) or tokens.numel() == 0:
-            raise DataError(
-                f"tokens have the shape {tuple(tokens.shape)}, but must be one sentence (src_len,) or several "
-                "(batch, src_len), none of them empty: encode() gives one, torch.stack or padding several"
-            )
-        longest, symbols = self.model.max_positions(), len(self.task.source_dictionary)
-        if tokens.shape[-1] > longest:
-            raise DataError(f"an input has {tokens.shape[-1]} tokens, the model has {longest} positions: shorten it")
-        smallest, largest = int(tokens.min()), int(tokens.max())
+    def _compute(self, tokens: Tensor, **options: Any) -> Any:
+        """Return the model's results for tokens (src_len,) or (batch, src_len)."""
+        smallest, largest, symbols = int(tokens.min()), int(tokens.max()), len(self.task.source_dictionary)
         if smallest < 0 or largest >= symbols:
             raise DataError(
                 f"tokens from {smallest} to {largest}, the dictionary has 0 to {symbols - 1}: encode the text with the "
                 "dict.txt of this model"
             )
-        return torch.atleast_2d(tokens.long())
+        with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
+            return self.model(torch.atleast_2d(tokens).to(self.device), **options)
 
     def _ids(self, symbols: list[str]) -> Tensor:
         """Return the ids of symbols between `<s>` and `</s>`."""

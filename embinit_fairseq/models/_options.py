@@ -1,9 +1,11 @@
-"""Options of this plugin's models: fields, presets, ranges; options of translation models, under the names of fairseq's
-`transformer`, and the layer configuration that they make."""
+"""Options that this plugin's models share: fields, presets, ranges, and those of translation models.
+
+Translation models have the options of fairseq's `transformer` under the same names.
+"""
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 from dataclasses import dataclass, field
-from typing import Any, Optional, cast
+from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model_architecture
@@ -21,25 +23,24 @@ def option(default: Any, help: str) -> Any:
 
 def register_presets(model: str, presets: dict[str, dict[str, Any]]) -> None:
     """Register architectures of `model`; presets: `--arch NAME` -> the options that differ from the defaults."""
+    for arch, preset in presets.items():
 
-    def register(arch: str, preset: dict[str, Any]) -> None:
         @register_model_architecture(model, arch)
-        def fill_in(args: Any) -> None:
+        def fill_in(args: Any, preset: dict[str, Any] = preset) -> None:
             for name, value in preset.items():
                 setattr(args, name, getattr(args, name, value))
 
-    for arch, preset in presets.items():
-        register(arch, preset)
+
+def size_options(side: str, layers: int, embed_dim: int, ffn_embed_dim: int, attention_heads: int) -> dict[str, int]:
+    """Return the options for the size of a side (`encoder`, ...) in a preset."""
+    values = {"layers": layers, "embed_dim": embed_dim, "ffn_embed_dim": ffn_embed_dim}
+    return {f"{side}_{name}": value for name, value in {**values, "attention_heads": attention_heads}.items()}
 
 
 #: end of an option's name -> smallest and largest value
 RANGES: dict[str, tuple[float, float]] = {
-    "_layers": (1, float("inf")),
-    "_embed_dim": (1, float("inf")),  # of FFNs, too
-    "_dim_s": (1, float("inf")),
-    "_dim_p": (1, float("inf")),
-    "duo_ffn_dim": (1, float("inf")),
-    "_attention_heads": (1, float("inf")),
+    **dict.fromkeys(("_layers", "_attention_heads"), (1, float("inf"))),
+    **dict.fromkeys(("_embed_dim", "_ffn_dim", "_dim_s", "_dim_p"), (1, float("inf"))),
     "_positions": (3, float("inf")),  # <s>, a word, </s>
     "dropout": (0, 1),
 }
@@ -47,7 +48,8 @@ RANGES: dict[str, tuple[float, float]] = {
 
 def check_ranges(cfg: Any) -> None:
     """Raise OptionError, with the flag, for numbers out of range and heads that do not divide a dimension."""
-    options = as_dict(cfg)
+    is_node = OmegaConf.is_config(cfg)  # of fairseq's configuration; else a dataclass or a namespace
+    options: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True) if is_node else vars(cfg)
     for name, value in options.items():
         for end, (smallest, largest) in RANGES.items():
             if name.endswith(end) and isinstance(value, (int, float)) and not smallest <= value <= largest:
@@ -60,16 +62,21 @@ def check_ranges(cfg: Any) -> None:
             check_heads(options[heads], options.get(dim) or inherited, flag(heads), flag(dim))
 
 
+def check_effects(cfg: Any, defaults: Any, needs: dict[str, tuple[bool, str]]) -> None:
+    """Raise OptionError for an option that is not the default and changes nothing.
+
+    needs: option -> (True if it has an effect, the rest of the sentence "it ...", which says what it needs).
+    """
+    for name, (has_effect, need) in needs.items():
+        value = getattr(cfg, name)
+        if not has_effect and str(value) != str(getattr(defaults, name)):
+            shown = flag(name) if value is True else f"{flag(name)} {value}"
+            raise OptionError(f"{shown} has no effect here: it {need}")
+
+
 def flag(name: str) -> str:
-    """`max_positions` -> `--max-positions`."""
+    """Return the flag of an option: `--max-positions` for `max_positions`."""
     return "--" + name.replace("_", "-")
-
-
-def as_dict(cfg: Any) -> dict[str, Any]:
-    """Return the options by name, of a node of fairseq's configuration, a dataclass or a namespace."""
-    if not OmegaConf.is_config(cfg):
-        return dict(vars(cfg))
-    return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
 
 
 # ---- Translation ----
@@ -112,7 +119,7 @@ class TranslationConfig(FairseqDataclass):
 
 
 def side_option(cfg: Any, side: str, name: str) -> Any:
-    """Return the option of a side; the decoder's are the encoder's unless given."""
+    """Return an option of a side; a decoder without its own has the encoder's."""
     value = getattr(cfg, f"{side}_{name}")
     return getattr(cfg, f"encoder_{name}") if value is None else value
 

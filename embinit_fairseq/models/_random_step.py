@@ -24,21 +24,13 @@ from embinit_fairseq.io import temporary_folder
 
 #: sizes of a small model, for options that an architecture has as integers
 SMALL = {
-    "--encoder-layers": 1,
-    "--decoder-layers": 1,
-    "--encoder-embed-dim": 16,
-    "--decoder-embed-dim": 16,
-    "--encoder-ffn-embed-dim": 16,
-    "--decoder-ffn-embed-dim": 16,
-    "--encoder-attention-heads": 2,
-    "--decoder-attention-heads": 2,
-    "--generator-layers": 1,
-    "--generator-embed-dim": 16,
-    "--generator-ffn-embed-dim": 16,
-    "--generator-attention-heads": 2,
+    f"--{side}-{name}": size
+    for side in ("encoder", "decoder", "generator")
+    for name, size in {"layers": 1, "embed-dim": 16, "ffn-embed-dim": 16, "attention-heads": 2}.items()
 }
 CLASSES = ("no", "yes")
-MASKED = 0.15  # of the tokens, as fairseq's --mask-prob
+#: share of tokens that are masked, as fairseq's --mask-prob
+MASKED = 0.15
 #: tasks whose sentences begin with <s> (sentence_prediction with --init-token 0)
 _WITH_BOS = ("masked_lm", "sentence_prediction")
 
@@ -47,8 +39,10 @@ _WITH_BOS = ("masked_lm", "sentence_prediction")
 class Sizes:
     """Size of a batch of random sentences.
 
-    length: tokens of the longest, special ones included. vocabulary: symbols of the dictionary. padding: share of the
-    columns that every second sentence leaves empty.
+    Args:
+        length: tokens of the longest sentence, special ones included.
+        vocabulary: symbols of the dictionary.
+        padding: share of the columns that are padding in every second sentence.
     """
 
     sentences: int = 2
@@ -57,7 +51,7 @@ class Sizes:
     padding: float = 0.0
 
     def lengths(self) -> list[int]:
-        """Return the tokens of each sentence; at least two words in addition to <s> and </s>."""
+        """Return the number of tokens of each sentence: at least two words, <s> and </s>."""
         shorter = max(min(4, self.length), self.length - int(self.padding * self.length))
         return [shorter if number % 2 else self.length for number in range(self.sentences)]
 
@@ -143,15 +137,12 @@ def random_batch(task_name: str, task: Any, sizes: Sizes, seed: int = 1) -> dict
     For masked_lm the same number of tokens is replaced by <mask> in every row.
     """
     generator = torch.Generator().manual_seed(seed)
-    rows = _sentences(task.source_dictionary, sizes, task_name in _WITH_BOS, generator)
-    lengths = [len(row) for row in rows]
+    rows, lengths = _sentences(task.source_dictionary, sizes, task_name in _WITH_BOS, generator), sizes.lengths()
     if task_name == "translation":
         targets = _sentences(task.target_dictionary, sizes, False, generator)
+        source, target = (rows, lengths, task.source_dictionary), (targets, lengths, task.target_dictionary)
         left_pad = {"left_pad_source": task.cfg.left_pad_source, "left_pad_target": task.cfg.left_pad_target}
-        dictionaries = task.source_dictionary, task.target_dictionary
-        pairs = LanguagePairDataset(
-            rows, lengths, dictionaries[0], targets, [len(row) for row in targets], dictionaries[1], **left_pad
-        )
+        pairs = LanguagePairDataset(*source, *target, **left_pad)
         return pairs.collater([pairs[number] for number in range(len(rows))])
     pad = task.source_dictionary.pad()
     tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
@@ -160,9 +151,8 @@ def random_batch(task_name: str, task: Any, sizes: Sizes, seed: int = 1) -> dict
     if task_name == "masked_lm":
         batch["target"] = _mask(tokens, lengths, pad, task.mask_idx, generator)
     elif task_name == "language_modeling":
-        batch["target"] = torch.nn.utils.rnn.pad_sequence(
-            [row.roll(-1) for row in rows], batch_first=True, padding_value=pad
-        )
+        rows = [row.roll(-1) for row in rows]
+        batch["target"] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
     else:
         batch["target"] = torch.arange(len(rows)) % len(CLASSES)
     return batch
@@ -170,13 +160,11 @@ def random_batch(task_name: str, task: Any, sizes: Sizes, seed: int = 1) -> dict
 
 def _sentences(dictionary: Any, sizes: Sizes, with_bos: bool, generator: torch.Generator) -> list[Tensor]:
     words = torch.arange(dictionary.nspecial, sizes.vocabulary - 1)
-    rows = []
-    for length in sizes.lengths():
-        row = words[torch.randint(len(words), (length,), generator=generator)]
+    rows = [words[torch.randint(len(words), (length,), generator=generator)] for length in sizes.lengths()]
+    for row in rows:
         row[-1] = dictionary.eos()
         if with_bos:
             row[0] = dictionary.bos()
-        rows.append(row)
     return rows
 
 

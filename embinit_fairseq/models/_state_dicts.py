@@ -1,4 +1,4 @@
-"""Weights of a checkpoint on their way into a model: classification heads, parts of the pre-training, wrong options."""
+"""Fit the weights of a checkpoint to a model: classification heads, parts of the pre-training, wrong options."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ HEADS = "classification_heads."
 
 
 class WithHeads:
-    """A fairseq model with any number of classification heads, which come and go with checkpoints."""
+    """A fairseq model with any number of classification heads, which checkpoints add and leave out."""
 
-    #: the layer of a head whose rows are the classes
+    #: name of the layer of a head whose rows are the classes
     last_layer = "projection"
     classification_heads: nn.ModuleDict
 
     def new_head(self, num_classes: int, inner_dim: int | None) -> nn.Module:
-        """Return a head with initial values; inner_dim: input of its last layer, default the model's own."""
+        """Return a head with initial values. inner_dim: dimension of the input of its last layer."""
         raise NotImplementedError
 
     def register_classification_head(
@@ -44,10 +44,10 @@ class WithHeads:
         return self.classification_heads[name]
 
     def upgrade_state_dict_named(self, state_dict: State, name: str) -> None:
-        """Make the heads that only a checkpoint has. Heads that it lacks, or has with other classes, stay as they are.
+        """Make the heads that only the checkpoint has. Heads that it lacks, or has with other classes, do not change.
 
-        Raises OptionError for a head that would keep its values in a model that is not loaded for training: its
-        answers would be random.
+        Raises:
+            OptionError: a head would keep its random values in a model that is not loaded for training.
         """
         super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]  # of a fairseq model
         end = f".{self.last_layer}.weight"
@@ -87,12 +87,13 @@ class WithHeads:
 def fit_pre_training_parts(state: State, prefixes: tuple[str, ...], words: str, wanted: bool) -> None:
     """Delete the parts that only pre-training has, unless the model has them (wanted).
 
-    Raises OptionError if they are wanted and missing.
+    Raises:
+        OptionError: the parts are wanted and missing.
     """
     present = [key for key in state if key.startswith(prefixes)]
     if wanted and not present:
         raise OptionError(
-            f"the checkpoint has no {words}, which fine-tuning leaves behind: continue pre-training with the "
+            f"the checkpoint has no {words}, which fine-tuning leaves out: continue pre-training with the "
             "checkpoint of the pre-training"
         )
     if present and not wanted:
@@ -101,7 +102,7 @@ def fit_pre_training_parts(state: State, prefixes: tuple[str, ...], words: str, 
         logger.info("%d tensors of the pre-training are left out: %s", len(present), words)
 
 
-#: part of a parameter's name -> what to give if the checkpoint differs there; the first entry that matches counts
+#: part of a parameter's name -> options to give if the checkpoint differs there; the first entry that matches counts
 _REMEDIES = {
     "embed_tokens.": "the dict.txt of its training",
     ".embed_buckets.": "--rel-pos, --rel-pos-bins, --tupe-reset, --tupe-tie-cls and --{part}-attention-heads",
@@ -113,10 +114,7 @@ _REMEDIES = {
 
 
 def check_weights(model: nn.Module, state: State) -> None:
-    """Raise OptionError, with what to give, where loading would fail with a page of names or shapes.
-
-    This is for weights that come alone: at the start of a training options were compared before.
-    """
+    """Raise OptionError, with the options to give, where loading would fail with a page of names or shapes."""
     own = {key: list(value.shape) for key, value in model.state_dict().items() if not key.startswith(HEADS)}
     theirs = {key: list(value.shape) for key, value in state.items() if not key.startswith(HEADS)}
     different = [key for key in {**own, **theirs} if own.get(key) != theirs.get(key)]

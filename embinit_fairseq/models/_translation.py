@@ -1,4 +1,4 @@
-"""What the translation models of this plugin have in common: fairseq's interface around batch-first layers.
+"""fairseq's interface around batch-first layers: the common part of this plugin's translation models.
 
 An encoder or decoder of a family says how it embeds tokens (`embed`) and which bias its self-attention adds (`bias`);
 layers, padding, attention weights, incremental decoding and beam search are here. Parts of fairseq's own base classes
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.models._hub import TranslationHub, load_hub
 from embinit_fairseq.models._options import layer_config, side_option
-from embinit_fairseq.modules.attention_kernels import AttentionBias, choose_kernel, prepare, situation
-from embinit_fairseq.modules.decoder_layer import DecoderCache, beam_of, distinct_rows
+from embinit_fairseq.modules.attention_kernels import AttentionBias, choose_kernel, prepare
+from embinit_fairseq.modules.decoder_layer import DecoderCache, beam_of, causal, distinct_rows
 from embinit_fairseq.modules.encoder_layer import LayerConfig
 from embinit_fairseq.modules.initialisation import init_table, init_transformer_params
 
@@ -55,8 +55,8 @@ class Side:
         if step and kernel == "auto" and x.device.type == "cpu":
             kernel = "eager"
         else:
-            dropout = self.layer.attention_dropout if training else 0.0
-            kernel, _ = choose_kernel(kernel, situation(x, self.layer.embed_dim // self.layer.num_heads, dropout))
+            dropout, needs_grad = self.layer.attention_dropout if training else 0.0, torch.is_grad_enabled()
+            kernel, _ = choose_kernel(kernel, x.device.type, x.dtype, self.layer.head_dim, dropout, needs_grad)
         if padding_mask is not None and self.num_streams > 1:
             padding_mask = padding_mask.repeat(self.num_streams, 1)
         return prepare(kernel, bias, padding_mask)
@@ -100,18 +100,41 @@ def side_by_side(x: Tensor) -> Tensor:
     return x.permute(1, 2, 0, 3).flatten(2) if x.dim() == 4 else x
 
 
-class TranslationEncoder(FairseqEncoder):
-    """Embeddings, layers, (layer norm of pre-LN)."""
+def leading_padding(padding_mask: Tensor) -> Tensor:
+    """Return the number of columns of padding, (B,), at the beginning of each row of padding_mask (B, len)."""
+    return padding_mask.long().cumprod(dim=1).sum(dim=1)
 
-    layers: nn.ModuleList
-    layer_norm: nn.LayerNorm | None
+
+def rotate_left(x: Tensor, shift: Tensor) -> Tensor:
+    """Move row b of x (B, len, ...) by `shift[b]` columns to the left; a negative shift moves to the right."""
+    batch, length = x.shape[:2]
+    columns = (torch.arange(length, device=x.device) + shift.unsqueeze(1)) % length
+    return x[torch.arange(batch, device=x.device).unsqueeze(1), columns]
+
+
+class Layers:
+    """The layers of an encoder or decoder, and the layer norm of pre-LN."""
 
     def __init__(self, side: Side, dictionary: Any) -> None:
-        super().__init__(dictionary)
+        super().__init__(dictionary)  # type: ignore[call-arg]  # of fairseq's encoder or decoder
         self.side, self.padding_idx = side, dictionary.pad()
 
+    def add_layers(self, new_layer: Callable[[], nn.Module]) -> None:
+        """Make the layers: the last modules of an encoder, in a decoder followed by the output layer."""
+        layer = self.side.layer
+        self.layers = nn.ModuleList(new_layer() for _ in range(self.side.num_layers))
+        self.layer_norm = nn.LayerNorm(layer.embed_dim) if layer.normalize_before else None
+
+    def max_positions(self) -> int:
+        """Return the longest sentence in tokens, `</s>` included."""
+        return self.side.max_positions
+
+
+class TranslationEncoder(Layers, FairseqEncoder):
+    """Embeddings, layers, (layer norm of pre-LN)."""
+
     def embed(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """tokens and padding_mask (B, S) -> the input of the first layer."""
+        """Return the input of the first layer for tokens and padding_mask (B, S)."""
         raise NotImplementedError
 
     def bias(self, src_len: int) -> Tensor | None:
@@ -121,12 +144,14 @@ class TranslationEncoder(FairseqEncoder):
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor | None = None, return_all_hiddens: bool = False
     ) -> EncoderOut:
-        """src_tokens (B, S), padding on either side -> fairseq's dictionary of lists.
+        """Return fairseq's dictionary of lists for src_tokens (B, S), with padding on either side.
 
-        encoder_out (S, B, n C), streams side by side, and encoder_padding_mask (B, S) have the columns of src_tokens;
-        encoder_states, of the shape of encoder_out, if return_all_hiddens; src_lengths (B, 1); sentence (B,): the
-        number of a row's sentence, which beam search moves with the row. Raises DataError for a sentence that is too
-        long.
+        encoder_out (S, B, n C), streams side by side, and encoder_padding_mask (B, S) have the columns of src_tokens.
+        encoder_states, if return_all_hiddens, have the shape of encoder_out; src_lengths is (B, 1). sentence (B,) is
+        the number of a row's sentence, which beam search moves with the row.
+
+        Raises:
+            DataError: for a sentence that is too long.
         """
         check_length(src_tokens, self.side.max_positions, "source")
         is_padding = src_tokens.eq(self.padding_idx)
@@ -165,30 +190,29 @@ class TranslationEncoder(FairseqEncoder):
             for name, values in encoder_out.items()
         }
 
-    def max_positions(self) -> int:
-        """Return the longest input in tokens, `</s>` included."""
-        return self.side.max_positions
 
+class TranslationDecoder(Layers, FairseqIncrementalDecoder):
+    """Embeddings, layers, (layer norm of pre-LN), output layer; all tokens at once or step by step.
 
-class TranslationDecoder(FairseqIncrementalDecoder):
-    """Embeddings, layers, (layer norm of pre-LN), output layer; all tokens at once or step by step."""
+    Positions are columns: a sentence after padding is rotated until it begins in column 0, and rotated back at the end.
+    """
 
-    layers: nn.ModuleList
-    layer_norm: nn.LayerNorm | None
-    #: rows of a beam share keys and values of the encoder's output
+    #: True if rows of a beam share keys and values of the encoder's output
     shares_memory = False
 
-    def __init__(self, side: Side, dictionary: Any) -> None:
-        super().__init__(dictionary)
-        self.side, self.padding_idx = side, dictionary.pad()
-
     def embed(self, tokens: Tensor, seen: int) -> Tensor:
-        """tokens (B, T) -> the input of the first layer for the tokens after the first `seen`."""
+        """Return the input of the first layer for tokens (B, T) after the first `seen`."""
         raise NotImplementedError
 
-    def bias(self, x: Tensor, tokens: Tensor, cache: DecoderCache | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return what self-attention adds for the queries x, causal mask included, and its padding mask."""
-        raise NotImplementedError
+    def bias(self, x: Tensor, tgt_len: int, cache: DecoderCache | None) -> Tensor | None:
+        """Return the causal mask of the queries x, which a single new token does not need.
+
+        Padding after a sentence needs no mask: no query sees a later key.
+        """
+        seen = 0 if cache is None else cache.length
+        if cache is not None and tgt_len == seen + 1:
+            return None
+        return causal(x.new_zeros(1, tgt_len, tgt_len))[:, seen:]
 
     def streams(self, encoder_out: EncoderOut) -> Tensor:
         """Return the encoder's output with rows first, (B, S, kdim) or (n, B, S, kdim)."""
@@ -200,65 +224,66 @@ class TranslationDecoder(FairseqIncrementalDecoder):
         encoder_out: EncoderOut,
         incremental_state: dict[str, Any] | None = None,
         features_only: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """prev_output_tokens (B, T) -> logits (B, T, V), or with features_only the input of `output_layer`.
+        """Return logits (B, T, V) for prev_output_tokens (B, T), or with features_only the input of `output_layer`.
 
-        The second result holds `attn`, the weights of cross-attention (B, T, S) of one layer (default: the last), mean
-        over streams and heads (default: all), and `inner_states`, (T, B, n C). With an incremental_state
-        prev_output_tokens is the whole prefix, and results are of the new tokens.
+        The second result holds `attn`, the weights of the last cross-attention (B, T, S), mean over streams and heads,
+        and `inner_states`, (T, B, n C). With an incremental_state prev_output_tokens is the whole prefix, and results
+        are of the new tokens.
+
+        Raises:
+            DataError: for a target that is too long, and for a prefix without a new token.
         """
-        x, extra = self.extract_features(
-            prev_output_tokens, encoder_out, incremental_state, alignment_layer, alignment_heads
-        )
+        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x, incremental_state)), extra
 
     def extract_features(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: EncoderOut,
-        incremental_state: dict[str, Any] | None = None,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
+        self, prev_output_tokens: Tensor, encoder_out: EncoderOut, incremental_state: dict[str, Any] | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute `forward` with features_only. Raises DataError for a target that is too long."""
+        """Compute `forward` with features_only."""
         check_length(prev_output_tokens, self.side.max_positions, "target")
+        padding_mask = prev_output_tokens.eq(self.padding_idx)
+        if incremental_state is not None or not padding_mask[:, 0].any():
+            x, attn, states = self._decode(prev_output_tokens, encoder_out, incremental_state)
+        else:
+            shift = leading_padding(padding_mask)
+            x, attn, states = self._decode(rotate_left(prev_output_tokens, shift), encoder_out, None)
+            x, attn, *states = (rotate_left(rows, -shift) for rows in (x, attn, *states))
+        return x, {"attn": [attn], "inner_states": [state.transpose(0, 1) for state in states]}
+
+    def _decode(
+        self, tokens: Tensor, encoder_out: EncoderOut, incremental_state: dict[str, Any] | None
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return features (B, T, n C), attention (B, T, S) and hidden states (B, T, n C) of the new tokens."""
         cache = None if incremental_state is None else self.cache(incremental_state, encoder_out)
         seen = 0 if cache is None else cache.length
-        if prev_output_tokens.shape[1] <= seen:
+        if tokens.shape[1] <= seen:
             raise DataError(
-                f"incremental decoding was given {prev_output_tokens.shape[1]} tokens after {seen}: "
-                "prev_output_tokens must be the whole prefix, with at least one token more than before"
+                f"incremental decoding was given {tokens.shape[1]} tokens after {seen}: prev_output_tokens must be the "
+                "whole prefix, with at least one token more than before"
             )
-        x = self.embed(prev_output_tokens, seen)
-        bias, padding_mask = self.bias(x, prev_output_tokens, cache)
-        is_step = cache is not None
-        self_bias = self.side.attention_bias(x, self.training, bias, padding_mask, is_step)
+        x, is_step = self.embed(tokens, seen), cache is not None
+        bias = self.bias(x, tokens.shape[1], cache)
+        self_bias = self.side.attention_bias(x, self.training, bias, None, is_step)
         src_padding = next(iter(encoder_out["encoder_padding_mask"]), None)
         if cache is not None and src_padding is not None:
             src_padding = src_padding[:: cache.beam]
         cross_bias = self.side.attention_bias(x, self.training, None, src_padding, is_step)
         streams = None if cache is not None else self.streams(encoder_out)
-        aligned = len(self.layers) - 1 if alignment_layer is None else alignment_layer
-        attn, states = None, [x]
+        weights, states = None, [x]
         for number, layer in enumerate(cast(Any, self.layers)):
             memory = layer.encoder_attn.memory(streams) if cache is None else cache.memory[number]
             extend = None if cache is None else functools.partial(cache.extend, number)
-            x, weights = layer(x, self_bias, memory, cross_bias, number == aligned, extend)
-            if weights is not None:  # (B, H, T, S) or (n, B, H, T, S)
-                attn = weights[..., :alignment_heads, :, :].mean(dim=(0, 2) if weights.dim() == 5 else 1)
+            x, weights = layer(x, self_bias, memory, cross_bias, layer is self.layers[-1], extend)
             states.append(x)
         if cache is not None:
             cache.advance(x.shape[-2])
-        x = side_by_side(x if self.layer_norm is None else self.layer_norm(x))
-        return x, {"attn": [attn], "inner_states": [side_by_side(state).transpose(0, 1) for state in states]}
+        attn = cast(Tensor, weights)  # (B, H, T, S) or (n, B, H, T, S)
+        x = x if self.layer_norm is None else self.layer_norm(x)
+        return side_by_side(x), attn.mean(dim=(0, 2) if attn.dim() == 5 else 1), [side_by_side(x) for x in states]
 
     def cache(self, incremental_state: dict[str, Any], encoder_out: EncoderOut) -> DecoderCache:
-        """Return the state of the batch in fairseq's incremental_state.
-
-        It is made in the first step: keys and values of the encoder's output are computed once per sentence.
-        """
+        """Return the state of the batch. Keys and values of encoder outputs are computed in the first step."""
         cache = self.get_incremental_state(incremental_state, "cache")
         if cache is None:
             sentence = encoder_out["sentence"][0]
@@ -280,24 +305,17 @@ class TranslationDecoder(FairseqIncrementalDecoder):
             cache.reorder(self._rows(new_order, len(cache.sentence) // self.side.num_streams))
 
     def _rows(self, rows: Tensor, batch: int) -> Tensor:
-        """Numbers of rows among `batch` (B,) -> the same rows of each stream among n `batch`, (n B,)."""
+        """Return the rows (B,) out of `batch` for every stream, (n B,), out of n `batch`."""
         first = torch.arange(self.side.num_streams, device=rows.device) * batch
         return (first.unsqueeze(1) + rows).flatten()
 
-    def max_positions(self) -> int:
-        """Return the longest output in tokens, `</s>` included."""
-        return self.side.max_positions
-
 
 class TranslationModel(FairseqEncoderDecoderModel):
-    """Passes alignment options to the decoder; retains dropout as fairseq's models do."""
-
-    #: tells fairseq that forward takes alignment_layer and alignment_heads
-    supports_align_args = True
+    """Encoder and decoder; retains dropout as fairseq's models do."""
 
     @classmethod
     def initialised(cls, cfg: Any, encoder: Any, decoder: Any, tables: list[nn.Embedding]) -> TranslationModel:
-        """Return the model with initial values. tables: the embedding matrices, in the order of their draws."""
+        """Return the model with initial values. tables: the embedding matrices, drawn in this order."""
         model = cls(encoder, decoder)
         model.cfg = cfg
         model.apply(init_transformer_params)
@@ -315,12 +333,10 @@ class TranslationModel(FairseqEncoderDecoderModel):
         prev_output_tokens: Tensor,
         return_all_hiddens: bool = False,
         features_only: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """src_tokens (B, S), prev_output_tokens (B, T) -> the results of the decoder's forward."""
+        """Return the results of the decoder's forward for src_tokens (B, S) and prev_output_tokens (B, T)."""
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens)
-        return self.decoder(prev_output_tokens, encoder_out, None, features_only, alignment_layer, alignment_heads)
+        return self.decoder(prev_output_tokens, encoder_out, None, features_only)
 
     def make_generation_fast_(
         self, retain_dropout: bool = False, retain_dropout_modules: str | list[str] | None = None, **kwargs: Any
@@ -343,7 +359,11 @@ class TranslationModel(FairseqEncoderDecoderModel):
 def retain_dropout_(model: nn.Module, classes: Sequence[str] | None = None) -> None:
     """Put the dropouts of `model` into training mode until `model.train` is called (Monte Carlo dropout).
 
-    classes: names of the classes whose own dropouts are meant (default: all). Raises OptionError for an unknown name.
+    Args:
+        classes: names of the classes whose own dropouts are retained (default: all).
+
+    Raises:
+        OptionError: no module with dropout has a class of this name.
     """
     dropouts: dict[str, list[nn.Module]] = {}
     for module in model.modules():

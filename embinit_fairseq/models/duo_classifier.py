@@ -20,11 +20,10 @@ from torch import Tensor, nn
 from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY
 from embinit_fairseq.embed_init.request import InitRequest, request_from
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models._hub import load_trained
 from embinit_fairseq.models._options import check_ranges, option
-from embinit_fairseq.models._state_dicts import WithHeads
-from embinit_fairseq.models.embinit_classifier import ClassifierHub
+from embinit_fairseq.models.embinit_classifier import Classifier, ClassifierHub
 from embinit_fairseq.modules.duo_classifier import ATTENTIONS, DuoSentenceEmbedding
+from embinit_fairseq.modules.heads import LabelLayer
 from embinit_fairseq.modules.initialisation import init_table
 
 logger = logging.getLogger(__name__)
@@ -46,9 +45,27 @@ class DuoClassifierConfig(FairseqDataclass):
     max_positions: int = option(512, "longest input in tokens, which concerns the task only")
 
 
+class DuoHub(ClassifierHub):
+    """A trained classifier for use from Python, with the weights of its words."""
+
+    @torch.no_grad()
+    def attention(self, *sentences: str) -> list[tuple[str, float, float]]:
+        """Return (symbol of the dictionary, weight by the first matrix, weight by the second) for every token.
+
+        Weights by the first matrix are for the vectors of the second one, and the other way round. They add up to 1,
+        except with `--duo-attention linear`, whose weights are any numbers.
+        """
+        tokens = self.encode(*sentences).to(next(self.model.parameters()).device)
+        weights_s, weights_p = self.model.attention_weights(tokens)
+        symbols = [self.task.source_dictionary[token] for token in tokens.tolist()]
+        return list(zip(symbols, weights_s.tolist(), weights_p.tolist()))
+
+
 @register_model("duo_classifier", dataclass=DuoClassifierConfig)
-class DuoClassifier(WithHeads, BaseFairseqModel):
+class DuoClassifier(Classifier, BaseFairseqModel):
     """Works with `--task sentence_prediction` and its criterions; the two sentences of a pair are one text."""
+
+    hub = DuoHub
 
     def __init__(self, cfg: DuoClassifierConfig, dictionary: Any) -> None:
         super().__init__()
@@ -63,13 +80,13 @@ class DuoClassifier(WithHeads, BaseFairseqModel):
 
     @classmethod
     def build_model(cls, cfg: DuoClassifierConfig, task: Any) -> "DuoClassifier":
-        """Build for a task with a `source_dictionary`; raises OptionError for sizes out of range."""
+        """Build for a task with a `source_dictionary`; raise OptionError for sizes out of range."""
         check_ranges(cfg)
         return cls(cfg, task.source_dictionary)
 
     def new_head(self, num_classes: int, inner_dim: Optional[int]) -> nn.Module:
-        """Return a label layer from the sentence vector to `num_classes` logits."""
-        return _LabelLayer(self.cfg.duo_ffn_dim, num_classes)
+        """Return a linear layer from the sentence vector to `num_classes` logits, without bias as in the paper."""
+        return LabelLayer(self.cfg.duo_ffn_dim, num_classes, bias=False)
 
     def forward(
         self,
@@ -79,7 +96,7 @@ class DuoClassifier(WithHeads, BaseFairseqModel):
         classification_head_name: Optional[str] = None,
         **_: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """src_tokens (B, T) -> logits (B, K), or the sentence vectors (B, F) without a head."""
+        """Return logits (B, K) of src_tokens (B, T), or without a head sentence vectors (B, F)."""
         padding_mask = src_tokens.eq(cast(int, self.embed_tokens.padding_idx))
         features = self.sentence_embedding(
             src_tokens, padding_mask, self.embed_tokens.weight, self.embed_tokens_p.weight
@@ -89,7 +106,7 @@ class DuoClassifier(WithHeads, BaseFairseqModel):
         return features, {}
 
     def attention_weights(self, src_tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """src_tokens (T,) without padding -> weights by S (of P's vectors) and weights by P (of S's), (T,)."""
+        """Return the weights by S (of P's vectors) and by P (of S's), (T,), of src_tokens (T,) without padding."""
         present = torch.ones(1, len(src_tokens), dtype=torch.bool, device=src_tokens.device)
         tables = self.embed_tokens.weight, self.embed_tokens_p.weight
         return self.sentence_embedding.weights(src_tokens, present, *tables)
@@ -99,7 +116,7 @@ class DuoClassifier(WithHeads, BaseFairseqModel):
         return sys.maxsize
 
     def embedding_slots(self) -> dict[str, tuple[nn.Embedding, Any, nn.Module]]:
-        """Return for `--embed-init`: encoder, encoder_p -> (embedding matrix, dictionary, its user)."""
+        """Return encoder, encoder_p -> (embedding matrix, dictionary, owner) for `--embed-init`."""
         return {
             name: (table, self.dictionary, self) for name, table in zip(SLOTS, (self.embed_tokens, self.embed_tokens_p))
         }
@@ -118,17 +135,6 @@ class DuoClassifier(WithHeads, BaseFairseqModel):
                 "the rest, or drop it"
             )
 
-    @classmethod
-    def from_pretrained(
-        cls, model_name_or_path: str, checkpoint_file: str = "model.pt", data: str = ".", **kwargs: Any
-    ) -> "DuoHub":
-        """Return a DuoHub around a trained checkpoint.
-
-        data: the folder with `input0/dict.txt` and `label/dict.txt`.
-        """
-        loaded = load_trained(cls, model_name_or_path, checkpoint_file, data, **kwargs)
-        return DuoHub(loaded["task"], loaded["models"][0])
-
 
 def _check_sources(request: InitRequest) -> None:
     """Raise unless both matrices, which are not trained, get vectors. A strategy without vectors may be a baseline."""
@@ -146,34 +152,6 @@ def _check_sources(request: InitRequest) -> None:
             f"--embed-init-path: no vectors for {missing[0]}, whose embedding matrix would stay random: add "
             f"{missing[0]}=FILE, or train the embedding matrices (--train-embeddings)"
         )
-
-
-class DuoHub(ClassifierHub):
-    """A trained classifier for use from Python, with the weights of its words."""
-
-    @torch.no_grad()
-    def attention(self, *sentences: str) -> list[tuple[str, float, float]]:
-        """Return (symbol of the dictionary, weight by the first matrix, weight by the second) for every token.
-
-        Weights by the first matrix are for the vectors of the second one, and the other way round. They add up to 1,
-        except with `--duo-attention linear`, whose weights are any numbers.
-        """
-        tokens = self.encode(*sentences).to(next(self.model.parameters()).device)
-        weights_s, weights_p = self.model.attention_weights(tokens)
-        symbols = [self.task.source_dictionary[token] for token in tokens.tolist()]
-        return list(zip(symbols, weights_s.tolist(), weights_p.tolist()))
-
-
-class _LabelLayer(nn.Module):
-    """Sentence vector -> logits; without bias, as in the paper's number of parameters."""
-
-    def __init__(self, dim: int, num_classes: int) -> None:
-        super().__init__()
-        self.projection = nn.Linear(dim, num_classes, bias=False)
-        nn.init.xavier_uniform_(self.projection.weight)
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.projection(features)
 
 
 def _table(dictionary: Any, dim: int, trained: bool) -> nn.Embedding:

@@ -30,6 +30,7 @@ from embinit_fairseq.models._options import (
     option,
     register_presets,
     side_option,
+    size_options,
     tied_output,
 )
 from embinit_fairseq.models._translation import (
@@ -41,7 +42,6 @@ from embinit_fairseq.models._translation import (
     check_joined,
     side_of,
 )
-from embinit_fairseq.modules.decoder_layer import DecoderCache, causal
 from embinit_fairseq.modules.duo import (
     SHARING,
     DuoDecoderLayer,
@@ -56,7 +56,7 @@ from embinit_fairseq.modules.duo import (
 SUFFIXES = ("", "_p")
 #: older value of --duo-share-weights -> its value now
 _OLD_SHARING = {"on": "stream"}
-#: number of steps, about, in which the sentences of a batch are decoded: it decides whether O is computed
+#: typical number of steps in which the sentences of a batch are decoded: it decides whether O is computed
 _STEPS = 16
 
 
@@ -115,7 +115,7 @@ class DuoTransformerModel(TranslationModel):
         return cls.initialised(cfg, encoder, decoder, every_table)
 
     def embedding_slots(self) -> dict[str, tuple[nn.Embedding, Any, nn.Module]]:
-        """Return for `--embed-init`: encoder, encoder_p, decoder, decoder_p -> (matrix, dictionary, its user)."""
+        """Return encoder, encoder_p, decoder, decoder_p -> (matrix, dictionary, owner) for `--embed-init`."""
         return {
             f"{name}{suffix}": (table, side.dictionary, side.embedding)
             for name, side in (("encoder", self.encoder), ("decoder", self.decoder))
@@ -131,19 +131,16 @@ def check_options(cfg: Any) -> None:
     for side in SIDES:
         if cfg.duo_streams == 1 and getattr(cfg, f"{side}_dim_p") is not None:
             raise OptionError(f"--{side}-dim-p is for a second stream: drop it or --duo-streams 1")
-        width, learned = (side_option(cfg, side, name) for name in ("embed_dim", "learned_pos"))
-        if width < 4 and not (learned or cfg.no_token_positional_embeddings):
-            raise OptionError(f"--{side}-embed-dim {width}: sinusoidal positions need a dimension of 4 or more")
     for stream, ours, theirs in zip("sp", *(table_dims(cfg, side) for side in SIDES)):
         if cfg.share_all_embeddings and ours != theirs:
             raise OptionError(
-                f"--share-all-embeddings: --decoder-dim-{stream} {theirs}, but the encoder's matrix, which is to "
-                f"be the same, has {ours} columns: drop it, or give --encoder-dim-{stream} {theirs}"
+                f"--share-all-embeddings: --decoder-dim-{stream} {theirs}, but the encoder's matrix, the same one, "
+                f"has {ours} columns: drop it, or give --encoder-dim-{stream} {theirs}"
             )
 
 
 def table_dims(cfg: Any, side: str) -> list[int]:
-    """Return the dimensions of a side's matrices: as given, else its embed_dim; the encoder's if they are shared."""
+    """Return the dimensions of a side's matrices; the defaults are its embed_dim, or the encoder's if shared."""
     if side == "decoder" and cfg.share_all_embeddings:
         defaults = table_dims(cfg, "encoder")
     else:
@@ -152,7 +149,7 @@ def table_dims(cfg: Any, side: str) -> list[int]:
 
 
 def _stream_config(cfg: Any, side: str) -> StreamConfig:
-    """Return the options of a side's streams. One stream has nothing to share."""
+    """Return the configuration of a side's streams. One stream has nothing to share."""
     sharing = _OLD_SHARING.get(str(cfg.duo_share_weights), str(cfg.duo_share_weights))
     return StreamConfig(
         cfg.duo_streams,
@@ -186,7 +183,7 @@ class DuoEmbedding(nn.Module):
         self.dropout = nn.Dropout(side.layer.dropout)
 
     def forward(self, tokens: Tensor, seen: int = 0) -> Tensor:
-        """tokens (B, T) -> (n, B, T - seen, C): those after the first `seen`."""
+        """Return the streams (n, B, T - seen, C) of tokens (B, T) after the first `seen`."""
         new = tokens[:, seen:]
         streams = [table(new) for table in self.tables()]
         streams = [x if linear is None else linear(x) for x, linear in zip(streams, self.maps())]
@@ -219,11 +216,10 @@ class DuoEncoder(TranslationEncoder):
         side, streams = side_of(cfg, "encoder", num_streams=cfg.duo_streams), _stream_config(cfg, "encoder")
         super().__init__(side, dictionary)
         self.embedding = DuoEmbedding(cfg, side, tables)
-        self.layers = nn.ModuleList(DuoEncoderLayer(side.layer, streams) for _ in range(side.num_layers))
-        self.layer_norm = nn.LayerNorm(side.layer.embed_dim) if side.layer.normalize_before else None
+        self.add_layers(lambda: DuoEncoderLayer(side.layer, streams))
 
     def embed(self, tokens: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """tokens (B, S) -> (n, B, S, C)."""
+        """Return the streams (n, B, S, C) of tokens (B, S)."""
         return self.embedding(tokens)
 
 
@@ -237,8 +233,7 @@ class DuoDecoder(TranslationDecoder):
         super().__init__(side, dictionary)
         width, num_streams = side.layer.embed_dim, side.num_streams
         self.embedding = DuoEmbedding(cfg, side, tables)
-        self.layers = nn.ModuleList(DuoDecoderLayer(side.layer, streams, kdim) for _ in range(side.num_layers))
-        self.layer_norm = nn.LayerNorm(width) if side.layer.normalize_before else None
+        self.add_layers(lambda: DuoDecoderLayer(side.layer, streams, kdim))
         self.fusion = Fusion(num_streams, width) if str(cfg.duo_fusion) == "on" and num_streams > 1 else None
         self.fused_tables: Optional[FusedTables] = None
         self.output_projection: Optional[nn.Linear] = None
@@ -248,37 +243,21 @@ class DuoDecoder(TranslationDecoder):
             self.fused_tables = FusedTables([table.embedding_dim for table in tables], width)
 
     def embed(self, tokens: Tensor, seen: int) -> Tensor:
-        """tokens (B, T) -> (n, B, T - seen, C)."""
+        """Return the streams (n, B, T - seen, C) of tokens (B, T) after the first `seen`."""
         return self.embedding(tokens, seen)
-
-    def bias(
-        self, x: Tensor, tokens: Tensor, cache: Optional[DecoderCache]
-    ) -> tuple[Optional[Tensor], Optional[Tensor]]:
-        """Return the causal mask (a single new token needs none), and the padding mask of left-padded sentences.
-
-        Padding after a sentence needs no mask: no query sees a later key.
-        """
-        tgt_len, seen = tokens.shape[1], 0 if cache is None else cache.length
-        bias, padding_mask = None, None
-        if cache is None or tgt_len > seen + 1:
-            bias = causal(x.new_zeros(1, tgt_len, tgt_len))[:, seen:]
-        if cache is None:
-            is_padding = tokens.eq(self.padding_idx)
-            padding_mask = is_padding if is_padding[:, 0].any() else None
-        return bias, padding_mask
 
     def streams(self, encoder_out: EncoderOut) -> Tensor:
         """Return the encoder's streams (n, B, S, kdim)."""
-        side_by_side = super().streams(encoder_out)
-        return side_by_side.unflatten(-1, (self.side.num_streams, -1)).permute(2, 0, 1, 3).contiguous()
+        joined = super().streams(encoder_out)
+        return joined.unflatten(-1, (self.side.num_streams, -1)).permute(2, 0, 1, 3).contiguous()
 
-    def extract_features(self, *args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
+    def extract_features(self, *args: Any) -> tuple[Tensor, dict[str, Any]]:
         """Return f (B, T, d), or the streams side by side (B, T, n d) without fusion."""
-        x, extra = super().extract_features(*args, **kwargs)
+        x, extra = super().extract_features(*args)
         return x if self.fusion is None else self.fusion(x), extra
 
     def output_layer(self, features: Tensor, incremental_state: Optional[dict[str, Any]] = None) -> Tensor:
-        """features (B, T, d), or (B, T, n d) without fusion -> logits (B, T, V)."""
+        """Return logits (B, T, V) of features (B, T, d), or (B, T, n d) without fusion."""
         if self.output_projection is not None:
             return self.output_projection(features)
         tables = [table.weight for table in self.embedding.tables()]
@@ -305,9 +284,8 @@ class DuoDecoder(TranslationDecoder):
 # ---- Presets ----
 
 
-def _sizes(layers: int, width: int, ffn: int, heads: int) -> dict[str, int]:
-    values = {"layers": layers, "embed_dim": width, "ffn_embed_dim": ffn, "attention_heads": heads}
-    return {f"{side}_{name}": value for side in SIDES for name, value in values.items()}
+def _sizes(*sizes: int) -> dict[str, int]:
+    return {**size_options("encoder", *sizes), **size_options("decoder", *sizes)}
 
 
 #: The text's 8 + 8 layers; big is the size that fits the 213M and 220M parameters of its Tables 4 and 5.

@@ -14,20 +14,11 @@ import logging
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
-from fairseq.models import FairseqEncoder, register_model
+from fairseq.models import register_model
 from torch import Tensor
 
-from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models._options import option, register_presets
-from embinit_fairseq.models.tupe import (
-    SIZES,
-    TupeConfig,
-    TupeEncoder,
-    TupeModel,
-    build_sentence_encoder,
-    check_sizes,
-    masks,
-)
+from embinit_fairseq.models._options import option, register_presets, size_options
+from embinit_fairseq.models.tupe import SIZES, TupeConfig, TupeEncoder, TupeModel, check_sizes, masks, without
 from embinit_fairseq.modules.heads import ReplacedTokenHead, draw_tokens
 from embinit_fairseq.modules.initialisation import init_bert_params
 
@@ -36,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ElectraConfig(TupeConfig):
-    """encoder_* are of the discriminator; options without generator_* are of both networks."""
+    """Options of both networks: encoder_* are the discriminator's, generator_* the generator's, others of both."""
 
     generator_layers: int = option(12, "number of layers of the generator")
     generator_embed_dim: int = option(
@@ -47,8 +38,13 @@ class ElectraConfig(TupeConfig):
 
 
 class ReplacedTokens(NamedTuple):
-    """Results of a pre-training step: the generator's logits (N, V) at the masked positions, the discriminator's input
-    tokens (batch, src_len), and its logits of "replaced" (batch, src_len), without meaning at padding."""
+    """Results of a pre-training step.
+
+    Args:
+        generator_logits: (N, V), of the generator at the masked positions.
+        corrupted_tokens: (batch, src_len), the discriminator's input.
+        logits: (batch, src_len), the discriminator's logits of "replaced", without meaning at padding.
+    """
 
     generator_logits: Tensor
     corrupted_tokens: Tensor
@@ -82,16 +78,14 @@ class ElectraModel(TupeModel):
             generator = TupeEncoder(own, task.source_dictionary, masking=True, shared=encoder.sentence_encoder)
         return cls(cfg, encoder, generator).apply(init_bert_params)
 
-    def forward(
+    def forward(  # type: ignore[override]  # the other arguments are in options
         self,
         src_tokens: Tensor,
         src_lengths: Optional[Tensor] = None,
         features_only: bool = False,
-        return_all_hiddens: bool = False,
         classification_head_name: Optional[str] = None,
-        masked_tokens: Optional[Tensor] = None,
         noise: Optional[Tensor] = None,
-        **_: Any,
+        **options: Any,
     ) -> Any:
         """Compute `TupeModel.forward`: features and classes by the discriminator, logits of symbols by the generator.
 
@@ -99,29 +93,27 @@ class ElectraModel(TupeModel):
         masked_tokens (batch, src_len), and return `ReplacedTokens`.
         """
         if noise is not None:
-            assert masked_tokens is not None
-            return self._replace_and_detect(src_tokens, masked_tokens, noise)
+            return self._replace_and_detect(src_tokens, options["masked_tokens"], noise)
         if features_only or classification_head_name is not None:
-            return super().forward(src_tokens, src_lengths, True, return_all_hiddens, classification_head_name)
+            return super().forward(
+                src_tokens, features_only=True, classification_head_name=classification_head_name, **options
+            )
         if self.training and not self._warned:
             self._warned = True
             logger.warning("only the generator is trained: pre-training needs --criterion electra")
-        return self._generator()(src_tokens, return_all_hiddens=return_all_hiddens, masked_tokens=masked_tokens)
+        return self._generator()(src_tokens, **options)
 
     def _replace_and_detect(self, src_tokens: Tensor, masked_tokens: Tensor, noise: Tensor) -> ReplacedTokens:
         generator_logits, _ = self._generator()(src_tokens, masked_tokens=masked_tokens)
         # a padding symbol would be masked in the discriminator's attention
         drawn = draw_tokens(generator_logits, noise[masked_tokens], never=self.encoder.dictionary.pad())
         corrupted = src_tokens.masked_scatter(masked_tokens, drawn)
-        features, _ = self.encoder(corrupted, masked_tokens=masked_tokens)
+        features, _ = self.encoder(corrupted, features_only=True, masked_tokens=masked_tokens)
         return ReplacedTokens(generator_logits, corrupted, self.encoder.rtd_head(features))
 
     def _generator(self) -> TupeEncoder:
         if self.generator is None:
-            raise OptionError(
-                "this ELECTRA has no generator, which a fine-tuned one leaves behind: fill masks and continue "
-                "pre-training with the checkpoint of the pre-training (--task masked_lm)"
-            )
+            raise without("generator")
         return self.generator
 
     def set_num_updates(self, num_updates: int) -> None:
@@ -130,41 +122,16 @@ class ElectraModel(TupeModel):
         self.num_updates = num_updates
 
 
-class Discriminator(FairseqEncoder):
+class Discriminator(TupeEncoder):
     """A sentence encoder and, for pre-training, the head that finds replaced tokens."""
 
     def __init__(self, cfg: ElectraConfig, dictionary: Any, pre_training: bool) -> None:
-        super().__init__(dictionary)
-        self.sentence_encoder = build_sentence_encoder(cfg, dictionary)
+        super().__init__(cfg, dictionary, masking=False)
         self.rtd_head = ReplacedTokenHead(cfg.encoder_embed_dim, str(cfg.activation_fn)) if pre_training else None
-        self.longest = cfg.max_positions
-
-    def forward(
-        self,
-        src_tokens: Tensor,
-        features_only: bool = True,
-        return_all_hiddens: bool = False,
-        masked_tokens: Optional[Tensor] = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """src_tokens (batch, src_len) -> features (batch, src_len, C). features_only: always True."""
-        features, hiddens = self.sentence_encoder(src_tokens, masked_tokens, return_all_hiddens)
-        return features, {"inner_states": hiddens if return_all_hiddens else None}
-
-    def max_positions(self) -> int:
-        """Return the longest input in tokens."""
-        return self.longest
 
 
 #: generator: in base a third of the discriminator's dimension (Clark et al. 2020, Table 6), in tiny a quarter
-_GENERATORS: dict[str, dict[str, int]] = {
-    "base": {},
-    "tiny": {
-        "generator_layers": 4,
-        "generator_embed_dim": 64,
-        "generator_ffn_embed_dim": 256,
-        "generator_attention_heads": 1,
-    },
-}
+_GENERATORS: dict[str, dict[str, int]] = {"base": {}, "tiny": size_options("generator", 4, 64, 256, 1)}
 _FAMILIES: dict[str, dict[str, Any]] = {
     "electra": {"position_encoding": "added"},
     "electra_tupe": {"position_encoding": "untied", "rel_pos": True},

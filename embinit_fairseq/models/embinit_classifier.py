@@ -7,7 +7,7 @@ positions, embeddings scaled by sqrt(D); FFN 512 is inferred from the paper's pa
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -19,6 +19,7 @@ from embinit_fairseq.errors import DataError, OptionError, check_heads
 from embinit_fairseq.models._hub import load_trained
 from embinit_fairseq.models._options import check_ranges, option
 from embinit_fairseq.models._state_dicts import WithHeads
+from embinit_fairseq.modules.heads import LabelLayer
 
 
 @dataclass
@@ -42,8 +43,61 @@ class EmbinitClassifierConfig(FairseqDataclass):
     max_positions: int = option(512, "longest input in tokens")
 
 
+class ClassifierHub(nn.Module):
+    """A trained classifier for use from Python."""
+
+    def __init__(self, task: Any, model: Any) -> None:
+        super().__init__()
+        self.task, self.model = task, model.eval()
+
+    def encode(self, sentence: str, second: Optional[str] = None) -> Tensor:
+        """Return token ids (src_len,) of a tokenised sentence or a pair, as the task prepares its training data."""
+        cfg, dictionary, ids = self.task.cfg, self.task.source_dictionary, []
+        for text, token in ((sentence, cfg.init_token), (second, cfg.separator_token)):
+            if text is not None:
+                ids += [] if token is None else [token]
+                ids += dictionary.encode_line(text, append_eos=True, add_if_not_exist=False).tolist()
+        return torch.tensor(ids)
+
+    @torch.no_grad()
+    def predict(self, *sentences: str, head: str = "sentence_classification_head") -> dict[str, float]:
+        """Return label -> probability for a sentence or a pair; of a regression `score` -> the number.
+
+        Raises:
+            DataError: the input is too long.
+            OptionError: the model has no head of this name.
+        """
+        tokens = self.encode(*sentences).unsqueeze(0).to(next(self.model.parameters()).device)
+        longest = self.model.max_positions()
+        if tokens.shape[1] > longest:
+            raise DataError(f"the input has {tokens.shape[1]} tokens, the model has {longest} positions: shorten it")
+        logits, _ = self.model(tokens, classification_head_name=head)
+        if logits.shape[-1] == 1:
+            return {"score": logits.item()}
+        labels = self.task.label_dictionary
+        probabilities = logits.softmax(-1)[0].tolist()
+        return {labels[labels.nspecial + number]: value for number, value in enumerate(probabilities)}
+
+
+class Classifier(WithHeads):
+    """A model that only classifies."""
+
+    hub: type[ClassifierHub] = ClassifierHub
+
+    @classmethod
+    def from_pretrained(
+        cls, model_name_or_path: str, checkpoint_file: str = "model.pt", data: str = ".", **kwargs: Any
+    ) -> Any:
+        """Return the hub of a trained checkpoint.
+
+        data: the folder with `input0/dict.txt` and `label/dict.txt`.
+        """
+        loaded = load_trained(cast(Any, cls), model_name_or_path, checkpoint_file, data, **kwargs)
+        return cls.hub(loaded["task"], loaded["models"][0])
+
+
 @register_model("embinit_classifier", dataclass=EmbinitClassifierConfig)
-class EmbinitClassifier(WithHeads, FairseqEncoderModel):
+class EmbinitClassifier(Classifier, FairseqEncoderModel):
     """Works with `--task sentence_prediction` (one sentence or a pair) and `--criterion sentence_prediction`."""
 
     def __init__(self, cfg: EmbinitClassifierConfig, encoder: TransformerEncoderBase) -> None:
@@ -54,7 +108,7 @@ class EmbinitClassifier(WithHeads, FairseqEncoderModel):
 
     @classmethod
     def build_model(cls, cfg: EmbinitClassifierConfig, task: Any) -> "EmbinitClassifier":
-        """Build for a task with a `source_dictionary`; raises OptionError for options that cannot be."""
+        """Build for a task with a `source_dictionary`; raise OptionError for options out of range."""
         check_ranges(cfg)
         dictionary = task.source_dictionary
         if cfg.pooling == "cls" and getattr(getattr(task, "cfg", None), "init_token", 0) is None:
@@ -69,7 +123,7 @@ class EmbinitClassifier(WithHeads, FairseqEncoderModel):
 
     def new_head(self, num_classes: int, inner_dim: Optional[int]) -> nn.Module:
         """Return a linear layer from the sentence vector to `num_classes` logits."""
-        return _Head(self.cfg.encoder_embed_dim, num_classes, self.cfg.dropout)
+        return LabelLayer(self.cfg.encoder_embed_dim, num_classes, self.cfg.dropout)
 
     def forward(
         self,
@@ -79,7 +133,7 @@ class EmbinitClassifier(WithHeads, FairseqEncoderModel):
         classification_head_name: Optional[str] = None,
         **_: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """src_tokens (batch, src_len) -> logits (batch, classes), or the sentence vectors (batch, D) without a head."""
+        """Return logits (batch, classes) of src_tokens (batch, src_len); without a head sentence vectors (batch, D)."""
         encoded = self.encoder(src_tokens, src_lengths=src_lengths)
         features = encoded["encoder_out"][0].transpose(0, 1)  # (batch, src_len, D)
         pooled = self.pool(features, src_tokens)
@@ -97,69 +151,6 @@ class EmbinitClassifier(WithHeads, FairseqEncoderModel):
     def max_positions(self) -> int:
         """Return the longest input in tokens."""
         return self.encoder.max_positions()
-
-    def check_training(self, checkpoint: Any) -> None:
-        """Raise OptionError, before a training, for options that have no effect."""
-        if self.cfg.no_token_positional_embeddings and self.cfg.encoder_learned_pos:
-            raise OptionError("--encoder-learned-pos has no effect with --no-token-positional-embeddings: drop one")
-
-    @classmethod
-    def from_pretrained(cls, model_name_or_path: str, checkpoint_file: str = "model.pt", data: str = ".", **kwargs):
-        """Return a ClassifierHub around a trained checkpoint.
-
-        data: the folder with `input0/dict.txt` and `label/dict.txt`.
-        """
-        loaded = load_trained(cls, model_name_or_path, checkpoint_file, data, **kwargs)
-        return ClassifierHub(loaded["task"], loaded["models"][0])
-
-
-class ClassifierHub(nn.Module):
-    """A trained classifier for use from Python."""
-
-    def __init__(self, task: Any, model: EmbinitClassifier) -> None:
-        super().__init__()
-        self.task, self.model = task, model.eval()
-
-    def encode(self, *sentences: str) -> Tensor:
-        """Return token ids (src_len,) of one tokenised sentence or a pair, as the task prepares its training data."""
-        cfg, dictionary, ids = self.task.cfg, self.task.source_dictionary, []
-        if len(sentences) not in (1, 2):
-            raise DataError(f"{len(sentences)} sentences were given: one is needed, or two of a pair")
-        for number, sentence in enumerate(sentences):
-            token = cfg.separator_token if number else cfg.init_token
-            ids += ([] if token is None else [token]) + dictionary.encode_line(
-                sentence, append_eos=True, add_if_not_exist=False
-            ).tolist()
-        return torch.tensor(ids)
-
-    @torch.no_grad()
-    def predict(self, *sentences: str, head: str = "sentence_classification_head") -> dict[str, float]:
-        """Return label -> probability; a head of one column is a regression: `score` -> its number.
-
-        Raises DataError for too long an input, OptionError for a head that is not there.
-        """
-        tokens = self.encode(*sentences).unsqueeze(0).to(next(self.model.parameters()).device)
-        longest = self.model.max_positions()
-        if tokens.shape[1] > longest:
-            raise DataError(f"the input has {tokens.shape[1]} tokens, the model has {longest} positions: shorten it")
-        logits, _ = self.model(tokens, classification_head_name=head)
-        if logits.shape[-1] == 1:
-            return {"score": logits.item()}
-        labels = self.task.label_dictionary
-        probabilities = logits.softmax(-1)[0].tolist()
-        return {labels[labels.nspecial + number]: value for number, value in enumerate(probabilities)}
-
-
-class _Head(nn.Module):
-    def __init__(self, dim: int, num_classes: int, dropout: float) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.projection = nn.Linear(dim, num_classes)
-        nn.init.xavier_uniform_(self.projection.weight)
-        nn.init.zeros_(self.projection.bias)
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.projection(self.dropout(features))
 
 
 def _encoder_config(cfg: EmbinitClassifierConfig) -> TransformerConfig:

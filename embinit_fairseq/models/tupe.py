@@ -14,15 +14,23 @@ in modules/position_encoding.py (positions, `[CLS]`), modules/encoder_layer.py a
 from dataclasses import dataclass
 from typing import Any, Optional
 
+import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderModel, register_model
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models._hub import load_hub
-from embinit_fairseq.models._options import check_ranges, flag, layer_config, option, register_presets
+from embinit_fairseq.models._options import (
+    check_effects,
+    check_ranges,
+    layer_config,
+    option,
+    register_presets,
+    size_options,
+)
 from embinit_fairseq.models._state_dicts import WithHeads, check_weights, fit_pre_training_parts
-from embinit_fairseq.modules.attention_kernels import KERNELS, check_trainable
+from embinit_fairseq.modules.attention_kernels import KERNELS, choose_kernel
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
 from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead, MaskedLMHead
 from embinit_fairseq.modules.initialisation import init_bert_params
@@ -73,7 +81,7 @@ class TupeConfig(FairseqDataclass):
 class TupeModel(WithHeads, FairseqEncoderModel):
     """A sentence encoder with any number of classification heads and, for tasks that mask, a language-model head."""
 
-    #: names and description of the parts that a model for a task without masks does not have
+    #: names and description of the parts that only pre-training needs
     pre_training_parts: tuple[tuple[str, ...], str] = ("encoder.lm_head.",), "language-model head"
     last_layer = "out_proj"
 
@@ -104,10 +112,14 @@ class TupeModel(WithHeads, FairseqEncoderModel):
         masked_tokens: Optional[Tensor] = None,
         **_: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """src_tokens (batch, src_len) -> logits (batch, src_len, V), or at `masked_tokens` (batch, src_len): (N, V).
+        """Return logits (batch, src_len, V), or (N, V) at `masked_tokens`, and a dictionary.
 
-        features_only: features (batch, src_len, C) instead. classification_head_name: (batch, num_classes) instead.
-        The second result holds `inner_states`, (batch, src_len, C), if return_all_hiddens.
+        Args:
+            src_tokens: (batch, src_len).
+            features_only: return features (batch, src_len, C) instead of logits.
+            return_all_hiddens: the dictionary holds `inner_states`, each (batch, src_len, C).
+            classification_head_name: return logits of classes (batch, num_classes).
+            masked_tokens: (batch, src_len), True at the tokens that are predicted.
         """
         features_only = features_only or classification_head_name is not None
         x, extra = self.encoder(src_tokens, features_only, return_all_hiddens, masked_tokens)
@@ -138,14 +150,27 @@ class TupeModel(WithHeads, FairseqEncoderModel):
 
     @property
     def supported_targets(self) -> set[str]:
-        """Tells fairseq that targets come from the source."""
+        """Return fairseq's name for targets that come from the source."""
         return {"self"}
 
     def check_training(self, checkpoint: Any) -> None:
         """Raise OptionError, before a training, for options that have no effect and kernels that cannot train."""
-        check_effects(self.cfg, TupeConfig())
+        cfg = self.cfg
+        kind = POSITION_ENCODINGS[str(cfg.position_encoding)]
+        has_buckets = kind.has_buckets(cfg.rel_pos)
+        resets_twice = kind.resets and has_buckets and not cfg.tupe_tie_cls
+        of_buckets = has_buckets, "needs relative positions (--rel-pos, bert_r_* or bert_rel_*)"
+        needs = {
+            "rel_pos": (kind.relative == "optional", "belongs to the tupe_* architectures"),
+            "tupe_tie_cls": (kind.resets, "belongs to the tupe_* architectures"),
+            "tupe_reset": (resets_twice, "has nothing to reset: it is for tupe_* --rel-pos without --tupe-tie-cls"),
+            "rel_pos_bins": of_buckets,
+            "max_rel_pos": of_buckets,
+        }
+        check_effects(cfg, TupeConfig(), needs)
+        kernel, device = str(cfg.attention_kernel), "cuda" if torch.cuda.is_available() else "cpu"
         for layer in (module.cfg.layer for module in self.modules() if isinstance(module, SentenceEncoder)):
-            check_trainable(str(self.cfg.attention_kernel), layer.embed_dim // layer.num_heads, layer.attention_dropout)
+            choose_kernel(kernel, device, torch.float32, layer.head_dim, layer.attention_dropout, needs_grad=True)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Fit a checkpoint's heads to this model; raise OptionError for weights of a model with other options."""
@@ -165,14 +190,13 @@ class TupeModel(WithHeads, FairseqEncoderModel):
 class TupeEncoder(FairseqEncoder):
     """The sentence encoder and, for tasks that mask, its language-model head.
 
-    shared: an encoder whose embeddings are used (ELECTRA's generator).
+    shared: an encoder whose embeddings are used, by ELECTRA's generator.
     """
 
     def __init__(self, cfg: Any, dictionary: Any, masking: bool, shared: Optional[SentenceEncoder] = None) -> None:
         super().__init__(dictionary)
         self.sentence_encoder = build_sentence_encoder(cfg, dictionary, shared)
-        embed_tokens = self.sentence_encoder.embed_tokens
-        head = (embed_tokens, str(cfg.activation_fn), cfg.encoder_embed_dim)
+        head = self.sentence_encoder.embed_tokens, str(cfg.activation_fn), cfg.encoder_embed_dim
         self.lm_head = MaskedLMHead(*head) if masking else None
         self.longest = cfg.max_positions
 
@@ -186,10 +210,7 @@ class TupeEncoder(FairseqEncoder):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute `TupeModel.forward` without classification heads."""
         if not features_only and self.lm_head is None:
-            raise OptionError(
-                "this model has no language-model head, which a fine-tuned one leaves behind: fill masks and continue "
-                "pre-training with the checkpoint of the pre-training (--task masked_lm)"
-            )
+            raise without("language-model head")
         x, hiddens = self.sentence_encoder(src_tokens, masked_tokens, return_all_hiddens)
         extra = {"inner_states": hiddens if return_all_hiddens else None}
         return (x if features_only or self.lm_head is None else self.lm_head(x, masked_tokens)), extra
@@ -197,6 +218,14 @@ class TupeEncoder(FairseqEncoder):
     def max_positions(self) -> int:
         """Return the longest input in tokens."""
         return self.longest
+
+
+def without(part: str) -> OptionError:
+    """Return the error for a model that was built for fine-tuning, and is to pre-train or to fill masks."""
+    return OptionError(
+        f"this model has no {part}, which fine-tuning leaves out: fill masks and continue pre-training with the "
+        "checkpoint of the pre-training (--task masked_lm)"
+    )
 
 
 def build_sentence_encoder(cfg: Any, dictionary: Any, shared: Optional[SentenceEncoder] = None) -> SentenceEncoder:
@@ -227,31 +256,8 @@ def build_sentence_encoder(cfg: Any, dictionary: Any, shared: Optional[SentenceE
         embed_tokens = nn.Embedding(len(dictionary), cfg.encoder_embed_dim, dictionary.pad())
         return SentenceEncoder(config, embed_tokens, positions, dictionary.bos())
     encoder = SentenceEncoder(config, shared.embed_tokens, positions, dictionary.bos())
-    encoder.emb_layer_norm, encoder.logged = shared.emb_layer_norm, shared.logged
+    encoder.emb_layer_norm = shared.emb_layer_norm
     return encoder
-
-
-def check_effects(cfg: Any, defaults: Any) -> None:
-    """Raise OptionError for an option of positions that is not the default and changes nothing."""
-    kind = POSITION_ENCODINGS[str(cfg.position_encoding)]
-    has_buckets = kind.has_buckets(cfg.rel_pos)
-    of_tupe = "belongs to the tupe_* architectures"
-    of_buckets = "needs relative positions (--rel-pos, bert_r_* or bert_rel_*)"
-    for name, has_effect, need in (
-        ("rel_pos", kind.relative == "optional", of_tupe),
-        ("tupe_tie_cls", kind.resets, of_tupe),
-        (
-            "tupe_reset",
-            kind.resets and has_buckets and not cfg.tupe_tie_cls,
-            "has nothing to reset: it goes with tupe_* --rel-pos, without --tupe-tie-cls",
-        ),
-        ("rel_pos_bins", has_buckets, of_buckets),
-        ("max_rel_pos", has_buckets, of_buckets),
-    ):
-        value = getattr(cfg, name)
-        if not has_effect and str(value) != str(getattr(defaults, name)):
-            shown = flag(name) if value is True else f"{flag(name)} {value}"
-            raise OptionError(f"{shown} has no effect here: it {need}")
 
 
 def check_sizes(cfg: Any, task: Any) -> None:
@@ -273,19 +279,8 @@ def masks(task: Any) -> bool:
 #: size -> options that differ from the defaults
 SIZES: dict[str, dict[str, int]] = {
     "base": {},
-    "large": {
-        "encoder_layers": 24,
-        "encoder_embed_dim": 1024,
-        "encoder_ffn_embed_dim": 4096,
-        "encoder_attention_heads": 16,
-    },
-    "tiny": {
-        "encoder_layers": 4,
-        "encoder_embed_dim": 256,
-        "encoder_ffn_embed_dim": 1024,
-        "encoder_attention_heads": 4,
-        "max_positions": 128,
-    },
+    "large": size_options("encoder", 24, 1024, 4096, 16),
+    "tiny": {**size_options("encoder", 4, 256, 1024, 4), "max_positions": 128},
 }
 
 register_presets(

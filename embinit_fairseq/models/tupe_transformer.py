@@ -5,7 +5,8 @@ positions as a bias (TUPE, Ke et al. 2021). With `--embed-init` it asks whether 
 positions that Kim et al. (2024) describe.
 
 A position is a column, so a sentence after padding would be read as if it began later, by an amount that depends on its
-neighbours in the batch. Its row is rotated until it begins in column 0, and rotated back at the end.
+neighbours in the batch. Its row is rotated until it begins in column 0, and rotated back at the end. The decoder of
+every translation model does so, this encoder, too.
 
 B: batch, T: tgt_len, S: src_len, C: embed_dim of a side, V: symbols.
 """
@@ -14,7 +15,6 @@ B: batch, T: tgt_len, S: src_len, C: embed_dim of a side, V: symbols.
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import torch
 from fairseq.models import register_model
 from torch import Tensor, nn
 
@@ -22,28 +22,23 @@ from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models._options import (
     SIDES,
     TranslationConfig,
+    check_effects,
     check_ranges,
-    flag,
     option,
     register_presets,
     tied_output,
 )
 from embinit_fairseq.models._translation import (
-    EncoderOut,
     Side,
     TranslationDecoder,
     TranslationEncoder,
     TranslationModel,
     check_joined,
+    leading_padding,
+    rotate_left,
     side_of,
 )
-from embinit_fairseq.modules.decoder_layer import (
-    CrossAttention,
-    DecoderCache,
-    DecoderLayer,
-    causal,
-    next_power_of_two,
-)
+from embinit_fairseq.modules.decoder_layer import CrossAttention, DecoderCache, DecoderLayer, causal, next_power_of_two
 from embinit_fairseq.modules.encoder_layer import EncoderLayer, SelfAttention
 from embinit_fairseq.modules.position_encoding import PositionSizes, UntiedPositions
 
@@ -86,9 +81,8 @@ class TupeTransformerModel(TranslationModel):
 
     def check_training(self, checkpoint: Any) -> None:
         """Raise OptionError, before a training, for options that have no effect."""
-        for name in () if self.cfg.rel_pos else ("rel_pos_bins", "max_rel_pos"):
-            if getattr(self.cfg, name) != getattr(TupeTransformerConfig(), name):
-                raise OptionError(f"{flag(name)} {getattr(self.cfg, name)} has no effect here: it needs --rel-pos")
+        of_buckets = self.cfg.rel_pos, "needs --rel-pos"
+        check_effects(self.cfg, TupeTransformerConfig(), {"rel_pos_bins": of_buckets, "max_rel_pos": of_buckets})
 
 
 class TupeTransformerEncoder(TranslationEncoder):
@@ -100,11 +94,10 @@ class TupeTransformerEncoder(TranslationEncoder):
         self.embed_tokens = embed_tokens
         self.positions = _positions(cfg, side)
         self.dropout = nn.Dropout(side.layer.dropout)
-        self.layers = nn.ModuleList(EncoderLayer(side.layer) for _ in range(side.num_layers))
-        self.layer_norm = nn.LayerNorm(side.layer.embed_dim) if side.layer.normalize_before else None
+        self.add_layers(lambda: EncoderLayer(side.layer))
 
     def embed(self, tokens: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """tokens (B, S) -> (B, S, C)."""
+        """Return the scaled embeddings (B, S, C) of tokens (B, S), zero at padding."""
         x = self.dropout(self.embed_scale * self.embed_tokens(tokens))
         return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
 
@@ -132,56 +125,25 @@ class TupeTransformerDecoder(TranslationDecoder):
         self.embed_tokens = embed_tokens
         self.positions = _positions(cfg, side)
         self.dropout = nn.Dropout(layer.dropout)
-        self.layers = nn.ModuleList(
-            DecoderLayer(layer, SelfAttention(layer), CrossAttention(layer, kdim)) for _ in range(side.num_layers)
-        )
-        self.layer_norm = nn.LayerNorm(layer.embed_dim) if layer.normalize_before else None
+        self.add_layers(lambda: DecoderLayer(layer, SelfAttention(layer), CrossAttention(layer, kdim)))
         self.output_projection = nn.Linear(layer.embed_dim, len(dictionary), bias=False)
         if tied_output(cfg):
             self.output_projection.weight = embed_tokens.weight
 
     def embed(self, tokens: Tensor, seen: int) -> Tensor:
-        """tokens (B, T) -> (B, T - seen, C)."""
+        """Return the scaled embeddings (B, T - seen, C) of tokens (B, T) after the first `seen`."""
         return self.dropout(self.embed_scale * self.embed_tokens(tokens[:, seen:]))
 
-    def bias(self, x: Tensor, tokens: Tensor, cache: Optional[DecoderCache]) -> tuple[Tensor, None]:
-        """Return TUPE's positions; a cache keeps them for the next power of two.
-
-        Padding after a sentence needs no mask: no query sees a later key.
-        """
-        tgt_len = tokens.shape[1]
+    def bias(self, x: Tensor, tgt_len: int, cache: Optional[DecoderCache]) -> Tensor:
+        """Return TUPE's positions with the causal mask; a cache keeps them for the next power of two."""
         if cache is None:
-            return causal(self.positions.bias(tgt_len)), None
+            return causal(self.positions.bias(tgt_len))
         if cache.bias is None or cache.bias.shape[-1] < tgt_len:
             cache.bias = causal(self.positions.bias(min(next_power_of_two(tgt_len), self.side.max_positions)))
-        return cache.bias[:, cache.length : tgt_len, :tgt_len], None
-
-    def extract_features(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: EncoderOut,
-        incremental_state: Optional[dict[str, Any]] = None,
-        alignment_layer: Optional[int] = None,
-        alignment_heads: Optional[int] = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Decode sentences from column 0 on, wherever they begin."""
-        padding_mask = prev_output_tokens.eq(self.padding_idx)
-        if incremental_state is not None or not padding_mask[:, 0].any():
-            return super().extract_features(
-                prev_output_tokens, encoder_out, incremental_state, alignment_layer, alignment_heads
-            )
-        shift = leading_padding(padding_mask)
-        x, extra = super().extract_features(
-            rotate_left(prev_output_tokens, shift), encoder_out, None, alignment_layer, alignment_heads
-        )
-        extra["attn"] = [None if attn is None else rotate_left(attn, -shift) for attn in extra["attn"]]
-        extra["inner_states"] = [
-            rotate_left(state.transpose(0, 1), -shift).transpose(0, 1) for state in extra["inner_states"]
-        ]
-        return rotate_left(x, -shift), extra
+        return cache.bias[:, cache.length : tgt_len, :tgt_len]
 
     def output_layer(self, features: Tensor, incremental_state: Optional[dict[str, Any]] = None) -> Tensor:
-        """features (B, T, C) -> logits (B, T, V)."""
+        """Return logits (B, T, V) of features (B, T, C)."""
         return self.output_projection(features)
 
 
@@ -196,18 +158,6 @@ def _positions(cfg: TupeTransformerConfig, side: Side) -> UntiedPositions:
         bidirectional=side.name == "encoder",
     )
     return UntiedPositions(sizes)
-
-
-def leading_padding(padding_mask: Tensor) -> Tensor:
-    """padding_mask (B, len), True at padding -> the number of columns of padding at the beginning of each row, (B,)."""
-    return padding_mask.long().cumprod(dim=1).sum(dim=1)
-
-
-def rotate_left(x: Tensor, shift: Tensor) -> Tensor:
-    """x (B, len, ...): move row b by `shift[b]` columns to the left; a negative shift moves to the right."""
-    batch, length = x.shape[:2]
-    columns = (torch.arange(length, device=x.device) + shift.unsqueeze(1)) % length
-    return x[torch.arange(batch, device=x.device).unsqueeze(1), columns]
 
 
 #: as in fairseq's preset of the same name

@@ -24,14 +24,20 @@ from embinit_fairseq.errors import OptionError
 
 @dataclass(frozen=True)
 class AttentionBias:
-    """What attention adds to its logits: bias (H, T, S) or None, and the lowest number where padding_mask (B, S) is
-    True. prepared: both in the kernel's own form."""
+    """The bias that attention adds to its logits.
+
+    Args:
+        kernel: the kernel that computes attention.
+        bias: (H, T, S).
+        padding_mask: (B, S); logits are the lowest number where it is True.
+        prepared: bias and padding_mask in the kernel's own form.
+        weights: a list to which `eager` appends the probabilities (B, H, T, S) of each layer, before dropout.
+    """
 
     kernel: str
     bias: Tensor | None = None
     padding_mask: Tensor | None = None
     prepared: Any = None
-    #: `eager` appends the probabilities (B, H, T, S) of each layer, before dropout
     weights: list[Tensor] | None = None
 
 
@@ -41,76 +47,51 @@ def prepare(kernel: str, bias: Tensor | None, padding_mask: Tensor | None) -> At
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: float, dropout: float = 0.0) -> Tensor:
-    """q (B, H, T, d), k and v (B, H, S, d) -> (B, H, T, d). dropout: rate for the probabilities."""
+    """Compute attention: q (B, H, T, d), k and v (B, H, S, d) -> (B, H, T, d). dropout: rate for probabilities."""
     return _ATTEND[attn_bias.kernel](q, k, v, attn_bias, scale, dropout)
 
 
 # ---- The choice of a kernel ----
 
 
-@dataclass(frozen=True)
-class Situation:
-    """What the choice depends on. dropout: rate for the probabilities; torch_version: (2, 6), say."""
-
-    device: str
-    dtype: torch.dtype
-    head_dim: int
-    needs_grad: bool
-    dropout: float
-    torch_version: tuple[int, int]
+#: major and minor version of PyTorch
+TORCH = tuple(int(number) for number in torch.__version__.split(".")[:2])
 
 
-def situation(x: Tensor, head_dim: int, dropout: float) -> Situation:
-    """Return the situation of attention on x."""
-    return Situation(x.device.type, x.dtype, head_dim, torch.is_grad_enabled(), dropout, torch_version())
-
-
-@functools.cache
-def torch_version() -> tuple[int, int]:
-    """Return the major and minor version of PyTorch."""
-    major, minor, *_ = torch.__version__.split(".")
-    return int(major), int(minor)
-
-
-def choose_kernel(requested: str, at: Situation) -> tuple[str, str]:
+def choose_kernel(
+    requested: str, device: str, dtype: torch.dtype, head_dim: int, dropout: float, needs_grad: bool
+) -> tuple[str, str]:
     """Return (kernel, reason): for `auto` the fastest that was measured, else the requested one.
 
+    Args:
+        requested: a value of --attention-kernel.
+        dropout: rate for the probabilities.
+
     Raises:
-        OptionError: if the requested kernel cannot compute this.
+        OptionError: if `flex` is requested and cannot compute this.
     """
     if requested == "flex":
-        _check_flex(at)
-    if requested == "sdpa" and at.torch_version < (2, 1):
-        raise OptionError("--attention-kernel sdpa needs PyTorch 2.1 or later: update it or choose auto")
+        _check_flex(device, dtype, head_dim, dropout, needs_grad)
     if requested != "auto":
         return requested, "asked for by --attention-kernel"
-    if at.device == "cpu" and at.needs_grad:
+    if device == "cpu" and needs_grad:
         return "eager", "PyTorch's fused CPU kernels take no dropout and no gradient of a bias"
-    if at.torch_version < (2, 1):
+    if TORCH < (2, 1):
         return "eager", "PyTorch before 2.1 has no fused kernel with a scale"
     return "sdpa", "fused by PyTorch"
 
 
-def check_trainable(requested: str, head_dim: int, dropout: float) -> None:
-    """Raise before a training what `choose_kernel` would raise in its first batch.
-
-    The device is assumed to be a GPU if there is one, the numbers to be in single precision.
-    """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    choose_kernel(requested, Situation(device, torch.float32, head_dim, True, dropout, torch_version()))
-
-
-def _check_flex(at: Situation) -> None:
-    compiled = at.device != "cpu"  # on a CPU PyTorch runs a plain statement of it, in any dimension and type
-    version = ".".join(map(str, at.torch_version))
-    obstacles = [
-        (at.torch_version < (2, 6), f"needs PyTorch 2.6 or later for a bias that learns; this is {version}"),
-        (at.dropout > 0, "has no dropout of attention weights: add --attention-dropout 0"),
-        (not compiled and at.needs_grad, "has no gradients on a CPU"),
-        (compiled and at.head_dim < 16, f"needs heads of dimension 16 or more, these have {at.head_dim}"),
-        (compiled and at.dtype == torch.float64, "sums in single precision, the model has double precision"),
-    ]
-    for applies, reason in obstacles:
+def _check_flex(device: str, dtype: torch.dtype, head_dim: int, dropout: float, needs_grad: bool) -> None:
+    compiled = device != "cpu"  # on a CPU PyTorch runs a plain statement of it, in any dimension and type
+    version = ".".join(map(str, TORCH))
+    obstacles = {
+        f"needs PyTorch 2.6 or later for a bias that learns; this is {version}": TORCH < (2, 6),
+        "has no dropout of attention weights: add --attention-dropout 0": dropout > 0,
+        "has no gradients on a CPU": not compiled and needs_grad,
+        f"needs heads of dimension 16 or more, these have {head_dim}": compiled and head_dim < 16,
+        "sums in single precision, the model has double precision": compiled and dtype == torch.float64,
+    }
+    for reason, applies in obstacles.items():
         if applies:
             raise OptionError(
                 f"--attention-kernel flex {reason}; or choose auto (from_pretrained: attention_kernel='auto')"
@@ -164,7 +145,6 @@ def _flex_score_mod(bias: Tensor | None, padding_mask: Tensor | None) -> Callabl
         return None
 
     def add_bias(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        """One logit and its place, scalars -> the logit with the bias, or the lowest number at padding."""
         if bias is not None:
             score = score + bias[h, q_idx, kv_idx]
         if padding_mask is not None:

@@ -4,8 +4,8 @@
     pre-LN    x = x + drop(attn(LN_1 x));    x = x + drop(cross(LN_2 x, h));    x = x + drop(ffn(LN_3 x))
     cross     softmax((x W^Q) (h W^K)^T / sqrt(d)) (h W^V) W^O
 
-attn, ffn: as in encoder_layer.py, with a causal mask in the attention bias. h: the encoder's output, whose positions
-the encoder knows. The layer serves TUPE and Duo (Li et al. 2020), which has x (n, B, T, C) with n streams, and h alike.
+attn, ffn: as in encoder_layer.py, with a causal mask in the attention bias. h: the encoder's output. TUPE and Duo
+(Li et al. 2020) use the layer; Duo has n streams in x (n, B, T, C) and in h.
 
 B: batch, T: tgt_len, S: src_len, C: embed_dim, kdim: the encoder's C, H: num_heads, d: head_dim, N: rows of attention
 (sentences, times beam in incremental decoding, times streams).
@@ -29,7 +29,7 @@ Memory = tuple[Tensor, Tensor]
 
 
 class CrossAttention(Attention):
-    """Keys and values come from the encoder by one matrix product (rows k, v)."""
+    """Attention to the encoder's output, whose keys and values come from one matrix product (rows k, v)."""
 
     q_proj: nn.Module
     kv_proj: nn.Module
@@ -41,17 +41,17 @@ class CrossAttention(Attention):
         self.out_proj = nn.Linear(cfg.embed_dim, cfg.embed_dim)
 
     def memory(self, encoder_out: Tensor) -> Memory:
-        """encoder_out (..., S, kdim) -> keys and values."""
+        """Return keys and values of encoder_out (..., S, kdim)."""
         k, v = self.kv_proj(encoder_out).chunk(2, dim=-1)
         return self.split_heads(k), self.split_heads(v)
 
     def forward(
         self, x: Tensor, memory: Memory, attn_bias: AttentionBias, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """x (..., T, C) -> cross(x, h) of the same shape, and the weights (..., H, T, S) if needed, else None.
+        """Return cross(x, h), of the shape of x (..., T, C), and the weights (..., H, T, S) if needed, else None.
 
-        memory may have fewer rows than x: each row then serves several consecutive rows of x (the beam of a sentence),
-        and so does each row of the padding mask.
+        memory may have fewer rows than x: consecutive rows of x (the beam of a sentence) then share a row of memory
+        and of the padding mask.
         """
         q = self.split_heads(self.q_proj(x))
         beam, weights = len(q) // len(memory[0]), None
@@ -66,12 +66,12 @@ class CrossAttention(Attention):
 
 
 def _join_beam(q: Tensor, beam: int) -> Tensor:
-    """(N, H, T, d) -> (N / beam, H, beam T, d): queries with the same keys."""
+    """Join queries with the same keys: (N, H, T, d) -> (N / beam, H, beam T, d)."""
     return q if beam == 1 else q.unflatten(0, (-1, beam)).transpose(1, 2).flatten(2, 3)
 
 
 def _split_beam(y: Tensor, beam: int) -> Tensor:
-    """(N / beam, H, beam T, d) -> (N, H, T, d): undo `_join_beam`."""
+    """Undo `_join_beam`: (N / beam, H, beam T, d) -> (N, H, T, d)."""
     return y if beam == 1 else y.unflatten(2, (beam, -1)).transpose(1, 2).flatten(0, 1)
 
 
@@ -90,11 +90,12 @@ class DecoderLayer(EncoderLayer):
         need_weights: bool = False,
         extend: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """x (..., T, C) -> the same shape, and the weights of cross-attention (..., H, T, S) if needed, else None.
+        """Return the layer's output, of the shape of x (..., T, C), and the weights of cross-attention or None.
 
         Args:
-            self_bias: holds the causal mask.
-            memory: of `encoder_attn`.
+            self_bias: bias of self-attention, causal mask included.
+            memory: keys and values of `encoder_attn`.
+            need_weights: return the weights (..., H, T, S).
             extend: in incremental decoding, see `SelfAttention`; x are then the new tokens.
         """
         norm = self.self_attn_layer_norm
@@ -117,8 +118,8 @@ class DecoderCache:
     """The state of one batch between two steps, for all layers. It has no gradient.
 
     Attributes:
-        sentence: (N,), the sentence of each row. Rows of one sentence have the same `memory`, so that beam search,
-            which mostly exchanges rows of one sentence, leaves it alone.
+        sentence: (N,), the sentence of each row. Rows of one sentence have the same `memory`, which does not change
+            when beam search exchanges these rows.
         memory: per layer, keys and values of cross-attention, (N / beam, H, S, d); `beam` consecutive rows share one.
         bias: (H, capacity, capacity), positions and causal mask, the same for all rows.
         length: number of tokens in the past.
@@ -147,10 +148,10 @@ class DecoderCache:
         self.sentence = sentence
 
     def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (N, H, t, d) of new tokens -> keys and values of all tokens, (N, H, length + t, d).
+        """Return keys and values of all tokens, (N, H, length + t, d), for those of the new tokens, (N, H, t, d).
 
-        The past is copied, with its rows in order, into the memory that the layer before has left: fresh memory in
-        every step would cost more than the copy.
+        The past is copied, with its rows reordered, into the memory of the previous layer's past, which is not needed
+        any more: allocating memory in every step would cost more than the copy.
         """
         past, length = self._past[layer], self.length
         shape = (2, *k.shape[:2], length + k.shape[2], k.shape[3])
@@ -167,7 +168,7 @@ class DecoderCache:
         return joined[0], joined[1]
 
     def advance(self, tokens: int) -> None:
-        """Add to `length` the tokens that all layers have now seen."""
+        """Add the new tokens to `length`, after all layers have seen them."""
         self.length += tokens
         self._order = None
 
@@ -178,17 +179,14 @@ def next_power_of_two(length: int) -> int:
 
 
 def beam_of(place: Tensor, distinct: int) -> int:
-    """Return how many consecutive rows each sentence has, 1 unless all have equally many.
-
-    place: (N,), the sentence of each row, numbers below `distinct`.
-    """
+    """Return the number of consecutive rows per sentence, 1 if it differs. place: (N,), the sentence of each row."""
     beam = len(place) // distinct
     in_order = torch.arange(distinct, device=place.device).repeat_interleave(beam)
     return beam if torch.equal(place, in_order) else 1
 
 
 def distinct_rows(sentence: Tensor) -> tuple[Tensor, Tensor]:
-    """sentence (N,) -> one row of each sentence (M,), and for every row its place among these (N,)."""
+    """Return one row of each sentence, (M,), and the place among these of every row, (N,). sentence: (N,)."""
     distinct, place = torch.unique(sentence, return_inverse=True)
     rows = torch.arange(len(sentence), device=sentence.device)
     return rows.new_empty(len(distinct)).scatter_(0, place, rows), place

@@ -45,15 +45,10 @@ class StreamLinear(nn.Module):
         nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (n, ..., in) -> (n, ..., out), in one batched product."""
+        """Map each stream of x (n, ..., in) by its own matrix, in one batched product -> (n, ..., out)."""
         flat = x.reshape(x.shape[0], -1, x.shape[-1])
         y = torch.baddbmm(self.bias.unsqueeze(1), flat, self.weight.transpose(1, 2))
         return y.view(*x.shape[:-1], -1)
-
-    def extra_repr(self) -> str:
-        """Return what print(model) shows."""
-        streams, out_features, in_features = self.weight.shape
-        return f"num_streams={streams}, in_features={in_features}, out_features={out_features}"
 
 
 def exchange(x: Tensor) -> Tensor:
@@ -80,7 +75,7 @@ class Sharing:
         return nn.Linear(*size) if self.common else StreamLinear(num_streams, *size)
 
     def keys_and_values(self, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, ..., matrices * C) -> keys, and the values of the other stream, (n, ..., C)."""
+        """Split (n, ..., matrices * C) into keys, and the values of the other stream, (n, ..., C)."""
         parts = kv.chunk(self.matrices, dim=-1)
         return parts[0], exchange(parts[-1])
 
@@ -106,9 +101,9 @@ class StreamConfig:
 
 
 class DuoSelfAttention(Attention):
-    """Projections come from one batched product over the streams: rows q, k, v (off) or q, kv (stream).
+    """Equations (4) and (5). The projections of all streams are one batched product: rows q, k, v or q, kv.
 
-    If streams have matrices in common, q comes from a batched product, k and v of both streams from a plain one.
+    If streams have matrices in common (pair), only q is batched; k and v of both streams are one plain product.
     """
 
     def __init__(self, cfg: LayerConfig, streams: StreamConfig) -> None:
@@ -128,7 +123,7 @@ class DuoSelfAttention(Attention):
         attn_bias: AttentionBias,
         extend: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
     ) -> Tensor:
-        """x (n, B, T, C) -> A^S and A^P, each in the place of its residual.
+        """Return A^S and A^P of x (n, B, T, C), each in the place of its residual.
 
         Args:
             attn_bias: its padding mask has n B rows, stream by stream.
@@ -159,27 +154,30 @@ class DuoCrossAttention(CrossAttention):
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     def memory(self, encoder_out: Tensor) -> Memory:
-        """encoder_out (n, B, S, kdim) -> keys, and the values that meet them, (n B, H, S, d)."""
+        """Return keys, and the values that they weigh, (n B, H, S, d), of encoder_out (n, B, S, kdim)."""
         k, v = self.sharing.keys_and_values(self.kv_proj(encoder_out))
         return self.split_heads(k), self.split_heads(v)
 
     def forward(
         self, x: Tensor, memory: Memory, attn_bias: AttentionBias, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """x (n, B, T, C) -> C^S and C^P, each in the place of its residual; weights (n, B, H, T, S) by who asks."""
+        """Return C^S and C^P of x (n, B, T, C), each in the place of its residual, and the weights (n, B, H, T, S).
+
+        Weights are in the order of the streams that ask.
+        """
         y, weights = super().forward(x, memory, attn_bias, need_weights)
         return exchange(y) if self.duo_norm else y, weights
 
 
 class DuoEncoderLayer(EncoderLayer):
-    """x (n, B, T, C) -> the same shape."""
+    """A layer of n streams, x (n, B, T, C) -> the same shape."""
 
     def __init__(self, cfg: LayerConfig, streams: StreamConfig) -> None:
         super().__init__(cfg, DuoSelfAttention(cfg, streams))
 
 
 class DuoDecoderLayer(DecoderLayer):
-    """x (n, B, T, C) -> the same shape. Cross-attention is made last."""
+    """A layer of n streams, x (n, B, T, C) -> the same shape. Cross-attention is made last."""
 
     def __init__(self, cfg: LayerConfig, streams: StreamConfig, kdim: int) -> None:
         super().__init__(cfg, DuoSelfAttention(cfg, streams))
@@ -188,7 +186,7 @@ class DuoDecoderLayer(DecoderLayer):
 
 
 class Fusion(nn.Module):
-    """[y^S, y^P] W_F: n streams of dimension d become one."""
+    """One stream from n: [y^S, y^P] W_F."""
 
     def __init__(self, num_streams: int, embed_dim: int) -> None:
         super().__init__()
@@ -196,7 +194,7 @@ class Fusion(nn.Module):
         nn.init.xavier_uniform_(self.proj.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (..., n d) -> (..., d)."""
+        """Join the streams side by side, x (..., n d), to (..., d)."""
         return self.proj(x)
 
 
@@ -214,7 +212,7 @@ class FusedTables(nn.Module):
         nn.init.normal_(self.proj.weight, std=(len(dims) * embed_dim) ** -0.5)
 
     def forward(self, tables: list[Tensor]) -> Tensor:
-        """tables (V, D_s) -> O (V, d)."""
+        """Return O (V, d) of the tables (V, D_s)."""
         if self.final is not None:
             return self.final
         parts = self.proj.weight.split(self.dims, dim=1)
@@ -235,13 +233,13 @@ class FusedTables(nn.Module):
         return rows * dim * (embed_dim + words) < making + rows * embed_dim * words
 
     def factored(self, f: Tensor, tables: list[Tensor]) -> Tensor:
-        """f (..., d) -> f O^T, without O."""
+        """Return f O^T for f (..., d), without O."""
         parts = F.linear(f, self.proj.weight.transpose(0, 1)).split(self.dims, dim=-1)
         return logits_of_streams(parts, tables)
 
 
 def logits_of_streams(streams: list[Tensor], tables: list[Tensor]) -> Tensor:
-    """streams (..., D_s), tables (V, D_s) -> the sum of their products, (..., V)."""
+    """Return the sum over s of stream_s table_s^T, (..., V), for streams (..., D_s) and tables (V, D_s)."""
     flat = [stream.reshape(-1, stream.shape[-1]) for stream in streams]
     return sum_of_products(flat, [table.transpose(0, 1) for table in tables]).view(*streams[0].shape[:-1], -1)
 
@@ -249,6 +247,6 @@ def logits_of_streams(streams: list[Tensor], tables: list[Tensor]) -> Tensor:
 def sum_of_products(left: list[Tensor], right: list[Tensor]) -> Tensor:
     """Return the sum over s of left_s @ right_s, without a second array of the size of the result."""
     total = left[0] @ right[0]
-    for one, other in zip(left[1:], right[1:]):
-        total = torch.addmm(total, one, other)
+    for left_s, right_s in zip(left[1:], right[1:]):
+        total = torch.addmm(total, left_s, right_s)
     return total

@@ -24,7 +24,7 @@ ATTENTIONS = ("softmax", "linear")
 
 
 class DuoSentenceEmbedding(nn.Module):
-    """Two embeddings of every word -> one vector of a text. Dropout after each of the two sub-layers."""
+    """One vector of a text from two embeddings of every word. Dropout after each of the two sub-layers."""
 
     def __init__(self, dim_s: int, dim_p: int, ffn_dim: int, attention: str = "softmax", dropout: float = 0.0) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class DuoSentenceEmbedding(nn.Module):
         nn.init.xavier_uniform_(self.out_proj.weight)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor, table_s: Tensor, table_p: Tensor) -> Tensor:
-        """tokens (B, T), padding_mask (B, T): true at padding, tables V x D_S and V x D_P -> e (B, ffn_dim)."""
+        """Return e (B, ffn_dim) for tokens and padding_mask (B, T), True at padding, and tables V x D_S, V x D_P."""
         present = ~padding_mask
         words = tokens[present]
         starts = F.pad(present.sum(dim=1).cumsum(dim=0)[:-1], (1, 0))
@@ -50,7 +50,7 @@ class DuoSentenceEmbedding(nn.Module):
         return self.dropout(self.out_proj(self.dropout(torch.cat([a_p, a_s], dim=-1))))
 
     def weights(self, words: Tensor, present: Tensor, table_s: Tensor, table_p: Tensor) -> tuple[Tensor, Tensor]:
-        """words (N,), those at the places `present` (B, T) -> the weights by S (of P's vectors), and by P, (N,)."""
+        """Return the weights by S (of P's vectors) and by P of the words (N,) at the places `present` (B, T)."""
         scores_s, scores_p = F.embedding(words, table_s) @ self.query_s, F.embedding(words, table_p) @ self.query_p
         if self.attention == "linear":
             return scores_s, scores_p
@@ -58,7 +58,7 @@ class DuoSentenceEmbedding(nn.Module):
 
 
 def softmax_of_texts(scores: Tensor, present: Tensor) -> Tensor:
-    """scores (N,) of the words at the places `present` (B, T) -> (N,), the softmax over the words of a row."""
+    """Return the softmax over the words of each row, (N,), of scores (N,) at the places `present` (B, T)."""
     dtype = torch.promote_types(scores.dtype, torch.float32)  # single precision at least
     rows = torch.full(present.shape, torch.finfo(dtype).min, dtype=dtype, device=scores.device)
     return rows.masked_scatter(present, scores.to(dtype)).softmax(dim=-1)[present].to(scores.dtype)

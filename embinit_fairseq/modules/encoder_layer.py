@@ -27,7 +27,7 @@ WORTHWHILE = 1 / 16
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Dimensions and dropouts of one layer."""
+    """Dimensions and dropouts of one layer. num_terms: see the head of this file."""
 
     embed_dim: int
     ffn_embed_dim: int
@@ -39,12 +39,17 @@ class LayerConfig:
     activation: str = "gelu"
     normalize_before: bool = False
 
+    @property
+    def head_dim(self) -> int:
+        """Return the dimension of a head, d."""
+        return self.embed_dim // self.num_heads
+
 
 class Packing:
-    """The places of the N tokens of a batch. padding_mask: (batch, len), True at padding.
+    """The places of the N tokens of a batch, whose sentences are padded to the longest one.
 
-    Sentences of different lengths are padded to the longest one, and a batch may be mostly padding. After the
-    embeddings, linear maps, layer norms and dropout take the N tokens alone; only attention sees rows of one length.
+    After the embeddings, linear maps, layer norms and dropout take the N tokens alone; only attention sees rows of one
+    length. padding_mask: (batch, len), True at padding.
     """
 
     def __init__(self, padding_mask: Tensor) -> None:
@@ -52,20 +57,18 @@ class Packing:
         self.places = padding_mask.logical_not().flatten().nonzero().squeeze(1)
 
     def pack(self, x: Tensor) -> Tensor:
-        """(batch, len, C) -> (N, C)."""
+        """Leave out padding: (batch, len, C) -> (N, C)."""
         return x.flatten(0, 1).index_select(0, self.places)
 
     def spread(self, x: Tensor) -> Tensor:
-        """(N, C) -> (batch, len, C), zero at padding."""
+        """Undo `pack`: (N, C) -> (batch, len, C), zero at padding."""
         rows = x.new_zeros(self.shape.numel(), x.shape[-1])
         return rows.index_copy(0, self.places, x).unflatten(0, self.shape)
 
 
-def packing_of(padding_mask: Tensor | None, tokens: int) -> Packing | None:
-    """Return the packing of a batch with so many tokens, or None where it is not worthwhile."""
-    if padding_mask is None or padding_mask.numel() - tokens < WORTHWHILE * padding_mask.numel():
-        return None
-    return Packing(padding_mask)
+def packing_of(padding_mask: Tensor, padding: int) -> Packing | None:
+    """Return the packing of a batch with `padding` columns of padding, or None where it is not worthwhile."""
+    return Packing(padding_mask) if padding >= WORTHWHILE * padding_mask.numel() else None
 
 
 class Attention(nn.Module):
@@ -75,22 +78,21 @@ class Attention(nn.Module):
 
     def __init__(self, cfg: LayerConfig, num_terms: int = 1) -> None:
         super().__init__()
-        embed_dim, num_heads = cfg.embed_dim, cfg.num_heads
-        self.num_heads, self.dropout = num_heads, cfg.attention_dropout
-        self.scale = (num_terms * (embed_dim // num_heads)) ** -0.5
+        self.num_heads, self.dropout = cfg.num_heads, cfg.attention_dropout
+        self.scale = (num_terms * cfg.head_dim) ** -0.5
 
     @property
     def active_dropout(self) -> float:
-        """The rate of dropout of the probabilities, 0 outside training."""
+        """Return the rate of dropout of the probabilities, 0 outside training."""
         return self.dropout if self.training else 0.0
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """(..., T, C) -> (rows, H, T, d)."""
+        """Split the last dimension into heads: (..., T, C) -> (rows, H, T, d)."""
         return x.reshape(-1, x.shape[-2], self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
 
 
 class SelfAttention(Attention):
-    """Queries, keys and values come from one matrix product (rows q, k, v)."""
+    """Self-attention whose queries, keys and values come from one matrix product (rows q, k, v)."""
 
     def __init__(self, cfg: LayerConfig) -> None:
         super().__init__(cfg, cfg.num_terms)
@@ -110,7 +112,7 @@ class SelfAttention(Attention):
         Args:
             x: (batch, T, C), or (N, C) with a packing.
             projections: (T, C) to add to queries and keys.
-            extend: in incremental decoding, keys and values of the new tokens -> of all tokens.
+            extend: in incremental decoding, the function keys and values of new tokens -> of all tokens.
         """
         qkv = self.qkv_proj(x)
         q, k, v = (qkv if packing is None else packing.spread(qkv)).chunk(3, dim=-1)
@@ -126,8 +128,11 @@ class SelfAttention(Attention):
 class EncoderLayer(nn.Module):
     """Attention and feed-forward network with residuals. The parts have fairseq's names.
 
-    self_attn: default SelfAttention. encoder_attn: only of a decoder layer. The parts are made in this order, on which
-    initial values and the order of a checkpoint's optimizer state depend.
+    Initial values and the order of a checkpoint's optimizer state depend on the order in which the parts are made.
+
+    Args:
+        self_attn: default SelfAttention.
+        encoder_attn: cross-attention, in a decoder layer only.
     """
 
     def __init__(
@@ -147,10 +152,10 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
         self.activation_dropout = nn.Dropout(cfg.activation_dropout)
 
-    def forward(self, x: Tensor, attn_bias: AttentionBias, *more: Any) -> Tensor:
-        """Return the layer's output, of the shape of x. more: further arguments of `self_attn`."""
+    def forward(self, x: Tensor, attn_bias: AttentionBias, *options: Any) -> Tensor:
+        """Return the layer's output, of the shape of x. options: further arguments of `self_attn`."""
         norm = self.self_attn_layer_norm
-        y = self.self_attn(self.before(x, norm), attn_bias, *more)
+        y = self.self_attn(self.before(x, norm), attn_bias, *options)
         return self.feed_forward(self.after(x, y, norm))
 
     def before(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
@@ -163,6 +168,6 @@ class EncoderLayer(nn.Module):
         return x if self.normalize_before else norm(x)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """x (..., C) -> the same shape, with residual."""
+        """Return the feed-forward block of x (..., C), with residual, of the same shape."""
         hidden = self.activation(self.fc1(self.before(x, self.final_layer_norm)))
         return self.after(x, self.fc2(self.activation_dropout(hidden)), self.final_layer_norm)

@@ -28,7 +28,7 @@ KEPT_SCALE = {torch.float16: 2.0**14}
 def fused_cross_entropy(
     logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float = 0.0, reduce: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """logits (N, V), target (N) -> (loss, nll): sums over the rows, or both (N) without `reduce`.
+    """Return (loss, nll) of logits (N, V) and target (N): sums over the rows, or both (N) without `reduce`.
 
     Rows whose target is `ignore_index` have loss 0. nll has no gradient. Both are float32, or float64 as the logits.
     """
@@ -43,7 +43,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        """logits (rows, V), target (rows,) -> (smoothed loss, negative log-likelihood) of each row, 0 where ignored."""
+        """Return the smoothed loss and the negative log-likelihood of each row, (N), 0 where ignored."""
         precise, symbols = torch.promote_types(logits.dtype, torch.float32), logits.size(1)
         at_target, lse, total = (torch.empty(len(logits), dtype=precise, device=logits.device) for _ in range(3))
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None

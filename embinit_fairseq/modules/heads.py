@@ -2,6 +2,7 @@
 
     language model    LN(act(x W + b)) E^T + bias
     classification    drop(tanh(x_0 W + b)) W_2 + b_2                     x_0: the feature of `<s>`
+    labels            drop(e) W [+ b]                                     e: the vector of a text
     ELECTRA           act(x W + b) w + c                                  Clark et al. 2020, section 2
 
 C: embed_dim, V: symbols of the dictionary, E (V, D): token embeddings, N: chosen positions of a batch.
@@ -22,19 +23,19 @@ POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh,
 
 
 class MaskedLMHead(nn.Module):
-    """Logits of all symbols. E is the parameter itself, not a copy. W is C x D; C: features_dim, by default D."""
+    """Logits of all symbols. E is the parameter itself, not a copy. W is C x D; C: features_dim."""
 
-    def __init__(self, embed_tokens: nn.Embedding, activation: str, features_dim: int | None = None) -> None:
+    def __init__(self, embed_tokens: nn.Embedding, activation: str, features_dim: int) -> None:
         super().__init__()
         num_embeddings, embed_dim = embed_tokens.weight.shape
         self.activation = ACTIVATIONS[activation]
-        self.dense = nn.Linear(features_dim or embed_dim, embed_dim)
+        self.dense = nn.Linear(features_dim, embed_dim)
         self.layer_norm = nn.LayerNorm(embed_dim)
         self.weight = embed_tokens.weight
         self.bias = nn.Parameter(torch.zeros(num_embeddings))
 
     def forward(self, features: Tensor, masked_tokens: Tensor | None = None) -> Tensor:
-        """features (batch, tgt_len, C) -> logits (batch, tgt_len, V); with masked_tokens (batch, tgt_len): (N, V)."""
+        """Return logits (batch, tgt_len, V) of features (batch, tgt_len, C), or (N, V) at masked_tokens."""
         if masked_tokens is not None:
             features = features[masked_tokens]
         return F.linear(self.layer_norm(self.activation(self.dense(features))), self.weight, self.bias)
@@ -51,8 +52,24 @@ class ClassificationHead(nn.Module):
         self.out_proj = nn.Linear(inner_dim, num_classes)
 
     def forward(self, features: Tensor) -> Tensor:
-        """features (batch, tgt_len, C) -> logits (batch, num_classes)."""
+        """Return logits (batch, num_classes) of features (batch, tgt_len, C)."""
         return self.out_proj(self.dropout(self.activation(self.dense(features[:, 0]))))
+
+
+class LabelLayer(nn.Module):
+    """Logits of classes. W starts with Xavier's distribution, b is zero."""
+
+    def __init__(self, dim: int, num_classes: int, dropout: float = 0.0, bias: bool = True) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.projection = nn.Linear(dim, num_classes, bias=bias)
+        nn.init.xavier_uniform_(self.projection.weight)
+        if bias:
+            nn.init.zeros_(self.projection.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits (batch, num_classes) of features (batch, dim)."""
+        return self.projection(self.dropout(features))
 
 
 def draw_tokens(logits: Tensor, noise: Tensor, never: int) -> Tensor:
@@ -83,5 +100,5 @@ class ReplacedTokenHead(nn.Module):
         self.out_proj = nn.Linear(embed_dim, 1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """features (batch, tgt_len, C) -> logits (batch, tgt_len)."""
+        """Return logits (batch, tgt_len) of features (batch, tgt_len, C)."""
         return self.out_proj(self.activation(self.dense(features))).squeeze(-1)

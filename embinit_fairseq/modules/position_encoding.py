@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -96,25 +95,25 @@ def relative_position_buckets(
     return offset + torch.where(distance < num_exact, distance, far)
 
 
-class BiasTerm(NamedTuple):
-    """scores (H, T, T), and the constants (H,) that (9) puts in the row and the column of `[CLS]`."""
-
-    scores: Tensor
-    from_cls: Tensor | None = None
-    to_cls: Tensor | None = None
+def reset_cls(scores: Tensor, from_cls: Tensor, to_cls: Tensor) -> Tensor:
+    """Return (H, T, T) with equation (9): column 0 becomes `to_cls` (H,), then row 0 (with the corner) `from_cls`."""
+    num_heads, length, _ = scores.shape
+    column = to_cls.view(num_heads, 1, 1).expand(-1, length - 1, 1)
+    row = from_cls.view(num_heads, 1, 1).expand(-1, 1, length)
+    return torch.cat([row, torch.cat([column, scores[:, 1:, 1:]], dim=2)], dim=1)
 
 
 class RelativeTerm(nn.Module):
     """b_{j-i}: one scalar per bucket and head, not scaled.
 
-    With `untie_cls` two constants as in TUPE's code: bucket `num_buckets // 2`, which no distance has, is theta_1, and
-    one more row is theta_2.
+    reset "official": constants for `[CLS]` as in TUPE's code; bucket `num_buckets // 2`, which no distance has, is
+    theta_1, and one more row is theta_2. "paper": zero there. None: `[CLS]` is like any other position.
     """
 
-    def __init__(self, sizes: PositionSizes, untie_cls: bool = False) -> None:
+    def __init__(self, sizes: PositionSizes) -> None:
         super().__init__()
         self.num_buckets, self.max_distance = sizes.num_buckets, sizes.max_distance
-        self.untie_cls, self.bidirectional = untie_cls, sizes.bidirectional
+        self.reset, self.bidirectional = sizes.reset, sizes.bidirectional
         per_direction = self.num_buckets // 2 if self.bidirectional else self.num_buckets
         if self.num_buckets % 2 or per_direction < 2 or self.max_distance <= per_direction // 2:
             raise OptionError(
@@ -122,61 +121,52 @@ class RelativeTerm(nn.Module):
                 f"number, at least 4, and the distance more than {per_direction // 2}; BERT-R and TUPE-R have 32 and "
                 "128"
             )
-        self.embed_buckets = nn.Embedding(self.num_buckets + int(untie_cls), sizes.num_heads)
+        self.embed_buckets = nn.Embedding(self.num_buckets + int(self.reset == "official"), sizes.num_heads)
 
-    def forward(self, tgt_len: int) -> BiasTerm:
-        """Return the scores of T columns and, with `untie_cls`, the two constants."""
+    def forward(self, tgt_len: int) -> Tensor:
+        """Return the scores (H, T, T) of T columns."""
         table = self.embed_buckets.weight
         distances = torch.arange(1 - tgt_len, tgt_len)  # on the CPU: another device's logarithm could be an ulp off
         buckets = relative_position_buckets(distances, self.num_buckets, self.max_distance, self.bidirectional)
         by_distance = table[buckets.to(table.device)].t()  # (H, 2 T - 1)
         scores = by_distance.unfold(1, tgt_len, 1).flip(1)  # row i is the window that starts at distance -i
-        if not self.untie_cls:
-            return BiasTerm(scores)
-        return BiasTerm(scores, from_cls=table[self.num_buckets // 2], to_cls=table[self.num_buckets])
+        if self.reset == "official":
+            return reset_cls(scores, from_cls=table[self.num_buckets // 2], to_cls=table[self.num_buckets])
+        return scores if self.reset is None else reset_cls(scores, *table.new_zeros(2, table.shape[1]))
 
 
 # ---- Equations (7) and (9) to (11): TUPE ----
 
 
 class AbsoluteTerm(nn.Module):
-    """Equation (7), with the layer norm and the biases of TUPE's code.
+    """Equation (7), with the layer norm and the biases of TUPE's code, and with a reset equation (10).
 
-    With `untie_cls` the table has one row more, as in TUPE's code: row 0 is the vector of theta_1, row 1 that of
-    theta_2 (the position of `[CLS]` itself needs none), and column i uses row i + 1. Otherwise column i uses row i.
+    With a reset the matrix has one row more, as in TUPE's code: row 0 is the vector of theta_1, row 1 that of theta_2
+    (the position of `[CLS]` itself needs none), and column i uses row i + 1. Otherwise column i uses row i.
     """
 
-    def __init__(self, sizes: PositionSizes, untie_cls: bool) -> None:
+    def __init__(self, sizes: PositionSizes) -> None:
         super().__init__()
         embed_dim = sizes.embed_dim
-        self.num_heads, self.untie_cls, self.max_positions = sizes.num_heads, untie_cls, sizes.max_positions
+        self.num_heads, self.thetas = sizes.num_heads, int(sizes.reset is not None)
         self.scale = (2 * (embed_dim // sizes.num_heads)) ** -0.5
-        self.embed_positions = nn.Embedding(sizes.max_positions + int(untie_cls), embed_dim)
+        self.embed_positions = nn.Embedding(sizes.max_positions + self.thetas, embed_dim)
         self.layer_norm = nn.LayerNorm(embed_dim)
         self.q_proj = nn.Linear(embed_dim, embed_dim)
         self.k_proj = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, tgt_len: int) -> BiasTerm:
-        """Return the scores of T columns and, with `untie_cls`, the two thetas."""
-        check_length(tgt_len, self.max_positions)
-        positions = self.layer_norm(self.embed_positions.weight[: tgt_len + int(self.untie_cls)])
+    def forward(self, tgt_len: int) -> Tensor:
+        """Return the scores (H, T, T) of T columns."""
+        positions = self.layer_norm(_first_rows(self.embed_positions, tgt_len, self.thetas))
         q = self._split_heads(self.q_proj(positions)) * self.scale
         k = self._split_heads(self.k_proj(positions))
-        if not self.untie_cls:
-            return BiasTerm(q @ k.transpose(1, 2))
+        if not self.thetas:
+            return q @ k.transpose(1, 2)
         scores = q[:, 1:] @ k[:, 1:].transpose(1, 2)
-        return BiasTerm(scores, from_cls=(q[:, 0] * k[:, 0]).sum(-1), to_cls=scores[:, 0, 0])
+        return reset_cls(scores, from_cls=(q[:, 0] * k[:, 0]).sum(-1), to_cls=scores[:, 0, 0])
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], self.num_heads, -1).transpose(0, 1)  # (H, rows, d)
-
-
-def reset_cls(scores: Tensor, from_cls: Tensor, to_cls: Tensor) -> Tensor:
-    """Return (H, T, T) with equation (9): column 0 becomes `to_cls`, then row 0 (with the corner) `from_cls`."""
-    num_heads, length, _ = scores.shape
-    column = to_cls.view(num_heads, 1, 1).expand(-1, length - 1, 1)
-    row = from_cls.view(num_heads, 1, 1).expand(-1, 1, length)
-    return torch.cat([row, torch.cat([column, scores[:, 1:, 1:]], dim=2)], dim=1)
 
 
 class UntiedPositions(PositionEncoding):
@@ -192,19 +182,14 @@ class UntiedPositions(PositionEncoding):
 
     def __init__(self, sizes: PositionSizes) -> None:
         super().__init__()
-        self.reset, self.max_positions, self.untie_cls = sizes.reset, sizes.max_positions, sizes.reset is not None
-        self.absolute = AbsoluteTerm(sizes, self.untie_cls)
-        self.relative = RelativeTerm(sizes, sizes.reset == "official") if sizes.num_buckets else None
+        self.max_positions, self.untie_cls = sizes.max_positions, sizes.reset is not None
+        self.absolute = AbsoluteTerm(sizes)
+        self.relative = RelativeTerm(sizes) if sizes.num_buckets else None
 
     def bias(self, tgt_len: int) -> Tensor:
         """Return equation (10) or (11) without the token term."""
-        scores, from_cls, to_cls = self.absolute(tgt_len)
-        if self.relative is not None:
-            relative = self.relative(tgt_len)
-            scores = scores + relative.scores
-            if self.reset == "official":
-                from_cls, to_cls = from_cls + relative.from_cls, to_cls + relative.to_cls
-        return reset_cls(scores, from_cls, to_cls) if self.untie_cls else scores
+        scores = self.absolute(tgt_len)
+        return scores if self.relative is None else scores + self.relative(tgt_len)
 
 
 # ---- The comparison set ----
@@ -220,20 +205,21 @@ class AddedPositions(PositionEncoding):
 
     def embed(self, x: Tensor) -> Tensor:
         """Return x plus the vectors of its columns; raise OptionError if there are too few."""
-        check_length(x.shape[1], self.embed_positions.num_embeddings)
-        return x + self.embed_positions.weight[: x.shape[1]]
+        return x + _first_rows(self.embed_positions, x.shape[1])
 
 
 class RelativePositions(PositionEncoding):
     """Equation (6): the relative scalars of T5 and nothing else."""
 
+    relative: RelativeTerm
+
     def __init__(self, sizes: PositionSizes) -> None:
         super().__init__()
-        self.relative = RelativeTerm(sizes)
+        self.relative = RelativeTerm(replace(sizes, reset=None))
 
     def bias(self, tgt_len: int) -> Tensor:
         """Return b_{j-i}."""
-        return self.relative(tgt_len).scores
+        return self.relative(tgt_len)
 
 
 class AddedRelativePositions(AddedPositions):
@@ -241,11 +227,9 @@ class AddedRelativePositions(AddedPositions):
 
     def __init__(self, sizes: PositionSizes) -> None:
         super().__init__(sizes)
-        self.relative = RelativeTerm(sizes)
+        self.relative = RelativeTerm(replace(sizes, reset=None))
 
-    def bias(self, tgt_len: int) -> Tensor:
-        """Return b_{j-i}."""
-        return self.relative(tgt_len).scores
+    bias = RelativePositions.bias
 
 
 class FourTermPositions(PositionEncoding):
@@ -266,19 +250,20 @@ class FourTermPositions(PositionEncoding):
 
     def projections(self, tgt_len: int) -> tuple[Tensor, Tensor]:
         """Return p U^Q and p U^K; raise OptionError if there are too few positions."""
-        check_length(tgt_len, self.embed_positions.num_embeddings)
-        positions = self.layer_norm(self.embed_positions.weight[:tgt_len])
+        positions = self.layer_norm(_first_rows(self.embed_positions, tgt_len))
         return self.q_proj(positions), self.k_proj(positions)
 
 
-def check_length(tgt_len: int, max_positions: int) -> None:
-    """Raise OptionError for an input that is longer than the table of positions."""
+def _first_rows(embed_positions: nn.Embedding, tgt_len: int, thetas: int = 0) -> Tensor:
+    """Return the vectors of the thetas and of T columns; raise OptionError for an input longer than the matrix."""
+    max_positions = embed_positions.num_embeddings - thetas
     if tgt_len > max_positions:
         raise OptionError(
             f"an input has {tgt_len} tokens, the model has {max_positions} positions: shorten the input "
             "(--shorten-method truncate, --tokens-per-sample, --max-source-positions) or train with a larger "
             "--max-positions"
         )
+    return embed_positions.weight[: tgt_len + thetas]
 
 
 # ---- The registry ----
@@ -294,7 +279,6 @@ class EncodingKind:
         build: makes the module.
         relative: whether it has buckets of relative positions: "never", "always", or with --rel-pos ("optional").
         resets: whether `[CLS]` may be treated apart from other positions.
-        limited: whether it has a vector for each of --max-positions positions.
     """
 
     name: str
@@ -303,7 +287,6 @@ class EncodingKind:
     build: Callable[[PositionSizes], PositionEncoding]
     relative: str = "never"
     resets: bool = False
-    limited: bool = False
 
     def has_buckets(self, rel_pos: bool) -> bool:
         """Return True if the model has buckets of relative positions."""
@@ -313,21 +296,16 @@ class EncodingKind:
 #: value of --position-encoding, and of a checkpoint's option -> the encoding
 POSITION_ENCODINGS = {
     "untied": EncodingKind(
-        *("TUPE", "tupe", "TUPE-A, with --rel-pos TUPE-R", UntiedPositions),
-        relative="optional",
-        resets=True,
-        limited=True,
+        "TUPE", "tupe", "TUPE-A, with --rel-pos TUPE-R", UntiedPositions, relative="optional", resets=True
     ),
-    "added": EncodingKind("BERT-A", "bert_a", "positions added to the embeddings", AddedPositions, limited=True),
+    "added": EncodingKind("BERT-A", "bert_a", "positions added to the embeddings", AddedPositions),
     "added_relative": EncodingKind(
-        *("BERT-R", "bert_r", "positions added to the embeddings, and relative ones", AddedRelativePositions),
-        relative="always",
-        limited=True,
+        "BERT-R", "bert_r", "positions added to the embeddings, and relative ones", AddedRelativePositions, "always"
     ),
     "relative": EncodingKind(
         "relative only", "bert_rel", "T5's relative positions only", RelativePositions, relative="always"
     ),
-    "four_terms": EncodingKind("BERT-A^d", "bert_ad", "all four correlations", FourTermPositions, limited=True),
+    "four_terms": EncodingKind("BERT-A^d", "bert_ad", "all four correlations", FourTermPositions),
 }
 #: for messages: the architectures that are encoders with one of these
 ENCODERS = ", ".join(f"{kind.family}_*" for kind in POSITION_ENCODINGS.values())

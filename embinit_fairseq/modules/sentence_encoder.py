@@ -7,6 +7,7 @@ C: dimension of the layers, N: tokens of a batch without its padding (`Packing`)
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.modules.attention_kernels import choose_kernel, prepare, situation
+from embinit_fairseq.modules.attention_kernels import choose_kernel, prepare
 from embinit_fairseq.modules.encoder_layer import EncoderLayer, LayerConfig, Packing, packing_of
 from embinit_fairseq.modules.position_encoding import PositionEncoding
 
@@ -26,7 +27,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """layer: the same for all layers. embedding_normalize: a layer norm on the embeddings, before dropout."""
+    """Sizes and options of a sentence encoder.
+
+    Args:
+        layer: the configuration of every layer.
+        embedding_normalize: True for a layer norm on the embeddings, before dropout.
+    """
 
     layer: LayerConfig
     num_layers: int
@@ -54,18 +60,16 @@ class SentenceEncoder(nn.Module):
         self.embed_proj = nn.Linear(input_dim, embed_dim) if input_dim != embed_dim else None
         self.layers = nn.ModuleList(EncoderLayer(cfg.layer) for _ in range(cfg.num_layers))
         self.layer_norm = nn.LayerNorm(embed_dim) if cfg.layer.normalize_before else None
-        self.logged: set[str] = set()  # lines of the log, which the networks of one model may share
 
     def forward(
         self, src_tokens: Tensor, masked_tokens: Tensor | None = None, return_all_hiddens: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
-        """src_tokens (batch, src_len) -> features (batch, src_len, C) and the hidden states in the same shape.
-
-        Features at padding have no meaning. Hidden states are the embeddings, then the output of every layer; the list
-        is empty unless return_all_hiddens.
+        """Return features (batch, src_len, C), without meaning at padding, and hidden states of the same shape.
 
         Args:
+            src_tokens: (batch, src_len).
             masked_tokens: (batch, src_len), True where a token may have been replaced, `<s>` too.
+            return_all_hiddens: return the embeddings and the output of every layer, else an empty list.
 
         Raises:
             DataError: for left padding, and for a first token other than `<s>` that is not masked.
@@ -105,21 +109,18 @@ class SentenceEncoder(nn.Module):
         return (hiddens[-1] if hiddens else packing.spread(x)), hiddens
 
     def _kernel(self, x: Tensor) -> str:
-        layer = self.cfg.layer
-        dropout = layer.attention_dropout if self.training else 0.0
-        at = situation(x, layer.embed_dim // layer.num_heads, dropout)
-        kernel, reason = choose_kernel(self.cfg.attention_kernel, at)
-        mode = "training" if self.training else "evaluation"
-        line = f"attention in {mode} on {x.device.type}: {kernel} ({reason})"
-        if line not in self.logged:
-            self.logged.add(line)
-            logger.info(line)
+        layer, device = self.cfg.layer, x.device.type
+        dropout, mode = (layer.attention_dropout, "training") if self.training else (0.0, "evaluation")
+        kernel, reason = choose_kernel(
+            self.cfg.attention_kernel, device, x.dtype, layer.head_dim, dropout, torch.is_grad_enabled()
+        )
+        _log_once(f"attention in {mode} on {device}: {kernel} ({reason})")
         return kernel
 
     def _padding(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> tuple[Tensor | None, Packing | None]:
-        """Return the padding mask (batch, src_len), or None, and the packing, or None.
+        """Return the padding mask (batch, src_len) or None, and the packing or None. Checks the first column.
 
-        The device is asked once for all facts, and once more for the places of the tokens if there is a packing.
+        All facts come from the device in one transfer.
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         first_is_other = src_tokens[:, 0].ne(self.bos)
@@ -139,4 +140,9 @@ class SentenceEncoder(nn.Module):
             )
         if not padding:
             return None, None
-        return padding_mask, packing_of(padding_mask, padding_mask.numel() - padding)
+        return padding_mask, packing_of(padding_mask, padding)
+
+
+@functools.cache
+def _log_once(line: str) -> None:
+    logger.info(line)

@@ -38,12 +38,6 @@ def write_vectors(path: Path, dictionary: Path, generator) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="session")
-def sentiment(tmp_path_factory):
-    """Labelled pairs of sentences, binarised in `bin`: see pre_training.pairs."""
-    return pre_training.pairs(tmp_path_factory.mktemp("sentiment"))
-
-
 class Trained(NamedTuple):
     """A training of pre_training.ARCHITECTURES: its checkpoints, its log, and the folder of its data."""
 

@@ -34,7 +34,7 @@ def train_command(data, *flags):
 
 
 def in_two_processes(command_line, store):
-    """The log of a training as two processes on this machine, as torchrun would start them; store: a new file."""
+    """Run a training as two processes, as torchrun would start them, and return its log. store: a new file."""
     words = "--distributed-backend gloo --distributed-world-size 2 --distributed-no-spawn".split()
     words += ["--distributed-init-method", f"file://{store}", "--distributed-rank"]
     other = subprocess.Popen([*command_line, *words, "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -109,8 +109,8 @@ def pairs(folder):
 
 MASKED_LM = """--task masked_lm --sample-break-mode eos --tokens-per-sample 32 --max-positions 32
     --encoder-embed-dim 16 --encoder-attention-heads 2"""
-CLASSES = """--task sentence_prediction --num-classes 2 --separator-token 2 --criterion sentence_prediction
-    --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric"""
+CLASSES = """--task sentence_prediction --num-classes 2 --separator-token 2 --criterion sentence_prediction_metrics
+    --glue-metrics accuracy mcc --best-checkpoint-metric mcc --maximize-best-checkpoint-metric"""
 
 
 class Architecture(NamedTuple):
@@ -161,7 +161,7 @@ ARCHITECTURES = {
     "duo_classifier": Architecture(
         *(DuoClassifier, pairs, "bin"),
         f"""{CLASSES} --arch duo_classifier --encoder-dim-s 5 --encoder-dim-p 8 --duo-ffn-dim 16
-            --train-embeddings --dropout 0.1 --batch-size 24 --lr 0.02""",
+            --dropout 0.1 --batch-size 24 --lr 0.02""",
     ),
 }
 

@@ -34,11 +34,12 @@ def test_an_update_is_a_step_against_the_gradient(name, trained, here, tmp_path)
     (loss / size).backward()
     after = model_of(tmp_path / "checkpoint2.pt")
     for parameter, value in model.named_parameters():
-        step = (value.detach() - after[parameter]) / rate
-        torch.testing.assert_close(step, value.grad, rtol=1e-3, atol=1e-5, msg=parameter)
+        step, gradient = (value.detach() - after[parameter]) / rate, value.grad
+        gradient = torch.zeros_like(step) if gradient is None else gradient  # of a frozen matrix
+        torch.testing.assert_close(step, gradient, rtol=1e-3, atol=1e-5, msg=parameter)
 
 
-@pytest.mark.parametrize("name", ["electra", "tupe_transformer", "duo_classifier"])  # one of each task
+@pytest.mark.parametrize("name", ["electra", "tupe_transformer", "embinit_classifier"])  # one of each task
 def test_killed_and_resumed_is_uninterrupted(name, trained, tmp_path):
     """Every loss after the kill, and every bit of the model at the end of the third epoch."""
     architecture, run = ARCHITECTURES[name], trained(name)
@@ -51,7 +52,7 @@ def test_killed_and_resumed_is_uninterrupted(name, trained, tmp_path):
     assert same(*(model_of(folder / "checkpoint_last.pt") for folder in (run.folder, tmp_path)))
 
 
-@pytest.mark.parametrize("name", ["electra", "duo_transformer", "duo_classifier"])  # one of each task
+@pytest.mark.parametrize("name", ["electra", "duo_classifier"])  # whose logs hold sums of their own
 def test_two_processes_equal_one_with_twice_the_update_freq(name, trained, tmp_path):
     """Plain gradient descent: Adam would make steps of the rounding of gradients that are zero."""
     architecture, data = ARCHITECTURES[name], trained(name).data
@@ -93,12 +94,12 @@ def test_translations_are_the_same_in_all_batches_with_all_programs(name, traine
     expected = lines(first, "H")
     assert len(expected) == 40
     # --left-pad-source is fairseq's flag for padding on the right
-    for flags in (["--left-pad-source", "--left-pad-target"], ["--batch-size", "1"]):
-        output = pre.generated(data, checkpoint, *flags, "--print-alignment", "hard")
-        assert lines(output, "A") == lines(first, "A")
-        for number, (score, text) in lines(output, "H").items():
-            assert text == expected[number][1]
-            assert float(score) == pytest.approx(float(expected[number][0]), abs=1e-5)
+    flags = ["--left-pad-source", "--left-pad-target", "--batch-size", "7", "--print-alignment", "hard"]
+    output = pre.generated(data, checkpoint, *flags)
+    assert lines(output, "A") == lines(first, "A")
+    for number, (score, text) in lines(output, "H").items():
+        assert text == expected[number][1]
+        assert float(score) == pytest.approx(float(expected[number][0]), abs=1e-5)
     texts = {number: text for number, (_, text) in expected.items()}
     flags = ["--buffer-size", "7", "--batch-size", "5", "--input", run.data / "test.de"]
     said = lines(pre.generated(data, checkpoint, *flags, program="interactive"), "H")

@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from tupe_reference import randomise
 
 import embinit_fairseq  # noqa: F401
-from embinit_fairseq.modules.duo import SHARING
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
 BOS, PAD, EOS = 0, 1, 2
@@ -83,17 +82,6 @@ WIDER_DECODER = {"decoder_embed_dim": 12, "decoder_ffn_embed_dim": 10, "decoder_
 ONE_PRE_LN_LAYER = {"decoder_layers": 1, "decoder_normalize_before": True}
 BERT_NORMS = {"embedding_normalize": True, "encoder_normalize_before": True}
 WITHOUT_POSITIONS = {"no_scale_embedding": True, "no_token_positional_embeddings": True}
-
-#: of the Duo transformer: any two values of two switches meet at least once
-DUO_SWITCHES = [
-    {
-        **{"duo_share_weights": share, "duo_norm": norm, "duo_fusion": ("on", "off")[(i + j) % 2]},
-        **({}, TIED_OUTPUT, TIED)[(i + j) % 3],
-        **({}, PRE_LN)[(i + j // 2) % 2],
-    }
-    for i, share in enumerate(SHARING)
-    for j, norm in enumerate(("off", "encoder", "decoder", "all"))
-]
 
 _ENCODER = {"encoder_embed_dim": 8, "encoder_ffn_embed_dim": 6, "encoder_layers": 2, "encoder_attention_heads": 2}
 _BERT = {**_ENCODER, "max_positions": 10}

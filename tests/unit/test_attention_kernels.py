@@ -6,15 +6,8 @@ import pytest
 import torch
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.modules.attention_kernels import (
-    KERNELS,
-    Situation,
-    attend,
-    attention_weights,
-    choose_kernel,
-    prepare,
-    situation,
-)
+from embinit_fairseq.modules import attention_kernels
+from embinit_fairseq.modules.attention_kernels import KERNELS, attend, attention_weights, choose_kernel, prepare
 
 B, H, T, HEAD_DIM = 3, 2, 5, 4
 SCALE = 0.3
@@ -68,16 +61,16 @@ def test_every_kernel_equals_the_equation(flex_backward, kernel, with_bias, with
         torch.testing.assert_close(one.double(), other, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("with_bias", [False, True])
 @each_kernel
-def test_a_sentence_of_padding_gives_no_nan_and_disturbs_no_other(flex_backward, kernel, with_bias):
-    (q, k, v, bias), mask = inputs(torch.float16)
-    others = attend(q, k, v, prepare(kernel, bias if with_bias else None, mask), SCALE)
-    mask[1] = True
-    out = attend(q, k, v, prepare(kernel, bias if with_bias else None, mask), SCALE)
-    leaves = [q, k, v, bias] if with_bias else [q, k, v]
-    assert all(tensor.isfinite().all() for tensor in (out, *torch.autograd.grad(out.sum(), leaves)))
-    torch.testing.assert_close(out[[0, 2]], others[[0, 2]])
+def test_a_sentence_of_padding_gives_no_nan_and_disturbs_no_other(flex_backward, kernel):
+    for with_bias in (False, True):
+        (q, k, v, bias), mask = inputs(torch.float16)
+        given, leaves = (bias, [q, k, v, bias]) if with_bias else (None, [q, k, v])
+        others = attend(q, k, v, prepare(kernel, given, mask), SCALE)
+        mask[1] = True
+        out = attend(q, k, v, prepare(kernel, given, mask), SCALE)
+        assert all(tensor.isfinite().all() for tensor in (out, *torch.autograd.grad(out.sum(), leaves)))
+        torch.testing.assert_close(out[[0, 2]], others[[0, 2]])
 
 
 def test_what_is_prepared_is_not_expanded_to_batch_times_heads():
@@ -115,44 +108,45 @@ def test_the_plain_softmax_is_not_computed_in_half_precision():
 NOW = (2, 8)
 
 
-def at(device, needs_grad=True, dropout=0.0, version=NOW, dtype=torch.float32, head_dim=64):
-    return Situation(device, dtype, head_dim, needs_grad, dropout, version)
+def at(device, needs_grad=True, dropout=0.0, dtype=torch.float32, head_dim=64):
+    """Arguments of `choose_kernel` after the requested kernel."""
+    return device, dtype, head_dim, dropout, needs_grad
 
 
 @pytest.mark.parametrize(
-    ("requested", "here", "expected"),
+    ("requested", "version", "here", "expected"),
     [
-        ("auto", at("cpu", True), "eager"),
-        *(("auto", at("cpu", False, version=version), "sdpa") for version in (NOW, (2, 1))),
-        *(("auto", at("cuda", grad, dropout, head_dim=8), "sdpa") for grad in (True, False) for dropout in (0, 0.1)),
-        *(("auto", at(device, False, version=(2, 0)), "eager") for device in ("cpu", "cuda")),
-        ("eager", at("cuda", dropout=0.1), "eager"),
-        ("sdpa", at("cpu", version=(2, 1)), "sdpa"),
-        ("flex", at("cuda", needs_grad=False, dtype=torch.bfloat16), "flex"),
-        ("flex", at("cuda", version=(2, 6), head_dim=16), "flex"),
-        ("flex", at("cpu", needs_grad=False, head_dim=4, dtype=torch.float64), "flex"),
-        ("flex", at("cuda", dropout=0.1), "no dropout of attention weights: add --attention-dropout 0"),
-        ("flex", at("cpu"), "no gradients on a CPU"),
-        ("flex", at("cuda", version=(2, 5)), r"needs PyTorch 2\.6 or later for a bias that learns; this is 2\.5"),
-        ("flex", at("cuda", head_dim=15), "needs heads of dimension 16 or more, these have 15"),
-        ("flex", at("cuda", dtype=torch.float64), "the model has double precision"),
-        ("sdpa", at("cpu", version=(2, 0)), "needs PyTorch 2.1 or later: update it"),
+        ("auto", NOW, at("cpu"), "eager"),
+        *(("auto", version, at("cpu", False), "sdpa") for version in (NOW, (2, 1))),
+        *(
+            ("auto", NOW, at("cuda", grad, dropout, head_dim=8), "sdpa")
+            for grad in (True, False)
+            for dropout in (0, 0.1)
+        ),
+        *(("auto", (2, 0), at(device, False), "eager") for device in ("cpu", "cuda")),
+        ("eager", NOW, at("cuda", dropout=0.1), "eager"),
+        ("sdpa", NOW, at("cpu"), "sdpa"),
+        ("flex", NOW, at("cuda", needs_grad=False, dtype=torch.bfloat16), "flex"),
+        ("flex", (2, 6), at("cuda", head_dim=16), "flex"),
+        ("flex", NOW, at("cpu", needs_grad=False, head_dim=4, dtype=torch.float64), "flex"),
+        ("flex", NOW, at("cuda", dropout=0.1), "no dropout of attention weights: add --attention-dropout 0"),
+        ("flex", NOW, at("cpu"), "no gradients on a CPU"),
+        ("flex", (2, 5), at("cuda"), r"needs PyTorch 2\.6 or later for a bias that learns; this is 2\.5"),
+        ("flex", NOW, at("cuda", head_dim=15), "needs heads of dimension 16 or more, these have 15"),
+        ("flex", NOW, at("cuda", dtype=torch.float64), "the model has double precision"),
     ],
 )
-def test_what_is_chosen_and_what_is_refused(requested, here, expected):
+def test_what_is_chosen_and_what_is_refused(requested, version, here, expected, monkeypatch):
     """auto never takes what was not measured."""
+    monkeypatch.setattr(attention_kernels, "TORCH", version)
     if expected in KERNELS:
-        kernel, why = choose_kernel(requested, here)
+        kernel, why = choose_kernel(requested, *here)
         assert kernel == expected
         assert ("asked for" in why) == (requested != "auto")
         return
     with pytest.raises(OptionError, match=f"--attention-kernel {requested} .*{expected}.*choose auto"):
-        choose_kernel(requested, here)
+        choose_kernel(requested, *here)
 
 
-def test_the_situation_is_that_of_the_tensor():
-    for needs_grad in (True, False):
-        with torch.set_grad_enabled(needs_grad):
-            here = situation(torch.zeros(2, dtype=torch.bfloat16), 32, 0.25)
-        assert here == at("cpu", needs_grad, 0.25, here.torch_version, torch.bfloat16, 32)
-    assert torch.__version__.startswith("{}.{}.".format(*here.torch_version))
+def test_the_version_is_that_of_pytorch():
+    assert torch.__version__.startswith("{}.{}.".format(*attention_kernels.TORCH))

@@ -12,7 +12,7 @@ from small_models import ARCHITECTURES, EOS, LEARNED, RATES, SOURCES, TIED, VARI
 from tupe_reference import visible_dropout
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.models.tupe_transformer import leading_padding
+from embinit_fairseq.models._translation import leading_padding
 from embinit_fairseq.modules.decoder_layer import DecoderCache, beam_of
 
 NAMES = ["tupe_transformer", "duo_transformer"]
@@ -67,11 +67,12 @@ class Decoding:
                 self.reorder(choice.choice([shuffled, fewer, doubled, [choice.choice(rows) for _ in rows]]))
 
 
-@pytest.mark.parametrize(("name", "options"), CASES.values(), ids=CASES)
-@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+@pytest.mark.parametrize("variant", CASES)
 @torch.no_grad()
-def test_incremental_equals_full(name, options, left):
-    Decoding(model_of(name, **options), left).assert_equal_through_exchanges(random.Random(1 + left), 8)
+def test_incremental_equals_full(variant):
+    """Sources of every second variant are padded on the left."""
+    (name, options), left = CASES[variant], list(CASES).index(variant) % 2 == 1
+    Decoding(model_of(name, **options), left).assert_equal_through_exchanges(random.Random(1), 8)
 
 
 @each_model
@@ -158,25 +159,16 @@ def test_what_is_retained_is_what_training_drops(name, monkeypatch):
         Decoding(model).assert_equal_through_exchanges(random.Random(1), 4)
 
 
-@pytest.mark.parametrize(
-    ("retain", "modules", "expected"),
-    [
-        (True, "DuoEmbedding , DuoCrossAttention,", None),
-        (False, None, None),
-        (True, "X", " X: .*there are DuoCrossAttention, DuoDecoderLayer, DuoEmb"),
-    ],
-)
-def test_only_modules_that_are_named_go_on_dropping(retain, modules, expected):
+def test_only_modules_that_are_named_drop_in_generation():
     """From the command line, and as fairseq's own call."""
-    given = {"retain_dropout": retain, "retain_dropout_modules": modules}
-    cfg = OmegaConf.structured(FairseqConfig(generation=GenerationConfig(**given)))
-    for use in (lambda model: model.prepare_for_inference_(cfg), lambda model: model.make_generation_fast_(**given)):
-        model = model_of("duo_transformer", **RATES)
-        if expected:
-            with pytest.raises(OptionError, match=f"--retain-dropout-modules{expected}"):
-                use(model)
-            continue
-        use(model)
-        named = {f"decoder.layers.{n}.encoder_attn" for n in (0, 1)}
-        named |= {f"{side}.embedding.dropout" for side in ("encoder", "decoder")}
-        assert {name for name, module in model.named_modules() if module.training} == (named if retain else set())
+    named = {f"decoder.layers.{n}.encoder_attn" for n in (0, 1)}
+    named |= {f"{side}.embedding.dropout" for side in ("encoder", "decoder")}
+    for retain, modules, expected in ((True, "DuoEmbedding , DuoCrossAttention,", named), (False, None, set())):
+        given = {"retain_dropout": retain, "retain_dropout_modules": modules}
+        cfg = OmegaConf.structured(FairseqConfig(generation=GenerationConfig(**given)))
+        for call, argument in (("prepare_for_inference_", [cfg]), ("make_generation_fast_", [])):
+            model = model_of("duo_transformer", **RATES)
+            getattr(model, call)(*argument, **({} if argument else given))
+            assert {name for name, module in model.named_modules() if module.training} == expected
+    with pytest.raises(OptionError, match=r"--retain-dropout-modules X: .*there are DuoCrossAttention, DuoDecoder"):
+        model.make_generation_fast_(retain_dropout=True, retain_dropout_modules="X")

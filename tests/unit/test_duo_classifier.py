@@ -13,7 +13,7 @@ from small_models import ARCHITECTURES, PAD, task_of
 from tupe_reference import visible_dropout
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models.duo_classifier import DuoClassifierConfig
+from embinit_fairseq.models.duo_classifier import DuoClassifier, DuoClassifierConfig
 from embinit_fairseq.modules.duo_classifier import ATTENTIONS
 
 ROWS = 12
@@ -81,6 +81,17 @@ def test_neither_padding_nor_neighbours_change_a_sentence_vector(texts, left, ri
     for row, text in enumerate(texts):
         alone = model(torch.tensor([text]))[0][0] if text else torch.zeros(4, dtype=torch.double)
         torch.testing.assert_close(together[row], alone, rtol=1e-12, atol=1e-12)
+
+
+def test_the_hub_names_the_weights_of_each_symbol():
+    task = task_of(ROWS - 4, init_token=0, separator_token=2)
+    hub = DuoClassifier.hub(task, model_with())
+    found = hub.attention("w1 unheard w0", "w2")
+    assert [symbol for symbol, *_ in found] == ["<s>", "w1", "<unk>", "w0", "</s>", "</s>", "w2", "</s>"]
+    tokens = torch.tensor([task.source_dictionary.index(symbol) for symbol, *_ in found])
+    torch.testing.assert_close(
+        torch.tensor([row[1:] for row in found]), torch.stack(hub.model.attention_weights(tokens), 1).float()
+    )
 
 
 def test_dropout_acts_after_both_sublayers(monkeypatch):

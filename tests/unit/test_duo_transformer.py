@@ -3,8 +3,9 @@
 import pytest
 import torch
 from duo_reference import count, reference
-from small_models import ARCHITECTURES, EOS, OFF, SOURCES, TIED, TIED_OUTPUT, batch_of, preset, task_of
+from small_models import ARCHITECTURES, EOS, OFF, SOURCES, TIED, TIED_OUTPUT, batch_of, preset
 
+from embinit_fairseq.models._translation import side_of
 from embinit_fairseq.modules.duo import FusedTables
 
 DUO = ARCHITECTURES["duo_transformer"]
@@ -75,11 +76,9 @@ def test_presets():
         **{"_big": (6, 1024, 4096, 16), "_iwslt_de_en": (6, 512, 1024, 4), "_tiny": (2, 64, 64, 2)},
     }.items():
         cfg = preset(f"duo_transformer{name}", max_source_positions=9, max_target_positions=9)
-        with torch.device("meta"):
-            model = DUO.model.build_model(cfg, task_of())
-        for side in (model.encoder, model.decoder):
-            layer = side.side.layer
-            assert (len(side.layers), layer.embed_dim, layer.ffn_embed_dim, layer.num_heads) == sizes
+        for side in (side_of(cfg, "encoder"), side_of(cfg, "decoder")):
+            layer = side.layer
+            assert (side.num_layers, layer.embed_dim, layer.ffn_embed_dim, layer.num_heads) == sizes
         assert cfg.dropout == (0.3 if name == "_big" else 0.1)
         assert (str(cfg.duo_share_weights), str(cfg.duo_norm), str(cfg.duo_fusion)) == ("stream", "decoder", "on")
 

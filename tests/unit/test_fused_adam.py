@@ -103,11 +103,3 @@ def test_memory_in_another_order_is_updated_as_it_stands(which):
             optimizer.step()
         found.append(p.detach().clone())
     torch.testing.assert_close(*found)
-
-
-def test_sparse_gradients_are_refused_as_by_fairseq():
-    embedding = torch.nn.Embedding(4, 2, sparse=True)
-    optimizer = FusedAdam(embedding.parameters(), lr=0.1)
-    embedding(torch.tensor([1])).sum().backward()
-    with pytest.raises(RuntimeError, match="does not support sparse"):
-        optimizer.step()

@@ -42,7 +42,7 @@ def drawn(rows, symbols, dtype=torch.float64, seed=1, size=3.0):
     return logits.requires_grad_(), torch.randint(symbols, (rows,), generator=generator)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=30)
 @given(
     rows=st.integers(0, 9),
     symbols=st.integers(2, 11),
@@ -89,9 +89,12 @@ def test_half_precision_rounds_the_gradient_once_and_the_loss_not_at_all(dtype):
 
 def test_no_matrix_is_made_but_the_two_gradients():
     """In bfloat16, and with another factor than 1: nothing of the logits' size in single precision."""
-    logits, target = drawn(2400, 2000, torch.bfloat16)
+    logits, target = drawn(240, 200, torch.bfloat16)
     size = logits.nbytes
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiled:
+    with (
+        mock.patch.dict(module.BLOCK_NUMBERS, cpu=4000),
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiled,
+    ):
         loss, _ = fused_cross_entropy(logits, target, -100)
         (loss * 0.5).backward()
     made = sorted(event.self_cpu_memory_usage for event in profiled.events())
@@ -161,10 +164,9 @@ def test_models_without_logits_or_with_probabilities_of_their_own_are_refused(na
             outcome(criterion, model)
 
 
-@pytest.mark.parametrize("name", ["cross_entropy", "label_smoothed_cross_entropy"])
-def test_a_model_is_checked_once_and_is_no_part_of_the_criterion(name):
+def test_a_model_is_checked_once_and_is_no_part_of_the_criterion():
     """fairseq would save the parameters of a criterion, and train them."""
-    criterion, model, calls = criterion_of(f"fused_{name}"), model_of(), []
+    criterion, model, calls = criterion_of("fused_cross_entropy"), model_of(), []
     plain = model.get_normalized_probs
     model.get_normalized_probs = lambda *args, **kwargs: calls.append(1) or plain(*args, **kwargs)
     for _ in range(3):

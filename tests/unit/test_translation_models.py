@@ -49,13 +49,14 @@ def test_logits_and_gradients_equal_the_equations_whatever_the_padding(name, opt
     assert_same_values_and_gradients(model, logits_of(model, left), expected_logits(model))
 
 
-@pytest.mark.parametrize("switches", small.DUO_SWITCHES, ids=str)
-def test_combinations_of_the_switches_of_the_duo_transformer(switches):
-    model, sentences = DUO.randomised(**switches), (SOURCES[1:], PREVIOUS[::2])
-    assert_same_values_and_gradients(model, logits_of(model, True, *sentences), expected_logits(model, *sentences))
-
-
-@each_variant
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *(("tupe_transformer", {}), ("tupe_transformer", {"attention_kernel": "sdpa"})),
+        *(("duo_transformer", MAPPED), ("duo_transformer", {"duo_streams": 1, **small.PRE_LN})),
+    ],
+    ids=str,
+)
 def test_dropout_acts_where_the_transformer_has_it(name, options, monkeypatch):
     visible_dropout(monkeypatch)
     rates = dict(small.RATES)
@@ -66,12 +67,12 @@ def test_dropout_acts_where_the_transformer_has_it(name, options, monkeypatch):
         close(logits_of(model.train(training)), expected_logits(model))
 
 
-@each_variant
+@each_model
 @each_side
 @torch.no_grad()
-def test_attention_and_states_are_in_the_columns_of_their_tokens(name, options, left):
+def test_attention_and_states_are_in_the_columns_of_their_tokens(name, left):
     """Attention is the mean of heads (and streams), in the columns of the source; with either padding of the target."""
-    model = ARCHITECTURES[name].randomised(**options)
+    model = ARCHITECTURES[name].randomised()
     source, states = batch_of(SOURCES, left), []
     for side in (False, True):
         _, extra = model(source, None, batch_of(PREVIOUS, side))
@@ -83,16 +84,6 @@ def test_attention_and_states_are_in_the_columns_of_their_tokens(name, options, 
         states.append([unpadded(x.transpose(0, 1), PREVIOUS, side) for x in extra["inner_states"]])
     torch.testing.assert_close(*states)
     assert len(states[0]) == 1 + len(model.decoder.layers)
-
-
-@each_model
-@torch.no_grad()
-def test_attention_of_a_chosen_layer_and_of_the_first_heads(name):
-    model, previous = ARCHITECTURES[name].randomised(), batch_of(PREVIOUS[:1])
-    encoder_out = model.encoder(batch_of(SOURCES[:1]))
-    for layer, layers, heads in ((0, 1, 1), (1, 2, 2), (None, 2, None)):
-        _, extra = model.decoder(previous, encoder_out, alignment_layer=layer, alignment_heads=heads)
-        close(extra["attn"][0][0], reference(model, SOURCES[0], PREVIOUS[0], layers)[1][:heads].mean(0))
 
 
 @each_model
@@ -109,11 +100,10 @@ def test_sentences_that_are_too_long_are_refused_by_the_name_of_the_flag(name):
 @pytest.mark.parametrize(
     ("name", "options", "names"),
     [
-        ("tupe_transformer", TIED_OUTPUT, {"encoder": ["encoder"], "decoder": ["decoder"]}),
-        ("tupe_transformer", TIED, {"encoder": ["encoder", "decoder"]}),
-        ("duo_transformer", {**TIED_OUTPUT, **MAPPED}, {f"{s}{p}": [f"{s}{p}"] for s in SIDES for p in ("", "_p")}),
-        ("duo_transformer", TIED, {"encoder": ["encoder", "decoder"], "encoder_p": ["encoder_p", "decoder_p"]}),
-        ("duo_transformer", {"duo_streams": 1}, {"encoder": ["encoder"], "decoder": ["decoder"]}),
+        ("tupe_transformer", TIED_OUTPUT, ["encoder", "decoder"]),
+        ("duo_transformer", {**TIED_OUTPUT, **MAPPED}, [f"{side}{stream}" for side in SIDES for stream in ("", "_p")]),
+        ("duo_transformer", TIED, ["encoder decoder", "encoder_p decoder_p"]),
+        ("duo_transformer", {"duo_streams": 1}, ["encoder", "decoder"]),
     ],
     ids=str,
 )
@@ -121,12 +111,12 @@ def test_slots_of_embed_init(name, options, names):
     task = task_of() if options == TIED else task_of(11, 7)
     model = ARCHITECTURES[name].build(task, **options)
     slots = find_slots(model, task)
-    assert {slot: found.names for slot, found in slots.items()} == names
+    assert [" ".join(slot.names) for slot in slots.values()] == names
     for slot, found in slots.items():
         side, table = getattr(model, slot.partition("_")[0]), found.embedding
         tables = side.embedding.tables() if hasattr(side, "embedding") else [side.embed_tokens]
         assert table is tables[slot.endswith("_p")]
-        assert len(found.vocabulary.symbols) == table.num_embeddings == len(side.dictionary)
+        assert len(found.vocabulary.symbols) == table.num_embeddings
         assert found.embed_scale == pytest.approx(math.sqrt(8))
         added = 0.6 if name == "duo_transformer" else None  # the standard deviation of sinusoids, 48 rows
         assert position_std(found.owner) == (added and pytest.approx(added, abs=0.1))
@@ -140,13 +130,6 @@ def test_slots_of_embed_init(name, options, names):
         ("tupe_transformer", {"max_rel_pos": 64}, "--max-rel-pos 64 has no effect here: it needs --rel-pos"),
         ("duo_transformer", {"duo_streams": 3}, "--duo-streams 3: must be 1 or 2"),
         ("duo_transformer", {"duo_streams": 1, "encoder_dim_p": 5}, "--encoder-dim-p is .*drop it or --duo-streams 1"),
-        ("duo_transformer", {"decoder_embed_dim": 9}, "heads 2 does not divide --decoder-embed-dim 9"),
-        (
-            "duo_transformer",
-            {"decoder_embed_dim": 2},
-            "--decoder-embed-dim 2: sinusoidal positions need a dimension of 4",
-        ),
-        ("duo_transformer", {**TIED, "encoder_dim_p": 5, "decoder_dim_p": 7}, "--decoder-dim-p 7, .*--encoder-dim-p 7"),
         ("duo_transformer", {**TIED, "decoder_dim_s": 7}, r"has 8 columns: drop it, or give --encoder-dim-s 7"),
     ],
     ids=str,
@@ -193,12 +176,11 @@ def number_of(model):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("ties", [{}, TIED_OUTPUT, TIED], ids=["untied", "output", "all"])
-@pytest.mark.parametrize("more", [{}, small.PRE_LN, small.LEARNED, small.WIDER_DECODER], ids=str)
+@pytest.mark.parametrize(
+    ("ties", "more"), [({}, small.WIDER_DECODER), (TIED_OUTPUT, small.PRE_LN), (TIED, small.LEARNED)], ids=str
+)
 @torch.no_grad()
 def test_one_stream_is_fairseqs_transformer(ties, more, monkeypatch):
-    if ties == TIED and more == small.WIDER_DECODER:
-        return  # fairseq's has no map from a table to another width
     monkeypatch.setattr(utils, "softmax", lambda x, dim, onnx_trace=False: x.softmax(dim))  # in double precision
     model = DUO.randomised(duo_streams=1, **ties, **more)
     other = stock(**{**DUO.sizes, **ties, **more}).double().eval()
@@ -213,19 +195,16 @@ def test_one_stream_is_fairseqs_transformer(ties, more, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("size", "fairseqs", "ties"),
-    [
-        ("", base_architecture, TIED),
-        ("_iwslt_de_en", transformer_iwslt_de_en, TIED_OUTPUT),
-        ("_wmt_en_de", base_architecture, {}),
-    ],
+    ("size", "fairseqs"), [("_iwslt_de_en", transformer_iwslt_de_en), ("_wmt_en_de", base_architecture)]
 )
-def test_sizes_of_tupe_transformer_are_fairseqs_plus_positions(size, fairseqs, ties):
-    """A side's positions: 1024 rows, a layer norm, two matrices with biases; of width 512."""
-    with torch.device("meta"):
-        cfg = small.preset(f"tupe_transformer{size}", max_source_positions=1024, max_target_positions=1024, **ties)
-        model, theirs = TUPE.model.build_model(cfg, task_of(6)), stock(6, fairseqs, **ties)
-    assert number_of(model) == number_of(theirs) + 2 * (1024 * 512 + 2 * 512 + 2 * (512 * 512 + 512))
+def test_presets_of_tupe_transformer_are_fairseqs(size, fairseqs):
+    args, ours = argparse.Namespace(), vars(small.preset(f"tupe_transformer{size}"))
+    fairseqs(args)
+    ours["decoder_embed_dim"] = ours["encoder_embed_dim"]
+    ours["decoder_ffn_embed_dim"] = ours["decoder_ffn_embed_dim"] or ours["encoder_ffn_embed_dim"]
+    shared = ours.keys() & vars(args).keys()
+    assert len(shared) == 17
+    assert {name: str(ours[name]) for name in shared} == {name: str(getattr(args, name)) for name in shared}
 
 
 def same_distribution(ours, theirs):
@@ -238,8 +217,9 @@ def same_distribution(ours, theirs):
     return abs(float(ours.std() / theirs.std()) - 1) < near and abs(kind[0] - kind[1]) < 0.25 * max(kind)
 
 
-@pytest.mark.parametrize("more", [{"rel_pos": True}, {"duo_streams": 1}, OFF], ids=["tupe", "duo", "two streams"])
-@pytest.mark.parametrize("decoder_dim", [64, 96])
+@pytest.mark.parametrize(
+    ("more", "decoder_dim"), [({"rel_pos": True}, 64), ({"duo_streams": 1}, 96), (OFF, 64), (OFF, 96)]
+)
 def test_initial_values_have_the_distributions_of_fairseqs_transformer(more, decoder_dim):
     """Each stream of the Duo transformer, and each of a stream's matrices, has that of the one of fairseq."""
     sizes = {"encoder_embed_dim": 64, "encoder_ffn_embed_dim": 80, "decoder_embed_dim": decoder_dim}
@@ -263,5 +243,5 @@ def test_initial_values_of_untied_positions():
     positions, attention = model.encoder.positions, model.encoder.layers[0].self_attn
     q, k, _ = attention.qkv_proj(torch.randn(400, 64)).chunk(3, dim=1)
     words = q[:, :32] @ k[:, :32].T * attention.scale
-    for scores in (words, positions.absolute(400).scores):
+    for scores in (words, positions.absolute(400)):
         assert float(scores.detach().std()) == pytest.approx(8**-0.5, rel=0.15)
