@@ -21,6 +21,7 @@ setup(
         "hf": ["safetensors", "tokenizers", "transformers>=4.46", "protobuf"],  # protobuf: for models of sentencepiece
         "plot": ["matplotlib"],
         "completion": ["shtab"],
+        "cluster": ["submitit>=1.5.4"],
         "text": ["sacremoses", "spacy", "scipy", "scikit-learn"],
         # gensim (no build for Python 3.14), scikit-learn: independent oracles of readers and metrics
         "test": [

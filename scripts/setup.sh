@@ -8,7 +8,7 @@
 #   PYTHON       interpreter, 3.10 - 3.14 (default: the first suitable of python3, python3.14 ... python3.10)
 #   TORCH_SPEC   requirements for torch (default: torch==2.13.0).
 #                An old torch needs an old numpy: TORCH_SPEC='torch==2.2.2 numpy<2'
-#   EXTRAS       extras of setup.py to install (default: hf,plot,text,test)
+#   EXTRAS       extras of setup.py to install (default: hf,plot,text,cluster,test)
 #   NO_COMPILER  1: fairseq's Python files only, where there is no C++ compiler (slower)
 #   EDITABLE     0: regular installs, so that the checkout may be moved afterwards (default: 1, editable ones)
 # pip's own variables (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, ...) are honoured, for instance to take
@@ -29,7 +29,7 @@ case ${1:-} in
 esac
 [[ $# -le 1 ]] || { help >&2 && exit 2; }
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv=${1:-$repo/.venv} extras=${EXTRAS:-hf,plot,text,test} editable=${EDITABLE:-1}
+venv=${1:-$repo/.venv} extras=${EXTRAS:-hf,plot,text,cluster,test} editable=${EDITABLE:-1}
 read -ra torch <<<"${TORCH_SPEC:-torch==2.13.0}"
 
 [[ ! -e $venv || -x $venv/bin/python ]] || fail "$venv exists but is no virtual environment; remove it or name another one"

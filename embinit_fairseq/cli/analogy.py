@@ -14,9 +14,9 @@ from embinit_fairseq.analysis.analogy import TABLE4, Row, evaluate, read_questio
 from embinit_fairseq.analysis.statistics import frequent_words
 from embinit_fairseq.analysis.transforms import FORMULAS, RANDOM, TRANSFORMS, Surroundings
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.cli.records import number, show, table
+from embinit_fairseq.cli.records import at_least, number, show, table
 from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors
-from embinit_fairseq.errors import CoverageError, OptionError
+from embinit_fairseq.errors import CoverageError
 from embinit_fairseq.init.alignment import align, plan
 
 
@@ -27,25 +27,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--questions", required=True, metavar="FILE", help="in the format of word2vec's questions-words.txt")
     add("--case", action="store_true", help="keep the questions' capitals; default: lower case")
     add("--vocabulary", metavar="FILE", help="dict.txt or tokenised text: use its words only; default: all vectors")
-    add("--top", type=int, metavar="N", help="only the N most frequent words of --vocabulary, or the first N vectors")
+    add(
+        "--top",
+        type=at_least(1),
+        metavar="N",
+        help="the N most frequent words of --vocabulary, or the first N vectors",
+    )
     what = parser.add_mutually_exclusive_group()
     steps = f"steps, from left to right: {', '.join(TRANSFORMS)}"
     what.add_argument("--transform", nargs="+", choices=TRANSFORMS, default=[], metavar="NAME", help=steps)
     what.add_argument("--table4", action="store_true", help="all rows of Kim's Table 4")
-    add("--xavier-rows", type=int, metavar="N", help="N of Xavier's range (Kim: 5893); default: number of vectors")
+    add(
+        "--xavier-rows",
+        type=at_least(1),
+        metavar="N",
+        help="N of Xavier's range (Kim: 5893); default: of vectors",
+    )
     add("--position-formula", choices=FORMULAS, default="kim", help="default: %(default)s")
-    add("--position-rows", type=int, default=5000, metavar="L", help="positions to draw from; default: %(default)s")
+    add("--position-rows", type=at_least(1), default=5000, metavar="L", help="to draw from; default: %(default)s")
     add("--seed", type=int, default=1, help="of the random positions; default: %(default)s")
-    add("--repeats", type=int, default=3, help="seeds, where positions are drawn; default: %(default)s")
-    add("--block-size", type=int, default=8192, metavar="B", help="words at a time; default: %(default)s")
+    add("--repeats", type=at_least(1), default=3, help="seeds, where positions are drawn; default: %(default)s")
+    add("--block-size", type=at_least(1), default=8192, metavar="B", help="words at a time; default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, answer, print."""
-    for name in ("xavier_rows", "top", "position_rows", "repeats", "block_size"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise OptionError(f"--{name.replace('_', '-')} {value}: give 1 or more")
     questions = read_questions(args.questions, lower=not args.case)
     words, matrix = _vectors(args)
     around = Surroundings(args.xavier_rows, args.position_formula, args.position_rows, args.seed)

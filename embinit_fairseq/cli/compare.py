@@ -11,7 +11,7 @@ from typing import Any
 
 from embinit_fairseq.cli.plot_curves import add_run_options
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.cli.records import print_json
+from embinit_fairseq.cli.records import at_least, print_json
 from embinit_fairseq.errors import DataError, OptionError, OutputError
 from embinit_fairseq.io import check_is_file, check_place, make_folder, read_json, write_json, write_text
 from embinit_fairseq.runs.compare import Bootstrap, markdown, table_record
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--output", metavar="DIR", help="write results.md, results.json and curves.png; default: print only")
     add("--baseline", metavar="NAME", help="row that the others are tested against; default: the first of each table")
-    add("--samples", type=int, default=1000, metavar="N", help="of the bootstrap; default: %(default)s")
+    add("--samples", type=at_least(1), default=1000, metavar="N", help="of the bootstrap; default: %(default)s")
     add("--seed", type=int, default=12345, metavar="N", help="of the bootstrap; default: %(default)s, sacrebleu's")
     add("--reference", metavar="FILE", help="reference of the test set, for runs that do not have a copy")
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from embinit_fairseq.cli.records import show
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.cli.records import at_least, show
 from embinit_fairseq.interop.tupe_checkpoints import convert_tupe
 
 
@@ -19,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--dict", required=True, metavar="REF_DICT.txt", help="the dict.txt of the data it was trained with")
     add("--output", required=True, metavar="DIR", help="a new folder, for model.pt and dict.txt")
     add("--label-dict", metavar="FILE", help="fine-tuned: the label/dict.txt of its data; default: made-up names")
-    add("--heads", type=int, metavar="H", help="attention heads, if the checkpoint does not say (base: 12)")
+    add("--heads", type=at_least(1), metavar="H", help="attention heads, if the checkpoint does not say (base: 12)")
     add("--half", action="store_true", help="leave half precision as it is; default: single precision")
     add("--force", action="store_true", help="replace the folder if an earlier conversion wrote it")
     add("--json", action="store_true", help="print one JSON object instead of a summary")
@@ -27,8 +26,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert and print the record."""
-    if args.heads is not None and args.heads < 1:
-        raise OptionError(f"--heads must be at least 1, not {args.heads}")
     record = convert_tupe(
         args.checkpoint,
         args.dict,

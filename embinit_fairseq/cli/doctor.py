@@ -10,13 +10,13 @@ import os
 import platform
 import time
 import warnings
-from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.cli.records import print_json
+from embinit_fairseq.cli.records import show
 from embinit_fairseq.errors import counted
 from embinit_fairseq.io import package_versions
 
@@ -78,28 +78,38 @@ def run(args: argparse.Namespace) -> int:
             findings = list(progress(examine(args), "embinit doctor", "check"))
     finally:
         logging.disable(disabled)
-    broken = [finding.check for finding in findings if finding.status == "broken"]
-    if args.json:
-        print_json({"ok": not broken, "broken": broken, "findings": [vars(finding) for finding in findings]})
-    else:
-        print(render(findings))
-    return 1 if broken else 0
+    broken = sum(finding.status == "broken" for finding in findings)
+    record = {"ok": not broken, "broken": broken, "findings": [vars(finding) for finding in findings]}
+    show(record, lambda record: render(findings), args.json)
+    return int(broken > 0)
 
 
 def examine(args: argparse.Namespace) -> Iterator[Finding]:
     """Yield the findings of all checks, the basic ones first."""
     yield from versions()
-    imported = fairseq_import()
+    imported = tried("import fairseq", import_fairseq, f"fairseq_compat repairs fairseq; {SETUP}")
     yield imported
     yield from compatibility()
-    yield cuda()
+    yield tried("cuda", cuda, SETUP)
     if imported.status != "ok":
         return
-    registered = registration()
+    registered = tried("registration", registration, "give --user-dir the folder embinit_fairseq itself")
     yield registered
-    if registered.status == "ok" and not args.no_steps:
-        ours = registered.data["architectures"]
-        yield from steps(args.arch or [STOCK, *(ours if args.full else one_per_model(ours))])
+    if registered.status != "ok" or args.no_steps:
+        return
+    ours = registered.data["architectures"]
+    for arch in args.arch or [STOCK, *(ours if args.full else one_per_model(ours))]:
+        hint = "check the name of the architecture; if the checks above are ok, please report this as a bug"
+        yield tried(f"step {arch}", partial(step, arch), hint)
+
+
+def tried(check: str, function: Callable[[], tuple[str, dict[str, Any]]], hint: str) -> Finding:
+    """Return what a function finds, detail and data; broken if it raises anything."""
+    try:
+        detail, data = function()
+    except (Exception, SystemExit) as error:  # argparse leaves by SystemExit
+        return Finding(check, "broken", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", hint)
+    return Finding(check, "ok", detail, data=data)
 
 
 # ---- Checks ---------------------------------------------------------------------------------------------------------
@@ -111,22 +121,17 @@ def versions() -> Iterator[Finding]:
     hint = "" if supported else "Python 3.10 - 3.14 are tried; use one of them"
     yield Finding("python", "ok" if supported else "warning", platform.python_version(), hint)
     for package, version in package_versions(PACKAGES).items():
-        if version is not None:
-            yield Finding(package, "ok", version)
-        else:
-            lost = PACKAGES[package]
-            yield Finding(package, "warning" if lost else "broken", f"not installed; {lost or 'needed'}", SETUP)
+        lost = PACKAGES[package]
+        missing = Finding(package, "warning" if lost else "broken", f"not installed; {lost or 'needed'}", SETUP)
+        yield Finding(package, "ok", version) if version is not None else missing
 
 
-def fairseq_import() -> Finding:
-    """Check that fairseq and this package can be imported."""
+def import_fairseq() -> tuple[str, dict[str, Any]]:
+    """Import fairseq and this package."""
     start = time.perf_counter()
-    try:
-        importlib.import_module("fairseq")
-        importlib.import_module("embinit_fairseq")
-    except Exception as error:  # an import may raise anything
-        return Finding("import fairseq", "broken", _short(error), f"fairseq_compat repairs fairseq; {SETUP}")
-    return Finding("import fairseq", "ok", f"{time.perf_counter() - start:.1f} s")
+    importlib.import_module("fairseq")
+    importlib.import_module("embinit_fairseq")
+    return f"{time.perf_counter() - start:.1f} s", {}
 
 
 def compatibility() -> Iterator[Finding]:
@@ -145,49 +150,34 @@ def compatibility() -> Iterator[Finding]:
         yield Finding(f"fix {fix.fix}", "broken" if broken else "ok", f"{state}: {fix.reason}", hint, data)
 
 
-def cuda() -> Finding:
+def cuda() -> tuple[str, dict[str, Any]]:
     """Say which GPUs torch can use."""
-    try:
-        import torch
-    except Exception as error:
-        return Finding("cuda", "broken", _short(error), SETUP)
+    import torch
+
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        return Finding("cuda", "ok", f"{torch.version.cuda}: {', '.join(names)}", data={"devices": names})
+        return f"{torch.version.cuda}: {', '.join(names)}", {"devices": names}
     reason = "torch is built without CUDA" if torch.version.cuda is None else "no usable GPU or driver"
-    hint = "train with --cpu, or install a CUDA build of torch" if torch.version.cuda is None else "train with --cpu"
-    return Finding("cuda", "ok", f"not available ({reason})", hint, {"devices": []})
+    return f"not available ({reason})", {"devices": []}
 
 
-def registration() -> Finding:
+def registration() -> tuple[str, dict[str, Any]]:
     """Check what `--user-dir embinit_fairseq` adds to fairseq."""
-    try:
-        from fairseq.registry import REGISTRIES
-        from fairseq.utils import import_user_module
-
-        import embinit_fairseq
-
-        folder = os.path.dirname(embinit_fairseq.__file__)
-        import_user_module(Namespace(user_dir=folder))
-        data = {"architectures": own_architectures(), "embed_init": sorted(REGISTRIES["embed_init"]["registry"])}
-    except Exception as error:
-        return Finding("registration", "broken", _short(error), "give --user-dir the folder embinit_fairseq itself")
-    architectures = counted(len(data["architectures"]), "architecture")
-    return Finding("registration", "ok", f"--embed-init and {architectures}, from {folder}", data=data)
-
-
-def own_architectures() -> list[str]:
-    """Return the architectures whose model or preset this package defines."""
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+    from fairseq.registry import REGISTRIES
+    from fairseq.utils import import_user_module
 
-    return sorted(
-        name
+    import embinit_fairseq
+
+    folder = os.path.dirname(embinit_fairseq.__file__)
+    import_user_module(argparse.Namespace(user_dir=folder))
+    modules = {  # of the model and of the preset
+        name: [getattr(definition, "__module__", "") for definition in (model, ARCH_CONFIG_REGISTRY.get(name))]
         for name, model in ARCH_MODEL_REGISTRY.items()
-        if any(
-            getattr(definition, "__module__", "").startswith("embinit_fairseq.")
-            for definition in (model, ARCH_CONFIG_REGISTRY.get(name))
-        )
-    )
+    }
+    ours = sorted(name for name in modules if "embinit_fairseq." in " ".join(modules[name]))
+    data = {"architectures": ours, "embed_init": sorted(REGISTRIES["embed_init"]["registry"])}
+    return f"--embed-init and {counted(len(ours), 'architecture')}, from {folder}", data
 
 
 def one_per_model(architectures: Iterable[str]) -> list[str]:
@@ -200,22 +190,12 @@ def one_per_model(architectures: Iterable[str]) -> list[str]:
     return [min(names, key=lambda name: (not name.endswith("_tiny"), len(name), name)) for names in of_model.values()]
 
 
-def steps(architectures: Iterable[str]) -> Iterator[Finding]:
-    """Check one training step on the CPU for each architecture, with `--embed-init xavier`."""
-    for arch in architectures:
-        try:
-            from embinit_fairseq.models._random_step import task_of, training_step
+def step(arch: str) -> tuple[str, dict[str, Any]]:
+    """Compute one training step on the CPU, with `--embed-init xavier`."""
+    from embinit_fairseq.models._random_step import task_of, training_step
 
-            loss = training_step(arch, ("--embed-init", "xavier"))
-        except (Exception, SystemExit) as error:  # argparse leaves by SystemExit
-            hint = "check the name of the architecture; if the checks above are ok, please report this as a bug"
-            yield Finding(f"step {arch}", "broken", _short(error), hint)
-        else:
-            yield Finding(f"step {arch}", "ok", f"{task_of(arch)}, loss {loss:.3f}", data={"loss": loss})
-
-
-def _short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    loss = training_step(arch, ("--embed-init", "xavier"))
+    return f"{task_of(arch)}, loss {loss:.3f}", {"loss": loss}
 
 
 # ---- Report ---------------------------------------------------------------------------------------------------------
@@ -223,25 +203,24 @@ def _short(error: BaseException) -> str:
 
 def render(findings: list[Finding]) -> str:
     """Return a few lines about what is ok, one line per fault with its remedy below, and a verdict."""
-    findings = [*_summaries(findings), *(finding for finding in findings if finding.status != "ok")]
+    faults = [finding for finding in findings if finding.status != "ok"]
+    findings = [*_summaries(findings), *faults]
     width = max(len(finding.check) for finding in findings) + 2
     lines = []
     for finding in findings:
         lines.append(f"{finding.status:<8} {finding.check:<{width}}{finding.detail}")
-        if finding.hint and finding.status != "ok":
+        if finding.hint:
             lines.append(f"{'':<9}{'':<{width}}-> {finding.hint}")
-    broken = sum(finding.status == "broken" for finding in findings)
-    warned = sum(finding.status == "warning" for finding in findings)
-    lines.append(f"{broken} broken, {counted(warned, 'warning')}" if broken or warned else "everything works")
-    return "\n".join(lines)
+    broken = sum(finding.status == "broken" for finding in faults)
+    verdict = f"{broken} broken, {counted(len(faults) - broken, 'warning')}" if faults else "everything works"
+    return "\n".join([*lines, verdict])
 
 
 def _summaries(findings: list[Finding]) -> Iterator[Finding]:
     """Yield one line each for packages, fixes and training steps that are ok, and the other findings that are ok."""
     ok = {finding.check: finding for finding in findings if finding.status == "ok"}
     packages = [name for name in ("python", *PACKAGES) if name in ok]
-    fixes = [check for check in ok if check.startswith("fix ")]
-    steps = [check for check in ok if check.startswith("step ")]
+    fixes, steps = ([check for check in ok if check.startswith(f"{kind} ")] for kind in ("fix", "step"))
     named = ", ".join(f"{name} {ok[name].detail}" for name in packages if name in _NAMED)
     others = len([name for name in packages if name not in _NAMED])
     yield Finding("packages", "ok", f"{named}{' and ' if named else ''}{counted(others, 'other')}")

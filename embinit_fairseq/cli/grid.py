@@ -1,17 +1,20 @@
 """Run a list of shell commands, several at a time: one per GPU, or one per core. What has ended well is not run again
-by the same call, so that it can be stopped and started at will. Several machines share a list with --worker; in a task
-of a SLURM array that is set.
+by the same call, so that it can be stopped and started at will. Several machines share a list with --worker; --cluster
+gives it to a scheduler.
 
 A line of the list is `NAME: COMMAND` or a command; its output is written to LOGS/NAME.log."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
 
+from embinit_fairseq.cli.records import at_least
 from embinit_fairseq.errors import OptionError, counted
+from embinit_fairseq.io import check_is_file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,27 +22,43 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("list", metavar="FILE", help="a command per line; - reads standard input")
     add("--logs", required=True, metavar="DIR", help="what the commands print, and which of them are done")
-    add("--jobs", type=int, metavar="N", help="commands at a time; default: one per GPU, else one per core")
+    add("--jobs", type=at_least(1), metavar="N", help="at a time; default: one per GPU, else one per core; SLURM: all")
     add("--minutes", type=float, default=float("inf"), metavar="M", help="end after M minutes; the same call continues")
-    add("--worker", metavar="K/N", help="of every N lines the K-th; default: all, in a SLURM array the task's share")
+    add("--worker", metavar="K/N", default="1/1", help="of every N lines the K-th; default: all")
     add("--again", action="store_true", help="also run those that ended well before")
     add("--print", action="store_true", help="show the commands, run nothing")
+    add(
+        "--cluster",
+        choices=("slurm", "local", "debug"),
+        default=os.environ.get("EMBINIT_CLUSTER") or None,
+        help="run the commands as jobs of submitit, which are requeued after preemption and at their limit; default: "
+        "EMBINIT_CLUSTER, else without submitit",
+    )
+    add(
+        "--sbatch",
+        nargs="+",
+        action="extend",
+        default=os.environ.get("EMBINIT_SBATCH", "").split(),
+        metavar="KEY=VALUE",
+        help="options of sbatch for each job, such as time=720 (minutes) gpus-per-node=1 partition=long; also "
+        "EMBINIT_SBATCH",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Return 1 if a command failed, or was not reached."""
-    from embinit_fairseq.runs.grid import Grid, default_jobs, default_share, read_lines, run_grid
+    from embinit_fairseq.runs.grid import Grid, read_lines, run_grid
 
-    lines = read_lines(_text(args.list))
-    if args.worker is not None and not re.fullmatch("[0-9]+/[0-9]+", args.worker):
+    if not re.fullmatch("[0-9]+/[0-9]+", args.worker):
         raise OptionError(f"--worker {args.worker}: give K/N, such as 1/4")
-    number, _, of = (args.worker or "").partition("/")
-    share = (int(number), int(of)) if args.worker is not None else default_share()
-    grid = Grid(
-        lines, Path(args.logs), default_jobs() if args.jobs is None else args.jobs, args.minutes, share, args.again
-    )
+    k, n = map(int, args.worker.split("/"))
+    options = dict(text.partition("=")[::2] for text in args.sbatch)
+    if bad := [key for key, value in options.items() if not key or not value]:
+        raise OptionError(f"--sbatch {bad[0]}: give KEY=VALUE, such as time=720")
+    lines, settings = read_lines(_text(args.list)), (args.jobs, args.minutes, (k, n), args.again)
+    grid = Grid(lines, Path(args.logs), *settings, args.cluster, options)
     if args.print:
-        print(*(line.command for line in lines[share[0] - 1 :: share[1]]), sep="\n")
+        print(*(line.command for line in grid.chosen), sep="\n")
         return 0
     outcome = run_grid(grid, lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True))
     if outcome.left:
@@ -54,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _text(path: str) -> str:
     """Return the list; some editors begin it with a byte-order mark."""
+    if path != "-" and not os.path.exists(path):
+        check_is_file(path, remedy="name a file with a command per line, or - for standard input")
     try:
         return (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
     except UnicodeDecodeError as error:

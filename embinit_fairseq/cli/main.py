@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -48,6 +49,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
+        message = re.sub(r"^argument (\S+): (\S+: give )", r"\1 \2", message)  # of `at_least`
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from embinit_fairseq.cli.records import print_json
+from embinit_fairseq.cli.records import at_least, print_json
 from embinit_fairseq.cli.vector_options import add_vector_options, print_side, read_vectors
 from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import OptionError
@@ -15,13 +15,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("words", nargs="+", metavar="WORD", help="as it is spelled in the vectors")
     add_vector_options(parser)
-    parser.add_argument("--count", type=int, default=10, metavar="K", help="neighbours of each (default: %(default)s)")
+    parser.add_argument("--count", type=at_least(1), default=10, metavar="K", help="per word (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, search, print."""
-    if args.count < 1:
-        raise OptionError(f"--count {args.count}: give 1 or more")
     table = read_vectors(args, None)
     vectors = Vectors(table.words, table.matrix)
     unknown = [word for word in args.words if word not in vectors]

@@ -11,7 +11,7 @@ import numpy as np
 
 from embinit_fairseq.analysis.trained_model import read_model
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.cli.records import number, show, table
+from embinit_fairseq.cli.records import at_least, number, show, table
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, counted
 from embinit_fairseq.figures import check_output
 from embinit_fairseq.io import check_is_file
@@ -29,8 +29,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     text.add_argument("--sentence", metavar="WORDS", help="one sentence, tokenised as the training data")
     text.add_argument("--text", metavar="FILE", help="tokenised text, one sentence per line (plain, gz, bz2, xz, zip)")
     add("--dict", required=True, metavar="DICT", help="dict.txt of the model's training data")
-    add("--sentences", type=int, default=256, metavar="N", help="of --text, from its start; default: %(default)s")
-    add("--length", type=int, metavar="N", help="cut sentences after N tokens; default: none may be too long")
+    add(
+        "--sentences",
+        type=at_least(1),
+        default=256,
+        metavar="N",
+        help="the first N of --text; default: %(default)s",
+    )
+    add("--length", type=at_least(2), metavar="N", help="cut sentences after N tokens; default: none may be too long")
     add("--layer", type=int, default=1, metavar="L", help="1: the only one whose input is a sum of word and position")
     add("--head", type=_head, metavar="H", help="1-based number, or mean: over the heads; default: mean")
     add("--own-scale", action="store_true", help="a colour scale for each term; default: one for all four")
@@ -39,11 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _head(text: str) -> int | None:
-    if text == "mean":
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give the number of a head (1-based) or mean")
-    return int(text)
+    return None if text == "mean" else at_least(1)(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,10 +53,6 @@ def run(args: argparse.Namespace) -> int:
     check_output(args.output)
     if args.layer != 1:
         raise OptionError(f"--layer {args.layer}: only the input of layer 1 is a sum of word and position; give 1")
-    for name, least in (("sentences", 1), ("length", 2)):
-        value = getattr(args, name)
-        if value is not None and value < least:
-            raise OptionError(f"--{name} {value}: give {least} or more")
     from embinit_fairseq.analysis import correlations
 
     model = read_model(args.checkpoint)

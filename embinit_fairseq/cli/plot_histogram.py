@@ -14,7 +14,7 @@ import numpy as np
 from embinit_fairseq.analysis.histograms import draw_values, embedding_matrices, value_histograms
 from embinit_fairseq.analysis.transforms import FORMULAS, position_table
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.cli.records import number, show, table
+from embinit_fairseq.cli.records import at_least, number, show, table
 from embinit_fairseq.cli.vector_options import read_vectors
 from embinit_fairseq.errors import CheckpointError, CoverageError, OptionError
 from embinit_fairseq.figures import check_output
@@ -23,8 +23,6 @@ from embinit_fairseq.init.report import describe
 from embinit_fairseq.vectors.open import FORMATS
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
-#: fewest and most bins and positions; more would not change the figure, but fill the memory
-_RANGES = {"bins": (2, 10_000), "position_rows": (1, 65_536)}
 HELP = "values of embedding matrices, with Xavier's and the positions' sigma"
 
 
@@ -39,9 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--dict", metavar="DICT", help="fairseq's dict.txt: of --vectors only the rows of its words; default: all rows")
     add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
     add("--scaled", action="store_true", help="times sqrt(D), as a transformer adds them to the positions")
-    add("--bins", type=int, default=201, metavar="N", help="default: %(default)s")
+    add("--bins", type=at_least(2, 10_000), default=201, metavar="N", help="default: %(default)s")
     add("--position-formula", choices=FORMULAS, default="fairseq", help="default: %(default)s")
-    add("--position-rows", type=int, default=1024, metavar="L", help="default: %(default)s")
+    add("--position-rows", type=at_least(1, 65_536), default=1024, metavar="L", help="default: %(default)s")
     add("--output", required=True, metavar="FILE.png", help="the figure")
     add("--json", action="store_true", help="print one JSON object instead of a table")
 
@@ -52,9 +50,6 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError("nothing to draw: give --vectors PATH or --checkpoint FILE.pt")
     if args.slot and not args.checkpoint:
         raise OptionError(f"--slot {args.slot[0]}: a slot of a checkpoint; give --checkpoint FILE.pt")
-    for name, (least, most) in _RANGES.items():
-        if not least <= getattr(args, name) <= most:
-            raise OptionError(f"--{name.replace('_', '-')} {getattr(args, name)}: give {least} to {most:,}")
     check_output(args.output)
     edges, histograms = value_histograms(_matrices(args), args.bins, args.scaled)
     positions = {dim: _position_std(args, dim) for dim in {histogram.dim for histogram in histograms}}

@@ -1,4 +1,4 @@
-"""Turn options into a request, and print a record as JSON or as text with aligned columns."""
+"""Read numbers in options, turn options into a request, and print a record as JSON or as text with aligned columns."""
 
 from __future__ import annotations
 
@@ -11,6 +11,22 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def at_least(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """Return a type for argparse: an integer from `least` to `most`."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            limits = f"from {least} to {most:,}" if most < math.inf else f"of {least} or more"
+            raise argparse.ArgumentTypeError(f"{text}: give an integer {limits}")
+        return value
+
+    return read
 
 
 def request_of(kind: Callable[..., T], args: argparse.Namespace, **more: Any) -> T:

@@ -13,14 +13,12 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from embinit_fairseq.cli.records import show
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.runs.log import RunLog
 from embinit_fairseq.runs.metrics import is_score
-
-if TYPE_CHECKING:
-    from embinit_fairseq.runs.log import LogReader
-    from embinit_fairseq.runs.run import Outcome
 
 #: lines shown of a training that has failed
 _LAST = 30
@@ -57,8 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train; the exit status is that of the training."""
-    from embinit_fairseq.cli.records import print_json
-    from embinit_fairseq.runs.run import STOPPED, TrainingRequest, run
+    from embinit_fairseq.runs.run import STOPPED, run
 
     if not args.folder.strip():
         raise OptionError("the folder of the run is empty; name one (is a variable of the shell unset?)")
@@ -69,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             raise OptionError(f"--label {text}: give KEY=VALUE, such as direction=de-en")
         labels[label] = value
     screen = _Screen(args.verbose, args.quiet)
-    outcome = run(TrainingRequest(Path(args.folder), args.training, labels, args.metric, args.higher), screen.show)
+    outcome = run(Path(args.folder), args.training, labels, args.metric, args.higher, screen.show)
     screen.clear()
     for note in outcome.notes:
         print(f"embinit run: {args.folder}: {note}", file=sys.stderr)
@@ -81,28 +78,24 @@ def run(args: argparse.Namespace) -> int:
         print(f"embinit run: {args.folder}: ended by {name}; the same call {then}", file=sys.stderr)
     elif outcome.code not in (0, STOPPED):
         screen.show_last()
-        what = "did not finish" if outcome.notes else f"ended with exit status {outcome.code}"
-        print(f"embinit run: error: the training {what}; see {args.folder}/train.log", file=sys.stderr)
-    if args.json:
-        print_json(outcome.record)
-    elif not outcome.code:
-        print(_summary(args.folder, outcome))
+        ending = "did not finish" if outcome.notes else f"ended with exit status {outcome.code}"
+        print(f"embinit run: error: the training {ending}; see {args.folder}/train.log", file=sys.stderr)
+    if args.json or not outcome.code:
+        show(outcome.record, lambda record: _summary(Path(args.folder), record), args.json)
     return outcome.code
 
 
-def _summary(folder: str, outcome: Outcome) -> str:
-    record = outcome.record
+def _summary(folder: Path, record: dict[str, Any]) -> str:
     best, time, parts = record.get("best") or {}, record.get("time") or {}, []
     if best:
         metric = record["metric"]
         unit = " bits" if metric == "valid_loss" else ""
         epochs = max(map(int, record["epochs"]))
         parts.append(f"best {metric} {best[metric]:g}{unit} at epoch {best['epoch']} of {epochs}")
-    if time.get("wall_s"):
-        parts.append(f"{time['wall_s']:,.0f} s")
-    if time.get("cpu_s"):
-        parts.append(f"{time['cpu_s']:,.0f} s of processor time")
-    return "; ".join([*parts, shlex.join([str(Path(folder) / "result.json")])])
+    for key, unit in (("wall_s", "s"), ("cpu_s", "s of processor time")):
+        if time.get(key):
+            parts.append(f"{time[key]:,.0f} {unit}")
+    return "; ".join([*parts, shlex.quote(str(folder / "result.json"))])
 
 
 class _Screen:
@@ -114,22 +107,22 @@ class _Screen:
         self.validations = 0
         self.tail: list[str] = []
 
-    def show(self, line: str, reader: LogReader) -> None:
-        """Show a new line of the log, or what it says."""
-        before, self.validations = self.validations, len(reader.log.validations)
-        # what comes before the first record ("") is the help of argparse, or is shown at the end of a failed run
-        is_wanted = reader.level not in ("", "INFO", "DEBUG") or reader.logger.startswith("embinit_fairseq")
+    def show(self, line: str, log: RunLog) -> None:
+        """Show a new line of the log, or its values."""
+        before, self.validations = self.validations, len(log.validations)
+        # before the first record ("") is the help of argparse, or text that is shown at the end of a failed run
+        is_wanted = log.level not in ("", "INFO", "DEBUG") or log.logger.startswith("embinit_fairseq")
         if self.verbose or (is_wanted and not self.quiet):
             self._print(line)
             return
         self.tail = [*self.tail[-_LAST:], line]
         if self.validations > before and not self.quiet:
-            updates, values = list(reader.log.validations.items())[-1]
+            updates, values = list(log.validations.items())[-1]
             shown = ", ".join(f"{key} {value:g}" for key, value in values.items() if is_score(key))
             self._print(f"epoch {values['epoch']}, update {updates:,}: {shown}")
-        elif self.is_live and reader.inner:
-            loss = f", loss {reader.inner['loss']:g}" if "loss" in reader.inner else ""
-            text = f"epoch {reader.inner['epoch']}, update {reader.inner['num_updates']:,.0f}{loss}"
+        elif self.is_live and log.inner:
+            loss = f", loss {log.inner['loss']:g}" if "loss" in log.inner else ""
+            text = f"epoch {log.inner['epoch']}, update {log.inner['num_updates']:,.0f}{loss}"
             print(f"\r{text[: shutil.get_terminal_size().columns - 1]}\033[K", end="", file=sys.stderr, flush=True)
 
     def _print(self, line: str) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from typing import Any
 
+from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.metrics import DEFAULT_SCORES, SCORES, TEXT_SCORES
 
@@ -52,39 +53,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score, write, print."""
-    from embinit_fairseq.cli.records import print_json
     from embinit_fairseq.runs.score import ScoreRequest, score
 
     if args.tokenized == "" and args.metrics:
-        raise OptionError(
-            "--metrics: computed on text, but --tokenized says that --ref has tokens; leave one of them out"
-        )
-    scored = score(
-        ScoreRequest(
-            place=Path(args.place),
-            reference=Path(args.ref),
-            of_tokens=args.tokenized == "",
-            token_reference=Path(args.tokenized) if args.tokenized else None,
-            source=Path(args.src) if args.src else None,
-            subset=args.subset,
-            metrics=args.metrics or DEFAULT_SCORES,
-            steps=args.detokenize,
-            lang=args.lang,
-            lowercase=args.lowercase,
-            tokenize=args.tokenize,
-            confidence=args.confidence,
-        )
-    )
+        raise OptionError("--metrics: for text, but --tokenized says that --ref has tokens; leave one of them out")
+    scored = score(request_of(ScoreRequest, args))
     for note in scored.notes:
         print(f"embinit score: {note}", file=sys.stderr)
-    if args.json:
-        print_json({**scored.scores, "files": [str(file) for file in scored.files]})
-        return 0
-    width = max(len(score.title) for score in SCORES.values())
-    for name, score_kind in SCORES.items():
-        if name in scored.scores:
-            result = scored.scores[name]
-            interval = f" ± {result['interval_95']:.2f}" if result.get("interval_95") is not None else ""
-            print(f"{score_kind.title:<{width}}  {result['score']:6.2f}{interval}  {result['signature']}")
-    print(", ".join(f"{key} {scored.scores[key]}" for key in ("sentences", "beam", "lenpen") if key in scored.scores))
+    show({**scored.scores, "files": list(map(str, scored.files))}, render, args.json)
     return 0
+
+
+def render(scores: dict[str, Any]) -> str:
+    """Return a line per score, and the number of sentences and the settings of the search."""
+    width, lines = max(len(score.title) for score in SCORES.values()), []
+    for name, score in SCORES.items():
+        if name in scores:
+            result = scores[name]
+            interval = f" ± {result['interval_95']:.2f}" if result.get("interval_95") is not None else ""
+            lines.append(f"{score.title:<{width}}  {result['score']:6.2f}{interval}  {result['signature']}")
+    settings = (f"{key} {scores[key]}" for key in ("sentences", "beam", "lenpen") if key in scores)
+    return "\n".join([*lines, ", ".join(settings)])

@@ -8,7 +8,7 @@ from typing import Any
 
 from embinit_fairseq.analysis.statistics import dictionary_statistics, file_statistics
 from embinit_fairseq.analysis.transforms import FORMULAS
-from embinit_fairseq.cli.records import number, show, table
+from embinit_fairseq.cli.records import at_least, number, show, table
 from embinit_fairseq.cli.vector_options import add_vector_options, read_for, read_vectors, source_of
 from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.init.alignment import RULES
@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dim", type=int, metavar="D", help="refuse vectors of another dimension")
     parser.add_argument("--match", nargs="+", choices=RULES, default=list(RULES), help="rules to match words by")
     parser.add_argument("--position-formula", choices=FORMULAS, default="fairseq", help="default: %(default)s")
-    parser.add_argument("--position-rows", type=int, default=1024, metavar="L", help="default: %(default)s")
+    parser.add_argument("--position-rows", type=at_least(1), default=1024, metavar="L", help="default: %(default)s")
     parser.add_argument("--missing", type=int, default=20, metavar="K", help="list K frequent words without a vector")
 
 

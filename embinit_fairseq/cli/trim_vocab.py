@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from embinit_fairseq.cli.records import request_of, show
+from embinit_fairseq.cli.records import at_least, request_of, show
 from embinit_fairseq.cli.vocabulary_options import (
     add_vocabulary_options,
     check_texts,
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--keep-text", nargs="+", default=[], metavar="TEXT", help="the words of these stay (cut as the training text)")
     add("--keep", metavar="WORDS", help="these stay: one word per line, or a dict.txt")
-    add("--min-count", type=int, metavar="N", help="words that the dictionary counts at least N times stay")
+    add("--min-count", type=at_least(0), metavar="N", help="words that the dictionary counts at least N times stay")
 
 
 def run(args: argparse.Namespace) -> int:

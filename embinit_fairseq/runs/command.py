@@ -75,21 +75,18 @@ class Command:
     def _data_at(self) -> int | None:
         """Index of DATA among the arguments: the first one, else the only one that is a folder of binarised data."""
         arguments = self.words[self.at :]
-        if arguments and not is_flag(arguments[0]):
-            return 0
         places = [
-            at
-            for at, (before, word) in enumerate(zip(arguments, arguments[1:]), 1)
+            number
+            for number, (before, word) in enumerate(zip(arguments, arguments[1:]), 1)
             if not is_flag(word) and before not in PLACES and all(map(_has_binarised, word.split(":")))
         ]
-        return places[0] if len(places) == 1 else None
+        is_first = bool(arguments) and not is_flag(arguments[0])
+        return 0 if is_first else places[0] if len(places) == 1 else None
 
     def data(self) -> list[Path]:
         """Return the folders of DATA, which may be DATA1:DATA2; raise DataError if one is missing."""
         if self._data_at is None:
-            raise DataError(
-                f"{_PROGRAM}: no folder with binarised data in the command; name it first: {_PROGRAM} DATA --arch ..."
-            )
+            raise DataError(f"{_PROGRAM}: no folder with binarised data; name it first: {_PROGRAM} DATA --arch ...")
         folders = [Path(part) for part in self.words[self.at + self._data_at].split(":")]
         for folder in folders:
             if not folder.is_dir():
@@ -112,14 +109,11 @@ class Command:
 
     def for_run(self, save_dir: Path) -> Command:
         """Return the command with this --save-dir and --log-format json; OptionError if it has another --save-dir."""
-        words, given = self.words, self.option("--save-dir")
-        if given is None:
+        words, own = self.words, self.option("--save-dir")
+        if own is None:
             words = (*words, "--save-dir", str(save_dir))
-        elif Path(given).absolute() != save_dir.absolute():
-            raise OptionError(
-                f"--save-dir {given}: the checkpoints of this run are in {save_dir}; leave --save-dir out, or name the "
-                "folder of the run that you mean"
-            )
+        elif Path(own).absolute() != save_dir.absolute():
+            raise OptionError(f"--save-dir {own}: the checkpoints of this run are in {save_dir}; leave --save-dir out")
         if self.option("--log-format") != "json":
             words = (*words, "--log-format", "json")
         return Command(words, self.at)
@@ -152,21 +146,19 @@ def is_flag(word: str) -> bool:
 
 def differences(old: Command, new: Command) -> list[str]:
     """Return what keeps `new` from continuing the run of `old`: "--lr was 0.1, is 0.2" for each option."""
-    before, now = old.options, new.options
-    fixed = [flag for flag in dict.fromkeys((*before, *now)) if flag not in FREE_OPTIONS | PLACES | {DATA}]
-
-    def shown(values: tuple[str, ...] | None) -> str:
-        return "not given" if values is None else shlex.join(values) or "given"
-
+    before, now = (
+        {flag: shlex.join(values) or "given" for flag, values in command.options.items()} for command in (old, new)
+    )
+    flags = [flag for flag in dict.fromkeys((*before, *now)) if flag not in FREE_OPTIONS | PLACES | {DATA}]
     return [
-        f"{flag} was {shown(before.get(flag))}, is {shown(now.get(flag))}"
-        for flag in fixed
+        f"{flag} was {before.get(flag, 'not given')}, is {now.get(flag, 'not given')}"
+        for flag in flags
         if before.get(flag) != now.get(flag)
     ]
 
 
-def labels_of(command: Command, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a run: the given ones, and architecture, initialisation and seed of the command.
+def labels_of(command: Command, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of a run: these, and architecture, initialisation and seed of the command.
 
     Vectors shuffled at Xavier's scale are another row of a table than vectors shuffled at their own.
     """
@@ -176,7 +168,7 @@ def labels_of(command: Command, given: Mapping[str, str]) -> dict[str, str]:
         "init": init if std in (None, "None") else f"{init}, std {std}",
         "seed": command.option("--seed", "1"),
     }
-    return {**given, **{label: value for label, value in own.items() if label not in given and value is not None}}
+    return {**labels, **{label: value for label, value in own.items() if label not in labels and value is not None}}
 
 
 def data_hashes(folders: Sequence[Path]) -> dict[str, str]:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.errors import DataError, OptionError, counted
+from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import read_lines
-from embinit_fairseq.runs.metrics import (
-    SCORES,
-    TEXT_SCORES,
-    computed,
-    paired_bootstrap,
-    recorded_metrics,
-)
+from embinit_fairseq.runs.metrics import SCORES, TEXT_SCORES, computed, paired_bootstrap, recorded_metrics
 from embinit_fairseq.runs.record import Run
 from embinit_fairseq.runs.table import Result, Row, Table, curves_record
 
@@ -41,28 +36,22 @@ class Bootstrap:
     seed: int = 12345
     reference: Path | None = None
 
-    def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise OptionError(f"--samples {self.samples}: must be at least 1")
-
 
 def table_record(table: Table, how: Bootstrap, x: str | None) -> dict[str, Any]:
     """Return a table as data, with its paired tests."""
     tests, notes = paired_tests(table, how)
     columns, curves = table.columns(), curves_record(table, x)
-    rows = []
-    for row, curve in zip(table.rows, curves["rows"]):
-        results = row.results(table.metric)
-        rows.append(
-            {
-                "name": row.name,
-                "labels": row.labels,
-                "runs": [{"run": run.name, "seed": run.seed, "best": run.best(table.metric)} for run in row.runs],
-                "summary": {column.title: column.summary(results) for column in columns},
-                "mean": curve["means"],
-                "training": curve["training"],
-            }
-        )
+    rows = [
+        {
+            "name": row.name,
+            "labels": row.labels,
+            "runs": [{"run": run.name, "seed": run.seed, "best": run.best(table.metric)} for run in row.runs],
+            "summary": {column.title: column.summary(row.results(table.metric)) for column in columns},
+            "mean": curve["means"],
+            "training": curve["training"],
+        }
+        for row, curve in zip(table.rows, curves["rows"])
+    ]
     base = table.row(how.baseline)
     return {
         "title": table.title,
@@ -85,21 +74,21 @@ def warnings(table: Table) -> list[str]:
     """Return what a reader must know before comparing the rows: repeated or other seeds, options, signatures."""
     notes = []
     for row in table.rows:
-        seeds = [run.seed for run in row.runs]
-        for seed in dict.fromkeys(seeds):
-            if seeds.count(seed) > 1:
+        seeds = Counter(run.seed for run in row.runs)
+        for seed, number in seeds.items():
+            if number > 1:
                 names = ", ".join(run.name for run in row.runs if run.seed == seed)
-                notes.append(f"{row.name}: {seeds.count(seed)} runs with seed {seed} ({names})")
+                notes.append(f"{row.name}: {number} runs with seed {seed} ({names})")
         settings = [run.settings for run in row.runs if run.settings]
-        flags = sorted({flag for found in settings for flag in found})
-        if differing := [flag for flag in flags if len({found.get(flag) for found in settings}) > 1]:
+        flags = sorted({flag for options in settings for flag in options})
+        if differing := [flag for flag in flags if len({options.get(flag) for options in settings}) > 1]:
             notes.append(
                 f"{row.name}: runs with different options are averaged ({', '.join(differing)}); a --label for each, "
                 "or NAME=PATH, separates them"
             )
-    of_rows = {row.name: ", ".join(dict.fromkeys(run.seed for run in row.runs)) for row in table.rows}
-    if len(set(of_rows.values())) > 1:
-        listed = "; ".join(f"{name}: {seeds}" for name, seeds in of_rows.items())
+    seeds_of = {row.name: ", ".join(dict.fromkeys(run.seed for run in row.runs)) for row in table.rows}
+    if len(set(seeds_of.values())) > 1:
+        listed = "; ".join(f"{name}: {seeds}" for name, seeds in seeds_of.items())
         notes.append(f"the rows are means over different seeds ({listed})")
     for name, score in SCORES.items():
         if len({_signature(run.record, name) for run in table.runs} - {None}) > 1:
@@ -127,9 +116,23 @@ def paired_tests(table: Table, how: Bootstrap) -> tuple[list[dict[str, Any]], li
     tests: list[dict[str, Any]] = []
     for seed, run in _one_per_seed(base, texts).items():
         systems = {row.name: other for row in others if (other := _one_per_seed(row, texts).get(seed)) is not None}
+        for other in systems.values():
+            if texts[other.name][1] != texts[run.name][1]:
+                raise DataError(
+                    f"{run.name} and {other.name} have different references; compare translations of one test set only"
+                )
+        # the scores that all of them have recorded
+        runs = [run, *systems.values()]
+        names = [name for name in TEXT_SCORES if all(_signature(tested.record, name) for tested in runs)]
         if systems:
-            found = _test_seed(run, list(systems.values()), texts, how)
-            tests += [{"row": name, "seed": seed, **test} for name, test in zip(systems, found)]
+            of_seed = paired_bootstrap(
+                *texts[run.name],
+                [texts[other.name][0] for other in systems.values()],
+                recorded_metrics(run.record["scores"], names),
+                how.samples,
+                how.seed,
+            )
+            tests += [{"row": name, "seed": seed, **test} for name, test in zip(systems, of_seed)]
     if tests:
         notes.append(
             f"paired bootstrap over the sentences of the test set, {how.samples:,} samples, each seed by itself; p is "
@@ -139,23 +142,6 @@ def paired_tests(table: Table, how: Bootstrap) -> tuple[list[dict[str, Any]], li
     if missing:
         notes.append(f"no paired bootstrap of {', '.join(missing)}: no seed with translations of both rows")
     return tests, notes
-
-
-def _test_seed(
-    run: Run, others: Sequence[Run], texts: Mapping[str, tuple[list[str], list[str]]], how: Bootstrap
-) -> list[dict[str, dict[str, Any]]]:
-    """Test runs of one seed against that of the baseline, by the scores that all of them have recorded."""
-    lines, reference = texts[run.name]
-    for other in others:
-        if texts[other.name][1] != reference:
-            raise DataError(
-                f"{run.name} and {other.name} have different references; compare translations of one test set only"
-            )
-    names = [name for name in TEXT_SCORES if all(_signature(tested.record, name) for tested in (run, *others))]
-    metrics = recorded_metrics(run.record["scores"], names)
-    return paired_bootstrap(
-        lines, [texts[other.name][0] for other in others], reference, metrics, how.samples, how.seed
-    )
 
 
 def _read_texts(table: Table, reference: Path | None) -> tuple[dict[str, tuple[list[str], list[str]]], list[str]]:
@@ -200,8 +186,8 @@ def _check_reference(run: Run, lines: list[str], expected: list[str], reference:
 
 def _one_per_seed(row: Row, texts: Mapping[str, Any]) -> dict[str, Run]:
     """Return seed -> the row's run with translations; a seed with several runs is left out, and a warning says so."""
-    seeds = [run.seed for run in row.runs]
-    return {run.seed: run for run in row.runs if seeds.count(run.seed) == 1 and run.name in texts}
+    seeds = Counter(run.seed for run in row.runs)
+    return {run.seed: run for run in row.runs if seeds[run.seed] == 1 and run.name in texts}
 
 
 def _signature(result: Result, score: str) -> str | None:
@@ -223,7 +209,7 @@ def _in_cell(text: str) -> str:
 
 def distinct(title: str, results: Sequence[Result], value: Callable[[Result], object]) -> list[str]:
     """Return a line with the values that the results have; no line if they have none."""
-    values = sorted({str(found) for found in map(value, results) if found is not None})
+    values = sorted({str(item) for item in map(value, results) if item is not None})
     return [f"* {title}: " + "; ".join(f"`{text}`" for text in values)] if values else []
 
 
@@ -231,19 +217,16 @@ def environment(
     results: Sequence[Result],
     data: Callable[[Result], str | None] = lambda result: (result.get("data") or {}).get("all"),
 ) -> list[str]:
-    """Return the lines on data, hardware and versions. data: what to say about the data of a result."""
+    """Return the lines on data, hardware and versions. data: returns the text about the data of a result."""
 
     def versions(result: Result) -> str | None:
-        found = result.get("versions")
-        return ", ".join(f"{name} {version}" for name, version in found.items() if version) if found else None
+        return ", ".join(f"{name} {text}" for name, text in (result.get("versions") or {}).items() if text) or None
 
     def hardware(result: Result) -> str | None:
-        found = result.get("hardware")
-        if not found:
-            return None
-        cores, threads = found.get("cores"), found.get("threads")
-        parts = [found.get("cpu"), cores and counted(cores, "core"), threads and f"{counted(threads, 'thread')} a run"]
-        return ", ".join(filter(None, parts)) + "".join(f"; {', '.join(g)}" for g in [found.get("gpus")] if g)
+        machine = result.get("hardware") or {}
+        cpu, cores, threads, gpus = (machine.get(key) for key in ("cpu", "cores", "threads", "gpus"))
+        parts = [cpu, cores and counted(cores, "core"), threads and f"{counted(threads, 'thread')} a run"]
+        return "; ".join(filter(None, [", ".join(filter(None, parts)), ", ".join(gpus or ())])) or None
 
     return [
         *distinct("data (SHA-256)", results, data),

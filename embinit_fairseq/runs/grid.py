@@ -1,4 +1,4 @@
-"""Run a list of shell commands, several at a time: the trainings of a grid on the cores or GPUs of one machine.
+"""Run a list of shell commands, several at a time: the trainings of a grid, on this machine or on a cluster.
 
 A line is `NAME: COMMAND`, or a command, whose name is its number. bash runs it, with its output in LOGS/NAME.log. A
 line that has ended well is not run again by a later call unless its command has changed (LOGS/NAME.done has the
@@ -7,24 +7,24 @@ command). What was interrupted is started again, and continues if the command ca
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.io import cores, make_folder, write_text
-from embinit_fairseq.runs.run import STOPPED, lock, send, start
+from embinit_fairseq.io import cores, make_folder
+from embinit_fairseq.runs.jobs import Cluster, Task, ThisMachine, visible_gpus
+from embinit_fairseq.runs.run import STOPPED
 
 _NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.+=@-]*): +(?=\S)")
-#: seconds from SIGTERM to SIGKILL
-_PATIENCE = 30.0
+#: seconds between two looks at the jobs of this machine and of a cluster, and between two lines of progress
+_LOOK, _LOOK_AT_CLUSTER, _REPORT = 0.1, 1.0, 60.0
+#: characters of a log's last line that are shown
+_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -37,48 +37,56 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """What to run.
+    """A list of commands, and how they are run.
 
     Attributes:
         lines: the commands.
         logs: folder of their logs.
-        jobs: commands at a time.
+        jobs: commands at a time; None: one per GPU, else one per core; on SLURM no limit.
         minutes: time after which the call ends, with all running commands.
         share: (k, n): only the k-th of every n lines, 1-based.
-        again: also run what has ended well before.
+        again: also run the commands that have ended well before.
+        cluster: executor of submitit (`slurm`, `local`, `debug`); None: this machine.
+        sbatch: option of sbatch -> its value.
     """
 
     lines: Sequence[Line]
     logs: Path
-    jobs: int
+    jobs: int | None = None
     minutes: float = float("inf")
     share: tuple[int, int] = (1, 1)
     again: bool = False
+    cluster: str | None = None
+    sbatch: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise OptionError(f"--jobs {self.jobs}: must be at least 1")
         if not self.minutes > 0:
             raise OptionError(f"--minutes {self.minutes:g}: must be more than 0")
         if not 1 <= self.share[0] <= self.share[1]:
             raise OptionError(f"--worker {self.share[0]}/{self.share[1]}: give K/N with K from 1 to N")
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """Names of lines: that ended well, now or before; that failed; that have more to do (no time, or stopped)."""
-
-    done: tuple[str, ...]
-    failed: tuple[str, ...]
-    left: tuple[str, ...]
+    @property
+    def chosen(self) -> list[Line]:
+        """The lines of this share."""
+        return list(self.lines[self.share[0] - 1 :: self.share[1]])
 
 
 @dataclass
-class _Job:
-    line: Line
-    slot: int
-    log: IO[bytes]
-    process: subprocess.Popen[bytes]
+class Outcome:
+    """Names of lines: that ended well, now or before; that failed; that have more to do (no time, or stopped)."""
+
+    done: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Begun:
+    """A task that was given to an executor, and when it was first seen to run."""
+
+    task: Task
+    job: Any
+    since: float | None = None
 
 
 def read_lines(text: str) -> list[Line]:
@@ -96,129 +104,105 @@ def read_lines(text: str) -> list[Line]:
     return lines
 
 
-def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return names for CUDA_VISIBLE_DEVICES, without importing torch."""
-    if "CUDA_VISIBLE_DEVICES" in environment:
-        return [name for name in environment["CUDA_VISIBLE_DEVICES"].split(",") if name.strip() not in ("", "-1")]
-    devices = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
-    return sorted((name for name in devices if name.isdigit()), key=int)
-
-
-def default_jobs() -> int:
-    """Return one job per GPU, else one per core: several trainings of one thread are faster than one of several."""
-    return len(visible_gpus()) or cores()
-
-
-def default_share(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Return (k, n) in the k-th of n tasks of a SLURM array, else (1, 1).
-
-    Raises:
-        OptionError: the numbers of the tasks have gaps, so that no task knows how many tasks come before it.
-    """
-    task = environment.get("SLURM_ARRAY_TASK_ID", "")
-    if not task.isdecimal():
-        return 1, 1
-    first, last, step, count = (
-        int(environment.get(f"SLURM_ARRAY_TASK_{name}") or default)
-        for name, default in (("MIN", task), ("MAX", task), ("STEP", 1), ("COUNT", 1))
-    )
-    if first + (count - 1) * step != last or (int(task) - first) % step:
-        raise OptionError(
-            f"SLURM array of {count} tasks from {first} to {last}, with gaps; give --array=0-{count - 1}, or --worker"
-        )
-    return (int(task) - first) // step + 1, count
-
-
 def run_grid(grid: Grid, tell: Callable[[str], None] = lambda text: None) -> Outcome:
     """Run the lines that are not done; on Ctrl-C or SIGTERM end the running ones first.
 
     Args:
-        grid: what to run.
-        tell: called with a line when a command starts and when it ends.
+        grid: the lines, and how they are run.
+        tell: called with a line when a command ends, and with the progress.
     """
     make_folder(grid.logs, "--logs")
-    waiting = deque(grid.lines[grid.share[0] - 1 :: grid.share[1]])
-    running: list[_Job] = []
-    done, failed, stopped = [], [], []
-    until = time.monotonic() + 60 * grid.minutes
+    outcome, seconds = Outcome(), []
+    waiting = []
+    for task in (Task(line.name, line.command, grid.logs) for line in grid.chosen):
+        if task.is_done and not grid.again:
+            outcome.done.append(task.name)
+            tell(f"{task.name}: done before")
+        else:
+            waiting.append(task)
+    jobs = min(grid.jobs or len(visible_gpus()) or cores(), max(len(waiting), 1))
+    threads = max(1, cores() // (grid.jobs or jobs))
+    executor: ThisMachine | Cluster = ThisMachine(jobs, threads)
+    room = len(waiting)
+    if grid.cluster is not None:
+        executor = Cluster(grid.cluster, grid.logs / "submitit", grid.jobs, threads, grid.sbatch)
+        room = len(waiting) if grid.cluster == "slurm" else jobs  # the other executors have no limit of their own
+    begun: list[_Begun] = []
+    until, reported = time.monotonic() + 60 * grid.minutes, time.monotonic()
     try:
-        while (waiting or running) and time.monotonic() < until:
-            for job in [job for job in running if job.process.poll() is not None]:
-                running.remove(job)
-                job.log.close()
-                if job.process.returncode == STOPPED:
-                    stopped.append(job.line.name)
-                    tell(f"{job.line.name}: stopped, to be continued")
-                elif _ended_well(job, grid.logs, tell):
-                    done.append(job.line.name)
-                else:
-                    failed.append(job.line.name)
-            while waiting and len(running) < grid.jobs:
-                line = waiting.popleft()
-                mark = grid.logs / f"{line.name}.done"
-                if not grid.again and mark.is_file() and mark.read_bytes() == f"{line.command}\n".encode():
-                    done.append(line.name)
-                    tell(f"{line.name}: done before")
-                    continue
-                job_log = (grid.logs / f"{line.name}.log").open("ab")
-                if not lock(job_log):
-                    job_log.close()
-                    failed.append(line.name)
-                    tell(f"{line.name}: another call is running it")
-                    continue
-                mark.unlink(missing_ok=True)
-                running.append(_start(line, _free_slot(running), job_log, grid.jobs))
-                tell(f"{line.name}: started")
-            if running:
-                time.sleep(0.1)
+        while (waiting or begun) and time.monotonic() < until:
+            if new := waiting[: room - len(begun)]:
+                begun += map(_Begun, new, executor.submit(new))
+                del waiting[: len(new)]
+            ended = [item for item in begun if item.job.done()]
+            for item in ended:
+                begun.remove(item)
+                if _end(item.task, item.job, outcome, tell) and item.since is not None:
+                    seconds.append(time.monotonic() - item.since)
+            for item in begun:
+                if item.since is None and _is_running(item.job):
+                    item.since = time.monotonic()
+            if ended or time.monotonic() - reported > _REPORT:
+                reported = time.monotonic()
+                tell(_progress(outcome, begun, len(waiting), seconds))
+            if begun:
+                time.sleep(_LOOK if grid.cluster is None else _LOOK_AT_CLUSTER)
     finally:
-        left = [*stopped, *(job.line.name for job in running)]
-        _end(running)
-    return Outcome(tuple(done), tuple(failed), (*left, *(line.name for line in waiting)))
+        executor.close()
+    outcome.left += [*(item.task.name for item in begun), *(task.name for task in waiting)]
+    return outcome
 
 
-def _free_slot(running: Sequence[_Job]) -> int:
-    used = {job.slot for job in running}
-    return next(number for number in range(len(used) + 1) if number not in used)
+def _is_running(job: Any) -> bool:
+    return job.state == "RUNNING" if hasattr(job, "state") else job.running()
 
 
-def _start(line: Line, slot: int, log: IO[bytes], jobs: int) -> _Job:
-    """Start a command with a GPU of its own, if there are several, and with its share of the cores."""
-    environment, gpus = dict(os.environ), visible_gpus()
-    if len(gpus) > 1:
-        environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
-    log.write(f"$ {line.command}\n".encode())
-    log.flush()
-    return _Job(line, slot, log, start(["bash", "-euo", "pipefail", "-c", line.command], log, environment))
-
-
-def _ended_well(job: _Job, logs: Path, tell: Callable[[str], None]) -> bool:
-    name, code = job.line.name, job.process.returncode
-    if code == 0:
-        write_text(logs / f"{name}.done", f"{job.line.command}\n")
-        tell(f"{name}: done")
-        return True
-    log = logs / f"{name}.log"
-    printed = log.read_bytes()[-1000:].decode("utf-8", errors="replace").replace("\r", "\n").split("\n")
-    last = next((line.strip()[:80] for line in reversed(printed) if line.strip()), "")
-    tell(f"{name}: failed with exit status {code}; see {log}, which ends: {last}")
-    return False
-
-
-def _end(running: Sequence[_Job]) -> None:
-    """Send SIGTERM to the running commands, which `embinit run` forwards, and SIGKILL after _PATIENCE."""
-    for job in running:
-        send(job.process, signal.SIGTERM)
-    until = time.monotonic() + _PATIENCE
+def _end(task: Task, job: Any, outcome: Outcome, tell: Callable[[str], None]) -> bool:
+    """Say how a task has ended, and return True if it has ended well."""
     try:
-        for job in running:
-            try:
-                job.process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                continue
-    finally:  # also if it is interrupted once more
-        for job in running:
-            send(job.process, signal.SIGKILL)  # also what the command has left in its process group
-            job.process.wait()
-            job.log.close()
+        code = job.result()
+    except Exception as error:  # of submitit: the process of the job was killed
+        outcome.left.append(task.name)
+        tell(f"{task.name}: its job has ended early, to be continued ({str(error).splitlines()[0]})")
+        return False
+    if code == 0:
+        outcome.done.append(task.name)
+        tell(f"{task.name}: done")
+    elif code == STOPPED:
+        outcome.left.append(task.name)
+        tell(f"{task.name}: stopped, to be continued")
+    else:
+        outcome.failed.append(task.name)
+        reason = f"failed with exit status {code}; see {task.log}, which ends: {_last_line(task.log)}"
+        tell(f"{task.name}: {'another call is running it' if code is None else reason}")
+    return code == 0
+
+
+def _progress(outcome: Outcome, begun: Sequence[_Begun], waiting: int, seconds: Sequence[float]) -> str:
+    """Return "3 of 6 done, 2 running, about 4 min left", and the last line of each running command's log.
+
+    Args:
+        outcome: of the lines that have ended.
+        begun: tasks that are running or queued by a cluster.
+        waiting: number of the others.
+        seconds: of the commands that have ended well.
+    """
+    running = [item for item in begun if item.since is not None]
+    ended = len(outcome.done) + len(outcome.failed) + len(outcome.left)
+    parts = [f"{len(outcome.done)} of {ended + len(begun) + waiting} done"]
+    parts += [f"{len(outcome.failed)} failed"] if outcome.failed else []
+    parts += [f"{len(running)} running"] if running else []
+    if seconds and running:
+        each = sum(seconds) / len(seconds)
+        elapsed = [min(time.monotonic() - item.since, each) for item in running if item.since is not None]
+        left = (each * (len(begun) + waiting) - sum(elapsed)) / len(running)
+        parts.append(f"about {left / 3600:.1f} h left" if left > 5400 else f"about {left / 60:.0f} min left")
+    lines = [f"{item.task.name}: {_last_line(item.task.log)}" for item in running]
+    return ", ".join(parts) + "".join(f"\n  {line}" for line in lines)
+
+
+def _last_line(log: Path) -> str:
+    """Return the beginning of the last line of a log."""
+    printed = log.read_bytes()[-1000:].decode("utf-8", errors="replace") if log.is_file() else ""
+    lines = [line.strip() for line in printed.replace("\r", "\n").split("\n")]
+    return next((line[:_SHOWN] for line in reversed(lines) if line), "")

@@ -6,6 +6,7 @@ has an epoch or a validation twice, the later one counts.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from embinit_fairseq.io import read_lines
 
@@ -39,6 +40,8 @@ class RunLog:
         clock: number of updates at a validation -> seconds until then, of all sessions.
         saved_updates: updates of the last checkpoint that was written completely.
         finished: whether fairseq-train has come to its end.
+        level, logger: of the last line that has them; "" before the first.
+        inner: the values that were last logged within an epoch.
     """
 
     epochs: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -50,6 +53,13 @@ class RunLog:
     clock: dict[int, float] = field(default_factory=dict)
     saved_updates: int = 0
     finished: bool = False
+    level: str = ""
+    logger: str = ""
+    inner: dict[str, float] = field(default_factory=dict)
+    _started: datetime | None = None
+    _seconds_before: float = 0.0  # of the earlier sessions
+    _seconds_of_work: float = 0.0  # until the last line about updates: a session may print before its options
+    _subset: str = "valid"
 
     @property
     def train_s(self) -> float:
@@ -59,6 +69,50 @@ class RunLog:
     def best_epoch(self, metric: str, higher: bool) -> int | None:
         """Return the epoch of `checkpoint_best.pt`; None without a value that is a number."""
         return best_place({epoch: values[metric] for epoch, values in self.epochs.items() if metric in values}, higher)
+
+    def take(self, line: str) -> None:
+        """Read one line, without its end."""
+        match = _RECORD.search(line)
+        message = match.group(4) if match else line
+        if message.startswith(CONFIGURATION):
+            self.sessions += 1
+            self.finished = False
+            self._started, self._seconds_before = None, self._seconds_of_work
+            self._subset = (option_in(message, "valid_subset") or "valid").split(",")[0]
+        if match:
+            self.level, self.logger = match.group(2), match.group(3)
+            if self.sessions:
+                now = datetime.fromisoformat(match.group(1))
+                self._started = self._started or now
+                self.wall_s = self._seconds_before + (now - self._started).total_seconds()
+        is_end = message.startswith("done training in ")
+        if "updates" in message or is_end:
+            self._seconds_of_work = self.wall_s
+        if saved := _SAVED.match(message):
+            self.saved_updates = max(self.saved_updates, int(saved[1]))
+        elif sizes := _PARAMETERS.match(message):
+            self.parameters, self.trained_parameters = (int(size.replace(",", "")) for size in sizes.groups())
+        elif is_end:
+            self.finished = True
+        elif tag := _TAG.search(message):
+            with contextlib.suppress(ValueError, KeyError):  # a line that was cut off
+                self._take_values(tag.group(1), json.loads(message))
+
+    def _take_values(self, tag: str | None, record: dict[str, Any]) -> None:
+        prefix = f"{tag}_" if tag else ""  # the values within an epoch have no tag
+        numbers = {key: value for key, value in record.items() if isinstance(value, (int, float, str))}
+        values = {key[len(prefix) :]: float(value) for key, value in numbers.items() if key.startswith(prefix)}
+        epoch = int(record["epoch"])
+        tag = "valid" if tag == self._subset else tag
+        if tag is None:
+            self.inner = {**values, "epoch": epoch}
+        elif tag in ("train", "valid"):
+            named = {f"{tag}_{key}": value for key, value in values.items()}
+            self.epochs.setdefault(epoch, {}).update(named)
+            if tag == "valid":
+                updates = int(values["num_updates"])
+                self.validations[updates] = {"epoch": epoch, **named}
+                self.clock[updates] = self.wall_s
 
 
 Place = TypeVar("Place", bound=float)  # an epoch, a number of updates or seconds
@@ -93,83 +147,7 @@ def option_in(configuration: str, name: str) -> str | None:
 
 def read_log(path: Path) -> RunLog:
     """Return the content of a log; raise DataError if there is no such file."""
-    reader = LogReader()
+    log = RunLog()
     for _, line in read_lines(path, errors="replace"):
-        reader.take(line)
-    return reader.log
-
-
-class LogReader:
-    """Collect a RunLog line by line.
-
-    Attributes:
-        log: what was read so far.
-        level: level of the last record that has one; "" before the first.
-        logger: its logger.
-        inner: the values that were last logged within an epoch.
-    """
-
-    def __init__(self) -> None:
-        self.log = RunLog()
-        self.level = self.logger = ""
-        self.inner: dict[str, float] = {}
-        self._started: datetime | None = None
-        self._seconds_before = 0.0  # of the earlier sessions
-        self._seconds_of_work = 0.0  # until the last line about updates: a session may print before its options
-        self._subset = "valid"
-
-    def take(self, line: str) -> None:
-        """Read one line, without its end."""
-        match = _RECORD.search(line)
-        message = match.group(4) if match else line
-        log = self.log
-        if message.startswith(CONFIGURATION):
-            log.sessions += 1
-            log.finished = False
-            self._started, self._seconds_before = None, self._seconds_of_work
-            self._subset = (option_in(message, "valid_subset") or "valid").split(",")[0]
-        if match:
-            self.level, self.logger = match.group(2), match.group(3)
-            if log.sessions:
-                now = datetime.fromisoformat(match.group(1))
-                self._started = self._started or now
-                log.wall_s = self._seconds_before + (now - self._started).total_seconds()
-        if "updates" in message or message.startswith("done training in "):
-            self._seconds_of_work = log.wall_s
-        if found := _SAVED.match(message):
-            log.saved_updates = max(log.saved_updates, int(found[1]))
-        elif found := _PARAMETERS.match(message):
-            log.parameters, log.trained_parameters = (int(number.replace(",", "")) for number in found.groups())
-        elif message.startswith("done training in "):
-            log.finished = True
-        elif message.startswith("{") and (logged := _json_values(message)) is not None:
-            self._take_values(*logged)
-
-    def _take_values(self, tag: str, epoch: int, values: dict[str, float]) -> None:
-        tag = "valid" if tag == self._subset else tag
-        if tag == "train_inner":
-            self.inner = {"epoch": epoch, **values}
-        if tag not in ("train", "valid"):
-            return
-        named = {f"{tag}_{key}": value for key, value in values.items()}
-        self.log.epochs.setdefault(epoch, {}).update(named)
-        if tag == "valid":
-            updates = int(values["num_updates"])
-            self.log.validations[updates] = {"epoch": epoch, **named}
-            self.log.clock[updates] = self.log.wall_s
-
-
-def _json_values(message: str) -> tuple[str, int, dict[str, float]] | None:
-    """Return (tag, epoch, values by their names without the tag); None for a line that was cut off."""
-    match = _TAG.search(message)
-    if match is None:
-        return None
-    try:
-        record = json.loads(message)
-        tag = match.group(1) or "train_inner"
-        prefix = f"{tag}_" if match.group(1) else ""
-        numbers = {key: value for key, value in record.items() if isinstance(value, (int, float, str))}
-        values = {key[len(prefix) :]: float(value) for key, value in numbers.items() if key.startswith(prefix)}
-        return tag, int(record["epoch"]), values
-    except (ValueError, KeyError):
-        return None
+        log.take(line)
+    return log

@@ -169,8 +169,8 @@ def recorded_metrics(scores: Mapping[str, Any], names: Iterable[str]) -> dict[st
 
 def paired_bootstrap(
     baseline: Sequence[str],
-    systems: Sequence[Sequence[str]],
     reference: Sequence[str],
+    systems: Sequence[Sequence[str]],
     metrics: Mapping[str, Metric],
     samples: int,
     seed: int,
@@ -179,8 +179,8 @@ def paired_bootstrap(
 
     Args:
         baseline: translations.
-        systems: translations of other systems, each with as many lines.
         reference: as many lines.
+        systems: translations of other systems, each with as many lines.
         metrics: name -> sacrebleu's object.
         samples: number of samples, drawn with replacement.
         seed: of the samples.
@@ -196,21 +196,21 @@ def paired_bootstrap(
     results: Any  # sacrebleu's title of a metric -> a result for each system
     signatures, results = PairedTest(named, metrics, [list(reference)], test_type="bs", n_samples=samples)()
     titles = [title for title in results if title != "System"]  # in the order of `metrics`
-    tests = []
-    for number in range(1, len(named)):
-        test = {}
-        for name, title in zip(metrics, titles):
-            first, system = results[title][0], results[title][number]
-            # sacrebleu counts samples whose difference exceeds that of the test set: none, if both texts are equal
-            is_equal = system.score == first.score and system.p_value * (samples + 1) < 1.5
-            test[name] = {
-                "metric": name,
-                "baseline": first.score,
-                "system": system.score,
-                "p": 1.0 if is_equal else system.p_value,
-                "interval": float(system.ci),
-                "signature": str(signatures[title]),
-                "difference": system.score - first.score,
-            }
-        tests.append(test)
-    return tests
+
+    def test(name: str, title: str, number: int) -> dict[str, Any]:
+        first, system = results[title][0], results[title][number]
+        # sacrebleu counts samples whose difference exceeds that of the test set: none, if both texts are equal
+        is_equal = system.score == first.score and system.p_value * (samples + 1) < 1.5
+        return {
+            "metric": name,
+            "baseline": first.score,
+            "system": system.score,
+            "p": 1.0 if is_equal else system.p_value,
+            "interval": float(system.ci),
+            "signature": str(signatures[title]),
+            "difference": system.score - first.score,
+        }
+
+    return [
+        {name: test(name, title, number) for name, title in zip(metrics, titles)} for number in range(1, len(named))
+    ]

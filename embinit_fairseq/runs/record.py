@@ -92,23 +92,21 @@ def summary(log: RunLog, metric: str, higher: bool) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Validation:
-    """Values of a validation by their names in the log. `wall_s`: seconds of the training until then."""
-
-    epoch: int
-    updates: int | None
-    values: Mapping[str, float]
-    wall_s: float | None = None
-
-
-@dataclass(frozen=True)
 class Run:
-    """One training. `record` is result.json, or as much of it as an unfinished run has."""
+    """One training.
+
+    Attributes:
+        name: its path, as text.
+        path: its folder.
+        record: result.json, or as much of it as an unfinished run has.
+        validations: of each validation the logged values by name, `epoch`, and `updates` and `wall_s` (seconds of the
+            training until then), which are None where they were not recorded.
+    """
 
     name: str
     path: Path
     record: dict[str, Any]
-    validations: tuple[Validation, ...] = ()
+    validations: tuple[dict[str, Any], ...] = ()
 
     @property
     def labels(self) -> dict[str, str]:
@@ -118,7 +116,7 @@ class Run:
     @property
     def seed(self) -> str:
         """The seed; "-" if the record does not have it."""
-        return str(self.labels.get("seed", "-"))
+        return self.labels.get("seed", "-")
 
     @property
     def metric(self) -> str:
@@ -133,7 +131,7 @@ class Run:
     @property
     def by_updates(self) -> bool:
         """True if it was validated more often than once per epoch."""
-        return len(self.validations) > len({validation.epoch for validation in self.validations})
+        return len(self.validations) > len({validation["epoch"] for validation in self.validations})
 
     @cached_property
     def command(self) -> Command | None:
@@ -155,17 +153,19 @@ class Run:
 
     def curve(self, metric: str, by_updates: bool) -> dict[int, float]:
         """Return epoch or number of updates -> value; a metric of the training has one value per epoch."""
-        points: Iterable[tuple[float | None, float | None]]
+        points: Iterable[Mapping[str, Any]] = self.validations
         if metric.startswith("train_"):
-            epochs = sorted((int(epoch), values) for epoch, values in self.record.get("epochs", {}).items())
-            points = ((v.get("train_num_updates") if by_updates else epoch, v.get(metric)) for epoch, v in epochs)
-        else:
-            points = ((v.updates if by_updates else v.epoch, v.values.get(metric)) for v in self.validations)
-        return {int(place): value for place, value in points if place is not None and value is not None}
+            epochs = self.record.get("epochs", {}).items()
+            points = (
+                {"epoch": int(epoch), "updates": values.get("train_num_updates"), **values} for epoch, values in epochs
+            )
+        axis = "updates" if by_updates else "epoch"
+        curve: dict[float, Any] = {point[axis]: point.get(metric) for point in points if point[axis] is not None}
+        return {int(place): curve[place] for place in sorted(curve) if curve[place] is not None}
 
     def clock(self) -> dict[int, float]:
         """Return number of updates -> seconds until the validation."""
-        return {v.updates: v.wall_s for v in self.validations if v.updates is not None and v.wall_s is not None}
+        return {point["updates"]: point["wall_s"] for point in self.validations if point["wall_s"] is not None}
 
     def best(self, metric: str) -> dict[str, Any]:
         """Return the best validation: `epoch`, `update`, the metric, losses; {} if no value is a number.
@@ -173,33 +173,37 @@ class Run:
         Of equal values the last one is taken, as in fairseq. `train_loss_bits` is the mean loss of that epoch's
         training. Without validations it is what the record has.
         """
-        values = {at: v.values[metric] for at, v in enumerate(self.validations) if metric in v.values}
+        values = {number: point[metric] for number, point in enumerate(self.validations) if metric in point}
         if not values:
             recorded = self.record.get("best") or {}
             return dict(recorded) if metric == self.metric or metric in recorded else {}
-        place = best_place(values, self.higher_is_better(metric))
-        if place is None:
+        number = best_place(values, self.higher_is_better(metric))
+        if number is None:
             return {}
-        at = self.validations[place]
-        best: dict[str, Any] = {"epoch": at.epoch, "update": at.updates, metric: at.values[metric]}
-        if (bits := at.values.get("valid_loss")) is not None:
-            best |= {"valid_loss_bits": bits, "valid_loss_nats": nats(bits)}
-        best["train_loss_bits"] = self.curve("train_loss", by_updates=False).get(at.epoch)
+        point = self.validations[number]
+        bits = point.get("valid_loss")
+        best = {
+            "epoch": point["epoch"],
+            "update": point["updates"],
+            metric: point[metric],
+            "valid_loss_bits": bits,
+            "valid_loss_nats": None if bits is None else nats(bits),
+            "train_loss_bits": self.curve("train_loss", by_updates=False).get(point["epoch"]),
+        }
         return {key: value for key, value in best.items() if value is not None}
 
     def data_hash(self) -> str | None:
         """Return the joint hash of test set and dictionaries; without a test set that of all data."""
         hashes = self.record.get("data") or {}
-        names = {name: name.rpartition("/")[2] for name in hashes}
-        test = {name: hashes[name] for name, base in names.items() if base.startswith(("test", "dict."))}
-        if any(names[name].startswith("test") for name in test):
-            return joint_hash(dict(sorted(test.items())))
+        names = sorted(name for name in hashes if Path(name).name.startswith(("test", "dict.")))
+        if any(Path(name).name.startswith("test") for name in names):
+            return joint_hash({name: hashes[name] for name in names})
         return hashes.get("all")
 
     def texts(self) -> tuple[Path | None, Path | None]:
         """Return the translations of the test set and their reference; None for a file that is not there."""
         text, reference = (path if path.is_file() else None for path in (self.path / name for name in TEXTS))
-        return text, reference and text and reference
+        return text, text and reference
 
 
 def find_runs(argument: str) -> list[Run]:
@@ -235,22 +239,19 @@ def read_run(folder: Path) -> Run:
     return Run(folder.as_posix(), folder, record, tuple(_validations(record, log)))
 
 
-def _validations(record: Mapping[str, Any], log: RunLog) -> list[Validation]:
+def _validations(record: Mapping[str, Any], log: RunLog) -> list[dict[str, Any]]:
     """Return the validations of the record, or of the log if it has more: the record has one per epoch.
 
     The log of a finished run that is being continued has validations after the end of the record.
     """
     epochs = sorted((int(epoch), values) for epoch, values in record.get("epochs", {}).items())
-    recorded = [(epoch, values.get("valid_num_updates"), values) for epoch, values in epochs]
-    last = max((updates for _, updates, _ in recorded if updates is not None), default=0)
-    logged = [(v["epoch"], updates, v) for updates, v in sorted(log.validations.items()) if updates <= last]
+    recorded = [{**values, "epoch": epoch, "updates": values.get("valid_num_updates")} for epoch, values in epochs]
+    last = max((point["updates"] or 0 for point in recorded), default=0)
+    logged = [{**values, "updates": updates} for updates, values in sorted(log.validations.items()) if updates <= last]
     times = record.get("times", {})
-    validations = []
-    for epoch, updates, values in logged if len(logged) > len(recorded) else recorded:
-        done = None if updates is None else int(updates)
-        seconds = times.get(str(done), {}).get("wall_s")
-        if seconds is None and done is not None:
-            seconds = log.clock.get(done)
-        named = {key: value for key, value in values.items() if key != "epoch"}
-        validations.append(Validation(int(epoch), done, named, seconds))
+    validations = logged if len(logged) > len(recorded) else recorded
+    for point in validations:
+        updates = None if point["updates"] is None else int(point["updates"])
+        seconds = times.get(str(updates), {}).get("wall_s")
+        point |= {"updates": updates, "wall_s": log.clock.get(updates or 0) if seconds is None else seconds}
     return validations

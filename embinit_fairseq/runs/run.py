@@ -5,10 +5,10 @@ The same call again continues an interrupted training, and does nothing for a fi
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
-import resource
 import shlex
 import shutil
 import signal
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +24,7 @@ from typing import IO, Any
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.io import hardware, versions, write_json
 from embinit_fairseq.runs.command import LIMITS, Command, data_hashes, differences, labels_of, parse_command
-from embinit_fairseq.runs.log import LogReader, RunLog, read_log
+from embinit_fairseq.runs.log import RunLog, read_log
 from embinit_fairseq.runs.record import CHECKPOINTS, LOG, RESULT, TEXTS, TRAINING, read_record, result_of
 
 #: seconds between two looks at the log
@@ -35,28 +35,10 @@ _ELSEWHERE = frozenset("srun mpirun mpiexec ssh docker".split())
 #: fairseq_compat)
 STOPPED = 75
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_REMEDY = "give the same command, or choose another folder"
 
-#: called with every line of the log, and with what has been read so far
-Watch = Callable[[str, LogReader], None]
-
-
-@dataclass(frozen=True)
-class TrainingRequest:
-    """One call.
-
-    Attributes:
-        folder: the run.
-        words: the command of the training.
-        labels: what tables are sorted by.
-        metric: logged value that chooses the best epoch; None: as in the command.
-        higher: whether a higher value is better.
-    """
-
-    folder: Path
-    words: Sequence[str]
-    labels: Mapping[str, str] = field(default_factory=dict)
-    metric: str | None = None
-    higher: bool = False
+#: called with every line of the log, and with the log so far
+Watch = Callable[[str, RunLog], None]
 
 
 @dataclass(frozen=True)
@@ -77,15 +59,29 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
-def run(request: TrainingRequest, watch: Watch = lambda line, reader: None) -> Outcome:
+def run(
+    folder: Path,
+    words: Sequence[str],
+    labels: Mapping[str, str] | None = None,
+    metric: str | None = None,
+    higher: bool = False,
+    watch: Watch = lambda line, log: None,
+) -> Outcome:
     """Train, or find that there is nothing to do.
+
+    Args:
+        folder: the run.
+        words: the command of the training.
+        labels: what tables are sorted by.
+        metric: logged value that chooses the best epoch; None: as in the command.
+        higher: whether a higher value is better.
+        watch: called with the lines of the log.
 
     Raises:
         OptionError, DataError: the command cannot be run in this folder; nothing is written then.
     """
-    folder = request.folder
-    command = parse_command(request.words).for_run(folder / CHECKPOINTS)
-    record = new_record(request, command, data_hashes(command.data()))
+    command = parse_command(words).for_run(folder / CHECKPOINTS)
+    record = new_record(command, data_hashes(command.data()), labels or {}, metric, higher)
     program = shutil.which(command.words[0], path=_search_path())
     if program is None:
         raise OptionError(f"{command.words[0]}: no such program; install it, or activate the environment that has it")
@@ -97,13 +93,21 @@ def run(request: TrainingRequest, watch: Watch = lambda line, reader: None) -> O
             log_file.truncate(0)  # the log of a start that failed
         else:
             check_same(folder, before, record)
-            _inherit(record, before, request)
+            record["labels"] = {**record["labels"], **before["labels"], **(labels or {})}
+            if metric is None and not higher:
+                record.update({key: before[key] for key in ("metric", "higher_is_better") if key in before})
             if not log.sessions and (folder / RESULT).is_file():  # the log is gone
                 epochs = read_record(folder / RESULT).get("epochs", {})
                 log = RunLog(epochs={int(epoch): values for epoch, values in epochs.items()}, finished=True)
-            if reason := _reached(command_of(before), command, log):
+            if reason := _reached(_command_of(before), command, log):
                 chosen = {key: record[key] for key in ("labels", "metric", "higher_is_better")}
                 return _finish(folder, {**before, **chosen}, log, started=False, notes=(reason,))
+            # some vectors may be gone
+            record["vector_files"] = {**(before.get("vector_files") or {}), **record["vector_files"]}
+            # the record of an earlier version counts as one session of unknown length
+            unknown = {"command": before["command"], "wall_s": None, "cpu_s": None}
+            record["sessions"] = before.get("sessions") or [unknown]
+            record |= {key: before[key] for key in ("times",) if key in before}
         code = _train(folder, command, program, record, log_file, watch)
         log = read_log(folder / LOG)
         if code == 0 and log.finished:
@@ -115,14 +119,26 @@ def run(request: TrainingRequest, watch: Watch = lambda line, reader: None) -> O
         return Outcome(code or 1, True, record, notes.get(code, ()))
 
 
-def new_record(request: TrainingRequest, command: Command, data: Mapping[str, str]) -> dict[str, Any]:
-    """Return the content of training.json of a run that is about to start. data: see `data_hashes`."""
-    metric = request.metric or command.option("--best-checkpoint-metric") or "loss"
+def new_record(
+    command: Command,
+    data: Mapping[str, str],
+    labels: Mapping[str, str],
+    metric: str | None = None,
+    higher: bool = False,
+) -> dict[str, Any]:
+    """Return the content of training.json of a run that is about to start.
+
+    Args:
+        command: of the training.
+        data: file -> hash, see `data_hashes`.
+        labels, metric, higher: as for `run`.
+    """
+    metric = metric or command.option("--best-checkpoint-metric") or "loss"
     return {
-        "labels": labels_of(command, request.labels),
+        "labels": labels_of(command, labels),
         "command": str(command),
         "metric": metric if metric.startswith("valid_") else f"valid_{metric}",
-        "higher_is_better": request.higher or "--maximize-best-checkpoint-metric" in command.options,
+        "higher_is_better": higher or "--maximize-best-checkpoint-metric" in command.options,
         "versions": versions(),
         "hardware": None,
         "data": dict(data),
@@ -131,7 +147,7 @@ def new_record(request: TrainingRequest, command: Command, data: Mapping[str, st
     }
 
 
-# ---- What is in the folder ------------------------------------------------------------------------------------------
+# ---- The folder -----------------------------------------------------------------------------------------------------
 
 
 def lock(file: IO[bytes]) -> bool:
@@ -179,46 +195,33 @@ def check_folder_of_run(folder: Path) -> None:
 
 def record_before(folder: Path) -> dict[str, Any] | None:
     """Return the record of the folder's run; None without a run, or if it failed before its first checkpoint."""
-    file = folder / TRAINING
+    file, result = folder / TRAINING, folder / RESULT
     has_checkpoints = any((folder / CHECKPOINTS).glob("*.pt"))
-    if not file.is_file():
-        if has_checkpoints or (folder / RESULT).is_file():
-            raise DataError(
-                f"{folder}: has checkpoints or a result, but no record of how they were made ({TRAINING} is missing); "
-                "choose another folder, or remove them"
-            )
-        return None
-    ended = (folder / RESULT).is_file() or ((folder / LOG).is_file() and read_log(folder / LOG).finished)
-    return read_record(file) if ended or has_checkpoints else None
-
-
-def command_of(record: Mapping[str, Any]) -> Command:
-    """Return the command in a record."""
-    return parse_command(shlex.split(record["command"]), any_program=True)
+    if file.is_file():
+        ended = result.is_file() or ((folder / LOG).is_file() and read_log(folder / LOG).finished)
+        return read_record(file) if ended or has_checkpoints else None
+    if has_checkpoints or result.is_file():
+        raise DataError(
+            f"{folder}: has checkpoints or a result, but no record of how they were made ({TRAINING} is missing); "
+            "choose another folder, or remove them"
+        )
+    return None
 
 
 def check_same(folder: Path, before: Mapping[str, Any], record: Mapping[str, Any]) -> None:
     """Raise OptionError or DataError if the folder's run has other options, data or vectors."""
-    remedy = "give the same command, or choose another folder"
-    if changed := differences(command_of(before), command_of(record)):
-        raise OptionError(f"{folder}: has a run with other options: {'; '.join(changed)}; {remedy}")
-    for key, what in (("data", "data"), ("vector_files", "vectors")):
+    if changed := differences(_command_of(before), _command_of(record)):
+        raise OptionError(f"{folder}: has a run with other options: {'; '.join(changed)}; {_REMEDY}")
+    for key, kind in (("data", "data"), ("vector_files", "vectors")):
         old, new = before.get(key) or {}, record[key]
         changed = [name for name, value in new.items() if old.get(name, value) != value]
         if changed:
             name = next((name for name in changed if name != "all"), "DATA")
-            raise DataError(f"{folder}: has a run with other {what}: {name} has changed since; {remedy}")
+            raise DataError(f"{folder}: has a run with other {kind}: {name} has changed since; {_REMEDY}")
 
 
-def _inherit(record: dict[str, Any], before: Mapping[str, Any], request: TrainingRequest) -> None:
-    """Copy to the record what this call does not say, the sessions and their times."""
-    record["labels"] = {**record["labels"], **before["labels"], **request.labels}
-    record["vector_files"] = {**(before.get("vector_files") or {}), **record["vector_files"]}  # some may be gone
-    if request.metric is None and not request.higher:
-        record.update({key: before[key] for key in ("metric", "higher_is_better") if key in before})
-    # what a record of an earlier version does not have counts as one session of unknown length
-    record["sessions"] = list(before.get("sessions") or [{"command": before["command"], "wall_s": None, "cpu_s": None}])
-    record |= {key: before[key] for key in ("times",) if key in before}
+def _command_of(record: Mapping[str, Any]) -> Command:
+    return parse_command(shlex.split(record["command"]), any_program=True)
 
 
 def _reached(old: Command, new: Command, log: RunLog) -> str | None:
@@ -232,15 +235,13 @@ def _reached(old: Command, new: Command, log: RunLog) -> str | None:
             return float(new.option(flag) or 0)
         return 0.0
 
-    if 0 < limit("--max-update") <= log.saved_updates:
-        return f"finished before: {counted(log.saved_updates, 'update')} done, --max-update {limit('--max-update'):.0f}"
-    if not log.finished:
-        return None
-    epochs = max(log.epochs, default=0)
-    if all(old.options.get(flag) == new.options.get(flag) for flag in LIMITS):
+    most_updates, most_epochs, epochs = limit("--max-update"), limit("--max-epoch"), max(log.epochs, default=0)
+    if 0 < most_updates <= log.saved_updates:
+        return f"finished before: {counted(log.saved_updates, 'update')} done, --max-update {most_updates:.0f}"
+    if log.finished and all(old.options.get(flag) == new.options.get(flag) for flag in LIMITS):
         return f"finished before, after epoch {epochs}"
-    if 0 < limit("--max-epoch") <= epochs:
-        return f"finished before: {counted(epochs, 'epoch')} done, --max-epoch {limit('--max-epoch'):.0f}"
+    if log.finished and 0 < most_epochs <= epochs:
+        return f"finished before: {counted(epochs, 'epoch')} done, --max-epoch {most_epochs:.0f}"
     return None
 
 
@@ -263,17 +264,17 @@ def _train(
     }
     record["sessions"] = [*record["sessions"], session]
     write_json(folder / TRAINING, record)
-    began, used, place = time.monotonic(), _processor_seconds(), log_file.seek(0, os.SEEK_END)
-    environment = {**os.environ, "PATH": _search_path()}
-    child = start([program, *command.words[1:]], log_file, environment)
-    reader = LogReader()
-    with (folder / LOG).open("rb") as lines, _signals_go_to(child):
-        lines.seek(place)
+    began, used, end = time.monotonic(), _processor_seconds(), log_file.seek(0, os.SEEK_END)
+    child = start([program, *command.words[1:]], log_file, {**os.environ, "PATH": _search_path()})
+    log, rest, decode = RunLog(), "", codecs.getincrementaldecoder("utf-8")("replace").decode
+    with (folder / LOG).open("rb") as file, _signals_go_to(child):
+        file.seek(end)
         while True:
             code = child.poll()
-            for line in _new_lines(lines):
-                reader.take(line)
-                watch(line, reader)
+            *lines, rest = (rest + decode(file.read())).split("\n")  # `rest` has no end yet
+            for line in lines:
+                log.take(line)
+                watch(line, log)
             if code is not None:
                 break
             time.sleep(_LOOK)
@@ -317,19 +318,10 @@ def _signals_go_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _new_lines(lines: IO[bytes]) -> Iterator[str]:
-    """Yield the lines that are complete."""
-    while line := lines.readline():
-        if not line.endswith(b"\n"):
-            lines.seek(-len(line), os.SEEK_CUR)
-            return
-        yield line.decode("utf-8", errors="replace").rstrip("\n")
-
-
 def _processor_seconds() -> float:
     """Return the seconds of all child processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _search_path() -> str:
@@ -352,14 +344,9 @@ def _finish(folder: Path, record: Mapping[str, Any], log: RunLog, started: bool,
         write_json(folder / TRAINING, record)
     result = result_of(record, folder, log, earlier) if log.sessions else {**earlier, **record}
     write_json(file, result)
-    return Outcome(0, started, result, (*notes, *_missing_best(record, log)))
-
-
-def _missing_best(record: Mapping[str, Any], log: RunLog) -> list[str]:
-    """Say why there is no best epoch, if there is none."""
     metric = record["metric"]
-    if log.best_epoch(metric, record["higher_is_better"]) is not None:
-        return []
-    logged = sorted({key for values in log.epochs.values() for key in values if key.startswith("valid_")})
-    reason = "it is NaN after every epoch" if metric in logged else f"logged are: {', '.join(logged) or 'none'}"
-    return [f"no best epoch by {metric} ({reason})"]
+    if log.best_epoch(metric, record["higher_is_better"]) is None:
+        logged = sorted({key for values in log.epochs.values() for key in values if key.startswith("valid_")})
+        reason = "it is NaN after every epoch" if metric in logged else f"logged are: {', '.join(logged) or 'none'}"
+        notes = [*notes, f"no best epoch by {metric} ({reason})"]
+    return Outcome(0, started, result, tuple(notes))

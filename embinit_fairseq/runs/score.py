@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,44 +25,44 @@ from embinit_fairseq.vocab.tokens import unescape
 
 #: an unknown word in text, as sentencepiece writes it: sacrebleu's tokeniser would separate <unk> into three words
 UNKNOWN_WORD = "\N{DOUBLE QUESTION MARK}"
-#: what fairseq-generate has printed, in the folder of a run: redirected, by --results-path, by the recipes
+#: output of fairseq-generate in the folder of a run: redirected, by --results-path, by the recipes
 _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
 _LINE = re.compile(r"([HD])-(\d+)\t(?:\S+\t)?(.*)$")
 _DATA_SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
-#: translations that end in a separate period, of which sacrebleu also warns
+#: number of translations ending in a separate period from which text looks tokenised, as for sacrebleu
 _TOKENIZED = 100
 #: characters of Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese
 _UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+#: key in the scores -> option of fairseq-generate, type
+_SETTINGS = {"beam": ("beam", int), "lenpen": ("lenpen", float), "checkpoint": ("path", str)}
 
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """What to score, and how.
+    """What to score, and how; the options of `embinit score`.
 
     Attributes:
         place: folder of a run, output of fairseq-generate, or plain text.
-        reference: plain text; tokens if `of_tokens`.
-        of_tokens: only compute BLEU on tokens.
-        token_reference: the reference in tokens, for BLEU on tokens in addition.
-        source: the text that was translated, to be copied to the run.
+        ref: plain text; tokens if `tokenized` is "".
+        src: the text that was translated, to be copied to the run.
         subset: name of the translated subset.
         metrics: names of SCORES.
-        steps: how tokens are joined, see `tokens`.
+        detokenize: how tokens are joined, see `tokens`.
         lang: language of the reference; None: as in the log.
+        tokenized: the reference in tokens, for BLEU on tokens in addition; "": only that, `ref` has tokens.
         lowercase: ignore upper and lower case.
         tokenize: tokeniser of sacrebleu for BLEU; None: the language's.
         confidence: with 95 % intervals.
     """
 
-    place: Path
-    reference: Path
-    of_tokens: bool = False
-    token_reference: Path | None = None
-    source: Path | None = None
+    place: str
+    ref: str
+    src: str | None = None
     subset: str = "test"
-    metrics: Sequence[str] = DEFAULT_SCORES
-    steps: Sequence[str] = ()
+    metrics: Sequence[str] | None = None
+    detokenize: Sequence[str] = ()
     lang: str | None = None
+    tokenized: str | None = None
     lowercase: bool = False
     tokenize: str | None = None
     confidence: bool = False
@@ -91,24 +91,12 @@ class Translations:
         value = option_in(self.configuration, name)
         return None if value == "None" else value
 
-    def settings(self) -> dict[str, Any]:
-        """Return beam, length penalty and checkpoint as far as the log has them."""
-        kinds: dict[str, tuple[str, Callable[[str], Any]]] = {
-            "beam": ("beam", int),
-            "lenpen": ("lenpen", float),
-            "checkpoint": ("path", str),
-        }
-        return {key: kind(text) for key, (name, kind) in kinds.items() if (text := self.option(name)) is not None}
-
 
 @dataclass(frozen=True)
 class Scored:
-    """The result: scores as they are recorded, the text they belong to, notes for the reader, files written."""
+    """The result: scores as they are recorded, notes for the reader, files written."""
 
     scores: dict[str, Any]
-    tokens: list[str]
-    text: list[str]
-    reference: list[str] | None
     notes: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
 
@@ -120,51 +108,52 @@ def score(request: ScoreRequest) -> Scored:
         DataError: a file is missing, or files do not belong together. Nothing is written then.
         OptionError: an option is wrong.
     """
-    is_run = request.place.is_dir()
-    translated = read_translations(translations_in(request.place, request.subset) if is_run else request.place)
+    place, steps = Path(request.place), request.detokenize
+    is_run = place.is_dir()
+    translated = read_translations(translations_in(place, request.subset) if is_run else place)
     if is_run:
-        check_dictionaries(request.place, translated)
-    lang = None
-    if request.lang is not None:
-        lang = known_language(request.lang)
-    else:
+        check_dictionaries(place, translated)
+    lang = None if request.lang is None else known_language(request.lang)
+    if lang is None:
         with contextlib.suppress(OptionError):  # an unknown language in a log is noted
             lang = known_language(translated.target_lang or "")
+
     expected = f"translations in {translated.path}", len(translated.tokens)
-    source = None if request.source is None else read_lines(request.source, *expected, "the text that was translated")
-    scored = _scored(request, translated, lang, expected)
-    return write_scores(request.place, request.subset, scored, source) if is_run else scored
-
-
-def _scored(request: ScoreRequest, translated: Translations, lang: str | None, expected: tuple[str, int]) -> Scored:
-    scores: dict[str, Any] = {}
-    decode = detokenizer(request.steps, lang)
-    as_is = translated.tokens if request.steps or translated.decoded is None else translated.decoded
+    source = read_lines(Path(request.src), *expected, "the text that was translated") if request.src else None
+    decode = detokenizer(steps, lang)
+    as_is = translated.tokens if steps or translated.decoded is None else translated.decoded
     text = [decode(line).replace(UNKNOWN, UNKNOWN_WORD) for line in as_is]
-    reference = None if request.of_tokens else read_lines(request.reference, *expected)
-    notes = tuple(_notes(request, translated, text, reference or (), lang or ""))
+    reference = None if request.tokenized == "" else read_lines(Path(request.ref), *expected)
+
+    scores: dict[str, Any] = {}
     if reference is not None:
-        for name in request.metrics:
+        for name in request.metrics or DEFAULT_SCORES:
             metric = SCORES[name].metric(request.lowercase, lang or "", request.tokenize)
             scores[name] = computed(metric, text, reference, request.confidence)
-    token_file = request.reference if request.of_tokens else request.token_reference
-    if token_file is not None:
-        tokens = [unescape(line) for line in read_lines(token_file, *expected)]
-        words = _moses_words(request.steps, lang, translated.tokens, text)
+    if request.tokenized is not None:
+        tokens = [unescape(line) for line in read_lines(Path(request.tokenized or request.ref), *expected)]
+        if steps and steps[-1] != "moses":
+            words = list(map(moses_tokenizer(lang), text))  # the reference has Moses' words
+        else:
+            join_subwords = detokenizer(steps[:-1], lang)
+            words = [unescape(join_subwords(line)) for line in translated.tokens]
         metric = SCORES["bleu_tokenized"].metric(lowercase=request.lowercase)
         scores["bleu_tokenized"] = computed(metric, words, tokens, request.confidence)
-    scores |= {**translated.settings(), "sentences": len(text)}
-    if lang is not None:
-        scores["lang"] = lang
-    return Scored(scores, translated.tokens, text, reference, notes)
+    for key, (option, kind) in _SETTINGS.items():
+        if (value := translated.option(option)) is not None:
+            scores[key] = kind(value)
+    scores |= {"sentences": len(text), **({} if lang is None else {"lang": lang})}
 
-
-def _moses_words(steps: Sequence[str], lang: str | None, tokens: Sequence[str], text: Sequence[str]) -> list[str]:
-    """Return the translations in Moses' words, in which the reference of BLEU on tokens is."""
-    if steps and steps[-1] != "moses":
-        return list(map(moses_tokenizer(lang), text))
-    before = detokenizer(steps[:-1], lang)
-    return [unescape(before(line)) for line in tokens]
+    notes = tuple(_notes(request, translated, text, reference or (), lang or ""))
+    if not is_run:
+        return Scored(scores, notes)
+    texts = {
+        "hypothesis.tokens": translated.tokens,
+        "hypothesis.text": text,
+        "reference.text": reference,
+        "source.text": source,
+    }
+    return write_scores(place, request.subset, Scored(scores, notes), texts)
 
 
 def _notes(
@@ -183,7 +172,7 @@ def _notes(
         yield f"target language {translated.target_lang} is not a known code: BLEU is computed by 13a; give --lang"
     if has_spaces(lang) and sum(len(_UNSPACED.findall(line)) for line in reference) > sum(map(len, reference)) / 2:
         yield (
-            f"{request.reference} has no spaces between words, but BLEU and TER are computed by the rules of "
+            f"{request.ref} has no spaces between words, but BLEU and TER are computed by the rules of "
             f"{lang or 'languages with spaces'}; give --lang, such as --lang zh"
         )
     if reference and (missing := missing_tokenizer(lang)) is not None:
@@ -232,31 +221,30 @@ def read_translations(path: Path) -> Translations:
             f"{path}: no translation in it; it ends: {lines[-1].strip() or 'with an empty line'}; correct that (a "
             "model of this plugin needs --user-dir), and run fairseq-generate again"
         )
-    if number := max(tokens) + 1 - len(tokens):
-        first = next(at for at in range(len(tokens) + 1) if at not in tokens)
+    order = range(max(tokens) + 1)
+    if missing := [number for number in order if number not in tokens]:
         raise DataError(
-            f"{path}: not all translations are in it ({counted(number, 'sentence')} missing, the first has the number "
-            f"{first}); run fairseq-generate again"
+            f"{path}: not all translations are in it ({counted(len(missing), 'sentence')} missing, the first has the "
+            f"number {missing[0]}); run fairseq-generate again"
         )
-    order = range(len(tokens))
     text = [decoded[number] for number in order] if len(decoded) == len(tokens) else None
     translated = Translations(path, [tokens[number] for number in order], text, configuration)
     return replace(translated, target_lang=translated.option("target_lang") or target)
 
 
-def read_lines(path: Path, what: str, expected: int, meant: str = "their reference") -> list[str]:
+def read_lines(path: Path, of: str, expected: int, remedy: str = "their reference") -> list[str]:
     """Return the lines of a text; raise DataError unless there are as many as expected.
 
     Args:
         path: the text.
-        what: things that it must have one line for, for the message.
+        of: plural noun, for the message: things that the text must have a line for.
         expected: their number.
-        meant: the right text, for the message.
+        remedy: the right text, for the message.
     """
     lines = _lines(path)
     if len(lines) != expected:
         raise DataError(
-            f"{path} has {counted(len(lines), 'line')}, but there are {expected:,} {what}; name {meant}, or translate "
+            f"{path} has {counted(len(lines), 'line')}, but there are {expected:,} {of}; name {remedy}, or translate "
             "again"
         )
     return lines
@@ -292,37 +280,36 @@ def check_dictionaries(run: Path, translated: Translations) -> None:
 # ---- Writing --------------------------------------------------------------------------------------------------------
 
 
-def write_scores(run: Path, subset: str, scored: Scored, source: Sequence[str] | None) -> Scored:
+def write_scores(run: Path, subset: str, scored: Scored, texts: Mapping[str, Sequence[str] | None]) -> Scored:
     """Write the texts and <subset>.scores.json to a run, and scores of the test set to its result.json.
 
     Other scores and texts of the same translations and reference stay; scores of other translations are removed.
     """
-    texts = {"hypothesis.tokens": scored.tokens, "hypothesis.text": scored.text, "reference.text": scored.reference}
-    files = {run / f"{subset}.{name}": _text(lines) for name, lines in texts.items() if lines is not None}
-    is_same = all(file.is_file() and file.read_text(encoding="utf-8") == text for file, text in files.items())
+    files = {
+        run / f"{subset}.{name}": "".join(f"{line}\n" for line in lines)
+        for name, lines in texts.items()
+        if lines is not None
+    }
+    source, place = run / f"{subset}.source.text", run / f"{subset}.scores.json"
+    is_same = all(
+        file.is_file() and file.read_text(encoding="utf-8") == text for file, text in files.items() if file != source
+    )
     is_finished = subset == "test" and (run / RESULT).is_file()
     record = read_record(run / RESULT) if is_finished else None  # read before anything is written
-    if source is not None:
-        files[run / f"{subset}.source.text"] = _text(source)
     if not is_same:
         for name in ("reference.text", "source.text"):
             (run / f"{subset}.{name}").unlink(missing_ok=True)
     for file, text in files.items():
         write_text(file, text)
-    place, notes = run / f"{subset}.scores.json", list(scored.notes)
     earlier = read_json(place, remedy="remove it and score again") if is_same and place.is_file() else {}
-    scores = {**earlier, **scored.scores}
+    scores, notes = {**earlier, **scored.scores}, scored.notes
     write_json(place, scores)
     written = [*files, place]
     if record is not None:
         others = {name.partition("/")[0] for name in FIGURES}  # scores that are not about translations stay
-        kept = {name: value for name, value in (record.get("scores") or {}).items() if name in others}
-        write_json(run / RESULT, {**record, "scores": {**scores, **kept}})
+        kept_scores = {name: value for name, value in (record.get("scores") or {}).items() if name in others}
+        write_json(run / RESULT, {**record, "scores": {**scores, **kept_scores}})
         written.append(run / RESULT)
     elif subset == "test":
-        notes.append(f"the training in {run} has not finished: its {RESULT} is not written yet")
-    return replace(scored, notes=tuple(notes), files=tuple(written))
-
-
-def _text(lines: Sequence[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
+        notes = (*notes, f"the training in {run} has not finished: its {RESULT} is not written yet")
+    return Scored(scores, notes, tuple(written))

@@ -6,7 +6,7 @@ Only runs of one task with the same test set, dictionaries and metric are in one
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -82,23 +82,28 @@ class Column:
 
 def _columns(metric: str, by_updates: bool, results: Sequence[Result]) -> list[Column]:
     """Return the columns in which the results have values."""
+    of_metric = [] if metric == "valid_loss" else [Column(f"best {metric_title(metric)}", ("best", metric))]
     columns = [
         Column("parameters", ("parameters", "all"), 0, constant=True),
-        *([] if metric == "valid_loss" else [Column(f"best {metric_title(metric)}", ("best", metric))]),
+        *of_metric,
         Column("val. loss (bits)", ("best", "valid_loss_bits"), 3),
         Column("val. loss (nats)", ("best", "valid_loss_nats"), 3),
         Column("train. loss (bits)", ("best", "train_loss_bits"), 3),
         Column("at update", ("best", "update"), 0) if by_updates else Column("at epoch", ("best", "epoch"), 1),
+        *(
+            Column(score.title + ("" if score.higher else " (lower is better)"), ("scores", name, "score"), 1)
+            for name, score in SCORES.items()
+        ),
+        *(Column(title, ("scores", *name.split("/")), digits) for name, (title, digits) in FIGURES.items()),
+        # of the rows that have a vector, with which words start; reports of older versions have the second kind only
+        *(
+            Column(f"absorption ratio{of}, {slot}", ("init", "slots", slot, key))
+            for of, key in ((" of matched rows", "matched_absorption_ratio"), ("", "absorption_ratio"))
+            for slot in ("encoder", "decoder")
+        ),
+        Column("wall time (s)", ("time", "wall_s"), 0),
+        Column("processor time (s)", ("time", "cpu_s"), 0),
     ]
-    for name, score in SCORES.items():
-        title = score.title if score.higher else f"{score.title} (lower is better)"
-        columns.append(Column(title, ("scores", name, "score"), 1))
-    columns += [Column(title, ("scores", *name.split("/")), decimals) for name, (title, decimals) in FIGURES.items()]
-    # of the rows that have a vector, with which words start; reports of older versions have the second kind only
-    for of, key in ((" of matched rows", "matched_absorption_ratio"), ("", "absorption_ratio")):
-        for slot in ("encoder", "decoder"):
-            columns.append(Column(f"absorption ratio{of}, {slot}", ("init", "slots", slot, key)))
-    columns += [Column("wall time (s)", ("time", "wall_s"), 0), Column("processor time (s)", ("time", "cpu_s"), 0)]
 
     def has_news(column: Column) -> bool:
         values = {column.value(result) for result in results} - {None}
@@ -158,18 +163,13 @@ class Table:
         """The runs of all rows."""
         return [run for row in self.rows for run in row.runs]
 
-    @property
-    def by_updates(self) -> bool:
-        """True if a run was validated more often than once per epoch."""
-        return any(run.by_updates for run in self.runs)
-
     def axis(self, x: str | None) -> str:
         """Return x, by default `updates` or `epochs`; raise OptionError if a run does not know its seconds."""
         if x == "seconds":
             for run in self.runs:
                 if run.curve(self.metric, True) and not run.clock():
                     raise OptionError(f"--x seconds: {run.name} has no times; give --x updates, or leave it out")
-        return x or ("updates" if self.by_updates else "epochs")
+        return x or ("updates" if any(run.by_updates for run in self.runs) else "epochs")
 
     def curves(self, metric: str, x: str | None) -> dict[str, Curve]:
         """Return name of a row -> its curve, for rows whose curve has a number."""
@@ -189,7 +189,7 @@ class Table:
     def columns(self) -> list[Column]:
         """Return the columns in which a run has a value."""
         results = [result for row in self.rows for result in row.results(self.metric)]
-        return _columns(self.metric, self.by_updates, results)
+        return _columns(self.metric, self.axis(None) == "updates", results)
 
     def row(self, name: str | None) -> Row | None:
         """Return the row of this name, the first one for None; None if there is no such row."""
@@ -206,9 +206,9 @@ def read_finished(places: Sequence[str], with_unfinished: bool = False) -> tuple
     Raises:
         DataError: no run is left.
     """
-    found = list({run.path.resolve(): run for place in places for run in find_runs(place)}.values())
-    runs = [run for run in found if run.is_finished or (with_unfinished and run.validations)]
-    others = [run.name for run in found if run not in runs]
+    all_runs = list({run.path.resolve(): run for place in places for run in find_runs(place)}.values())
+    runs = [run for run in all_runs if run.is_finished or (with_unfinished and run.validations)]
+    others = [run.name for run in all_runs if run not in runs]
     if not runs:
         raise DataError(f"{', '.join(others)}: not finished yet; wait, or show what is there with --unfinished")
     return runs, others
@@ -230,23 +230,23 @@ def compare(runs: Sequence[Run], by: Sequence[str] = (), metric: str | None = No
         if label not in labels:
             raise OptionError(f"--by {label}: no run has this label; there are: {', '.join(labels) or 'none'}")
     if metric is not None and not any(run.curve(metric, False) or run.best(metric) for run in runs):
-        known = sorted({key for run in runs for v in run.validations for key in v.values if is_score(key)})
-        raise OptionError(f"--metric {metric}: no run has logged it; there are: {', '.join(known) or 'none'}")
-    tasks: dict[tuple, dict[str | None, list[Run]]] = defaultdict(lambda: defaultdict(list))
+        logged = sorted({key for run in runs for point in run.validations for key in point if is_score(key)})
+        raise OptionError(f"--metric {metric}: no run has logged it; there are: {', '.join(logged) or 'none'}")
+    groups: dict[tuple, list[Run]] = defaultdict(list)
     for run in runs:
         chosen = metric or run.metric
-        task = tuple(str(run.labels.get(label, "")) for label in _TASK)
-        tasks[(*task, chosen, run.higher_is_better(chosen))][run.data_hash()].append(run)
+        task = tuple(run.labels.get(label, "") for label in _TASK)
+        groups[(*task, chosen, run.higher_is_better(chosen)), run.data_hash()].append(run)
+    data_sets = Counter(task for task, _ in groups)
     tables = []
-    for (*names, chosen, higher), by_data in sorted(tasks.items()):
-        for data, members in by_data.items():
-            shown = [f"data {data[:8]}" if data else "data unknown"] if len(by_data) > 1 else []
-            title = ", ".join([*filter(None, names), *shown]) or "runs"
-            tables.append(_table(title, chosen, higher, members, by))
-    titles = [table.title for table in tables]
+    for (task, data), members in sorted(groups.items(), key=lambda group: group[0][0]):
+        *names, chosen, higher = task
+        shown = [f"data {data[:8]}" if data else "data unknown"] if data_sets[task] > 1 else []
+        title = ", ".join([*filter(None, names), *shown]) or "runs"
+        tables.append(_table(title, chosen, higher, members, by))
+    titles = Counter(table.title for table in tables)
     return [
-        replace(table, title=f"{table.title}, {table.metric}") if titles.count(table.title) > 1 else table
-        for table in tables
+        replace(table, title=f"{table.title}, {table.metric}") if titles[table.title] > 1 else table for table in tables
     ]
 
 
@@ -255,28 +255,28 @@ def _table(title: str, metric: str, higher: bool, runs: Sequence[Run], by: Seque
     keys = list(by) or (["run"] if is_named else sorted({key for run in runs for key in run.labels} - {"seed"}))
     groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
-        groups[tuple(str(run.labels.get(key, "-")) for key in keys)].append(run)
+        groups[tuple(run.labels.get(key, "-") for key in keys)].append(run)
     shown = _naming_labels(keys, list(groups))
     rows = []
-    for group in sorted(groups, key=lambda group: [rank(group[at]) for at in shown]):
+    for group in sorted(groups, key=lambda group: [_rank(group[at]) for at in shown]):
         parts = (group[at] if keys[at] in (*_NAMES, *_TASK) else f"{keys[at]} {group[at]}" for at in shown)
         ordered = sorted(groups[group], key=lambda run: (not run.seed.isdigit(), run.seed.zfill(20), run.name))
         rows.append(Row(", ".join(parts) or "all", dict(zip(keys, group)), tuple(ordered)))
-    first = runs[0].labels
-    same = {key: str(value) for key, value in first.items() if all(run.labels.get(key) == value for run in runs)}
+    same = {key: value for key, value in runs[0].labels.items() if all(run.labels.get(key) == value for run in runs)}
     return Table(title, metric, higher, same, tuple(rows))
 
 
 def _naming_labels(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> list[int]:
     """Return the places of the labels in a row's name: one if it is different in all rows, else all that vary."""
+    number_of = [len({group[at] for group in groups}) for at in range(len(keys))]  # of different values
     order = [key for key in _NAMES if key in keys] + [key for key in keys if key not in (*_NAMES, *_TASK)]
     for at in map(keys.index, order):
-        if len({group[at] for group in groups}) == len(groups):
+        if number_of[at] == len(groups):
             return [at]
-    return [at for at, _ in enumerate(keys) if len({group[at] for group in groups}) > 1] or list(range(len(keys)))
+    return [at for at, number in enumerate(number_of) if number > 1] or list(range(len(keys)))
 
 
-def rank(label: str) -> tuple[int, str]:
+def _rank(label: str) -> tuple[int, str]:
     """Return the place of a name in the order of rows."""
     return (ORDER.index(label), "") if label in ORDER else (len(ORDER), label)
 

@@ -35,7 +35,7 @@ from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.io import hardware, write_json
 from embinit_fairseq.runs.command import data_hashes, parse_command
 from embinit_fairseq.runs.record import RESULT, TRAINING
-from embinit_fairseq.runs.run import TrainingRequest, check_same, new_record, record_before
+from embinit_fairseq.runs.run import check_same, new_record, record_before
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 SETS = ("train", "valid", "test")
@@ -164,8 +164,8 @@ def record_of(args: argparse.Namespace) -> dict:
     if args.model == "mlp":
         words += ["--max-epoch", str(args.max_epoch), "--patience", str(args.patience)]
     command = parse_command(words, any_program=True)
-    request = TrainingRequest(args.save_dir, words, {**labels, "model": args.model, "init": "none"}, "valid_loss")
-    return {**new_record(request, command, data_hashes([data])), "hardware": hardware()}
+    labels |= {"model": args.model, "init": "none"}
+    return {**new_record(command, data_hashes([data]), labels, "valid_loss"), "hardware": hardware()}
 
 
 def read(args: argparse.Namespace) -> Sets:

@@ -1,10 +1,10 @@
-"""embinit grid: the list, what is done, shares, environments. What is started is a shell's own `echo` and `sleep`."""
+"""embinit grid: the list, what is done, shares, environments, jobs of submitit. The commands are a shell's own."""
 
 from __future__ import annotations
 
 import io
+import os
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,8 @@ import pytest
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs import grid as grids
-from embinit_fairseq.runs.grid import Grid, Line, default_share, read_lines, run_grid, visible_gpus
+from embinit_fairseq.runs import jobs
+from embinit_fairseq.runs.grid import Grid, Line, Outcome, read_lines, run_grid
 
 
 @pytest.fixture
@@ -20,10 +21,12 @@ def grid(tmp_path, monkeypatch):
     """Done, failed and left of these lines; the current folder is the test's."""
     monkeypatch.chdir(tmp_path)
 
-    def call(commands: list[str], jobs: int = 1, **options):
-        outcome = run_grid(Grid(read_lines("\n".join(commands)), Path("logs"), jobs, **options))
+    def call(commands: list[str], jobs: int | None = 1, **options):
+        outcome = run_grid(Grid(read_lines("\n".join(commands)), Path("logs"), jobs, **options), lines.append)
         return outcome.done, outcome.failed, outcome.left
 
+    lines: list[str] = []
+    call.said = lines
     return call
 
 
@@ -36,24 +39,19 @@ def test_names_and_numbers() -> None:
     found = read_lines("# a comment\n\na.seed=1: echo x: y\n  echo b: c\nB=1 echo d")
     assert found == [Line("a.seed=1", "echo x: y"), Line("2", "echo b: c"), Line("3", "B=1 echo d")]
     assert read_lines("a: echo x\u2028y\x85\r\nb: z") == [Line("a", "echo x\u2028y"), Line("b", "z")]
-    many = [f"n{at}: true" for at in range(100_000)]
-    started = time.process_time()
-    assert len(read_lines("\n".join(many))) == 100_000
-    assert time.process_time() - started < 30  # minutes, were every name compared with every other
-    wrong = (("# x", "give one per line"), ("a: x\na: y", "a name of its own"))
-    for text, remedy in wrong:
+    for text, remedy in (("# x", "give one per line"), ("a: x\na: y", "a name of its own")):
         with pytest.raises(OptionError, match=remedy):
             read_lines(text)
 
 
 def test_what_ended_well_is_not_run_again(grid) -> None:
     commands = ["a: echo a >> count", "b: echo b >> count; [[ -f there ]]", "c: echo c >> count"]
-    assert grid(commands) == (("a", "c"), ("b",), ())
+    assert grid(commands) == (["a", "c"], ["b"], [])
     Path("there").touch()
     commands[2] += " # changed"
-    assert grid(commands) == (("a", "b", "c"), (), ())
+    assert [sorted(names) for names in grid(commands)] == [["a", "b", "c"], [], []]
     assert Path("count").read_text().split() == list("abcbc")
-    grid(commands, jobs=2, again=True)
+    grid(commands, jobs=10**9, again=True)  # more than there can be
     assert sorted(Path("count").read_text().split()[5:]) == list("abc")
 
 
@@ -65,43 +63,33 @@ def test_a_failing_command_in_a_line_ends_the_line(grid) -> None:
 
 def test_a_training_that_was_stopped_and_has_saved_is_continued_by_the_next_call(grid) -> None:
     commands = ["a: echo a >> count; [[ -f there ]] || exit 75", "b: echo b >> count"]
-    assert grid(commands) == (("b",), (), ("a",))
+    assert grid(commands) == (["b"], [], ["a"])
     Path("there").touch()
-    assert grid(commands) == (("a", "b"), (), ())
+    with Path("logs/a.log").open("ab") as log:
+        assert jobs.lock(log)
+        assert grid(commands) == (["b"], ["a"], []), "another call is running it"
+    assert grid(commands) == (["b", "a"], [], [])
     assert Path("count").read_text().split() == list("aba")
 
 
-def test_every_line_belongs_to_one_worker(grid) -> None:
-    names = [f"n{at}" for at in range(7)]
-    shares = [grid([f"{name}: true" for name in names], jobs=2, share=(k, 3), again=True)[0] for k in (1, 2, 3)]
-    assert sorted(name for share in shares for name in share) == names
+def test_every_line_belongs_to_one_worker() -> None:
+    lines = [Line(f"n{at}", "true") for at in range(7)]
+    shares = [Grid(lines, Path("logs"), share=(k, 3)).chosen for k in (1, 2, 3)]
+    assert [len(share) for share in shares] == [3, 2, 2]
+    assert sorted((line for share in shares for line in share), key=lambda line: line.name) == lines
 
 
-def slurm_task(**numbers: int) -> dict[str, str]:
-    return {f"SLURM_ARRAY_TASK_{name}": str(number) for name, number in numbers.items()}
-
-
-def test_every_task_of_a_slurm_array_has_a_share_of_its_own() -> None:
-    """--array=3-6, 0-10:2 and 7; an array with gaps (1,3,7 or 0-4,10) is refused by each of its tasks."""
-    for ids, step in ((range(3, 7), 1), (range(0, 11, 2), 2), ([7], 1)):
-        tasks = [slurm_task(ID=n, MIN=ids[0], MAX=ids[-1], STEP=step, COUNT=len(ids)) for n in ids]
-        assert [default_share(task) for task in tasks] == [(k, len(ids)) for k in range(1, len(ids) + 1)]
-    for ids in ([1, 3, 7], [0, 1, 2, 3, 4, 10]):
-        for n in ids:
-            with pytest.raises(OptionError, match=f"--array=0-{len(ids) - 1}"):
-                default_share(slurm_task(ID=n, MIN=ids[0], MAX=ids[-1], STEP=1, COUNT=len(ids)))
-    assert default_share({}) == (1, 1)
-
-
-def test_more_jobs_than_there_can_be(grid) -> None:
-    assert grid(["a: true", "b: true"], jobs=10**21)[0] == ("a", "b")
-
-
-def test_time_is_up(grid, monkeypatch) -> None:
-    started, start = [], grids.start
-    monkeypatch.setattr(grids, "start", lambda *given: started.append(start(*given)) or started[-1])
-    assert grid(["long: sleep 60 & wait", "next: true"], minutes=1 / 60) == ((), (), ("long", "next"))
-    assert [line.returncode is None for line in started] == [False]
+@pytest.mark.parametrize("saves", [True, False])
+def test_time_is_up(grid, saves, monkeypatch) -> None:
+    """What a command has started may save before it ends, for some time."""
+    monkeypatch.setattr(jobs, "_PATIENCE", 60.0 if saves else 0.5)
+    action = "sleep 0.5; touch saved" if saves else ""
+    inner = f"trap '{action}' TERM; touch begun; while [[ ! -e saved ]]; do sleep 0.1; done"
+    assert grid([f'long: bash -c "{inner}"; true', "next: true"], minutes=1 / 30) == ([], [], ["long", "next"])
+    assert Path("begun").exists()
+    assert Path("saved").exists() == saves
+    with Path("logs/long.log").open("ab") as log:
+        assert jobs.lock(log), "nothing of it is left"
 
 
 def test_gpus_and_cores_are_divided(grid, monkeypatch) -> None:
@@ -109,10 +97,73 @@ def test_gpus_and_cores_are_divided(grid, monkeypatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(grids, "cores", lambda: 6)
     command = "echo gpu=$CUDA_VISIBLE_DEVICES threads=$OMP_NUM_THREADS; touch"
-    grid([f"a: {command} a; {wait_for('b')}", f"b: {command} b; {wait_for('a')}"], jobs=2)
+    grid([f"a: {command} a; {wait_for('b')}", f"b: {command} b; {wait_for('a')}"], jobs=None)  # one per GPU
     seen = sorted(Path(f"logs/{name}.log").read_text().splitlines()[-1] for name in "ab")
     assert seen == ["gpu=4 threads=3", "gpu=7 threads=3"]
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
+    assert jobs.visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
+
+
+def test_progress_says_how_many_how_long_and_where_each_is(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(grids.time, "monotonic", lambda: 1000.0)
+    tasks = [jobs.Task(name, "true", tmp_path) for name in "abc"]
+    tasks[0].log.write_text("$ train\nepoch 3: valid_loss 4.1\r\n\n")
+    begun = [grids._Begun(tasks[0], None, 940.0), grids._Begun(tasks[1], None, 1000.0), grids._Begun(tasks[2], None)]
+    text = grids._progress(Outcome(["x", "y", "z"], ["w"], []), begun, 2, [100.0, 140.0])
+    # 120 s per command: two that run have 60 and 120 left, three have not begun
+    assert text.splitlines() == [
+        "3 of 9 done, 1 failed, 2 running, about 4 min left",
+        "  a: epoch 3: valid_loss 4.1",
+        "  b: ",
+    ]
+    assert "about 3.1 h left" in grids._progress(Outcome(["x"]), begun, 2, [4500.0])
+    assert grids._progress(Outcome(), begun[2:], 0, []) == "0 of 1 done"
+
+
+def test_jobs_of_submitit_are_requeued_and_continued(grid, monkeypatch) -> None:
+    """A job that its cluster stops is requeued; one that is killed is run by the next call."""
+    submitit = pytest.importorskip("submitit")
+    monkeypatch.setenv("SUBMITIT_PREEMPT_SIGNAL", "USR1")
+    monkeypatch.setattr(submitit.Job, "_results_timeout_s", 0)
+    first = "echo {0} >> count; if [[ ! -e {0} ]]; then touch {0}"
+    commands = [
+        f"stopped: {first.format('s')}; (sleep 1; kill -USR1 $PPID) & sleep 60; fi",
+        f"killed: {first.format('k')}; kill -KILL $PPID; exit 3; fi",
+        "fails: exit 4",
+    ]
+    done, failed, left = grid(commands, jobs=3, cluster="local")
+    assert (done, failed, left) == (["stopped"], ["fails"], ["killed"])
+    assert sorted(Path("count").read_text().split()) == list("kss")
+    assert grid.said[-1] == "1 of 3 done, 1 failed"
+    assert grid([*commands[:2], "fails: true"], cluster="debug") == (["stopped", "killed", "fails"], [], [])
+    assert Path("count").read_text().split().count("s") == 2, "it was done"
+
+
+def fake(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_slurm_has_one_array_with_limits_and_the_signal_that_saves(grid, tmp_path, monkeypatch) -> None:
+    submitit = pytest.importorskip("submitit")
+    monkeypatch.setattr(submitit.Job, "_results_timeout_s", 0)
+    monkeypatch.setattr(submitit.slurm.slurm.SlurmJobEnvironment, "USR_SIG", "USR1")
+    options = {"time": "720", "gpus-per-node": "2", "reservation": "mine"}
+    with pytest.raises(OptionError, match="srun"):
+        grid(["a: true"], None, cluster="slurm", sbatch=options)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    fake(tmp_path, "srun", "exit 1")
+    fake(tmp_path, "sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 12")
+    fake(tmp_path, "sacct", "echo 'JobID|State|NodeList'; echo '12_0|NODE_FAIL|n'; echo '12_1|TIMEOUT|n'")
+    fake(tmp_path, "scancel", f"echo $@ >> {tmp_path}/cancelled")
+    assert grid(["a: true", "b: true"], 7, cluster="slurm", sbatch=options) == ([], [], ["a", "b"])
+    script = Path("script").read_text()
+    for line in ("array=0-1%2", "time=720", "signal=USR1@120", "gpus-per-node=2", "reservation=mine"):
+        assert f"#SBATCH --{line}\n" in script
+    with pytest.raises(OptionError, match="time=720"):
+        grid(["a: true"], cluster="slurm")
+    fake(tmp_path, "sbatch", "echo no such partition >&2; exit 1")
+    with pytest.raises(OptionError, match="no such partition"):
+        grid(["c: true"], cluster="slurm", sbatch=options)
 
 
 def test_the_command(tmp_path, capsys, shown, refused, monkeypatch) -> None:
@@ -123,12 +174,16 @@ def test_the_command(tmp_path, capsys, shown, refused, monkeypatch) -> None:
     error = capsys.readouterr().err
     assert "bad: failed with exit status 3" in error
     assert "bad.log, which ends: why" in error
+    assert "1 of 2 done, 1 failed" in error
     assert f"failed: bad; see {logs}" in error
     assert "absent" in refused("grid", tmp_path / "absent", "--logs", logs)
-    for option in ("--jobs 0", "--minutes -1", "--worker 3/2", "--worker 2", "--worker ²/3"):
+    for option in ("--jobs 0", "--minutes -1", "--worker 3/2", "--worker 2", "--worker ²/3", "--sbatch time"):
         assert option in refused("grid", file, "--logs", logs, *option.split())
     given = "a: echo \u2028é\n".encode("utf-8-sig")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), "ascii"))  # whatever the locale
     assert shown("grid", "-", "--logs", logs, "--print") == "echo \u2028é\n"
     file.write_bytes(b"a: true\nb: \xe9\n")
     assert re.search(f"{file}:2: .*iconv", refused("grid", file, "--logs", logs))
+    file.write_text("a: exit 75\n")
+    assert main(["grid", str(file), "--logs", str(logs)]) == 1
+    assert "1 command not finished: the same call continues" in capsys.readouterr().err

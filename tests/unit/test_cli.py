@@ -19,7 +19,6 @@ import pytest
 from embinit_fairseq.cli import doctor, progress, stats
 from embinit_fairseq.cli.main import COMMANDS, build_parser, main
 from embinit_fairseq.cli.records import number, print_json, table
-from embinit_fairseq.cli.run import _Screen
 from embinit_fairseq.runs.grid import Outcome
 
 ROWS = {"man": "0 0 1 0", "woman": "0 1 1 0", "king": "1 0 1 0", "queen": "1 1 1 0", "apple": "0 0 -3 1"}
@@ -79,20 +78,18 @@ def test_errors_are_one_line_with_a_remedy(refused):
         ("stats --vectors absent.vec", "absent.vec", "--vectors"),
         ("stats --vectors v.txt --dict absent.dict", "absent.dict", "--dict"),
         ("stats --vectors v.txt --dim 300", "v.txt", "have 4 dimensions", "leave out --dim 300"),
-        ("stats --vectors v.txt --dim wide", "--dim", "--help"),
         ("stats --vectors concat:v.txt,w.txt --dict dict.txt --dim 4", "concat:v.txt,w.txt: ", "leave out --dim 4"),
         ("stats --vectors concat:v.txt,w.txt", "add --dict"),
         ("stats --vectors dict.txt", "looks like a fairseq dictionary", "give word vectors"),
         ("stats --vectors odd.txt", "odd.txt", "give word vectors"),
         ("analogy --vectors v.txt --questions absent.txt", "absent.txt", "check the path"),
-        *(
-            (f"analogy --vectors v.txt --questions questions.txt --table4 --{flag} 0", f"--{flag} 0")
-            for flag in ("xavier-rows", "top", "repeats", "block-size")
-        ),
+        ("analogy --vectors v.txt --questions questions.txt --top 0", "--top 0: give an integer of 1 or more"),
+        ("plot histogram --output a.png --bins 10001", "--bins 10001: give an integer from 2 to 10,000"),
+        ("plot histogram --output a.png --bins two", "--bins two: give an integer"),
+        ("trim-vocab --min-count -1", "--min-count -1: "),
         # an unknown option points to the help that has the known ones
         ("plot curves r --output c.png --forse", "unrecognized arguments: --forse"),
         ("stat --vectors v.txt", "invalid choice: 'stat'", "embinit --help"),
-        ("stats --vectors v.txt --dcit=dict.txt", "unrecognized arguments: --dcit"),
     ):
         line = refused(*arguments.split())
         assert "error: " in line
@@ -156,27 +153,30 @@ def test_memory_that_runs_out_is_one_line(refused, reading):
 
 
 def test_a_step_of_a_stock_architecture_and_registration(capsys):
-    code = main(["doctor", "--json", "--arch", "lstm"])
+    code = main(["doctor", "--json", "--arch", "lstm", "no_such_arch"])
     record = json.loads(capsys.readouterr().out)
     found = {finding["check"]: finding for finding in record["findings"]}
     assert found["step lstm"]["status"] == "ok"
     assert found["step lstm"]["data"]["loss"] > 0
+    assert (code, record["ok"], found["step no_such_arch"]["status"]) == (1, False, "broken")
     registered = found["registration"]["data"]
     assert {"xavier", "pretrained", "shuffled"} <= set(registered["embed_init"])
-    assert "embinit_classifier" in registered["architectures"]
-    assert "transformer" not in doctor.own_architectures()
-    assert code == (0 if record["ok"] else 1)
+    assert {"embinit_classifier", "tupe_tiny"} <= set(registered["architectures"])
+    assert "transformer" not in registered["architectures"]
+    chosen = doctor.one_per_model(registered["architectures"])
+    assert "tupe_tiny" in chosen
+    assert "tupe_base" not in chosen
 
 
-def test_missing_packages_and_a_fix_that_is_needed_and_not_active(capsys, monkeypatch):
+def test_missing_packages_and_a_fix_that_is_needed_and_not_active(monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", {"no-such-package": "", "no-such-extra": "no figures", "numpy": ""})
-    found = {finding.check: finding.status for finding in doctor.versions()}
+    findings = list(doctor.versions())
+    found = {finding.check: finding.status for finding in findings}
     assert found.items() >= {"no-such-package": "broken", "no-such-extra": "warning", "numpy": "ok"}.items()
-    capsys.readouterr()
-    assert main(["doctor", "--no-steps"]) == 1
-    shown = capsys.readouterr()
-    assert len(shown.out.splitlines()) < 14  # of each kind one line, and what is not well with its remedy
-    assert re.search(r"^broken +no-such-package .*\n +-> .*setup.sh", shown.out, re.MULTILINE)
+    shown = doctor.render([*findings, doctor.Finding("step a", "ok", "loss"), doctor.Finding("step b", "ok", "loss")])
+    assert re.search(r"^broken +no-such-package .*\n +-> .*setup.sh", shown, re.MULTILINE)
+    assert re.search(r"^ok +training steps +a, b$", shown, re.MULTILINE)
+    assert shown.endswith("1 broken, 1 warning")
     for version, status in (("3.9.18", "warning"), ("3.10.1", "ok"), ("3.14.8", "ok"), ("3.15.0", "warning")):
         monkeypatch.setattr(doctor.platform, "python_version_tuple", lambda v=version: tuple(v.split(".")))
         assert next(doctor.versions()).status == status
@@ -184,16 +184,6 @@ def test_missing_packages_and_a_fix_that_is_needed_and_not_active(capsys, monkey
     monkeypatch.setitem(sys.modules, "fairseq_compat", SimpleNamespace(status=lambda: [fix]))
     (finding,) = doctor.compatibility()
     assert (finding.status, bool(finding.hint)) == ("broken", True)
-
-
-@pytest.mark.parametrize(("option", "hint"), [("--embed-init xavier", "--user-dir"), ("--nobody-knows", None)])
-def test_run_says_what_the_plugins_option_needs(option, hint, capsys) -> None:
-    screen = _Screen(verbose=False)
-    screen.tail = ["  --lr LR", f"fairseq-train: error: unrecognized arguments: {option}"]
-    screen.show_last()
-    shown = capsys.readouterr().err
-    assert "--lr" not in shown
-    assert (hint in shown) if hint else ("--user-dir" not in shown)
 
 
 def leaves(parser):

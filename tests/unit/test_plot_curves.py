@@ -15,39 +15,38 @@ def points(line) -> list:
 
 
 def test_means_and_their_best_places(tmp_path, printed, refused) -> None:
-    """Two runs, one trained for longer."""
+    """Two runs, one trained for longer; the band reaches from the lowest to the highest."""
     for seed, losses in (("1", [3.0, 1.0, 2.0]), ("2", [5.0, 4.0, 2.0, 1.0])):
         write_run(tmp_path / seed, {"init": "none", "seed": seed}, losses)
-    ((row,),) = (each["rows"] for each in printed("plot", "curves", tmp_path, "--output", tmp_path / "a.png")["tables"])
+    (table,) = printed("plot", "curves", tmp_path, "--output", tmp_path / "a.png")["tables"]
+    (row,) = table["rows"]
     assert (row["means"], row["best"], row["value"]) == ({"1": 4.0, "2": 2.5, "3": 2.0}, 3, 2.0)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    band = curves.new_panels(1)[1][0]
+    curves.draw_mean(band, "a", {1: [3.0, 5.0], 2: [1.0, 4.0]})
+    extent = band.collections[0].get_paths()[0].get_extents()
+    assert (extent.y0, extent.y1) == (1.0, 5.0)
     write_run(tmp_path / "none", {"init": "none", "seed": "1"}, [], best={"valid_loss": 1.0, "epoch": 1})
     assert "no curve" in refused("plot", "curves", tmp_path / "none", "--output", tmp_path / "b.png")
 
 
 def test_losses_in_the_unit_and_the_training_dashed(tmp_path, printed, shown, figures) -> None:
     logged = {"1": (3.0, 2.0, 3.0), "2": (1.0, 0.0, 5.0)}
-    epochs = {epoch: dict(zip(("valid_loss", "train_loss", "valid_bleu"), each)) for epoch, each in logged.items()}
+    epochs = {epoch: dict(zip(("valid_loss", "train_loss", "valid_bleu"), row)) for epoch, row in logged.items()}
     call = ("plot", "curves", write_run(tmp_path / "a", {"init": "none", "seed": "1"}, [3.0, 1.0], epochs=epochs))
     options = ("--output", tmp_path / "a.png", "--unit", "perplexity")
     assert "(1 run): best mean valid_loss 1.000 at epoch 2 (of the training 0.000)" in shown(*call, *options)
     line, ring, training = figures[0].axes[0].get_lines()
-    assert [points(each) for each in (line, ring, training)] == [[[1, 8.0], [2, 2.0]], [[2, 2.0]], [[1, 4.0], [2, 1.0]]]
+    assert list(map(points, (line, ring, training))) == [[[1, 8.0], [2, 2.0]], [[2, 2.0]], [[1, 4.0], [2, 1.0]]]
     assert (training.get_linestyle(), training.get_color()) == ("--", line.get_color())
     printed(*call, *options, "--metric", "valid_bleu")
-    assert [points(each) for each in figures[1].axes[0].get_lines()] == [[[1, 3.0], [2, 5.0]], [[2, 5.0]]]
-    printed("compare", call[2], "--output", tmp_path / "out")  # beside what chose the checkpoints validation BLEU
-    assert [axes.get_ylabel() for axes in figures[2].axes] == ["val. loss (bits)", "val. bleu"]
+    assert list(map(points, figures[1].axes[0].get_lines())) == [[[1, 3.0], [2, 5.0]], [[2, 5.0]]]
+    titles = ["val. loss (bits)", "val. bleu"]
+    for options, panels in (((), 2), (("--metric", "valid_loss"), 1)):  # validation BLEU has a panel of its own
+        printed("compare", call[2], "--output", tmp_path / "out", *options)
+        assert [axes.get_ylabel() for axes in figures[-1].axes] == titles[:panels]
     assert curves.UNITS["nats"](3.0) == pytest.approx(3 * math.log(2))
     assert curves.UNITS["perplexity"](5000.0) == math.inf
-
-
-def test_a_band_reaches_from_the_lowest_to_the_highest(tmp_path, printed, figures) -> None:
-    for seed, losses in (("1", [3.0, 1.0]), ("2", [5.0, 4.0])):
-        write_run(tmp_path / seed, {"init": "none", "seed": seed}, losses)
-    printed("plot", "curves", tmp_path, "--output", tmp_path / "a.png")
-    band = figures[0].axes[0].collections[0].get_paths()[0].get_extents()
-    assert (band.y0, band.y1) == (1.0, 5.0)
 
 
 def test_many_rows_differ_in_colour_or_line_and_their_legend_hides_none(tmp_path, printed, figures) -> None:
@@ -88,7 +87,7 @@ def test_seconds_are_means_over_seeds(tmp_path, printed, figures, refused) -> No
         printed(*call)
         (axes,) = figures[-1].axes
         line, _, training = axes.get_lines()
-        return axes.get_xlabel(), [points(each) for each in (line, training)]
+        return axes.get_xlabel(), list(map(points, (line, training)))
 
     run("1", [50.0, 90.0])
     run("2", [150.0, 270.0])

@@ -180,30 +180,22 @@ def test_files_are_written_and_tables_need_no_pictures(tmp_path, capsys, printed
     assert sorted(path.name for path in out.iterdir()) == ["results.json", "results.md"]  # no picture of other runs
 
 
-def test_panels_of_other_metrics_are_drawn_unless_one_is_named(tmp_path, shown, monkeypatch) -> None:
-    drawn: list = []
-    monkeypatch.setattr(compare_command, "try_to_draw", lambda *arguments: drawn.append(arguments[-1]))
+def test_files_of_others_are_left_alone(tmp_path, refused, shown, monkeypatch) -> None:
+    monkeypatch.setattr(compare_command, "try_to_draw", lambda *_: False)
     write_run(tmp_path / "run", NONE1, [2.0])
-    for options in ((), ("--metric", "valid_loss")):
-        shown("compare", tmp_path / "run", "--output", tmp_path / "out", *options)
-    assert drawn == [("valid_bleu",), ()]
-
-
-@pytest.mark.parametrize("name", ["results.md", "results.json", "curves.png"])
-def test_files_of_others_are_left_alone(name, tmp_path, refused, shown) -> None:
-    write_run(tmp_path / "run", NONE1, [2.0])
-    call = ("compare", tmp_path / "run", "--output", tmp_path / "out")
+    out = tmp_path / "out"
+    call = ("compare", tmp_path / "run", "--output", out)
     shown(*call)
-    (tmp_path / "out/results.md").write_text("of a comparison")
+    (out / "results.md").write_text("of a comparison")
     shown(*call)  # which are replaced
-    assert (tmp_path / "out/results.md").read_text() != "of a comparison"
-    for file in (tmp_path / "out").iterdir():
-        file.unlink()
-    (tmp_path / "out" / name).write_text('{"tables": "by hand"}')
-    message = refused(*call)
-    assert f"--output {tmp_path / 'out'}: {name}" in message
-    assert "choose another --output" in message
-    assert (tmp_path / "out" / name).read_text() == '{"tables": "by hand"}'
+    assert (out / "results.md").read_text() != "of a comparison"
+    for name in ("results.md", "results.json", "curves.png"):
+        for file in out.iterdir():
+            file.unlink()
+        (out / name).write_text('{"tables": "by hand"}')
+        message = refused(*call)
+        assert all(part in message for part in (f"--output {out}: {name}", "choose another --output"))
+        assert (out / name).read_text() == '{"tables": "by hand"}'
 
 
 def test_references_that_are_named_and_texts_that_do_not_fit(tmp_path, two_runs, compare, refused) -> None:
@@ -238,7 +230,6 @@ def test_wrong_options(tmp_path, refused) -> None:
         ("--by colour", "init, seed"),
         ("--metric valid_bleu", "valid_loss"),
         ("--baseline glove", "'none', 'xavier'"),
-        ("--samples 0", "at least 1"),
         ("--reference nowhere", "no such file"),
         ("--x seconds", "/none"),
     ):

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_folders import json_line, write_log
 
@@ -17,7 +17,7 @@ from embinit_fairseq.cli.run import _Screen
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.runs import run as launch
 from embinit_fairseq.runs.command import DATA, data_hashes, differences, labels_of, parse_command
-from embinit_fairseq.runs.log import LogReader, RunLog
+from embinit_fairseq.runs.log import RunLog
 from embinit_fairseq.runs.record import read_record
 
 TRAIN = "fairseq-train bin --arch lstm --lr 0.1 --adam-betas (0.9,0.98) --fp16 --clip-norm -0.5 --max-epoch 2"
@@ -45,6 +45,7 @@ def test_options_and_their_values_behind_any_launcher() -> None:
         assert (found.words[: found.at], found.options) == (tuple(start.split()), expected)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(["--max-epoch", "--lr", "--fp16", "--log-interval", "3", "-1"]), max_size=8))
 def test_free_options_make_no_difference(words) -> None:
     """Oracle: the options of the words that are not free, taken one by one."""
@@ -139,7 +140,7 @@ def call(tmp_path, training):
 
     def run(*options: str, **request: object) -> launch.Outcome:
         words = ["fairseq-train", str(tmp_path / "bin"), "--arch", "lstm", *options]
-        return launch.run(launch.TrainingRequest(tmp_path / "run", words, **request))
+        return launch.run(tmp_path / "run", words, **request)
 
     return run
 
@@ -148,9 +149,12 @@ def result(tmp_path: Path) -> dict:
     return read_record(tmp_path / "run/result.json")
 
 
-def test_a_run_leaves_its_record_and_its_result(tmp_path, call, training) -> None:
+def test_a_run_leaves_its_record_and_its_result(tmp_path, call, training, monkeypatch) -> None:
     training.code = 3
     assert (call("--max-epoch", "3").code, (tmp_path / "run/result.json").exists()) == (3, False)
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "_train", lambda *_: 0)
+        assert call("--max-epoch", "3").code == 1, "its log does not say that training is done"
     training.code = 0
     outcome = call("--max-epoch", "3", labels={"direction": "de-en"})
     found = result(tmp_path)
@@ -210,21 +214,21 @@ def test_all_updates_are_done_before_the_training_says_that_it_is(tmp_path) -> N
     assert launch._reached(old, new, RunLog(saved_updates=19)) is None
 
 
-def test_a_log_has_one_writer(tmp_path) -> None:
-    with (tmp_path / "a").open("ab") as one, (tmp_path / "a").open("ab") as two, (tmp_path / "b").open("ab") as other:
-        assert [launch.lock(log) for log in (one, two, other)] == [True, False, True]
-
-
-@pytest.mark.parametrize(
-    ("level", "logger"), [("WARNING", "fairseq.trainer"), ("INFO", "embinit_fairseq.embed_init.fill")]
-)
-def test_warnings_and_the_plugins_records_are_shown(capsys, level, logger) -> None:
-    reader, screen = LogReader(), _Screen(verbose=False)
-    for where in (f"INFO | {logger.replace('embinit', 'x')}", f"{level} | {logger}"):
-        line = f"2024-01-01 10:00:00 | {where} | look here"
-        reader.take(line)
-        screen.show(line, reader)
-    assert capsys.readouterr().err == f"{line}\n"
+def test_warnings_and_the_plugins_records_are_shown_and_what_its_option_needs(capsys) -> None:
+    log, screen = RunLog(), _Screen(verbose=False)
+    places = ("INFO | fairseq.trainer", "WARNING | fairseq.trainer", "INFO | xembinit", "INFO | embinit_fairseq.fill")
+    lines = [f"2024-01-01 10:00:00 | {place} | look here" for place in places]
+    for line in lines:
+        log.take(line)
+        screen.show(line, log)
+    assert capsys.readouterr().err.splitlines() == lines[1::2]
+    for option, needed in (("--embed-init xavier", "--user-dir"), ("--nobody-knows", "")):
+        screen.tail = ["  --lr LR", f"fairseq-train: error: unrecognized arguments: {option}"]
+        screen.show_last()
+        said = capsys.readouterr().err
+        assert needed in said
+        assert "--lr" not in said
+        assert bool(needed) == ("--user-dir" in said)
 
 
 def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, training) -> None:
@@ -236,36 +240,25 @@ def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, traini
     assert result(tmp_path)["time"]["cpu_s"] == 2.0
 
 
-def test_checkpoints_without_a_record_stay(tmp_path, call, training) -> None:
+def test_a_run_whose_files_are_missing_or_damaged(tmp_path, call, training) -> None:
     call("--max-epoch", "2")
-    log = (tmp_path / "run/train.log").read_bytes()
-    (tmp_path / "run/training.json").unlink()
+    run, record = tmp_path / "run", (tmp_path / "run/training.json").read_text()
+    log = (run / "train.log").read_bytes()
+    (run / "train.log").unlink()
+    assert not call("--max-epoch", "2").started, "its result says that it is finished"
+    (run / "train.log").write_bytes(log)
+    for content, error in (("{", "training.json: not JSON"), ('{"labels": {}}', "command is missing")):
+        (run / "training.json").write_text(content)
+        with pytest.raises(DataError, match=error):
+            call("--max-epoch", "3")
+    (run / "training.json").unlink()
     for name in ("nothing", "result.json"):
-        (tmp_path / "run" / name).unlink(missing_ok=True)
+        (run / name).unlink(missing_ok=True)
         with pytest.raises(DataError, match=r"run: has checkpoints .*choose another folder"):
             call("--max-epoch", "2")
-    assert (tmp_path / "run/train.log").read_bytes() == log
-
-
-def test_a_finished_run_without_its_log_is_finished(tmp_path, call, training) -> None:
-    call("--max-epoch", "2")
-    (tmp_path / "run/train.log").unlink()
-    assert not call("--max-epoch", "2").started
-
-
-@pytest.mark.parametrize(
-    ("record", "where"),
-    [
-        ("{", "training.json: not JSON"),
-        ({"labels": {}}, "command is missing"),
-    ],
-)
-def test_a_damaged_record_is_named_before_anything_starts(tmp_path, call, training, record, where) -> None:
-    call("--max-epoch", "1")
-    (tmp_path / "run/training.json").write_text(record if isinstance(record, str) else json.dumps(record))
-    with pytest.raises(DataError, match=where):
-        call("--max-epoch", "2")
-    assert training.calls == 1
+    assert ((run / "train.log").read_bytes(), training.calls) == (log, 1)
+    (run / "training.json").write_text(record)
+    assert not call("--max-epoch", "2").started, "its log says that it is finished"
 
 
 def test_an_earlier_record_without_sessions_goes_on(tmp_path, call, training) -> None:
@@ -276,11 +269,6 @@ def test_an_earlier_record_without_sessions_goes_on(tmp_path, call, training) ->
     assert call("--max-epoch", "2").code == 0
     assert result(tmp_path)["times"] == {"10": {"wall_s": 7.5, "cpu_s": 3.0}, "20": {"wall_s": 8.0, "cpu_s": None}}
     assert "cpu_s" not in result(tmp_path)["time"], "the first session did not say it"
-
-
-def test_a_command_that_ends_before_its_training_is_done_has_failed(call, monkeypatch, training) -> None:
-    monkeypatch.setattr(launch, "_train", lambda *given: 0)
-    assert call("--max-epoch", "1").code == 1
 
 
 @pytest.mark.parametrize("name", ["train.log", "thesis.tex", "other/x"])
