@@ -30,7 +30,7 @@ setup(
             *("nbclient", "ipykernel", "pandas"),  # examples/notebook
             "ctranslate2",  # what docs/ctranslate2.md says
             *("build", "hatchling", "twine"),  # scripts/release.sh
-            *("datatrove>=0.10", "pyarrow", "zstandard"),  # the extra corpus
+            *("submitit>=1.5.4", "datatrove>=0.10", "pyarrow", "zstandard"),  # the extras cluster and corpus
         ],
         "corpus": ["datatrove>=0.10", "pyarrow", "zstandard"],  # scripts/wikibooks, scripts/wmt14 on many machines
         "bench": ["gensim", "transformers"],

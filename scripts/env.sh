@@ -36,6 +36,12 @@ settings() {
   printf '%s\n' "$now" >"$folder/settings"
 }
 
+# hidden_size FOLDER: print the dimension of the embeddings of a Hugging Face folder.
+hidden_size() {
+  python -c 'import json, sys
+config = json.load(open(sys.argv[1])); print(config.get("hidden_size") or config["d_model"])' "$1/config.json"
+}
+
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) && PLUGIN=$REPO/embinit_fairseq
 [[ ! -x ${VIRTUAL_ENV:-}/bin/embinit || ! -x ${VIRTUAL_ENV:-}/bin/fairseq-train ]] || VENV=${VENV:-$VIRTUAL_ENV}
 VENV=${VENV:-$REPO/.venv}

@@ -18,7 +18,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,16 @@ _NOT_SCORES = {"loss", "ppl", "wps", "wpb", "bsz", "num_updates", "best_loss"}
 def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of one run from its result.json."""
     record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    slots = (record.get("init") or {}).get("slots", {})
-    scores = record.get("scores", {})
+    slots, scores = (record.get("init") or {}).get("slots", {}), record.get("scores", {})
     run = {"run": folder.name, **record["labels"]}
+    brevity = re.search(r"BP = ([0-9.]+)", scores.get("bleu", {}).get("details", ""))
     yield {
         **run,
         "epoch": 0,
         "parameters": record["parameters"]["all"],
-        **{f"absorption_{side}": _ratio(slots.get(side)) for side in ("encoder", "decoder")},
-        **{name: _rounded(scores[name]["score"]) for name in ("bleu", "chrf") if name in scores},
-        "brevity": _brevity(scores.get("bleu", {}).get("details", "")),
+        **{f"absorption_{side}": absorption(slots[side]) for side in ("encoder", "decoder") if side in slots},
+        **{name: round(scores[name]["score"], 2) for name in ("bleu", "chrf") if name in scores},
+        "brevity": float(brevity[1]) if brevity else None,
         "revision": (record["versions"].get("revision") or "")[:12],
         "torch": record["versions"]["torch"],
         "cpu": record["hardware"]["cpu"],
@@ -54,37 +54,26 @@ def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
     }
     for epoch, values in record["epochs"].items():
         updates = int(values["valid_num_updates"])
-        names = [name for name in values if name.startswith("valid_") and name[6:] not in _NOT_SCORES]
-        time = dict(record.get("times", {}).get(str(updates), {}))
-        if epoch == list(record["epochs"])[-1] and time.get("cpu_s") is None:
-            time["cpu_s"] = record["time"].get("cpu_s")
+        score = next((name for name in values if name[:6] == "valid_" and name[6:] not in _NOT_SCORES), "")
+        seconds = dict(record.get("times", {}).get(str(updates), {}))
+        if epoch == list(record["epochs"])[-1] and seconds.get("cpu_s") is None:
+            seconds["cpu_s"] = record["time"].get("cpu_s")
         yield {
             **run,
             "epoch": int(epoch),
             "updates": updates,
             "train_loss": values["train_loss"],
             "valid_loss": values["valid_loss"],
-            "valid_score": values[names[0]] if names else None,
-            **{name: _rounded(time.get(name)) for name in ("cpu_s", "wall_s")},
+            "valid_score": values.get(score),
+            **{name: round(seconds[name], 2) for name in ("cpu_s", "wall_s") if seconds.get(name) is not None},
         }
 
 
-def _brevity(details: str) -> float | None:
-    """Return the brevity penalty in sacrebleu's line `BLEU = 33.51 70.0/44.3/28.7/19.2 (BP = 0.927 ...`."""
-    found = re.search(r"BP = ([0-9.]+)", details)
-    return float(found[1]) if found else None
-
-
-def _ratio(slot: dict[str, Any] | None) -> float | None:
-    """Return the absorption ratio of the rows with a vector, else of all rows."""
-    if slot is None:
-        return None
+def absorption(slot: dict[str, Any]) -> float | None:
+    """Return the absorption ratio of the rows with a vector, else of all rows; None without added positions."""
     matched = slot.get("matched_absorption_ratio")
-    return _rounded(slot.get("absorption_ratio") if matched is None else matched, 4)
-
-
-def _rounded(number: float | None, digits: int = 2) -> float | None:
-    return None if number is None else round(number, digits)
+    ratio = slot.get("absorption_ratio") if matched is None else matched
+    return None if ratio is None else round(ratio, 4)
 
 
 def write(args: argparse.Namespace) -> None:
@@ -112,6 +101,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     return list(runs.values())
 
 
+def best_epoch(run: dict[str, Any], last: int | None = None) -> dict[str, float]:
+    """Return the epoch of the lowest validation loss, of the first `last` epochs."""
+    return min(run["epochs"][:last], key=lambda epoch: epoch["valid_loss"])
+
+
 def table(args: argparse.Namespace) -> None:
     """Print a Markdown table, a row per value of the columns `--by`."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -120,15 +114,16 @@ def table(args: argparse.Namespace) -> None:
     titles = [*args.by, "runs", "epoch", "valid. loss", "train. loss", "test BLEU", "CPU s"]
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for values, runs in groups.items():
-        best = [min(run["epochs"], key=lambda epoch: epoch["valid_loss"]) for run in runs]
-        cells = [_cell([epoch[name] for epoch in best], d) for name, d in (("epoch", 1), ("valid_loss", 3))]
-        cells.append(_cell([epoch["train_loss"] for epoch in best], 3))
-        cells.append(_cell([float(run["bleu"]) for run in runs if run["bleu"]], 1))
-        cells.append(_cell([run["epochs"][-1]["cpu_s"] for run in runs if "cpu_s" in run["epochs"][-1]], 0))
+        best = [best_epoch(run, args.epochs) for run in runs]
+        cells = [cell([epoch[name] for epoch in best], d) for name, d in (("epoch", 1), ("valid_loss", 3))]
+        cells.append(cell([epoch["train_loss"] for epoch in best], 3))
+        cells.append(cell([float(run["bleu"]) for run in runs if run["bleu"]], 1))
+        cells.append(cell([run["epochs"][-1]["cpu_s"] for run in runs if "cpu_s" in run["epochs"][-1]], 0))
         print(f"| {' | '.join([*values, str(len(runs)), *cells])} |")
 
 
-def _cell(numbers: list[float], digits: int) -> str:
+def cell(numbers: Sequence[float], digits: int) -> str:
+    """Return `mean ± sample standard deviation`."""
     if not numbers:
         return "-"
     spread = f" ± {statistics.stdev(numbers):.{digits}f}" if len(numbers) > 1 else ""
@@ -146,6 +141,7 @@ def main() -> None:
     showing = commands.add_parser("table", help="print a table")
     showing.add_argument("file", type=Path)
     showing.add_argument("--by", nargs="+", default=["init"], metavar="COLUMN")
+    showing.add_argument("--epochs", type=int, help="read all runs at this epoch (default: at their last)")
     showing.set_defaults(run=table)
     args = parser.parse_args()
     args.run(args)

@@ -8,7 +8,7 @@
 #   PYTHON       interpreter, 3.10 - 3.14 (default: the first suitable of python3, python3.14 ... python3.10)
 #   TORCH_SPEC   requirements for torch (default: torch==2.13.0).
 #                An old torch needs an old numpy: TORCH_SPEC='torch==2.2.2 numpy<2'
-#   EXTRAS       extras of setup.py to install (default: hf,plot,text,cluster,test)
+#   EXTRAS       extras of setup.py to install (default: those of the last call, else hf,plot,text; test.sh adds test)
 #   NO_COMPILER  1: fairseq's Python files only, where there is no C++ compiler (slower)
 #   EDITABLE     0: regular installs, so that the checkout may be moved afterwards (default: 1, editable ones)
 # pip's own variables (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, ...) are honoured, for instance to take
@@ -29,7 +29,7 @@ case ${1:-} in
 esac
 [[ $# -le 1 ]] || { help >&2 && exit 2; }
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv=${1:-$repo/.venv} extras=${EXTRAS:-hf,plot,text,cluster,test} editable=${EDITABLE:-1}
+venv=${1:-$repo/.venv} editable=${EDITABLE:-1}
 read -ra torch <<<"${TORCH_SPEC:-torch==2.13.0}"
 
 [[ ! -e $venv || -x $venv/bin/python ]] || fail "$venv exists but is no virtual environment; remove it or name another one"
@@ -43,6 +43,9 @@ if [[ ! -e $venv ]]; then
 fi
 venv=$(cd "$venv" && pwd)
 supported "$venv/bin/python" || fail "$venv has $("$venv/bin/python" --version 2>&1), not 3.10 - 3.14; remove it"
+
+chosen=$venv/.embinit-extras
+extras=${EXTRAS:-$(cat "$chosen" 2>/dev/null || echo hf,plot,text)}
 
 # everything that the content of the environment depends on; regular installs hold copies of the sources
 wanted=$({
@@ -72,9 +75,10 @@ say "[2/4] fairseq_compat"
 "${install[@]}" --quiet "${torch[@]}" ${mode[@]+"${mode[@]}"} "$repo/fairseq_compat"
 say "[3/4] fairseq 0.12.2, unmodified, and its requirements (compiled here: about two minutes)"
 "$venv/bin/python" -m fairseq_compat install ${NO_COMPILER:+--no-compiler}
-say "[4/4] embinit_fairseq with the extras $extras: about 150 packages, one to three minutes"
+say "[4/4] embinit_fairseq with the extras $extras: one to three minutes"
 "${install[@]}" "${torch[@]}" ${mode[@]+"${mode[@]}"} "${repo}[$extras]"
 "$venv/bin/python" -m fairseq_compat || fail "fairseq_compat is not active in $venv (see the table above)"
 message=$("$venv/bin/python" -c 'import fairseq' 2>&1) || fail "fairseq cannot be imported in $venv: $message"
+echo "$extras" >"$chosen"
 echo "$wanted" >"$stamp"
 say "done; activate it with: source $venv/bin/activate"

@@ -27,7 +27,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
 sys.path.append(str(Path(__file__).resolve().parent / "glue"))
 
 from tasks import TASKS
@@ -47,7 +46,7 @@ Result = dict[str, Any]
 MEANS = ["Mean ± sample standard deviation over seeds.", ""]
 
 
-def row(cells: Sequence[object]) -> str:
+def row(*cells: object) -> str:
     """Return a line of a Markdown table."""
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -74,7 +73,7 @@ def glue(runs: Sequence[Run]) -> tuple[list[str], Result]:
         rate = run.command.option("--lr") if run.command else None
         groups[run.labels["task"]][run.labels["model"]][rate].append(run.record)
     table = {
-        task: {model: glue_rates(task, by_rate) for model, by_rate in sorted(groups[task].items())}
+        task: {model: glue_rates(task, groups[task][model]) for model in sorted(groups[task])}
         for task in TASKS
         if task in groups
     }
@@ -83,18 +82,17 @@ def glue(runs: Sequence[Run]) -> tuple[list[str], Result]:
     def per(name: str, value: Callable[[Result], object]) -> Callable[[Result], str]:
         return lambda result: f"{label(result, name)}: {value(result)}"
 
+    updates = per("model", lambda result: f"{int(label(result, 'updates') or 0):,} updates")
     notes = [
-        *distinct(
-            "pre-training", results, per("model", lambda result: f"{int(label(result, 'updates') or 0):,} updates")
-        ),
+        *distinct("pre-training", results, updates),
         *distinct("parameters", results, per("model", lambda result: f"{result['parameters']['all']:,}")),
         *distinct("epochs", results, per("task", lambda result: max(map(int, result["epochs"])))),
         *distinct("seeds", results, lambda result: label(result, "seed")),
         *environment(results, data=per("task", lambda result: result["data"]["all"])),
     ]
     constant = {result["labels"]["task"]: json.loads(result["labels"]["constant"]) for result in results}
-    best = [*glue_models(table, constant), "", GLUE_NOTE, *notes, ""]
-    return [*best, "## All learning rates", "", *glue_all_rates(table), ""], table
+    lines = [*glue_models(table, constant), "", GLUE_NOTE, *notes, ""]
+    return [*lines, "## All learning rates", "", *glue_all_rates(table), ""], table
 
 
 def glue_metrics(task: str) -> list[str]:
@@ -111,11 +109,10 @@ def glue_rates(task: str, by_rate: Mapping[str, Sequence[Result]]) -> Result:
         values = []
         for result in by_rate[rate]:
             epochs, best = result["epochs"], result["best"]["epoch"]
-            of_run = {metric: epochs[str(best)][f"valid_{metric}"] for metric in TASKS[task].metrics}
+            values.append({metric: epochs[str(best)][f"valid_{metric}"] for metric in TASKS[task].metrics})
             if task == "MNLI":
-                of_run["mismatched"] = result["scores"]["mismatched"]["accuracy"]
-            last = epochs[str(max(map(int, epochs)))][f"valid_{deciding}"]
-            values.append({**of_run, "last": last, "epoch": best})
+                values[-1]["mismatched"] = result["scores"]["mismatched"]["accuracy"]
+            values[-1] |= {"last": epochs[max(epochs, key=int)][f"valid_{deciding}"], "epoch": best}
         rates[rate] = {
             "runs": len(values),
             "median": {key: statistics.median(value[key] for value in values) for key in values[0]},
@@ -131,20 +128,19 @@ def glue_models(table: Mapping[str, Mapping[str, Result]], constant: Mapping[str
     """Return a line per model, with a column per task and the mean of the deciding metrics; last, a constant answer."""
     titles = [f"{task} ({' / '.join(METRICS.get(metric, metric) for metric in glue_metrics(task))})" for task in table]
     lines = header(["model", *titles, "mean"])
-    models = {model: {} for model in sorted({model for by_model in table.values() for model in by_model})}
-    rates = {(task, model): found["best_rate"] for task in table for model, found in table[task].items()}
-    for (task, model), rate in rates.items():
-        models[model][task] = table[task][model]["rates"][rate]["median"]
-    models["(constant answer)"] = {
-        task: {"mismatched": constant[task].get("accuracy"), **constant[task]} for task in table
-    }
-    for model, medians in models.items():
-        cells = []
-        for task in table:
-            values = " / ".join(f"{medians[task][m]:.1f}" for m in glue_metrics(task)) if task in medians else "-"
-            cells.append(f"{values} ({rates[task, model]})" if (task, model) in rates else values)
-        deciding = [medians[task][glue_metrics(task)[0]] for task in medians]
-        lines.append(row([model, *cells, f"{statistics.fmean(deciding):.1f}" if len(deciding) == len(table) else "-"]))
+    for model in [*sorted({model for models in table.values() for model in models}), "(constant answer)"]:
+        cells, deciding = [], []
+        for task, models in table.items():
+            rate, medians = "", {"mismatched": constant[task].get("accuracy"), **constant[task]}
+            if model != "(constant answer)":
+                if model not in models:
+                    cells.append("-")
+                    continue
+                rate = models[model]["best_rate"]
+                medians, rate = models[model]["rates"][rate]["median"], f" ({rate})"
+            cells.append(" / ".join(f"{medians[metric]:.1f}" for metric in glue_metrics(task)) + rate)
+            deciding.append(medians[glue_metrics(task)[0]])
+        lines.append(row(model, *cells, f"{statistics.fmean(deciding):.1f}" if len(deciding) == len(table) else "-"))
     return lines
 
 
@@ -153,13 +149,13 @@ def glue_all_rates(table: Mapping[str, Mapping[str, Result]]) -> list[str]:
     titles = ["task", "model", "rate", "runs", "median", "min", "max", "last epoch", "best epoch", "wall time (min)"]
     lines = header(titles, texts=2)
     for task, models in table.items():
-        for model, found in models.items():
-            for rate, of_rate in found["rates"].items():
-                median, mark = of_rate["median"], "**" if rate == found["best_rate"] else ""
+        for model, of_model in models.items():
+            for rate, of_rate in of_model["rates"].items():
+                median, mark = of_rate["median"], "**" if rate == of_model["best_rate"] else ""
                 deciding = f"{mark}{median[glue_metrics(task)[0]]:.2f}{mark}"
                 numbers = [f"{value:.2f}" for value in (of_rate["min"], of_rate["max"], median["last"])]
                 numbers += [f"{median['epoch']:g}", f"{of_rate['wall_min']:.1f}"]
-                lines.append(row([task, model, rate, of_rate["runs"], deciding, *numbers]))
+                lines.append(row(task, model, rate, of_rate["runs"], deciding, *numbers))
     return lines
 
 
@@ -180,6 +176,11 @@ PROTOCOLS = {
     "textgcn": "words counted over train and test texts, all of them in the dictionary",
     "inductive": "words counted over train texts, all others <unk>",
 }
+#: how a pair is chosen -> what its accuracy is worth, and the column that chooses
+CHOICES = {
+    "chosen by validation accuracy": ("the result of the couples", VALID),
+    "best on the test texts": ("chosen with knowledge of them, so no result", TEST),
+}
 Rows = dict[tuple[str, str], list[Result]]  # (model, attention) -> results, by seed
 
 
@@ -198,19 +199,23 @@ def textcls(runs: Sequence[Run]) -> tuple[list[str], Result]:
         lines += header(["model", "runs", "trained parameters", *(column.title for column in COLUMNS)])
         for model, results in rows.items():
             parameters = f"{results[0]['parameters']['trained']:,}"  # the same for all seeds
-            lines.append(row([model_title(*model), len(results), parameters, *(c.cell(results) for c in COLUMNS)]))
+            lines.append(row(model_title(*model), len(results), parameters, *(c.cell(results) for c in COLUMNS)))
         lines.append("")
         for attention in sorted({attention for model, attention in rows if "+" in model}, reverse=True):
             lines += [*pairs_table(rows, attention), ""]
-        chosen = choose_pairs(rows)
-        lines += [*choice_lines(chosen), *vectors_table(rows), *MEANS, *textcls_notes(rows), ""]
-        data[f"{task}, {protocol}"] = {
-            **{
-                model_title(*model): {"runs": len(results), **{c.title: c.summary(results) for c in COLUMNS}}
-                for model, results in rows.items()
-            },
-            "couples": chosen,
+        choice = choose_pairs(rows)
+        if choice is not None:
+            lines += [f"Couples, seeds {', '.join(choice['seeds'])}:", ""]
+            for how, (worth, _) in CHOICES.items():
+                means = [f"{column.title} {choice[how][column.title]['mean']:.2f}" for column in (VALID, TEST)]
+                lines.append(f"* {how} ({worth}): {choice[how]['model']}; {', '.join(means)}")
+            lines.append("")
+        lines += [*vectors_table(rows), *MEANS, *textcls_notes(rows), ""]
+        models = {
+            model_title(*model): {"runs": len(results), **{c.title: c.summary(results) for c in COLUMNS}}
+            for model, results in rows.items()
         }
+        data[f"{task}, {protocol}"] = {**models, "couples": choice}
     return lines, data
 
 
@@ -229,19 +234,20 @@ def model_title(model: str, attention: str) -> str:
     return BASELINES.get(model) or f"{kind}, {name or 'random table'}"
 
 
-def slots_of(result: Result) -> dict[str, Result]:
-    """Return name of the vectors -> report on the embedding matrix that was made of them."""
-    model = result["labels"]["model"]
-    names = model.split("+") if "+" in model else [model.partition(":")[2]]
-    slots = (result.get("init") or {}).get("slots") or {}
-    return {name: slots[slot] for name, slot in zip(names, ("encoder", "encoder_p")) if name and slot in slots}
+def slots_of(rows: Rows) -> dict[str, Result]:
+    """Return name of the vectors -> report on the embedding matrix that was made of them, by dimension and name."""
+    slots = {}
+    for (model, _), results in rows.items():
+        names = model.split("+") if "+" in model else [model.partition(":")[2]]
+        reports = (results[0].get("init") or {}).get("slots") or {}
+        slots |= {name: reports[s] for name, s in zip(names, ("encoder", "encoder_p")) if name and s in reports}
+    return dict(sorted(slots.items(), key=lambda item: (item[1]["dim"], item[0])))
 
 
 def pairs_table(rows: Rows, attention: str) -> list[str]:
     """Return vectors by vectors, the upper triangle; a cell with fewer runs than others has their number."""
     cells = {tuple(model.split("+")): results for (model, kind), results in rows.items() if kind == attention}
-    dims = {name: slot["dim"] for results in cells.values() for name, slot in slots_of(results[0]).items()}
-    names = sorted({name for pair in cells for name in pair}, key=lambda name: (dims.get(name, 0), name))
+    names = list(slots_of({model: results for model, results in rows.items() if model[1] == attention}))
     most = max(map(len, cells.values()))
     lines = header([f"{attention} ({most} run{'s' * (most > 1)})", *names])
     for at, name in enumerate(names):
@@ -249,7 +255,7 @@ def pairs_table(rows: Rows, attention: str) -> list[str]:
         for other in names[at:]:
             results = cells.get((name, other)) or cells.get((other, name)) or []
             line.append(TEST.cell(results) + (f" ({len(results)})" if 0 < len(results) < most else ""))
-        lines.append(row([name, *line]))
+        lines.append(row(name, *line))
     return lines
 
 
@@ -260,45 +266,27 @@ def choose_pairs(rows: Rows) -> Result | None:
     pairs the first name is chosen.
     """
     pairs = {
-        model: {label(result, "seed"): result for result in of_model}
-        for model, of_model in rows.items()
-        if "+" in model[0]
+        model: {label(result, "seed"): result for result in rows[model]} for model in sorted(rows) if "+" in model[0]
     }
     seeds = sorted(set.intersection(*map(set, pairs.values())), key=int) if pairs else []
     if not seeds:
         return None
-    common = {model: [by_seed[seed] for seed in seeds] for model, by_seed in sorted(pairs.items())}
-
-    def best(column: Column) -> Result:
-        model = max(common, key=lambda model: column.summary(common[model])["mean"])
-        return {"model": model_title(*model), **{each.title: each.summary(common[model]) for each in (VALID, TEST)}}
-
-    return {"seeds": seeds, "chosen by validation accuracy": best(VALID), "best on the test texts": best(TEST)}
-
-
-def choice_lines(choice: Result | None) -> list[str]:
-    """Return `choose_pairs` in words."""
-    if choice is None:
-        return []
-    lines = [f"Couples, seeds {', '.join(choice['seeds'])}:", ""]
-    for how, what in (
-        ("chosen by validation accuracy", "the result of the couples"),
-        ("best on the test texts", "chosen with knowledge of them, so no result"),
-    ):
-        means = [f"{column.title} {choice[how][column.title]['mean']:.2f}" for column in (VALID, TEST)]
-        lines.append(f"* {how} ({what}): {choice[how]['model']}; {', '.join(means)}")
-    return [*lines, ""]
+    common = {model: [by_seed[seed] for seed in seeds] for model, by_seed in pairs.items()}
+    choice: Result = {"seeds": seeds}
+    for how, (_, column) in CHOICES.items():
+        best = max(common, key=lambda model: column.summary(common[model])["mean"])
+        choice[how] = {"model": model_title(*best), **{c.title: c.summary(common[best]) for c in (VALID, TEST)}}
+    return choice
 
 
 def vectors_table(rows: Rows) -> list[str]:
     """Return the coverage of the dictionary by each file of vectors."""
-    slots = {name: slot for results in rows.values() for name, slot in slots_of(results[0]).items()}
     titles = ["vectors", "file", "rows", "dimension", "words of the dictionary (%)", "running words (%)"]
     lines = header(titles, texts=2)
-    for name, slot in sorted(slots.items(), key=lambda item: (item[1]["dim"], item[0])):
+    for name, slot in slots_of(rows).items():
         shares = [f"{100 * slot[share]:.1f}" for share in ("coverage_types", "coverage_tokens")]
-        lines.append(row([name, slot["source"]["name"], f"{slot['source']['rows']:,}", slot["dim"], *shares]))
-    return [*lines, ""] if slots else []
+        lines.append(row(name, slot["source"]["name"], f"{slot['source']['rows']:,}", slot["dim"], *shares))
+    return [*lines, ""] if len(lines) > 2 else []
 
 
 def textcls_notes(rows: Rows) -> list[str]:
@@ -337,7 +325,6 @@ DIVERGENCE = (
     Column("bound", ("kl", "bound"), 4),
     Column("probability of the new words", ("kl", "new_words_probability"), 5),
 )
-_VALIDATION = re.compile(r"\| INFO \| valid \| (\{.*\})$", re.MULTILINE)
 Point = dict[str, float]
 
 
@@ -345,32 +332,27 @@ def expansion(runs: Sequence[Run]) -> tuple[list[str], Result]:
     """Return the page, and method -> its runs, their curves and divergences."""
     groups: dict[str, list[Result]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: (method_rank(run.labels["method"]), int(run.seed))):
-        read = {"run": run.path.name, "curve": read_curve(run.path), "kl": divergence(run.path)}
-        groups[run.labels["method"]].append({**run.record, **read})
+        measured = {"run": run.path.name, "curve": read_curve(run.path), "kl": divergence(run.path)}
+        groups[run.labels["method"]].append({**run.record, **measured})
     results = [result for of_method in groups.values() for result in of_method]
+    last = min(max(map(int, result["curve"])) for result in results)  # update that all runs have
+    lines = []
 
-    def table(columns: Sequence[Column]) -> list[str]:
-        lines = header(["method", "runs", *(column.title for column in columns)])
+    def add_table(title: str, columns: Sequence[Column]) -> None:
+        lines.extend([title, "", *header(["method", "runs", *(column.title for column in columns)])])
         for method, of_method in groups.items():
             if any(column.summary(of_method) for column in columns):
-                lines.append(row([method, len(of_method), *(column.cell(of_method) for column in columns)]))
-        return [*lines, ""]
+                lines.append(row(method, len(of_method), *(column.cell(of_method) for column in columns)))
+        lines.append("")
 
-    lines = []
     for kind, title in KINDS.items():
-        lines += [f"{title}:", "", *table(curve_columns(kind, results))]
-    lines += [
-        "KL(old || new) before adaptation, nats per old piece of the validation text:",
-        "",
-        *table(DIVERGENCE),
-        *MEANS,
-    ]
-    words = [f"{result['curve']['0']['words']:,}, {result['curve']['0'].get('new', 0):,}" for result in results]
-    lines += [
-        f"* words and sentence ends, new words among them: {'; '.join(f'`{text}`' for text in sorted(set(words)))}",
-        *environment(results),
-        "",
-    ]
+        places = [*(place for place in PLACES if place < last), last]
+        columns = [Column(f"{place:,} updates", ("curve", str(place), f"{kind}_ppl"), 1) for place in places]
+        add_table(f"{title}:", columns)
+    add_table("KL(old || new) before adaptation, nats per old piece of the validation text:", DIVERGENCE)
+    words = {f"`{result['curve']['0']['words']:,}, {result['curve']['0'].get('new', 0):,}`" for result in results}
+    lines += [*MEANS, f"* words and sentence ends, new words among them: {'; '.join(sorted(words))}"]
+    lines += [*environment(results), ""]
     for method, of_method in groups.items():
         lines += [f"{method}, seed {label(of_method[0], 'seed')}:", "", f"    {of_method[0]['command']}", ""]
     data = {
@@ -393,27 +375,22 @@ def method_rank(method: str) -> tuple[int, str]:
 def read_curve(run: Path) -> dict[str, Point]:
     """Return number of updates, from 0 -> nats and perplexity per word, by kind, and numbers of words.
 
-    start.log is of fairseq-validate before the first update. Raises DataError if it is missing, or if validations
-    count different words.
+    start.log is of fairseq-validate before the first update. Raises DataError if it is missing.
     """
     log = run / "start.log"
-    start = _VALIDATION.findall(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    start = re.findall(r"\| INFO \| valid \| (\{.*\})$", text, re.MULTILINE)
     if len(start) != 1:
         raise DataError(f"{log}: no validation in it; remove {run}, and run adapt.sh again")
-    points = {}
-    for place, values in {
-        0: json.loads(start[0]),
-        **dict(sorted(read_log(run / "train.log").validations.items())),
-    }.items():
+    validations = {0: json.loads(start[0]), **dict(sorted(read_log(run / "train.log").validations.items()))}
+    points: dict[str, Point] = {}
+    for place, values in validations.items():
         nll = {kind: float(values[f"valid_{kind}_nll"]) for kind in KINDS if f"valid_{kind}_nll" in values}
-        counts = {name: int(float(values[f"valid_{name}"])) for name in ("words", "new") if f"valid_{name}" in values}
         points[str(place)] = {
-            **counts,
+            **{name: int(float(values[f"valid_{name}"])) for name in ("words", "new") if f"valid_{name}" in values},
             **{f"{kind}_nll": value for kind, value in nll.items()},
             **{f"{kind}_ppl": math.exp(value) for kind, value in nll.items()},
         }
-    if len({(point.get("words"), point.get("new")) for point in points.values()}) > 1:
-        raise DataError(f"{run}: its validations count different words; remove it, and run adapt.sh again")
     return points
 
 
@@ -427,21 +404,14 @@ def divergence(run: Path) -> Result | None:
     return {**{name: measured[name] for name in names}, "n": record["n"], "k": record["k"]}
 
 
-def curve_columns(kind: str, results: Sequence[Result]) -> list[Column]:
-    """Return the columns of the perplexity at PLACES and at the last update that all runs have."""
-    last = min(max(map(int, result["curve"])) for result in results)
-    places = [*(place for place in PLACES if place < last), last]
-    return [Column(f"{place:,} updates", ("curve", str(place), f"{kind}_ppl"), 1) for place in places]
-
-
 def plot_expansion(data: Result, path: Path) -> None:
     """Draw a panel for each kind of word, logarithmic. gaussian is dashed: for a little noise it is equal to avg."""
     from matplotlib.ticker import LogFormatter
 
     figure, panels = new_panels(len(KINDS), height=4.8)
     for axes, (kind, title) in zip(panels, KINDS.items()):
-        for method, found in data.items():
-            curves = list(found["curves"].values())
+        for method, of_method in data.items():
+            curves = list(of_method["curves"].values())
             if f"{kind}_ppl" not in curves[0]["0"]:
                 continue
             places = sorted(map(int, set.intersection(*(set(curve) for curve in curves))))
@@ -460,13 +430,12 @@ def plot_expansion(data: Result, path: Path) -> None:
 
 # ---- The program ----------------------------------------------------------------------------------------------------
 
-KINDS_OF_TABLES = {"glue": glue, "textcls": textcls, "expansion": expansion}
-
 
 def main() -> None:
     """Read the runs, write and print the page."""
+    tables = {"glue": glue, "textcls": textcls, "expansion": expansion}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=KINDS_OF_TABLES)
+    parser.add_argument("kind", choices=tables)
     parser.add_argument("runs", help="folder of the runs' folders, at any depth")
     parser.add_argument("--output", type=Path, required=True, help="folder for results.md and results.json")
     args = parser.parse_args()
@@ -474,7 +443,7 @@ def main() -> None:
     if args.kind == "textcls":
         unfinished += [run.name for run in runs if TEST.value(run.record) is None]
         runs = [run for run in runs if TEST.value(run.record) is not None]
-    lines, data = KINDS_OF_TABLES[args.kind](runs)
+    lines, data = tables[args.kind](runs)
     text = "\n".join([*lines, *still_missing(unfinished)])
     make_folder(args.output)
     write_text(args.output / "results.md", text)

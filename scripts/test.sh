@@ -17,7 +17,7 @@ fi
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${VENV:-$repo/.venv}
-bash "$repo/scripts/setup.sh" "$venv"
+EXTRAS=${EXTRAS:-hf,plot,text,test} bash "$repo/scripts/setup.sh" "$venv"
 venv=$(cd "$venv" && pwd)
 cd "$repo"
 "$venv/bin/python" -m ruff check .

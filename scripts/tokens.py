@@ -7,6 +7,8 @@ spacy          spaCy's rule-based tokenizer on lower-cased text                M
 subword_nmt    Moses tokens segmented by BPE (`@@`)                            subwords joined, Moses detokenizer
 sentencepiece  subwords of a sentencepiece model on lower-cased text           the model
 huggingface    subwords of a Hugging Face tokenizer, without special tokens    that tokenizer's decoder
+wikibooks      as in the pre-training data of scripts/wikibooks: cleaning,     -
+               words, BPE; rare words are segmented, too
 
 A model of `train-sentencepiece` knows lower-cased text only: lower-case what is given to fairseq-interactive or
 from_pretrained with --bpe sentencepiece.
@@ -22,14 +24,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
-
-from embinit_fairseq.errors import DataError, one_line
+from embinit_fairseq.errors import DataError, OptionError, one_line
 from embinit_fairseq.runs.tokens import UNKNOWN, Tokenizer, detokenizer
-from embinit_fairseq.vocab.codes import load_sentencepiece
+from embinit_fairseq.vocab.codes import codes_text, load_sentencepiece
+from embinit_fairseq.vocab.preparation import Preparation, Segmenter
 from embinit_fairseq.vocab.tokens import unescape
 
-KINDS = ("words", "moses", "spacy", "subword_nmt", "sentencepiece", "huggingface")
+KINDS = ("words", "moses", "spacy", "subword_nmt", "sentencepiece", "huggingface", "wikibooks")
 
 
 def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
@@ -50,16 +51,21 @@ def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
             bpe = BPE(codes)
         return lambda line: bpe.process_line(unescape(line)).split()
     if kind == "sentencepiece":
-        pieces = load_sentencepiece(model, "--model")
-        return lambda line: pieces.encode(line.lower(), out_type=str)
+        subwords = load_sentencepiece(model, "--model")
+        return lambda line: subwords.encode(line.lower(), out_type=str)
+    if kind == "wikibooks":
+        try:
+            return Segmenter((), Preparation("wikibooks", lowercase=True), codes_text(model, "--model"))
+        except ImportError as error:
+            raise OptionError(str(error)) from None
     tokenizer = Tokenizer(model)
 
     def encode(line: str) -> list[str]:
-        pieces = [UNKNOWN if piece == tokenizer.unknown else piece for piece in tokenizer.encode(line)]
-        for piece in pieces:
-            if piece.split() != [piece]:
-                raise DataError(f"the tokenizer makes the token {piece!r}: a symbol of a dictionary cannot have spaces")
-        return pieces
+        subwords = [UNKNOWN if subword == tokenizer.unknown else subword for subword in tokenizer.encode(line)]
+        for subword in subwords:
+            if subword.split() != [subword]:
+                raise DataError(f"the tokenizer makes the token {subword!r}: a symbol of a dictionary has no spaces")
+        return subwords
 
     return encode
 
@@ -95,12 +101,12 @@ def lines_of(stream: BinaryIO) -> Iterator[str]:
         try:
             yield line.decode("utf-8").rstrip("\n")
         except UnicodeDecodeError as error:
-            where = f"{getattr(stream, 'name', 'the text')}:{number}"
-            raise DataError(f"{where}: not UTF-8 ({error.reason}); convert it (iconv -t utf-8)") from error
+            place = f"{getattr(stream, 'name', 'the text')}:{number}"
+            raise DataError(f"{place}: not UTF-8 ({error.reason}); convert it (iconv -t utf-8)") from error
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Return the arguments of one of the three commands."""
+def main() -> None:
+    """Run one of the three commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("encode", "decode"):
@@ -115,30 +121,22 @@ def parse_arguments() -> argparse.Namespace:
     learn.add_argument("--type", choices=("unigram", "bpe"), required=True)
     learn.add_argument("--output", required=True, help="file to write")
     args = parser.parse_args()
-    if args.command != "train-sentencepiece" and len(args.input) != len(args.output):
-        parser.error(
-            f"files to read: {len(args.input)}, to write: {len(args.output)}; give one --output for each --input"
-        )
-    return args
-
-
-def main() -> None:
-    """Run one of the three commands."""
-    args = parse_arguments()
     if args.command == "train-sentencepiece":
         train_sentencepiece(lines_of(sys.stdin.buffer), args.size, args.type, args.output)
         return
-    change: Callable[[str], str]
-    if args.command == "encode":
-        encode = encoder(args.kind, args.lang, args.model)
-        change = lambda line: " ".join(encode(line))  # noqa: E731
-    else:
-        change = decoder(args.kind, args.lang, args.model)
+    if len(args.input) != len(args.output):
+        parser.error(
+            f"--input has {len(args.input)} files, --output {len(args.output)}: give one output for each input"
+        )
+    convert = {"encode": encoder, "decode": decoder}[args.command](args.kind, args.lang, args.model)
     for source, target in zip(args.input, args.output):
         with contextlib.ExitStack() as files:
             reading = sys.stdin.buffer if source == "-" else files.enter_context(open(source, "rb"))
             writing = sys.stdout.buffer if target == "-" else files.enter_context(open(target, "wb"))
-            writing.writelines((change(line) + "\n").encode("utf-8") for line in lines_of(reading))
+            for line in lines_of(reading):
+                converted = convert(line)
+                text = converted if isinstance(converted, str) else " ".join(converted)
+                writing.write(f"{text}\n".encode())
 
 
 if __name__ == "__main__":

@@ -20,49 +20,21 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout, installed or not
-
-from embinit_fairseq.errors import DataError, OptionError, counted, one_line
+from embinit_fairseq.errors import OptionError, counted, one_line
+from embinit_fairseq.io import read_lines
 from embinit_fairseq.vectors.writers import write_text
-
-METHODS = ("ppmi_svd", "word2vec", "fasttext")
-
-
-@dataclass
-class Settings:
-    """Settings of the methods."""
-
-    dim: int = field(default=300, metadata={"help": "number of columns"})
-    window: int = field(default=5, metadata={"help": "words to either side that count as context"})
-    min_count: int = field(default=2, metadata={"help": "rarer words get no vector"})
-    seed: int = field(default=1, metadata={"help": "seed of the solver's start, or of the training"})
-    epochs: int = field(default=20, metadata={"help": "passes over the text (word2vec, fasttext)"})
-
-
-def read_sentences(path: Path) -> list[list[str]]:
-    """Return sentences as lists of words; DataError if there are none."""
-    if not path.is_file():
-        raise DataError(f"--text {path}: no such file")
-    # Only "\n" ends a line: other separators (U+2028) must not divide a sentence.
-    sentences = [line.split() for line in path.read_text(encoding="utf-8").split("\n")]
-    sentences = [sentence for sentence in sentences if sentence]
-    if not sentences:
-        raise DataError(f"--text {path} is empty: give a text with one sentence a line")
-    return sentences
 
 
 def vocabulary(sentences: list[list[str]], min_count: int) -> list[str]:
     """Return the words in order of falling frequency, then of spelling."""
     counts = Counter(chain.from_iterable(sentences))
-    return sorted(
-        (word for word, count in counts.items() if count >= min_count), key=lambda word: (-counts[word], word)
-    )
+    frequent = (word for word, count in counts.items() if count >= min_count)
+    return sorted(frequent, key=lambda word: (-counts[word], word))
 
 
 def cooccurrences(sentences: list[list[str]], words: list[str], window: int):
@@ -94,74 +66,83 @@ def positive_pmi(counts, smoothing: float = 0.75):
     return result
 
 
-def ppmi_svd(sentences: list[list[str]], words: list[str], settings: Settings) -> np.ndarray:
+def ppmi_svd(sentences: list[list[str]], words: list[str], args: argparse.Namespace) -> np.ndarray:
     """Return (V, D) float32: the D leading left singular vectors of the PPMI matrix times the roots of their values."""
     from scipy.sparse.linalg import svds
 
-    if settings.dim >= len(words):
+    if args.dim >= len(words):
         raise OptionError(
-            f"--dim {settings.dim}: the text has {counted(len(words), 'word')} with --min-count "
-            f"{settings.min_count}, and ppmi_svd gives fewer columns than words; take a lower --dim or more text"
+            f"--dim {args.dim}: the text has {counted(len(words), 'word')} with --min-count {args.min_count}, and "
+            "ppmi_svd gives fewer columns than words; take a lower --dim or more text"
         )
-    matrix = positive_pmi(cooccurrences(sentences, words, settings.window))
-    start = np.random.default_rng(settings.seed).standard_normal(len(words))
-    left, values, _ = svds(matrix, k=settings.dim, v0=start)
+    matrix = positive_pmi(cooccurrences(sentences, words, args.window))
+    start = np.random.default_rng(args.seed).standard_normal(len(words))
+    left, values, _ = svds(matrix, k=args.dim, v0=start)
     order = np.argsort(-values)
     left, values = left[:, order], values[order]
     # The sign of a singular vector is arbitrary: fix it, or it would depend on the solver.
-    left = left * np.sign(left[np.abs(left).argmax(axis=0), np.arange(settings.dim)])
+    left = left * np.sign(left[np.abs(left).argmax(axis=0), np.arange(args.dim)])
     return (left * np.sqrt(np.maximum(values, 0.0))).astype(np.float32)
 
 
-def skip_gram(method: str, sentences: list[list[str]], words: list[str], settings: Settings) -> np.ndarray:
+def skip_gram(sentences: list[list[str]], words: list[str], args: argparse.Namespace) -> np.ndarray:
     """Return (V, D) float32 by gensim's word2vec or fastText."""
     from gensim.models import FastText, Word2Vec
 
-    model = {"word2vec": Word2Vec, "fasttext": FastText}[method](
+    model = {"word2vec": Word2Vec, "fasttext": FastText}[args.method](
         sentences=sentences,
-        vector_size=settings.dim,
-        window=settings.window,
-        min_count=settings.min_count,
+        vector_size=args.dim,
+        window=args.window,
+        min_count=args.min_count,
         sg=1,
-        seed=settings.seed,
-        epochs=settings.epochs,
+        seed=args.seed,
+        epochs=args.epochs,
         workers=1,  # several threads update in an order that differs from run to run
     )
     return np.stack([model.wv[word] for word in words]).astype(np.float32)
 
 
-def learn(method: str, sentences: list[list[str]], settings: Settings) -> tuple[list[str], np.ndarray]:
+def learn(sentences: list[list[str]], args: argparse.Namespace) -> tuple[list[str], np.ndarray]:
     """Return words and their (V, D) float32 matrix."""
-    words = vocabulary(sentences, settings.min_count)
+    words = vocabulary(sentences, args.min_count)
     if not words:
-        raise OptionError(f"no word occurs {settings.min_count} times: lower --min-count or give more text")
+        raise OptionError(f"no word occurs {args.min_count} times: lower --min-count or give more text")
     try:
-        if method == "ppmi_svd":
-            return words, ppmi_svd(sentences, words, settings)
-        return words, skip_gram(method, sentences, words, settings)
+        matrix = (ppmi_svd if args.method == "ppmi_svd" else skip_gram)(sentences, words, args)
     except ModuleNotFoundError as error:
-        raise OptionError(f"--method {method} needs {error.name}: pip install {error.name}") from error
+        raise OptionError(f"--method {args.method} needs {error.name}: pip install {error.name}") from error
+    if args.std is not None:
+        matrix = (matrix * (args.std / matrix.std(ddof=1, dtype=np.float64))).astype(np.float32)
+    return words, matrix
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """Return the arguments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--text", type=Path, required=True, help="one sentence per line, tokens separated by spaces")
+    add("--output", type=Path, required=True, help="file to write")
+    add("--method", choices=("ppmi_svd", "word2vec", "fasttext"), default="ppmi_svd", help="default: %(default)s")
+    add("--std", type=float, help="scale all values to this standard deviation")
+    add("--dim", type=int, default=300, help="number of columns (default: %(default)s)")
+    add("--window", type=int, default=5, help="words to either side that count as context (default: %(default)s)")
+    add("--min-count", type=int, default=2, help="rarer words get no vector (default: %(default)s)")
+    add("--seed", type=int, default=1, help="seed of the solver's start, or of the training (default: %(default)s)")
+    add("--epochs", type=int, default=20, help="passes over the text (word2vec, fasttext) (default: %(default)s)")
+    args = parser.parse_args(argv)
+    for name in ("dim", "window", "min_count", "epochs"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
+    if args.std is not None and not args.std > 0:
+        parser.error(f"--std {args.std}: must be greater than 0")
+    return args
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True, help="one sentence per line, tokens separated by spaces")
-    parser.add_argument("--output", type=Path, required=True, help="file to write")
-    parser.add_argument("--method", choices=METHODS, default="ppmi_svd", help="default: %(default)s")
-    parser.add_argument("--std", type=float, help="scale all values to this standard deviation")
-    for option in fields(Settings):
-        flag, text = "--" + option.name.replace("_", "-"), option.metadata["help"] + " (default: %(default)s)"
-        parser.add_argument(flag, type=int, default=option.default, help=text)
-    args = parser.parse_args()
-    for name in ("dim", "window", "min_count", "epochs"):
-        if getattr(args, name) < 1:
-            raise OptionError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
-    if args.std is not None and not args.std > 0:
-        raise OptionError(f"--std {args.std}: must be greater than 0")
-    settings = Settings(**{option.name: getattr(args, option.name) for option in fields(Settings)})
-    words, matrix = learn(args.method, read_sentences(args.text), settings)
-    if args.std is not None:
-        matrix = (matrix * (args.std / matrix.std(ddof=1, dtype=np.float64))).astype(np.float32)
+    """Learn the vectors and write them."""
+    args = parse()
+    sentences = [words for _, line in read_lines(args.text, flag="--text") if (words := line.split())]
+    words, matrix = learn(sentences, args)
     write_text(args.output, words, matrix)
     mean, std = matrix.mean(dtype=np.float64), matrix.std(ddof=1, dtype=np.float64)
     size = f"{counted(len(words), 'word')} x {args.dim}"

@@ -14,24 +14,22 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
+from fairseq import checkpoint_utils, criterions, utils
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.errors import CheckpointError, DataError, OptionError, one_line
-from embinit_fairseq.io import check_folder, whole_folder
+from embinit_fairseq.errors import CheckpointError, DataError, one_line
+from embinit_fairseq.io import whole_folder
 
 TIE = "--share-decoder-input-output-embed"
-LINES, RIDGE, MOST = 500, 0.1, 1000
+LINES, RIDGE = 500, 0.1
 
 
 def hidden_states(model: Any, dictionary: Any, lines: list[str]) -> torch.Tensor:
-    """(positions, D) float64 of the lines, each read by itself from its beginning."""
+    """Return (positions, D) float64 of the lines, each read by itself from its beginning."""
     states = []
     for line in lines:
         pieces = dictionary.encode_line(line, append_eos=False, add_if_not_exist=False).long()
@@ -41,7 +39,7 @@ def hidden_states(model: Any, dictionary: Any, lines: list[str]) -> torch.Tensor
 
 
 def lowering(states: torch.Tensor, by: float) -> torch.Tensor:
-    """v, (D,) float64: h.v is -by in the mean over the states h, (N, D), and near it for each."""
+    """Return v, (D,) float64: h.v is -by in the mean over the states h, (N, D), and near it for each."""
     mean = states.mean(0)
     ridge = RIDGE * torch.eye(len(mean), dtype=torch.float64)
     direction = torch.linalg.solve(states.T @ states / len(states) + ridge, mean)
@@ -50,40 +48,27 @@ def lowering(states: torch.Tensor, by: float) -> torch.Tensor:
 
 @torch.no_grad()
 def shift(lm: Path, data: Path, by: float, output: Path) -> str:
-    """Write `output`; returns what was measured."""
-    from fairseq import checkpoint_utils, criterions, utils
-    from fairseq.data import Dictionary
+    """Write the shifted model to `output`; return a line with the measurements.
 
+    Raises:
+        DataError, CheckpointError: if a folder is not one of train.sh or prepare.sh, or the model is shifted already.
+    """
     architecture, text = lm / "architecture", data / "text/old/train"
-    if not architecture.is_file():
-        raise DataError(f"{lm}: no file architecture in it; name what train.sh made, trained to its end")
-    if not text.is_file():
-        raise DataError(f"--data {data}: no text/old/train in it; name what prepare.sh made")
-    if not abs(by) <= MOST:
-        raise OptionError(f"--by {by}: beyond ±{MOST}, where single precision loses the rows; take 20, say")
-    check_folder(output, inputs=[lm, data])
+    for file, made_by in ((architecture, f"{lm}: made by train.sh"), (text, f"--data {data}: made by prepare.sh")):
+        if not file.is_file():
+            raise DataError(f"{file} is missing; expected {made_by}")
     if "word_loss" not in criterions.CRITERION_REGISTRY:  # the checkpoint names it
         utils.import_user_module(argparse.Namespace(user_dir=str(Path(__file__).parent / "word_loss")))
     source = str(lm / "checkpoints/checkpoint_last.pt")
-    where = {"data": str(data / "bin"), "new_words": str(data / "words.txt")}
     checkpoint = load_checkpoint(source)
-    settings = checkpoint["cfg"]["model"]
+    weights, settings = checkpoint["model"], checkpoint["cfg"]["model"]
     if not settings["share_decoder_input_output_embed"]:
         raise CheckpointError(f"{source}: already has an output matrix of its own; name what train.sh made")
-    weights = checkpoint["model"]
-    rows = weights["decoder.embed_tokens.weight"]
-    symbols = len(Dictionary.load(str(data / "bin/dict.txt")))
-    if symbols != len(rows):
-        raise DataError(
-            f"--data {data}: has {symbols} symbols, {source} has {len(rows)}; name the data of its training"
-        )
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([source], arg_overrides=where)
+    places = {"data": str(data / "bin"), "new_words": str(data / "words.txt")}
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([source], arg_overrides=places)
     with open(text, encoding="utf-8") as file:
-        lines = list(itertools.islice(file, LINES))
-    if not any(map(str.strip, lines)):
-        raise DataError(f"{text}: no text in its first {LINES} lines; run prepare.sh anew")
-    states = hidden_states(model.eval(), task.source_dictionary, lines)
-    added = lowering(states, by)
+        states = hidden_states(model.eval(), task.source_dictionary, list(itertools.islice(file, LINES)))
+    added, rows = lowering(states, by), weights["decoder.embed_tokens.weight"]
     weights["decoder.output_projection.weight"] = (rows.double() + added).to(rows.dtype)
     settings["share_decoder_input_output_embed"] = False
     checkpoint["last_optimizer_state"] = None  # has no values for the new matrix
@@ -101,13 +86,14 @@ def shift(lm: Path, data: Path, by: float, output: Path) -> str:
     )
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
+    """Shift a model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lm", type=Path, metavar="LM", help="what train.sh made")
     parser.add_argument("--data", type=Path, required=True, help="what prepare.sh made")
     parser.add_argument("--by", type=float, required=True, metavar="B", help="what is taken from all logits")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder")
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     print(shift(args.lm, args.data, args.by, args.output))
 
 

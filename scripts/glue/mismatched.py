@@ -6,9 +6,9 @@ The matched set decides which epoch is the best one: `accuracy` is that of the m
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
+import sys
 from pathlib import Path
 
 from embinit_fairseq.errors import DataError, one_line
@@ -16,18 +16,13 @@ from embinit_fairseq.io import write_json
 from embinit_fairseq.runs.log import best_place
 from embinit_fairseq.runs.record import LOG, RESULT, read_record
 
-_RECORD = re.compile(r"\| INFO \| valid1 \| (\{.*\})$", re.MULTILINE)
-
-
-def mismatched_accuracy(log: Path) -> dict[int, float]:
-    """Epoch -> accuracy on the second validation set; of an epoch that was repeated, the later."""
-    records = map(json.loads, _RECORD.findall(log.read_text(encoding="utf-8", errors="replace")))
-    return {int(record["epoch"]): float(record["valid1_accuracy"]) for record in records}
-
 
 def add_scores(run: Path) -> None:
-    """DataError if the mismatched set was not validated at the best epoch."""
-    result, accuracy = read_record(run / RESULT), mismatched_accuracy(run / LOG)
+    """Write the scores of a finished run; DataError if the mismatched set was not validated at the best epoch."""
+    result, log = read_record(run / RESULT), (run / LOG).read_text(encoding="utf-8", errors="replace")
+    records = map(json.loads, re.findall(r"\| INFO \| valid1 \| (\{.*\})$", log, re.MULTILINE))
+    # of an epoch that was repeated, the later
+    accuracy = {int(record["epoch"]): float(record["valid1_accuracy"]) for record in records}
     best = result["best"].get("epoch")
     if best not in accuracy:
         raise DataError(
@@ -41,7 +36,5 @@ def add_scores(run: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="folder of a finished run")
     with one_line():
-        add_scores(parser.parse_args().run)
+        add_scores(Path(sys.argv[1]))

@@ -8,7 +8,6 @@ that no command line can express is an error, not a slightly different model.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,10 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 import embinit_fairseq  # noqa: F401  ours, too
 from embinit_fairseq.checkpoints.reading import load_checkpoint, options_of, updates_of
-from embinit_fairseq.errors import CheckpointError, EmbinitError
+from embinit_fairseq.errors import CheckpointError, one_line
 
 #: options of the training or the task that some architectures have, too
 LEFT_OUT = ("help", "tokens_per_sample", "max_source_positions", "max_target_positions", "load_checkpoint_heads")
-
-
-def model_configuration(state: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the saved options of the model with its `arch`; CheckpointError for a file without."""
-    values = options_of(state, "model")
-    arch = values.get("arch") or values.get("_name")
-    if arch is None:
-        raise CheckpointError(f"{path}: does not say what its model is; give --arch and its options yourself")
-    return {**values, "arch": arch}
 
 
 def words_of(action: argparse.Action, value: Any) -> list[str]:
@@ -46,8 +36,6 @@ def words_of(action: argparse.Action, value: Any) -> list[str]:
 
 def architecture_options(arch: str, values: dict[str, Any]) -> list[str]:
     """Return all options of the architecture that have a value; CheckpointError if parsing them gives other values."""
-    if arch not in ARCH_MODEL_REGISTRY:
-        raise CheckpointError(f"the architecture {arch} is not registered; import what registers it, or give --arch")
     parser = argparse.ArgumentParser(allow_abbrev=False, argument_default=argparse.SUPPRESS)
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
     actions = [a for a in parser._actions if a.option_strings and a.dest in values and a.dest not in LEFT_OUT]
@@ -59,54 +47,37 @@ def architecture_options(arch: str, values: dict[str, Any]) -> list[str]:
     for action in actions:
         value = values[action.dest]
         if value is not None and action.nargs != 0 and back[action.dest] != value:
-            raise CheckpointError(
-                f"{arch}: no command line gives {action.dest} = {value!r} (but {back[action.dest]!r})"
-            )
+            raise CheckpointError(f"{arch}: no command line gives {action.dest} = {value!r}")
     return words
 
 
-def check_architecture(arch: str, path: Path | None) -> None:
-    """Raise CheckpointError for a model that cannot classify sentences. path: its checkpoint; None: it is --arch."""
-    model = ARCH_MODEL_REGISTRY.get(arch)
-    if model is None or hasattr(model, "register_classification_head"):  # what the task calls
-        return
-    which = f"{path}: a model of --arch {arch}" if path is not None else f"--arch {arch}: a model"
-    raise CheckpointError(
-        f"{which}, which is not one for sentence_prediction; give a checkpoint of one that is (tupe_*, bert_*, "
-        "electra_*, embinit_classifier, roberta_*, bart_*, ...)"
-    )
-
-
-def check_dictionary(state: dict[str, Any], path: Path, dictionary: Path) -> None:
-    """Raise CheckpointError unless the embedding matrix has a row for each symbol and for <mask>."""
-    tables = [value for key, value in state.get("model", {}).items() if key.endswith("embed_tokens.weight")]
-    symbols = Dictionary.load(str(dictionary))
-    symbols.add_symbol("<mask>")
-    if tables and len(tables[0]) != len(symbols):
-        raise CheckpointError(
-            f"{dictionary} has {len(symbols)} symbols (with <mask>), the model in {path} {len(tables[0])}: "
-            "prepare the data with the dict.txt and codes of its pre-training (prepare.sh with DICT=FILE CODES=FILE)"
-        )
-
-
 def main() -> None:
+    """Check that a checkpoint can be fine-tuned, and print its options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--arch", help="another architecture (default: that of the checkpoint)")
-    parser.add_argument("--dict", type=Path, help="dict.txt of the data, which must be that of the checkpoint")
+    parser.add_argument("--dict", type=Path, required=True, help="dict.txt of the data, that of the checkpoint, too")
     args = parser.parse_args()
-    try:
-        state = load_checkpoint(args.checkpoint)
-        values = model_configuration(state, args.checkpoint)
-        arch = args.arch or values["arch"]
-        check_architecture(arch, args.checkpoint if args.arch is None else None)
-        words = architecture_options(arch, values)
-        if args.dict is not None:
-            check_dictionary(state, args.checkpoint, args.dict)
-    except EmbinitError as error:
-        sys.exit(f"error: {error}")
+    state = load_checkpoint(args.checkpoint)
+    values = options_of(state, "model")
+    arch = args.arch or values.get("arch") or values.get("_name")
+    if not hasattr(ARCH_MODEL_REGISTRY.get(arch), "register_classification_head"):  # what the task calls
+        raise CheckpointError(
+            f"{args.checkpoint}: --arch {arch} is not for sentence_prediction; give a checkpoint of one that is "
+            "(tupe_*, bert_*, electra_*, embinit_classifier, roberta_*, bart_*, ...)"
+        )
+    words = architecture_options(arch, values)
+    symbols = Dictionary.load(str(args.dict))
+    symbols.add_symbol("<mask>")
+    for rows in {len(value) for key, value in state["model"].items() if key.endswith("embed_tokens.weight")}:
+        if rows != len(symbols):
+            raise CheckpointError(
+                f"{args.dict} has {len(symbols)} symbols (with <mask>), the model in {args.checkpoint} {rows}: prepare "
+                "the data with the dict.txt and codes of its pre-training (prepare.sh with DICT=FILE CODES=FILE)"
+            )
     print("\n".join([str(updates_of(state) or 0), "--arch", arch, *words]))
 
 
 if __name__ == "__main__":
-    main()
+    with one_line():
+        main()

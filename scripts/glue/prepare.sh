@@ -14,6 +14,8 @@
 # Makes OUTPUT/bin/{input0,input1,label}. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
+# shellcheck source=columns.sh
+source "$REPO/scripts/glue/columns.sh"
 : "${DATA:?set it to the folder with the tasks of GLUE (CoLA, RTE, ...)}" "${TASK:?set it to a task of GLUE, such as RTE}"
 : "${OUTPUT:?set it to a folder for the data of this task}"
 DICT=${DICT:-} CODES=${CODES:-} HF=${HF:-} MIN_COUNT=${MIN_COUNT:-1}
@@ -26,41 +28,19 @@ DICT=${DICT:-} CODES=${CODES:-} HF=${HF:-} MIN_COUNT=${MIN_COUNT:-1}
 [[ -e $OUTPUT/corpus ]] || python "$REPO/scripts/glue/tasks.py" extract "$TASK" "$DATA/$TASK" "$OUTPUT/corpus"
 settings "$OUTPUT" "task=$TASK" "dict=$DICT" "codes=$CODES" "hf=$HF" "min_count=$MIN_COUNT"
 
-# Sub-words.
-text=$OUTPUT/corpus
+text=$OUTPUT/corpus kind=huggingface
+[[ -z $CODES ]] || kind=wikibooks
 if [[ -n $CODES$HF ]]; then
-  text=$OUTPUT/text
+  text=$OUTPUT/text files=("$OUTPUT"/corpus/*.input?)
   if [[ ! -e $text ]]; then
     rm -rf "$text.part" && mkdir "$text.part"
-    files=("$OUTPUT"/corpus/*.input?) encode=("$REPO/scripts/tokens.py" encode --kind huggingface --model "$HF")
-    [[ -z $CODES ]] || encode=("$REPO/scripts/glue/encode.py" --codes "$CODES")
-    python "${encode[@]}" --input "${files[@]}" --output "${files[@]/#"$OUTPUT/corpus"/"$text.part"}"
+    python "$REPO/scripts/tokens.py" encode --kind "$kind" --model "$CODES$HF" --input "${files[@]}" \
+      --output "${files[@]/#"$OUTPUT/corpus"/"$text.part"}"
     mv "$text.part" "$text"
   fi
 fi
-
-# Binary data: one dictionary for both sentences of a pair, and the classes in GLUE's order, however frequent they are.
 if [[ ! -e $OUTPUT/bin ]]; then
-  rm -rf "$OUTPUT/bin.part" "$OUTPUT/dict"
-  if [[ -z $DICT ]]; then
-    cat "$text"/train.input? >"$OUTPUT/train.all"
-    fairseq-preprocess --only-source --dict-only --trainpref "$OUTPUT/train.all" --thresholdsrc "$MIN_COUNT" \
-      --destdir "$OUTPUT/dict"
-    DICT=$OUTPUT/dict/dict.txt
-  fi
-  for train in "$text"/train.input? "$OUTPUT/corpus/train.label"; do
-    folder=${train%/*} column=${train##*.} dict=$DICT
-    valid=$folder/valid.$column
-    [[ ! -f $folder/valid1.$column ]] || valid+=,$folder/valid1.$column
-    [[ $column != label ]] || dict=$OUTPUT/corpus/label.dict
-    if [[ -f $dict ]]; then
-      fairseq-preprocess --only-source --srcdict "$dict" --trainpref "$train" --validpref "$valid" --workers 1 \
-        --destdir "$OUTPUT/bin.part/$column"
-    else # the labels are numbers: text, as it is
-      mkdir "$OUTPUT/bin.part/label" && cp "$OUTPUT"/corpus/*.label "$OUTPUT/bin.part/label"
-      [[ ! -f $OUTPUT/corpus/label.scale ]] || cp "$OUTPUT/corpus/label.scale" "$OUTPUT/bin.part/label/scale"
-    fi
-  done
-  mv "$OUTPUT/bin.part" "$OUTPUT/bin"
+  [[ -n $DICT ]] || dictionary "$text" "$MIN_COUNT"
+  binarise "${DICT:-$OUTPUT/dict/dict.txt}" "$text"/train.input? "$OUTPUT/corpus/train.label"
 fi
 echo "ready: $OUTPUT/bin ($(wc -l <"$OUTPUT/bin/input0/dict.txt") symbols)"

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
 from tsv import read_rows
 
@@ -54,6 +53,8 @@ class Task:
 
 ENTAILMENT = ("entailment", "not_entailment")
 PAIR = ("sentence1", "sentence2")
+CLASSES = ("contradiction", "neutral", "entailment")
+MNLI_DEV = (("valid", "dev_matched"), ("valid1", "dev_mismatched"))
 
 #: Columns as in the files of gluebenchmark.com; metrics and epochs as in Ke et al. 2021, appendix B.
 TASKS = {
@@ -62,13 +63,7 @@ TASKS = {
     "MRPC": Task(("#1 String", "#2 String"), "Quality", ("0", "1"), ("accuracy", "f1")),
     "STS-B": Task(PAIR, "score", (), ("pearson", "spearman"), scale=1 / 5),
     "QQP": Task(("question1", "question2"), "is_duplicate", ("0", "1"), ("accuracy", "f1"), epochs=5, loose=True),
-    "MNLI": Task(
-        PAIR,
-        "gold_label",
-        ("contradiction", "neutral", "entailment"),
-        epochs=5,
-        dev=(("valid", "dev_matched"), ("valid1", "dev_mismatched")),
-    ),
+    "MNLI": Task(PAIR, "gold_label", CLASSES, epochs=5, dev=MNLI_DEV),
     "QNLI": Task(("question", "sentence"), "label", ENTAILMENT, epochs=5),
     "RTE": Task(PAIR, "label", ENTAILMENT),
 }
@@ -76,34 +71,30 @@ TASKS = {
 
 def read_examples(task: Task, path: Path) -> Iterator[tuple[list[str], str]]:
     """Yield (sentences, label) of each line; DataError for a line that is not in the task's layout."""
-    rows, columns, wanted = read_rows(path), (*task.inputs, task.label), 1
+    rows, columns = read_rows(path), [*task.inputs, task.label]
+    width = 4  # CoLA's
     if isinstance(task.label, str):
-        heading = next(rows, (1, []))[1]
-        missing = [name for name in columns if name not in heading]
-        if missing:
-            raise DataError(
-                f"{path}: no column {', '.join(missing)} (found: {', '.join(heading)}): GLUE's layout is needed"
-            )
-        columns, wanted = [heading.index(name) for name in columns], len(heading)
-    else:
-        wanted = max(columns) + 1
-    skipped, number = 0, 0
+        _, heading = next(rows, (1, []))
+        if missing := [name for name in columns if name not in heading]:
+            found = ", ".join(heading)
+            raise DataError(f"{path}: no column {', '.join(missing)} (found: {found}): GLUE's layout is needed")
+        columns, width = [heading.index(name) for name in columns], len(heading)
+    usable = skipped = 0
     for number, fields in rows:
-        sentences, label = [], ""
-        if len(fields) == wanted:
-            *sentences, label = (" ".join(fields[column].split()) for column in columns)
-        if len(fields) == wanted and is_label(task, label):
-            yield sentences, label
-        elif task.loose or label == "-":  # "-": the annotators did not agree
+        values = [" ".join(fields[column].split()) for column in columns] if len(fields) == width else []
+        if values and is_label(task, values[-1]):
+            usable += 1
+            yield values[:-1], values[-1]
+        elif task.loose or values[-1:] == ["-"]:  # "-": the annotators did not agree
             skipped += 1
         else:
-            found = f"the label {label!r}" if sentences else f"{len(fields)} fields"
+            found = f"the label {values[-1]!r}" if values else f"{len(fields)} fields"
             labels = f"one of {', '.join(task.labels)}" if task.labels else "a number"
             raise DataError(
-                f"{path}, line {number}: {found}; expected {wanted} fields separated by tabs, label {labels}"
+                f"{path}, line {number}: {found}; expected {width} fields separated by tabs, label {labels}"
             )
-    if number <= 1:
-        raise DataError(f"{path}: empty: get the file again")
+    if not usable:
+        raise DataError(f"{path}: no line with a label: get the file again")
     if skipped:
         print(f"{path}: {skipped} lines without a usable label left out", file=sys.stderr)
 
@@ -120,44 +111,35 @@ def is_label(task: Task, text: str) -> bool:
 
 def extract(task: Task, source: Path, folder: Path) -> None:
     """Write everything about a task into `folder`. source: the folder of its TSV files."""
+    names = [*(f"input{at}" for at in range(len(task.inputs))), "label"]
     for split, file in (("train", "train"), *task.dev):
-        columns: list[list[str]] = [[] for _ in range(len(task.inputs) + 1)]
-        for sentences, label in read_examples(task, source / f"{file}.tsv"):
-            label = label if task.labels else f"{float(label) * task.scale:.6g}"
-            for column, value in zip(columns, (*sentences, label)):
-                column.append(value)
-        for name, column in zip((*(f"input{at}" for at in range(len(task.inputs))), "label"), columns):
+        examples = ([*sentences, label] for sentences, label in read_examples(task, source / f"{file}.tsv"))
+        *inputs, labels = zip(*examples)
+        if not task.labels:
+            labels = [f"{float(label) * task.scale:.6g}" for label in labels]
+        for name, column in zip(names, (*inputs, labels)):
             write_lines(folder / f"{split}.{name}", column)
         if split == "valid":
-            write_lines(folder / "constant", [json.dumps(constant(task, columns[-1]))])
+            write_lines(folder / "constant", [json.dumps(constant(task, labels))])
     if task.labels:
         write_lines(folder / "label.dict", [f"{label} 1" for label in task.labels])
     elif task.scale != 1:
         write_lines(folder / "label.scale", [f"{task.scale:g}"])
-    write_lines(folder / "options", [task_options(task)])
-    write_lines(folder / "finetuning", [finetuning_options(task)])
-
-
-def write_lines(path: Path, lines: list[str]) -> None:
-    """Write a line for each."""
-    write_text(path, "".join(f"{line}\n" for line in lines))
-
-
-def task_options(task: Task) -> str:
-    """Return options of fairseq-train for the data, whatever the model."""
-    return f"--num-classes {len(task.labels) or 1} --valid-subset {','.join(name for name, _ in task.dev)}"
-
-
-def finetuning_options(task: Task) -> str:
-    """Return options of fairseq-train for metrics, the choice of the checkpoint, and the paper's number of epochs."""
-    regression = "" if task.labels else "--regression-target "
-    return (
+    subsets, regression = ",".join(name for name, _ in task.dev), "" if task.labels else "--regression-target "
+    write_lines(folder / "options", [f"--num-classes {len(task.labels) or 1} --valid-subset {subsets}"])
+    finetuning = (
         f"{regression}--glue-metrics {' '.join(task.metrics)} --best-checkpoint-metric {task.metrics[0]} "
         f"--maximize-best-checkpoint-metric --max-epoch {task.epochs}"
     )
+    write_lines(folder / "finetuning", [finetuning])
 
 
-def constant(task: Task, labels: list[str]) -> dict[str, float]:
+def write_lines(path: Path, lines: list[str] | tuple[str, ...]) -> None:
+    """Write lines with their ends."""
+    write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def constant(task: Task, labels: list[str] | tuple[str, ...]) -> dict[str, float]:
     """Return the scores of constant answers in percent: the largest class; for F1 the positive one."""
     counts = Counter(labels)
     total, positive = len(labels), counts.get("1", 0)
@@ -165,15 +147,8 @@ def constant(task: Task, labels: list[str]) -> dict[str, float]:
     return {metric: scores.get(metric, 0.0) for metric in task.metrics}  # correlations with a constant count as 0
 
 
-def names(folder: Path) -> list[str]:
-    """Return the tasks that have a folder there, in GLUE's order; OptionError if none has."""
-    found = [name for name in TASKS if (folder / name).is_dir()]
-    if not found:
-        raise OptionError(f"DATA={folder} has none of the folders {', '.join(TASKS)}: set DATA to GLUE's folder")
-    return found
-
-
 def main() -> None:
+    """Run one of the two commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("names", help="the tasks that a folder has").add_argument("folder", type=Path)
@@ -183,7 +158,10 @@ def main() -> None:
     columns.add_argument("output", type=Path, help="a new folder")
     args = parser.parse_args()
     if args.command == "names":
-        print(*names(args.folder))
+        names = [name for name in TASKS if (args.folder / name).is_dir()]
+        if not names:
+            raise OptionError(f"DATA={args.folder} has no folder {', '.join(TASKS)}: set DATA to GLUE's folder")
+        print(*names)
         return
     if args.task not in TASKS:
         raise OptionError(f"TASK={args.task}: not known; choose one of {', '.join(TASKS)}")

@@ -7,7 +7,6 @@
     embinit compare runs/scale --output runs/scale
 
     scale    sigma of the embeddings at 1/8 to 8 times Xavier's, positions added, absent or untied: is it absorption?
-             (table and figure: scale_figure.py)
     table1   Kim et al. 2024, Table 1: all initialisations, with fairseq's own and shuffled vectors at Xavier's scale
     duo      Li et al. 2020: two embeddings, tied, GloVe and learned, and the simpler uses of a second embedding
     ladder   Li et al. 2020, Table 5: the parts of Duo one after the other, untied and random (needs no --vectors)
@@ -27,11 +26,9 @@ import functools
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
 from embinit_fairseq.errors import OptionError, one_line
 from embinit_fairseq.init.strategies import STRATEGIES
@@ -43,10 +40,12 @@ KIM = """--task translation --encoder-layers 3 --decoder-layers 3 --encoder-embe
     --criterion fused_cross_entropy --no-epoch-checkpoints --num-workers 0
     --log-format json --log-interval 100""".split()
 FFN = ("--encoder-ffn-embed-dim", "--decoder-ffn-embed-dim")
+#: Kim's values of options that some trainings replace
+DEFAULTS = {"--arch": "transformer", "--dropout": "0.1", FFN[0]: "512", FFN[1]: "512"}
+TIED = "--share-decoder-input-output-embed"
 #: in place of the inner width with which a transformer has the parameters of Duo
 EQUAL = "EQUAL"
-#: of a training alone: they do not change the number of parameters
-ALONE = ("--seed", "--max-epoch", "--dropout")
+WIDER = (FFN[0], EQUAL, FFN[1], EQUAL)
 VALID_BLEU = [
     "--eval-bleu",
     "--eval-tokenized-bleu",
@@ -68,15 +67,8 @@ class Training:
 def training(labels: dict[str, str], seed: int, epochs: int, *options: str) -> Training:
     """Return a training whose folder has the values of the labels in its name."""
     name = ".".join([*labels.values(), f"seed{seed}"])
-    ends = ("--seed", str(seed), "--max-epoch", str(epochs))
-    defaults = {
-        "--arch": "transformer",
-        "--dropout": "0.1",
-        "--encoder-ffn-embed-dim": "512",
-        "--decoder-ffn-embed-dim": "512",
-    }
-    given = [word for flag, value in defaults.items() if flag not in options for word in (flag, value)]
-    return Training(name, labels, (*given, *options, *ends))
+    defaults = [word for flag, value in DEFAULTS.items() if flag not in options for word in (flag, value)]
+    return Training(name, labels, (*defaults, *options, "--seed", str(seed), "--max-epoch", str(epochs)))
 
 
 def initialised(strategy: str, vectors: Vectors, *more: str) -> tuple[str, ...]:
@@ -110,67 +102,59 @@ def scale(vectors: Vectors) -> Iterator[Training]:
 
 def table1(vectors: Vectors) -> Iterator[Training]:
     """Yield trainings of at most twenty epochs, which end after four epochs without a better validation loss."""
-    strategies: dict[str, tuple[str, ...]] = {"none": ()}
-    for strategy in ("xavier", "pretrained", "pretrained_xavier", "shuffled"):
-        strategies[strategy] = initialised(strategy, vectors)
+    names = ("xavier", "pretrained", "pretrained_xavier", "shuffled")
+    strategies = {"none": (), **{name: initialised(name, vectors) for name in names}}
     strategies["shuffled_xavier"] = initialised("shuffled", vectors, "--embed-init-std", "xavier")
     for seed in (1, 2, 3):
         for name, options in strategies.items():
             yield training({"init": name}, seed, 20, "--patience", "4", *options, *VALID_BLEU)
 
 
-def several(how: str, *paths: str) -> str:
-    """Return a combination of several files for --embed-init-path; a comma in a name is written twice."""
-    return f"{how}:" + ",".join(path.replace(",", ",,") for path in paths)
-
-
-def wider() -> tuple[str, ...]:
-    """Return the options of a transformer with as many parameters as Duo."""
-    return ("--arch", "transformer", *(word for flag in FFN for word in (flag, EQUAL)))
+def joined(how: str, vectors: Vectors, first: str, second: str) -> tuple[str, ...]:
+    """Return --embed-init with two sets of vectors per language in one matrix; a comma in a path is written twice."""
+    paths = {
+        lang: f"{how}:" + ",".join(vectors[lang + name].replace(",", ",,") for name in (first, second))
+        for lang in ("de", "en")
+    }
+    return initialised("pretrained_xavier", paths)
 
 
 def duo(vectors: Vectors) -> Iterator[Training]:
     """Yield Duo with one pre-trained and one learned embedding matrix per side, tied as the paper's model, and
     transformers that use two sets of vectors in one matrix, each vector at length 1: their mean (with second sets of
     the same dimension, de2 and en2), or both concatenated (de_a, de_b, en_a, en_b: their dimensions add up to D)."""
-    filled, both = initialised("pretrained_xavier", vectors), initialised("pretrained_xavier", vectors)
-    models: dict[str, tuple[str, ...]] = {
-        "transformer": ("--arch", "transformer", *filled),
-        "transformer_equal": (*wider(), *filled),
-    }
+    filled, stock = initialised("pretrained_xavier", vectors), ("--arch", "transformer")
+    models = {"transformer": (*stock, *filled), "transformer_equal": (*stock, *WIDER, *filled)}
     for share in ("stream", "pair"):
         for norm in ("decoder", "encoder"):
-            options = ("--duo-share-weights", share, "--duo-norm", norm)
-            models[f"duo_{share}_{norm}"] = ("--arch", "duo_transformer", *options, *filled)
+            options = ("--arch", "duo_transformer", "--duo-share-weights", share, "--duo-norm", norm)
+            models[f"duo_{share}_{norm}"] = (*options, *filled)
     if {"de2", "en2"} <= set(vectors):
-        both += (f"encoder_p={vectors['de2']}", f"decoder_p={vectors['en2']}")
-        models["duo_two_sets"] = ("--arch", "duo_transformer", *both)
-        mean = {lang: several("avg-l2", vectors[lang], vectors[lang + "2"]) for lang in ("de", "en")}
-        models["transformer_avg"] = ("--arch", "transformer", *initialised("pretrained_xavier", mean))
-        models["transformer_equal_avg"] = (*wider(), *initialised("pretrained_xavier", mean))
+        second = (f"encoder_p={vectors['de2']}", f"decoder_p={vectors['en2']}")
+        models["duo_two_sets"] = ("--arch", "duo_transformer", *filled, *second)
+        mean = joined("avg-l2", vectors, "", "2")
+        models |= {"transformer_avg": (*stock, *mean), "transformer_equal_avg": (*stock, *WIDER, *mean)}
     if {"de_a", "de_b", "en_a", "en_b"} <= set(vectors):
-        joined = {lang: several("concat-l2", vectors[lang + "_a"], vectors[lang + "_b"]) for lang in ("de", "en")}
-        models["transformer_concat"] = ("--arch", "transformer", *initialised("pretrained_xavier", joined))
-        models["transformer_equal_concat"] = (*wider(), *initialised("pretrained_xavier", joined))
+        both = joined("concat-l2", vectors, "_a", "_b")
+        models |= {"transformer_concat": (*stock, *both), "transformer_equal_concat": (*stock, *WIDER, *both)}
     for seed in (1, 2):
         for dropout in ("0.1", "0.3"):
             for name, options in models.items():
-                tied = ("--share-decoder-input-output-embed", "--dropout", dropout)
-                yield training({"model": name, "dropout": dropout}, seed, 10, *tied, *options)
+                labels = {"model": name, "dropout": dropout}
+                yield training(labels, seed, 10, TIED, "--dropout", dropout, *options)
 
 
 def ladder(vectors: Vectors) -> Iterator[Training]:
     """Yield Table 5 from "+ Meta Embeddings" to "+ Fusion Layer", and transformers of the same dimension and of as many
     parameters; greedy BLEU of the validation text after every epoch, as in Tables 6 and 7."""
-    off = {"share-weights": ("--duo-share-weights", "off"), "norm": ("--duo-norm", "off")}
-    fusion = ("--duo-fusion", "off")
+    duo, fusion, norm = ("--arch", "duo_transformer"), ("--duo-fusion", "off"), ("--duo-norm", "off")
     models = {
         "transformer": ("--arch", "transformer"),
-        "transformer_equal": wider(),
-        "duo_meta": ("--arch", "duo_transformer", *off["share-weights"], *off["norm"], *fusion),
-        "duo_shared": ("--arch", "duo_transformer", *off["norm"], *fusion),
-        "duo_norm": ("--arch", "duo_transformer", *fusion),
-        "duo": ("--arch", "duo_transformer"),
+        "transformer_equal": ("--arch", "transformer", *WIDER),
+        "duo_meta": (*duo, "--duo-share-weights", "off", *norm, *fusion),
+        "duo_shared": (*duo, *norm, *fusion),
+        "duo_norm": (*duo, *fusion),
+        "duo": duo,
     }
     for name, options in models.items():
         yield training({"model": name}, 1, 5, *options, *initialised("xavier", vectors), *VALID_BLEU)
@@ -182,29 +166,62 @@ GRIDS: dict[str, Callable[[Vectors], Iterator[Training]]] = {
     "duo": duo,
     "ladder": ladder,
 }
-#: the one whose question is answered by the loss alone
-UNTRANSLATED = "scale"
 
 
-def machine_options(device: str, precision: str) -> list[str]:
-    """Return the options of fairseq-train for a device and a precision.
+@functools.cache
+def equal_width(words: tuple[str, ...]) -> int:
+    """Return the inner width with which a `transformer` has as many parameters as the `duo_transformer`.
 
-    bfloat16 on a CPU is autocast, and only faster if the processor has instructions for it: with AVX2 Kim's model makes
-    0.07 updates per second in bfloat16, 0.97 in single precision.
+    The number of parameters is linear in the width, and two models say by how much a step of one changes it
+    (layers x (2 D + 1)): the two numbers differ by at most half of that.
+
+    Args:
+        words: arguments of fairseq-train for both models.
     """
-    if device == "cpu":
-        return ["--cpu", *(["--amp"] if precision == "bf16" else [])]
-    return ["--bf16"] if precision == "bf16" else []
+    from fairseq import options, tasks
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.utils import import_user_module
+
+    import_user_module(argparse.Namespace(user_dir=str(PLUGIN)))
+
+    def parameters(arch: str, further: int = 0) -> tuple[int, int]:
+        with tempfile.TemporaryDirectory() as empty:  # for the record of --embed-init
+            command = [*words, "--arch", arch, "--save-dir", empty]
+            args = options.parse_args_and_arch(options.get_training_parser(), command)
+            width = args.encoder_ffn_embed_dim
+            args.encoder_ffn_embed_dim = args.decoder_ffn_embed_dim = width + further
+            cfg = convert_namespace_to_omegaconf(args)
+            model = tasks.setup_task(cfg.task).build_model(cfg.model)
+        return sum(parameter.numel() for parameter in model.parameters()), width
+
+    (stock, width), (wider, _) = parameters("transformer"), parameters("transformer", further=1)
+    duo, _ = parameters("duo_transformer")
+    return width + round((duo - stock) / (wider - stock))
 
 
-def command(each: Training, args: argparse.Namespace) -> str:
+def train_words(of: Training, args: argparse.Namespace) -> list[str]:
+    """Return the command of a training."""
+    # bfloat16 on a CPU is autocast, and only faster if the processor has instructions for it (docs/speed.md)
+    device = {"cpu": ["--cpu"], "gpu": []}[args.device]
+    device += {"fp32": [], "bf16": ["--amp" if args.device == "cpu" else "--bf16"]}[args.precision]
+    words = ["fairseq-train", str(args.data / "bin"), "--user-dir", str(PLUGIN)]
+    words += [*KIM, *of.options, *device, *args.extra]
+    if EQUAL not in words:
+        return words
+    tied = [TIED] if TIED in words else []
+    ffn = [word for flag in FFN for word in (flag, DEFAULTS[flag])]
+    # drawn at random: without vectors to be read
+    width = equal_width((words[1], *KIM, *tied, *ffn, "--cpu", *args.extra, "--embed-init", "xavier"))
+    last = [f"{flag}={width}" for flag in FFN if any(word.partition("=")[0] == flag for word in args.extra)]
+    return [str(width) if word == EQUAL else word for word in words] + last
+
+
+def command(of: Training, args: argparse.Namespace) -> str:
     """Return the commands of a training and, for grids with BLEU, of its translation and scores."""
-    run, data, target = args.output / each.name, args.data, args.target
-    labels = [f"{key}={value}" for key, value in each.labels.items()]
-    train = ["fairseq-train", data / "bin", "--user-dir", PLUGIN, *KIM, *each.options]
-    train = with_equal_ffn([*map(str, train), *machine_options(args.device, args.precision), *args.extra])
-    lines = [shlex.join([*map(str, ["embinit", "run", run, "--label", *labels, "--"]), *train])]
-    if args.grid != UNTRANSLATED:
+    run, data, target = args.output / of.name, args.data, args.target
+    labels = [f"{key}={value}" for key, value in of.labels.items()]
+    lines = [shlex.join(["embinit", "run", str(run), "--label", *labels, "--", *train_words(of, args)])]
+    if args.grid != "scale":  # its question is answered by the loss alone
         best = run / "checkpoints" / "checkpoint_best.pt"
         generate = ["fairseq-generate", data / "bin", "--user-dir", PLUGIN, "--path", best, "--beam", 5]
         generate += ["--batch-size", 128, "--num-workers", 0, *(["--cpu"] if args.device == "cpu" else [])]
@@ -213,69 +230,6 @@ def command(each: Training, args: argparse.Namespace) -> str:
         lines.append(f"{shlex.join(map(str, generate))} > {shlex.quote(str(run / 'test.generate.log'))} 2>&1")
         lines.append(shlex.join(map(str, score)))
     return " && ".join(lines)
-
-
-# ---- as many parameters as Duo --------------------------------------------------------------------------------------
-
-
-def with_equal_ffn(words: Sequence[str]) -> list[str]:
-    """Replace EQUAL by the inner width with which the transformer has as many parameters as Duo."""
-    if EQUAL not in words:
-        return list(words)
-    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    plain, skip = [], False
-    for word in ("512" if word == EQUAL else word for word in words):
-        skip = word in ALONE or word.startswith("--embed-init") or (skip and not word.startswith("--"))
-        plain += [] if skip else [word]
-    width = str(equal_width(tuple(plain)))
-    return [width if before in FFN else word for before, word in zip(["", *words], words, strict=False)]
-
-
-@functools.cache
-def equal_width(command: tuple[str, ...], duo_options: tuple[str, ...] = ()) -> int:
-    """Return the inner width with which `transformer` has as many parameters as `duo_transformer`.
-
-    The number of parameters is linear in the width, and two models say by how much a step of one changes it
-    (layers x (2 D + 1)): the two numbers differ by at most half of that.
-
-    Args:
-        command: trains a `transformer`, without --embed-init; everything else is taken from it.
-        duo_options: further options of the `duo_transformer`.
-
-    Raises:
-        OptionError: a transformer of any width has more parameters.
-    """
-    last = {name: len(command) - 1 - command[::-1].index(name) for name in FFN}
-    width = int(command[last[FFN[0]] + 1])
-    more = list(command)
-    for place in last.values():
-        more[place + 1] = str(width + 1)
-    duo = [*command, *duo_options]
-    duo[duo.index("--arch") + 1] = "duo_transformer"
-    stock = parameters(command)
-    equal = width + round((parameters(duo) - stock) / (parameters(more) - stock))
-    if equal < 1:
-        raise OptionError(f"{' '.join(duo_options)}: a transformer has more parameters with any inner width")
-    return equal
-
-
-def parameters(command: Sequence[str]) -> int:
-    """Return the number of parameters of the model of this command; shared ones count once."""
-    from fairseq import options, tasks
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-    from fairseq.utils import import_user_module
-
-    words = command[1:]
-    if "--user-dir" in words:
-        import_user_module(argparse.Namespace(user_dir=words[words.index("--user-dir") + 1]))
-    with tempfile.TemporaryDirectory() as empty:  # without a checkpoint of the run
-        args = options.parse_args_and_arch(options.get_training_parser(), input_args=[*words, "--save-dir", empty])
-        cfg = convert_namespace_to_omegaconf(args)
-        model = tasks.setup_task(cfg.task).build_model(cfg.model)
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-# ---- the list -------------------------------------------------------------------------------------------------------
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -292,12 +246,13 @@ def parse(words: list[str]) -> argparse.Namespace:
     split = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:split])
     args.extra = words[split + 1 :]
-    if unnamed := [entry for entry in args.vectors if "=" not in entry]:
-        parser.error(f"--vectors {unnamed[0]}: say whose vectors they are, as in de={unnamed[0]}")
-    args.vectors = dict(entry.split("=", 1) for entry in args.vectors)
+    args.vectors = dict(entry.partition("=")[::2] for entry in args.vectors)
+    pairs = [pair for pair in ("de-en", "en-de") if (args.data / f"bin/train.{pair}.en.bin").is_file()]
+    if not pairs:
+        raise OptionError(f"--data {args.data}: no folder bin with binarised data in it; name what prepare.sh made")
+    args.target = pairs[0][-2:]
     if args.grid != "ladder" and not {"de", "en"} <= set(args.vectors):
         parser.error("--vectors: give de=PATH and en=PATH")
-    args.target = target_language(args.data)
     if args.grid != "ladder" and args.target != "en":
         parser.error(f"--data {args.data}: from English; this grid needs German to English (DIRECTION=de-en)")
     if args.device == "auto":
@@ -307,18 +262,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     return args
 
 
-def target_language(data: Path) -> str:
-    """Return the target language of what prepare.sh made; raise OptionError for another folder."""
-    for pair in ("de-en", "en-de"):
-        if (data / "bin" / f"train.{pair}.en.bin").is_file():
-            return pair[-2:]
-    raise OptionError(f"--data {data}: no folder bin with binarised data in it; name what prepare.sh made")
-
-
 def main(words: list[str]) -> None:
+    """Print a line per training."""
     args = parse(words)
-    for each in GRIDS[args.grid](args.vectors):
-        print(f"{each.name}: {command(each, args)}")
+    for of in GRIDS[args.grid](args.vectors):
+        print(f"{of.name}: {command(of, args)}")
 
 
 if __name__ == "__main__":

@@ -37,8 +37,7 @@ while read -r name data embeddings scripts task seeds epochs batch <&3; do
   if [[ $name != *.words ]]; then
     folder=${!embeddings} inits+=" shuffled"
     [[ -f $folder/config.json ]] || die "$embeddings=$folder: no Hugging Face folder (it has no config.json)"
-    dim=$(python -c 'import json, sys
-config = json.load(open(sys.argv[1])); print(config.get("hidden_size") or config["d_model"])' "$folder/config.json")
+    dim=$(hidden_size "$folder")
     own=(HF="$folder" TOKENS=huggingface DIM="$dim" VECTORS="" VECTORS_DE="" VECTORS_EN="")
   elif [[ $scripts == sst2 ]]; then
     options=(--encoder-embed-dim "${DIM:-300}" "${options[@]}")

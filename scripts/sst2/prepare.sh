@@ -16,6 +16,8 @@
 # The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
+# shellcheck source=../glue/columns.sh
+source "$REPO/scripts/glue/columns.sh"
 TASK=${TASK:-SST-2} HF=${HF:-} MIN_COUNT=${MIN_COUNT:-2}
 : "${DATA:?set it to the folder $TASK of GLUE, with train.tsv}" "${OUTPUT:?set it to a folder for the data}"
 [[ -z $HF || -f $HF/config.json ]] || die "HF=$HF: no Hugging Face folder (it has no config.json)"
@@ -28,8 +30,7 @@ kind=${HF:+huggingface} kind=${kind:-${WORDS:-$words}}
 # The columns of the files, and the options of fairseq-train that belong to the task.
 [[ -e $OUTPUT/corpus ]] || python "$REPO/scripts/glue/tasks.py" extract "$TASK" "$DATA" "$OUTPUT/corpus"
 dim=300
-[[ -z $HF ]] || dim=$(python -c 'import json, sys
-config = json.load(open(sys.argv[1])); print(config.get("hidden_size") or config["d_model"])' "$HF/config.json")
+[[ -z $HF ]] || dim=$(hidden_size "$HF")
 settings "$OUTPUT" "task=$TASK" "tokens=$kind" "hf=$HF" "dim=$dim" "min_count=$MIN_COUNT"
 
 # Tokens. Training examples come the shortest first: fairseq's task forms batches of neighbours, and without that two
@@ -50,19 +51,9 @@ if [[ ! -e $OUTPUT/text ]]; then
   rm "$OUTPUT/text.part/sorted" && mv "$OUTPUT/text.part" "$OUTPUT/text"
 fi
 
-# Binary data: one dictionary for both sentences of a pair, and the classes in GLUE's order, however frequent they are.
 if [[ ! -e $OUTPUT/bin ]]; then
-  rm -rf "$OUTPUT/bin.part"
-  cat "$OUTPUT"/text/train.input? >"$OUTPUT/train.all"
-  fairseq-preprocess --only-source --dict-only --trainpref "$OUTPUT/train.all" --thresholdsrc "$MIN_COUNT" \
-    --destdir "$OUTPUT/bin.part"
-  for train in "$OUTPUT"/text/train.*; do
-    column=${train##*.} dict=$OUTPUT/bin.part/dict.txt valid=$OUTPUT/text/valid.${train##*.}
-    [[ ! -f $OUTPUT/text/valid1.$column ]] || valid+=,$OUTPUT/text/valid1.$column
-    [[ $column != label ]] || dict=$OUTPUT/corpus/label.dict
-    fairseq-preprocess --only-source --srcdict "$dict" --trainpref "$train" --validpref "$valid" --workers 1 \
-      --destdir "$OUTPUT/bin.part/$column"
-  done
-  rm "$OUTPUT/bin.part/dict.txt" && mv "$OUTPUT/bin.part" "$OUTPUT/bin"
+  dictionary "$OUTPUT/text" "$MIN_COUNT"
+  binarise "$OUTPUT/dict/dict.txt" "$OUTPUT"/text/train.*
+  rm -r "$OUTPUT/dict"
 fi
 echo "ready: $OUTPUT/bin ($(wc -l <"$OUTPUT/bin/input0/dict.txt") symbols, D = $dim)"

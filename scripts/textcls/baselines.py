@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,20 +22,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_matrix
+from scores import of_classes, read_symbols, show
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
-
-from scores import of_classes, show
 
 from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.io import hardware, write_json
 from embinit_fairseq.runs.command import data_hashes, parse_command
 from embinit_fairseq.runs.record import RESULT, TRAINING
 from embinit_fairseq.runs.run import check_same, new_record, record_before
-from embinit_fairseq.vocab.dictionary import read_dictionary
 
 SETS = ("train", "valid", "test")
 HIDDEN, DROPOUT, RATE, BATCH = 1024, 0.5, 1e-3, 128
@@ -64,18 +59,18 @@ class Sets:
 
 def read_sets(text: Path, words: Path, labels: Path) -> Sets:
     """text: folder with <set>.input0 and <set>.label; words, labels: fairseq dictionaries. IDF is that of train."""
-    vocabulary, names = (
-        [found.symbols[row] for row in np.flatnonzero(found.regular)] for found in map(read_dictionary, (words, labels))
-    )
+    vocabulary, classes = read_symbols(words), read_symbols(labels)
     vectorizer = TfidfVectorizer(tokenizer=str.split, token_pattern=None, lowercase=False, vocabulary=vocabulary)
-    texts = {name: (text / f"{name}.input0").read_text(encoding="utf-8").split("\n")[:-1] for name in SETS}
+    texts, targets = (
+        {name: (text / f"{name}.{column}").read_text(encoding="utf-8").split("\n")[:-1] for name in SETS}
+        for column in ("input0", "label")
+    )
     vectorizer.fit(texts["train"])
-    number = {name: at for at, name in enumerate(names)}
-    classes = {
-        name: np.array([number[label] for label in (text / f"{name}.label").read_text(encoding="utf-8").split()])
-        for name in SETS
-    }
-    return Sets({name: vectorizer.transform(lines).astype(np.float32) for name, lines in texts.items()}, classes, names)
+    return Sets(
+        {name: vectorizer.transform(lines).astype(np.float32) for name, lines in texts.items()},
+        {name: np.array([classes.index(label) for label in lines]) for name, lines in targets.items()},
+        classes,
+    )
 
 
 def tfidf_lr(sets: Sets) -> Outcome:
@@ -86,7 +81,7 @@ def tfidf_lr(sets: Sets) -> Outcome:
 
 
 class WideMLP(nn.Module):
-    """A bag of words as (words, where each text starts, weights) -> logits."""
+    """A bag of words as a sparse matrix (texts x words) -> logits."""
 
     def __init__(self, words: int, classes: int) -> None:
         super().__init__()
@@ -96,58 +91,45 @@ class WideMLP(nn.Module):
         self.bias = nn.Parameter(torch.empty(HIDDEN).uniform_(-bound, bound))
         self.last = nn.Linear(HIDDEN, classes)
 
-    def forward(self, words: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
-        hidden = F.relu(self.first(words, starts, per_sample_weights=weights) + self.bias)
-        return self.last(F.dropout(hidden, DROPOUT, self.training))
-
-
-def bag(features: csr_matrix) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rows of a sparse matrix as arguments of WideMLP."""
-    numbers = torch.from_numpy(features.indices.astype(np.int64))
-    return numbers, torch.from_numpy(features.indptr[:-1].astype(np.int64)), torch.from_numpy(features.data)
+    def forward(self, features: csr_matrix) -> Tensor:
+        words, starts = (torch.from_numpy(part.astype(np.int64)) for part in (features.indices, features.indptr[:-1]))
+        hidden = self.first(words, starts, per_sample_weights=torch.from_numpy(features.data)) + self.bias
+        return self.last(F.dropout(F.relu(hidden), DROPOUT, self.training))
 
 
 @torch.no_grad()
 def evaluate(model: WideMLP, features: csr_matrix, labels: np.ndarray) -> tuple[float, float]:
     """Return loss in nats and accuracy in percent."""
-    model.eval()
-    logits, target = model(*bag(features)), torch.from_numpy(labels)
+    logits, target = model.eval()(features), torch.from_numpy(labels)
     return F.cross_entropy(logits, target).item(), 100 * (logits.argmax(1) == target).double().mean().item()
-
-
-def train_epoch(
-    model: WideMLP, optimizers: list[torch.optim.Optimizer], features: csr_matrix, labels: np.ndarray
-) -> None:
-    """Train on all texts once, in random order."""
-    model.train()
-    for rows in torch.randperm(len(labels)).split(BATCH):
-        loss = F.cross_entropy(model(*bag(features[rows.numpy()])), torch.from_numpy(labels[rows.numpy()]))
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
 
 
 def mlp(sets: Sets, seed: int, epochs: int, patience: int) -> Outcome:
     """Train until `patience` epochs after the lowest validation loss, and use that epoch's model."""
     torch.manual_seed(seed)
-    model = WideMLP(sets.features["train"].shape[1], len(sets.classes))
+    features, labels = sets.features["train"], sets.labels["train"]
+    model = WideMLP(features.shape[1], len(sets.classes))
     rest = [parameter for name, parameter in model.named_parameters() if name != "first.weight"]
     optimizers = [torch.optim.SparseAdam([model.first.weight], lr=RATE), torch.optim.Adam(rest, lr=RATE)]
-    best, best_epoch, kept = float("inf"), 0, model.state_dict()
+    best, best_epoch, best_state = float("inf"), 0, model.state_dict()
     for epoch in range(1, epochs + 1):
-        train_epoch(model, optimizers, sets.features["train"], sets.labels["train"])
-        loss, accuracy = evaluate(model, sets.features["valid"], sets.labels["valid"])
-        print(f"epoch {epoch}: validation loss {loss:.4f}, accuracy {accuracy:.2f}", flush=True)
-        if loss < best:
-            best, best_epoch, kept = loss, epoch, copy.deepcopy(model.state_dict())
+        model.train()
+        for rows in torch.randperm(len(labels)).split(BATCH):
+            loss = F.cross_entropy(model(features[rows.numpy()]), torch.from_numpy(labels[rows.numpy()]))
+            model.zero_grad()
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        valid_loss, accuracy = evaluate(model, sets.features["valid"], sets.labels["valid"])
+        print(f"epoch {epoch}: validation loss {valid_loss:.4f}, accuracy {accuracy:.2f}", flush=True)
+        if valid_loss < best:
+            best, best_epoch, best_state = valid_loss, epoch, copy.deepcopy(model.state_dict())
         if epoch - best_epoch >= patience:
             break
-    model.load_state_dict(kept)
+    model.load_state_dict(best_state)
     _, accuracy = evaluate(model, sets.features["valid"], sets.labels["valid"])
     with torch.no_grad():
-        test = model(*bag(sets.features["test"])).argmax(1).numpy()
+        test = model(sets.features["test"]).argmax(1).numpy()
     return Outcome(test, accuracy, sum(parameter.numel() for parameter in model.parameters()), best, best_epoch)
 
 
@@ -168,18 +150,8 @@ def record_of(args: argparse.Namespace) -> dict:
     return {**new_record(command, data_hashes([data]), labels, "valid_loss"), "hardware": hardware()}
 
 
-def read(args: argparse.Namespace) -> Sets:
-    """Return the texts and classes of a seed."""
-    text, dictionaries = args.data / "seeds" / str(args.seed) / "text", ("seeds/dict.txt", "corpus/labels.txt")
-    return read_sets(text, *(args.data / name for name in dictionaries))
-
-
-def train(args: argparse.Namespace, sets: Sets) -> Outcome:
-    """Train the model of this name."""
-    return tfidf_lr(sets) if args.model == "tfidf_lr" else mlp(sets, args.seed, args.max_epoch, args.patience)
-
-
 def main() -> None:
+    """Train a model, unless its run is finished, and write its record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="what prepare.sh made")
     parser.add_argument("--model", choices=("tfidf_lr", "mlp"), required=True, help="of bags of words")
@@ -195,8 +167,10 @@ def main() -> None:
         return
     args.save_dir.mkdir(parents=True, exist_ok=True)
     write_json(args.save_dir / TRAINING, record)
-    began, sets = time.monotonic(), read(args)
-    outcome = train(args, sets)
+    began = time.monotonic()
+    text, dictionaries = args.data / "seeds" / str(args.seed) / "text", ("seeds/dict.txt", "corpus/labels.txt")
+    sets = read_sets(text, *(args.data / name for name in dictionaries))
+    outcome = tfidf_lr(sets) if args.model == "tfidf_lr" else mlp(sets, args.seed, args.max_epoch, args.patience)
     counts = np.zeros((len(sets.classes),) * 2, dtype=int)
     np.add.at(counts, (sets.labels["test"], outcome.test), 1)
     classes, macro_f1 = of_classes(counts, sets.classes)

@@ -17,27 +17,22 @@ import re
 import statistics
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
 from tsv import read_rows
 
 from embinit_fairseq.errors import DataError, OptionError, one_line
-from embinit_fairseq.io import check_is_file, read_lines, whole_folder, write_json
-
-COLUMNS = ("split", "label", "text")
-PROTOCOLS = ("textgcn", "inductive")
+from embinit_fairseq.io import read_lines, whole_folder, write_json
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9(),!?'`]")
 _ENDINGS = re.compile(r"(?='s|'ve|'re|'d|'ll|n't)")
 _MARKS = re.compile(r"([,!()?])")
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """A line of the file."""
 
     split: str
@@ -49,13 +44,13 @@ def read_examples(path: Path) -> list[Example]:
     """Return all examples in the order of the file; DataError names the line that is not as it should be."""
     rows = read_rows(path)
     heading = next(rows, (1, [""]))[1]
-    if missing := [name for name in COLUMNS if name not in heading]:
+    if missing := [name for name in Example._fields if name not in heading]:
         raise DataError(
             f"{path}, line 1: no column {', '.join(missing)} (found: {', '.join(heading)[:80]}); the first line must "
-            f"name the columns {', '.join(COLUMNS)}, separated by tabs"
+            f"name the columns {', '.join(Example._fields)}, separated by tabs"
         )
-    places = [heading.index(name) for name in COLUMNS]
-    examples, trained = [], set()
+    places = [heading.index(name) for name in Example._fields]
+    examples = []
     for number, fields in rows:
         where = f"{path}, line {number}"
         if len(fields) != len(heading):
@@ -66,18 +61,12 @@ def read_examples(path: Path) -> list[Example]:
         if len(example.label.split()) != 1:
             raise DataError(f"{where}: the label {example.label[:80]!r} must be one word; write _ for spaces")
         examples.append(example)
-        trained |= {example.label} if example.split == "train" else set()
-    for number, example in enumerate(examples, 2):
-        if example.label not in trained:
-            raise DataError(
-                f"{path}, line {number}: the label {example.label[:80]} is in no training text; remove the line, or "
-                "add such texts to the split train"
-            )
-    if all(example.split == "train" for example in examples):
-        raise DataError(f"{path}: no line with the split test; results are those of the test texts")
-    if len(trained) == 1:
+    trained, tested = ({line.label for line in examples if line.split == split} for split in ("train", "test"))
+    if not tested or not tested <= trained or len(trained) < 2:
+        missing = "".join(f"; {label[:80]} is missing" for label in sorted(tested - trained))
         raise DataError(
-            f"{path}: all texts have the label {trained.pop()[:80]}; there is nothing to learn from one class"
+            f"{path}: expected test lines, and training lines of at least two labels (found: {len(trained)}), among "
+            f"them all labels of the test lines{missing}"
         )
     return examples
 
@@ -96,11 +85,9 @@ def stop_words(choice: str) -> frozenset[str]:
         try:
             from spacy.lang.en.stop_words import STOP_WORDS
         except ModuleNotFoundError as error:
-            raise OptionError(
-                "the stop words are spaCy's: pip install spacy, or give --stop-words FILE or none"
-            ) from error
+            remedy = "pip install spacy, or give --stop-words FILE or none"
+            raise OptionError(f"the stop words are spaCy's: {remedy}") from error
         return frozenset(STOP_WORDS)
-    check_is_file(choice, "--stop-words", OptionError, "give spacy, none, or a file with words")
     return frozenset(word for _, line in read_lines(choice, OptionError, "--stop-words") for word in line.split())
 
 
@@ -112,23 +99,12 @@ def process(examples: list[Example], protocol: str, min_count: int, stopping: fr
     return [" ".join(word for word in text if counts[word] >= rarest and word not in stopping) for text in texts]
 
 
-def check_texts(args: argparse.Namespace, examples: list[Example], texts: list[str]) -> None:
-    """Raise DataError if no training text has two words. args: the options; texts: processed examples."""
-    trained = (text for example, text in zip(examples, texts) if example.split == "train")
-    if max(len(text.split()) for text in trained) < 2:
-        raise DataError(
-            f"{args.data}: no training text has more than one word after cleaning, without stop words and rare words; "
-            f"give longer texts, --no-clean (clean_str keeps Latin letters only), a lower --min-count than "
-            f"{args.min_count}, or --stop-words none"
-        )
-
-
 def write_corpus(examples: list[Example], texts: list[str], folder: Path) -> dict[str, float]:
     """Write the files into an empty folder; return facts about them."""
     for split in ("train", "test"):
         chosen = [(example.label, text) for example, text in zip(examples, texts) if example.split == split]
-        (folder / f"{split}.label").write_text("".join(f"{label}\n" for label, _ in chosen), encoding="utf-8")
-        (folder / f"{split}.input0").write_text("".join(f"{text}\n" for _, text in chosen), encoding="utf-8")
+        for column, lines in zip(("label", "input0"), zip(*chosen)):
+            (folder / f"{split}.{column}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     labels = sorted({example.label for example in examples})
     (folder / "labels.txt").write_text("".join(f"{label} 1\n" for label in labels), encoding="utf-8")
     lengths = [len(text.split()) for text in texts]
@@ -145,19 +121,23 @@ def write_corpus(examples: list[Example], texts: list[str], folder: Path) -> dic
 
 
 def main() -> None:
+    """Write the corpus."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the TSV file")
-    parser.add_argument("--protocol", choices=PROTOCOLS, default="textgcn", help="default: %(default)s")
+    parser.add_argument("--protocol", choices=("textgcn", "inductive"), default="textgcn", help="default: %(default)s")
     parser.add_argument("--min-count", type=int, default=5, help="rarer words are removed, or become <unk>; default: 5")
     parser.add_argument("--stop-words", default="spacy", help="spacy (default), none, or a file with words")
     parser.add_argument("--no-clean", action="store_true", help="the texts are tokens already: leave them as they are")
     parser.add_argument("--output", type=Path, required=True, help="folder to make")
     args = parser.parse_args()
-    if args.min_count < 1:
-        raise OptionError(f"--min-count {args.min_count}: give a number from 1")
     examples, stopping = read_examples(args.data), stop_words(args.stop_words)
     texts = process(examples, args.protocol, args.min_count, stopping, not args.no_clean)
-    check_texts(args, examples, texts)
+    if max(len(text.split()) for example, text in zip(examples, texts) if example.split == "train") < 2:
+        raise DataError(
+            f"{args.data}: no training text has more than one word after cleaning, without stop words and rare words; "
+            f"give longer texts, --no-clean (clean_str keeps Latin letters only), a lower --min-count than "
+            f"{args.min_count}, or --stop-words none"
+        )
     with whole_folder(args.output) as folder:
         facts = write_corpus(examples, texts, folder)
     print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items()), file=sys.stderr)

@@ -13,35 +13,26 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
-
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.io import write_text
 
 
-def read(path: Path) -> list[str]:
-    """Return the lines; SystemExit if the file is missing."""
-    if not path.is_file():
-        sys.exit(f"error: {path}: no such file; --repository must be a copy of Text GCN's repository that has it")
-    return path.read_text(encoding="latin-1").rstrip("\n").split("\n")
-
-
-def rows(listing: Path, corpus: Path) -> list[str]:
-    """Return the lines of the TSV file, without its heading."""
-    entries, texts = read(listing), read(corpus)
+def rows(entries: list[str], texts: list[str]) -> list[str]:
+    """Return the lines of the TSV file; SystemExit for files that do not belong together."""
     if len(entries) != len(texts):
-        sys.exit(f"error: {listing} has {len(entries)} lines, {corpus} {len(texts)}: they belong line to line")
-    found = []
+        sys.exit(f"error: {len(entries)} lines with labels, {len(texts)} texts: they belong line to line")
+    lines = ["split\tlabel\ttext"]
     for number, (entry, text) in enumerate(zip(entries, texts), start=1):
         fields = entry.strip().split("\t")
         split = next((name for name in ("train", "test") if len(fields) == 3 and name in fields[1]), None)
         if split is None:
-            sys.exit(f"error: {listing}, line {number}: expected document, split (with train or test in it) and label")
-        found.append("\t".join([split, "_".join(fields[2].split()), " ".join(text.split())]))
-    return found
+            sys.exit(f"error: line {number}: expected document, split (with train or test in it) and label")
+        lines.append("\t".join([split, "_".join(fields[2].split()), " ".join(text.split())]))
+    return lines
 
 
 def main() -> None:
+    """Write the TSV file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repository", type=Path, required=True)
     parser.add_argument("--dataset", required=True, help="20ng, R8, R52, ohsumed, mr")
@@ -49,9 +40,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     name = f"{args.dataset}.clean.txt" if args.text == "clean" else f"{args.dataset}.txt"
-    data = args.repository / "data"
-    lines = ["split\tlabel\ttext", *rows(data / f"{args.dataset}.txt", data / "corpus" / name)]
-    write_text(args.output, "\n".join(lines) + "\n", "--output")
+    files = (args.repository / "data" / f"{args.dataset}.txt", args.repository / "data" / "corpus" / name)
+    entries, texts = (file.read_text(encoding="latin-1").rstrip("\n").split("\n") for file in files)
+    write_text(args.output, "\n".join(rows(entries, texts)) + "\n", "--output")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs from a checkout, installed or not
 
 from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.figures import draw_confusion
@@ -27,28 +24,17 @@ from embinit_fairseq.runs.curves import try_to_draw
 from embinit_fairseq.runs.record import RESULT, read_record
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
-_TESTED = re.compile(r"\| INFO \| test \| (\{.*\})$", re.MULTILINE)
-
-
-def tested(log: Path) -> dict[str, Any]:
-    """Return test_loss, test_accuracy and test_confusion of the last line of a log of fairseq-validate."""
-    found = _TESTED.findall(log.read_text(encoding="utf-8")) if log.is_file() else []
-    logged = json.loads(found[-1]) if found else {}
-    if "test_confusion" not in logged:
-        raise DataError(f"{log}: no result of fairseq-validate; remove the folder and run train.sh again")
-    return logged
-
 
 def of_classes(counts: np.ndarray, labels: list[str]) -> tuple[dict[str, Any], float]:
     """Return F1 of each class in percent with the (K, K) counts, and macro-F1, their mean."""
-    f1 = (100 * class_f1(counts)).round(2)
-    return {"f1": dict(zip(labels, f1.tolist())), "confusion": counts.tolist()}, round(float(f1.mean()), 2)
+    f1 = 100 * class_f1(counts)
+    return {"f1": dict(zip(labels, f1.round(2).tolist())), "confusion": counts.tolist()}, round(float(f1.mean()), 2)
 
 
-def read_labels(path: Path) -> list[str]:
-    """Return the names of the classes, in the order of their numbers."""
-    found = read_dictionary(path)
-    return [found.symbols[row] for row in np.flatnonzero(found.regular)]
+def read_symbols(path: Path) -> list[str]:
+    """Return the words or classes of a dictionary, in the order of their numbers, without special symbols."""
+    dictionary = read_dictionary(path)
+    return [dictionary.symbols[row] for row in np.flatnonzero(dictionary.regular)]
 
 
 def show(run: Path, scores: dict[str, float], classes: dict[str, Any]) -> None:
@@ -60,14 +46,18 @@ def show(run: Path, scores: dict[str, float], classes: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    """Write the scores of a run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a run that was trained and tested by train.sh")
     parser.add_argument("--labels", type=Path, required=True, help="corpus/labels.txt of prepare.sh")
     args = parser.parse_args()
-    record, logged = read_record(args.run / RESULT), tested(args.run / "test.log")
-    classes, macro_f1 = of_classes(np.array(logged["test_confusion"]), read_labels(args.labels))
-    scores = {name: float(logged[name]) for name in ("test_loss", "test_accuracy")}
-    scores["test_macro_f1"] = macro_f1
+    record, log = read_record(args.run / RESULT), args.run / "test.log"
+    lines = re.findall(r"\| INFO \| test \| (\{.*\})$", log.read_text("utf-8"), re.M) if log.is_file() else []
+    if not lines:
+        raise DataError(f"{log}: no result of fairseq-validate; remove the folder and run train.sh again")
+    logged = json.loads(lines[-1])
+    classes, macro_f1 = of_classes(np.array(logged["test_confusion"]), read_symbols(args.labels))
+    scores = {name: float(logged[name]) for name in ("test_loss", "test_accuracy")} | {"test_macro_f1": macro_f1}
     if (record.get("scores"), record.get("classes")) != (scores, classes):
         write_json(args.run / RESULT, {**record, "scores": scores, "classes": classes})
     show(args.run, scores, classes)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from expansion.word_loss import WordLossCriterion, words_of
-from expansion.words import Cutter, choose, cut_line
+from expansion.words import choose, segment_line, segmenter
 
 PIECES = {"ab": ["ab"], "abcd": ["ab@@", "cd"], "dab": ["d@@", "ab"], "aba": ["ab@@", "a"], "dd": ["d@@", "d"]}
 
@@ -34,14 +34,16 @@ def test_the_most_frequent_words_that_are_split_and_that_the_validation_text_has
     """Of equal ones in alphabetical order; a word that is a piece of another is no new symbol."""
     train = Counter({"ab": 90, "abcd": 50, "aba": 70, "dab": 50, "dd": 80})
     found = choose(train, Counter({"ab": 1, "abcd": 2, "aba": 3, "dab": 4}), PIECES.__getitem__, 2, train)
-    words = [(word.text, word.pieces, word.train, word.valid) for word in found]
+    words = [(word.text, word.subwords, word.train, word.valid) for word in found]
     assert words == [("aba", ["ab@@", "a"], 70, 3), ("abcd", ["ab@@", "cd"], 50, 2)]
     pieces = {"house": ["ho@@", "use"], "reuse": ["re@@", "use"], "use": ["u@@", "se"], "x@@": ["x@@@", "@"]}
     counts = Counter(dict.fromkeys(pieces, 5))
     assert [word.text for word in choose(counts, counts, pieces.__getitem__, 9, counts)] == ["house", "reuse"]
     # of another domain: the old model's text lacks ``re@@``, and has another word as a piece
     assert [word.text for word in choose(counts, counts, pieces.__getitem__, 9, {"house", "use"})] == ["house"]
-    assert choose(counts, counts, {**pieces, "old": ["house", "x"]}.__getitem__, 9, {"old", "use"}) == []
+    pieces["old"] = ["house", "x"]
+    assert choose(counts, counts, pieces.__getitem__, 9, {"old", "use"}) == []
+    assert choose(Counter({"house": 5}), counts, pieces.__getitem__, 9, {"old", "house"}) == []
 
 
 texts = st.lists(st.sampled_from([*PIECES, "<unk>", "é", "cab"]), max_size=12)
@@ -49,7 +51,7 @@ texts = st.lists(st.sampled_from([*PIECES, "<unk>", "é", "cab"]), max_size=12)
 
 @given(texts, st.sets(st.sampled_from(["abcd", "aba", "dab"])))
 def test_segmented_text_is_the_same_text(codes: Path, words: list[str], whole: set[str]) -> None:
-    line = cut_line(" ".join(words), Cutter(codes, whole)).split()
+    line = segment_line(" ".join(words), segmenter(codes, whole)).split()
     pieces = {"<unk>": ["<unk>"], "é": ["é"], "cab": ["c@@", "ab"], **PIECES, **{word: [word] for word in whole}}
     assert line == [piece for word in words for piece in pieces[word]]
     assert list(words_of(line, [1.0] * len(line))) == [(word, float(len(pieces[word]))) for word in words]
@@ -115,9 +117,3 @@ def test_training_is_that_of_cross_entropy() -> None:
         assert (sample_size, "word_sum" in logged) == (6, not criterion.training)
         gradients = (torch.autograd.grad(value, model.scores, retain_graph=True) for value in (loss, expected))
         torch.testing.assert_close(*gradients)
-
-
-def test_a_piece_of_the_old_models_text_is_no_new_word() -> None:
-    pieces = {"house": ["ho@@", "use"], "old": ["house", "x"]}
-    counts = Counter({"house": 5})
-    assert choose(counts, counts, pieces.__getitem__, 9, {"old", "house"}) == []

@@ -91,7 +91,7 @@ def test_a_dictionary_that_no_tokenizer_expresses(tmp_path, capsys):
 
 # ---- subword-nmt, raw text and text in subwords
 
-#: a dictionary of text that scripts/glue/encode.py prepared
+#: a dictionary of text that scripts/glue/prepare.sh prepared
 WORDS = "the a man dog went to is on , . 's an or@@ an@@ ge or low <file> <email> <url>".split()
 MERGES = "t h,th e</w>,m a,ma n</w>,d o,do g</w>,w e,we n,wen t</w>,t o</w>,i s</w>,o n</w>,' s</w>,l o,lo w</w>"
 CODES = "\n".join(["#version: 0.2", *MERGES.split(","), "o r", "a n", "g e</w>", "a n</w>", "o r</w>", ""])
@@ -134,8 +134,8 @@ def test_raw_text_and_subwords_get_the_ids_of_the_training(prepared, tmp_path, c
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "scripts"))
     for name in ("raw", "cut"):
         files = ["--input", str(prepared.folder / name), "--output", str(tmp_path / "encoded")]
-        monkeypatch.setattr(sys, "argv", ["encode.py", "--codes", str(codes), *files])
-        importlib.import_module("glue.encode").main()
+        monkeypatch.setattr(sys, "argv", ["tokens.py", "encode", "--kind=wikibooks", f"--model={codes}", *files])
+        importlib.import_module("tokens").main()
         assert (tmp_path / "encoded").read_text().splitlines() == CUT
 
 
