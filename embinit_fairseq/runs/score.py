@@ -110,7 +110,7 @@ def score(request: ScoreRequest) -> Scored:
     """
     place, steps = Path(request.place), request.detokenize
     is_run = place.is_dir()
-    translated = read_translations(translations_in(place, request.subset) if is_run else place)
+    translated = read_translations(translations_in(place, request.subset) if is_run else [place])
     if is_run:
         check_dictionaries(place, translated)
     lang = None if request.lang is None else known_language(request.lang)
@@ -182,37 +182,52 @@ def _notes(
 # ---- Reading --------------------------------------------------------------------------------------------------------
 
 
-def translations_in(run: Path, subset: str) -> Path:
-    """Return the path of the output of fairseq-generate; raise DataError with the command that makes it."""
+def translations_in(run: Path, subset: str) -> list[Path]:
+    """Return the outputs of fairseq-generate, several if it ran in shards (SUBSET.generate.*.log).
+
+    Raises:
+        DataError: there is none; with the command that makes it.
+    """
     names = [name.format(subset=subset) for name in _LOGS]
     for name in names:
         if (run / name).is_file():
-            return run / name
+            return [run / name]
+    if shards := sorted(run.glob(f"{subset}.generate.*.log")):
+        return shards
     raise DataError(
         f"{run}: no translations in it (none of {', '.join(names)}); make them: fairseq-generate DATA --user-dir "
         f"embinit_fairseq --gen-subset {subset} --path {run}/checkpoints/checkpoint_best.pt ... > {run / names[0]}"
     )
 
 
-def read_translations(path: Path) -> Translations:
-    """Read the output of fairseq-generate, or plain text with one translation per line.
+def read_translations(paths: Sequence[Path]) -> Translations:
+    """Read the outputs of fairseq-generate, one per shard, or plain text with one translation per line.
 
     fairseq-generate sorts by length; here translations are in the order of the text. If a sentence has several
     translations, the first one, which is the best, is used.
 
     Raises:
-        DataError: there are no translations, or not all of them.
+        DataError: there are no translations, not all of them, or a sentence is in two shards.
     """
-    lines = _lines(path)
+    path, target, configuration = paths[0], None, ""
     best: dict[str, dict[int, str]] = {"H": {}, "D": {}}
-    configuration, target = "", None
-    for line in lines:
-        if match := _LINE.match(line):
-            best[match[1]].setdefault(int(match[2]), match[3])
-        elif not configuration and CONFIGURATION in line:
-            configuration = line[line.index(CONFIGURATION) :]
-        elif match := _DATA_SET.match(line):
-            target = match[1]
+    for shard in paths:
+        lines = _lines(shard)
+        own: dict[str, dict[int, str]] = {"H": {}, "D": {}}
+        for line in lines:
+            if match := _LINE.match(line):
+                own[match[1]].setdefault(int(match[2]), match[3])
+            elif not configuration and CONFIGURATION in line:
+                configuration = line[line.index(CONFIGURATION) :]
+            elif match := _DATA_SET.match(line):
+                target = match[1]
+        if twice := sorted(best["H"].keys() & own["H"].keys()):
+            raise DataError(
+                f"{shard}: {counted(len(twice), 'sentence')} also in another shard, the first has the number "
+                f"{twice[0]}; give each shard its own --shard-id, or remove old logs"
+            )
+        for kind in best:
+            best[kind] |= own[kind]
     tokens, decoded = best["H"], best["D"]
     if not tokens and not configuration:
         return Translations(path, lines)
@@ -224,8 +239,8 @@ def read_translations(path: Path) -> Translations:
     order = range(max(tokens) + 1)
     if missing := [number for number in order if number not in tokens]:
         raise DataError(
-            f"{path}: not all translations are in it ({counted(len(missing), 'sentence')} missing, the first has the "
-            f"number {missing[0]}); run fairseq-generate again"
+            f"{', '.join(map(str, paths))}: not all translations are in it ({counted(len(missing), 'sentence')} "
+            f"missing, the first has the number {missing[0]}); run fairseq-generate again"
         )
     text = [decoded[number] for number in order] if len(decoded) == len(tokens) else None
     translated = Translations(path, [tokens[number] for number in order], text, configuration)

@@ -15,7 +15,7 @@ from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.runs.log import CONFIGURATION
 from embinit_fairseq.runs.metrics import TEXT_SCORES, recorded_metrics
-from embinit_fairseq.runs.score import read_translations
+from embinit_fairseq.runs.score import read_translations, translations_in
 from embinit_fairseq.runs.tokens import detokenizer, join_sentencepiece
 
 REFERENCES = ["A man , in a hat , sings a song .", "Two dogs run over the green grass .", "He sleeps all day long ."]
@@ -98,7 +98,7 @@ def test_the_language_may_be_one_that_fairseq_found_itself(scored, run) -> None:
     log = (run / "test.generate.log").read_text().replace("target_lang='en'", "target_lang=None")
     found = "2026 | INFO | fairseq.tasks.translation | bin test de-en 3 examples\n"
     (run / "test.generate.log").write_text(found + log)
-    assert read_translations(run / "test.generate.log").target_lang == "en"
+    assert read_translations([run / "test.generate.log"]).target_lang == "en"
     assert main(["score", "run", "--ref", "raw", "--detokenize", "moses"]) == 0
 
 
@@ -235,10 +235,25 @@ def test_translations_that_are_whole_missing_or_damaged(tmp_path) -> None:
         ("a\u2028b\r\nc\rd\n\n".encode(), ["a\u2028b", "c\rd", ""]),  # lines end at line feeds only
     ):
         path.write_bytes(content)
-        assert read_translations(path).tokens == expected
+        assert read_translations([path]).tokens == expected
     path.write_bytes(b"H-0\t-0.5\ta\nH-2\t-0.5\tb\n")
     with pytest.raises(DataError, match=f"{path}.*1 sentence missing, the first has the number 1"):
-        read_translations(path)
+        read_translations([path])
+
+
+def test_shards_hold_every_sentence_once(run, tmp_path) -> None:
+    lines = [f"H-{number}\t-0.5\tword{number}" for number in range(7)]
+    for shard in range(3):
+        order = [*lines[shard::3][::-1], *lines[shard::3]]  # several translations of a sentence: the first one
+        write_lines(run / f"test.generate.{shard}.log", ["| Namespace(num_shards=3)", *order])
+    (run / "test.generate.log").unlink(missing_ok=True)
+    paths = translations_in(run, "test")
+    assert read_translations(paths).tokens == [f"word{number}" for number in range(7)]
+    with pytest.raises(DataError, match=r"2 sentences missing, the first has the number 1"):
+        read_translations([paths[0], paths[2]])
+    write_lines(paths[1], lines[2::3])
+    with pytest.raises(DataError, match=r"generate\.2\.log: 2 sentences also in .* number 2; .*--shard-id"):
+        read_translations(paths)
 
 
 def test_scores_of_the_test_set_go_to_the_result(scored, run, capsys) -> None:
