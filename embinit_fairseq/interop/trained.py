@@ -62,7 +62,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model of fairseq and what it was trained with.
+    """A model of fairseq with its dictionaries and the options of its training.
 
     Args:
         path: of the checkpoint.
@@ -92,7 +92,7 @@ class Trained:
     @property
     def task(self) -> str:
         """The name of the task."""
-        return task_name(self.task_options)
+        return _task_name(self.task_options)
 
     @property
     def sequence_sides(self) -> tuple[Side, Side]:
@@ -185,7 +185,7 @@ def open_trained(
     state = load_model_checkpoint(checkpoint)
     check_finite(checkpoint, state["model"])
     options = options_of(state, "task")
-    arch, architecture = _architecture_of(checkpoint, state, task_name(options))
+    arch, architecture = _architecture_of(checkpoint, state, _task_name(options))
     languages = languages_of(options, dictionary or checkpoint)
     if languages is None and target_dictionary is not None:
         raise OptionError(f"--target-dict {target_dictionary}: {checkpoint} has one dictionary; give it by --dict")
@@ -221,8 +221,7 @@ def check_finite(path: str, weights: Mapping[str, Tensor]) -> None:
             raise CheckpointError(f"{path}: {name} holds NaN or infinity; take an earlier checkpoint of the training")
 
 
-def task_name(options: dict[str, Any]) -> str:
-    """Return the name of the task that has these options."""
+def _task_name(options: dict[str, Any]) -> str:
     return str(options.get("_name") or options.get("task"))
 
 
@@ -286,7 +285,7 @@ def _sides(
 
     sentence_prediction begins an input as --init-token says, translation with no symbol, other tasks with `<s>`.
     """
-    dictionary, name, positions = task.source_dictionary, task_name(options), model.max_positions()
+    dictionary, name, positions = task.source_dictionary, _task_name(options), model.max_positions()
     before, between = [dictionary.bos()], [dictionary.eos()]
     if name.startswith("sentence_"):
         tokens = options.get("init_token"), options.get("separator_token")
@@ -308,12 +307,12 @@ def _heads(model: Any) -> list[str]:
 
 def _choose_head(path: str, heads: list[str], wanted: str | None) -> str | None:
     """Return the wanted head, else the only one or the one that fairseq names by default."""
+    if wanted is None and not heads:
+        return None
     chosen = wanted or (heads[0] if len(heads) == 1 else "sentence_classification_head")
-    if chosen in heads:
-        return chosen
-    if wanted is not None or heads:
-        raise OptionError(f"--head {wanted}: {path} has the heads {', '.join(heads) or 'none'}; choose one of them")
-    return None
+    if chosen not in heads:
+        raise OptionError(f"{path}: found the heads {', '.join(heads) or 'none'}; choose one by --head, not {chosen}")
+    return chosen
 
 
 def _labels(trained: Trained, path: str | None) -> list[str] | None:

@@ -101,8 +101,7 @@ def convert_tupe(
     state = _read(checkpoint)
     weights = _model_of(checkpoint, state)
     model = _converted(checkpoint, weights, half)
-    args = state.get("args")
-    args = vars(args) if isinstance(args, Namespace) else args or {}
+    args = {name: value for name, value in vars(state.get("args") or Namespace()).items() if value is not None}
     options = _model_options(checkpoint, args, model, num_heads)
     cfg: dict[str, Any] = {"_name": None, "bpe": None, "tokenizer": None, "model": options}
     cfg |= _task_options(args, model, str(folder))
@@ -244,7 +243,7 @@ def _model_options(
         return model[f"{_OURS}{name}"].shape
 
     defaults = TupeConfig()
-    options = {name: _first(args.get(name), getattr(defaults, name)) for name in OPTIONS}
+    options = {name: args.get(name, getattr(defaults, name)) for name in OPTIONS}
     options |= {
         "_name": "tupe",
         "position_encoding": "untied",
@@ -258,17 +257,12 @@ def _model_options(
         "embedding_normalize": f"{_OURS}emb_layer_norm.weight" in model,
         "max_positions": shape("positions.absolute.embed_positions.weight")[0] - 1,
     }
-    of_matrix = None
+    numbers = {"the checkpoint's args": args.get("encoder_attention_heads"), "--heads": num_heads}
     if options["rel_pos"]:
-        rows, of_matrix = shape("positions.relative.embed_buckets.weight")
+        rows, numbers["the matrix of relative positions"] = shape("positions.relative.embed_buckets.weight")
         options["rel_pos_bins"] = rows - 1
     else:  # TUPE-A uses neither
         options |= {"rel_pos_bins": defaults.rel_pos_bins, "max_rel_pos": defaults.max_rel_pos}
-    numbers = {
-        "the matrix of relative positions": of_matrix,
-        "the checkpoint's args": args.get("encoder_attention_heads"),
-        "--heads": num_heads,
-    }
     said = {who: number for who, number in numbers.items() if number is not None}
     if len(set(said.values())) != 1:
         listed = ", ".join(f"{who}: {number}" for who, number in said.items()) or "none"
@@ -282,14 +276,14 @@ def _model_options(
 def _task_options(args: Mapping[str, Any], model: Mapping[str, Tensor], data: str) -> dict[str, dict[str, Any]]:
     """Return the options of task and criterion: fine-tuning if there is a classification head, else pre-training."""
     longest = len(model[f"{_OURS}positions.absolute.embed_positions.weight"]) - 1
-    common = {"data": data, "seed": _first(args.get("seed"), 1)}
+    common = {"data": data, "seed": args.get("seed", 1)}
     num_classes = _classification_heads(model)
     if not num_classes:
         task = {
             "_name": "masked_lm",
             **common,
-            "tokens_per_sample": min(_first(args.get("tokens_per_sample"), longest), longest),
-            **{name: _first(args.get(name), default) for name, default in MASKING.items()},
+            "tokens_per_sample": min(args.get("tokens_per_sample", longest), longest),
+            **{name: args.get(name, default) for name, default in MASKING.items()},
         }
         return {"task": task, "criterion": {"_name": "masked_lm", "tpu": False}}
     head = _HEAD if _HEAD in num_classes else next(iter(num_classes))
@@ -305,10 +299,6 @@ def _task_options(args: Mapping[str, Any], model: Mapping[str, Tensor], data: st
         "max_positions": longest,
     }
     return {"task": task, "criterion": {"_name": "sentence_prediction", **shared}}
-
-
-def _first(value: Any, default: Any) -> Any:
-    return default if value is None else value
 
 
 def _classification_heads(model: Mapping[str, Tensor]) -> dict[str, int]:

@@ -147,12 +147,17 @@ def test_the_pipeline_fills_masks_as_the_hub_does(prepared):
     assert ids == fill.tokenizer(dictionary.string(ids[1:-1]))["input_ids"]
 
 
-def test_options_say_how_raw_text_is_prepared(prepared):
-    options = "--preparation moses --lowercase no --lang deu_Latn".split()
-    assert export_hf(prepared, "--bpe-codes", prepared.folder / "codes", *options) == 0
-    settings = json.loads((prepared.output / "tokenizer_config.json").read_text())["preparation"]
+def test_options_say_how_raw_text_is_prepared(prepared, tmp_path):
+    options = {
+        "preparation": "moses",
+        "lowercase": "no",
+        "lang": "deu_Latn",
+        "bpe_codes": str(prepared.folder / "codes"),
+    }
+    write(open_trained(prepared.path), tmp_path / "out", **options)
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["preparation"]
     assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("moses", False, "de")
-    assert load(prepared.output)("SLOW man.")["input_ids"] == [0, 3, 3, 3, 3, 6, 13, 2]
+    assert load(tmp_path / "out")("SLOW man.")["input_ids"] == [0, 3, 3, 3, 3, 6, 13, 2]
 
 
 def test_text_in_the_wrong_form_is_refused(prepared, tmp_path, capsys, monkeypatch):
@@ -335,20 +340,8 @@ def test_gpt2_files_that_do_not_fit(tmp_path, pieces, capsys):
 # ---- A tokenizer of the user's
 
 
-def test_the_ids_of_a_copied_tokenizer_are_the_dictionarys(tmp_path, capsys):
-    checkpoint, right = checkpoint_of(tmp_path / "c", fillers=2), tmp_path / "right"
-    write(trained(tmp_path / "t", fillers=2), right)
-    assert export_hf(checkpoint, "--tokenizer", right) == 0
-    assert load(checkpoint.output)("w1 w2")["input_ids"] == [0, 5, 6, 2]
-    shutil.rmtree(checkpoint.output)
-    content = json.loads((right / "tokenizer.json").read_text())
-    content["model"]["vocab"] |= {"w1": 6, "w2": 5}
-    (right / "tokenizer.json").write_text(json.dumps(content))
-    assert "w1 has the id 6" in refused(capsys, checkpoint, "--tokenizer", right)
-
-
-def test_the_code_of_a_copied_tokenizer_is_never_run(tmp_path, capsys, monkeypatch):
-    """Nor is it named in what is written, where opening the export would run it; also if transformers has no other."""
+def test_a_copied_tokenizer_has_the_dictionarys_ids_and_its_code_is_never_run(tmp_path, capsys, monkeypatch):
+    """Nor is the code named in what is written; also if transformers has no other class for it."""
     checkpoint, folder = checkpoint_of(tmp_path / "c", fillers=2), tmp_path / "given"
     write(trained(tmp_path / "t", fillers=2), folder)
     config = json.loads((folder / "tokenizer_config.json").read_text())
@@ -358,7 +351,12 @@ def test_the_code_of_a_copied_tokenizer_is_never_run(tmp_path, capsys, monkeypat
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
     assert export_hf(checkpoint, "--tokenizer", folder) == 0
     assert "auto_map" not in (checkpoint.output / "tokenizer_config.json").read_text()
+    assert load(checkpoint.output)("w1 w2")["input_ids"] == [0, 5, 6, 2]
     shutil.rmtree(checkpoint.output)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"] |= {"w1": 6, "w2": 5}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert "w1 has the id 6" in refused(capsys, checkpoint, "--tokenizer", folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "Mine"}))
     (folder / "tokenizer.json").unlink()
     shutil.copyfile(checkpoint.dictionary, folder / "vocab.txt")

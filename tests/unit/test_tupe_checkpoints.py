@@ -246,7 +246,7 @@ def test_other_files_and_options(files):
     with pytest.raises(CheckpointError, match=r"ref\.pt.*'gelu_accurate', expected one of"):
         files.convert(files.save(options={"activation_fn": "gelu_accurate"}))
     for rel_pos, in_args, option, expected in (
-        (True, 4, None, "matrix of relative positions: 2, .*args: 4;"),
+        (True, 4, None, "args: 4, the matrix of relative positions: 2;"),
         (False, 2, 4, "args: 2, --heads: 4;"),
         (False, None, None, "found none; .*--heads"),
         (False, None, 3, "3 does not divide .* 8; numbers that do: 1, 2"),
