@@ -330,13 +330,8 @@ def explained(path: PathLike, option: str = "", remedy: str = "") -> Iterator[No
         raise OutputError(f"{_named(option, path)}: cannot be written ({reason}); {remedy}") from error
 
 
-def says_full(text: str) -> str | None:
-    """Return the reason if another program says in `text` that a disk is full."""
-    return next((os.strerror(code) for code in _FULL if os.strerror(code) in text), None)
-
-
-def _torch_writer_cause(error: RuntimeError) -> BaseException | None:
-    """Return why torch's writer failed: the error that it hides, else `error`; None if `error` is not torch's."""
+def _torch_writer_cause(error: BaseException) -> BaseException | None:
+    """Return why torch's writer failed: the OSError that it hides, else `error`; None if `error` is not torch's."""
     if not any(word in str(error) for word in _TORCH_WRITER):
         return None
     hidden = error.__context__

@@ -40,7 +40,7 @@ class Architecture:
         archs: its values of `--arch`, for messages.
         hf_name: the model in transformers, for messages.
         tags, note: for the card.
-        models: returns the classes of the models; their subclasses are other models.
+        models: the names under which fairseq registers the models.
         describe: returns the kind of a trained model in a few words.
         config: returns the content of config.json that only this family has.
         names: patterns for the parameters that are exported; the chosen classification head is called `head`.
@@ -54,7 +54,7 @@ class Architecture:
     hf_name: str
     tags: tuple[str, ...]
     note: str
-    models: Callable[[], tuple[type, ...]]
+    models: tuple[str, ...]
     describe: Callable[[Trained], str]
     config: Callable[[Trained], dict[str, Any]]
     names: Names
@@ -90,13 +90,6 @@ class Architecture:
 
 
 # ---- TUPE and its comparison set, and discriminators of ELECTRA: models with code of their own ----------------------
-
-
-def _tupe_models() -> tuple[type, ...]:
-    from embinit_fairseq.models.electra import ElectraModel
-    from embinit_fairseq.models.tupe import TupeModel
-
-    return TupeModel, ElectraModel
 
 
 def _describe_tupe(trained: Trained) -> str:
@@ -159,7 +152,7 @@ TUPE = Architecture(
     tags=("tupe", "fairseq"),
     note="Positions as in Ke et al. 2021, Rethinking Positional Encoding in Language Pre-training; the equations are "
     "in\n`modeling_tupe.py` and `position_encoding.py`.",
-    models=_tupe_models,
+    models=("tupe", "electra"),
     describe=_describe_tupe,
     config=_tupe_config,
     names=(
@@ -180,13 +173,6 @@ TUPE = Architecture(
 
 #: --activation-fn -> its name in transformers
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_accurate": "gelu_new", "gelu_fast": "gelu_new", "tanh": "tanh"}
-
-
-def _roberta_models() -> tuple[type, ...]:
-    """Return classes that differ only in the names of what they download."""
-    from fairseq.models.roberta import CamembertModel, GottbertModel, RobertaModel, XLMRModel
-
-    return RobertaModel, XLMRModel, CamembertModel, GottbertModel
 
 
 def _roberta_config(trained: Trained) -> dict[str, Any]:
@@ -223,15 +209,10 @@ def _roberta_extra(trained: Trained) -> dict[str, Tensor]:
 
 
 def _roberta_refusals(trained: Trained) -> dict[str, bool]:
-    from torch import nn
-
     args, encoder = trained.options, trained.model.encoder.sentence_encoder
     activation = str(args.activation_fn)
     refusals = {
         "--encoder-normalize-before (roberta_prenorm)": encoder.layer_norm is not None,
-        "no layer norm after the embeddings": encoder.layernorm_embedding is None,
-        "scaled embeddings": encoder.embed_scale != 1.0,
-        "positions that are not learned": not isinstance(encoder.embed_positions, nn.Embedding),
         f"--activation-fn {activation}": activation not in ACTIVATIONS,
         "--quant-noise-pq": bool(args.quant_noise_pq),
     }
@@ -252,7 +233,7 @@ ROBERTA = Architecture(
     hf_name="RoBERTa",
     tags=("roberta", "fairseq"),
     note="RoBERTa as in Liu et al. 2019; transformers' own classes compute it.",
-    models=_roberta_models,
+    models=("roberta", "xlmr", "camembert", "gottbert"),  # they differ in what from_pretrained downloads
     describe=lambda trained: "RoBERTa" if trained.head is None else "RoBERTa, fine-tuned",
     config=_roberta_config,
     names=(
@@ -316,9 +297,7 @@ def _seq2seq_refusals(trained: Trained) -> dict[str, bool]:
     return {
         f"--activation-fn {cfg.activation_fn}": str(cfg.activation_fn) not in _SEQ2SEQ_ACTIVATIONS,
         "--adaptive-softmax-cutoff": decoder.adaptive_softmax is not None,
-        "--base-layers": bool(cfg.base_layers),
         "--cross-self-attention": cfg.cross_self_attention,
-        "--decoder-input-dim": decoder.project_in_dim is not None,
         "--decoder-normalize-before": cfg.decoder_normalize_before,
         "--decoder-output-dim": decoder.project_out_dim is not None,
         dims: cfg.encoder_embed_dim != cfg.decoder_embed_dim,
@@ -327,18 +306,11 @@ def _seq2seq_refusals(trained: Trained) -> dict[str, bool]:
         "--no-token-positional-embeddings": cfg.no_token_positional_embeddings,
         "--quant-noise-pq": bool(cfg.quant_noise_pq),
         "--quant-noise-scalar": bool(cfg.quant_noise_scalar),
-        **{f"--{side}-xformers-att-config": bool(getattr(cfg, f"{side}_xformers_att_config")) for side in SIDES},
     }
 
 
 # FSMT was made for fairseq's models of WMT 2019. Both number positions after the row of padding, over tokens that are
 # not padding, so that padding may be on either side; both have sines in the first half of a position's vector.
-
-
-def _transformer_models() -> tuple[type, ...]:
-    from fairseq.models.transformer import TransformerModel
-
-    return (TransformerModel,)
 
 
 def _fsmt_config(trained: Trained) -> dict[str, Any]:
@@ -388,7 +360,7 @@ TRANSFORMER = Architecture(
     note="The Transformer of Vaswani et al. 2017; transformers' own class computes it.\n\n"
     "`config.json` says `use_cache: false`: with it, FSMT masks nothing of what comes later in `decoder_input_ids`.\n"
     "`generate()` uses its cache all the same.",
-    models=_transformer_models,
+    models=("transformer",),
     describe=lambda trained: "Transformer, {} to {}".format(*(side.language for side in trained.sequence_sides)),
     config=_fsmt_config,
     names=(*_SEQ2SEQ_NAMES, (r"decoder\.embed_tokens\.", "model.decoder.embed_tokens.")),
@@ -399,22 +371,6 @@ TRANSFORMER = Architecture(
 
 # BART's positions are learned, two rows after their number. transformers counts columns, fairseq counts tokens that are
 # not padding: with padding on the right both give the same.
-
-
-def _bart_models() -> tuple[type, ...]:
-    """Return the class of BART and mBART; refusals leave BART."""
-    from fairseq.models.bart import BARTModel
-
-    return (BARTModel,)
-
-
-def _bart_config(trained: Trained) -> dict[str, Any]:
-    """Return the arguments of `BartConfig`."""
-    return {
-        **_seq2seq_config(trained),
-        "architectures": ["BartForConditionalGeneration"],
-        "model_type": "bart",
-    }
 
 
 def _bart_extra(trained: Trained) -> dict[str, Tensor]:
@@ -440,9 +396,13 @@ BART = Architecture(
     hf_name="BART",
     tags=("bart", "fairseq"),
     note="BART as in Lewis et al. 2019; transformers' own class computes it.",
-    models=_bart_models,
+    models=("bart",),  # mBART, too, of which the refusals leave nothing
     describe=lambda trained: "BART" if trained.task == "denoising" else "BART, fine-tuned",
-    config=_bart_config,
+    config=lambda trained: {
+        **_seq2seq_config(trained),
+        "architectures": ["BartForConditionalGeneration"],
+        "model_type": "bart",
+    },
     names=(*_SEQ2SEQ_NAMES, (r"(encoder|decoder)\.(embed_positions|layernorm_embedding)\.", r"model.\1.\2.")),
     extra=_bart_extra,
     refusals=_bart_refusals,

@@ -88,27 +88,23 @@ def export(request: ExportRequest) -> dict[str, Any]:
     files = check_inputs({name: getattr(request, name) for name in (*names, "verify_text")})
     folders = [folder for folder in (request.tokenizer, request.gpt2_bpe) if folder]
     check_folder(request.output, request.force, FILES, [*files.values(), *folders])
-    dictionaries = request.dictionary, request.label_dictionary
-    trained = open_trained(request.checkpoint, *dictionaries, request.head, request.target_dictionary)
+    dictionaries = {name: getattr(request, name) for name in names if name.endswith("dictionary")}
+    trained = open_trained(request.checkpoint, head=request.head, **dictionaries)
     tokenizers = {name: choose_tokenizer(request, trained, name) for name in trained.sides}
     trained.model.to(getattr(torch, request.dtype))
     with whole_folder(request.output, request.force, FILES) as folder:
         written = _write_model(trained, request.dtype, folder)
-        of_tokenizer = {}
-        for name, tokenizer in tokenizers.items():
-            (folder / name).mkdir(exist_ok=True)
-            of_tokenizer[name] = tokenizer.write(folder / name)
-            (folder / name / "dict.txt").write_bytes(Path(trained.sides[name].path).read_bytes())
+        of_tokenizer = {name: tokenizer.write(folder / name) for name, tokenizer in tokenizers.items()}
         measured = verify(trained, folder, request.dtype, {name: one.lines for name, one in tokenizers.items()})
         ids, why = measured.pop("ids"), {}
         for name, tokenizer in tokenizers.items():
             refused = tokenizer.check(trained.path, ids[name])
             if refused is not None:
-                for file in of_tokenizer[name]:
+                for file in of_tokenizer.pop(name):
                     (folder / name / file).unlink()
-                of_tokenizer[name] = []
             why[name] = refused or tokenizer.why
-            written += [str(PurePosixPath(name, file)) for file in (*of_tokenizer[name], "dict.txt")]
+            (folder / name / "dict.txt").write_bytes(Path(trained.sides[name].path).read_bytes())
+            written += [str(PurePosixPath(name, file)) for file in (*of_tokenizer.get(name, ()), "dict.txt")]
         head = {"name": trained.head, "labels": trained.labels, "numbers": trained.numbers}
         record = {
             "checkpoint": request.checkpoint,
@@ -125,7 +121,7 @@ def export(request: ExportRequest) -> dict[str, Any]:
             "dictionary": trained.source.path,
             "target_dictionary": None if trained.target is None else trained.target.path,
             "text_lines": len(tokenizers[""].lines),
-            "verified_text": tokenizers[""].verified_text(request.verify_text, trained.source.dictionary),
+            "verified_text": tokenizers[""].verified_text(request.verify_text),
             "verified": measured,
             "files": [*written, "README.md"],
             "tokenizer": why[""],
@@ -226,11 +222,6 @@ def _card(trained: Trained, record: dict[str, Any]) -> str:
     more += f"\nThe output is a number {trained.numbers}.\n" if trained.numbers else ""
     more += f"\nNot exported: {', '.join(record['left_out'])}.\n" if record["left_out"] else ""
     trust = ", trust_remote_code=True" if architecture.code else ""
-    code = ", trust_remote_code=True" if any(name.endswith(".py") for name in record["files"]) else ""
-    imports = ", AutoTokenizer"
-    opens = f'    tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER"{code})\n'
-    if record["tokenizer"].startswith("none"):
-        imports = opens = ""
     usage = _PAD_RIGHT if trained.target is None else _GENERATES
     if record["verified_text"] is not None:
         usage += f"Its ids were compared with fairseq's on {describe_text(record['verified_text'])}.\n"
@@ -238,6 +229,10 @@ def _card(trained: Trained, record: dict[str, Any]) -> str:
         usage += (
             f"The target has a dictionary and a tokenizer of its own (`{TARGET}/`: {record['target_tokenizer']}).\n"
         )
+    code = ", trust_remote_code=True" if any(name.endswith(".py") for name in record["files"]) else ""
+    imports, opens = ", AutoTokenizer", f'    tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER"{code})\n'
+    if record["tokenizer"].startswith("none"):
+        imports = opens = ""
     return f"""---
 library_name: transformers
 tags: [{", ".join(architecture.tags)}]

@@ -12,6 +12,7 @@ Every kind is compared with fairseq on made-up lines and on those of --verify-te
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -61,22 +62,35 @@ class Tokenizer:
 
     Args:
         files: name -> content, or a function that writes to a folder.
-        lines: of text; the first ones are the user's.
-        expected: fairseq's ids of each line.
         why: its kind and the text that it takes, for people.
-        own: number of the user's lines.
-        form: of the user's text, a key of `_FORMS`.
+        side: the side.
+        symbols_of: fairseq's pipeline, from text to symbols separated by spaces.
+        made_up: lines of text.
+        text: the user's lines, and their form (a key of `_FORMS`). All forms but `raw` are symbols already.
     """
 
     files: Mapping[str, str | bytes] | Callable[[str], Any]
-    lines: list[str]
-    expected: list[list[int]]
     why: str
-    own: int
-    form: str
+    side: Side
+    symbols_of: Callable[[str], str]
+    made_up: list[str]
+    text: tuple[list[str], str]
+
+    @functools.cached_property
+    def lines(self) -> list[str]:
+        """All lines of text; the first ones are the user's."""
+        return [*self.text[0], *self.made_up]
+
+    @functools.cached_property
+    def expected(self) -> list[list[int]]:
+        """fairseq's ids of each line."""
+        lines, form = self.text
+        symbols = lines if form != "raw" else [self.symbols_of(line) for line in lines]
+        return [self.side.encode(line) for line in (*symbols, *map(self.symbols_of, self.made_up))]
 
     def write(self, folder: Path) -> list[str]:
         """Write the files and return their names."""
+        folder.mkdir(exist_ok=True)
         if callable(self.files):
             before = {path.name for path in folder.iterdir()}
             self.files(str(folder))
@@ -85,38 +99,37 @@ class Tokenizer:
             (folder / name).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
         return list(self.files)
 
-    def check(self, path: str, theirs: Sequence[list[int]]) -> str | None:
-        """Compare the ids that the exported tokenizer gave the lines with fairseq's.
+    def check(self, path: str, exported_ids: Sequence[list[int]]) -> str | None:
+        """Return why the tokenizer cannot stay; None if the ids of all lines are fairseq's.
 
         Args:
             path: of the checkpoint, for the message.
-            theirs: ids per line.
-
-        Returns:
-            Why the tokenizer cannot stay; None if all ids are equal.
+            exported_ids: ids that the exported tokenizer gave each line.
 
         Raises:
-            DifferentOutput: the ids of the user's own text differ, or those of the user's own tokenizer.
+            DifferentOutput: the ids of the user's text differ, or those of the user's tokenizer.
         """
-        for number, (line, expected, ids) in enumerate(zip(self.lines, self.expected, theirs)):
-            if ids != expected:
-                reason = f"{line[:80]!r} would get the ids {ids[:20]}, in fairseq {expected[:20]}"
-                if number < self.own or callable(self.files):
-                    raise DifferentOutput(
-                        f"{path}: {reason} ({self.why}); nothing is written: give text of the training, or leave "
-                        "--verify-text and --tokenizer out"
-                    )
+        for number, (line, expected, ids) in enumerate(zip(self.lines, self.expected, exported_ids)):
+            if ids == expected:
+                continue
+            reason = f"{line[:80]!r} would get the ids {ids[:20]}, in fairseq {expected[:20]}"
+            if number >= len(self.text[0]) and not callable(self.files):
                 return f"none, since {reason}"
+            raise DifferentOutput(
+                f"{path}: {reason} ({self.why}); nothing is written: give text of the training, or leave --verify-text "
+                "and --tokenizer out"
+            )
         return None
 
-    def verified_text(self, path: str | None, dictionary: Any) -> dict[str, Any] | None:
+    def verified_text(self, path: str | None) -> dict[str, Any] | None:
         """Describe the user's text: path, lines, form, share of `<unk>` in its symbols; None if there is none."""
         if path is None:
             return None
+        (lines, form), dictionary = self.text, self.side.dictionary
         ends = dictionary.bos(), dictionary.eos()
-        ids = [row for line in self.expected[: self.own] for row in line if row not in ends]
+        ids = [row for line in self.expected[: len(lines)] for row in line if row not in ends]
         unknown = ids.count(dictionary.unk()) / max(1, len(ids))
-        return {"path": path, "lines": self.own, "form": _FORMS[self.form], "unknown": unknown}
+        return {"path": path, "lines": len(lines), "form": _FORMS[form], "unknown": unknown}
 
 
 def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -> Tokenizer:
@@ -131,8 +144,12 @@ def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -
         folder = None if request.tokenizer is None else Path(request.tokenizer, name)
         tokenizer = str(folder) if folder is not None and folder.is_dir() else None
         request = replace(request, verify_text=None, lang=None, tokenizer=tokenizer)
-    make = next((make for option, make in KINDS.items() if getattr(request, option) is not None), _words)
-    return make(request, side)
+    if request.tokenizer is not None:
+        return _copied(request, side)
+    if request.gpt2_bpe is not None:
+        return _gpt2(request, side)
+    raw = request.bpe_codes, request.sentencepiece_model, request.preparation, request.lowercase, request.lang
+    return _words(request, side) if raw == (None,) * len(raw) else _python(request, side)
 
 
 # ---- files of the library tokenizers --------------------------------------------------------------------------------
@@ -191,23 +208,22 @@ def _fast_files(side: Side, model: Any, split: Any, decoder: Any = None, mask_ta
 
 
 def _words(request: ExportRequest, side: Side) -> Tokenizer:
-    """Symbols of the dictionary separated by white space, where fairseq splits; others are `<unk>`."""
+    """Take symbols of the dictionary, separated by white space where fairseq splits; others are `<unk>`."""
     from tokenizers import Regex, models, pre_tokenizers
 
     shown = Preparation.of(side.symbols, translation=side.language is not None).preparation
     form = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}.get(detect_style(side.symbols), "raw")
     form = "numbers" if _is_numbers(side.symbols) else "words" if form == "raw" and shown != "none" else form
     cutter = _CUTTERS.get(form, f"--preparation {shown}")
-    own, _ = _own_text(request, side, (form,), cutter)
-    lines = own + _made_up(side.symbols, " ".join)
+    text = _user_text(request, side, (form,), cutter)
     split = pre_tokenizers.Split(Regex(r"[\s\x1c-\x1f]+"), behavior="removed")
     files = _fast_files(side, models.WordLevel(dict(side.dictionary.indices), unk_token="<unk>"), split)
     why = f"{_FORMS[form]} between spaces, as in dict.txt" + ("" if form == "raw" else f" (raw text: {cutter})")
-    return Tokenizer(files, lines, [side.encode(line) for line in lines], why, len(own), form)
+    return Tokenizer(files, why, side, str, _made_up(side.symbols, " ".join), text)
 
 
 def _python(request: ExportRequest, side: Side) -> Tokenizer:
-    """Raw text, prepared as the dictionary shows or as the options say, or text in subwords."""
+    """Take raw text, prepared as the dictionary shows or as the options say, or text in subwords."""
     codes, model = request.bpe_codes, request.sentencepiece_model
     how = request.preparation or (None if model is None else "none")
     lowercase = None if request.lowercase is None else request.lowercase == "yes"
@@ -226,16 +242,12 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
         segment = Segmenter(side.symbols, prepare, None if codes is None else codes_text(codes), model)
     except ImportError as error:
         raise OptionError(f"{error}, or say how text is prepared by --preparation") from error
-    own, form = _own_text(request, side, ("raw", "bpe" if model is None else "sentencepiece"))
-    if form == "bpe":
-        _check_cut(request, own, segment)
-    lines = own + _made_up(side.symbols, segment.join) + _made_up(side.symbols, " ".join)
-    is_cut = 0 if form == "raw" else len(own)
-    expected = [side.encode(line) for line in lines[:is_cut]]
-    expected += [side.encode(" ".join(segment(line))) for line in lines[is_cut:]]
+    text = _user_text(request, side, ("raw", "bpe" if model is None else "sentencepiece"))
     files: dict[str, str | bytes] = {"vocab.txt": "".join(f"{symbol}\n" for symbol in side.symbols)}
     if codes is not None:
         files["bpe.codes"] = codes_text(codes)
+        if text[1] == "bpe":
+            _check_cut(request, text[0], segment)
     if model is not None:
         files["spiece.model"] = Path(model).read_bytes()
     files |= code_files("interop.remote.tokenization_tupe", "vocab.preparation")
@@ -243,7 +255,8 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     kind = "subwords of subword-nmt" if codes else "subwords of sentencepiece" if model else "words"
     needs = PREPARATIONS[prepare.preparation]
     why = f"{kind}, in Python{needs}. Raw text is prepared ({prepare}); text in subwords stays as it is{doubt}"
-    return Tokenizer(files, lines, expected, why, len(own), form)
+    made_up = _made_up(side.symbols, segment.join) + _made_up(side.symbols, " ".join)
+    return Tokenizer(files, why, side, lambda line: " ".join(segment(line)), made_up, text)
 
 
 def _language(request: ExportRequest, side: Side) -> str:
@@ -260,11 +273,9 @@ def _language(request: ExportRequest, side: Side) -> str:
 
 def _check_cut(request: ExportRequest, lines: Sequence[str], segment: Segmenter) -> None:
     """Raise DataError if the words of text in subwords would be segmented otherwise."""
-    others = []
-    for line in lines:
-        words = segment.join(line.split()).split()
-        if line.split() != [piece for word in words for piece in segment.subwords(word)]:
-            others.append(line)
+    words = [segment.join(line.split()).split() for line in lines]
+    again = [[piece for word in of_line for piece in segment.subwords(word)] for of_line in words]
+    others = [line for line, pieces in zip(lines, again) if line.split() != pieces]
     if others:
         raise DataError(
             f"{_TEXT} {request.verify_text}: {counted(len(others), 'line')} of {len(lines):,} ({others[0][:60]!r}) cut "
@@ -273,19 +284,18 @@ def _check_cut(request: ExportRequest, lines: Sequence[str], segment: Segmenter)
 
 
 def _marian(request: ExportRequest, side: Side, path: str) -> Tokenizer:
-    """transformers' MarianTokenizer, which wants the model twice: for a source and for a target."""
+    """Return transformers' MarianTokenizer, which wants the model twice: for a source and for a target."""
     model = load_sentencepiece(path, "--sentencepiece-model")
-    own, form = _own_text(request, side, ("raw",))
-    lines = own + _made_up(side.symbols, model.decode_pieces)
-    expected = [side.encode(" ".join(model.encode(line, out_type=str))) for line in lines]
     files: dict[str, str | bytes] = dict.fromkeys(("source.spm", "target.spm"), Path(path).read_bytes())
     files["vocab.json"] = json.dumps(dict(side.dictionary.indices))
     files["tokenizer_config.json"] = _config(side, "MarianTokenizer")
-    return Tokenizer(files, lines, expected, "subwords of sentencepiece, of raw text", len(own), form)
+    made_up, text = _made_up(side.symbols, model.decode_pieces), _user_text(request, side, ("raw",))
+    why = "subwords of sentencepiece, of raw text"
+    return Tokenizer(files, why, side, lambda line: " ".join(model.encode(line, out_type=str)), made_up, text)
 
 
 def _gpt2(request: ExportRequest, side: Side) -> Tokenizer:
-    """GPT-2's byte-level BPE (Radford et al. 2019), as fairseq's RoBERTa and BART have it (`--bpe gpt2`).
+    """Take raw text by GPT-2's byte-level BPE (Radford et al. 2019), as fairseq's RoBERTa and BART (`--bpe gpt2`).
 
     `encoder.json` numbers the pieces, and the dictionary's symbols are these numbers in writing (`318`): row r belongs
     to the piece whose number is symbol r. The exported tokenizer has the pieces under their rows.
@@ -294,14 +304,13 @@ def _gpt2(request: ExportRequest, side: Side) -> Tokenizer:
     from tokenizers import decoders, models, pre_tokenizers
 
     where, rows = f"{_GPT2} {request.gpt2_bpe}", dict(side.dictionary.indices)
-    encoder_json, vocab_bpe = places = [Path(str(request.gpt2_bpe), name) for name in ("encoder.json", "vocab.bpe")]
-    if not all(place.is_file() for place in places):
-        raise DataError(f"{where}: it lacks encoder.json or vocab.bpe; give the folder that holds both")
+    encoder_json, vocab_bpe = (Path(str(request.gpt2_bpe), name) for name in ("encoder.json", "vocab.bpe"))
     numbers = read_json(encoder_json, DataError, _GPT2, remedy="download it again")
-    if not isinstance(numbers, dict) or not all(type(number) is int for number in numbers.values()):
-        raise DataError(f"{_GPT2} {encoder_json}: expected piece -> number; download it again")
     pairs = [line.split() for _, line in read_lines(vocab_bpe, DataError, _GPT2)][1:]
     merges = [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
+    made = {piece for merge in merges for piece in (*merge, "".join(merge))}
+    if not isinstance(numbers, dict) or not made <= numbers.keys():
+        raise DataError(f"{where}: encoder.json and vocab.bpe do not belong together; download both again")
     lacking = [piece for piece, number in numbers.items() if str(number) not in rows]
     if lacking:
         raise DataError(
@@ -312,26 +321,22 @@ def _gpt2(request: ExportRequest, side: Side) -> Tokenizer:
     pieces = {piece: rows[str(number)] for piece, number in numbers.items()}
     taken = set(pieces.values())
     vocabulary = {**{symbol: row for symbol, row in rows.items() if row not in taken}, **pieces}
-    made = {piece for merge in merges for piece in (*merge, "".join(merge))}
-    if len(vocabulary) != len(rows) or not made <= pieces.keys():
-        raise DataError(f"{where}: encoder.json and vocab.bpe do not belong together; download both again")
     encoder = Encoder(numbers, merges)
 
     def symbols_of(line: str) -> str:
-        """Return what fairseq's encoder makes of a text, and its hub of `<mask>`."""
+        """Encode as fairseq's encoder, and `<mask>` as its hub."""
         *parts, last = line.split(MASK)
         encoded = [" ".join(map(str, encoder.encode(part))) for part in (*map(str.rstrip, parts), last)]
         return f" {MASK} ".join(encoded)
 
-    own, form = _own_text(request, side, ("raw",))
     draw, drawn = random.Random(1), sorted(encoder.decoder)
-    lines = [*own, "", "  two  blanks ", "Ünknøwn 未知 don't ???"]
+    lines = ["", "  two  blanks ", "Ünknøwn 未知 don't ???"]
     lines += [encoder.decode(draw.choices(drawn, k=draw.randint(1, 16))) for _ in range(_LINES)]
     split = pre_tokenizers.ByteLevel(add_prefix_space=False)
     model = models.BPE(vocabulary, merges, fuse_unk=False)
     files = _fast_files(side, model, split, decoders.ByteLevel(), mask_takes_space=True)
-    expected = [side.encode(symbols_of(line)) for line in lines]
-    return Tokenizer(files, lines, expected, "GPT-2's byte-level BPE of raw text", len(own), form)
+    text = _user_text(request, side, ("raw",))
+    return Tokenizer(files, "GPT-2's byte-level BPE of raw text", side, symbols_of, lines, text)
 
 
 def _is_numbers(symbols: Sequence[str]) -> bool:
@@ -341,7 +346,7 @@ def _is_numbers(symbols: Sequence[str]) -> bool:
 
 
 def _copied(request: ExportRequest, side: Side) -> Tokenizer:
-    """A tokenizer of transformers, unless its ids are not the dictionary's (DataError)."""
+    """Return the user's tokenizer of transformers; raise DataError if its ids are not the dictionary's."""
     from transformers import AutoTokenizer
 
     path, special = str(request.tokenizer), side.special_symbols()
@@ -356,39 +361,27 @@ def _copied(request: ExportRequest, side: Side) -> Tokenizer:
         ) from error
     opened.init_kwargs.pop("auto_map", None)  # or the export would name that code, and opening it would run it
     rows, vocabulary = side.dictionary.indices, opened.get_vocab()
-    roles = {role: opened.convert_tokens_to_ids(getattr(opened, role)) for role in special if getattr(opened, role)}
-    wrong: list[tuple[str, Any, Any]] = [
-        *((role, row, rows[special[role]]) for role, row in roles.items() if row != rows[special[role]]),
-        *((symbol, vocabulary[symbol], row) for symbol, row in rows.items() if vocabulary.get(symbol, row) != row),
+    tokens = {role: getattr(opened, role) for role in special if getattr(opened, role)}
+    pairs: list[tuple[str, Any, Any]] = [
+        *((role, opened.convert_tokens_to_ids(token), rows[special[role]]) for role, token in tokens.items()),
+        *((symbol, vocabulary.get(symbol, row), row) for symbol, row in rows.items()),
         *((symbol, row, "none") for symbol, row in vocabulary.items() if row >= len(side.symbols)),
     ]
-    if wrong:
-        name, theirs, ours = wrong[0]
+    if different := [pair for pair in pairs if pair[1] != pair[2]]:
+        name, row, expected = different[0]
         raise DataError(
-            f"--tokenizer {path}: {name} has the id {theirs}, in {side.path} {ours} ({len(wrong):,} differ): "
+            f"--tokenizer {path}: {name} has the id {row}, in {side.path} {expected} ({len(different):,} differ): "
             "give the tokenizer that the dictionary was made of"
         )
-    own, form = _own_text(request, side, tuple(_FORMS))
-    lines = own + _made_up(side.symbols, opened.convert_tokens_to_string)
-    is_cut = len(own) if form != "raw" else 0
-    symbols = lines[:is_cut] + [" ".join(opened.tokenize(line)) for line in lines[is_cut:]]
-    expected = [side.encode(line) for line in symbols]
-    return Tokenizer(opened.save_pretrained, lines, expected, f"copied from {path}", len(own), form)
+    made_up, text = _made_up(side.symbols, opened.convert_tokens_to_string), _user_text(request, side, tuple(_FORMS))
+    why = f"copied from {path}"
+    return Tokenizer(opened.save_pretrained, why, side, lambda line: " ".join(opened.tokenize(line)), made_up, text)
 
-
-#: option -> what makes the tokenizer if it is given, in this order
-KINDS: dict[str, Callable[[ExportRequest, Side], Tokenizer]] = {
-    "tokenizer": _copied,
-    "gpt2_bpe": _gpt2,
-    "bpe_codes": _python,
-    "sentencepiece_model": _python,
-    **dict.fromkeys(("preparation", "lowercase", "lang"), _python),
-}
 
 # ---- text that is compared ------------------------------------------------------------------------------------------
 
 
-def _own_text(request: ExportRequest, side: Side, forms: Sequence[str], cutter: str = "") -> tuple[list[str], str]:
+def _user_text(request: ExportRequest, side: Side, forms: Sequence[str], cutter: str = "") -> tuple[list[str], str]:
     """Return the lines of --verify-text and their form; raise DataError if the form is not one of `forms`.
 
     cutter: the option for a tokenizer that takes raw text.

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.checkpoints.build import UNKNOWN_LANGUAGES, Builder, Texts, languages_of
 from embinit_fairseq.checkpoints.reading import check_dictionary, load_model_checkpoint, options_of, updates_of
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.interop.architectures import ARCHITECTURES, Architecture
 from embinit_fairseq.vocab.dictionary import read_dictionary
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: folder, in that of the export, of the tokenizer of a decoder with a dictionary of its own
 TARGET = "target"
@@ -59,7 +62,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model of fairseq and what it was trained with.
+    """A model of fairseq with its dictionaries and the options of its training.
 
     Args:
         path: of the checkpoint.
@@ -92,17 +95,17 @@ class Trained:
         return _task_name(self.task_options)
 
     @property
+    def sequence_sides(self) -> tuple[Side, Side]:
+        """Source and target of an encoder-decoder model."""
+        assert self.target is not None
+        return self.source, self.target
+
+    @property
     def sides(self) -> dict[str, Side]:
         """Folder in the export -> side that has a tokenizer there; "" is the export itself."""
         if self.target is None or self.target.symbols == self.source.symbols:
             return {"": self.source}
         return {"": self.source, TARGET: self.target}
-
-    @property
-    def sequence_sides(self) -> tuple[Side, Side]:
-        """Source and target of an encoder-decoder model."""
-        assert self.target is not None
-        return self.source, self.target
 
     @property
     def lm_head(self) -> Any:
@@ -161,9 +164,9 @@ class Trained:
 
 def open_trained(
     checkpoint: str,
-    dictionary: str | None,
-    label_dictionary: str | None,
-    head: str | None,
+    dictionary: str | None = None,
+    label_dictionary: str | None = None,
+    head: str | None = None,
     target_dictionary: str | None = None,
 ) -> Trained:
     """Read, check and build a checkpoint.
@@ -174,20 +177,23 @@ def open_trained(
         head: name of the classification head; None to choose it.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or of a model or a task that cannot be exported.
+        CheckpointError: the checkpoint is damaged, does not fit the dictionaries, or is of a model or a task that
+            cannot be exported.
         DataError: a dictionary or the labels belong to another model.
         OptionError: an option does not fit the model, or a dictionary is not found.
     """
     state = load_model_checkpoint(checkpoint)
+    check_finite(checkpoint, state["model"])
     options = options_of(state, "task")
     arch, architecture = _architecture_of(checkpoint, state, _task_name(options))
     languages = languages_of(options, dictionary or checkpoint)
     if languages is None and target_dictionary is not None:
         raise OptionError(f"--target-dict {target_dictionary}: {checkpoint} has one dictionary; give it by --dict")
-    given = {"--dict": dictionary, "--target-dict": target_dictionary}
-    paths = _find_dictionaries(checkpoint, options, languages, given)
-    _check_finite(checkpoint, state["model"])
-    model, task = _load(checkpoint, state, languages, paths)
+    paths = _find_dictionaries(checkpoint, options, languages, dictionary, target_dictionary)
+    for flag, path in paths.items():
+        read_dictionary(path, flag)  # names the line that is wrong
+    texts = [Path(path).read_bytes().decode("utf-8") for path in paths.values()]
+    model, task = load(checkpoint, state, languages, Texts(texts[0], texts[-1]))
     source, target = _sides(model, task, languages, list(paths.values()), options)
     slots = {"encoder": source.symbols, **({} if target is None else {"decoder": target.symbols})}
     check_dictionary(state, checkpoint, " and ".join(f"{flag} {path}" for flag, path in paths.items()), slots)
@@ -196,6 +202,23 @@ def open_trained(
     if (refused := architecture.refused(trained)) is not None:
         raise CheckpointError(f"{checkpoint} (--arch {arch}): {refused}")
     return dataclasses.replace(trained, labels=_labels(trained, label_dictionary), numbers=_numbers(trained))
+
+
+def load(path: str, state: dict[str, Any], languages: tuple[str, str] | None, texts: Texts) -> tuple[Any, Any]:
+    """Return (model, task), which fairseq builds and loads; raise CheckpointError if it cannot."""
+    try:
+        return Builder(path, state, languages).load(texts, state["model"])
+    except OptionError as error:  # the model compares weights with options and does not know the file's name
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def check_finite(path: str, weights: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError if a parameter holds NaN or infinity."""
+    import torch
+
+    for name, value in weights.items():
+        if not torch.isfinite(value).all():
+            raise CheckpointError(f"{path}: {name} holds NaN or infinity; take an earlier checkpoint of the training")
 
 
 def _task_name(options: dict[str, Any]) -> str:
@@ -211,8 +234,8 @@ def _architecture_of(path: str, state: dict[str, Any], task: str) -> tuple[str, 
 
     options = options_of(state, "model")
     arch = str(options.get("_name") or options.get("arch"))
-    model = fairseq.models.ARCH_MODEL_REGISTRY.get(arch)
-    architecture = next((one for one in ARCHITECTURES if model in one.models()), None)
+    model = fairseq.models.ARCH_MODEL_NAME_REGISTRY.get(arch)
+    architecture = next((one for one in ARCHITECTURES if model in one.models), None)
     if architecture is None:
         raise CheckpointError(
             f"{path} holds a model of --arch {arch}, which export-hf has no class of transformers for: it knows "
@@ -234,51 +257,25 @@ def _folders(*paths: str | None, options: dict[str, Any]) -> list[Path]:
 
 
 def _find_dictionaries(
-    checkpoint: str, options: dict[str, Any], languages: tuple[str, str] | None, given: dict[str, str | None]
+    checkpoint: str, options: dict[str, Any], languages: tuple[str, str] | None, source: str | None, target: str | None
 ) -> dict[str, str]:
     """Return option -> dictionary: as given, or next to the other one, the checkpoint, or in the training's data."""
-    names: dict[str, tuple[str, ...]] = {"--dict": ("dict.txt", "input0/dict.txt")}
+    folders = _folders(source, target, checkpoint, options=options)
+    wanted = {"--dict": (source, ["dict.txt", "input0/dict.txt"])}
     if languages is not None:
-        names = {flag: (f"dict.{name}.txt",) for flag, name in zip(given, languages)}
-    folders = _folders(*given.values(), checkpoint, options=options)
+        of_language = [[f"dict.{language}.txt"] for language in languages]
+        wanted = {"--dict": (source, of_language[0]), "--target-dict": (target, of_language[1])}
     paths = {}
-    for flag, files in names.items():
-        places = (folder / name for folder in folders for name in files)
-        path = given[flag] or next((str(place) for place in places if place.is_file()), None)
+    for flag, (path, names) in wanted.items():
+        places = (folder / name for folder in folders for name in names)
+        path = path or next((str(place) for place in places if place.is_file()), None)
         if path is None:
             unnamed = "the checkpoint does not say its languages; " if languages == UNKNOWN_LANGUAGES else ""
             searched = " or ".join(dict.fromkeys(map(str, folders)))
-            flags = " and ".join(names) if unnamed else flag
-            raise OptionError(f"{unnamed}no {files[0]} in {searched}: name the dictionary of the training by {flags}")
+            flags = " and ".join(wanted) if unnamed else flag
+            raise OptionError(f"{unnamed}no {names[0]} in {searched}: name the dictionary of the training by {flags}")
         paths[flag] = path
     return paths
-
-
-def _load(
-    checkpoint: str, state: dict[str, Any], languages: tuple[str, str] | None, paths: dict[str, str]
-) -> tuple[Any, Any]:
-    """Return (model, task), once the dictionaries have the sizes of the checkpoint."""
-    for flag, path in paths.items():
-        read_dictionary(path, flag)  # names the line that is wrong
-    texts = [Path(path).read_bytes().decode("utf-8") for path in paths.values()]
-    builder = Builder(checkpoint, state, languages)
-    task = builder.set_up(Texts(texts[0], texts[-1]))
-    dictionaries = (task.source_dictionary, task.target_dictionary)
-    ends = (
-        ("encoder.sentence_encoder.embed_tokens.weight", "encoder.embed_tokens.weight"),
-        "decoder.embed_tokens.weight",
-    )
-    for (flag, path), dictionary, end in zip(paths.items(), dictionaries, ends):
-        rows = {len(value) for name, value in state["model"].items() if name.endswith(end)}
-        if rows - {len(dictionary)}:
-            raise DataError(
-                f"{flag} {path}: the checkpoint has {max(rows)} symbols, the dictionary {len(dictionary)}, with those "
-                f"of the task; name the dictionary that {checkpoint} was trained with"
-            )
-    try:
-        return builder.load(Texts(texts[0], texts[-1]), state["model"])
-    except OptionError as error:  # the model does not know the file's name
-        raise OptionError(f"{checkpoint} with the dictionary {' and '.join(paths.values())}: {error}") from error
 
 
 def _sides(
@@ -286,8 +283,7 @@ def _sides(
 ) -> tuple[Side, Side | None]:
     """Return source and target, None for an encoder.
 
-    Inputs are those of the task: sentence_prediction begins as --init-token says, translation without a symbol, others
-    with `<s>`.
+    sentence_prediction begins an input as --init-token says, translation with no symbol, other tasks with `<s>`.
     """
     dictionary, name, positions = task.source_dictionary, _task_name(options), model.max_positions()
     before, between = [dictionary.bos()], [dictionary.eos()]
@@ -309,39 +305,31 @@ def _heads(model: Any) -> list[str]:
     return list(getattr(model, "classification_heads", ()))
 
 
-def _check_finite(path: str, weights: dict[str, Any]) -> None:
-    import torch
-
-    for name, value in weights.items():
-        if not torch.isfinite(value).all():
-            raise CheckpointError(f"{path}: {name} holds NaN or infinity; export an earlier checkpoint")
-
-
 def _choose_head(path: str, heads: list[str], wanted: str | None) -> str | None:
-    if wanted is not None and wanted not in heads:
-        raise OptionError(f"--head {wanted}: {path} has {'the heads ' + ', '.join(heads) if heads else 'no heads'}")
-    if wanted is not None or not heads:
-        return wanted
-    if len(heads) > 1 and "sentence_classification_head" not in heads:
-        raise OptionError(f"{path} has several heads: choose one by --head ({', '.join(heads)})")
-    return heads[0] if len(heads) == 1 else "sentence_classification_head"
+    """Return the wanted head, else the only one or the one that fairseq names by default."""
+    if wanted is None and not heads:
+        return None
+    chosen = wanted or (heads[0] if len(heads) == 1 else "sentence_classification_head")
+    if chosen not in heads:
+        raise OptionError(f"{path}: found the heads {', '.join(heads) or 'none'}; choose one by --head, not {chosen}")
+    return chosen
 
 
-def _labels(trained: Trained, given: str | None) -> list[str] | None:
+def _labels(trained: Trained, path: str | None) -> list[str] | None:
     """Return the names of the classes (line k of label/dict.txt is class k); None for a regression or without file."""
     if trained.head is None or trained.is_regression:
-        if given is not None:
-            raise OptionError(f"--label-dict {given}: {trained.path} has no classes; leave it out")
+        if path is not None:
+            raise OptionError(f"--label-dict {path}: {trained.path} has no classes; leave it out")
         return None
-    path = given or next(_label_files(trained, "dict.txt"), None)
-    if path is None:
+    file = path or next(_label_files(trained, "dict.txt"), None)
+    if file is None:
         return None
-    vocabulary = read_dictionary(path, "--label-dict")
+    vocabulary = read_dictionary(file, "--label-dict")
     labels = [symbol for symbol, is_regular in zip(vocabulary.symbols, vocabulary.regular) if is_regular]
     classes = trained.head_module.out_proj.out_features
     if len(labels) != classes:
         raise DataError(
-            f"{path}: {len(labels)} labels, the head {trained.head!r} has {classes} classes: name the dictionary of "
+            f"{file}: {len(labels)} labels, the head {trained.head!r} has {classes} classes: name the dictionary of "
             "its labels by --label-dict"
         )
     return labels
@@ -358,16 +346,13 @@ def _numbers(trained: Trained) -> str | None:
     labels = next(_label_files(trained, "train.label"), None)
     if labels is None:
         return text
-    scale = labels.with_name("scale")
     try:
-        values, factors = (
-            [float(word) for word in path.read_text(encoding="utf-8").split()] if path.is_file() else []
-            for path in (labels, scale)
-        )
+        values = [float(word) for word in labels.read_text(encoding="utf-8").split()]
     except ValueError as error:
         raise DataError(f"{labels}: {error}; it holds the labels of a regression: numbers, a line each") from error
     text += f", which are {min(values):g} to {max(values):g}" if values else ""
-    return text + (f" (those of the data set times {factors[0]:g})" if factors else "")
+    scale = labels.with_name("scale")
+    return text + (f" (those of the data set times {float(scale.read_text()):g})" if scale.is_file() else "")
 
 
 def _label_files(trained: Trained, name: str) -> Iterator[Path]:

@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.checkpoints.build import Builder, Texts
+from embinit_fairseq.checkpoints.build import Texts
 from embinit_fairseq.checkpoints.reading import updates_of
-from embinit_fairseq.errors import CheckpointError, DataError, OptionError, check_heads
+from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.interop.architectures import rename
+from embinit_fairseq.interop.trained import check_finite, load
 from embinit_fairseq.io import check_folder, check_inputs, whole_folder
-from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
-from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS
 from embinit_fairseq.vectors.torch_file import load_safely
 from embinit_fairseq.vocab.dictionary import is_filler, read_lines_of_dictionary
 
@@ -57,6 +56,15 @@ OPTIONS = (
     *("encoder_attention_heads", "encoder_normalize_before", "embedding_normalize", "activation_fn", "dropout"),
     *("attention_dropout", "activation_dropout", "pooler_activation_fn", "pooler_dropout", "max_positions"),
 )
+#: option of a pre-training -> its value if the checkpoint does not say it
+MASKING = {
+    "sample_break_mode": "complete",
+    "mask_prob": 0.15,
+    "leave_unmasked_prob": 0.1,
+    "random_token_prob": 0.1,
+    "freq_weighted_replacement": False,
+    "mask_whole_words": False,
+}
 #: the only classification head that TUPE's criterion uses
 _HEAD = "sentence_classification_head"
 
@@ -71,7 +79,7 @@ def convert_tupe(
     half: bool = False,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write `output`/model.pt and its dictionaries; return what was found and done.
+    """Write `output`/model.pt and its dictionaries; return a record of the model and of the files.
 
     Args:
         checkpoint, dictionary: of TUPE's code.
@@ -86,17 +94,22 @@ def convert_tupe(
     """
     import torch
 
+    import embinit_fairseq.models.tupe  # noqa: F401 # registers the model
+
     inputs = {"checkpoint": checkpoint, "dictionary": dictionary, "label_dictionary": label_dictionary}
     folder = check_folder(output, force, FILES, check_inputs(inputs).values())
     state = _read(checkpoint)
     weights = _model_of(checkpoint, state)
     model = _converted(checkpoint, weights, half)
-    cfg = _configuration(checkpoint, state.get("args"), model, num_heads, str(folder))
+    args = {name: value for name, value in vars(state.get("args") or Namespace()).items() if value is not None}
+    options = _model_options(checkpoint, args, model, num_heads)
+    cfg: dict[str, Any] = {"_name": None, "bpe": None, "tokenizer": None, "model": options}
+    cfg |= _task_options(args, model, str(folder))
     num_updates, num_symbols = updates_of(state) or 0, len(model[f"{_OURS}embed_tokens.weight"])
     words, added = convert_dictionary(dictionary, num_symbols)
     files = _dictionary_files(words, cfg["task"], label_dictionary)
     content = _content(cfg, model, num_updates)
-    _check_loads(checkpoint, content, words)
+    load(checkpoint, content, None, Texts(words, words))  # an error if a tensor is missing or does not fit
     with whole_folder(output, force, FILES) as temporary:
         for name, text in files.items():
             (temporary / name).parent.mkdir(exist_ok=True)
@@ -111,10 +124,10 @@ def convert_tupe(
         "output": output,
         "files": ["model.pt", *files],
         "task": cfg["task"]["_name"],
-        **{name: cfg["model"][name] for name in names},
+        **{name: options[name] for name in names},
         "num_symbols": num_symbols,
-        "classification_heads": _classification_heads(checkpoint, model),
-        "train_with": flags(cfg["model"]),
+        "classification_heads": _classification_heads(model),
+        "train_with": flags(options),
         "num_updates": num_updates,
         "stored_as": _precisions(weights),
         "written_as": _precisions(model),
@@ -152,10 +165,7 @@ def _model_of(path: str, state: dict[str, Any]) -> dict[str, Tensor]:
     for name, value in model.items():
         if not isinstance(value, torch.Tensor):
             raise CheckpointError(f"{path}: {name} is a {type(value).__name__}, not a tensor; {_what_else(model)}")
-        if not torch.isfinite(value).all():
-            raise CheckpointError(
-                f"{path}: {name} holds NaN or infinity; convert an earlier checkpoint of the training"
-            )
+    check_finite(path, model)
     encoder = "decoder.sentence_encoder."
     model.pop(f"{encoder}rp_bucket", None)
     for part in ("weight", "bias"):
@@ -200,16 +210,6 @@ def _what_else(weights: Mapping[str, Any]) -> str:
     return "give a checkpoint that TUPE's unmodified train.py wrote"
 
 
-def _check_loads(path: str, content: dict[str, Any], words: str) -> None:
-    """Raise CheckpointError if fairseq cannot load the converted checkpoint."""
-    import embinit_fairseq.models.tupe  # noqa: F401 # registers what is loaded
-
-    try:
-        Builder(path, content, None).load(Texts(words, words), content["model"])
-    except OptionError as error:  # the model compares a checkpoint's weights with its options
-        raise CheckpointError(f"{path}: {error}. It is damaged, or not of TUPE's code") from error
-
-
 def _content(cfg: dict[str, Any], model: dict[str, Tensor], num_updates: int) -> dict[str, Any]:
     """Return what fairseq's loader needs. A training from it starts with the first epoch and a new optimizer."""
     criterion = {"masked_lm": "MaskedLmLoss", "sentence_prediction": "SentencePredictionCriterion"}
@@ -231,111 +231,81 @@ def _content(cfg: dict[str, Any], model: dict[str, Tensor], num_updates: int) ->
 # ---- Options --------------------------------------------------------------------------------------------------------
 
 
-def _configuration(
-    path: str, args: Any, model: Mapping[str, Tensor], num_heads: int | None, data: str
+def _model_options(
+    path: str, args: Mapping[str, Any], model: Mapping[str, Tensor], num_heads: int | None
 ) -> dict[str, Any]:
-    """Return the sections that fairseq's loader reads: from names and shapes where they say it, else from `args`."""
-    args = vars(args) if isinstance(args, Namespace) else args or {}
-
-    def option(name: str, default: Any) -> Any:
-        return default if args.get(name) is None else args[name]
+    """Return the options of the model: from names and shapes where they say it, else from `args`."""
+    from embinit_fairseq.models.tupe import TupeConfig
 
     def shape(name: str) -> Sequence[int]:
         if f"{_OURS}{name}" not in model:
             raise CheckpointError(f"{path}: no parameter for this plugin's {name} in it; {_what_else({})}")
         return model[f"{_OURS}{name}"].shape
 
-    _, embed_dim = shape("embed_tokens.weight")
-    longest = shape("positions.absolute.embed_positions.weight")[0] - 1
-    has_buckets = f"{_OURS}positions.relative.embed_buckets.weight" in model
-    rows, heads = shape("positions.relative.embed_buckets.weight") if has_buckets else (33, None)
-    layers = {name.split(".")[3] for name in model if name.startswith(f"{_OURS}layers.")}
-    section = {
+    defaults = TupeConfig()
+    options = {name: args.get(name, getattr(defaults, name)) for name in OPTIONS}
+    options |= {
         "_name": "tupe",
         "position_encoding": "untied",
         "tupe_reset": "official",
         "tupe_tie_cls": False,
-        "rel_pos": has_buckets,
-        "rel_pos_bins": rows - 1,
-        "max_rel_pos": option("max_rel_pos", 128) if has_buckets else 128,  # TUPE-A does not use it
-        "encoder_layers": len(layers),
-        "encoder_embed_dim": embed_dim,
+        "rel_pos": f"{_OURS}positions.relative.embed_buckets.weight" in model,
+        "encoder_layers": len({name.split(".")[3] for name in model if name.startswith(f"{_OURS}layers.")}),
+        "encoder_embed_dim": shape("embed_tokens.weight")[1],
         "encoder_ffn_embed_dim": shape("layers.0.fc1.weight")[0],
-        "encoder_attention_heads": _num_heads(path, heads, option("encoder_attention_heads", None), num_heads),
         "encoder_normalize_before": f"{_OURS}layer_norm.weight" in model,
         "embedding_normalize": f"{_OURS}emb_layer_norm.weight" in model,
-        "max_positions": longest,
-        "dropout": option("dropout", 0.1),
-        "attention_dropout": option("attention_dropout", 0.1),
-        "activation_dropout": option("activation_dropout", 0.0),
-        "pooler_dropout": option("pooler_dropout", 0.1),
-        "activation_fn": option("activation_fn", "gelu"),
-        "pooler_activation_fn": option("pooler_activation_fn", "tanh"),
+        "max_positions": shape("positions.absolute.embed_positions.weight")[0] - 1,
     }
-    check_heads(section["encoder_attention_heads"], embed_dim, f"{path}: --heads", "the model's embed_dim")
-    for name, activations in (("activation_fn", ACTIVATIONS), ("pooler_activation_fn", POOLER_ACTIVATIONS)):
-        if section[name] not in activations:
-            raise CheckpointError(
-                f"{path}: it was trained with {name} {section[name]}, which this plugin does not have"
-            )
-    common = {"data": data, "seed": option("seed", 1)}
-    heads_of = _classification_heads(path, model)
-    if heads_of:
-        head = _HEAD if _HEAD in heads_of else next(iter(heads_of))
-        shared = {"classification_head_name": head, "regression_target": option("regression_target", False)}
-        task = {
-            "_name": "sentence_prediction",
-            **common,
-            **shared,
-            "num_classes": heads_of[head],
-            "init_token": option("init_token", None if args else 0),
-            "separator_token": option("separator_token", None),
-            "shorten_method": "truncate" if option("truncate_sequence", False) else "none",
-            "max_positions": longest,
-        }
-        criterion = {"_name": "sentence_prediction", **shared}
-    else:
+    numbers = {"the checkpoint's args": args.get("encoder_attention_heads"), "--heads": num_heads}
+    if options["rel_pos"]:
+        rows, numbers["the matrix of relative positions"] = shape("positions.relative.embed_buckets.weight")
+        options["rel_pos_bins"] = rows - 1
+    else:  # TUPE-A uses neither
+        options |= {"rel_pos_bins": defaults.rel_pos_bins, "max_rel_pos": defaults.max_rel_pos}
+    said = {who: number for who, number in numbers.items() if number is not None}
+    if len(set(said.values())) != 1:
+        listed = ", ".join(f"{who}: {number}" for who, number in said.items()) or "none"
+        raise OptionError(
+            f"{path}: found {listed}; expected one number of attention heads: give the one of the training by --heads "
+            "(base: 12)"
+        )
+    return {**options, "encoder_attention_heads": next(iter(said.values()))}
+
+
+def _task_options(args: Mapping[str, Any], model: Mapping[str, Tensor], data: str) -> dict[str, dict[str, Any]]:
+    """Return the options of task and criterion: fine-tuning if there is a classification head, else pre-training."""
+    longest = len(model[f"{_OURS}positions.absolute.embed_positions.weight"]) - 1
+    common = {"data": data, "seed": args.get("seed", 1)}
+    num_classes = _classification_heads(model)
+    if not num_classes:
         task = {
             "_name": "masked_lm",
             **common,
-            "sample_break_mode": option("sample_break_mode", "complete"),
-            "tokens_per_sample": min(option("tokens_per_sample", longest), longest),
-            "mask_prob": option("mask_prob", 0.15),
-            "leave_unmasked_prob": option("leave_unmasked_prob", 0.1),
-            "random_token_prob": option("random_token_prob", 0.1),
-            "freq_weighted_replacement": option("freq_weighted_replacement", False),
-            "mask_whole_words": option("mask_whole_words", False),
+            "tokens_per_sample": min(args.get("tokens_per_sample", longest), longest),
+            **{name: args.get(name, default) for name, default in MASKING.items()},
         }
-        criterion = {"_name": "masked_lm", "tpu": False}
-    return {"_name": None, "model": section, "task": task, "criterion": criterion, "bpe": None, "tokenizer": None}
+        return {"task": task, "criterion": {"_name": "masked_lm", "tpu": False}}
+    head = _HEAD if _HEAD in num_classes else next(iter(num_classes))
+    shared = {"classification_head_name": head, "regression_target": bool(args.get("regression_target"))}
+    task = {
+        "_name": "sentence_prediction",
+        **common,
+        **shared,
+        "num_classes": num_classes[head],
+        "init_token": args.get("init_token", None if args else 0),
+        "separator_token": args.get("separator_token"),
+        "shorten_method": "truncate" if args.get("truncate_sequence") else "none",
+        "max_positions": longest,
+    }
+    return {"task": task, "criterion": {"_name": "sentence_prediction", **shared}}
 
 
-def _num_heads(path: str, of_matrix: int | None, of_args: int | None, option: int | None) -> int:
-    """Return the number of attention heads; raise OptionError if it is not known, or said in different ways."""
-    numbers = {"the matrix of relative positions": of_matrix, "the checkpoint's args": of_args, "--heads": option}
-    said = {who: number for who, number in numbers.items() if number is not None}
-    if not said:
-        raise OptionError(f"{path}: nothing in it says how many attention heads there are; give --heads (base: 12)")
-    if len(set(said.values())) > 1:
-        listed = ", ".join(f"{who}: {number}" for who, number in said.items())
-        raise OptionError(f"{path}: the numbers of attention heads differ ({listed}); correct or leave out --heads")
-    return next(iter(said.values()))
-
-
-def _classification_heads(path: str, model: Mapping[str, Tensor]) -> dict[str, int]:
+def _classification_heads(model: Mapping[str, Tensor]) -> dict[str, int]:
     """Return name -> number of classes of each classification head."""
-    heads = {}
-    for key in sorted(model):
-        if key.startswith("classification_heads.") and key.endswith(".out_proj.weight"):
-            name = key.split(".")[1]
-            heads[name] = len(model[key])
-            if f"classification_heads.{name}.dense.weight" not in model:
-                raise CheckpointError(
-                    f"{path}: the classification head {name!r} has no layer 'dense': it comes from an early commit of "
-                    "TUPE's code, whose head this plugin does not have; convert the pre-trained checkpoint and "
-                    "fine-tune that"
-                )
-    return heads
+    pattern = re.compile(r"classification_heads\.(.+)\.out_proj\.weight")
+    matches = {name: pattern.fullmatch(name) for name in sorted(model)}
+    return {match[1]: len(model[name]) for name, match in matches.items() if match}
 
 
 def flags(options: Mapping[str, Any]) -> str:
@@ -375,13 +345,13 @@ def convert_dictionary(path: str, num_symbols: int) -> tuple[str, int]:
         DataError: the file is malformed, or the checkpoint has another number of rows.
     """
     entries = _read_entries(path)
-    theirs = [*((symbol, 1) for symbol in MORE_SPECIALS), *entries]
-    if _size(theirs) == num_symbols:
-        return _with_flags(theirs), len(MORE_SPECIALS)
+    tupe_lines = [*((symbol, 1) for symbol in MORE_SPECIALS), *entries]
+    if _size(tupe_lines) == num_symbols:
+        return _with_flags(tupe_lines), len(MORE_SPECIALS)
     if tuple(symbol for symbol, _ in entries[:3]) == MORE_SPECIALS and _size(entries) == num_symbols:
         return _with_flags(entries), 0
     raise DataError(
-        f"{path}: {len(entries)} lines make {_size(theirs)} symbols (seven specials, the lines, <mask>), but the "
+        f"{path}: {len(entries)} lines make {_size(tupe_lines)} symbols (seven specials, the lines, <mask>), but the "
         f"checkpoint has {num_symbols} rows; give --dict the dict.txt of the data it was trained with"
     )
 
@@ -402,14 +372,14 @@ def _with_flags(entries: Sequence[tuple[str, int]]) -> str:
 
 def _dictionary_files(words: str, task: Mapping[str, Any], labels: str | None) -> dict[str, str]:
     """Return name in the data folder -> text of each dictionary that fairseq's task reads."""
-    files = {"dict.txt": words}
-    is_fine_tuned = task["_name"] == "sentence_prediction"
-    if is_fine_tuned:
-        files["input0/dict.txt"] = words
-    if is_fine_tuned and not task["regression_target"]:
-        files["label/dict.txt"] = _convert_labels(labels, task["num_classes"])
-    elif labels is not None:
+    has_classes = task["_name"] == "sentence_prediction" and not task["regression_target"]
+    if labels is not None and not has_classes:
         raise OptionError(f"--label-dict {labels}: this model predicts no classes; leave it out")
+    files = {"dict.txt": words}
+    if task["_name"] == "sentence_prediction":
+        files["input0/dict.txt"] = words
+    if has_classes:
+        files["label/dict.txt"] = _convert_labels(labels, task["num_classes"])
     return files
 
 

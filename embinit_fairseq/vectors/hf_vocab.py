@@ -68,7 +68,7 @@ def _open_with_transformers(directory: Path) -> Any:
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity(logging.CRITICAL)
     try:
-        for name in classes + [declared] * bool(declared):
+        for name in [*classes, *([declared] if declared else [])]:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")

@@ -7,6 +7,7 @@ import functools
 import importlib
 import io
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -15,9 +16,11 @@ from pathlib import Path
 from unittest import mock
 
 import expand_checkpoints
+import pytest
 from tupe_reference import randomise
 
 from embinit_fairseq.cli.main import main
+from embinit_fairseq.interop import verify
 from embinit_fairseq.interop.architectures import TUPE
 from embinit_fairseq.interop.export import configuration
 from embinit_fairseq.interop.remote import code_files
@@ -28,6 +31,7 @@ os.environ.setdefault("HF_MODULES_CACHE", tempfile.mkdtemp())  # not the home fo
 SIZES = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 6 --encoder-layers 2 --encoder-attention-heads 2"
 MLM = "--task masked_lm --criterion masked_lm --tokens-per-sample 12"
 CLASSES = "--task sentence_prediction --criterion sentence_prediction --init-token 0 --separator-token 2"
+REGRESSION = f"{CLASSES} --num-classes 1 --regression-target --best-checkpoint-metric loss"
 GENERATOR = f"{expand_checkpoints.SMALL_GENERATOR} --generator-attention-heads 2"
 UNTIED = {"kind": "untied", "reset": "official"}
 POSITIONS = "--max-source-positions 20 --max-target-positions 20"
@@ -73,7 +77,7 @@ def seq2seq_checkpoint(folder, family, flags="", positions=POSITIONS, **options)
 def trained(folder, arch="tupe_tiny", flags="--rel-pos", **options) -> Trained:
     """Open a checkpoint with parameters that are all different, in double precision."""
     checkpoint = checkpoint_of(folder, arch, flags, **options)
-    original = open_trained(checkpoint.path, checkpoint.dictionary, None, None)
+    original = open_trained(checkpoint.path, checkpoint.dictionary)
     randomise(original.model, 0)
     return original
 
@@ -99,6 +103,12 @@ def exported(original: Trained, kernel="sdpa"):
     return model.eval()
 
 
+@pytest.fixture
+def opened_here(monkeypatch):
+    """Let `export-hf` open its result in this process."""
+    monkeypatch.setattr(verify.subprocess, "run", read_back_here)
+
+
 def export_hf(checkpoint, *more):
     """Run the command and return its exit code."""
     return main(["export-hf", "--checkpoint", checkpoint.path, "--output", str(checkpoint.output), *map(str, more)])
@@ -119,14 +129,14 @@ def read_back_here(command, **_):
 
     This takes a tenth of the time. Modules that the program hides from itself are restored afterwards.
     """
-    _, _, program, inputs = command
+    _, program, inputs = command
     hidden = {name: sys.modules.get(name) for name in ("fairseq", "fairseq_cli", "fairseq_compat", "embinit_fairseq")}
     for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
         del sys.modules[name]  # or the classes of an earlier export were taken
     output, error = io.StringIO(), ""
     try:
-        with mock.patch.object(sys, "argv", ["-c", inputs]), contextlib.redirect_stdout(output):
-            exec(compile(program, "read_back.py", "exec"), {"__name__": "__main__"})
+        with mock.patch.object(sys, "argv", [program, inputs]), contextlib.redirect_stdout(output):
+            runpy.run_path(program, run_name="__main__")
     except Exception:
         error = traceback.format_exc()
     finally:

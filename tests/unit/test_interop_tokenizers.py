@@ -11,22 +11,21 @@ from pathlib import Path
 
 import pytest
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode, get_encoder
-from hf_exports import CLASSES, MLM, checkpoint_of, export_hf, read_back_here, refused, seq2seq_checkpoint, trained
+from hf_exports import CLASSES, checkpoint_of, export_hf, refused, seq2seq_checkpoint, trained
+from hf_exports import opened_here as opened_here
 
 pytest.importorskip("transformers")
 from transformers import AutoTokenizer, pipeline
 
-from embinit_fairseq.interop import tokenizers, verify
+from embinit_fairseq.interop import tokenizers
 from embinit_fairseq.interop.export import ExportRequest
 from embinit_fairseq.interop.remote import code_files
+from embinit_fairseq.interop.trained import open_trained
 from embinit_fairseq.models.duo_transformer import DuoTransformerModel
 from embinit_fairseq.models.tupe import TupeModel
 from embinit_fairseq.vocab import preparation
 
-
-@pytest.fixture(autouse=True)
-def opened_here(monkeypatch):
-    monkeypatch.setattr(verify.subprocess, "run", read_back_here)
+pytestmark = pytest.mark.usefixtures("opened_here")
 
 
 def load(folder):
@@ -57,24 +56,14 @@ def test_words_are_split_where_fairseq_splits_them(tmp_path):
     assert (tokenizer.mask_token_id, tokenizer.model_max_length) == (len(dictionary) - 1, 12)
     padded = tokenizer(["w1", "w1 w2 w3"], padding=True)
     assert (padded["input_ids"][0], padded["attention_mask"][0]) == ([0, 5, 2, 1, 1], [1, 1, 1, 0, 0])
+    assert tokenizer("w1", "w2")["input_ids"] == [0, 5, 2, 2, 6, 2]  # as `TupeHub.encode`
 
 
-def test_pairs_are_the_inputs_of_the_task(tmp_path):
-    """As `TupeHub.encode`, or as --init-token and --separator-token say."""
-    plain = CLASSES.partition("--init-token")[0]
-    for number, (task, expected) in enumerate(((MLM, [0, 5, 2, 2, 6, 2]), (f"{plain} --num-classes 3", [5, 2, 6, 2]))):
-        write(trained(tmp_path / f"{number}", "bert_a_tiny", "", task=task), tmp_path / f"out{number}")
-        assert load(tmp_path / f"out{number}")("w1", "w2")["input_ids"] == expected
-
-
-def test_both_sides_of_a_translation_model(tmp_path):
-    checkpoint = seq2seq_checkpoint(tmp_path / "c", "transformer")
-    assert export_hf(checkpoint) == 0
-    task = checkpoint.task
-    for name, dictionary in (("", task.source_dictionary), ("target", task.target_dictionary)):
-        tokenizer = load(checkpoint.output / name)
-        assert len(tokenizer) == len(dictionary)
-        assert tokenizer("w1 nothing")["input_ids"] == ids_of(dictionary, "w1 nothing") == [5, 3, 2]
+def test_inputs_begin_as_the_task_says(tmp_path):
+    """Here without --init-token and --separator-token."""
+    task = f"{CLASSES.partition('--init-token')[0]} --num-classes 3"
+    write(trained(tmp_path / "c", "bert_a_tiny", "", task=task), tmp_path / "out")
+    assert load(tmp_path / "out")("w1", "w2")["input_ids"] == [5, 2, 6, 2]
 
 
 def test_a_dictionary_that_no_tokenizer_expresses(tmp_path, capsys):
@@ -158,22 +147,28 @@ def test_the_pipeline_fills_masks_as_the_hub_does(prepared):
     assert ids == fill.tokenizer(dictionary.string(ids[1:-1]))["input_ids"]
 
 
-def test_options_say_how_raw_text_is_prepared(prepared):
-    options = "--preparation moses --lowercase no --lang deu_Latn".split()
-    assert export_hf(prepared, "--bpe-codes", prepared.folder / "codes", *options) == 0
-    settings = json.loads((prepared.output / "tokenizer_config.json").read_text())["preparation"]
+def test_options_say_how_raw_text_is_prepared(prepared, tmp_path):
+    options = {
+        "preparation": "moses",
+        "lowercase": "no",
+        "lang": "deu_Latn",
+        "bpe_codes": str(prepared.folder / "codes"),
+    }
+    write(open_trained(prepared.path), tmp_path / "out", **options)
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["preparation"]
     assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("moses", False, "de")
-    assert load(prepared.output)("SLOW man.")["input_ids"] == [0, 3, 3, 3, 3, 6, 13, 2]
+    assert load(tmp_path / "out")("SLOW man.")["input_ids"] == [0, 3, 3, 3, 3, 6, 13, 2]
 
 
-def test_text_in_the_wrong_form_is_refused(prepared, tmp_path, capsys):
-    folder, codes = prepared.folder, prepared.folder / "codes"
+def test_text_in_the_wrong_form_is_refused(prepared, tmp_path, capsys, monkeypatch):
+    folder, codes = prepared.folder, ("--bpe-codes", prepared.folder / "codes")
     (folder / "others").write_text(CODES.replace("g e</w>\n", ""))
+    (folder / "marked").write_text("▁the ▁man\n")
     for flags, parts in (
         (["--verify-text", folder / "raw"], ("--verify-text", "--bpe-codes")),
+        ([*codes, "--verify-text", folder / "marked"], ("before it was cut",)),
         (["--bpe-codes", folder / "others", "--verify-text", folder / "cut"], ("1 line of 4", "--bpe-codes")),
-        (["--tokenizer", folder, "--lowercase", "yes"], ("--tokenizer", "--lowercase")),
-        (["--bpe-codes", codes, "--lang", "xq"], ("--lang", "xq")),
+        ([*codes, "--lang", "xq"], ("--lang", "xq")),
     ):
         error = refused(capsys, prepared, *flags)
         assert all(part in error for part in parts), error
@@ -181,8 +176,9 @@ def test_text_in_the_wrong_form_is_refused(prepared, tmp_path, capsys):
     assert "--preparation wikibooks" in refused(capsys, words, "--verify-text", folder / "raw")
     (folder / "words").write_text("the man , an or\n")
     assert export_hf(words, "--verify-text", folder / "words") == 0
-    (folder / "cut").write_text("▁the ▁man\n")
-    assert "before it was cut" in refused(capsys, prepared, "--bpe-codes", codes, "--verify-text", folder / "cut")
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    preparation.loaded.cache_clear()
+    assert "pip install sacremoses" in refused(capsys, prepared, *codes)
 
 
 def test_other_ids_on_the_users_text_are_an_error(prepared, capsys, monkeypatch):
@@ -197,13 +193,6 @@ def test_other_ids_on_the_users_text_are_an_error(prepared, capsys, monkeypatch)
     monkeypatch.setattr(tokenizers, "code_files", broken)
     flags = ["--bpe-codes", prepared.folder / "codes", "--verify-text", prepared.folder / "cut"]
     assert "would get the ids" in refused(capsys, prepared, *flags, code=1)
-
-
-def test_a_missing_library_is_one_line(prepared, capsys, monkeypatch):
-    flags = ["--bpe-codes", prepared.folder / "codes"]
-    monkeypatch.setitem(sys.modules, "sacremoses", None)
-    preparation.loaded.cache_clear()
-    assert "pip install sacremoses" in refused(capsys, prepared, *flags)
 
 
 #: a dictionary of Moses' words with escapes, in subwords of both sides
@@ -289,10 +278,10 @@ def test_a_model_of_sentencepiece_for_a_model_that_masks(tmp_path, spm):
     file, model = spm
     pieces = [model.id_to_piece(number) for number in range(3, model.get_piece_size())]
     checkpoint = seq2seq_checkpoint(tmp_path / "c", "bart_denoising", words=pieces)
-    assert export_hf(checkpoint, "--sentencepiece-model", file) == 0
+    opened = open_trained(checkpoint.path)
+    write(opened, tmp_path / "out", sentencepiece_model=str(file))
     cut = [*model.encode("the lower", out_type=str), "<mask>", *model.encode("is newer", out_type=str)]
-    expected = ids_of(checkpoint.task.source_dictionary, " ".join(cut), [0])
-    assert load(checkpoint.output)("The lower<mask> is newer")["input_ids"] == expected
+    assert load(tmp_path / "out")("The lower<mask> is newer")["input_ids"] == opened.source.encode(" ".join(cut))
 
 
 # ---- GPT-2
@@ -342,33 +331,17 @@ def test_gpt2_files_that_do_not_fit(tmp_path, pieces, capsys):
     fewer = checkpoint_of(tmp_path / "c", "roberta_base", "", words=words[1:])
     error = refused(capsys, fewer, "--gpt2-bpe", folder)
     assert all(part in error for part in ("1 piece ", f"--gpt2-bpe {folder}", "--dict ", "leave --gpt2-bpe out"))
-    assert "--gpt2-bpe and --tokenizer" in refused(capsys, fewer, "--gpt2-bpe", folder, "--tokenizer", folder)
-    whole = checkpoint_of(tmp_path / "e", "roberta_base", "", words=words)
     (folder / "vocab.bpe").write_text("#version: 0.2\nx y\n")
-    assert "do not belong together" in refused(capsys, whole, "--gpt2-bpe", folder)
-    (folder / "encoder.json").write_text("[]")
-    assert "encoder.json" in refused(capsys, whole, "--gpt2-bpe", folder)
+    assert "do not belong together" in refused(capsys, fewer, "--gpt2-bpe", folder)
     (folder / "encoder.json").unlink()
-    assert "encoder.json or vocab.bpe" in refused(capsys, whole, "--gpt2-bpe", folder)
+    assert "encoder.json" in refused(capsys, fewer, "--gpt2-bpe", folder)
 
 
 # ---- A tokenizer of the user's
 
 
-def test_the_ids_of_a_copied_tokenizer_are_the_dictionarys(tmp_path, capsys):
-    checkpoint, right = checkpoint_of(tmp_path / "c", fillers=2), tmp_path / "right"
-    write(trained(tmp_path / "t", fillers=2), right)
-    assert export_hf(checkpoint, "--tokenizer", right) == 0
-    assert load(checkpoint.output)("w1 w2")["input_ids"] == [0, 5, 6, 2]
-    shutil.rmtree(checkpoint.output)
-    content = json.loads((right / "tokenizer.json").read_text())
-    content["model"]["vocab"] |= {"w1": 6, "w2": 5}
-    (right / "tokenizer.json").write_text(json.dumps(content))
-    assert "w1 has the id 6" in refused(capsys, checkpoint, "--tokenizer", right)
-
-
-def test_the_code_of_a_copied_tokenizer_is_never_run(tmp_path, capsys, monkeypatch):
-    """Nor is it named in what is written, where opening the export would run it; also if transformers has no other."""
+def test_a_copied_tokenizer_has_the_dictionarys_ids_and_its_code_is_never_run(tmp_path, capsys, monkeypatch):
+    """Nor is the code named in what is written; also if transformers has no other class for it."""
     checkpoint, folder = checkpoint_of(tmp_path / "c", fillers=2), tmp_path / "given"
     write(trained(tmp_path / "t", fillers=2), folder)
     config = json.loads((folder / "tokenizer_config.json").read_text())
@@ -378,7 +351,12 @@ def test_the_code_of_a_copied_tokenizer_is_never_run(tmp_path, capsys, monkeypat
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
     assert export_hf(checkpoint, "--tokenizer", folder) == 0
     assert "auto_map" not in (checkpoint.output / "tokenizer_config.json").read_text()
+    assert load(checkpoint.output)("w1 w2")["input_ids"] == [0, 5, 6, 2]
     shutil.rmtree(checkpoint.output)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"] |= {"w1": 6, "w2": 5}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert "w1 has the id 6" in refused(capsys, checkpoint, "--tokenizer", folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "Mine"}))
     (folder / "tokenizer.json").unlink()
     shutil.copyfile(checkpoint.dictionary, folder / "vocab.txt")

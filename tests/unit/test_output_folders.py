@@ -236,17 +236,6 @@ def test_a_running_child_of_export_hf_is_ended(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["child", "child.py", "in"]
 
 
-def test_export_hf_names_a_full_tmpdir(tmp_path, capsys, monkeypatch):
-    said = "safetensors_rust.SafetensorError: Error while serializing: I/O error: File too large (os error 27)"
-    (tmp_path / "child.py").write_text(f"raise SystemExit({said!r})")
-    monkeypatch.setattr(verify, "READ_BACK", tmp_path / "child.py")
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    code = export_hf(tmp_path / "in").run(tmp_path / "out")
-    refused(capsys, code, f"temporary files in {tmp_path}/tmp", "TMPDIR")
-    assert content(tmp_path / "tmp") == {}
-
-
 def test_compare_makes_no_folder_before_it_has_something_to_write(tmp_path):
     assert main(["compare", str(tmp_path / "nowhere"), "--output", str(tmp_path / "a" / "b")]) == 2
     assert os.listdir(tmp_path) == []

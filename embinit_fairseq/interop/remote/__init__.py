@@ -1,7 +1,7 @@
-"""Files that an exported folder gets, and the program that reads the folder back.
+"""The code of an exported folder, and the program that reads the folder back.
 
-They are modules of this package like others, and tests import them as such. Their text is written into the folder,
-where the modules import each other relatively and need nothing of this package.
+The modules are part of this package like others. Their text is written into the folder, where they import each other
+relatively and need nothing of this package.
 """
 
 from __future__ import annotations

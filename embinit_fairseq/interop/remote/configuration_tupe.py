@@ -6,8 +6,6 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-RESETS = ("official", "paper", None)
-
 
 class TupeConfig(PretrainedConfig):
     """Sizes and equations of an encoder; the equations are in modeling_tupe.py.
@@ -66,10 +64,7 @@ class TupeConfig(PretrainedConfig):
         self.classifier_dropout = classifier_dropout
         tokens = {"pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id}
         super().__init__(tie_word_embeddings=tie_word_embeddings, **tokens, **kwargs)
-        self._check()
-
-    def _check(self) -> None:
-        if self.reset not in RESETS:
-            raise ValueError(f"reset={self.reset!r}: choose from {RESETS}")
-        if not self.tie_word_embeddings:
+        if reset not in ("official", "paper", None):
+            raise ValueError(f"reset={reset!r}: choose from 'official', 'paper', None")
+        if not tie_word_embeddings:
             raise ValueError("tie_word_embeddings=False: the language-model head of this model is its embeddings")

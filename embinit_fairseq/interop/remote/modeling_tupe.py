@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, ModelOutput, SequenceClassifierOutput
 from transformers.utils import logging
 
 # transformers 4.46 copies what this file imports, and not what those files do
@@ -33,25 +33,9 @@ from embinit_fairseq.modules.attention_kernels import AttentionBias, prepare
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, EncoderLayer, LayerConfig
 from embinit_fairseq.modules.heads import ClassificationHead
 from embinit_fairseq.modules.initialisation import init_bert_params
-from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionSizes
 
 logger = logging.get_logger(__name__)
-
-
-def build_positions(config: TupeConfig) -> PositionEncoding:
-    """Build the encoding that `config.position_encoding` names."""
-    if config.position_encoding not in POSITION_ENCODINGS:
-        names = ", ".join(POSITION_ENCODINGS)
-        raise ValueError(f"position_encoding={config.position_encoding!r}: choose from {names}")
-    sizes = PositionSizes(
-        config.hidden_size,
-        config.num_attention_heads,
-        config.max_position_embeddings,
-        num_buckets=config.num_buckets,
-        max_distance=config.max_distance,
-        reset=config.reset,
-    )
-    return POSITION_ENCODINGS[config.position_encoding].build(sizes)
 
 
 class TupePreTrainedModel(PreTrainedModel):
@@ -81,7 +65,15 @@ class TupeModel(TupePreTrainedModel):
         super().__init__(config)
         dim = config.hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, dim, config.pad_token_id)
-        self.positions = build_positions(config)
+        sizes = PositionSizes(
+            dim,
+            config.num_attention_heads,
+            config.max_position_embeddings,
+            num_buckets=config.num_buckets,
+            max_distance=config.max_distance,
+            reset=config.reset,
+        )
+        self.positions = POSITION_ENCODINGS[config.position_encoding].build(sizes)
         self.emb_layer_norm = nn.LayerNorm(dim) if config.embedding_normalize else None
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         layer = LayerConfig(
@@ -128,7 +120,8 @@ class TupeModel(TupePreTrainedModel):
         Raises:
             ValueError: padding on the left, or an input that is longer than the matrix of positions.
         """
-        output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         if (input_ids is None) == (inputs_embeds is None):
@@ -136,10 +129,13 @@ class TupeModel(TupePreTrainedModel):
         padding_mask = self._padding_mask(input_ids, attention_mask)
         x = self._embed(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, padding_mask)
         kernel = "eager" if output_attentions or self.config._attn_implementation == "eager" else "sdpa"
-        attn_bias = prepare(kernel, self.positions.bias(x.shape[1]), padding_mask)
+        bias = self.positions.bias(x.shape[1])
+        if kernel == "eager" and bias is not None and padding_mask is not None:  # added once, not in every layer
+            bias, padding_mask = bias.masked_fill(padding_mask[:, None, None], torch.finfo(bias.dtype).min), None
+        attn_bias = prepare(kernel, bias, padding_mask)
         if output_attentions:
             attn_bias = replace(attn_bias, weights=[])
-        projections = self.positions.projections(x.shape[1]) or (None, None)
+        projections = self.positions.projections(x.shape[1]) or ()
         hiddens = [x]
         for layer in self.layers:
             x = self._run(layer, x, attn_bias, *projections)
@@ -148,7 +144,7 @@ class TupeModel(TupePreTrainedModel):
             x = hiddens[-1] = self.layer_norm(x)
         attentions = None if attn_bias.weights is None else tuple(attn_bias.weights)
         output = BaseModelOutput(x, tuple(hiddens) if output_hidden_states else None, attentions)
-        return output if return_dict or return_dict is None else output.to_tuple()
+        return output.to_tuple() if return_dict is False else output
 
     def _embed(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         longest = self.positions.max_positions
@@ -163,17 +159,15 @@ class TupeModel(TupePreTrainedModel):
         x = self.dropout(x)
         return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
 
-    def _run(
-        self, layer: nn.Module, x: Tensor, attn_bias: AttentionBias, p_q: Tensor | None, p_k: Tensor | None
-    ) -> Tensor:
-        """Run a layer. p_q, p_k: what is added to queries and keys."""
+    def _run(self, layer: nn.Module, x: Tensor, attn_bias: AttentionBias, *projections: Tensor) -> Tensor:
+        """Run a layer. projections: added to queries and keys."""
 
-        def run(x: Tensor, bias: Tensor | None, prepared: Tensor | None, p_q: Tensor | None, p_k: Tensor | None):
+        def run(x: Tensor, bias: Tensor | None, prepared: Tensor | None, *projections: Tensor) -> Tensor:
             shared = AttentionBias(attn_bias.kernel, bias, attn_bias.padding_mask, prepared, attn_bias.weights)
-            return layer(x, shared, None if p_q is None else (p_q, p_k))
+            return layer(x, shared, projections or None)
 
         # tensors one by one, since gradient checkpointing follows arguments only
-        tensors = x, attn_bias.bias, attn_bias.prepared, p_q, p_k
+        tensors = x, attn_bias.bias, attn_bias.prepared, *projections
         if self.gradient_checkpointing and self.training:
             return self._gradient_checkpointing_func(run, *tensors)
         return run(*tensors)
@@ -217,15 +211,45 @@ class TupeLMHead(nn.Module):
         return self.decoder(self.layer_norm(self.activation(self.dense(features))))
 
 
-class TupeForMaskedLM(TupePreTrainedModel):
-    """The encoder and its language-model head."""
+class TupeWithHead(TupePreTrainedModel):
+    """The encoder and a head, which subclasses define by `compute_logits` and `compute_loss`."""
 
-    _auto_class = "AutoModelForMaskedLM"
-    _tied_weights_keys = {"lm_head.decoder.weight": "tupe.embed_tokens.weight"}
+    output_class: type[ModelOutput]
 
     def __init__(self, config: TupeConfig) -> None:
         super().__init__(config)
         self.tupe = TupeModel(config)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> ModelOutput | tuple:
+        """Return logits and, with labels, the loss; see the class. Other arguments as for `TupeModel`."""
+        encoded = self.tupe(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states)
+        logits = self.compute_logits(encoded.last_hidden_state)
+        loss = None if labels is None else self.compute_loss(logits.float(), labels.to(logits.device))
+        output = self.output_class(loss, logits, encoded.hidden_states, encoded.attentions)
+        return output.to_tuple() if return_dict is False else output
+
+
+class TupeForMaskedLM(TupeWithHead):
+    """The encoder and its language-model head: logits (batch, length, V).
+
+    labels (batch, length) are -100 where nothing is to be predicted; the loss is the mean cross-entropy of the others.
+    """
+
+    _auto_class = "AutoModelForMaskedLM"
+    _tied_weights_keys = {"lm_head.decoder.weight": "tupe.embed_tokens.weight"}
+    output_class = MaskedLMOutput
+
+    def __init__(self, config: TupeConfig) -> None:
+        super().__init__(config)
         self.lm_head = TupeLMHead(config)
         self.post_init()
 
@@ -237,38 +261,28 @@ class TupeForMaskedLM(TupePreTrainedModel):
         """Set the last layer of the head."""
         self.lm_head.decoder = new_embeddings
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> MaskedLMOutput | tuple:
-        """Return logits (batch, length, V); arguments as for `TupeModel`.
+    def compute_logits(self, features: Tensor) -> Tensor:
+        """(batch, length, C) -> (batch, length, V)."""
+        return self.lm_head(features)
 
-        Args:
-            labels: (batch, length), -100 where nothing is to be predicted: adds the mean cross-entropy of the others.
-        """
-        encoded = self.tupe(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, True)
-        logits, loss = self.lm_head(encoded.last_hidden_state), None
-        if labels is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.to(logits.device).flatten())
-        output = MaskedLMOutput(loss, logits, encoded.hidden_states, encoded.attentions)
-        return output if return_dict or return_dict is None else output.to_tuple()
+    def compute_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy in nats."""
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-class TupeForSequenceClassification(TupePreTrainedModel):
-    """The encoder and a head on the feature of <s>."""
+class TupeForSequenceClassification(TupeWithHead):
+    """The encoder and a head on the feature of <s>: logits (batch, num_labels).
+
+    labels are classes (batch,) for cross-entropy; numbers (batch,) of a single label for the mean squared error; 0 and
+    1 (batch, num_labels) for binary cross-entropy. `config.problem_type`, if it is set, decides.
+    """
 
     _auto_class = "AutoModelForSequenceClassification"
     _keys_to_ignore_on_load_unexpected = [r"lm_head\."]
+    output_class = SequenceClassifierOutput
 
     def __init__(self, config: TupeConfig) -> None:
         super().__init__(config)
-        self.tupe = TupeModel(config)
         self.classifier = ClassificationHead(
             config.hidden_size,
             config.classifier_size or config.hidden_size,
@@ -278,29 +292,12 @@ class TupeForSequenceClassification(TupePreTrainedModel):
         )
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> SequenceClassifierOutput | tuple:
-        """Return logits (batch, num_labels); arguments as for `TupeModel`.
+    def compute_logits(self, features: Tensor) -> Tensor:
+        """(batch, length, C) -> (batch, num_labels)."""
+        return self.classifier(features)
 
-        Args:
-            labels: classes (batch,) for cross-entropy; numbers (batch,) of a single label for the mean squared error;
-                0 and 1 (batch, num_labels) for binary cross-entropy. `config.problem_type`, if it is set, decides.
-        """
-        encoded = self.tupe(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, True)
-        logits = self.classifier(encoded.last_hidden_state)
-        loss = None if labels is None else self._loss(logits.float(), labels.to(logits.device))
-        output = SequenceClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
-        return output if return_dict or return_dict is None else output.to_tuple()
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def compute_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss that the labels' type or `config.problem_type` names."""
         problem = self.config.problem_type
         if problem is None:
             several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"

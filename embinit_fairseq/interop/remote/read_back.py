@@ -1,4 +1,4 @@
-"""Run an exported folder as a stranger would: `python -c TEXT INPUTS.json`, with transformers and nothing of fairseq.
+"""Run an exported folder as a stranger would, with transformers and nothing of fairseq: `read_back.py INPUTS.json`.
 
 INPUTS.json: folder, auto_class, batches and output (paths of safetensors), texts (folder of a tokenizer -> lines).
 Prints one JSON object: the tensors that were missing or unknown, the type of the outputs, and the ids of the texts.

@@ -90,12 +90,6 @@ class TupeTokenizer(PreTrainedTokenizer):
         pair = [] if token_ids_1 is None else [1] * len(self.between) + [0] * len(token_ids_1) + [1]
         return [1] * len(self.before) + [0] * len(token_ids_0) + [1] + pair
 
-    def create_token_type_ids_from_sequences(
-        self, token_ids_0: list[int], token_ids_1: list[int] | None = None
-    ) -> list[int]:
-        """Return zeros: the model has no segments."""
-        return [0] * len(self.build_inputs_with_special_tokens(token_ids_0, token_ids_1))
-
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
         """Copy the files and return their paths."""
         prefix = f"{filename_prefix}-" if filename_prefix else ""
