@@ -64,11 +64,11 @@ def _open_with_transformers(directory: Path) -> Any:
     fault = "no files of a tokenizer"
     declared = _class_of(directory)
     # AutoTokenizer would read vocab.txt by BERT's rules if a package for Japanese is missing
-    classes = [] if declared == _JAPANESE else ["AutoTokenizer"]
+    names = ["AutoTokenizer"] if declared != _JAPANESE else []
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity(logging.CRITICAL)
     try:
-        for name in [*classes, *([declared] if declared else [])]:
+        for name in [*names, declared] if declared else names:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
@@ -113,22 +113,13 @@ def _remedy(directory: Path, fault: str) -> str:
 
 # ---- The rows of a Hugging Face model with the roles of fairseq's <s>, </s>, <unk>, <pad> and <mask> ----------------
 
-#: role -> keys under which a tokenizer declares it, in the order of preference
-_DECLARED = {
-    "bos": ("bos_token", "cls_token"),
-    "eos": ("eos_token", "sep_token"),
-    "unk": ("unk_token",),
-    "pad": ("pad_token",),
-    "mask": ("mask_token",),
-}
-
-#: role -> usual spellings, for directories without a declaration
-_USUAL = {
-    "bos": ("[CLS]", "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
-    "eos": ("[SEP]", "</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
-    "unk": ("[UNK]", "<unk>"),
-    "pad": ("[PAD]", "<pad>"),
-    "mask": ("[MASK]", "<mask>"),
+#: role -> keys under which a tokenizer declares it, usual spellings if it declares none, in the order of preference
+_ROLES = {
+    "bos": (("bos_token", "cls_token"), ("[CLS]", "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>")),
+    "eos": (("eos_token", "sep_token"), ("[SEP]", "</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>")),
+    "unk": (("unk_token",), ("[UNK]", "<unk>")),
+    "pad": (("pad_token",), ("[PAD]", "<pad>")),
+    "mask": (("mask_token",), ("[MASK]", "<mask>")),
 }
 
 
@@ -150,8 +141,8 @@ def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[
     """
     names = {key: value for key, value in declared.items() if isinstance(value, str) and value}
     specials: dict[str, int] = {}
-    for role, keys in _DECLARED.items():
-        tokens = [names[key] for key in keys if key in names] if names else _USUAL[role]
+    for role, (keys, usual) in _ROLES.items():
+        tokens = [names[key] for key in keys if key in names] if names else usual
         row = next((rows[token] for token in tokens if token in rows), None)
         if row is not None and (role in ("bos", "eos") or row not in specials.values()):
             specials[role] = row

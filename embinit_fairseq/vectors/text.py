@@ -60,15 +60,9 @@ class TextVectors(VectorReader):
             first = stream.readline().removeprefix(BOM)
             words, matrix = rows.read(stream if has_header else itertools.chain([first], stream), 1 + has_header)
         self._check_lines(rows)
-        origin = Origin(
-            path=self.path,
-            format=self.format,
-            rows=rows.lines - rows.broken,
-            dim=self.dim,
-            duplicates=rows.duplicates,
-            broken_lines=rows.broken,
-        )
-        return VectorTable(words=words, matrix=matrix, origin=origin)
+        lines, duplicates, broken = rows.lines - rows.broken, rows.duplicates, rows.broken
+        origin = Origin(self.path, self.format, lines, self.dim, duplicates=duplicates, broken_lines=broken)
+        return VectorTable(words, matrix, origin)
 
     def _check_lines(self, rows: RowCollector) -> None:
         """Raise VectorFileError if lines are missing or too many are broken; log the broken ones."""
@@ -102,8 +96,9 @@ class TextVectors(VectorReader):
         style = detect_style(names)
         if style not in SEGMENTABLE:
             return super().compose(surfaces)
-        subwords = segment_all(surfaces, names, style)
-        table = self.read(Wanted.words(name for parts in subwords.values() for name in parts))
+        longest = max(map(len, names))
+        subwords = {surface: _segment(surface, names, style, longest) for surface in surfaces}
+        table = self.read(Wanted.words(itertools.chain.from_iterable(subwords.values())))
         row = {word: index for index, word in enumerate(table.words)}
         rows = {surface: [row[name] for name in parts if name in row] for surface, parts in subwords.items()}
         return {surface: table.matrix[chosen].mean(axis=0) for surface, chosen in rows.items() if chosen}
@@ -125,13 +120,6 @@ class TextVectors(VectorReader):
 
 #: subword styles of files that words can be segmented with
 SEGMENTABLE = ("sentencepiece", "wordpiece", "subword_nmt")
-
-
-def segment_all(surfaces: Sequence[str], names: Collection[str], style: str) -> dict[str, list[str]]:
-    """Return word -> its subwords among `names`; words without any are left out."""
-    longest = max(map(len, names), default=0)
-    subwords = {surface: _segment(surface, names, style, longest) for surface in surfaces}
-    return {surface: parts for surface, parts in subwords.items() if parts}
 
 
 def _segment(surface: str, names: Collection[str], style: str, longest: int) -> list[str]:
