@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -168,16 +168,12 @@ def embedding_matrix(
         OptionError, VectorFileError, DimensionError, CoverageError: as the flag does.
     """
     chosen = _checked_strategy(strategy, source, std, oov, match)
-    if not _is_integer(seed):
-        raise OptionError(f"seed={seed!r}: give an integer from 0")
     check_seed(seed := int(seed), "seed")
-    if dim is not None and (not _is_integer(dim) or dim < 1):
-        raise OptionError(f"dim={dim!r}: give an integer from 1")
     vocabulary = _vocabulary(symbols, pad)
     reading = None
-    if chosen.needs_source:
+    if chosen.needs_source and source is not None:
         with named_by("source "):
-            spec = parse_source(os.fspath(source or ""), format)
+            spec = parse_source(os.fspath(source), format)
         matching = Matching(tuple(match), oov=oov if chosen.fills else "xavier")
         try:
             reading = read(spec, vocabulary, matching, dim, flag="source ")
@@ -216,13 +212,22 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
     if not isinstance(module, torch.nn.Embedding):
         raise OptionError(f"module: a torch.nn.Embedding is needed, this is a {type(module).__name__}")
     weight = module.weight
-    _check_weight(module)
-    symbols = list(symbols) if isinstance(symbols, Iterator) else symbols  # they are read twice
-    if "pad" not in options:
-        options["pad"] = _common_pad(module.padding_idx, _vocabulary(symbols, None).pad_row)
+    if not isinstance(weight, torch.nn.Parameter) or weight.is_meta or not weight.is_floating_point():
+        raise OptionError(
+            "module: numbers written to its weight would be lost; fill it before a parametrization (weight_norm), as "
+            "module.float() if it has integers, and after module.to_empty(device='cpu') if it is on the device meta"
+        )
+    vocabulary, pad = _vocabulary(symbols, None), module.padding_idx
+    if "pad" not in options and pad is not None:
+        if vocabulary.pad_row not in (None, pad):
+            raise OptionError(
+                f"module: its padding is row {pad}, that of the symbols row {vocabulary.pad_row}: is this the "
+                "tokenizer of this model? (pad=ROW says which it is)"
+            )
+        options["pad"] = pad
     size, dim = weight.shape
     try:
-        matrix, report = embedding_matrix(symbols, source, strategy, dim=dim, **options)
+        matrix, report = embedding_matrix(vocabulary, source, strategy, dim=dim, **options)
     except DimensionError as error:
         remedy = f"make the module a torch.nn.Embedding({size}, {error.dim}), or choose another source"
         raise DimensionError(f"module: {error.fact}", error.dim, remedy) from error
@@ -240,39 +245,6 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
     return {**report, "rows_left": size - len(rows)}
 
 
-def _common_pad(module: int | None, symbols: int | None) -> int | None:
-    """Return the row of the padding; raise OptionError if module and symbols have different ones."""
-    if None not in (module, symbols) and module != symbols:
-        raise OptionError(
-            f"module: its padding is row {module}, that of the symbols row {symbols}: is this the tokenizer of this "
-            "model? (pad=ROW says which it is)"
-        )
-    return symbols if module is None else module
-
-
-def _check_weight(module: Any) -> None:
-    """Raise OptionError if numbers that are written to the weight would be lost or are refused."""
-    import torch
-
-    weight = module.weight
-    if weight.is_meta:
-        raise OptionError("module: has no memory yet (device meta); module.to_empty(device='cpu') gives it some")
-    if module._parameters.get("weight") is not weight:
-        raise OptionError(
-            "module: its weight is computed from other tensors, so that numbers written there would be lost; fill it "
-            "before it gets a parametrization (weight_norm, spectral_norm)"
-        )
-    if weight.dim() != 2:
-        raise OptionError(
-            f"module: its weight has the shape {tuple(weight.shape)}, a part of it or none; fill it before the model "
-            "is divided among processes"
-        )
-    if weight.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        raise OptionError(f"module: {weight.dtype} cannot hold the values; fill it as module.float(), then convert it")
-    if weight.is_inference() and not torch.is_inference_mode_enabled():
-        raise OptionError("module: was made in torch.inference_mode() and cannot be changed; make it outside")
-
-
 def _checked_strategy(name: str, source: Any, std: Any, oov: str, match: Collection[str]) -> Strategy:
     """Return the strategy with that name; raise OptionError for arguments that it cannot have."""
     if name not in STRATEGIES:
@@ -280,8 +252,6 @@ def _checked_strategy(name: str, source: Any, std: Any, oov: str, match: Collect
     chosen = STRATEGIES[name]
     if chosen.needs_source and source is None:
         raise OptionError(f"source: strategy {name!r} needs vectors; name a file of them")
-    if source is not None and not isinstance(source, (str, os.PathLike)):
-        raise OptionError(f"source: of type {type(source).__name__}; name a file of vectors (Vectors.save writes one)")
     if std is not None and not chosen.scaled:
         raise OptionError(f"std={std}: {name} keeps the sigma it has; take one of {', '.join(SCALED)}")
     if oov not in OOV_CHOICES:
@@ -313,7 +283,9 @@ def _coverage(vocabulary: Vocabulary, matrix: np.ndarray, reading: Reading, oov:
 
 def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
     """Return the symbols of the rows, from a list, mapping, path, Dictionary or tokenizer."""
-    if isinstance(symbols, (str, os.PathLike)):
+    if isinstance(symbols, Vocabulary):
+        vocabulary = symbols
+    elif isinstance(symbols, (str, os.PathLike)):
         vocabulary = read_dictionary(os.fspath(symbols), "symbols", OptionError)
     elif hasattr(symbols, "get_vocab"):
         vocabulary = _of_tokenizer(symbols)
@@ -325,38 +297,25 @@ def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
         texts: list[Any] = list(symbols) if isinstance(symbols, Iterable) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise OptionError("symbols: give texts, the path of a dict.txt, a Dictionary or a tokenizer")
-        names = _by_row(_checked_rows(symbols)) if isinstance(symbols, Mapping) else texts
+        names = _by_row(symbols) if isinstance(symbols, Mapping) else texts
         vocabulary = Vocabulary(names, np.ones(len(names), dtype=np.int64))
     if not len(vocabulary):
-        raise OptionError("symbols: there is none; give one for each row")
+        raise OptionError("symbols: none; give one for each row")
     return vocabulary if pad is None else _with_pad(vocabulary, pad)
 
 
 def _with_pad(vocabulary: Vocabulary, pad: int | str) -> Vocabulary:
     row = list(vocabulary.symbols).index(pad) if isinstance(pad, str) and pad in vocabulary.symbols else pad
-    if not _is_integer(row) or not 0 <= row < len(vocabulary):
+    if isinstance(row, str) or not 0 <= row < len(vocabulary):
         raise OptionError(f"pad={pad!r}: neither one of the symbols nor one of the {len(vocabulary)} rows")
     roles = {at: role for at, role in vocabulary.roles.items() if role != "pad"}
     return replace(vocabulary, roles={**roles, int(row): "pad"})
 
 
-def _is_integer(number: Any) -> TypeGuard[int]:
-    return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
-
-
-def _checked_rows(rows: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return the rows; raise OptionError if one is not an integer, or has two symbols, of which one would be lost."""
-    symbol_of: dict[int, str] = {}
-    for symbol, row in rows.items():
-        if not _is_integer(row) or row < 0:
-            raise OptionError(f"symbols: {symbol!r} has the row {row!r}; give integers from 0")
-        if symbol_of.setdefault(row, symbol) != symbol:
-            raise OptionError(f"symbols: {symbol_of[row]!r} and {symbol!r} have one row, {row}; give each its own")
-    return rows
-
-
 def _by_row(rows: Mapping[str, int]) -> list[str]:
-    """Return the symbols in the order of their rows; rows without a symbol get the name of a filler."""
+    """Return the symbols in the order of their rows; rows without a symbol have the name of a filler."""
+    if len(set(rows.values())) < len(rows) or min(rows.values(), default=0) < 0:
+        raise OptionError("symbols: give each a row of its own, from 0")
     names = [f"madeupword{row:04d}" for row in range(max(rows.values(), default=-1) + 1)]
     for symbol, row in rows.items():
         names[row] = symbol

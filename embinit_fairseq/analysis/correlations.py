@@ -82,19 +82,14 @@ def first_layer(model: TrainedModel) -> FirstLayer:
             f"{model.path} is a checkpoint of {model.arch}: only bert_a_* add positions to words and have no others, "
             f"so that there are four correlations{hint}"
         )
-    attention = model.parameters(f"{_ENCODER}layers.0.self_attn.qkv_proj.")
-    try:
-        normalize_before = bool(model.options["encoder_normalize_before"])
-        embed_tokens = model.state[f"{_ENCODER}embed_tokens.weight"]
-        embed_positions = model.parameters(f"{_ENCODER}positions.embed_positions.")["weight"]
-        weight, bias = (attention[name][: 2 * embed_tokens.shape[-1]] for name in ("weight", "bias"))
-        num_heads = model.options["encoder_attention_heads"]
-    except KeyError as error:
-        raise CheckpointError(f"{model.path}: {model.arch} without {error}; name another checkpoint") from error
-    names = ["emb_layer_norm"] + ["layers.0.self_attn_layer_norm"] * normalize_before
+    embed_tokens = model.state[f"{_ENCODER}embed_tokens.weight"]
+    embed_positions = model.parameters(f"{_ENCODER}positions.embed_positions.")["weight"]
+    names = ["emb_layer_norm"] + ["layers.0.self_attn_layer_norm"] * bool(model.options["encoder_normalize_before"])
     norms = [model.parameters(f"{_ENCODER}{name}.") for name in names]
     used = tuple((norm["weight"], norm["bias"]) for norm in norms if norm)
-    return FirstLayer(embed_tokens, embed_positions, used, weight, bias, num_heads)
+    attention = model.parameters(f"{_ENCODER}layers.0.self_attn.qkv_proj.")
+    weight, bias = (attention[name][: 2 * embed_tokens.shape[-1]] for name in ("weight", "bias"))
+    return FirstLayer(embed_tokens, embed_positions, used, weight, bias, model.options["encoder_attention_heads"])
 
 
 def _split_layer_norm(parts: Tensor, gain: Tensor, bias: Tensor) -> Tensor:

@@ -109,15 +109,9 @@ def position_map(model: TrainedModel, part: str | None = None, length: int | Non
             f"{' and '.join(sorted(prefixes))} only"
         )
     state = model.parameters(prefixes[part])
-    try:
-        sizes = _sizes(model.options, part, state)
-        module = POSITION_ENCODINGS[kind].build(sizes).double()
-        module.load_state_dict(state)
-    except KeyError as error:
-        raise CheckpointError(f"{model.path}: its options lack {error}; name a checkpoint of this plugin") from error
-    except (RuntimeError, OptionError) as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(f"{model.path}: its positions do not fit its options ({reason})") from error
+    sizes = _sizes(model.options, part, state)
+    module = POSITION_ENCODINGS[kind].build(sizes).double()
+    module.load_state_dict(state)
     if type(module).bias is PositionEncoding.bias:
         hint = ": use embinit plot correlations" if kind == "added" else ""
         raise CheckpointError(f"{model.path} ({model.arch}): its scores depend on words, so that it has no map{hint}")

@@ -40,15 +40,8 @@ logger = logging.getLogger(__name__)
 LOW_COVERAGE = 0.2
 #: names of rules in reports, the closer match first
 _REPORTED = (
-    "special",
-    "exact",
-    "entities",
-    "marker",
-    "entities_marker",
-    "casefold",
-    "entities_casefold",
-    "marker_casefold",
-    "entities_marker_casefold",
+    *("special", "exact", "entities", "marker", "entities_marker"),
+    *("casefold", "entities_casefold", "marker_casefold", "entities_marker_casefold"),
 )
 
 
@@ -107,8 +100,8 @@ class Alignment:
 class Part:
     """The vectors of one file for the dictionary.
 
-    rows, vectors: (k,) and (k, d), matched; composed_rows, composed: (j,) and (j, d), composed from the file's
-    subwords. moments: of the vectors as they are in the file.
+    rows, vectors: (k,) and (k, d), matched; moments: of these vectors as they are in the file. composed_rows, composed:
+    (j,) and (j, d), composed from the file's subwords.
     """
 
     origin: Origin
@@ -125,8 +118,8 @@ class Part:
 class Reading:
     """The vectors for one embedding matrix.
 
-    source: for a strategy. parts: one per file. matched: (N,) bool, rows that a file has, special rows included.
-    complete: (N,) bool, of these the rows of which every element comes from a file. found_in_all: words that every file
+    source: the input of a strategy. parts: one per file. matched: (N,) bool, rows that a file has, special rows
+    included. complete: (N,) bool, matched rows whose elements all come from files. found_in_all: words that every file
     has.
     """
 

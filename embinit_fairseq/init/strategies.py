@@ -29,7 +29,7 @@ _SMALLEST, _LARGEST = 1e-20, 1e20
 
 @dataclass(frozen=True)
 class TargetStd:
-    """The sigma of the result: `number`, or if that is None, `times` the sigma of the Xavier matrix that is drawn."""
+    """The sigma of the result: `number`, or if that is None, `times` the sigma of the Xavier draw."""
 
     number: float | None = None
     times: float = 1.0
@@ -43,12 +43,8 @@ class TargetStd:
 def parse_std(text: float | str | None, flag: str) -> TargetStd:
     """Parse a sigma: `xavier` or None, `0.25x` (times Xavier's sigma), or a number (a float in older checkpoints).
 
-    Args:
-        text: the value.
-        flag: option that has it, for messages.
-
     Raises:
-        OptionError: for any other value.
+        OptionError: for any other value; `flag` names the option.
     """
     if text is None or text == "xavier":
         return TargetStd()
@@ -86,9 +82,9 @@ class Draws:
     @cached_property
     def xavier(self) -> np.ndarray:
         """(N, D) float32 from U(-a, a), a = sqrt(6 / (N + D)), scaled to the chosen sigma."""
-        if self._std.number is not None:
-            return self._drawn * np.float32(self._std.number / describe(self._drawn)["std"])
-        return self._drawn if self._std.times == 1 else self._drawn * np.float32(self._std.times)
+        number = self._std.number
+        factor = self._std.times if number is None else number / describe(self._drawn)["std"]
+        return self._drawn if factor == 1 else self._drawn * np.float32(factor)
 
     @cached_property
     def _drawn(self) -> np.ndarray:
@@ -100,7 +96,7 @@ class Draws:
 
     @cached_property
     def target_std(self) -> float:
-        """sigma_x: of the Xavier matrix that is drawn, a multiple of it, or the chosen number."""
+        """sigma_x: that of the Xavier draw, a multiple of it, or the chosen number."""
         number = self._std.number
         return self._std.times * describe(self._drawn)["std"] if number is None else number
 
@@ -112,7 +108,7 @@ class Draws:
         return values
 
     def derangement(self, count: int) -> np.ndarray:
-        """Return a uniformly drawn permutation of `count` >= 2 things that leaves none in its place."""
+        """Return a uniformly drawn permutation of `count` >= 2 items that leaves none in its place."""
         generator = self.generator("shuffle_rows")
         places = np.arange(count)
         while True:  # about e = 2.7 tries, whatever the count
@@ -154,6 +150,11 @@ class Source:
     gaps: Sequence[Gap] = ()
 
     @property
+    def fill(self) -> Callable[..., np.ndarray]:
+        """How remaining rows are filled: as `oov` says; rows that subwords cannot compose take the Xavier draw."""
+        return FILLS.get(self.oov, fill_xavier)
+
+    @property
     def placed_rows(self) -> np.ndarray:
         """(K + J,) matched rows, then composed rows."""
         return np.concatenate([self.rows, self.composed_rows])
@@ -184,7 +185,7 @@ class Source:
 
 # ---- Rows without a vector: `--embed-init-oov` ----------------------------------------------------------------------
 # Every fill takes (rows to fill (M,), draws, the matched rows as they are in the final matrix (K, d), the d columns to
-# fill) and returns (M, d) float32. The columns are all D, or those of one of several files side by side (`concat:`).
+# fill) and returns (M, d) float32. The columns are all D, or the columns of one of several files (`concat:`).
 
 ALL = slice(None)
 #: elements of the (rows x K) matrix of normal numbers at a time: 64 MB
@@ -253,7 +254,7 @@ def pretrained_xavier(source: Source, draws: Draws) -> np.ndarray:
 
 
 def shuffled(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
-    """Permute rows and columns of X_p at random; no word keeps its vector (Kim 3.4). rescaled: those of eq. 1."""
+    """Permute rows and columns of X_p at random; no word keeps its vector (Kim 3.4). rescaled: the rows of eq. 1."""
     placed = _values(source, draws, rescaled)
     columns = draws.generator("shuffle_columns").permutation(draws.dim)
     rows = draws.derangement(len(placed)) if len(placed) > 1 else np.arange(len(placed))
@@ -261,7 +262,7 @@ def shuffled(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray
 
 
 def shuffled_elements(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
-    """Permute all elements of X_p at random (`--embed-init-shuffle elements`). rescaled: those of eq. 1."""
+    """Permute all elements of X_p at random (`--embed-init-shuffle elements`). rescaled: the elements of eq. 1."""
     placed = _values(source, draws, rescaled).reshape(-1).copy()
     draws.generator("shuffle_elements").shuffle(placed)
     return _place(source, placed.reshape(-1, draws.dim), draws)
@@ -305,9 +306,8 @@ def _values(source: Source, draws: Draws, rescaled: bool = False) -> np.ndarray:
         empty = gap.rows[~gap.composed]
         if len(empty):
             complete = np.setdiff1d(np.arange(len(source.rows)), gap.rows)
-            fill = FILLS.get(source.oov, fill_xavier)
-            rows = source.placed_rows[empty]
-            values[empty, gap.columns] = fill(rows, draws, values[complete, gap.columns], gap.columns)
+            matched = values[complete, gap.columns]
+            values[empty, gap.columns] = source.fill(source.placed_rows[empty], draws, matched, gap.columns)
     return values
 
 
@@ -319,9 +319,7 @@ def _place(source: Source, placed: np.ndarray, draws: Draws) -> np.ndarray:
     missing[source.placed_rows] = False
     rows = np.flatnonzero(missing)
     if len(rows):
-        # rows that subwords cannot compose start like rows about which nothing is known
-        fill = FILLS.get(source.oov, fill_xavier)
-        table[rows] = fill(rows, draws, table[source.rows])
+        table[rows] = source.fill(rows, draws, table[source.rows])
     return table
 
 
@@ -331,7 +329,7 @@ Rule = Callable[[Any, Draws], np.ndarray]
 
 @dataclass(frozen=True)
 class Strategy:
-    """One `--embed-init NAME`, which says itself what it needs and which options apply.
+    """One `--embed-init NAME`: its rule, its needs, and the options that apply.
 
     Args:
         rule: fills the matrix.
