@@ -37,7 +37,7 @@ register_with_fairseq(REGISTERING)
 
 
 def __getattr__(name: str):
-    """The functions above, imported when they are asked for: numpy and the readers take longer than the rest."""
+    """Import the functions of `__all__` when they are used: numpy and the readers take longer than the rest."""
     if name in __all__:
         from embinit_fairseq import embeddings
 

@@ -1,4 +1,4 @@
-"""Errors that a user can act on: each message names the file, line or flag and the remedy."""
+"""Define the errors that a user can act on: a message names the file, line or flag and the remedy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CoverageError(EmbinitError):
 
 
 class CheckpointError(EmbinitError):
-    """A checkpoint cannot be read safely or does not hold what was expected."""
+    """A checkpoint cannot be read safely or lacks an expected part."""
 
 
 class DataError(EmbinitError):
@@ -53,7 +53,7 @@ class OutputError(EmbinitError):
 
 
 def exhausted(error: BaseException) -> str | None:
-    """If `error` says that memory ran out, or that Python's stack did: what that is and its remedy; else None."""
+    """Return fact and remedy if `error` says that memory or Python's stack ran out, else None."""
     if isinstance(error, RecursionError):
         return "a file is nested too deeply to be read: it is damaged. Copy or download its files again."
     text = str(error)  # torch has a class of its own for GPUs only
@@ -83,7 +83,7 @@ def named_by(flag: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_line() -> Iterator[None]:
-    """For the body of a program: an error of ours is one line on standard error and exit code 1."""
+    """Turn an EmbinitError of a program's body into one line on standard error and exit code 1."""
     try:
         yield
     except EmbinitError as error:
@@ -91,12 +91,12 @@ def one_line() -> Iterator[None]:
 
 
 def check_heads(heads: int, dim: int, heads_name: str, dim_name: str) -> None:
-    """Raises OptionError, which names those that do, for attention heads that do not divide a dimension."""
+    """Raise OptionError, which lists the divisors, if the number of attention heads does not divide a dimension."""
     if heads < 1 or dim % heads:
         divisors = ", ".join(str(number) for number in range(1, 33) if dim % number == 0)
         raise OptionError(f"{heads_name} {heads} does not divide {dim_name} {dim}; numbers that do: {divisors}")
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, for messages: `1 row`, `2,000 rows`."""
+    """Return a number with its noun, for messages: `1 row`, `2,000 rows`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -161,34 +161,8 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """correct / applicable; nan without applicable questions."""
+        """Return correct / applicable; nan without applicable questions."""
         return self.correct / self.applicable if self.applicable else float("nan")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the result table: a chain of transformations, scored once, or once per seed if it draws positions.
-
-    runs[i] holds the scores of seed i, one per section; the last one, named "total", sums them.
-    """
-
-    transforms: tuple[str, ...]
-    runs: list[list[Score]]
-
-    @property
-    def accuracies(self) -> list[float]:
-        """Total accuracy of each run."""
-        return [run[-1].accuracy for run in self.runs]
-
-    @property
-    def mean(self) -> float:
-        """Mean total accuracy over the runs."""
-        return float(np.mean(self.accuracies))
-
-    @property
-    def std(self) -> float:
-        """Sample standard deviation of the total accuracy over the runs; nan for a single run."""
-        return float(np.std(self.accuracies, ddof=1)) if len(self.runs) > 1 else float("nan")
 
 
 #: Kim et al. 2024, Table 4: name, transformations from left to right, and the accuracy that they report in percent of
@@ -246,11 +220,10 @@ def evaluate(
     repeats: int = 1,
     block: int = 8192,
     progress: Progress | None = None,
-) -> Row:
+) -> list[list[Score]]:
     """Transform the vectors and score them; `repeats` times, with seeds seed, seed + 1, ..., if positions are drawn."""
     seeds = range(around.seed, around.seed + (repeats if RANDOM.intersection(transforms) else 1))
-    runs = [
+    return [
         score(words, transform(matrix, transforms, replace(around, seed=seed)), questions, block, progress)
         for seed in seeds
     ]
-    return Row(tuple(transforms), runs)

@@ -93,7 +93,7 @@ def first_layer(model: TrainedModel) -> FirstLayer:
 
 
 def _split_layer_norm(parts: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-    """parts (3, T, C): word, position, constant -> the parts of the layer norm of their sum."""
+    """Return the parts of the layer norm of the sum of `parts` (3, T, C): word, position, constant."""
     centred = parts - parts.mean(-1, keepdim=True)
     deviation = (centred.sum(0).pow(2).mean(-1, keepdim=True) + _EPS).sqrt()
     parts = centred / deviation * gain

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.analysis.analogy import TABLE4, Row, evaluate, read_questions
+from embinit_fairseq.analysis.analogy import TABLE4, Score, evaluate, read_questions
 from embinit_fairseq.analysis.statistics import frequent_words
 from embinit_fairseq.analysis.transforms import FORMULAS, RANDOM, TRANSFORMS, Surroundings
 from embinit_fairseq.cli.progress import progress
@@ -60,11 +60,11 @@ def run(args: argparse.Namespace) -> int:
     record = {name: getattr(args, name) for name in settings}
     record |= {"rows": len(words), "dim": matrix.shape[1], "results": []}
     for name, transforms, published in chains:
-        row = evaluate(
+        runs = evaluate(
             *(words, matrix, questions, transforms, around, args.repeats, args.block_size),
             progress=partial(progress, description=name, unit="block"),
         )
-        record["results"].append({"name": name, **_record(row, args.seed), "published_percent": published})
+        record["results"].append({"name": name, **_record(transforms, runs, args.seed), "published_percent": published})
     show(record, render, args.json)
     return 0
 
@@ -85,16 +85,17 @@ def _vectors(args: argparse.Namespace) -> tuple[Sequence[str], np.ndarray]:
     return [vocabulary.symbols[row] for row in rows], matrix
 
 
-def _record(row: Row, seed: int) -> dict[str, Any]:
-    total = row.runs[0][-1]
+def _record(transforms: Sequence[str], runs: list[list[Score]], seed: int) -> dict[str, Any]:
+    """Return the result of one chain of steps; runs: the scores for each seed, the total last."""
+    total, accuracies = runs[0][-1], [run[-1].accuracy for run in runs]
     return {
-        "transforms": list(row.transforms),
-        "accuracy": row.mean,
-        "accuracy_std": row.std,
-        "seeds": [seed + run for run in range(len(row.runs))] if RANDOM.intersection(row.transforms) else [],
+        "transforms": list(transforms),
+        "accuracy": float(np.mean(accuracies)),
+        "accuracy_std": float(np.std(accuracies, ddof=1)) if len(runs) > 1 else float("nan"),
+        "seeds": [seed + run for run in range(len(runs))] if RANDOM.intersection(transforms) else [],
         "applicable": total.applicable,
         "questions": total.total,
-        "runs": [[{**vars(score), "accuracy": score.accuracy} for score in run] for run in row.runs],
+        "runs": [[{**vars(score), "accuracy": score.accuracy} for score in run] for run in runs],
     }
 
 

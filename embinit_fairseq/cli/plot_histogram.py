@@ -29,6 +29,7 @@ HELP = "values of embedding matrices, with Xavier's and the positions' sigma"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
+    add("paths", nargs="*", help=argparse.SUPPRESS)  # a file without its flag, for a message that names the flags
     add("--vectors", nargs="+", default=[], metavar="PATH", help="vectors in any format that --embed-init reads")
     add("--checkpoint", nargs="+", default=[], metavar="FILE.pt", help="written by fairseq-train")
     add(
@@ -46,8 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, count, draw, print."""
-    if not args.vectors and not args.checkpoint:
-        raise OptionError("nothing to draw: give --vectors PATH or --checkpoint FILE.pt")
+    if args.paths or not (args.vectors or args.checkpoint):
+        fact = f"{args.paths[0]}: a file without its flag" if args.paths else "nothing to draw"
+        raise OptionError(f"{fact}; give --vectors PATH or --checkpoint FILE.pt")
     if args.slot and not args.checkpoint:
         raise OptionError(f"--slot {args.slot[0]}: a slot of a checkpoint; give --checkpoint FILE.pt")
     check_output(args.output)

@@ -78,7 +78,7 @@ class Alignment:
 
     @property
     def matched(self) -> np.ndarray:
-        """(N,) bool: rows with a vector, special rows included."""
+        """Return (N,) bool: rows with a vector, special rows included."""
         return np.array([rule != "" for rule in self.rule], dtype=bool)
 
     def counts_by_rule(self) -> dict[str, int]:
@@ -212,7 +212,7 @@ def read_sources(
 
 
 def read_tokens(vocabulary: Vocabulary, markers: str = "auto") -> tuple[str, dict[int, Token]]:
-    """Read the dictionary's symbols: return their style, and row -> token of each row that stands for text.
+    """Read the dictionary's symbols: return their style, and row -> token of each row of text.
 
     markers: the style, or "auto" to recognise it from the symbols.
     """

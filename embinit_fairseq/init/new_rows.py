@@ -39,7 +39,11 @@ _EIGH = 40
 
 @dataclass(frozen=True)
 class Recipe:
-    """method: of METHODS. count: k. averaged: (n,) rows E. scale: c; None: that of METHODS. pieces: rows per word."""
+    """The input of a method.
+
+    method: of METHODS. count: k. averaged: (n,) rows E. scale: c; None: the method's own. pieces: the rows of the
+    subwords, per new word.
+    """
 
     method: str
     count: int
@@ -50,7 +54,7 @@ class Recipe:
 
     @property
     def c(self) -> float:
-        """The scale of the noise; 0 for methods without noise."""
+        """Return the scale of the noise; 0 for methods without noise."""
         return (METHODS[self.method].scale or 0.0) if self.scale is None else self.scale
 
     def generator(self, purpose: str) -> np.random.Generator:

@@ -20,8 +20,7 @@ from embinit_fairseq.init.report import describe, xavier_bound
 
 # ---- Random numbers -------------------------------------------------------------------------------------------------
 # They come from named streams, never from a global random state. A stream depends on (seed, slot, purpose) only: so
-# strategies with one seed share their Xavier draw (paired comparisons), and the numbers of a slot do not depend on
-# those of another one.
+# strategies with one seed share their Xavier draw (paired comparisons), and the slots are independent of one another.
 
 #: limits of a sigma, far beyond use and far inside float32
 _SMALLEST, _LARGEST = 1e-20, 1e20
@@ -36,7 +35,7 @@ class TargetStd:
 
     @property
     def label(self) -> float | str | None:
-        """For records: the number, or `0.25x`; None for Xavier's own."""
+        """Return the value for records: the number, or `0.25x`; None for Xavier's own."""
         return self.number if self.number is not None or self.times == 1 else f"{self.times!r}x".replace(".0x", "x")
 
 
@@ -81,7 +80,7 @@ class Draws:
 
     @cached_property
     def xavier(self) -> np.ndarray:
-        """(N, D) float32 from U(-a, a), a = sqrt(6 / (N + D)), scaled to the chosen sigma."""
+        """Return (N, D) float32 from U(-a, a), a = sqrt(6 / (N + D)), scaled to the chosen sigma."""
         number = self._std.number
         factor = self._std.times if number is None else number / describe(self._drawn)["std"]
         return self._drawn if factor == 1 else self._drawn * np.float32(factor)
@@ -96,13 +95,13 @@ class Draws:
 
     @cached_property
     def target_std(self) -> float:
-        """sigma_x: that of the Xavier draw, a multiple of it, or the chosen number."""
+        """Return sigma_x: that of the Xavier draw, a multiple of it, or the chosen number."""
         number = self._std.number
         return self._std.times * describe(self._drawn)["std"] if number is None else number
 
     @cached_property
     def normal(self) -> np.ndarray:
-        """(N, D) float32 from N(0, 1/D), fairseq's own distribution for token embeddings."""
+        """Return (N, D) float32 from N(0, 1/D), fairseq's own distribution for token embeddings."""
         values = self.generator("normal").standard_normal((self.rows, self.dim), dtype=np.float32)
         values *= np.float32(1.0 / math.sqrt(self.dim))
         return values
@@ -124,8 +123,8 @@ class Draws:
 class Gap:
     """The elements that one of several files side by side lacks.
 
-    columns: those of the file. rows: (G,) int64 into `Source.placed`, the rows that it does not have. composed:
-    (G,) bool, rows that were composed from the file's subwords; the others are to be filled.
+    columns: the file's columns. rows: (G,) int64 into `Source.placed`, the rows that it does not have. composed: (G,)
+    bool, rows that were composed from the file's subwords; the others are to be filled.
     """
 
     columns: slice
@@ -151,22 +150,22 @@ class Source:
 
     @property
     def fill(self) -> Callable[..., np.ndarray]:
-        """How remaining rows are filled: as `oov` says; rows that subwords cannot compose take the Xavier draw."""
+        """Return the fill of the remaining rows; rows that subwords cannot compose take the Xavier draw."""
         return FILLS.get(self.oov, fill_xavier)
 
     @property
     def placed_rows(self) -> np.ndarray:
-        """(K + J,) matched rows, then composed rows."""
+        """Return (K + J,) matched rows, then composed rows."""
         return np.concatenate([self.rows, self.composed_rows])
 
     @property
     def placed(self) -> np.ndarray:
-        """(K + J, D) their vectors."""
+        """Return (K + J, D) their vectors."""
         return np.concatenate([self.vectors, self.composed]) if len(self.composed_rows) else self.vectors
 
     @property
     def matched_values(self) -> np.ndarray:
-        """The elements of X_p that are of vectors: (K, D), or a flat array if there are gaps."""
+        """Return the elements of X_p that come from files: (K, D), or a flat array if there are gaps."""
         if not self.gaps:
             return self.vectors
         is_matched = np.ones(self.vectors.shape, dtype=bool)
@@ -176,7 +175,7 @@ class Source:
 
     @property
     def complete(self) -> np.ndarray:
-        """(K,) bool: matched rows without a gap."""
+        """Return (K,) bool: matched rows without a gap."""
         complete = np.ones(len(self.rows), dtype=bool)
         for gap in self.gaps:
             complete[gap.rows[gap.rows < len(self.rows)]] = False
@@ -350,7 +349,7 @@ class Strategy:
 
     @property
     def shuffles(self) -> bool:
-        """True if `--embed-init-shuffle` applies."""
+        """Return True if `--embed-init-shuffle` applies."""
         return self.of_elements is not None
 
     def rule_for(self, std_given: bool, shuffle: str = "rows") -> Rule:

@@ -7,7 +7,7 @@ deviation (1/n) of each of their columns.
     copy      a word of both dictionaries keeps its row, 1; others are drawn from N(mu, s)
     avg       ... others are mu
     subword   ... others are the mean of their old subwords, 1/m each; words that cannot be segmented are mu
-    focus     ... others are sparsemax(cos(a, A)) V' with a the auxiliary vector of the word, A those of the words V' of
+    focus     ... others are sparsemax(cos(a, A)) V' with a the auxiliary vector of the word, A of the words V' of
               both dictionaries (Dobler and de Melo 2023); words without such a vector are drawn from N(mu, s)
     random    a control: every word is drawn from N(mu, s)
 
@@ -47,22 +47,22 @@ class Symbols:
 
     @cached_property
     def style(self) -> str:
-        """The subword style of the segmenter (`vocab.tokens`)."""
+        """Return the subword style of the segmenter (`vocab.tokens`)."""
         return detect_style(self.names[row] for row in self.words)
 
     @cached_property
     def texts(self) -> Sequence[str]:
-        """The names, as text if they are spelled in bytes (`vocab.tokens`)."""
+        """Return the names, as text if they are spelled in bytes (`vocab.tokens`)."""
         return as_text(self.names, self.style)
 
     @cached_property
     def words(self) -> list[int]:
-        """Rows of words, ascending."""
+        """Return the rows of words, ascending."""
         return np.flatnonzero(self.word).tolist()
 
     @cached_property
     def row_of_word(self) -> dict[str, int]:
-        """Text -> row. If a symbol is repeated, the last row counts, as in fairseq."""
+        """Return text -> row. If a symbol is repeated, the last row counts, as in fairseq."""
         return {self.texts[row]: row for row in self.words}
 
     def token(self, row: int) -> Token:
@@ -90,7 +90,7 @@ class Given:
 
     @property
     def wanted(self) -> list[int]:
-        """New rows of words that the old dictionary lacks."""
+        """Return the new rows of words that the old dictionary lacks."""
         return [row for row in self.new.words if self.shared[row] < 0]
 
 
@@ -113,12 +113,12 @@ class Weights:
 
     @property
     def new_size(self) -> int:
-        """N of the new table."""
+        """Return N of the new matrix."""
         return len(self.kind)
 
     @property
     def source(self) -> np.ndarray:
-        """(new N,) the old row of every row that is copied, -1 for the others."""
+        """Return (new N,) the old row of every row that is copied, -1 for the others."""
         source = np.full(self.new_size, -1)
         copied = self.rows_of(COPIED)
         source[copied] = self.columns[self.start[self.place[copied]]]
@@ -126,7 +126,7 @@ class Weights:
 
     @property
     def rows(self) -> np.ndarray:
-        """New rows that are not copied, ascending."""
+        """Return the new rows that are not copied, ascending."""
         return np.flatnonzero(self.kind != KINDS.index(COPIED))
 
     def rows_of(self, kind: str) -> np.ndarray:
@@ -175,7 +175,7 @@ def shared_rows(old: Symbols, new: Symbols) -> np.ndarray:
     return shared
 
 
-# ---- Words that the old dictionary lacks; those that are not composed are drawn or mu (`Method.rest`) ---------------
+# ---- Words that the old dictionary lacks; words that are not composed are drawn or mu (`Method.rest`) ---------------
 
 
 def _nothing(inputs: Given) -> Combinations:

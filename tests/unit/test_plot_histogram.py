@@ -68,9 +68,14 @@ def test_every_matrix_is_drawn_once_under_a_name_of_its_own(tables, printed, tmp
     assert only["name"] == "checkpoints/best.pt, decoder"
 
 
+def test_a_file_needs_its_flag(refused) -> None:
+    for paths in (["c.pt"], []):
+        assert "; give --vectors PATH or --checkpoint FILE.pt" in refused(*HISTOGRAM, *paths)
+
+
 @pytest.mark.parametrize(("sigma", "scale"), [(1.0, "linear"), (0.03, "asinh")])
-def test_no_table_flattens_another(figures, sigma, scale) -> None:
-    """As raw GloVe does with Xavier's matrix: each has bins enough, and they hold what lies between their edges."""
+def test_no_matrix_flattens_another(figures, sigma, scale) -> None:
+    """As raw GloVe with Xavier's matrix: each has bins enough, and they hold the values between their edges."""
     generator = np.random.default_rng(0)
     tables = {name: generator.normal(0, std, (200, 50)) for name, std in (("wide", 1.0), ("narrow", sigma))}
     edges, found = value_histograms(tables, bins=41)

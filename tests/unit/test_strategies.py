@@ -91,11 +91,10 @@ def test_what_a_sigma_may_be():
 
 
 @pytest.mark.parametrize("shuffle", [strategies.shuffled, strategies.shuffled_elements])
-@pytest.mark.parametrize("std", ["xavier", "0.3"])
-def test_shuffled_vectors_at_a_chosen_scale_are_those_of_equation_1_shuffled(shuffle, std):
-    scaled = draws(std=parse_std(std))
+def test_shuffled_vectors_at_a_chosen_scale_are_those_of_equation_1_shuffled(shuffle):
+    scaled = draws(std=parse_std("0.3"))
     table = build(lambda *given: shuffle(*given, rescaled=True), source(), scaled, PAD)
-    straight = build(strategies.pretrained_xavier, source(), draws(std=parse_std(std)), PAD)
+    straight = build(strategies.pretrained_xavier, source(), draws(std=parse_std("0.3")), PAD)
     raw = build(shuffle, source(), draws(), PAD)
     assert sorted(table[ROWS].ravel()) == sorted(straight[ROWS].ravel())
     assert (table[MISSING] == straight[MISSING]).all()
