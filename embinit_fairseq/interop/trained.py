@@ -321,15 +321,15 @@ def _labels(trained: Trained, path: str | None) -> list[str] | None:
         if path is not None:
             raise OptionError(f"--label-dict {path}: {trained.path} has no classes; leave it out")
         return None
-    path = path or next(_label_files(trained, "dict.txt"), None)
-    if path is None:
+    file = path or next(_label_files(trained, "dict.txt"), None)
+    if file is None:
         return None
-    vocabulary = read_dictionary(path, "--label-dict")
+    vocabulary = read_dictionary(file, "--label-dict")
     labels = [symbol for symbol, is_regular in zip(vocabulary.symbols, vocabulary.regular) if is_regular]
     classes = trained.head_module.out_proj.out_features
     if len(labels) != classes:
         raise DataError(
-            f"{path}: {len(labels)} labels, the head {trained.head!r} has {classes} classes: name the dictionary of "
+            f"{file}: {len(labels)} labels, the head {trained.head!r} has {classes} classes: name the dictionary of "
             "its labels by --label-dict"
         )
     return labels
