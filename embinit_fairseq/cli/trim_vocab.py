@@ -18,7 +18,7 @@ from embinit_fairseq.cli.vocabulary_options import (
 from embinit_fairseq.errors import counted
 from embinit_fairseq.io import write_json
 
-#: whether the words are outputs -> what is certified
+#: whether the words are outputs -> certificate
 _CERTIFICATE = {True: "-log P_old(kept words), for every prefix of them", False: "none: the words are inputs only"}
 
 
