@@ -129,7 +129,7 @@ def end(tasks: Sequence[Task], number: int, patience: float) -> None:
         while any(task.is_alive() for task in tasks) and time.monotonic() < until:
             time.sleep(_LOOK)
     finally:  # also if it is interrupted once more
-        for task in tasks:
+        for task in filter(Task.is_alive, tasks):
             task.send(signal.SIGKILL)
 
 
@@ -160,7 +160,8 @@ class ThisMachine:
     def close(self) -> None:
         """End all tasks."""
         self.pool.shutdown(wait=False, cancel_futures=True)
-        end(self.tasks, signal.SIGTERM, _PATIENCE)
+        # the process numbers of tasks that have ended may belong to other programs
+        end([task for task in self.tasks if not task.job.done()], signal.SIGTERM, _PATIENCE)
         self.pool.shutdown()
 
 
