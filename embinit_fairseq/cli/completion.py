@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield all options and arguments, those of sub-commands included."""
+    """Yield all options and arguments, also of sub-commands."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):

@@ -1,5 +1,5 @@
 """Check versions, fixes, registration and a CPU training step of one architecture per model (--full: of all), and say
-how to repair what is broken. Exit code 1 if something is."""
+how to repair faults. Exit code 1 if there is one."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def step(arch: str) -> tuple[str, dict[str, Any]]:
 
 
 def render(findings: list[Finding]) -> str:
-    """Return a few lines about what is ok, one line per fault with its remedy below, and a verdict."""
+    """Return a few lines about the checks that are ok, one line per fault with its remedy below, and a verdict."""
     faults = [finding for finding in findings if finding.status != "ok"]
     findings = [*_summaries(findings), *faults]
     width = max(len(finding.check) for finding in findings) + 2

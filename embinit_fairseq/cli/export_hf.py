@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--gpt2-bpe", metavar="DIR", help="encoder.json and vocab.bpe of fairseq's --bpe gpt2")
     add("--sentencepiece-model", metavar="FILE", help="the tokenizer takes raw text, which this model segments")
     add("--tokenizer", metavar="DIR", help="a tokenizer of transformers whose ids are the dictionary's")
-    add("--dtype", choices=DTYPES, default="float32", help="precision of what is written (default: %(default)s)")
+    add("--dtype", choices=DTYPES, default="float32", help="precision of the files (default: %(default)s)")
     add("--preparation", choices=PREPARATIONS, help="raw text: how it becomes words (default: as the dictionary shows)")
     add("--lowercase", choices=("yes", "no"), help="raw text: default likewise")
     add("--lang", metavar="LANG", help="raw text: language of Moses' rules (default: the source's, else en)")

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=at_least(1), metavar="N", help="at a time; default: one per GPU, else one per core; SLURM: all")
     add("--minutes", type=float, default=float("inf"), metavar="M", help="end after M minutes; the same call continues")
     add("--worker", metavar="K/N", default="1/1", help="of every N lines the K-th; default: all")
-    add("--again", action="store_true", help="also run those that ended well before")
+    add("--again", action="store_true", help="also run commands that ended well before")
     add("--print", action="store_true", help="show the commands, run nothing")
     add(
         "--cluster",
@@ -55,10 +55,11 @@ def run(args: argparse.Namespace) -> int:
     options = dict(text.partition("=")[::2] for text in args.sbatch)
     if bad := [key for key, value in options.items() if not key or not value]:
         raise OptionError(f"--sbatch {bad[0]}: give KEY=VALUE, such as time=720")
-    lines, settings = read_lines(_text(args.list)), (args.jobs, args.minutes, (k, n), args.again)
-    grid = Grid(lines, Path(args.logs), *settings, args.cluster, options)
+    logs = Path(args.logs)
+    settings = (args.jobs, args.minutes, (k, n), args.again, args.cluster, options)
+    grid = Grid(read_lines(_text(args.list), logs), logs, *settings)
     if args.print:
-        print(*(line.command for line in grid.chosen), sep="\n")
+        print(*(task.command for task in grid.chosen), sep="\n")
         return 0
     outcome = run_grid(grid, lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True))
     if outcome.left:

@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"embinit {args.command}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # of `embinit ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest of the buffer
         return 141
     except (EmbinitError, OSError, MemoryError, RuntimeError) as error:
         message = _message(error)

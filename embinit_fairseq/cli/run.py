@@ -1,4 +1,4 @@
-"""Train in a folder of its own: checkpoints, a log, a record of what is run (command, versions, hardware, hashes of
+"""Train in a folder of its own: checkpoints, a log, a record of the call (command, versions, hardware, hashes of
 data and vectors) and, at the end, result.json with the losses of all epochs. The same call again continues what was
 interrupted; exit status 75 says that the training was told to stop and has saved. Another command in a used folder is
 refused. The command of the training follows after --."""

@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
     add("--old-bpe-codes", metavar="FILE", help="subword: cut new words with the old model's codes of subword-nmt")
     add("--old-sentencepiece-model", metavar="FILE", help="subword: cut new words with the old sentencepiece model")
-    add("--seed", type=int, default=1, metavar="N", help="of what is drawn (default: %(default)s)")
+    add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")
     add("--keep-optimizer", action="store_true", help="keep the optimizer's state, of words that keep their rows, too")
 
 

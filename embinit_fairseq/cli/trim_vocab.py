@@ -17,7 +17,7 @@ from embinit_fairseq.cli.vocabulary_options import (
 )
 from embinit_fairseq.errors import counted
 
-#: whether the words are outputs -> what is certified
+#: whether the words are outputs -> certificate
 _CERTIFICATE = {True: "-log P_old(kept words), for every prefix of them", False: "none: the words are inputs only"}
 
 

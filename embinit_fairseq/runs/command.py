@@ -135,8 +135,8 @@ def parse_command(words: Sequence[str], any_program: bool = False) -> Command:
             return Command(tuple(words), at + 1)
     if any_program and words:
         return Command(tuple(words), 1)
-    found = f"{shlex.join(words[:3])}: not a training" if words else "no command"
-    raise OptionError(f"{found}; expected -- [LAUNCHER ...] {_PROGRAM} DATA --arch ... (or python -m {_MODULE} ...)")
+    reason = f"{shlex.join(words[:3])}: not a training" if words else "no command"
+    raise OptionError(f"{reason}; expected -- [LAUNCHER ...] {_PROGRAM} DATA --arch ... (or python -m {_MODULE} ...)")
 
 
 def is_flag(word: str) -> bool:

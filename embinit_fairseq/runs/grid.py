@@ -23,16 +23,6 @@ from embinit_fairseq.runs.run import STOPPED
 _NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.+=@-]*): +(?=\S)")
 #: seconds between two looks at the jobs of this machine and of a cluster, and between two lines of progress
 _LOOK, _LOOK_AT_CLUSTER, _REPORT = 0.1, 1.0, 60.0
-#: characters of a log's last line that are shown
-_SHOWN = 80
-
-
-@dataclass(frozen=True)
-class Line:
-    """A command, and the name of its log."""
-
-    name: str
-    command: str
 
 
 @dataclass(frozen=True)
@@ -40,7 +30,7 @@ class Grid:
     """A list of commands, and how they are run.
 
     Attributes:
-        lines: the commands.
+        tasks: the commands, see `read_lines`.
         logs: folder of their logs.
         jobs: commands at a time; None: one per GPU, else one per core; on SLURM no limit.
         minutes: time after which the call ends, with all running commands.
@@ -50,7 +40,7 @@ class Grid:
         sbatch: option of sbatch -> its value.
     """
 
-    lines: Sequence[Line]
+    tasks: Sequence[Task]
     logs: Path
     jobs: int | None = None
     minutes: float = float("inf")
@@ -66,9 +56,9 @@ class Grid:
             raise OptionError(f"--worker {self.share[0]}/{self.share[1]}: give K/N with K from 1 to N")
 
     @property
-    def chosen(self) -> list[Line]:
-        """The lines of this share."""
-        return list(self.lines[self.share[0] - 1 :: self.share[1]])
+    def chosen(self) -> list[Task]:
+        """The commands of this share."""
+        return list(self.tasks[self.share[0] - 1 :: self.share[1]])
 
 
 @dataclass
@@ -80,46 +70,41 @@ class Outcome:
     left: list[str] = field(default_factory=list)
 
 
-@dataclass
-class _Begun:
-    """A task that was given to an executor, and when it was first seen to run."""
+def read_lines(text: str, logs: Path = Path()) -> list[Task]:
+    """Return the commands of a list, without empty lines and comments (`#`); raise OptionError without any command.
 
-    task: Task
-    job: Any
-    since: float | None = None
-
-
-def read_lines(text: str) -> list[Line]:
-    """Return the commands of a list, without empty lines and comments (`#`); raise OptionError without any command."""
+    Args:
+        text: the list.
+        logs: folder of their logs.
+    """
     commands = [line.strip() for line in text.split("\n")]  # only LF ends a line: a command may have U+2028
-    lines = []
+    tasks = []
     for number, command in enumerate((c for c in commands if c and not c.startswith("#")), start=1):
         named = _NAMED.match(command)
-        lines.append(Line(named[1], command[named.end() :]) if named else Line(str(number), command))
-    if not lines:
+        tasks.append(Task(named[1], command[named.end() :], logs) if named else Task(str(number), command, logs))
+    if not tasks:
         raise OptionError("the list has no command; give one per line")
-    for name, count in Counter(line.name for line in lines).items():
+    for name, count in Counter(task.name for task in tasks).items():
         if count > 1:
             raise OptionError(f"the list has the name {name} twice; give each command a name of its own")
-    return lines
+    return tasks
 
 
 def run_grid(grid: Grid, tell: Callable[[str], None] = lambda text: None) -> Outcome:
-    """Run the lines that are not done; on Ctrl-C or SIGTERM end the running ones first.
+    """Run the commands that are not done; on Ctrl-C or SIGTERM end the running ones first.
 
     Args:
-        grid: the lines, and how they are run.
+        grid: the commands, and how they are run.
         tell: called with a line when a command ends, and with the progress.
     """
     make_folder(grid.logs, "--logs")
-    outcome, seconds = Outcome(), []
-    waiting = []
-    for task in (Task(line.name, line.command, grid.logs) for line in grid.chosen):
-        if task.is_done and not grid.again:
+    outcome, waiting = Outcome(), []
+    for task in grid.chosen:
+        if grid.again or not task.is_done:
+            waiting.append(task)
+        else:
             outcome.done.append(task.name)
             tell(f"{task.name}: done before")
-        else:
-            waiting.append(task)
     jobs = min(grid.jobs or len(visible_gpus()) or cores(), max(len(waiting), 1))
     threads = max(1, cores() // (grid.jobs or jobs))
     executor: ThisMachine | Cluster = ThisMachine(jobs, threads)
@@ -127,21 +112,23 @@ def run_grid(grid: Grid, tell: Callable[[str], None] = lambda text: None) -> Out
     if grid.cluster is not None:
         executor = Cluster(grid.cluster, grid.logs / "submitit", grid.jobs, threads, grid.sbatch)
         room = len(waiting) if grid.cluster == "slurm" else jobs  # the other executors have no limit of their own
-    begun: list[_Begun] = []
+    begun: list[Task] = []
+    seconds: list[float] = []
     until, reported = time.monotonic() + 60 * grid.minutes, time.monotonic()
     try:
         while (waiting or begun) and time.monotonic() < until:
             if new := waiting[: room - len(begun)]:
-                begun += map(_Begun, new, executor.submit(new))
+                executor.submit(new)
+                begun += new
                 del waiting[: len(new)]
-            ended = [item for item in begun if item.job.done()]
-            for item in ended:
-                begun.remove(item)
-                if _end(item.task, item.job, outcome, tell) and item.since is not None:
-                    seconds.append(time.monotonic() - item.since)
-            for item in begun:
-                if item.since is None and _is_running(item.job):
-                    item.since = time.monotonic()
+            ended = [task for task in begun if task.job.done()]
+            for task in ended:
+                begun.remove(task)
+                if _end(task, outcome, tell) and task.since is not None:
+                    seconds.append(time.monotonic() - task.since)
+            for task in begun:
+                if task.since is None and _is_running(task.job):
+                    task.since = time.monotonic()
             if ended or time.monotonic() - reported > _REPORT:
                 reported = time.monotonic()
                 tell(_progress(outcome, begun, len(waiting), seconds))
@@ -149,7 +136,7 @@ def run_grid(grid: Grid, tell: Callable[[str], None] = lambda text: None) -> Out
                 time.sleep(_LOOK if grid.cluster is None else _LOOK_AT_CLUSTER)
     finally:
         executor.close()
-    outcome.left += [*(item.task.name for item in begun), *(task.name for task in waiting)]
+    outcome.left += [task.name for task in (*begun, *waiting)]
     return outcome
 
 
@@ -157,10 +144,10 @@ def _is_running(job: Any) -> bool:
     return job.state == "RUNNING" if hasattr(job, "state") else job.running()
 
 
-def _end(task: Task, job: Any, outcome: Outcome, tell: Callable[[str], None]) -> bool:
+def _end(task: Task, outcome: Outcome, tell: Callable[[str], None]) -> bool:
     """Say how a task has ended, and return True if it has ended well."""
     try:
-        code = job.result()
+        code = task.job.result()
     except Exception as error:  # of submitit: the process of the job was killed
         outcome.left.append(task.name)
         tell(f"{task.name}: its job has ended early, to be continued ({str(error).splitlines()[0]})")
@@ -173,36 +160,29 @@ def _end(task: Task, job: Any, outcome: Outcome, tell: Callable[[str], None]) ->
         tell(f"{task.name}: stopped, to be continued")
     else:
         outcome.failed.append(task.name)
-        reason = f"failed with exit status {code}; see {task.log}, which ends: {_last_line(task.log)}"
+        reason = f"failed with exit status {code}; see {task.log}, which ends: {task.last_line()}"
         tell(f"{task.name}: {'another call is running it' if code is None else reason}")
     return code == 0
 
 
-def _progress(outcome: Outcome, begun: Sequence[_Begun], waiting: int, seconds: Sequence[float]) -> str:
+def _progress(outcome: Outcome, begun: Sequence[Task], waiting: int, seconds: Sequence[float]) -> str:
     """Return "3 of 6 done, 2 running, about 4 min left", and the last line of each running command's log.
 
     Args:
-        outcome: of the lines that have ended.
+        outcome: of the commands that have ended.
         begun: tasks that are running or queued by a cluster.
         waiting: number of the others.
         seconds: of the commands that have ended well.
     """
-    running = [item for item in begun if item.since is not None]
+    since = {task.name: task.since for task in begun if task.since is not None}
     ended = len(outcome.done) + len(outcome.failed) + len(outcome.left)
     parts = [f"{len(outcome.done)} of {ended + len(begun) + waiting} done"]
     parts += [f"{len(outcome.failed)} failed"] if outcome.failed else []
-    parts += [f"{len(running)} running"] if running else []
-    if seconds and running:
-        each = sum(seconds) / len(seconds)
-        elapsed = [min(time.monotonic() - item.since, each) for item in running if item.since is not None]
-        left = (each * (len(begun) + waiting) - sum(elapsed)) / len(running)
+    parts += [f"{len(since)} running"] if since else []
+    if seconds and since:
+        mean = sum(seconds) / len(seconds)
+        elapsed = sum(min(time.monotonic() - began, mean) for began in since.values())
+        left = (mean * (len(begun) + waiting) - elapsed) / len(since)
         parts.append(f"about {left / 3600:.1f} h left" if left > 5400 else f"about {left / 60:.0f} min left")
-    lines = [f"{item.task.name}: {_last_line(item.task.log)}" for item in running]
-    return ", ".join(parts) + "".join(f"\n  {line}" for line in lines)
-
-
-def _last_line(log: Path) -> str:
-    """Return the beginning of the last line of a log."""
-    printed = log.read_bytes()[-1000:].decode("utf-8", errors="replace") if log.is_file() else ""
-    lines = [line.strip() for line in printed.replace("\r", "\n").split("\n")]
-    return next((line[:_SHOWN] for line in reversed(lines) if line), "")
+    lines = [f"  {task.name}: {task.last_line()}" for task in begun if task.name in since]
+    return "\n".join([", ".join(parts), *lines])

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ _LOOK = 0.1
 _PATIENCE, _BEFORE_LIMIT = 30.0, 120
 #: minutes after which a job of submitit's local executor is stopped, has saved and is started again
 _LOCAL_LIMIT = 7 * 24 * 60
+#: characters of a log's last line that are shown
+_SHOWN = 80
 #: how often a job may reach its limit and be started again
 _REQUEUES = 1000
 
@@ -38,6 +40,8 @@ class Task:
         logs: folder of NAME.log, and of NAME.done, which has the command if it has ended well.
         threads: OMP_NUM_THREADS unless it is set; 0: one per core.
         gpu: CUDA_VISIBLE_DEVICES; "": as it is.
+        job: object of the pool or of submitit, after the task was given to it.
+        since: when the grid first saw the task run, in seconds of the monotonic clock.
     """
 
     name: str
@@ -45,6 +49,8 @@ class Task:
     logs: Path
     threads: int = 0
     gpu: str = ""
+    job: Any = None
+    since: float | None = None
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -86,6 +92,12 @@ class Task:
             write_text(self.mark, f"{self.command}\n")
         return process.returncode
 
+    def last_line(self) -> str:
+        """Return the beginning of the last line of the log."""
+        printed = self.log.read_bytes()[-1000:].decode("utf-8", errors="replace") if self.log.is_file() else ""
+        lines = [line.strip() for line in printed.replace("\r", "\n").split("\n")]
+        return next((line[:_SHOWN] for line in reversed(lines) if line), "")
+
     def send(self, number: int) -> None:
         """Send a signal to the command and to all that it has started; `embinit run` forwards it."""
         if self._process is not None:
@@ -117,7 +129,7 @@ def end(tasks: Sequence[Task], number: int, patience: float) -> None:
         while any(task.is_alive() for task in tasks) and time.monotonic() < until:
             time.sleep(_LOOK)
     finally:  # also if it is interrupted once more
-        for task in tasks:
+        for task in filter(Task.is_alive, tasks):
             task.send(signal.SIGKILL)
 
 
@@ -132,10 +144,11 @@ class ThisMachine:
         for number in range(jobs):
             self.gpus.put(names[number % len(names)] if len(names) > 1 else "")
 
-    def submit(self, tasks: Sequence[Task]) -> list[Future[int | None]]:
-        """Start tasks as soon as there is room; a result is the exit status."""
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Start tasks as soon as there is room; the result of their job is the exit status."""
         self.tasks += tasks
-        return [self.pool.submit(self._run, task) for task in tasks]
+        for task in tasks:
+            task.job = self.pool.submit(self._run, task)
 
     def _run(self, task: Task) -> int | None:
         task.threads, task.gpu = self.threads, self.gpus.get()
@@ -147,7 +160,8 @@ class ThisMachine:
     def close(self) -> None:
         """End all tasks."""
         self.pool.shutdown(wait=False, cancel_futures=True)
-        end(self.tasks, signal.SIGTERM, _PATIENCE)
+        # the process numbers of tasks that have ended may belong to other programs
+        end([task for task in self.tasks if not task.job.done()], signal.SIGTERM, _PATIENCE)
         self.pool.shutdown()
 
 
@@ -181,18 +195,19 @@ class Cluster:
         except (RuntimeError, ValueError, NameError, AssertionError) as error:
             raise OptionError(f"--cluster {name}: {' '.join(str(error).split())}") from error
 
-    def submit(self, tasks: Sequence[Task]) -> list[Any]:
-        """Queue tasks, on SLURM as one array; a result is the exit status."""
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Queue tasks, on SLURM as one array; the result of their job is the exit status."""
         import submitit
 
         for task in tasks:
             task.threads = self.threads
         try:
-            new_jobs = self.executor.submit_array(list(tasks))
+            jobs = self.executor.submit_array(list(tasks))
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             raise OptionError(f"--cluster: sbatch has refused the jobs: {' '.join(str(error).split())}") from error
-        self.jobs += new_jobs
-        return new_jobs
+        self.jobs += jobs
+        for task, job in zip(tasks, jobs):
+            task.job = job
 
     def close(self) -> None:
         """Cancel all jobs."""

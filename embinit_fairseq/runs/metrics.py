@@ -104,7 +104,7 @@ SCORES: dict[str, Score] = {
 }
 #: scores that `embinit score` computes by default
 DEFAULT_SCORES = ("bleu", "chrf")
-#: scores of text; `embinit compare` tests those that all runs have recorded
+#: scores of text; `embinit compare` tests the ones that all runs have recorded
 TEXT_SCORES = tuple(name for name, score in SCORES.items() if not score.of_tokens)
 #: results on a test set that are not scores of translations: path in `scores` of a record -> column title, decimals
 FIGURES = {

@@ -203,7 +203,7 @@ class Run:
     def texts(self) -> tuple[Path | None, Path | None]:
         """Return the translations of the test set and their reference; None for a file that is not there."""
         text, reference = (path if path.is_file() else None for path in (self.path / name for name in TEXTS))
-        return text, text and reference
+        return text, reference
 
 
 def find_runs(argument: str) -> list[Run]:
@@ -220,8 +220,8 @@ def find_runs(argument: str) -> list[Run]:
     path = Path(rest if is_named else argument)
     folders = {record.parent for file in (RESULT, TRAINING) for record in path.rglob(file)}
     if not folders:
-        found = "no run in it" if path.is_dir() else "not a folder" if path.exists() else "no such folder"
-        raise DataError(f"{path}: {found}; name the folder of a run of `embinit run`, or one that has several")
+        reason = "no run in it" if path.is_dir() else "not a folder" if path.exists() else "no such folder"
+        raise DataError(f"{path}: {reason}; name the folder of a run of `embinit run`, or one that has several")
     runs = list(map(read_run, sorted(folders)))
     if not is_named:
         return runs

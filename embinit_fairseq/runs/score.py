@@ -159,7 +159,7 @@ def score(request: ScoreRequest) -> Scored:
 def _notes(
     request: ScoreRequest, translated: Translations, text: Sequence[str], reference: Sequence[str], lang: str
 ) -> Iterator[str]:
-    """Say if the text is still segmented, and if BLEU is computed by other rules than those of the language."""
+    """Say if the text is still segmented, and if BLEU is computed by the rules of another language."""
     from fairseq_compat.languages import has_spaces, missing_tokenizer
 
     if (left := pieces_left(text)) is not None:

@@ -13,7 +13,7 @@ from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs import grid as grids
 from embinit_fairseq.runs import jobs
-from embinit_fairseq.runs.grid import Grid, Line, Outcome, read_lines, run_grid
+from embinit_fairseq.runs.grid import Grid, Outcome, read_lines, run_grid
 
 
 @pytest.fixture
@@ -22,7 +22,8 @@ def grid(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def call(commands: list[str], jobs: int | None = 1, **options):
-        outcome = run_grid(Grid(read_lines("\n".join(commands)), Path("logs"), jobs, **options), lines.append)
+        tasks = read_lines("\n".join(commands), Path("logs"))
+        outcome = run_grid(Grid(tasks, Path("logs"), jobs, **options), lines.append)
         return outcome.done, outcome.failed, outcome.left
 
     lines: list[str] = []
@@ -36,9 +37,11 @@ def wait_for(path: object) -> str:
 
 
 def test_names_and_numbers() -> None:
-    found = read_lines("# a comment\n\na.seed=1: echo x: y\n  echo b: c\nB=1 echo d")
-    assert found == [Line("a.seed=1", "echo x: y"), Line("2", "echo b: c"), Line("3", "B=1 echo d")]
-    assert read_lines("a: echo x\u2028y\x85\r\nb: z") == [Line("a", "echo x\u2028y"), Line("b", "z")]
+    for text, expected in (
+        ("# a comment\n\na.seed=1: echo x: y\n  echo b: c", [("a.seed=1", "echo x: y"), ("2", "echo b: c")]),
+        ("a: echo x\u2028y\x85\r\nb: z\nB=1 echo d", [("a", "echo x\u2028y"), ("b", "z"), ("3", "B=1 echo d")]),
+    ):
+        assert [(task.name, task.command) for task in read_lines(text)] == expected
     for text, remedy in (("# x", "give one per line"), ("a: x\na: y", "a name of its own")):
         with pytest.raises(OptionError, match=remedy):
             read_lines(text)
@@ -73,10 +76,10 @@ def test_a_training_that_was_stopped_and_has_saved_is_continued_by_the_next_call
 
 
 def test_every_line_belongs_to_one_worker() -> None:
-    lines = [Line(f"n{at}", "true") for at in range(7)]
-    shares = [Grid(lines, Path("logs"), share=(k, 3)).chosen for k in (1, 2, 3)]
+    tasks = read_lines("".join(f"n{at}: true\n" for at in range(7)))
+    shares = [Grid(tasks, Path("logs"), share=(k, 3)).chosen for k in (1, 2, 3)]
     assert [len(share) for share in shares] == [3, 2, 2]
-    assert sorted((line for share in shares for line in share), key=lambda line: line.name) == lines
+    assert sorted((task for share in shares for task in share), key=lambda task: task.name) == tasks
 
 
 @pytest.mark.parametrize("saves", [True, False])
@@ -105,9 +108,8 @@ def test_gpus_and_cores_are_divided(grid, monkeypatch) -> None:
 
 def test_progress_says_how_many_how_long_and_where_each_is(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(grids.time, "monotonic", lambda: 1000.0)
-    tasks = [jobs.Task(name, "true", tmp_path) for name in "abc"]
-    tasks[0].log.write_text("$ train\nepoch 3: valid_loss 4.1\r\n\n")
-    begun = [grids._Begun(tasks[0], None, 940.0), grids._Begun(tasks[1], None, 1000.0), grids._Begun(tasks[2], None)]
+    begun = [jobs.Task(name, "true", tmp_path, since=since) for name, since in zip("abc", (940.0, 1000.0, None))]
+    begun[0].log.write_text("$ train\nepoch 3: valid_loss 4.1\r\n\n")
     text = grids._progress(Outcome(["x", "y", "z"], ["w"], []), begun, 2, [100.0, 140.0])
     # 120 s per command: two that run have 60 and 120 left, three have not begun
     assert text.splitlines() == [

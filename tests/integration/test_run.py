@@ -1,4 +1,4 @@
-"""embinit run, score and compare with the real fairseq-train: killed and continued, refused, translated and scored."""
+"""embinit run with the real fairseq-train: killed and continued, stopped, refused."""
 
 from __future__ import annotations
 
@@ -14,46 +14,53 @@ import pytest
 from programs import PYTHON
 from trainings import SAVE_OFTEN, TRAIN, losses, model_of, same
 
-EPOCHS = ["--max-epoch", "30", "--validate-interval-updates", "8", *SAVE_OFTEN]
+OPTIONS = [*TRAIN, "--max-epoch", "3", "--validate-interval-updates", "8", *SAVE_OFTEN]
+#: a fairseq-train that stops itself (SIGSTOP) before an update, so that signals come at a known moment
+STOPPING = """#!{python}
+import os
+from fairseq.trainer import Trainer
+from fairseq_cli.train import cli_main
+def step(trainer, *args, do=Trainer.train_step, **options):
+    if trainer.get_num_updates() == 7:
+        print(os.getpid(), file=open(__file__ + ".pid", "w"), flush=True)
+        os.kill(os.getpid(), {signal})
+    return do(trainer, *args, **options)
+Trainer.train_step = step
+cli_main()
+"""
 
 pytestmark = pytest.mark.end_to_end
 
 
-def command(data: Path, run: Path, *options: str, python: str = PYTHON) -> list[str]:
-    train = [python, "-m", "fairseq_cli.train", str(data), *TRAIN, *EPOCHS, *options]
-    return [sys.executable, "-m", "embinit_fairseq.cli.main", "run", str(run), "--", *train]
-
-
-def start(data: Path, run: Path, at_update: int) -> subprocess.Popen:
-    """A run in processes of its own that has come to an update."""
-    process = subprocess.Popen(command(data, run, python=sys.executable), stderr=subprocess.PIPE, text=True)
-    log, deadline = run / "train.log", time.time() + 600
-    while not (log.is_file() and f'"num_updates": "{at_update}"' in log.read_text()):
-        assert process.poll() is None, process.stderr.read()
-        assert time.time() < deadline
-        time.sleep(0.02)
-    return process
+def command(run: Path, *training: str) -> list[str]:
+    return [sys.executable, "-m", "embinit_fairseq.cli.main", "run", str(run), "--", *training]
 
 
 def call(data: Path, run: Path, *options: str, code: int = 0) -> subprocess.CompletedProcess:
-    done = subprocess.run(command(data, run, *options), capture_output=True, text=True)
+    training = [PYTHON, "-m", "fairseq_cli.train", str(data), *OPTIONS, *options]
+    done = subprocess.run(command(run, *training), capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     return done
 
 
-@pytest.fixture(scope="module")
-def whole(toy_translation, tmp_path_factory) -> Path:
-    """An uninterrupted run."""
-    run = tmp_path_factory.mktemp("runs") / "whole"
-    assert "best valid_loss" in call(toy_translation, run).stdout
-    return run
+def start(data: Path, run: Path) -> tuple[subprocess.Popen, int]:
+    """A run whose training has stopped itself, and the training's process id."""
+    program = run.parent / "fairseq-train"
+    program.write_text(STOPPING.format(python=sys.executable, signal=int(signal.SIGSTOP)))
+    program.chmod(0o755)
+    process = subprocess.Popen(command(run, str(program), str(data), *OPTIONS), stderr=subprocess.PIPE, text=True)
+    file, deadline = Path(f"{program}.pid"), time.time() + 600
+    while not file.is_file() or ") T " not in Path(f"/proc/{file.read_text().strip()}/stat").read_text():
+        assert process.poll() is None, process.stderr.read()
+        assert time.time() < deadline
+        time.sleep(0.1)
+    return process, int(file.read_text())
 
 
-def test_killed_and_continued_is_as_if_nothing_had_been(toy_translation, whole, tmp_path) -> None:
-    run = tmp_path / "run"
-    process = start(toy_translation, run, at_update=7)
-    training = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
-    os.kill(training, signal.SIGSTOP)  # else it could end before the other call begins
+def test_killed_and_continued_is_as_if_nothing_had_been(toy_translation, tmp_path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert "best valid_loss" in call(toy_translation, whole).stdout
+    process, training = start(toy_translation, run)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert "another call is training in this folder" in call(toy_translation, run, code=2).stderr  # it holds the lock
@@ -75,14 +82,23 @@ def test_killed_and_continued_is_as_if_nothing_had_been(toy_translation, whole, 
 
 
 def test_signals_reach_the_training_and_failures_say_why(toy_translation, tmp_path) -> None:
-    process = start(toy_translation, tmp_path / "run", at_update=3)
+    process, training = start(toy_translation, tmp_path / "run")
     process.send_signal(signal.SIGTERM)
+    while not is_pending(training):
+        time.sleep(0.1)
+    os.kill(training, signal.SIGCONT)
     assert process.wait(600) == 75  # saved first
     (session,) = json.loads((tmp_path / "run/training.json").read_text())["sessions"]
     assert session["exit"] == 75
-    # the processes of the training have gone: nothing holds the log any longer
-    call(toy_translation, tmp_path / "run", "--max-epoch", "1")
+    assert (tmp_path / "run/checkpoints/checkpoint_last.pt").is_file()
     error = call(toy_translation, tmp_path / "failed", "--no-such-option", code=2).stderr
     assert "unrecognized arguments: --no-such-option" in error
     assert "usage" not in error
     assert f"{tmp_path / 'failed'}/train.log" in error
+
+
+def is_pending(process: int) -> bool:
+    """SIGTERM waits for the process."""
+    status = Path(f"/proc/{process}/status").read_text().splitlines()
+    masks = [line.split()[1] for line in status if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)

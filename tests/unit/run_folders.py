@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from embinit_fairseq.cli.main import main
-
 BLEU = "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
 
 
@@ -43,14 +41,6 @@ def write_texts(folder: Path, hypotheses: list[str], references: list[str] | Non
     for name, lines in (("hypothesis", hypotheses), ("reference", references)):
         if lines is not None:
             (folder / f"test.{name}.text").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def refused(capsys, *arguments: object) -> str:
-    """The one line of a call that is refused."""
-    assert main([*map(str, arguments)]) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1), captured.err
-    return captured.err
 
 
 CONFIGURATION = (

@@ -19,7 +19,6 @@ import pytest
 from embinit_fairseq.cli import doctor, progress, stats
 from embinit_fairseq.cli.main import COMMANDS, build_parser, main
 from embinit_fairseq.cli.records import number, print_json, table
-from embinit_fairseq.runs.grid import Outcome
 
 ROWS = {"man": "0 0 1 0", "woman": "0 1 1 0", "king": "1 0 1 0", "queen": "1 1 1 0", "apple": "0 0 -3 1"}
 STATS, ANALOGY = ("stats", "--vectors", "v.txt"), ("analogy", "--vectors", "v.txt", "--questions", "questions.txt")
@@ -112,12 +111,6 @@ def test_json_is_standard_and_ascii_if_the_output_is_not_unicode(monkeypatch):
 def test_a_table_has_aligned_columns_and_dashes_for_what_does_not_exist():
     lines = table([["", "mean", "sigma"], ["a", number(0.12345), number(float("nan"))], ["long", number(10.0), "2"]])
     assert lines == ["         mean   sigma", "a      0.1235       -", "long       10       2"]
-
-
-def test_a_grid_whose_time_is_up_has_not_succeeded(tmp_path, monkeypatch):
-    for left, code in ((("a",), 1), ((), 0)):
-        monkeypatch.setattr("embinit_fairseq.runs.grid.run_grid", lambda *_, left=left: Outcome((), (), left))
-        assert main(["grid", "text", "--logs", str(tmp_path / "logs")]) == code
 
 
 @pytest.fixture

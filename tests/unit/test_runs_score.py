@@ -87,6 +87,8 @@ def test_order_case_and_settings(scored, run, printed) -> None:
     assert read_lines(run / "test.hypothesis.tokens") == TOKENS
     assert scores.items() >= {"beam": 5, "lenpen": 0.6, "checkpoint": "run/best.pt", "sentences": 3}.items()
     assert scored(TOKENS)["chrf"]["score"] < 100, "upper and lower case are not the same"
+    write_lines(run.parent / "tokens", points := ["he waits . . . here"] * 3)  # Moses would make one word of the points
+    assert scored(points, *MOSES)["bleu_tokenized"]["score"] == pytest.approx(100.0)
     generate_log(run / "test.generate.log", ["a@@ b", "c", "d"], decoded=RAW)  # what fairseq has decoded
     assert printed("score", "run", "--ref", "raw")["bleu"]["score"] == pytest.approx(100.0)
     assert "tok:intl" in printed("score", "run", "--ref", "raw", "--tokenize", "intl")["bleu"]["signature"]
@@ -285,9 +287,10 @@ def test_what_is_kept_of_the_same_translations_and_of_others(scored, run) -> Non
         texts = {name for name in ("source", "reference") if (run / f"test.{name}.text").exists()}
         return found[1].keys() & {"bleu", "bleu_tokenized", "ter"}, texts
 
-    scored(RAW, "--src", "source", "--metrics", "bleu")
+    scored(RAW, "--metrics", "bleu")
+    scored(RAW, "--src", "source", "--metrics", "ter")
     assert read_lines(run / "test.source.text") == SOURCE
-    scored(RAW, "--metrics", "ter")
+    scored(RAW, "--metrics", "chrf")
     assert kept() == ({"bleu", "ter"}, {"source", "reference"})
     scored(TOKENS, "--tokenized")
     assert kept() == ({"bleu_tokenized"}, set())
