@@ -31,18 +31,17 @@ def generate(args: argparse.Namespace) -> None:
     words = [f"word{row}" for row in range(args.rows)]
     for place, word in zip(generator.choice(min(args.rows, 300_000), len(vocabulary), replace=False), vocabulary):
         words[place] = word
-    folder = Path(args.folder)
-    np.save(folder / "matrix.npy", generator.standard_normal((args.rows, args.dim), dtype=np.float32))
-    np.save(folder / "rows.npy", questions.rows(words))
-    (folder / "words.txt").write_text("\n".join(words), encoding="utf-8")
+    np.save(args.folder / "matrix.npy", generator.standard_normal((args.rows, args.dim), dtype=np.float32))
+    np.save(args.folder / "rows.npy", questions.rows(words))
+    (args.folder / "words.txt").write_text("\n".join(words), encoding="utf-8")
 
 
 def answered(args: argparse.Namespace, asked: np.ndarray, answer: Callable[[], np.ndarray]) -> dict[str, Any]:
     """Time `answer`, keep the predicted rows, and compare them with ours."""
     predicted, numbers = measured(answer)
-    np.save(Path(args.folder) / f"{args.job}.npy", predicted)
-    ours = predicted if args.job == "ours" else np.load(Path(args.folder) / "ours.npy")[asked]
-    scale = len(np.load(Path(args.folder) / "rows.npy")) / len(asked)
+    np.save(args.folder / f"{args.job}.npy", predicted)
+    ours = predicted if args.job == "ours" else np.load(args.folder / "ours.npy")[asked]
+    scale = len(np.load(args.folder / "rows.npy")) / len(asked)
     seconds = {name: numbers[name] * scale for name in ("cpu_seconds", "wall_seconds")}
     added = numbers["peak_mb"] - numbers["imports_mb"]
     same = float((ours == predicted).mean())
@@ -51,7 +50,7 @@ def answered(args: argparse.Namespace, asked: np.ndarray, answer: Callable[[], n
 
 def read(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Return matrix and questions, (N, 4) rows."""
-    return np.load(Path(args.folder) / "matrix.npy"), np.load(Path(args.folder) / "rows.npy")
+    return np.load(args.folder / "matrix.npy"), np.load(args.folder / "rows.npy")
 
 
 def job_ours(args: argparse.Namespace) -> dict[str, Any]:
@@ -67,14 +66,14 @@ def job_batched_product(args: argparse.Namespace) -> dict[str, Any]:
 
     def answer() -> np.ndarray:
         unit = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
-        predicted = np.empty(len(rows), dtype=np.int64)
+        predicted = []
         for first in range(0, len(rows), 100):
             a, b, c, _ = rows[first : first + 100].T
             scores = (unit[b] - unit[a] + unit[c]) @ unit.T
             at = np.arange(len(a))
             scores[at, a] = scores[at, b] = scores[at, c] = -np.inf
-            predicted[first : first + 100] = scores.argmax(axis=1)
-        return predicted
+            predicted.append(scores.argmax(axis=1))
+        return np.concatenate(predicted)
 
     return answered(args, np.arange(len(rows)), answer)
 
@@ -84,24 +83,22 @@ def job_gensim(args: argparse.Namespace) -> dict[str, Any]:
     from gensim.models import KeyedVectors
 
     matrix, rows = read(args)
-    words = (Path(args.folder) / "words.txt").read_text(encoding="utf-8").split("\n")
+    words = (args.folder / "words.txt").read_text(encoding="utf-8").split("\n")
     vectors = KeyedVectors(matrix.shape[1])
     vectors.add_vectors(words, matrix)
     asked = np.arange(0, len(rows), 1 if args.full else max(1, len(rows) // args.sample))
-    sample = Path(args.folder) / "sample.txt"
+    sample = args.folder / "sample.txt"
     sample.write_text(": all\n" + "\n".join(" ".join(words[row] for row in rows[at]) for at in asked) + "\n")
     row_of = {word: row for row, word in enumerate(words)}
+    most_similar, answers = vectors.most_similar, []
+
+    def recording(**keywords: Any) -> Any:  # gensim keeps right and wrong only; the comparison needs the word
+        similar = most_similar(**keywords)
+        question = {word.lower() for word in keywords["positive"] + keywords["negative"]}
+        answers.append(next(row_of[word] for word, _ in similar if word.lower() not in question))
+        return similar
 
     def answer() -> np.ndarray:
-        answers: list[int] = []
-        plain = vectors.most_similar
-
-        def recording(**keywords: Any) -> Any:  # gensim keeps right and wrong only; the comparison needs the word
-            found = plain(**keywords)
-            given = {word.lower() for word in keywords["positive"] + keywords["negative"]}
-            answers.append(next(row_of[word] for word, _ in found if word.lower() not in given))
-            return found
-
         vectors.most_similar = recording
         vectors.evaluate_word_analogies(str(sample), restrict_vocab=len(words))
         return np.array(answers)
@@ -120,16 +117,17 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=400, help="questions for gensim (default: %(default)s)")
     parser.add_argument("--full", action="store_true", help="all questions for gensim, too")
     parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
         child_main(JOBS, args)
         return
-    with tempfile.TemporaryDirectory() as args.folder:
+    with tempfile.TemporaryDirectory() as folder:
+        args.folder = Path(folder)
         generate(args)
-        options = [f"--questions={args.questions}", f"--folder={args.folder}", f"--sample={args.sample}"]
+        options = [f"--questions={args.questions}", f"--folder={folder}", f"--sample={args.sample}"]
         results = {job: run_job(__file__, job, options + ["--full"] * args.full) for job in JOBS}
-    seconds = {name: found["cpu_seconds"] for name, found in results.items() if "cpu_seconds" in found}
+    seconds = {name: result["cpu_seconds"] for name, result in results.items() if "cpu_seconds" in result}
     faster = {name: round(value / seconds["ours"], 1) for name, value in seconds.items()}
     record = {"machine": machine(["numpy", "gensim"]), "rows": args.rows, "dim": args.dim}
     print(json.dumps({**record, "results": results, "times_faster_cpu": faster}, indent=2))

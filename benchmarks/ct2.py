@@ -5,7 +5,7 @@
 
 The checkpoint is converted by the command `ct2-fairseq-converter`, as a user would. Both programs then translate the
 subset of the binary data from tokens to tokens, with one beam, the same greatest length and the same threads; they take
-turns, so that a busy machine troubles both alike, and sentences per second are those of the fastest turn. `equal`: with
+turns, so that a busy machine troubles both alike, and sentences per second are of the fastest turn. `equal`: with
 the same tokens; `distinct`: different ones of fairseq. BLEU is sacrebleu's of the detokenised text, with its signature.
 Needs `pip install ctranslate2`.
 """
@@ -55,23 +55,29 @@ def main() -> None:
         programs = {}
         programs["fairseq"], sources = fairseq(args)
         programs["ctranslate2"] = ctranslate2(args, f"{folder}/model", sources)
-        found, seconds = take_turns(programs, args.repeats)
+        translations = {name: translate() for name, translate in programs.items()}  # a turn that is not timed
+        seconds: dict[str, list[float]] = {name: [] for name in programs}
+        for _ in range(args.repeats):
+            for name, translate in programs.items():
+                start = time.perf_counter()
+                translate()
+                seconds[name].append(time.perf_counter() - start)
     record: dict[str, Any] = {
         "machine": machine(("torch", "fairseq", "ctranslate2")),
         "options": vars(args),
         "sentences": len(sources),
-        "equal": sum(one == other for one, other in zip(found["fairseq"], found["ctranslate2"])),
-        "distinct": len(set(map(tuple, found["fairseq"]))),
+        "equal": sum(one == other for one, other in zip(*translations.values())),
+        "distinct": len(set(map(tuple, translations["fairseq"]))),
         "sentences_per_second": {name: round(len(sources) / min(times), 2) for name, times in seconds.items()},
         "seconds": {name: [round(value, 2) for value in times] for name, times in seconds.items()},
     }
     if args.reference is not None:
-        record["bleu"] = {name: bleu(translations, args) for name, translations in found.items()}
+        record["bleu"] = {name: bleu(of_program, args) for name, of_program in translations.items()}
     print(json.dumps(record, indent=2))
 
 
 def convert(args: argparse.Namespace, folder: str) -> None:
-    """By the command of CTranslate2; what it says otherwise is the end of this program."""
+    """Convert the checkpoint by the command of CTranslate2; exit with its message if that fails."""
     command = Path(sys.executable).with_name("ct2-fairseq-converter")
     program = str(command) if command.exists() else shutil.which(command.name)
     if program is None:
@@ -83,66 +89,45 @@ def convert(args: argparse.Namespace, folder: str) -> None:
 
 
 def fairseq(args: argparse.Namespace) -> tuple[Translate, list[list[str]]]:
-    """(its generator, the sources in tokens)."""
-    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task([args.checkpoint], {"data": args.data})
-    model = models[0].eval()
-    model.prepare_for_inference_(cfg)
+    """Return a function that translates by fairseq's generator, and the sources in tokens."""
+    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([args.checkpoint], {"data": args.data})
+    model.eval().prepare_for_inference_(cfg)
     task.load_dataset(args.subset)
     data = task.dataset(args.subset)
     count = min(args.sentences or len(data), len(data))
     options = argparse.Namespace(beam=args.beam, max_len_a=0, max_len_b=args.longest)
     generator = task.build_generator([model], options)
     by_length = sorted(range(count), key=lambda number: -len(data[number]["source"]))
-    source, target = task.source_dictionary, task.target_dictionary
 
     def translate() -> list[list[str]]:
         translations: list[list[str]] = [[] for _ in range(count)]
         for start in range(0, count, args.batch):
             batch = data.collater([data[number] for number in by_length[start : start + args.batch]])
-            found = task.inference_step(generator, [model], batch)
-            for number, hypotheses in zip(batch["id"].tolist(), found):
-                translations[number] = tokens(hypotheses[0]["tokens"], target)
+            for number, hypotheses in zip(batch["id"].tolist(), task.inference_step(generator, [model], batch)):
+                translations[number] = tokens(hypotheses[0]["tokens"], task.target_dictionary)
         return translations
 
-    return translate, [tokens(data[number]["source"], source) for number in range(count)]
+    return translate, [tokens(data[number]["source"], task.source_dictionary) for number in range(count)]
 
 
 def tokens(ids: torch.Tensor, dictionary: Any) -> list[str]:
-    """Without `</s>`."""
-    return [
-        dictionary[number] for number in utils.strip_pad(ids, dictionary.pad()).tolist() if number != dictionary.eos()
-    ]
+    """Return the symbols without `</s>`."""
+    words = utils.strip_pad(ids, dictionary.pad()).tolist()
+    return [dictionary[number] for number in words if number != dictionary.eos()]
 
 
 def ctranslate2(args: argparse.Namespace, folder: str, sources: list[list[str]]) -> Translate:
-    """Its translator, in single precision, as the checkpoint is."""
+    """Return a function that translates by CTranslate2 in single precision, as the checkpoint is."""
     from ctranslate2 import Translator
 
     translator = Translator(folder, compute_type="float32", inter_threads=1, intra_threads=args.threads)
     settings = {"beam_size": args.beam, "max_decoding_length": args.longest, "max_batch_size": args.batch}
-
-    def translate() -> list[list[str]]:
-        return [result.hypotheses[0] for result in translator.translate_batch(sources, max_input_length=0, **settings)]
-
-    return translate
-
-
-def take_turns(
-    programs: dict[str, Translate], repeats: int
-) -> tuple[dict[str, list[list[str]]], dict[str, list[float]]]:
-    """(translations, wall seconds of every turn); each has one turn before, that is not counted."""
-    found = {name: translate() for name, translate in programs.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(repeats):
-        for name, translate in programs.items():
-            start = time.perf_counter()
-            translate()
-            seconds[name].append(time.perf_counter() - start)
-    return found, seconds
+    translate = translator.translate_batch
+    return lambda: [result.hypotheses[0] for result in translate(sources, max_input_length=0, **settings)]
 
 
 def bleu(translations: list[list[str]], args: argparse.Namespace) -> dict[str, Any]:
-    """Score and signature."""
+    """Return score and signature."""
     joined = list(map(detokenizer(args.detokenize, args.lang), map(" ".join, translations)))
     reference = Path(args.reference).read_bytes().decode().split("\n")[: len(joined)]
     metric = SCORES["bleu"].metric(args.lowercase, known_language(args.lang) if args.lang else "")

@@ -4,7 +4,7 @@
     python benchmarks/train_step.py "tupe_tiny --rel-pos" roberta --json result.json
     python benchmarks/train_step.py tupe_base --updates 1000000 --tokens-per-update 131072 --gpus 8
 
-Steps are those of fairseq's Trainer (forward, loss, backward, clipping, Adam), without loading of data. Architectures
+Steps are by fairseq's Trainer (forward, loss, backward, clipping, Adam), without loading of data. Architectures
 are measured in turns, each time in a process of its own. An architecture has its own options in quotes; what this
 script does not know goes to fairseq for all of them. FLOPs are additions and multiplications of matrix products,
 forward and backward, as PyTorch counts them; the peak is that of a large matrix product in the same process. On a CPU
@@ -25,9 +25,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
@@ -207,7 +204,7 @@ def render(results: list[dict[str, Any]], args: argparse.Namespace) -> str:
     return "\n".join(rows)
 
 
-def main() -> int:
+def main() -> None:
     """Measure the architectures in turns and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("arch", nargs="+", help="architecture, with its own options in quotes")
@@ -228,22 +225,20 @@ def main() -> int:
     if args.job:
         arch, *options = shlex.split(args.arch[0])
         print(json.dumps(measure(arch, [*further, *options], args)))
-        return 0
+        return
     settings = sys.argv[1:]
     own = [word for word in settings if word not in args.arch]
     runs: dict[str, list[dict[str, Any]]] = {arch: [] for arch in args.arch}
-    for _ in range(args.turns):
-        for arch in args.arch:
-            done = subprocess.run([sys.executable, __file__, "--job", arch, *own], stdout=subprocess.PIPE, text=True)
-            if done.returncode:
-                return done.returncode
-            runs[arch].append(json.loads(done.stdout.splitlines()[-1]))
+    for arch in args.arch * args.turns:
+        done = subprocess.run([sys.executable, __file__, "--job", arch, *own], stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            sys.exit(done.returncode)
+        runs[arch].append(json.loads(done.stdout.splitlines()[-1]))
     results = [merged(turns) for turns in runs.values()]
     print(render(results, args))
     if args.json:
         args.json.write_text(json.dumps({"command": settings, "results": results}, indent=2) + "\n", encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

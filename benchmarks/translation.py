@@ -5,12 +5,12 @@
     python benchmarks/translation.py --data data/de-en --joeynmt joey
 
 Three layers each, D 300, FFN 512, 10 heads, untied, dropout 0.1, batches of 64 sentences, Adam, the same text and
-dictionaries; one thread. Each program trains by its own command, for --updates updates and for --before; what lies
-between counts, so neither imports nor reading do. They take turns. `updates_per_second` are those of the processor's
+dictionaries; one thread. Each program trains by its own command, for --updates updates and for --before; the difference
+counts, so neither imports nor reading do. They take turns. `updates_per_second` are by the processor's
 time, of the fastest of --repeats; `peak_mb` is of the longer training; `ratio` is to the last program's, JoeyNMT's.
 `--precision fp32 bf16` trains fairseq in both; bf16 is PyTorch's autocast, which JoeyNMT does not have on a CPU: there
 it stays at single precision. fairseq's batches have sentences of like length, JoeyNMT's are drawn: part of the
-difference is padding. Without --joeynmt only fairseq is run, and the ratio is to what is fused in the last precision.
+difference is padding. Without --joeynmt only fairseq is run, and the ratio is to the fused one in the last precision.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ MODEL = """--task translation --arch transformer --encoder-layers 3 --decoder-la
     --decoder-attention-heads 10 --dropout 0.1 --batch-size 64 --required-batch-size-multiple 1 --lr 2e-4 --seed 1
     --adam-betas (0.9,0.98) --adam-eps 1e-9 --cpu --num-workers 0 --no-save --disable-validation
     --log-format none""".split()
-PRECISIONS = ("fp32", "bf16")
 #: number of updates -> command line
 Program = Callable[[int], list[str]]
 _PLUGIN = ("--user-dir", str(PLUGIN))
@@ -50,7 +49,11 @@ def main() -> None:
     parser.add_argument("--data", required=True, type=Path, help="what scripts/multi30k/prepare.sh made")
     parser.add_argument("--joeynmt", type=Path, help="folder into which JoeyNMT was installed")
     parser.add_argument(
-        "--precision", choices=PRECISIONS, nargs="+", default=["fp32"], help="of fairseq's trainings (default: fp32)"
+        "--precision",
+        choices=("fp32", "bf16"),
+        nargs="+",
+        default=["fp32"],
+        help="of fairseq's trainings (default: fp32)",
     )
     parser.add_argument("--before", type=int, default=5, help="updates that do not count (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=65, help="the last one (default: %(default)s)")
@@ -90,19 +93,26 @@ def main() -> None:
 
 
 def fairseq(args: argparse.Namespace, options: Sequence[str], precision: str) -> Program:
+    """Return the commands of fairseq-train."""
     amp = ["--amp"] if precision == "bf16" else []
     train = [sys.executable, "-m", "fairseq_cli.train", str(args.data / "bin"), *MODEL, *options, *amp]
     return lambda updates: [*train, "--max-update", str(updates)]
 
 
 def joeynmt(args: argparse.Namespace, folder: Path, source: str, target: str) -> Program:
-    """Its settings are a file, which is written for each training. JSON is YAML."""
+    """Return the commands of JoeyNMT, whose settings are a file, written for each training. JSON is YAML."""
     words = {lang: vocabulary(args.data / "bin" / f"dict.{lang}.txt", folder) for lang in (source, target)}
     side = {"level": "word", "lowercase": False, "max_length": 1024}
 
     half = {
-        **{"type": "transformer", "num_layers": 3, "num_heads": 10, "hidden_size": 300, "ff_size": 512, "dropout": 0.1},
-        **{"layer_norm": "post", "embeddings": {"embedding_dim": 300, "scale": True, "dropout": 0.1}},
+        "type": "transformer",
+        "num_layers": 3,
+        "num_heads": 10,
+        "hidden_size": 300,
+        "ff_size": 512,
+        "dropout": 0.1,
+        "layer_norm": "post",
+        "embeddings": {"embedding_dim": 300, "scale": True, "dropout": 0.1},
     }
 
     def command(updates: int) -> list[str]:
@@ -136,7 +146,7 @@ def joeynmt(args: argparse.Namespace, folder: Path, source: str, target: str) ->
 
 
 def vocabulary(dictionary: Path, folder: Path) -> str:
-    """A file with fairseq's words, a line each."""
+    """Return the name of a file with fairseq's words, a line each."""
     file = folder / f"{dictionary.stem}.words"
     lines = dictionary.read_text(encoding="utf-8").splitlines()
     file.write_text("".join(f"{line.rsplit(' ', 1)[0]}\n" for line in lines), encoding="utf-8")
@@ -144,7 +154,7 @@ def vocabulary(dictionary: Path, folder: Path) -> str:
 
 
 def spent(program: Program, updates: int, args: argparse.Namespace) -> dict[str, float]:
-    """Seconds of the processor, and the peak memory, of this many updates."""
+    """Return seconds of the processor, and the peak memory, of this many updates."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     line = program(updates)
     if "joeynmt" in line:

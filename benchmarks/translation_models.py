@@ -36,37 +36,24 @@ from embinit_fairseq.models.duo_transformer import DuoTransformerConfig, DuoTran
 from embinit_fairseq.models.tupe_transformer import TupeTransformerConfig, TupeTransformerModel
 from embinit_fairseq.modules.duo import SHARING
 
-#: architecture -> default sizes
+#: option -> default of tupe and of duo
 SIZES = {
-    "tupe": {
-        "layers": 6,
-        "dim": 512,
-        "ffn": 2048,
-        "heads": 8,
-        "vocabulary": 10_000,
-        "sentences": 32,
-        "length": 25,
-        "beam": 5,
-    },
-    "duo": {
-        "layers": 3,
-        "dim": 256,
-        "ffn": 1024,
-        "heads": 4,
-        "vocabulary": 8_000,
-        "sentences": 64,
-        "length": 24,
-        "beam": 4,
-    },
+    "layers": (6, 3),
+    "dim": (512, 256),
+    "ffn": (2048, 1024),
+    "heads": (8, 4),
+    "vocabulary": (10_000, 8_000),
+    "sentences": (32, 64),
+    "length": (25, 24),
+    "beam": (5, 4),
 }
-POSITIONS = {"max_source_positions": 1024, "max_target_positions": 1024}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=SIZES)
-    for name in SIZES["tupe"]:
-        parser.add_argument(f"--{name}", type=int, help=f"default: {SIZES['tupe'][name]}, duo: {SIZES['duo'][name]}")
+    parser.add_argument("model", choices=("tupe", "duo"))
+    for name, (of_tupe, of_duo) in SIZES.items():
+        parser.add_argument(f"--{name}", type=int, help=f"default: {of_tupe}, duo: {of_duo}")
     parser.add_argument("--decoded", type=int, default=32, help="sentences of a batch to decode (default: %(default)s)")
     parser.add_argument("--rel-pos", action="store_true", help="tupe: relative positions, too")
     parser.add_argument("--share-weights", choices=SHARING, help="duo: --duo-share-weights (default: Duo's own)")
@@ -75,11 +62,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of a CPU (default: %(default)s)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    for name, value in SIZES[args.model].items():
-        setattr(args, name, getattr(args, name) or value)
+    for name, defaults in SIZES.items():
+        setattr(args, name, getattr(args, name) or defaults[args.model == "duo"])
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
-    models = {"stock": stock(args), "ours": tupe(args) if args.model == "tupe" else duo(args)}
+    models = {name: build(name, args) for name in ("stock", "ours")}
     steps = {name: training_step(model, args) for name, model in models.items()}
     operations = {name: counted_flops(step) for name, step in steps.items()}
     record = {
@@ -96,36 +83,24 @@ def main() -> None:
     print(json.dumps(record, indent=2))
 
 
-def options_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that all models have."""
-    sizes = {"layers": args.layers, "embed_dim": args.dim, "ffn_embed_dim": args.ffn, "attention_heads": args.heads}
-    options = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sizes.items()}
-    return {**options, **POSITIONS, "share_all_embeddings": args.model == "duo"}
-
-
-def stock(args: argparse.Namespace) -> torch.nn.Module:
-    options = argparse.Namespace(**options_of(args))
-    base_architecture(options)
-    return TransformerModel.build_model(options, task_of(args)).to(args.device)
-
-
-def tupe(args: argparse.Namespace) -> torch.nn.Module:
-    cfg = TupeTransformerConfig(**options_of(args), rel_pos=args.rel_pos)
-    return TupeTransformerModel.build_model(cfg, task_of(args)).to(args.device)
-
-
-def duo(args: argparse.Namespace) -> torch.nn.Module:
-    sharing = {"duo_share_weights": args.share_weights} if args.share_weights else {}
-    return DuoTransformerModel.build_model(DuoTransformerConfig(**options_of(args), **sharing), task_of(args)).to(
-        args.device
-    )
-
-
-def task_of(args: argparse.Namespace) -> SimpleNamespace:
+def build(name: str, args: argparse.Namespace) -> torch.nn.Module:
+    """Return fairseq's `transformer` ("stock") or our model."""
     dictionary = Dictionary()
     for word in range(args.vocabulary - len(dictionary)):
         dictionary.add_symbol(f"w{word}")
-    return SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    sizes = {"layers": args.layers, "embed_dim": args.dim, "ffn_embed_dim": args.ffn, "attention_heads": args.heads}
+    options: dict[str, Any] = {f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in sizes.items()}
+    options |= {"max_source_positions": 1024, "max_target_positions": 1024, "share_all_embeddings": args.model == "duo"}
+    if name == "stock":
+        stock = argparse.Namespace(**options)
+        base_architecture(stock)
+        return TransformerModel.build_model(stock, task).to(args.device)
+    if args.model == "tupe":
+        cfg = TupeTransformerConfig(**options, rel_pos=args.rel_pos)
+        return TupeTransformerModel.build_model(cfg, task).to(args.device)
+    sharing = {"duo_share_weights": args.share_weights} if args.share_weights else {}
+    return DuoTransformerModel.build_model(DuoTransformerConfig(**options, **sharing), task).to(args.device)
 
 
 def sentences(args: argparse.Namespace, number: int) -> torch.Tensor:

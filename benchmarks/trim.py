@@ -3,7 +3,7 @@
     python benchmarks/trim.py --checkpoint run/checkpoints/checkpoint_best.pt --data data/de-en/bin --words 100000
 
 Both dictionaries of the model grow by --words words first (`embinit expand-vocab`, rows around the mean of the old
-ones), as those of a model for many languages are, and are trimmed to the old ones then. Each model translates the first
+ones), as in a model for many languages, and are trimmed to the old ones then. Each model translates the first
 --sentences of the test set with one beam in a process of its own with one thread; memory is that process's peak.
 `equal`: the translations with the same tokens.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from embinit_fairseq.resize.trim import TrimRequest, trimming
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", required=True, help="of a translation model with a dictionary per side")
     parser.add_argument("--data", required=True, type=Path, help="binary data of fairseq-preprocess with a test set")
@@ -38,15 +37,17 @@ def main() -> int:
     parser.add_argument("--job", choices=("translate",), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
-        return child_main({"translate": translate}, args)
+        child_main({"translate": translate}, args)
+        return
     with tempfile.TemporaryDirectory() as name:
         models = {"large": enlarged(args, Path(name)), "trimmed": trimmed(args, Path(name))}
-        found = {which: measure(args, folder) for which, folder in models.items()}
-    translations = [record.pop("translations") for record in found.values()]
+        records = {name: measure(args, folder) for name, folder in models.items()}
+    translations = [record.pop("translations") for record in records.values()]
     equal = sum(one == other for one, other in zip(*translations))
     options = {key: str(value) for key, value in vars(args).items() if key != "job"}
-    print(json.dumps({"machine": machine(("torch", "fairseq")), "options": options, **found, "equal": equal}, indent=2))
-    return 0
+    print(
+        json.dumps({"machine": machine(("torch", "fairseq")), "options": options, **records, "equal": equal}, indent=2)
+    )
 
 
 def sides(args: argparse.Namespace) -> list[tuple[str, str]]:
@@ -54,7 +55,7 @@ def sides(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def enlarged(args: argparse.Namespace, folder: Path) -> Path:
-    """A folder with the model whose dictionaries have grown."""
+    """Return a folder with the model whose dictionaries have grown."""
     words = folder / "words"
     words.write_text("".join(f"word{number}x\n" for number in range(args.words)))
     checkpoint, data = args.checkpoint, args.data
@@ -68,13 +69,13 @@ def enlarged(args: argparse.Namespace, folder: Path) -> Path:
 
 
 def trimmed(args: argparse.Namespace, folder: Path) -> Path:
-    """A folder with the model that is trimmed to the words of the data's dictionaries."""
+    """Return a folder with the model that is trimmed to the words of the data's dictionaries."""
     data = folder / "large.decoder"
     for side, dictionary in sides(args):
         output = folder / f"trimmed.{side}"
-        kept = str(args.data / dictionary)
+        wanted = str(args.data / dictionary)
         files = {"checkpoint": str(data / "model.pt"), "dictionary": str(data / dictionary), "output": str(output)}
-        request = TrimRequest(**files, keep=kept, side=side)
+        request = TrimRequest(**files, keep=wanted, side=side)
         with trimming(request):
             pass
         data = output
@@ -82,7 +83,7 @@ def trimmed(args: argparse.Namespace, folder: Path) -> Path:
 
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Of one model: rows of both matrices, megabytes on disk, and what its process says."""
+    """Return rows of both matrices, megabytes on disk, and the numbers of a process that translates."""
     for path in args.data.glob(f"test.{args.source}-{args.target}.*"):
         (folder / path.name).symlink_to(path.resolve())
     rows = [len(read_dictionary(folder / dictionary)) for _, dictionary in sides(args)]
@@ -94,7 +95,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def translate(args: argparse.Namespace) -> dict[str, Any]:
-    """In a process of its own."""
+    """Translate the test set; this is a process of its own."""
     from ct2 import fairseq
 
     args.subset = "test"
@@ -105,4 +106,4 @@ def translate(args: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import struct
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peers import child_main, machine, measured, ratios, run_job, summary
+from peers import child_main, machine, measured, run_job
 
 #: case -> our jobs, the first of which the ratios refer to, and the jobs of others
 CASES = {
@@ -108,112 +108,124 @@ def write_safetensors(folder: Path, words: list[str], args: argparse.Namespace) 
 WRITERS = {"text": write_text, "word2vec": write_word2vec, "fasttext": write_fasttext, "safetensors": write_safetensors}
 
 
-# ---- Jobs: the rows of the vocabulary's words, measured -------------------------------------------------------------
+# ---- Jobs: what is timed, and the rows of the vocabulary's words in its result (none: the job has no rows) ----------
+
+Reading = tuple[Callable[[], Any], Callable[[Any], np.ndarray] | None]
 
 
-def _vocabulary(args: argparse.Namespace) -> list[str]:
-    return Path(args.words).read_text(encoding="utf-8").split()
-
-
-def _finish(args: argparse.Namespace, matrix: np.ndarray, numbers: dict[str, Any]) -> dict[str, Any]:
-    np.save(args.output, np.ascontiguousarray(matrix, np.float32))
-    return numbers
-
-
-def job_base(args: argparse.Namespace) -> dict[str, Any]:
-    return measured(lambda: None)[1]
-
-
-def job_scan(args: argparse.Namespace) -> dict[str, Any]:
+def scan(args: argparse.Namespace, words: list[str]) -> Reading:
     """A lower bound for text: find the wanted lines, parse nothing."""
-    wanted = {word.encode() for word in _vocabulary(args)}
+    wanted = {word.encode() for word in words}
 
-    def scan() -> int:
+    def count() -> int:
         with open(args.file, "rb", buffering=1 << 18) as file:
             return sum(line[: line.find(b" ")] in wanted for line in file)
 
-    return measured(scan)[1]
+    return count, None
 
 
-def job_ours(args: argparse.Namespace) -> dict[str, Any]:
+def ours(args: argparse.Namespace, words: list[str]) -> Reading:
     """Any of the formats, recognition and vocabulary included."""
     from embinit_fairseq.vectors.open import open_vectors
     from embinit_fairseq.vectors.table import Wanted
 
-    words = _vocabulary(args)
-    table, numbers = measured(lambda: open_vectors(args.file).read(Wanted.words(words)))
-    row = {word: index for index, word in enumerate(table.words)}
-    return _finish(args, table.matrix[[row[word] for word in words]], numbers)
+    def rows(table: Any) -> np.ndarray:
+        row = {word: index for index, word in enumerate(table.words)}
+        return table.matrix[[row[word] for word in words]]
+
+    return lambda: open_vectors(args.file).read(Wanted.words(words)), rows
 
 
-def job_rows(args: argparse.Namespace) -> dict[str, Any]:
+def row_numbers(args: argparse.Namespace, words: list[str]) -> np.ndarray:
+    lines = (Path(args.file) / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    place = {word: row for row, word in enumerate(lines)}
+    return np.array([place[word] for word in words])
+
+
+def rows(args: argparse.Namespace, words: list[str]) -> Reading:
     """Only the rows of a safetensors matrix, their numbers known: the work of `load_file` and an index."""
     from embinit_fairseq.vectors.hf_weights import safetensors_matrices
 
-    rows, file = _row_numbers(args), Path(args.file) / "model.safetensors"
-    return _finish(args, *measured(lambda: safetensors_matrices(file)[TENSOR].take(rows)))
+    numbers, file = row_numbers(args, words), Path(args.file) / "model.safetensors"
+    return lambda: safetensors_matrices(file)[TENSOR].take(numbers), np.asarray
 
 
-def _row_numbers(args: argparse.Namespace) -> np.ndarray:
-    lines = (Path(args.file) / "vocab.txt").read_text(encoding="utf-8").split("\n")
-    place = {word: row for row, word in enumerate(lines)}
-    return np.array([place[word] for word in _vocabulary(args)])
-
-
-def job_load_file_numpy(args: argparse.Namespace) -> dict[str, Any]:
+def load_file_numpy(args: argparse.Namespace, words: list[str]) -> Reading:
     from safetensors.numpy import load_file
 
-    rows = _row_numbers(args)
-    return _finish(args, *measured(lambda: load_file(f"{args.file}/model.safetensors")[TENSOR][rows]))
+    numbers = row_numbers(args, words)
+    return lambda: load_file(f"{args.file}/model.safetensors")[TENSOR][numbers], np.asarray
 
 
-def job_load_file_torch(args: argparse.Namespace) -> dict[str, Any]:
+def load_file_torch(args: argparse.Namespace, words: list[str]) -> Reading:
     import torch
     from safetensors.torch import load_file
 
-    rows = torch.from_numpy(_row_numbers(args))
-    return _finish(args, *measured(lambda: load_file(f"{args.file}/model.safetensors")[TENSOR][rows].numpy()))
+    numbers = torch.from_numpy(row_numbers(args, words))
+    return lambda: load_file(f"{args.file}/model.safetensors")[TENSOR][numbers], np.asarray
 
 
-def job_fairseq(args: argparse.Namespace) -> dict[str, Any]:
+def fairseq(args: argparse.Namespace, words: list[str]) -> Reading:
     import torch
     from fairseq.data import Dictionary
     from fairseq.utils import load_embedding, parse_embedding
 
     dictionary = Dictionary()
-    for word in _vocabulary(args):
+    for word in words:
         dictionary.add_symbol(word)
     embedding = torch.nn.Embedding(len(dictionary), args.dim)
-    filled, numbers = measured(lambda: load_embedding(parse_embedding(args.file), dictionary, embedding))
-    return _finish(args, filled.weight.detach().numpy()[dictionary.nspecial :], numbers)
+    fill = lambda: load_embedding(parse_embedding(args.file), dictionary, embedding)  # noqa: E731
+    return fill, lambda filled: filled.weight.detach().numpy()[dictionary.nspecial :]
 
 
-def _gensim(args: argparse.Namespace, **options: bool) -> dict[str, Any]:
+def gensim(args: argparse.Namespace, words: list[str], **options: bool) -> Reading:
     from gensim.models import KeyedVectors
 
-    vectors, numbers = measured(lambda: KeyedVectors.load_word2vec_format(args.file, **options))
-    return _finish(args, vectors[_vocabulary(args)], numbers)
+    return lambda: KeyedVectors.load_word2vec_format(args.file, **options), lambda vectors: vectors[words]
 
 
-def job_gensim_fasttext(args: argparse.Namespace) -> dict[str, Any]:
+def gensim_fasttext(args: argparse.Namespace, words: list[str]) -> Reading:
     from gensim.models.fasttext import load_facebook_vectors
 
-    vectors, numbers = measured(lambda: load_facebook_vectors(args.file))
-    return _finish(args, vectors[_vocabulary(args)], numbers)
+    return lambda: load_facebook_vectors(args.file), lambda vectors: vectors[words]
 
 
-JOBS = {
-    "base": job_base,
-    "scan": job_scan,
-    "ours": job_ours,
-    "rows": job_rows,
-    "load_file_numpy": job_load_file_numpy,
-    "load_file_torch": job_load_file_torch,
-    "fairseq": job_fairseq,
-    "gensim_text": lambda args: _gensim(args, binary=False, no_header=True),
-    "gensim_word2vec": lambda args: _gensim(args, binary=True),
-    "gensim_fasttext": job_gensim_fasttext,
+JOBS: dict[str, Callable[[argparse.Namespace, list[str]], Reading]] = {
+    "base": lambda args, words: (lambda: None, None),
+    "scan": scan,
+    "ours": ours,
+    "rows": rows,
+    "load_file_numpy": load_file_numpy,
+    "load_file_torch": load_file_torch,
+    "fairseq": fairseq,
+    "gensim_text": lambda args, words: gensim(args, words, binary=False, no_header=True),
+    "gensim_word2vec": lambda args, words: gensim(args, words, binary=True),
+    "gensim_fasttext": gensim_fasttext,
 }
+
+
+def job(args: argparse.Namespace) -> dict[str, Any]:
+    """Time one job and save its rows."""
+    work, rows_of = JOBS[args.job](args, Path(args.words).read_text(encoding="utf-8").split() if args.words else [])
+    result, numbers = measured(work)
+    if rows_of:
+        np.save(args.output, np.ascontiguousarray(rows_of(result), np.float32))
+    return numbers
+
+
+def summary(runs: list[dict[str, Any]], base_mb: float) -> dict[str, Any]:
+    """Return all CPU seconds of repeated runs, their minimum and median, peak memory over the base process."""
+    if "missing" in runs[0]:
+        return runs[0]
+    seconds = [run["cpu_seconds"] for run in runs]
+    return {
+        "cpu_seconds": [round(value, 3) for value in seconds],
+        "min": round(min(seconds), 3),
+        "median": round(statistics.median(seconds), 3),
+        "wall_min": round(min(run["wall_seconds"] for run in runs), 3),
+        "peak_over_base_mb": round(max(run["peak_mb"] for run in runs) - base_mb, 1),
+        "imports_over_base_mb": round(max(run["imports_mb"] for run in runs) - base_mb, 1),
+    }
 
 
 def compare(args: argparse.Namespace, folder: Path, case: str, base: float) -> dict[str, Any]:
@@ -232,18 +244,19 @@ def compare(args: argparse.Namespace, folder: Path, case: str, base: float) -> d
         repeat = args.repeat if job in ours else args.peer_repeat
         results[job] = summary([run_job(__file__, job, arguments) for _ in range(repeat)], base)
         tables += [np.load(output)] if output.exists() else []
+    least = {job: result["min"] for job, result in results.items() if "min" in result}
     tolerance = 1e-5 if case == "fasttext" else 0
     return {
         "rows": rows,
         "vocabulary": len(chosen),
         "bytes": (file / "model.safetensors" if file.is_dir() else file).stat().st_size,
         "results": results,
-        "ratios": ratios(results, ours[0]),
+        "ratios": {job: round(n / max(least[ours[0]], 1e-3), 1) for job, n in least.items() if job != ours[0]},
         "rows_equal": all(np.allclose(tables[0], table, rtol=0, atol=tolerance) for table in tables),
     }
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="formats to measure")
     parser.add_argument("--rows", type=int, default=400_000, help="words of the files of word vectors")
@@ -259,7 +272,8 @@ def main() -> int:
         parser.add_argument(name, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
-        return child_main(JOBS, args)
+        child_main(dict.fromkeys(JOBS, job), args)
+        return
     base = run_job(__file__, "base", [])["peak_mb"]
     cases = {}
     for case in args.cases:
@@ -267,8 +281,7 @@ def main() -> int:
             cases[case] = compare(args, Path(folder), case, base)
     hardware = machine(["numpy", "torch", "fairseq", "gensim", "safetensors"])
     print(json.dumps({"machine": hardware, "dim": args.dim, "base_mb": round(base, 1), "cases": cases}, indent=1))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,7 @@ case ${1:-} in
     ;;
 esac
 
-# die MESSAGE...: print one line that says what is wrong and what to do.
+# die MESSAGE...: print one line with the mistake and the remedy.
 die() {
   echo "$(basename "$0"): error: $* (see $(basename "$0") --help)" >&2
   exit 2

@@ -7,7 +7,7 @@
 #   ALL=1 bash scripts/quickstart.sh                                  # six initialisations, in the same folder
 #   SEED=2 INITS="normal xavier" OUTPUT=runs/toy_seed2 bash scripts/quickstart.sh --max-epoch 10
 #
-# OUTPUT   default: runs/quickstart. Gets results.md, curves.png, and runs/<initialisation> with record, log, checkpoints
+# OUTPUT   default: runs/quickstart. For results.md, curves.png, and runs/<initialisation> with record, log, checkpoints
 # INITS    what to compare, default: "xavier pretrained pretrained_xavier"; with ALL=1 also normal, shuffled and
 #          shuffled_xavier (shuffled vectors at the scale of xavier; the others are strategies of --embed-init)
 # SEED     of the data and of the trainings, default 1: the same seed gives the same numbers
@@ -15,7 +15,7 @@
 # JOBS     trainings at a time, one thread each, default 3
 #
 # Further arguments go to fairseq-train. Makes the environment by scripts/setup.sh if there is none. No GPU is used. Can be
-# stopped and started again: what is finished is not repeated.
+# stopped and started again: finished steps are not repeated.
 # shellcheck source=env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 OUTPUT=${OUTPUT:-runs/quickstart} SEED=${SEED:-1} DIM=${DIM:-96}

@@ -8,7 +8,7 @@
 #   PYTHON       interpreter, 3.10 - 3.14 (default: the first suitable of python3, python3.14 ... python3.10)
 #   TORCH_SPEC   requirements for torch (default: torch==2.13.0).
 #                An old torch needs an old numpy: TORCH_SPEC='torch==2.2.2 numpy<2'
-#   EXTRAS       extras of setup.py to install (default: those of the last call, else hf,plot,text; test.sh adds test)
+#   EXTRAS       extras of setup.py to install (default: as in the last call, else hf,plot,text; test.sh adds test)
 #   NO_COMPILER  1: fairseq's Python files only, where there is no C++ compiler (slower)
 #   EDITABLE     0: regular installs, so that the checkout may be moved afterwards (default: 1, editable ones)
 # pip's own variables (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, ...) are honoured, for instance to take

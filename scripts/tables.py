@@ -6,7 +6,7 @@ glue       Ke et al. 2021, Table 1: a run counts with its best epoch, a learning
            model with its best rate. The second metric of a task (F1, Spearman's correlation, MNLI's mismatched set) is
            that of the same epochs at the same rate.
 textcls    Li et al. 2020, Tables 1 to 3: all models, and pairs of embeddings for each kind of attention, with the pair
-           that the validation texts choose, and how much of the texts the vectors cover. Accuracies are those of the
+           that the validation texts choose, and how much of the texts the vectors cover. Accuracies are of the
            checkpoint with the lowest validation loss.
 expansion  Perplexity per word while a language model with new words is adapted, and the divergence of Hewitt 2021
            before; curves.png. Perplexity is exp of the sum of nats over all subwords and sentence ends of the

@@ -10,7 +10,7 @@ huggingface    subwords of a Hugging Face tokenizer, without special tokens    t
 wikibooks      as in the pre-training data of scripts/wikibooks: cleaning,     -
                words, BPE; rare words are segmented, too
 
-A model of `train-sentencepiece` knows lower-cased text only: lower-case what is given to fairseq-interactive or
+A model of `train-sentencepiece` knows lower-cased text only: lower-case the input of fairseq-interactive or
 from_pretrained with --bpe sentencepiece.
 """
 
@@ -92,7 +92,7 @@ def train_sentencepiece(lines: Iterable[str], size: int, kind: str, output: str)
         minloglevel=1,
     )
     Path(output).write_bytes(model.getvalue())
-    print("the model knows lower-cased text only: lower-case what fairseq-interactive is given", file=sys.stderr)
+    print("the model knows lower-cased text only: lower-case the input of fairseq-interactive", file=sys.stderr)
 
 
 def lines_of(stream: BinaryIO) -> Iterator[str]:

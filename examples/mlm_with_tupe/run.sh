@@ -13,7 +13,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 settings "$OUTPUT" "seed=$SEED" # which the text is made of
 
-if [[ ! -f $OUTPUT/text.txt ]]; then # documents of twenty sentences: one blank line behind each
+if [[ ! -f $OUTPUT/text.txt ]]; then # documents of twenty sentences: one empty line after each
   PYTHONPATH=$REPO/scripts:$REPO python -m toy.corpus --seed "$SEED" --train 10 --test 10 --monolingual 40000 \
     --output "$OUTPUT/toy"
   awk '{ print } NR % 20 == 0 { print "" }' "$OUTPUT/toy/mono.en" >"$OUTPUT/text.part"

@@ -21,7 +21,7 @@ method=none bin=$DATA/bin checkpoint=$LM/checkpoints/checkpoint_last.pt
 [[ ! -d $DATA/bin.old ]] || bin=$DATA/bin.old # of a new domain
 if [[ -n $MODEL ]]; then
   method=$(basename "$MODEL") bin=$(dirname "$MODEL")/bin checkpoint=$MODEL/model.pt
-  [[ -f $checkpoint && -d $bin ]] || die "MODEL=$MODEL: no model.pt in it, or no bin beside it; run expand.sh first"
+  [[ -f $checkpoint && -d $bin ]] || die "MODEL=$MODEL: no model.pt in it, or no bin next to it; run expand.sh first"
 fi
 settings "$RUN" "model=$(sha256sum <"$checkpoint")" "words=$(sha256sum <"$DATA/words.txt")"
 read -ra architecture <"$LM/architecture"

@@ -7,7 +7,7 @@
 # DATA: the text, see prepare.sh. OUTPUT: data, the language model, expanded models, runs, results.md, results.json and
 # curves.png. Further arguments go to the fairseq-train of adapt.sh. Further variables:
 #   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all there are. The old
-#                   model, which goes on with the old pieces (none), is always among the runs
+#                   model, which continues with the old subwords (none), is always among the runs
 #   LM_DATA=        the language model's text, where DATA is a new domain
 #   LM=             a language model of the same pieces that is there (train.sh, shift.py); default: one is trained
 #   SEEDS=1 JOBS=   runs at a time, default: one per GPU or core (embinit grid)

@@ -91,7 +91,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lm", type=Path, metavar="LM", help="what train.sh made")
     parser.add_argument("--data", type=Path, required=True, help="what prepare.sh made")
-    parser.add_argument("--by", type=float, required=True, metavar="B", help="what is taken from all logits")
+    parser.add_argument(
+        "--by", type=float, required=True, metavar="B", help="number that is subtracted from all logits"
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder")
     args = parser.parse_args()
     print(shift(args.lm, args.data, args.by, args.output))

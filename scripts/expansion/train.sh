@@ -9,7 +9,7 @@
 #   LAYERS=2 DIM=128 HEADS=4 FFN=512   of the model; the matrices of input and output are one
 #   PRECISION=        --amp: half precision where PyTorch's autocast has it (bfloat16 on a CPU); validation is in single one
 #
-# Each paragraph is a sample of its own. Writes beside the run what adapt.sh needs to know of the model: RUN/architecture.
+# Each paragraph is a sample of its own. RUN/architecture tells adapt.sh the options of the model.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}" "${UPDATES:=3000}"

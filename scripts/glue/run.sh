@@ -6,7 +6,7 @@
 #
 # DATA, DICT, CODES, HF: as in prepare.sh. OUTPUT: data, runs and results go here. NAME=FILE ...: pre-trained models;
 # NAME=scratch:FILE is the same architecture with random weights. Further arguments go to fairseq-train.
-# TASKS: default those that DATA has; RATES: peak learning rates, default "2e-5 3e-5 4e-5 5e-5"; SEEDS: default
+# TASKS: default all of DATA; RATES: peak learning rates, default "2e-5 3e-5 4e-5 5e-5"; SEEDS: default
 # "1 2 3 4 5". JOBS: runs at a time (embinit grid). KEEP=1: keep the checkpoints of finished runs, 24 bytes a parameter.
 #
 # Can be stopped and started again, also with more of everything: finished runs are kept, interrupted ones continue. The

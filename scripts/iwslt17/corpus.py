@@ -29,13 +29,13 @@ def find(folder: Path, name: str, pair: str) -> Path:
     """Return the file `name`, which contains {pair}: of either direction, in `folder` or in a folder of that name."""
     other = "-".join(reversed(pair.split("-")))
     tried = [base / name.format(pair=either) for either in (pair, other) for base in (folder, folder / either)]
-    found = next((path for path in tried if path.is_file()), None)
-    if found is None:
+    file = next((path for path in tried if path.is_file()), None)
+    if file is None:
         raise SystemExit(
             f"error: {folder} has no {name.format(pair=pair)}, nor has a folder {pair} in it: unpack IWSLT 2017's "
             f"{pair}.tgz there, or set DATA to where it is"
         )
-    return found
+    return file
 
 
 def read_train(path: Path) -> list[str]:

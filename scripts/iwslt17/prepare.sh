@@ -9,9 +9,9 @@
 # DATA       where de-en.tgz of the evaluation campaign was unpacked: train.tags.de-en.de, train.tags.de-en.en,
 #            IWSLT17.TED.dev2010.de-en.de.xml and so on; or the folder de-en with them is in it; files of en-de will do.
 #            Nothing is downloaded: the campaign publishes no checksums
-# OUTPUT     gets OUTPUT/bin, OUTPUT/text and OUTPUT/corpus, and OUTPUT/source, the talks in the layout of Multi30k
+# OUTPUT     for OUTPUT/bin, OUTPUT/text and OUTPUT/corpus, and OUTPUT/source, the talks in the layout of Multi30k
 # VALID      sets for validation, default dev2010
-# TEST       sets for BLEU, default tst2010; several are put one behind the other
+# TEST       sets for BLEU, default tst2010; several are put one after the other
 # MIN_COUNT  symbols that the training text has fewer times become <unk>, default 5
 # DIRECTION, TOKENS, HF, BPE_SIZE, SPM_TYPE: as for scripts/multi30k/prepare.sh, which does all but reading these files
 # shellcheck source=../env.sh

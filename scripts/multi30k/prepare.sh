@@ -4,7 +4,7 @@
 #   OUTPUT=data/de-en bash scripts/multi30k/prepare.sh
 #   DATA=multi30k OUTPUT=data/en-de.bpe DIRECTION=en-de TOKENS=subword_nmt bash scripts/multi30k/prepare.sh
 #
-# OUTPUT     gets OUTPUT/bin (for fairseq), OUTPUT/text (tokens), OUTPUT/corpus (plain text; its test set is the
+# OUTPUT     for OUTPUT/bin (for fairseq), OUTPUT/text (tokens), OUTPUT/corpus (plain text; its test set is the
 #            reference for BLEU)
 # DATA       a copy with raw/<split>.<lang>.gz and tok/<split>.lc.norm.tok.<lang>[.gz] (splits train, val,
 #            test_2016_flickr); without it the files are downloaded (MULTI30K_URL: a mirror) and checked by SHA-256

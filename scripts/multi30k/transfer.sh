@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # A model of words, trained on Multi30k, is moved to the dictionaries of BPE by each method of embinit transfer-vocab and
-# tuned for an epoch; beside training anew, and random rows.
+# tuned for an epoch; compared with training from the start, and with random rows.
 #
 #   DATA=multi30k OUTPUT=runs/transfer bash scripts/multi30k/transfer.sh
 #   OUTPUT=runs/transfer BPE_SIZE=4000 METHODS="focus random" SEEDS="1 2 3" bash scripts/multi30k/transfer.sh
 #
 # OUTPUT     data, the model of words (old), vectors, models, runs, results.md, results.json and curves.png go here
 # METHODS    default: all there are; random is the control: every word is drawn
-# SEEDS      of what is drawn and of the tuning, default: 1
+# SEEDS      of the draws and of the tuning, default: 1
 # EPOCHS=20  of the model of words, and of one that is trained on BPE from the start (whole)
 # TUNE=1     epochs of the moved models, and of one that is trained anew for as long (anew)
 # JOBS       trainings at a time, default: one per GPU, else one per core (embinit grid)

@@ -8,7 +8,7 @@
 # DATA: the folder SST-2 or MNLI of GLUE with train.tsv and dev.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv), each
 # of which may be a .gz, to be had from gluebenchmark.com. TASK: SST-2 (default) or MNLI. HF: tokenise with the tokenizer
 # of this Hugging Face folder, whose embeddings can then start the model; without it the words of SST-2 are used as they
-# are, and those of MNLI are spaCy's, lower-cased (WORDS=words or spacy). MIN_COUNT: symbols that the training text has
+# are, and MNLI is tokenised by spaCy and lower-cased (WORDS=words or spacy). MIN_COUNT: symbols that the training text has
 # fewer times become <unk> (default 2). The labels of the test sets are not public: as in Kim et al. 2024 the accuracy
 # on the validation sets is reported.
 #

@@ -6,7 +6,7 @@
 
     python scripts/textcls/baselines.py data/mr --model mlp --seed 1 --save-dir runs/mlp.1
 
-Both learn from the same texts as all models: the validation texts are left out, and the words are those of dict.txt.
+Both learn from the same texts as all models: the validation texts are left out, and the words are taken from dict.txt.
 --save-dir is the folder of a run with a record as of `embinit run`; a finished run is not repeated.
 """
 

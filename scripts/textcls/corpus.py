@@ -78,7 +78,7 @@ def clean_str(text: str) -> str:
 
 
 def stop_words(choice: str) -> frozenset[str]:
-    """Return the words of spaCy's English list, none, or those of a file."""
+    """Return the words of spaCy's English list, of a file, or none."""
     if choice == "none":
         return frozenset()
     if choice == "spacy":
@@ -95,7 +95,7 @@ def process(examples: list[Example], protocol: str, min_count: int, stopping: fr
     """Return the texts of the examples, cleaned and without the words that the protocol removes."""
     texts = [(clean_str(example.text) if clean else example.text).split() for example in examples]
     counts = Counter(word for text in texts for word in text)
-    rarest = min_count if protocol == "textgcn" else 1  # inductive: the dictionary leaves out what is rare
+    rarest = min_count if protocol == "textgcn" else 1  # inductive: the dictionary leaves out rare words
     return [" ".join(word for word in text if counts[word] >= rarest and word not in stopping) for text in texts]
 
 

@@ -119,7 +119,7 @@ def main() -> None:
     add("--vectors", nargs="+", action="extend", default=[], metavar="NAME=FILE", help="word vectors of any dimensions")
     add("--models", nargs="+", default=models, metavar="MODEL", help=f"see above; default: {' '.join(models)}")
     add("--attentions", nargs="+", default=["softmax"], choices=("softmax", "linear"), help="default: softmax")
-    add("--seeds", type=int, nargs="+", help="default: those that were prepared")
+    add("--seeds", type=int, nargs="+", help="default: all prepared seeds")
     add("--epochs", type=int, default=200, help="at most; default: %(default)s")
     add("--patience", type=int, default=10, help="epochs without a lower validation loss; default: %(default)s")
     words = sys.argv[1:]

@@ -22,7 +22,7 @@ task=("$DATA/seeds/$seed/bin" --user-dir "$PLUGIN" --task sentence_prediction --
   --num-classes "$(wc -l <"$DATA/corpus/labels.txt")" --batch-size 128 --num-workers 0 --log-format json "${DEVICE[@]}")
 longest=$(awk 'NF > n { n = NF } END { print n + 1 }' "$DATA"/corpus/*.input0) # with </s>
 
-# No last checkpoint: it would not hold how long --patience has waited, and what is continued would end later.
+# No last checkpoint: it would not hold how long --patience has waited, and a continued training would end later.
 # shellcheck disable=SC2086 # LABELS is a list of words
 embinit run "$RUN" --label "${labels[@]}" ${LABELS:-} -- fairseq-train "${task[@]}" \
   --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr 1e-3 --lr-scheduler fixed \

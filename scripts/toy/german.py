@@ -83,7 +83,7 @@ def _verb_complex(clause: Clause) -> tuple[str, list[str], str]:
 def _middle_field(clause: Clause, fronted: str, inverted: bool) -> list[str]:
     """Subject, pronouns (accusative first), time, dative, accusative, nicht, manner, place.
 
-    inverted: the finite verb stands before; then pronouns precede a noun subject (heute gibt ihm der Mann ...).
+    inverted: the finite verb comes first; then pronouns precede a noun subject (heute gibt ihm der Mann ...).
     """
     parts: list[tuple[str, list[str]]] = [("subject", argument(clause.subject, "nom"))]
     objects = (("direct", clause.direct, "acc"), ("indirect", clause.indirect, "dat"))

@@ -3,7 +3,7 @@
 #
 #   OUTPUT=runs/toy bash scripts/toy/prepare.sh
 #
-# OUTPUT gets OUTPUT/text (train, valid and test text, and a larger text of each language alone) and OUTPUT/bin. SEED=1,
+# Makes OUTPUT/text (train, valid and test text, and a larger text of each language alone) and OUTPUT/bin. SEED=1,
 # TRAIN=4000, TEST=1000, MONOLINGUAL=40000 (sentences; the last one per language). The same call continues a stopped one;
 # other values need another folder.
 # shellcheck source=../env.sh

@@ -71,7 +71,7 @@ class Clause:
 class Sentence:
     """One main clause with at most one subordinate clause.
 
-    front: what stands before the German finite verb (subject, time, direct, indirect or place).
+    front: the part before the German finite verb (subject, time, direct, indirect or place).
     kind: statement, question (yes/no), why, when or where.
     conjunction: a key of CONJUNCTIONS, or a key of REPORTING: then `main` carries the subject of "glaubt, dass".
     """

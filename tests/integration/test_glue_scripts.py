@@ -63,7 +63,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_grid_with_the_embeddings_of_a_language_model(glue: Path, bert: Path, tmp_path: Path) -> None:
-    """Every phrase keeps its label, in the order of lengths; the best accuracy is reported; a second call is idle."""
+    """Every phrase keeps its label, in the order of lengths; the best accuracy is reported."""
     output, flags = tmp_path / "out put", "--batch-size 8 --lr 5e-3 --encoder-layers 1 --max-epoch 2".split()
     grid = {"DATA": glue / "SST-2", "OUTPUT": output, "HF": bert, "INITS": "shuffled", "SEEDS": 1, "JOBS": 1}
     succeed("sst2/run.sh", *flags, **grid)
@@ -82,9 +82,6 @@ def test_a_grid_with_the_embeddings_of_a_language_model(glue: Path, bert: Path, 
     assert result["best"]["valid_accuracy"] == max(accuracy.values()) == accuracy[result["best"]["epoch"]]
     assert result["init"]["slots"]["encoder"]["coverage_tokens"] == 1.0
     assert rows(output / "results.md") == ["shuffled"]
-    made = stamps(output.glob("runs/*/*.json"))
-    succeed("sst2/run.sh", *flags, **grid)
-    assert stamps(made) == made
 
 
 def test_pairs_of_mnli_with_the_embeddings_of_a_language_model(glue: Path, bert: Path, tmp_path: Path) -> None:
