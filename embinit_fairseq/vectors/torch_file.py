@@ -5,11 +5,9 @@ torch is imported when a file is opened. Letters: V rows, D columns.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,8 +74,7 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequenc
     import torch
 
     try:
-        from fairseq_compat.plain_data import STAND_INS, plain, swollen_tensor
-        from fairseq_compat.scanned_pickles import scanned
+        from fairseq_compat.plain_data import allowed, plain
     except ImportError as cause:
         raise error(f"{path}: reading it safely needs fairseq_compat; scripts/setup.sh installs it") from cause
     try:
@@ -89,18 +86,12 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequenc
     if start == _ZIP and _is_stored(path) and "mmap" in inspect.signature(torch.load).parameters:
         options["mmap"] = True
     try:
-        with _allowed([*STAND_INS, *allow]), scanned():
+        with allowed(allow):
             loaded = plain(torch.load(str(path), **options))
     except ImportError:
         raise
     except Exception as cause:  # a damaged pickle can raise anything
         raise error(f"{path}: not {what} that can be read safely: {_fault(path, start, cause)}") from cause
-    if swollen := swollen_tensor(loaded, os.path.getsize(path)):
-        name, size = swollen
-        raise error(
-            f"{path}: {name!r:.80} says that it is a tensor of size {size}, but the file does not hold so many "
-            "numbers: it is damaged. Take another file, such as an earlier checkpoint, or copy or download it again"
-        )
     return loaded
 
 
@@ -136,24 +127,3 @@ def _fault(path: Path, start: bytes, cause: Exception) -> str:
     if start == _ZIP or start.startswith(_PICKLE):
         return f"it was cut short or damaged ({type(cause).__name__}); {another}"
     return "this is another kind of file, which torch.save did not write; check the path"
-
-
-@contextlib.contextmanager
-def _allowed(types: Sequence[type]) -> Iterator[None]:
-    """Let torch's safe loader build these types in the block, and none that others in this process had allowed.
-
-    Without effect on torch < 2.4, which refuses all of them.
-    """
-    from torch import serialization
-
-    if not hasattr(serialization, "add_safe_globals"):
-        yield
-        return
-    before = serialization.get_safe_globals()
-    serialization.clear_safe_globals()
-    serialization.add_safe_globals(list(types))
-    try:
-        yield
-    finally:
-        serialization.clear_safe_globals()
-        serialization.add_safe_globals(before)
