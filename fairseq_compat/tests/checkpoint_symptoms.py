@@ -122,7 +122,7 @@ def unknown_architectures() -> None:
 @in_folder
 def numbered_checkpoints(folder: Path) -> None:
     """Two epochs of four updates, saved every two updates; of the numbered ones the last and every fourth are kept."""
-    states, names, seen, updates = {}, [], [], 0
+    states, names, seen, copies, updates = {}, [], [], [], 0
 
     def save(path: str, state: dict) -> None:
         Path(path).touch()
@@ -146,12 +146,15 @@ def numbered_checkpoints(folder: Path) -> None:
         for _ in batches.next_epoch_itr():
             updates += 1
             if updates % 2 == 0:
-                checkpoint_utils.save_checkpoint(config, trainer, batches, None)
+                with mock.patch.object(PathManager, "copy") as copy:
+                    checkpoint_utils.save_checkpoint(config, trainer, batches, None)
+                copies.append(copy.call_count)
                 seen.append(" ".join(sorted(path.stem[11:] for path in folder.glob("checkpoint_*_*.pt"))))
     assert seen == ["1_2", "1_2 1_4", "1_4 2_6", "1_4 2_6 2_8"], seen
     numbered = [f"checkpoint_{name}.pt" for name in ("1_2", "1_4", "2_6", "2_8")]
     assert [name for name in names if name.count("_") == 2] == numbered, names  # none twice
     assert states["checkpoint_1_4.pt"] == {**states["checkpoint_1_2.pt"], "epoch": 2, "iterations_in_epoch": 0}
+    assert copies == [1, 0, 1, 0], "the last checkpoint is written twice"
     assert not config.no_last_checkpoints, "the options of the run were changed"
 
 

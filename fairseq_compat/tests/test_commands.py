@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from fairseq_commands import (
-    DECODER,
     EVAL_BLEU,
     PYTHON,
     TINY,
@@ -99,27 +98,6 @@ def test_full_disk_ends_with_a_message_and_keeps_the_last_checkpoint(pairs, trai
     assert str(tmp_path) in message
     assert "--save-dir" in message
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"checkpoint_last.pt": before}
-
-
-def test_denoising_with_bart(text, tmp_path) -> None:
-    task = "--task denoising --mask 0.3 --mask-length word --replace-length 1 --tokens-per-sample 32".split()
-    options = [
-        *TINY,
-        *DECODER,
-        "--max-tokens",
-        "500",
-        "--num-workers",
-        "0",
-        "--save-dir",
-        tmp_path,
-        "--max-update",
-        "2",
-    ]
-    trained = run([*script("fairseq-train"), text, *task, "--arch", "bart_base", *options]).stdout
-    options = ["--path", tmp_path / "checkpoint_last.pt", "--max-tokens", "500", "--cpu", "--log-format", "json"]
-    validated = run([*script("fairseq-validate"), text, "--task", "denoising", *options]).stdout
-    expected = float(logged(trained, "valid", "valid_loss")[-1])
-    assert float(logged(validated, "valid", "valid_loss")[0]) == pytest.approx(expected, abs=0.3)
 
 
 PLUGIN = """

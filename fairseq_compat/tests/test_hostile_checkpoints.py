@@ -106,7 +106,12 @@ def test_flags_and_fields_of_a_dtype_have_no_effect(tmp_path, state) -> None:
 @ZIPPED
 def test_the_values_of_real_checkpoints(tmp_path, zipped) -> None:
     numbers = [np.dtype(code).type(1) for code in "?bBhHiIlLqQefdg"]
-    arrays = [np.arange(6).reshape(2, 3), np.ones((2, 3), order="F"), np.zeros((0, 3)), np.arange(3, dtype=">i4")]
+    arrays = [
+        np.arange(6).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.zeros((0, 3)),
+        np.arange(3, dtype=">i4"),
+    ]
     arrays += [np.array([number] * 2) for number in numbers]
     words, tensor = Dictionary(extra_special_symbols=["<mask>"]), torch.ones(2)
     words.add_symbol("wort", n=3)
@@ -126,12 +131,12 @@ def test_the_values_of_real_checkpoints(tmp_path, zipped) -> None:
     }
     for _ in range(2):  # loaded data can be saved and loaded again
         loaded = value = from_torch(tmp_path / "c.pt", value, zipped)
+        for new, old in zip(loaded["arrays"], arrays):
+            assert (type(new), new.shape, new.dtype.kind) == (np.ndarray, old.shape, old.dtype.kind)
+            np.testing.assert_array_equal(new, old)
+            assert new.flags.writeable
+        assert loaded["arrays"][1].flags.f_contiguous
     assert [(new.dtype, new) for new in loaded["numbers"]] == [(old.dtype, old) for old in numbers]
-    for new, old in zip(loaded["arrays"], arrays):
-        assert (type(new), new.shape, new.dtype.kind) == (np.ndarray, old.shape, old.dtype.kind)
-        np.testing.assert_array_equal(new, old)
-        assert new.flags.writeable
-    assert loaded["arrays"][1].flags.f_contiguous
     assert loaded["again"][0] is loaded["arrays"][0]
     assert loaded["again"][1] is loaded["words"]
     assert (

@@ -95,7 +95,7 @@ def _print_unknown(name: str, module: ModuleType) -> None:
 
 
 def execute(module: ModuleType, loader, names: tuple[str, ...]) -> None:
-    """Execute `module` with its real `loader`, and apply those of its fixes that are needed and not switched off."""
+    """Execute `module` with its real `loader`, and apply its fixes that are needed and not switched off."""
     off = disabled()
     assert module.__spec__ is not None  # an import system made this module
     module.__loader__ = module.__spec__.loader = loader  # no trace of the hook remains

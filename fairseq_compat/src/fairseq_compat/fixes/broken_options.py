@@ -1,7 +1,7 @@
 """Options that end with AttributeError, or do something else than they say.
 
 Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, BART): ``'list' object has no attribute
-    'split'``. (b) ``fairseq-preprocess --alignfile``: a word gets the translation with which it was aligned last, not
+    'split'``. (b) ``fairseq-preprocess --alignfile``: a word has the translation with which it was aligned last, not
     most often. (c) ``fairseq-validate --criterion`` and ``from_pretrained(..., bpe=...)`` keep the criterion and the
     segmentation of the training, if it had one.
 Where: fairseq/models/transformer/transformer_config.py:48, fairseq_cli/preprocess.py:245 (counts by tensors, no two of

@@ -5,7 +5,7 @@ Symptom: two trainings with the same seed (sinusoidal positions, adaptive embedd
     report.
 Where: fairseq/modules/sinusoidal_positional_embedding.py:29, adaptive_input.py:65 and adaptive_softmax.py:48
     (``torch.FloatTensor(1)``; only its type is used); ``upgrade_state_dict_named`` of the encoders and decoders
-    (transformer_encoder.py:409, transformer_decoder.py:407), which puts another one into what is being loaded.
+    (transformer_encoder.py:409, transformer_decoder.py:407), which puts another one into the state that is loaded.
 Remedy: the buffer is zero, after building and after loading.
 """
 

@@ -1,6 +1,6 @@
 """A stray CR inside a line makes two lines of it, and shifts the pairs of a parallel text.
 
-Symptom: one side of a parallel text gets a sentence more than the other, and ``fairseq-preprocess`` binarises pairs
+Symptom: one side of a parallel text has a sentence more than the other, and ``fairseq-preprocess`` binarises pairs
     that do not belong together, without a word. ``fairseq-interactive``, the raw data set, alignments,
     ``fairseq-score`` and the program ``sacremoses`` read in the same way. ``subword-nmt`` takes U+2028, U+0085 and
     other ends of lines of ``str.splitlines`` for a part of the word before, whose last subword is then marked as if

@@ -5,7 +5,7 @@ Symptom: with ``--num-workers 0`` equal trainings differ: an example is masked, 
     back numpy's one global state at the same time. Inputs and targets of masked_lm, which are drawn one after the
     other from the same seed, can even contradict each other.
 Where: fairseq/data/data_utils.py:101, fairseq/data/iterators.py:595.
-Remedy: one thread at a time between ``numpy_seed``'s beginning and end. A process that is forked meanwhile gets a
+Remedy: one thread at a time between ``numpy_seed``'s beginning and end. A process that is forked meanwhile has a
     lock that is free. Without this fix: ``--data-buffer-size 0``, or workers.
 """
 

@@ -29,11 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 class State:
-    """State of the training in this process.
+    """Holds the state of the training in this process.
 
-    requested: a signal came. begun: updates are being made. pending: the checkpoint that was loaded was written by a
-    stop, and the validation that may have been due was not made yet. last_losses: its losses, if the training ends
-    with it. current: (configuration, iterator of the epoch) of the last update.
+    Attributes:
+        requested: a signal came.
+        begun: updates are being made.
+        pending: the loaded checkpoint was written by a stop, and the validation that was due was not made yet.
+        last_losses: losses of this validation if the training ends with it.
+        current: (configuration, iterator of the epoch) of the last update.
     """
 
     requested = False
@@ -60,7 +63,7 @@ def patch_training(module) -> None:
 
 
 class Loop:
-    """fairseq's functions of a training, under their names, which look for a stop."""
+    """Has fairseq's functions of a training under their names, which look for a stop."""
 
     def __init__(self, module) -> None:
         self.inner_train, self.inner_validate_and_save = module.train, module.validate_and_save
@@ -114,7 +117,7 @@ class Loop:
         return losses
 
     def validate_and_save(self, cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch):
-        """Do what is due after an update, unless a stop was requested."""
+        """Validate and save after an update, unless a stop was requested."""
         State.current = cfg, epoch_itr
         leave_if_requested(trainer, self.checkpoint_utils)
         return self.inner_validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
@@ -180,7 +183,7 @@ def handle_signals() -> None:
 
 
 def request(number: int, frame: object) -> None:
-    """Remember the signal and hand it on to fairseq's processes for further devices."""
+    """Remember the signal and send it to fairseq's processes for further devices."""
     processes = [child.pid for child in multiprocessing.active_children() if not child.daemon and child.pid is not None]
     for process in processes:
         os.kill(process, number)
@@ -192,7 +195,7 @@ def request(number: int, frame: object) -> None:
 
 
 def patch_processes(module) -> None:
-    """Let the process that starts one process per device hand on signals, and end with their status."""
+    """Let the process that starts one process per device send it signals, and end with its status."""
 
     @wrap(module)
     def call_main(original, cfg, main, **kwargs):

@@ -17,7 +17,7 @@ import functools
 import logging
 import sys
 from contextlib import contextmanager, suppress
-from typing import Optional
+from typing import Any, Optional
 
 from fairseq_compat.languages import UnknownLanguageError, bleu_tokenizer, has_spaces, language, missing_tokenizer
 from fairseq_compat.patches import wrap
@@ -71,7 +71,7 @@ def executing(module):
     if module.__name__ != "fairseq.scoring.bleu":
         yield
         return
-    scoring = sys.modules["fairseq.scoring"]
+    scoring: Any = sys.modules["fairseq.scoring"]
     register = scoring.register_scorer
 
     def register_scorer(name, dataclass=None):

@@ -102,7 +102,7 @@ def user_dir(words: list[str]) -> str | None:
     file = file if file.suffix in (".yaml", ".yml") else Path(f"{file}.yaml")
     if not options.config_dir or not file.is_file():
         return None
-    with contextlib.suppress(Exception):  # hydra will say what is wrong with the file
+    with contextlib.suppress(Exception):  # hydra names the fault of the file
         return OmegaConf.select(OmegaConf.load(file), "common.user_dir")
     return None
 

@@ -5,7 +5,7 @@ Symptom: a checkpoint that was cut short, is empty, or is another kind of file e
     'best_loss'`` and the like, without its name.
 Versions: all; the errors are those of torch 2.13.
 Where: fairseq/checkpoint_utils.py:315 and :878, the only ``torch.load`` of that module.
-Remedy: an ``UnpicklingError`` that names the file, says what is wrong with it and what to do: one thing for a damaged
+Remedy: an ``UnpicklingError`` that names the file, the fault and the remedy: one for a damaged
     file, another for a type that torch's allow-list refuses.
 """
 

@@ -42,7 +42,7 @@ class ContinuedWords:
 
 
 def bpe_options(task):
-    """Return the options of ``--bpe`` in the configuration that contains those of a task; None without."""
+    """Return the options of ``--bpe`` in the configuration that contains the options of a task; None without."""
     root = task.cfg._get_parent() if hasattr(task.cfg, "_get_parent") else None
     return root.get("bpe") if root else None
 
