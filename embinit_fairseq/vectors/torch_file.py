@@ -6,7 +6,6 @@ torch is imported when a file is opened. Letters: V rows, D columns.
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,8 +67,7 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequenc
     import torch
 
     try:
-        from fairseq_compat.plain_data import allowed, plain, refused_in, swollen_tensor
-        from fairseq_compat.scanned_pickles import scanned
+        from fairseq_compat.plain_data import allowed, plain, refused_in
     except ImportError as cause:
         raise error(f"{path}: reading it safely needs fairseq_compat; scripts/setup.sh installs it") from cause
     try:
@@ -81,9 +79,7 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequenc
     if start == _ZIP and "mmap" in inspect.signature(torch.load).parameters:
         options["mmap"] = True
     try:
-        with allowed(), scanned():
-            if allow:
-                torch.serialization.add_safe_globals(list(allow))
+        with allowed(allow):
             loaded = plain(torch.load(str(path), **options))
     except ImportError:
         raise
@@ -101,10 +97,4 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequenc
         elif start and start != _ZIP and not start.startswith(_PICKLE):
             fault = "this is another kind of file, which torch.save did not write; check the path"
         raise error(f"{path}: not {what} that can be read safely: {fault}") from cause
-    if swollen := swollen_tensor(loaded, os.path.getsize(path)):
-        name, size = swollen
-        raise error(
-            f"{path}: {name!r:.80} says that it is a tensor of size {size}, but the file does not hold so many "
-            "numbers: it is damaged. Take another file, such as an earlier checkpoint, or copy or download it again"
-        )
     return loaded

@@ -16,11 +16,10 @@ from unittest import mock
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, models, tasks
 from fairseq.data import iterators
 from fairseq.dataclass.configs import CheckpointConfig
 from fairseq.file_io import PathManager
-from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 from training_symptoms import in_folder, refused
 
@@ -72,11 +71,6 @@ def complete_saves(folder: Path) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         checkpoint_utils._torch_persistent_save({"weights": torch.arange(1000)}, OnceFull())
         raise AssertionError("Ctrl-C was lost")
-    try:
-        raise KeyboardInterrupt
-    except KeyboardInterrupt:  # a program that saves after Ctrl-C is not interrupted again by a full disk
-        failures.append(OSError(errno.ENOSPC, "No space left on device"))
-        checkpoint_utils._torch_persistent_save({"weights": torch.arange(1000)}, OnceFull())
 
     class Interrupting:
         def __reduce__(self):
@@ -117,19 +111,18 @@ def unreadable_checkpoints(folder: Path) -> None:
         checkpoint_utils.load_checkpoint_to_cpu(path)
 
 
-@in_folder
-def unknown_architectures(folder: Path) -> None:
-    """A checkpoint of a plugin's model, with the plugin's folder in its options, for a task that fairseq has."""
-    options = {"model": {"_name": "of_a_plugin"}, "common": {"user_dir": "plugins/mine"}}
-    torch.save({**STATE, "cfg": options, "extra_state": {"train_iterator": None}}, folder / "best.pt")
-    with refused("best.pt", "--arch of_a_plugin", "--user-dir plugins/mine, as in its training"):
-        checkpoint_utils.load_model_ensemble_and_task([str(folder / "best.pt")], task=FairseqTask(None))
+def unknown_architectures() -> None:
+    """A model and a task of a plugin, as a checkpoint names them."""
+    with refused("--arch of_a_plugin", "--user-dir"):
+        models.build_model(OmegaConf.create({"_name": "of_a_plugin", "size": 1}), None)
+    with refused("--task of_a_plugin", "--user-dir"):
+        tasks.setup_task(OmegaConf.create({"_name": "of_a_plugin", "size": 1}))
 
 
 @in_folder
 def numbered_checkpoints(folder: Path) -> None:
     """Two epochs of four updates, saved every two updates; of the numbered ones the last and every fourth are kept."""
-    states, names, seen, updates = {}, [], [], 0
+    states, names, seen, copies, updates = {}, [], [], [], 0
 
     def save(path: str, state: dict) -> None:
         Path(path).touch()
@@ -153,12 +146,15 @@ def numbered_checkpoints(folder: Path) -> None:
         for _ in batches.next_epoch_itr():
             updates += 1
             if updates % 2 == 0:
-                checkpoint_utils.save_checkpoint(config, trainer, batches, None)
+                with mock.patch.object(PathManager, "copy") as copy:
+                    checkpoint_utils.save_checkpoint(config, trainer, batches, None)
+                copies.append(copy.call_count)
                 seen.append(" ".join(sorted(path.stem[11:] for path in folder.glob("checkpoint_*_*.pt"))))
     assert seen == ["1_2", "1_2 1_4", "1_4 2_6", "1_4 2_6 2_8"], seen
     numbered = [f"checkpoint_{name}.pt" for name in ("1_2", "1_4", "2_6", "2_8")]
     assert [name for name in names if name.count("_") == 2] == numbered, names  # none twice
     assert states["checkpoint_1_4.pt"] == {**states["checkpoint_1_2.pt"], "epoch": 2, "iterations_in_epoch": 0}
+    assert copies == [1, 0, 1, 0], "the last checkpoint is written twice"
     assert not config.no_last_checkpoints, "the options of the run were changed"
 
 

@@ -24,8 +24,8 @@ from fairseq.scoring.bleu import BleuConfig, Scorer
 from fairseq.search import Sampling
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq_cli.eval_lm import eval_lm
-from fairseq_compat.fixes.empty_hypotheses import trimmed_length
-from fairseq_compat.fixes.missing_options import with_option
+from fairseq_compat.fixes.missing_options import add_option
+from fairseq_compat.pure.libbleu import trimmed
 from omegaconf import OmegaConf
 from training_symptoms import in_folder, refused
 
@@ -111,13 +111,15 @@ def missing_options() -> None:
     assert all(parameter.requires_grad for parameter in encoder.parameters())
     seen: list[bool] = []  # an option that the model has stays as it is
     for has in (Namespace(autoregressive=True), OmegaConf.create({"autoregressive": True})):
-        with_option(lambda self, cfg: seen.append(cfg.autoregressive), "autoregressive", False)(None, has)
+        encoder = type("Encoder", (), {"__init__": lambda self, cfg: seen.append(cfg.autoregressive)})
+        add_option(encoder, "autoregressive", False)
+        encoder(has)
     assert seen == [True, True]
 
 
 def score_nothing() -> None:
     padded = ([1, 2, 2], [1, 1], [1, 5, 2, 1])
-    assert [trimmed_length(torch.tensor(tokens), 1, 2) for tokens in padded] == [1, 0, 1]
+    assert [len(trimmed(tokens, 1, 2)) for tokens in padded] == [1, 0, 1]
     scorer, words, nothing = Scorer(BleuConfig(pad=1, eos=2, unk=3)), torch.IntTensor([5, 6, 7, 8, 9, 2]), []
     assert "reflen=0" in scorer.result_string()
     scorer.add(words, torch.IntTensor(nothing))

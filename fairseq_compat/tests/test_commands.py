@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from fairseq_commands import (
-    DECODER,
     EVAL_BLEU,
     PYTHON,
     TINY,
@@ -101,19 +100,6 @@ def test_full_disk_ends_with_a_message_and_keeps_the_last_checkpoint(pairs, trai
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"checkpoint_last.pt": before}
 
 
-def test_denoising_with_bart(text, tmp_path) -> None:
-    task = "--task denoising --mask 0.3 --mask-length word --replace-length 1 --tokens-per-sample 32".split()
-    options = [*TINY, *DECODER, "--max-tokens", "500", "--num-workers", "0", "--save-dir", tmp_path, "--max-update"]
-    command = [*script("fairseq-train"), text, *task, "--arch", "bart_base", *options]
-    assert len(logged(run([*command, "2"]).stdout)) == 2
-    resumed = run([*command, "3"]).stdout
-    assert logged(resumed, what="num_updates") == ["3"]
-    options = ["--path", tmp_path / "checkpoint_last.pt", "--max-tokens", "500", "--cpu", "--log-format", "json"]
-    validated = run([*script("fairseq-validate"), text, "--task", "denoising", *options]).stdout
-    expected = float(logged(resumed, "valid", "valid_loss")[-1])
-    assert float(logged(validated, "valid", "valid_loss")[0]) == pytest.approx(expected, abs=0.3)
-
-
 PLUGIN = """
 from dataclasses import dataclass, field
 from fairseq.dataclass import FairseqDataclass
@@ -128,26 +114,25 @@ _, register, _, _ = setup_registry("--flavour", default=None)
 register("strong", dataclass=StrongConfig)(type("Strong", (), {}))
 _, register, _, _ = setup_registry("--shape", default=None)
 register("round")(type("Round", (), {}))
+setup_registry("--hue", default="grey")
 """
-CHOSEN = ["flavour=strong", "flavour.strength=5", "shape=round", "shape.size=2"]
 
 
-@pytest.mark.parametrize("chosen", [CHOSEN, []], ids=["chosen", "default"])
-def test_hydra_train_with_a_registry_of_a_plugin(text, tmp_path, chosen) -> None:
+def test_hydra_train_with_registries_of_a_plugin(text, tmp_path) -> None:
     (tmp_path / "flavours").mkdir()
     (tmp_path / "flavours" / "__init__.py").write_text(PLUGIN)
     options = f"""common.user_dir={tmp_path}/flavours task=language_modeling task.data={text} task.tokens_per_sample=32
         model=transformer_lm model.decoder_layers=1 model.decoder_embed_dim=16 model.decoder_ffn_embed_dim=16
         model.decoder_attention_heads=2 optimizer=adam optimization.lr=[0.01] optimization.max_update=1
-        dataset.max_tokens=500 dataset.num_workers=0 common.cpu=true checkpoint.save_dir={tmp_path}/run""".split()
-    program = module("fairseq_cli.hydra_train") if chosen else script("fairseq-hydra-train")  # both get all fixes
-    done = run([*program, *options, *chosen], cwd=tmp_path)
+        dataset.max_tokens=500 dataset.num_workers=0 common.cpu=true checkpoint.save_dir={tmp_path}/run
+        flavour=strong flavour.strength=5 shape=round shape.size=2""".split()
+    done = run([*script("fairseq-hydra-train"), *options], cwd=tmp_path)
     assert "is validated against ConfigStore" not in done.stderr
     state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "run" / "checkpoint_last.pt"))
     assert state["optimizer_history"][-1]["num_updates"] == 1
-    expected = {"_name": "strong", "strength": 5, "colour": "red"} if chosen else None
-    assert state["cfg"]["flavour"] == expected
-    assert state["cfg"]["shape"] == ({"_name": "round", "size": 2} if chosen else None)
+    assert state["cfg"]["flavour"] == {"_name": "strong", "strength": 5, "colour": "red"}
+    assert state["cfg"]["shape"] == {"_name": "round", "size": 2}
+    assert state["cfg"]["hue"] == "grey"
 
 
 def test_the_plugin_of_a_command_of_hydra(tmp_path) -> None:

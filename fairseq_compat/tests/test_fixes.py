@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import re
 import sys
@@ -16,17 +17,18 @@ fairseq_compat = pytest.importorskip("fairseq_compat")
 pytest.importorskip("torch")
 from fairseq_compat import runner  # noqa: E402
 
-FIXES = runner.fix_names()
+# the symptom of stopped_readers forks the process, and has to come before those that leave threads
+FIXES = sorted(runner.fix_names(), key="stopped_readers".__ne__)
 # nothing else can be looked at without these
 FIRST = ["hashable_dataclasses", *(["optional_types"] if sys.version_info >= (3, 14) else [])]
-# what must be as it is without the fixes, in the order in which one process can look at all of it
+# states that fixes must leave alone, in the order in which one process can look at all of them
 UNTOUCHED = ["genuine_warnings", "registry_with_schema_of_its_own"]
 
 
 def look_for(names: list[str], without: list[str]) -> dict[str, str | None]:
     """The symptoms that show with the fixes ``without`` switched off: name of the fix to error or None."""
     command = [sys.executable, Path(__file__).with_name("symptoms.py"), *names]
-    return json.loads(run(command, FAIRSEQ_COMPAT_DISABLE=",".join(without)).stdout)
+    return json.loads(run(command, FAIRSEQ_COMPAT_DISABLE=",".join(without)).stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +39,7 @@ def with_fixes() -> dict[str, str | None]:
 @pytest.fixture(scope="module")
 def without_fixes() -> dict[str, str | None]:
     others = [name for name in FIXES if name not in FIRST]
-    found = look_for(others, without=others)
-    for name in FIRST:
-        found |= look_for([name], without=[name])
-    return found
+    return look_for(others, without=others)
 
 
 @pytest.mark.parametrize("name", [*FIXES, *UNTOUCHED])
@@ -48,25 +47,27 @@ def test_symptom_is_cured(name: str, with_fixes: dict[str, str | None]) -> None:
     assert with_fixes[name] is None
 
 
-@pytest.mark.parametrize("name", FIXES)
+@pytest.mark.parametrize("name", [name for name in FIXES if name not in FIRST])
 def test_fix_is_still_needed(name: str, without_fixes: dict[str, str | None]) -> None:
     state = next(row for row in fairseq_compat.status() if row.fix == name)
     if not state.needed:
         assert without_fixes[name] is None, f"{name} says that it is not needed here, but its symptom shows"
         pytest.skip(state.reason)
     assert without_fixes[name] is not None, f"{name} can go for these versions: without it the symptom does not show"
+    assert state.active, state.reason
+    if name == "quiet_hydra":
+        for message in runner.load_fix(name).EXPECTED:
+            assert re.search(message, without_fixes[name]), f"{message!r} can go from its list"
 
 
-@pytest.mark.parametrize("message", runner.load_fix("quiet_hydra").EXPECTED)
-def test_every_silenced_warning_still_comes_without_the_fix(message: str, without_fixes: dict[str, str | None]) -> None:
-    shown = without_fixes["quiet_hydra"]
-    assert re.search(message, shown), f"{message!r} can go from quiet_hydra's list: hydra's warnings are now\n{shown}"
-
-
-@pytest.mark.parametrize("name", FIXES)
-def test_fix_says_what_it_is_for(name: str) -> None:
-    headings = re.findall(r"^(\w+(?: \w+)?):", runner.load_fix(name).__doc__, re.M)
-    assert headings == ["Symptom", "Versions", "Where", "Remedy", "Upstream", "Can go"]
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="dataclass defaults are refused from Python 3.11 on")
+def test_without_the_first_fix_fairseq_does_not_start(monkeypatch) -> None:
+    configs = importlib.import_module("fairseq.dataclass.configs")
+    spec = importlib.util.spec_from_file_location("configs_without_fix", configs.__file__)
+    fresh = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, fresh)
+    with pytest.raises(ValueError, match="mutable default"):
+        spec.loader.exec_module(fresh)
 
 
 def option_strings(add_args) -> set[str]:
@@ -85,8 +86,9 @@ def test_all_tasks_and_architectures_of_fairseq_can_be_used_together() -> None:
     architectures = {model: arch for arch, model in ARCH_MODEL_REGISTRY.items()}  # one of each model
     models = {arch: option_strings(model.add_args) for model, arch in architectures.items()}
     tasks = {task: option_strings(kind.add_args) for task, kind in TASK_REGISTRY.items()}
-    pairs = [(task, arch) for task in tasks for arch in models if tasks[task] & models[arch]]
-    assert len(pairs) > 100
-    for task, arch in pairs:
+    both = {(task, arch): tasks[task] & models[arch] for task in tasks for arch in models}
+    pairs = {(task, frozenset(common)): arch for (task, arch), common in both.items() if common}
+    assert len(pairs) > 20
+    for (task, _), arch in pairs.items():
         with contextlib.suppress(SystemExit):  # one of them has options that must be given
             options.parse_args_and_arch(options.get_training_parser(task), ["x", "--task", task, "--arch", arch])

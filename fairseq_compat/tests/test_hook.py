@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 hook = pytest.importorskip("fairseq_compat.hook")
+from fairseq_compat.patches import shadow, wrap  # noqa: E402
+
 from fairseq_compat import __main__ as command  # noqa: E402
 from fairseq_compat import report, runner, status  # noqa: E402
 
@@ -47,8 +50,8 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A folder in front of sys.path with a package ``fairseq`` whose configs break on Python >= 3.11."""
     loaded = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "fairseq"}
     monkeypatch.setattr(runner, "APPLIED", {})
-    monkeypatch.delenv(runner.TOLD, raising=False)
-    monkeypatch.setitem(os.environ, runner.TOLD, "")  # what the test adds is taken away again
+    monkeypatch.delenv(runner.PRINTED, raising=False)
+    monkeypatch.setitem(os.environ, runner.PRINTED, "")  # what the test adds is taken away again
     monkeypatch.syspath_prepend(tmp_path)
     # a plugin that other tests of this process imported may wait for modules of fairseq, too
     others = [one for one in sys.meta_path if (getattr(one, "__module__", None) or "").startswith("embinit_fairseq")]
@@ -90,11 +93,7 @@ def test_stand_in_is_fixed_and_leaves_no_trace(stand_in: Path) -> None:
 
 @pytest.mark.parametrize(
     ("switch", "error"),
-    [
-        ("hashable_dataclasses, numpy_aliases", "mutable default"),
-        ("all", "mutable default"),
-        ("no_such_fix", "no_such_fix"),
-    ],
+    [("hashable_dataclasses, numpy_aliases", "mutable default"), ("all", "mutable"), ("none", "none")],
 )
 @pytest.mark.skipif(not UNCURED, reason="dataclass defaults are refused from Python 3.11 on")
 def test_fix_can_be_switched_off_by_its_name(switch: str, error: str, stand_in: Path, monkeypatch) -> None:
@@ -110,6 +109,49 @@ def test_fix_that_these_versions_do_not_need(stand_in: Path, monkeypatch) -> Non
         importlib.import_module(OF_FAIRSEQ)
     (row,) = [row for row in status() if row.fix == "hashable_dataclasses"]
     assert (row.needed, row.active, row.reason[:8]) == (False, False, "not here")
+
+
+class Owner:
+    """Has a function of every kind."""
+
+    def method(self, number: int = 1) -> tuple:
+        return self, number
+
+    @classmethod
+    def of_class(cls, number: int = 1) -> tuple:
+        return cls, number
+
+    @staticmethod
+    def static(number: int = 1) -> int:
+        return number
+
+
+def test_a_function_of_any_kind_is_wrapped_and_keeps_its_signature() -> None:
+    for name in ("method", "of_class", "static"):
+        wrap(Owner, name)(lambda original, *args, **options: ("wrapped", original(*args, **options)))
+    one = Owner()
+    assert one.method(2) == ("wrapped", (one, 2))
+    assert one.of_class(number=3) == Owner.of_class(3) == ("wrapped", (Owner, 3))
+    assert one.static() == Owner.static() == ("wrapped", 1)
+    assert inspect.getfullargspec(one.method).args == ["self", "number"]  # as fairseq looks for from_checkpoint
+
+    @wrap(one)
+    def method(original, number):
+        return original(number + 1)
+
+    assert one.method(1) == ("wrapped", (one, 2))
+    assert Owner().method(1)[1][1] == 1
+
+
+def test_one_module_alone_sees_another_object() -> None:
+    module = ModuleType("one")
+    module.os = os
+    shadow(module, "os.path.join", "other")
+    shadow(module, "os.path.split", "too")
+    shadow(module, "open", len)
+    assert (module.os.path.join, module.os.path.split, module.open) == ("other", "too", len)
+    assert (module.os.path.exists, module.os.sep) == (os.path.exists, os.sep)
+    assert os.path.join("a", "b") == "a/b"
 
 
 def test_what_is_compiled_comes_before_what_stands_for_it(stand_in: Path) -> None:
@@ -147,18 +189,18 @@ def test_finder_returns_to_the_front(stand_in: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("source", "mended", "expected"),
+    ("source", "fixed", "expected"),
     [
         ("x = 1\nbroken()", "whole", "APPLIES"),
         ("broken() or whole()", "whole", "APPLIES"),
-        ("x = 1\nwhole()", r"^whole", "MENDED"),
+        ("x = 1\nwhole()", r"^whole", "FIXED"),
         ("else", "whole", "UNKNOWN"),
         ("whole()", None, "UNKNOWN"),
         (None, "", "UNKNOWN"),
     ],
 )
-def test_a_fix_looks_at_the_source(source: str | None, mended: str | None, expected: str) -> None:
-    fix = SimpleNamespace(BROKEN=r"^broken\(", **({} if mended is None else {"MENDED": mended}))
+def test_a_fix_looks_at_the_source(source: str | None, fixed: str | None, expected: str) -> None:
+    fix = SimpleNamespace(BROKEN=r"^broken\(", **({} if fixed is None else {"FIXED": fixed}))
     assert runner.verdict(fix, source) is runner.Verdict[expected]
     assert runner.read_source(sys.executable) is runner.read_source("none.py") is None
 
@@ -170,13 +212,13 @@ def test_a_fairseq_that_a_fix_does_not_know(stand_in: Path, capsys: pytest.Captu
     importlib.import_module("fairseq.trainer")
     lines = capsys.readouterr().err.splitlines()
     fixes = *hook.FIXES[OF_FAIRSEQ], *hook.FIXES["fairseq.trainer"]
-    needed = [name for name in fixes if runner.load_fix(name).needed()]
+    needed = [name for name in fixes if runner.is_needed(runner.load_fix(name))]
     assert [name for line, name in zip(lines, needed) if f"fix {name}, " in line and str(stand_in) in line] == needed
     assert len(lines) == len(needed)
     assert runner.APPLIED == {}
     code, folders = f"import {OF_FAIRSEQ}, fairseq.trainer", {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     assert python("-c", code, **folders) == ""
-    assert len(python("-c", code, **folders, **{runner.TOLD: "x,cpu_autocast"}).splitlines()) == len(needed) - 1
+    assert len(python("-c", code, **folders, **{runner.PRINTED: "x,cpu_autocast"}).splitlines()) == len(needed) - 1
 
 
 def test_a_fairseq_that_an_importer_of_its_own_finds(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:

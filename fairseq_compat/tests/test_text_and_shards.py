@@ -48,30 +48,21 @@ def test_two_shards_translate_every_sentence_once(data, trained, tmp_path) -> No
 def test_lines_are_shared_between_two_shards(data, trained) -> None:
     command = [*script("fairseq-interactive"), data, "--cpu", "-s", "de", "-t", "en", "--path"]
     command += [trained[0] / "checkpoint_last.pt", "--beam", "2", "--buffer-size", "3", "--batch-size", "2"]
-    command += ["--input", data.parent / "test.de", "--num-shards", "2", "--shard-id"]
-    parts = [run([*command, shard]).stdout for shard in "01"]
-    sources = [line for part in parts for line in part.splitlines() if line.startswith("S-")]
-    own = [[number for number in range(8) if number % 2 == shard] for shard in (0, 1)]
-    lines = PLAIN.splitlines()
-    assert sources == [f"S-{number}\t{lines[number]}" for number in own[0] + own[1]]
+    output = run([*command, "--input", data.parent / "test.de", "--num-shards", "2", "--shard-id", "1"]).stdout
+    sources = [line for line in output.splitlines() if line.startswith("S-")]
+    assert sources == [f"S-{number}\t{PLAIN.splitlines()[number]}" for number in (1, 3, 5, 7)]
 
 
 def test_shards_evaluate_their_part(data, trained) -> None:
-    """All sentences have as many words, so that the loss of all is the mean of both halves."""
     command = [*script("fairseq-validate"), data, "--task", "translation", "--cpu", "--batch-size", "1", "--path"]
-    command += [trained[0] / "checkpoint_last.pt", "--log-format", "json", "--num-workers", "0"]
-    losses = [
-        float(logged(run([*command, *shards]).stdout, "valid", "valid_loss")[0])
-        for shards in ([], *(["--num-shards", "2", "--shard-id", shard] for shard in "01"))
-    ]
-    assert losses[1] != losses[2]
-    assert losses[0] == pytest.approx((losses[1] + losses[2]) / 2, abs=0.002)
+    command += [trained[0] / "checkpoint_last.pt", "--log-format", "json", "--num-workers", "0", "--num-shards", "2"]
+    first, second = (logged(run([*command, "--shard-id", shard]).stdout, "valid", "valid_loss") for shard in "01")
+    assert first != second
 
 
-@pytest.mark.parametrize("arguments", [["-q", "-l", "de", "tokenize"], ["-q", "-l", "de", "normalize"]])
-def test_sacremoses_keeps_the_number_of_lines(arguments: list[str]) -> None:
+def test_sacremoses_keeps_the_number_of_lines() -> None:
     pytest.importorskip("sacremoses")
-    assert prepared(["sacremoses", *arguments], GERMAN).split("\n") == PLAIN.split("\n")
+    assert prepared(["sacremoses", "-q", "-l", "de", "tokenize"], GERMAN).split("\n") == PLAIN.split("\n")
 
 
 @pytest.mark.parametrize("by_name", [False, True])

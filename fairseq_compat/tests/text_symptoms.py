@@ -129,7 +129,7 @@ def whole_words(folder: Path) -> None:
         (folder / "de").mkdir()
         write_split(folder / "de", "valid", [row] * 30, symbols)
         task = ["--task", "multilingual_masked_lm", "--mask-whole-words"]
-        load(folder, *task, *bpe.split())
+        load(folder, *task, *next(iter(SEGMENTATIONS)).split())
         with refused("--mask-whole-words needs", "--bpe"):
             load(folder, *task)
 
@@ -241,13 +241,3 @@ def broken_options(folder: Path) -> None:
         (folder / f"train.{language}").write_text(f"{words}\n")
     (folder / "pairs").write_text("0-0 1-1 2-2\n")
     assert align(folder, folder / "pairs", dictionary) == ["a b"]
-
-
-class Stop(Exception):
-    """Where the model would be loaded."""
-
-
-def generating(*arguments: str):
-    """fairseq's configuration for a command line of fairseq-generate."""
-    parser = options.get_generation_parser()
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["data", "--path", "x", *arguments]))

@@ -8,8 +8,8 @@ import importlib
 import inspect
 import io
 import multiprocessing
+import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -73,9 +73,9 @@ def write_split(folder: Path, split: str, rows: list[str], words: str) -> Dictio
     return dictionary
 
 
-def labelled(folder: Path, labels: list[str], inputs: int = 2, num_classes: int = 2, regression: bool = False):
-    """The split ``valid`` of a sentence_prediction task with these labels, and so many inputs."""
-    write_split(folder / "input0", "valid", ["a b"] * inputs, "a b")
+def labelled(folder: Path, labels: list[str], num_classes: int = 2, regression: bool = False):
+    """The split ``valid`` of a sentence_prediction task with these labels."""
+    write_split(folder / "input0", "valid", ["a b"] * len(labels), "a b")
     write_split(folder / "label", "valid", [] if regression else labels, "no yes maybe")
     (folder / "label" / "valid.label").write_text("".join(f"{label}\n" for label in labels))
     config = SentencePredictionConfig(data=str(folder), num_classes=num_classes, regression_target=regression, seed=1)
@@ -90,15 +90,7 @@ def checked_labels(folder: Path) -> None:
         targets = dataset.collater([dataset[0], dataset[1]])["target"]
         torch.nn.functional.nll_loss(torch.zeros(2, 2), targets.view(-1))
     with refused("label/valid.label, line 2", "'nan'"):
-        labelled(folder / "numbers", ["0.5", "nan"], 2, 1, True)
-
-
-@in_folder
-def empty_data(folder: Path) -> None:
-    """A split that was made of an empty file."""
-    dictionary = write_split(folder, "valid", [], "a")
-    with refused("valid.bin: no sentence"):
-        data_utils.load_indexed_dataset(f"{folder}/valid", dictionary)
+        labelled(folder / "numbers", ["0.5", "nan"], 1, True)
 
 
 class Words(Dictionary):
@@ -256,30 +248,35 @@ def broadcast_objects() -> None:
     assert received["cfg"].lr == 0.1
 
 
-def say_hello(config, folder: Path) -> None:
-    """What each of several processes does here: adds up its number, and says how its workers would start."""
-    rank = torch.distributed.get_rank()
-    total = torch.tensor([rank + 1])
-    torch.distributed.all_reduce(total)
-    (folder / str(rank)).write_text(f"{total.item()} {multiprocessing.get_start_method()}")
+def spawned_processes() -> None:
+    """Two processes on the CPU are started, which talk through gloo, and fork their workers; GPUs are as before.
 
-
-@in_folder
-def spawned_processes(folder: Path) -> None:
-    """Two processes on the CPU."""
+    (test_saved_stops.py trains in two processes.)
+    """
     config = OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(FairseqConfig), enum_to_str=True))
-    before = utils.torch
-    config.model, config.distributed_training.distributed_world_size = None, 1
+    training, before = config.distributed_training, utils.torch
+    config.model, training.distributed_world_size = None, 1
     utils.call_main(config, lambda cfg: None)
-    assert config.distributed_training.distributed_backend == "nccl"  # on GPUs nothing changes
-    config.common.cpu, config.distributed_training.distributed_world_size = True, 2
-    utils.call_main(config, say_hello, folder=folder)
-    assert utils.torch is before
-    said = {path.name: path.read_text() for path in folder.iterdir()}
-    assert said == dict.fromkeys("01", f"3 {multiprocessing.get_all_start_methods()[0]}"), said
-    launcher = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "RANK": "0", "WORLD_SIZE": "two"}
-    with mock.patch.dict("os.environ", launcher), refused("WORLD_SIZE=two", "unset"):
-        utils.call_main(config, say_hello, folder=folder)
+    assert training.distributed_backend == "nccl"  # on GPUs nothing changes
+    config.common.cpu, training.distributed_world_size = True, 2
+    with mock.patch("torch.multiprocessing.spawn") as spawn:
+        utils.call_main(config, train_nothing)
+    assert spawn.call_args.kwargs["nprocs"] == 2, spawn.call_args
+    assert (training.distributed_backend, utils.torch) == ("gloo", before)
+    with mock.patch("multiprocessing.parent_process"), mock.patch("multiprocessing.set_start_method") as start:
+        with contextlib.suppress(EOFError), mock.patch.object(utils, "distributed_init", side_effect=EOFError):
+            utils.distributed_main(0, train_nothing, config, {})
+    start.assert_called_once_with(multiprocessing.get_all_start_methods()[0], force=True)
+    training.distributed_init_method = None
+    launcher = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "RANK": "0", "WORLD_SIZE": "3"}
+    with mock.patch.dict("os.environ", launcher), mock.patch.object(utils, "infer_init_method"):
+        with mock.patch.object(utils, "distributed_main"):
+            utils.call_main(config, train_nothing)
+    assert training.distributed_world_size == 3, "torchrun is not seen"
+
+
+def train_nothing(cfg) -> None:
+    """Takes the place of a training."""
 
 
 def locked_seeds() -> None:
@@ -336,28 +333,29 @@ def fresh_workers() -> None:
     assert not loader.persistent_workers, "fairseq's workers are persistent"
 
 
-READERS = """
-import os, sys, torch
-from fairseq.data.iterators import BufferedIterator
-class Source:
-    def __len__(self): return 100000
+class Products:
+    """A source whose items take a while."""
+
+    def __len__(self) -> int:
+        return 100_000
+
     def __iter__(self):
-        for _ in range(100000): yield torch.ones(400, 400) @ torch.ones(400, 400)
-for _ in range(4):  # it is a race: without the fix nine runs of ten are lost
-    if os.fork():
-        status = os.wait()[1]
-        if status: sys.exit(f"status {status}")
-    else:
-        reader = BufferedIterator(3, Source())
-        for _ in range(3): next(reader)
-        break
-"""
+        for _ in range(len(self)):
+            yield torch.ones(800, 800) @ torch.ones(800, 800)
 
 
 def stopped_readers() -> None:
-    """Programs that leave while fairseq's thread is reading ahead: forks of one, which has done the imports."""
-    done = subprocess.run([sys.executable, "-c", READERS], capture_output=True, text=True)
-    assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+    """Programs that leave while fairseq's thread is reading ahead: forks of this one."""
+    for _ in range(2):  # without the fix the thread is nearly always in the middle of a product
+        if child := os.fork():
+            status = os.waitpid(child, 0)[1]
+            assert status == 0, f"a program that left ended with status {status}"
+            continue
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        reader = iterators.BufferedIterator(1000, Products())
+        for _ in range(3):
+            next(reader)
+        sys.exit()
     reader = iterators.BufferedIterator(1, range(9))
     next(reader)
     stop([reader._consumer])

@@ -64,7 +64,7 @@ def test_imports_go_one_way(file):
         if room in WITHOUT_FAIRSEQ:
             assert parts[0] not in ("fairseq", "fairseq_cli"), f"{file} imports {name}"
         if parts[0] == "fairseq_compat" and room != "cli":  # safe reading has its list there, scoring its languages
-            shared = tuple(f"fairseq_compat.{module}" for module in ("plain_data", "scanned_pickles", "languages"))
+            shared = tuple(f"fairseq_compat.{module}" for module in ("plain_data", "languages"))
             assert name in shared, f"{file} imports {name}"
 
 

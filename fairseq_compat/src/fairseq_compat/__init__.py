@@ -6,13 +6,13 @@ This file stays empty of imports, because it is read by every interpreter of the
 
 __version__ = "0.2.0"
 
-TYPE_CHECKING = False  # that of typing would be imported by every interpreter
+TYPE_CHECKING = False  # importing that of typing would cost every interpreter time
 if TYPE_CHECKING:
     from fairseq_compat.report import FixStatus
 
 
 def status() -> "list[FixStatus]":
-    """One :class:`fairseq_compat.report.FixStatus` (fix, needed, active, reason) for each fix."""
+    """Return a :class:`fairseq_compat.report.FixStatus` (fix, needed, active, reason) for each fix."""
     from fairseq_compat.report import status as report_status
 
     return report_status()

@@ -1,7 +1,4 @@
-"""``python -m fairseq_compat``: print the state of every fix; exit code 1 if a needed one is not active.
-
-``python -m fairseq_compat install``: get fairseq itself.
-"""
+"""Prints the state of every fix (``python -m fairseq_compat``), or installs fairseq (``... install``)."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from fairseq_compat.report import fairseq_folders, heading, status, table
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    about = "Which fixes fairseq needs here, and which are active. Exit code 1 if one is needed and not active."
+    """Return the parser of the command line."""
+    about = "Show which fixes fairseq needs here, and which are active. Exit code 1 if one is needed and not active."
     options = argparse.ArgumentParser(prog="python -m fairseq_compat", description=about, allow_abbrev=False)
     options.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     options.add_argument("--version", action="version", version=fairseq_compat.__version__)
@@ -32,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def show(as_json: bool) -> int:
-    """The state of the fixes."""
+    """Print the state of the fixes; return the exit code, 1 if one is needed and not active."""
     rows = status()
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
@@ -48,9 +45,8 @@ def main() -> int:
     try:
         if args.command is None:
             return show(args.json)
-        print(
-            install.install(install.FAIRSEQ if args.source is None else args.source, not args.no_compiler, args.target)
-        )
+        source = install.FAIRSEQ if args.source is None else args.source
+        print(install.install(source, not args.no_compiler, args.target))
     except (install.InstallError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

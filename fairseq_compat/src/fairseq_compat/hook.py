@@ -1,7 +1,7 @@
-"""Start-up hook: applies the fixes while fairseq's modules are being imported.
+"""Applies the fixes while fairseq's modules are being imported.
 
-Imported by every interpreter of the environment, so it uses nothing but ``sys``; the fixes themselves are imported
-when the first of the modules below is.
+Imported by every interpreter of the environment, so it uses nothing but ``sys``; the fixes are imported together with
+the modules of fairseq below.
 """
 
 import sys
@@ -9,18 +9,12 @@ import sys
 # module of fairseq -> fixes that act on it (modules of fairseq_compat.fixes)
 FIXES = {
     "fairseq.dataclass.configs": ("hashable_dataclasses",),
-    "fairseq.dataclass.utils": (
-        "optional_types",
-        "third_party_registries",
-        "quiet_hydra",
-        "broken_options",
-    ),
+    "fairseq.dataclass.utils": ("optional_types", "third_party_registries", "quiet_hydra", "broken_options"),
     "fairseq_cli.hydra_train": ("hydra_help", "quiet_hydra", "third_party_registries"),
     "fairseq.checkpoint_utils": (
         "safe_checkpoints",
         "complete_saves",
         "unreadable_checkpoints",
-        "unknown_architectures",
         "numbered_checkpoints",
         "one_run_a_folder",
     ),
@@ -40,13 +34,13 @@ FIXES = {
     "fairseq.modules.adaptive_softmax": ("defined_buffers",),
     "fairseq.data.data_utils": ("numpy_aliases", "locked_seeds", "last_batches"),
     "fairseq.data.iterators": ("fresh_workers", "stopped_readers", "saved_stops"),
-    "fairseq.data.indexed_dataset": ("empty_data", "line_ends"),
+    "fairseq.data.indexed_dataset": ("line_ends",),
     "fairseq.file_chunker_utils": ("line_ends",),
     "fairseq.hub_utils": ("line_ends",),
     "fairseq_cli.preprocess": ("line_ends", "broken_options"),
     "fairseq_cli.interactive": ("line_ends", "shards"),
     "fairseq_cli.score": ("line_ends", "scoring_options"),
-    # the tools with which text is prepared for fairseq
+    # tools that prepare text for fairseq
     "sacremoses.cli": ("line_ends",),
     "subword_nmt.subword_nmt": ("line_ends",),
     "fairseq.data.dictionary": ("dictionary_classes",),
@@ -63,7 +57,8 @@ FIXES = {
     "fairseq.tasks.translation": ("target_languages", "moses_languages"),
     "fairseq.data.encoders.moses_tokenizer": ("moses_languages",),
     "fairseq.scoring": ("target_languages",),
-    "fairseq.tasks": ("target_languages",),
+    "fairseq.models": ("unknown_architectures",),
+    "fairseq.tasks": ("target_languages", "unknown_architectures"),
     "fairseq_cli.generate": ("shards", "scoring_options"),
     "fairseq_cli.validate": ("shards",),
     "fairseq_cli.eval_lm": ("empty_evaluations", "shards"),
@@ -72,8 +67,7 @@ FIXES = {
     "fairseq.modules.dynamic_crf_layer": ("numpy_aliases",),
 }
 
-
-# compiled modules of fairseq, which modules of the same name in fairseq_compat.pure stand for where they are missing
+# compiled modules of fairseq; where one is missing, the module of the same name in fairseq_compat.pure takes its place
 PURE = ("fairseq.libbleu", "fairseq.libnat", "fairseq.data.data_utils_fast", "fairseq.data.token_block_utils_fast")
 
 
@@ -98,7 +92,7 @@ class FixingLoader:
         execute(module, self.loader, self.fixes)
 
     def get_code(self, name):
-        """What ``python -m name`` runs: of a command the same as the program of that name, so with the fixes."""
+        """Return the code for ``python -m name``: it runs a command as its program does, with the fixes."""
         if not name.startswith("fairseq_cli."):
             return self.loader.get_code(name)
         lines = f"import sys\nfrom {name} import *\nfrom {name} import cli_main\n"
@@ -106,12 +100,12 @@ class FixingLoader:
 
 
 class FairseqFinder:
-    """Asks the other finders for the modules named in FIXES and wraps what they find."""
+    """Asks the other finders for the modules in FIXES, and wraps their loaders."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         if name == "fairseq" and sys.meta_path[0] is not cls:
-            # pytest's assertion rewriter goes in front of us and would answer for modules that we must see
+            # pytest's assertion rewriter comes first otherwise, and would answer for these modules
             sys.meta_path.remove(cls)
             sys.meta_path.insert(0, cls)
         fixes = FIXES.get(name)
@@ -129,7 +123,7 @@ class FairseqFinder:
 
 
 def pure_spec(name):
-    """The module in Python that stands for a compiled one."""
+    """Return the spec of the module in Python that takes the place of a compiled one."""
     from importlib.util import spec_from_file_location
     from os.path import dirname, join
 

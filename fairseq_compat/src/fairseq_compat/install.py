@@ -1,8 +1,9 @@
-"""``python -m fairseq_compat install``: fairseq, unmodified, into the environment of this interpreter.
+"""Installs unmodified fairseq into the environment of this interpreter: ``python -m fairseq_compat install``.
 
 fairseq's own metadata ask for versions of hydra and omegaconf that current installers refuse, one of its compiled parts
-needs torch to be built, and it has no wheels. So: what it really needs first, then fairseq without dependencies, built
-against the torch that is here; where there is no compiler, its Python files alone (see `fairseq_compat.pure`).
+needs torch to be built, and it has no wheels. So its real requirements are installed first, then fairseq without
+dependencies, built against the torch of the environment; without a compiler, its Python files alone (see
+`fairseq_compat.pure`).
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-#: the release of fairseq that is installed where no other source is given
+#: requirement of the release that is installed by default
 FAIRSEQ = "fairseq==0.12.2"
-#: what builds it; numpy and torch are those of the environment
+#: tools that build fairseq; numpy and torch are taken from the environment
 BUILD = ("setuptools", "wheel", "cython")
+#: first and last Python that fairseq runs on
 PYTHONS = ((3, 10), (3, 14))
-#: why an installer fails, where nothing more is known
+#: usual reasons why an installer fails
 OUTSIDE = "no network? a full disk?"
 
-#: Runs at the start of each interpreter of the build, in front of fairseq's own setup script: the distribution on the
-#: index lacks the sources of the parts that need torch (libnat, libbase), which a checkout has.
+#: sitecustomize.py of the build: the distribution on the index lacks the sources of the parts that need torch (libnat,
+#: libbase), which a checkout has
 SITE = """
 import os
 
@@ -39,8 +41,8 @@ _setup = setuptools.setup
 
 def setup(**options):
     parts = options.get("ext_modules") or []
-    there = [part for part in parts if os.environ["FAIRSEQ_COMPILED"] and all(map(os.path.exists, part.sources))]
-    return _setup(**{**options, "ext_modules": there})
+    complete = [part for part in parts if os.environ["FAIRSEQ_COMPILED"] and all(map(os.path.exists, part.sources))]
+    return _setup(**{**options, "ext_modules": complete})
 
 
 setuptools.setup = setup
@@ -48,11 +50,11 @@ setuptools.setup = setup
 
 
 class InstallError(Exception):
-    """What went wrong, and what to do."""
+    """Says why fairseq could not be installed, and what to do."""
 
 
 def missing_for_compiling() -> list[str]:
-    """Which of a C and a C++ compiler and Python's headers are not there."""
+    """Return which of a C compiler, a C++ compiler and Python's headers are missing."""
     missing = []
     for name in ("CC", "CXX"):
         command = shlex.split(os.environ.get(name) or sysconfig.get_config_var(name) or name.lower())[0]
@@ -67,33 +69,31 @@ def installer() -> list[str]:
     """Return the beginning of a command by which pip or uv installs into this environment.
 
     Raises:
-        InstallError: neither is here.
+        InstallError: the environment has neither.
     """
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
     uv = shutil.which("uv")
     if uv:
         return [uv, "pip", "install", "--python", sys.executable]
-    raise InstallError(
-        "neither pip nor uv is here: install one of them (python -m ensurepip, or your system's package)"
-    )
+    raise InstallError("found neither pip nor uv: install one of them (python -m ensurepip, or your system's package)")
 
 
 def requirements() -> list[str]:
-    """What fairseq really needs: the extra ``fairseq`` of this distribution."""
-    listed = importlib.metadata.requires("fairseq-compat") or []
-    return [one.partition(";")[0].strip() for one in listed if re.search(r"extra == ['\"]fairseq['\"]", one)]
+    """Return the real requirements of fairseq, which are the extra ``fairseq`` of this distribution."""
+    lines = importlib.metadata.requires("fairseq-compat") or []
+    return [line.partition(";")[0].strip() for line in lines if re.search(r"extra == ['\"]fairseq['\"]", line)]
 
 
 def run(command: list[str], why: str = OUTSIDE, **environment: str) -> None:
-    """Show what the command says; raise InstallError if it fails."""
+    """Run a command with its output shown; raise InstallError, with the reason `why`, if it fails."""
     shown = " ".join(shlex.quote(word) for word in command)
     if subprocess.run(command, env={**os.environ, **environment}).returncode:
         raise InstallError(f"this failed, its messages are above ({why}): {shown}")
 
 
 def installed() -> str | None:
-    """The folder of the fairseq that this interpreter imports."""
+    """Return the folder of the fairseq that this interpreter imports."""
     from fairseq_compat.report import fairseq_folders
 
     return next(iter(fairseq_folders()), None)
@@ -104,17 +104,15 @@ def _name(requirement: str) -> str:
 
 
 def further_requirements(target: str | None) -> list[str]:
-    """What the fairseq that was just installed asks for, is not among `requirements`, and is not here.
+    """Return the missing requirements of the fairseq that was just installed.
 
-    The main branch asks for more than the releases. torchaudio is asked for by all, and imported by none.
+    The main branch has more than the releases. All require torchaudio, and none imports it.
     """
-    places = [target] if target else sys.path
-    asked = [
-        one for found in importlib.metadata.distributions(name="fairseq", path=places) for one in found.requires or []
-    ]
-    known = {"torchaudio", *map(_name, requirements())}
-    here = {_name(one.metadata["Name"]) for one in importlib.metadata.distributions()}
-    return [name for name in dict.fromkeys(_name(one) for one in asked if ";" not in one) if name not in known | here]
+    distributions = importlib.metadata.distributions(name="fairseq", path=[target] if target else sys.path)
+    lines = [line for distribution in distributions for line in distribution.requires or [] if ";" not in line]
+    present = {_name(distribution.metadata["Name"]) for distribution in importlib.metadata.distributions()}
+    present |= {"torchaudio", *map(_name, requirements())}
+    return [name for name in dict.fromkeys(map(_name, lines)) if name not in present]
 
 
 def build(source: str, begin: list[str], compiled: bool, target: str | None) -> None:
@@ -123,7 +121,7 @@ def build(source: str, begin: list[str], compiled: bool, target: str | None) -> 
         tools = os.path.join(folder, "tools")
         run([*begin, "--quiet", "--target", tools, *BUILD])
         Path(tools, "sitecustomize.py").write_text(SITE, encoding="utf-8")
-        if os.path.isdir(source):  # a build writes into the folder it is given
+        if os.path.isdir(source):  # a build writes into the folder of the sources
             copy = os.path.join(folder, "fairseq")
             shutil.copytree(source, copy, ignore=shutil.ignore_patterns(".git", "build"), symlinks=True)
             source = copy
@@ -137,11 +135,11 @@ def build(source: str, begin: list[str], compiled: bool, target: str | None) -> 
 
 
 def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = None) -> str:
-    """Install fairseq and what it needs. Returns what was done, in a sentence.
+    """Install fairseq and its requirements; return a sentence about the result.
 
     Args:
         source: ``FAIRSEQ``, or a folder with fairseq's sources (a checkout stays as it is).
-        compiler: compile, where that is possible.
+        compiler: compile if that is possible.
         target: a folder for fairseq itself, to be put on PYTHONPATH; by default the environment's site-packages.
 
     Raises:
@@ -150,9 +148,9 @@ def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = N
     first, last = (".".join(map(str, version)) for version in PYTHONS)
     if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
         raise InstallError(
-            f"fairseq runs on Python {first} to {last}; this is {sys.version.split()[0]}: take another one"
+            f"found Python {sys.version.split()[0]}, fairseq runs on {first} to {last}: take another one"
         )
-    # the index is never asked for what a mistyped folder is called
+    # the index is never asked for the name of a mistyped folder
     if source != FAIRSEQ and not (source and os.path.isfile(os.path.join(source, "setup.py"))):
         raise InstallError(f"--source {source!r}: no sources of fairseq (no setup.py); give the folder of a checkout")
     if target and os.path.exists(os.path.join(target, "fairseq")):  # pip would leave it, and say so in a warning only
@@ -166,7 +164,7 @@ def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = N
     begin = installer()
     run([*begin, *requirements()])
     if before:
-        return f"there is a fairseq already: {before}. What it needs is there, too; for another one, uninstall it first"
+        return f"there is a fairseq already: {before}, with all requirements; for another one, uninstall it first"
     missing = missing_for_compiling() if compiler else []
     compiled = compiler and not missing
     build(source, begin, compiled, target)
@@ -176,12 +174,11 @@ def install(source: str = FAIRSEQ, compiler: bool = True, target: str | None = N
     place = os.path.abspath(target) if target else None
     paths = os.pathsep.join(filter(None, [place, os.environ.get("PYTHONPATH")]))
     run([sys.executable, "-c", "import fairseq"], "it is installed, but cannot be imported", PYTHONPATH=paths)
-    done = f"fairseq is in {place or installed()}, " + ("compiled" if compiled else "in pure Python")
+    done = f"fairseq is in {place or installed()}, {'compiled' if compiled else 'in pure Python'}"
     if not compiled:
         why = f"for compiling these are missing: {', '.join(missing)}" if missing else "as asked"
         done += f" ({why}): the same results, slower"
     if place:
-        done += (
-            f"\nto use it: export PYTHONPATH={shlex.quote(place)} PATH={shlex.quote(os.path.join(place, 'bin'))}:$PATH"
-        )
+        programs = shlex.quote(os.path.join(place, "bin"))
+        done += f"\nto use it: export PYTHONPATH={shlex.quote(place)} PATH={programs}:$PATH"
     return done

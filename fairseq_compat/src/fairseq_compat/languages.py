@@ -1,12 +1,12 @@
-"""Codes of languages, and the tokeniser by which sacrebleu counts BLEU of a language."""
+"""Maps codes of languages to ISO 639-1, and languages to the tokeniser by which sacrebleu counts BLEU."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 
-#: ISO 639-1, and for each what else stands for it: ISO 639-2 and 639-3, members of a macrolanguage as NLLB names them,
-#: former codes (iw), and countries that no language is named by (jp, cz)
+#: ISO 639-1 code = other codes of the language: ISO 639-2 and 639-3, members of a macrolanguage as NLLB names them,
+#: former codes (iw), and countries (jp, cz) whose code is not the code of a language
 _TWO_LETTERS = """
 aa=aar ab=abk ae=ave af=afr ak=aka am=amh an=arg ar=ara,arb,acm,acq,aeb,ajp,apc,ars,ary,arz as=asm av=ava
 ay=aym,ayr az=aze,azb,azj ba=bak be=bel bg=bul bi=bis bm=bam bn=ben bo=bod,tib br=bre bs=bos ca=cat ce=che
@@ -36,8 +36,8 @@ for _code, _, _others in (entry.partition("=") for entry in _TWO_LETTERS.split()
 #: the first two or three letters of zh_CN, zho_Hans, fr-FR, pt_BR.UTF-8, __de__, <2de>, [en_XX]
 _CODE = re.compile(r"[^a-z]*([a-z]{2,3})(?![a-z0-9])")
 
-#: languages that 13a does not suit -> sacrebleu's tokeniser: for zh, ja and ko the one that sacrebleu itself takes, for
-#: other languages without spaces between words characters
+#: languages that 13a does not suit -> sacrebleu's tokeniser: for zh, ja and ko as in sacrebleu, characters for other
+#: languages without spaces between words
 _TOKENIZERS = {
     **dict.fromkeys(("zh", "lzh", "wuu", "yue"), "zh"),
     "ja": "ja-mecab",
@@ -48,7 +48,7 @@ _MODULES = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_
 
 
 class UnknownLanguageError(ValueError):
-    """A code that stands for no language of the table."""
+    """The code is not in the table of languages."""
 
 
 def language(code: str) -> str:

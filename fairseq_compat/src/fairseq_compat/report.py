@@ -1,4 +1,4 @@
-"""What is needed in this environment, and what is active."""
+"""Reports which fixes are needed in this environment, and which are active."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from fairseq_compat.runner import Verdict
 class FixStatus:
     """State of one fix in this process.
 
-    ``active`` means: applied to the modules that are loaded already, and ready for those that are not. ``needed`` is
-    False where the versions installed do not ask for it, and where this fairseq has nothing to mend.
+    Attributes:
+        fix: name of the fix.
+        needed: False if the installed versions do not need it, or this fairseq has the repaired code.
+        active: the fix is applied to the modules that are loaded, and will be applied to the others.
+        reason: symptom without the fix, or why it is not needed or not active.
     """
 
     fix: str
@@ -27,76 +30,71 @@ class FixStatus:
 
 
 def fairseq_folders() -> list[str]:
-    """The folders that hold a package ``fairseq``: the one that is imported, then those on ``sys.path``.
-
-    A checkout that was installed by ``pip install --editable`` need not be there: an importer of its own finds it.
-    """
+    """Return the folders with a package ``fairseq``: first the one that is imported, then others on ``sys.path``."""
     importlib.invalidate_caches()  # fairseq may just have been installed
-    spec = importlib.util.find_spec("fairseq")
+    spec = importlib.util.find_spec("fairseq")  # pip install --editable has an importer of its own
     places = [os.path.dirname(spec.origin)] if spec and spec.origin else []
     places += [os.path.join(place, "fairseq") for place in sys.path]
-    found = [os.path.realpath(place) for place in places if os.path.isfile(os.path.join(place, "__init__.py"))]
-    return list(dict.fromkeys(found))
+    packages = [os.path.realpath(place) for place in places if os.path.isfile(os.path.join(place, "__init__.py"))]
+    return list(dict.fromkeys(packages))
 
 
 def fairseq_version(folder: str) -> str:
-    """What the file of its version says; of the main branch, whose file says 0.12.2, that it is that."""
+    """Return the version of a fairseq; the main branch, whose version file says 0.12.2, is named."""
     for name in ("version.txt", "version.py"):
         try:
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 version = file.read().rpartition("=")[2].strip(" \"'\n")
-                later = os.path.isfile(os.path.join(folder, "tasks", "audio_classification.py"))
-                return f"{version}, main branch" if later else version
         except OSError:
             continue
+        is_main = os.path.isfile(os.path.join(folder, "tasks", "audio_classification.py"))
+        return f"{version}, main branch" if is_main else version
     return "of unknown version"
 
 
 def _sources(name: str, folder: str) -> dict[str, str | None]:
-    """The source of each module that a fix acts on, without importing any; programs beside fairseq may be missing."""
-    modules = [module for module, names in FIXES.items() if name in names]
-    paths = {module: os.path.join(os.path.dirname(folder), *module.split(".")) for module in modules}
-    found = {
-        module: runner.read_source(f"{path}.py") or runner.read_source(f"{path}/__init__.py")
-        for module, path in paths.items()
-    }
-    return {module: text for module, text in found.items() if text is not None or module.startswith("fairseq")}
-
-
-def _state(name: str, targets: set[str]) -> tuple[bool, str]:
-    if FairseqFinder not in sys.meta_path:
-        return False, "the start-up hook is not installed (python -S, or pip install --target)"
-    if name in runner.disabled():
-        return False, f"switched off by {runner.DISABLE}"
-    missed = {module for module in targets if module in sys.modules} - runner.APPLIED.get(name, set())
-    if missed:
-        return False, f"loaded before the hook: {', '.join(sorted(missed))}"
-    return True, ""
+    """Return the source of each module on which a fix acts, without importing it; tools of others may be missing."""
+    sources = {}
+    for module in (module for module, names in FIXES.items() if name in names):
+        path = os.path.join(os.path.dirname(folder), *module.split("."))
+        source = runner.read_source(f"{path}.py") or runner.read_source(f"{path}/__init__.py")
+        if source is not None or module.startswith("fairseq"):
+            sources[module] = source
+    return sources
 
 
 def _status(name: str, folder: str | None) -> FixStatus:
     fix = runner.load_fix(name)
-    if not fix.needed():
-        return FixStatus(name, False, False, f"not here: {fix.REASON}")
-    found = {module: runner.verdict(fix, text) for module, text in (_sources(name, folder) if folder else {}).items()}
-    targets = {module for module, one in found.items() if one is Verdict.APPLIES}
-    unknown = sorted(module for module, one in found.items() if one is Verdict.UNKNOWN)
-    if found and not targets and not unknown:
-        return FixStatus(name, False, False, "does not apply: this fairseq has nothing to mend there")
+    symptom = (fix.__doc__ or name).splitlines()[0].rstrip(".")
+    if not runner.is_needed(fix):
+        return FixStatus(name, False, False, f"not here: {symptom}")
+    sources = _sources(name, folder) if folder else {}
+    verdicts = {module: runner.verdict(fix, source) for module, source in sources.items()}
+    targets = {module for module, state in verdicts.items() if state is Verdict.APPLIES}
+    unknown = sorted(module for module, state in verdicts.items() if state is Verdict.UNKNOWN)
+    missed = sorted({module for module in targets if module in sys.modules} - runner.APPLIED.get(name, set()))
+    if verdicts and not targets and not unknown:
+        return FixStatus(name, False, False, "does not apply: this fairseq has the repaired code")
+    obstacle = ""
     if unknown:
-        return FixStatus(name, True, False, f"leaves alone what it does not know: {', '.join(unknown)}")
-    active, obstacle = _state(name, targets)
-    return FixStatus(name, True, active, obstacle or fix.REASON)
+        obstacle = f"leaves unknown code as it is: {', '.join(unknown)}"
+    elif FairseqFinder not in sys.meta_path:
+        obstacle = "the start-up hook is not installed (python -S, or pip install --target)"
+    elif name in runner.disabled():
+        obstacle = f"switched off by {runner.DISABLE}"
+    elif missed:
+        obstacle = f"loaded before the hook: {', '.join(missed)}"
+    return FixStatus(name, True, not obstacle, obstacle or symptom)
 
 
 def status() -> list[FixStatus]:
-    """The state of every fix, in the order of the table in :mod:`fairseq_compat.hook`."""
+    """Return the state of every fix, in the order of the table in :mod:`fairseq_compat.hook`."""
     folder = next(iter(fairseq_folders()), None)
     return [_status(name, folder) for name in runner.fix_names()]
 
 
 def heading() -> str:
-    """Which fairseq this is about."""
+    """Return which fairseq is meant, with its folder."""
     folders = fairseq_folders()
     if not folders:
         return "fairseq is not installed here: python -m fairseq_compat install"
@@ -106,7 +104,7 @@ def heading() -> str:
 
 
 def table(rows: list[FixStatus]) -> str:
-    """The rows as text with aligned columns."""
+    """Return the rows as text with aligned columns."""
     cells = [("fix", "needed", "active", "reason")]
     cells += [(row.fix, "yes" if row.needed else "no", "yes" if row.active else "no", row.reason) for row in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]

@@ -1,4 +1,4 @@
-"""Executes a module of fairseq with its fixes around it, and remembers what was done."""
+"""Executes a module of fairseq together with its fixes, and remembers which fixes were applied."""
 
 from __future__ import annotations
 
@@ -12,67 +12,67 @@ from types import ModuleType
 
 from fairseq_compat.hook import FIXES
 
+#: environment variable with the fixes to switch off
 DISABLE = "FAIRSEQ_COMPAT_DISABLE"
-#: fixes of which a process of this run has said that they do not know this fairseq: its children need not say it again
-TOLD = "FAIRSEQ_COMPAT_TOLD"
+#: environment variable with the fixes about which a process of this run has printed the line of `_print_unknown`
+PRINTED = "FAIRSEQ_COMPAT_TOLD"
 
-# fix -> modules of this process that it was applied to
+#: fix -> modules of this process to which it was applied
 APPLIED: dict[str, set[str]] = {}
 
 
 def fix_names() -> list[str]:
-    """All fixes in the order of the table."""
+    """Return all fixes in the order of `FIXES`."""
     return list(dict.fromkeys(name for names in FIXES.values() for name in names))
 
 
 def load_fix(name: str) -> ModuleType:
-    """The module of a fix.
-
-    It has ``needed()`` (do the versions of Python and the libraries ask for it?), ``REASON``, the context manager
-    ``patching(module)``, and regular expressions for the source of the modules it acts on: ``BROKEN``, the code that it
-    changes, and maybe ``MENDED``, by which a fairseq is known that has no such code and does not need the fix.
-    """
+    """Return the module of a fix; `fairseq_compat.fixes` says what it contains."""
     return importlib.import_module(f"fairseq_compat.fixes.{name}")
 
 
+def is_needed(fix: ModuleType) -> bool:
+    """Return True if the installed versions of Python and the libraries need a fix."""
+    return not hasattr(fix, "needed") or fix.needed()
+
+
 def disabled() -> set[str]:
-    """The fixes switched off by the environment variable (names separated by commas, or ``all``).
+    """Return the fixes in the environment variable `DISABLE` (names separated by commas, or ``all``).
 
     Raises:
-        ValueError: the variable names a fix that does not exist.
+        ValueError: the variable contains a name that is not a fix.
     """
-    chosen = {name.strip() for name in os.environ.get(DISABLE, "").split(",")} - {""}
-    if "all" in chosen:
+    names = {name.strip() for name in os.environ.get(DISABLE, "").split(",")} - {""}
+    if "all" in names:
         return set(fix_names())
-    unknown = sorted(chosen - set(fix_names()))
+    unknown = sorted(names - set(fix_names()))
     if unknown:
         raise ValueError(
-            f"{DISABLE} names what is no fix: {', '.join(unknown)}; use 'all', or names that "
-            "python -m fairseq_compat lists"
+            f"{DISABLE}: {', '.join(unknown)} is not a fix; use 'all', or names that python -m fairseq_compat lists"
         )
-    return chosen
+    return names
 
 
 class Verdict(enum.Enum):
-    """What a fix has to do with the source of a module."""
+    """How the source of a module relates to a fix."""
 
     APPLIES = "applies"
-    MENDED = "does not apply"
+    FIXED = "does not apply"
     UNKNOWN = "unknown"
 
 
 def verdict(fix: ModuleType, source: str | None) -> Verdict:
-    """Does this source have what the fix changes? None: a module without source."""
+    """Return whether a source has the code that a fix changes; source: None for a module without source."""
     if source is None:
         return Verdict.UNKNOWN
     if re.search(fix.BROKEN, source, re.MULTILINE):
         return Verdict.APPLIES
-    mended = getattr(fix, "MENDED", None)
-    return Verdict.MENDED if mended is not None and re.search(mended, source, re.MULTILINE) else Verdict.UNKNOWN
+    fixed = getattr(fix, "FIXED", None)
+    return Verdict.FIXED if fixed is not None and re.search(fixed, source, re.MULTILINE) else Verdict.UNKNOWN
 
 
 def read_source(path: str | None) -> str | None:
-    """The text of a Python file; None if there is none."""
+    """Return the text of a Python file; None if `path` is not a readable Python file."""
     if not path or not path.endswith(".py"):
         return None
     try:
@@ -82,10 +82,11 @@ def read_source(path: str | None) -> str | None:
         return None
 
 
-def _say_unknown(name: str, module: ModuleType) -> None:
-    told = os.environ.get(TOLD, "").split(",")
-    if name not in told:
-        os.environ[TOLD] = ",".join(filter(None, [*told, name]))
+def _print_unknown(name: str, module: ModuleType) -> None:
+    """Print once per run, its child processes included, that a fix leaves a module as it is."""
+    printed = os.environ.get(PRINTED, "").split(",")
+    if name not in printed:
+        os.environ[PRINTED] = ",".join(filter(None, [*printed, name]))
         print(
             f"fairseq_compat: this fairseq is unknown to the fix {name}, which leaves {module.__name__} as it is "
             f"({getattr(module, '__file__', None)}); python -m fairseq_compat lists what is active",
@@ -93,24 +94,28 @@ def _say_unknown(name: str, module: ModuleType) -> None:
         )
 
 
-def execute(module: ModuleType, loader, fixes: tuple[str, ...]) -> None:
-    """Execute ``module`` with its real ``loader`` inside the fixes that are needed and not switched off.
-
-    A fix that finds neither the code that it changes nor the mended one says so once and leaves the module alone.
-    """
+def execute(module: ModuleType, loader, names: tuple[str, ...]) -> None:
+    """Execute `module` with its real `loader`, and apply its fixes that are needed and not switched off."""
     off = disabled()
     assert module.__spec__ is not None  # an import system made this module
-    module.__loader__ = module.__spec__.loader = loader  # nothing of ours stays behind
+    module.__loader__ = module.__spec__.loader = loader  # no trace of the hook remains
     source = read_source(module.__spec__.origin)
+    fixes = {}
+    for name in names:
+        fix = load_fix(name)
+        if name in off or not is_needed(fix):
+            continue
+        state = verdict(fix, source)
+        if state is Verdict.APPLIES:
+            fixes[name] = fix
+        elif state is Verdict.UNKNOWN:
+            _print_unknown(name, module)
     with ExitStack() as stack:
-        for name in fixes:
-            fix = load_fix(name)
-            if name in off or not fix.needed():
-                continue
-            found = verdict(fix, source)
-            if found is Verdict.APPLIES:
-                stack.enter_context(fix.patching(module))
-                APPLIED.setdefault(name, set()).add(module.__name__)
-            elif found is Verdict.UNKNOWN:
-                _say_unknown(name, module)
+        for fix in fixes.values():
+            if hasattr(fix, "executing"):
+                stack.enter_context(fix.executing(module))
         loader.exec_module(module)
+    for name, fix in reversed(fixes.items()):  # of several wrappers of a function the first fix is the outermost
+        if hasattr(fix, "patch"):
+            fix.patch(module)
+        APPLIED.setdefault(name, set()).add(module.__name__)

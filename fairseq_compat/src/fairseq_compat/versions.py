@@ -1,4 +1,4 @@
-"""Versions of installed distributions, read from their metadata (importing torch to ask for it would cost seconds)."""
+"""Reads versions of installed distributions from their metadata: importing torch would cost seconds."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def installed(distribution: str) -> tuple[int, int] | None:
-    """(major, minor) of an installed distribution; None if it is missing."""
+    """Return (major, minor) of an installed distribution; None if it is missing."""
     try:
-        found = version(distribution)
+        match = re.match(r"(\d+)\.(\d+)", version(distribution))
     except PackageNotFoundError:
         return None
-    match = re.match(r"(\d+)\.(\d+)", found)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def at_least(distribution: str, major: int, minor: int) -> bool:
-    """Is the distribution installed in this version or a later one?"""
-    found = installed(distribution)
-    return found is not None and found >= (major, minor)
+    """Return True if the distribution is installed in this version or a later one."""
+    present = installed(distribution)
+    return present is not None and present >= (major, minor)

@@ -1,7 +1,12 @@
-"""One file per workaround.
+"""One file per fix. :data:`fairseq_compat.hook.FIXES` says on which modules of fairseq a fix acts.
 
-Each has ``needed()`` (is it needed with the installed versions?), ``REASON`` (one line for the status table) and
-``patching(module)``, a context manager around the execution of a module of fairseq: what stands before its ``yield``
-happens before the module executes, what stands after it, afterwards. Which fix acts on which module is said in
-:data:`fairseq_compat.hook.FIXES`.
+The first line of its docstring is the reason in the status table; then come the symptom, versions (all, if nothing is
+said), place, remedy, and the issue upstream if there is one. A fix goes when its module of fairseq has the repaired
+code, or as "Can go" says. It defines:
+
+    BROKEN            regular expression of the code that it changes
+    FIXED             maybe: regular expression of a module that does not have this code and does not need the fix
+    needed()          maybe: False if the installed versions of Python and the libraries do not need it
+    patch(module)     changes the module of fairseq after its execution
+    executing(module) instead, or as well: a context manager around its execution
 """

@@ -1,36 +1,32 @@
-"""Objects that the first process of a job sends to the others.
+"""torch >= 2.6 refuses the configuration sent from the first process to the others.
 
 Symptom: resuming with two or more processes raises ``UnpicklingError ... Unsupported global:
     omegaconf.dictconfig.DictConfig`` on all of them but the first.
 Versions: torch >= 2.6; fairseq 0.12.2.
 Where: fairseq/distributed/utils.py:770 (``_broadcast_object_slow``), the only ``torch.load`` of that module.
-Remedy: there, and there only, a load without the allow-list. What it reads was sent through the process group of the
-    same job by its first process, which itself had loaded the file through the allow-list; ``all_gather_list`` of the
-    same module unpickles what peers send as well. Files are refused: only bytes in memory are taken.
-Upstream: not reported. Without this fix: ``--load-checkpoint-on-all-dp-ranks``.
+Remedy: there, and there only, a load without the allow-list. Its bytes were sent through the process group of the same
+    job by its first process, which itself had loaded the file through the allow-list; ``all_gather_list`` of the same
+    module unpickles what peers send as well. Files are refused: only bytes in memory are taken.
+    Without this fix: ``--load-checkpoint-on-all-dp-ranks``.
 Can go: with a fairseq that broadcasts plain containers.
 """
 
 from __future__ import annotations
 
 import io
-from contextlib import contextmanager
 
-from fairseq_compat.shadow import shadow
+from fairseq_compat.patches import shadow
 from fairseq_compat.versions import at_least
 
-REASON = "torch >= 2.6 refuses the configuration sent from the first process to the others"
 BROKEN = r"def _broadcast_object_slow\([\s\S]*?torch\.load\("
-MENDED = r"def broadcast_object\("
+FIXED = r"def broadcast_object\("
 
 
 def needed() -> bool:
     return at_least("torch", 2, 6)
 
 
-@contextmanager
-def patching(module):
-    yield
+def patch(module):
     torch = module.torch
 
     def load(buffer, map_location=None):
@@ -38,4 +34,4 @@ def patching(module):
             raise TypeError("fairseq.distributed.utils may only load bytes received from its own job, never a file")
         return torch.load(buffer, map_location=map_location, weights_only=False)
 
-    module.torch = shadow(torch, load=load)
+    shadow(module, "torch.load", load)

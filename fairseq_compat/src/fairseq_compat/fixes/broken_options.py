@@ -1,72 +1,62 @@
-"""Options that end with an error, or do something else than they say.
+"""Options that end with AttributeError, or do something else than they say.
 
 Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, BART): ``'list' object has no attribute
-    'split'``. (b) ``fairseq-preprocess --alignfile``: a word gets the translation with which it was aligned last, not
+    'split'``. (b) ``fairseq-preprocess --alignfile``: a word has the translation with which it was aligned last, not
     most often. (c) ``fairseq-validate --criterion`` and ``from_pretrained(..., bpe=...)`` keep the criterion and the
     segmentation of the training, if it had one.
-Versions: all.
-Where: fairseq/models/transformer/transformer_config.py:48, fairseq_cli/preprocess.py:245 (counts by tensors, of which
-    no two are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``).
-Remedy: what the option says.
-Upstream: not reported.
-Can go: part by part, with a fairseq that does this.
+Where: fairseq/models/transformer/transformer_config.py:48, fairseq_cli/preprocess.py:245 (counts by tensors, no two of
+    which are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``).
+Remedy: the options do what they say.
+Can go: part by part.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
-from contextlib import contextmanager
 from typing import Optional
 
-REASON = "options that end with AttributeError, or do something else than they say"
+from fairseq_compat.patches import wrap
+
 BROKEN = (
     r"layers_to_keep: Optional\[List\[int\]\]|freq_map\[srcidx\]"
     r"|def overwrite_args_by_name\("
 )
 
 
-def needed() -> bool:
-    return True
-
-
 def patch_transformer_config(module) -> None:
-    """Numbers of layers are read as text, as the models expect them."""
+    """Read numbers of layers as text, as the models expect them."""
     config = module.EncDecBaseConfig
     config.__annotations__["layers_to_keep"] = config.__dataclass_fields__["layers_to_keep"].type = Optional[str]
 
 
 def patch_preprocess(module) -> None:
-    original = module._align_files
+    """Count alignments by numbers."""
 
     def with_numbers(dictionary):
         numbers = copy.copy(dictionary)
         numbers.encode_line = lambda *args, **options: dictionary.encode_line(*args, **options).tolist()
         return numbers
 
-    def _align_files(args, src_dict, tgt_dict):
+    @wrap(module)
+    def _align_files(original, args, src_dict, tgt_dict):
         return original(args, with_numbers(src_dict), with_numbers(tgt_dict))
-
-    module._align_files = _align_files
 
 
 def patch_overwriting(module) -> None:
-    original = module.overwrite_args_by_name
+    """Replace a criterion or segmentation of the training by another one that the user names."""
 
-    @functools.wraps(original)
-    def overwrite_args_by_name(cfg, overrides):
+    @wrap(module)
+    def overwrite_args_by_name(original, cfg, overrides):
         from fairseq.registry import REGISTRIES
         from omegaconf import DictConfig, open_dict
 
         for name, registry in REGISTRIES.items():
             choice, present = overrides.get(name), cfg.get(name)
-            known = isinstance(choice, str) and choice in registry["registry"]
-            if known and isinstance(present, DictConfig) and present.get("_name") != choice:
+            is_registered = isinstance(choice, str) and choice in registry["registry"]
+            if is_registered and isinstance(present, DictConfig) and present.get("_name") != choice:
                 with open_dict(cfg):
-                    cfg[name] = None  # which is overwritten by the choice and its options
+                    cfg[name] = None  # which fairseq overwrites by the choice and its options
         return original(cfg, overrides)
-
-    module.overwrite_args_by_name = overwrite_args_by_name
 
 
 PATCHES = {
@@ -76,7 +66,5 @@ PATCHES = {
 }
 
 
-@contextmanager
-def patching(module):
-    yield
+def patch(module):
     PATCHES[module.__name__](module)

@@ -1,23 +1,22 @@
-"""Mixed precision on the CPU.
+"""--amp does nothing with --cpu.
 
-Symptom: ``--amp --cpu`` trains in single precision, beside two warnings that CUDA is not available.
+Symptom: ``--amp --cpu`` trains in single precision, with two warnings that CUDA is not available.
 Versions: all; fairseq 0.12.2 knows CUDA's autocast only.
 Where: fairseq/tasks/fairseq_task.py:513, fairseq/optim/amp_optimizer.py:30.
 Remedy: without a GPU the criterion (and in it the model) runs under ``torch.autocast("cpu", torch.bfloat16)`` while
     training, as it does under CUDA's autocast on a GPU; bfloat16 needs no scaling of the loss. Validation stays in
     single precision, as on a GPU. Short sentences take PyTorch's plain attention: its flash kernel for the CPU needs
     two to six times as long for them in bfloat16 (64 sentences of 14 tokens, 10 heads of 30: 31 ms, plain 5 ms).
-Upstream: not reported.
-Can go: with a fairseq whose AMP asks for the device.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
-REASON = "--amp does nothing with --cpu"
+from fairseq_compat.patches import wrap
+
 BROKEN = r"def _build_optimizer\("
 
 #: tokens up to which the plain attention is the faster one (measured at 64, 128, 256 and 512)
@@ -26,16 +25,9 @@ SHORT = 200
 logger = logging.getLogger(__name__)
 
 
-def needed() -> bool:
-    return True
-
-
-@contextmanager
-def patching(module):
-    yield
-    original = module.Trainer._build_optimizer
-
-    def _build_optimizer(self):
+def patch(module):
+    @wrap(module.Trainer)
+    def _build_optimizer(original, self):
         on_cpu = self.cfg.common.amp and not self.cuda and not self.tpu
         if on_cpu:
             use_autocast(self._criterion)
@@ -45,28 +37,24 @@ def patching(module):
                 warnings.filterwarnings("ignore", message=".*GradScaler")
             return original(self)
 
-    module.Trainer._build_optimizer = _build_optimizer
-
 
 def use_autocast(criterion) -> None:
-    """From now on the forward pass of this criterion runs under the CPU's autocast while it is training."""
+    """Run the forward pass of a criterion under the CPU's autocast while it is training."""
     import torch
 
-    forward = criterion.forward
-
-    def forward_under_autocast(model, sample, *args, **kwargs):
+    @wrap(criterion)
+    def forward(original, model, sample, *args, **kwargs):
         if not criterion.training:
-            return forward(model, sample, *args, **kwargs)
+            return original(model, sample, *args, **kwargs)
         with torch.autocast("cpu", torch.bfloat16), attention_for(sample):
-            return forward(model, sample, *args, **kwargs)
+            return original(model, sample, *args, **kwargs)
 
-    criterion.forward = forward_under_autocast
     # fairseq enters CUDA's autocast around it, which warns that there is no CUDA
     warnings.filterwarnings("ignore", message=".*CUDA is not available.*[Dd]isabling", module="torch.amp")
 
 
 def attention_for(sample):
-    """A context in which ``scaled_dot_product_attention`` takes the faster kernel for the sentences of a batch."""
+    """Return a context in which attention takes the faster kernel for the sentences of a batch."""
     try:
         from torch.nn.attention import SDPBackend, sdpa_kernel
     except ImportError:  # torch < 2.3

@@ -1,31 +1,20 @@
-"""Several processes on the CPU with the default back end.
+"""The default data-parallel back end names a GPU even with --cpu.
 
 Symptom: ``--cpu`` with several processes and the default ``--ddp-backend pytorch_ddp`` raises ``ValueError:
     DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device GPU
     modules or CPU modules, but got device_ids [0]``.
-Versions: all; fairseq 0.12.2 names a device always.
 Where: fairseq/models/distributed_fairseq_model.py:60.
-Remedy: no device ids for a module on the CPU.
-Upstream: not reported. Without this fix: ``--ddp-backend legacy_ddp``.
-Can go: with a fairseq that leaves the device ids out on the CPU.
+Remedy: no device ids for a module on the CPU. Without this fix: ``--ddp-backend legacy_ddp``.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import Any
 
-REASON = "the default data-parallel back end names a GPU even with --cpu"
 BROKEN = r"device_ids=\[args\.device_id\]"
 
 
-def needed() -> bool:
-    return True
-
-
-@contextmanager
-def patching(module):
-    yield
+def patch(module):
     original: Any = module.DistributedDataParallel
 
     class DistributedDataParallel(original):

@@ -1,22 +1,19 @@
-"""Options that fairseq parses and does not read.
+"""Options that a command parses and does not read are ignored without a word.
 
 Symptom: the command runs as if the option had not been given. ``fairseq-validate --gen-subset test`` evaluates the
     split ``valid``, ``fairseq-interactive --lm-path`` translates without the language model, ``fairseq-preprocess
     --bpe`` segments nothing.
-Versions: all.
 Where: fairseq/options.py:228 (``get_parser``); every command has the options of nearly all of them.
 Remedy: a line on stderr for each of them that is given and would change a result (``TABLE``), with what to do instead.
-Upstream: not reported.
 Can go: row by row, with a fairseq that reads the option.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
-from contextlib import contextmanager
 
-REASON = "options that a command parses and does not read are ignored without a word"
+from fairseq_compat.patches import wrap
+
 BROKEN = r"def get_parser\(desc,"
 
 #: description of a parser -> its command; that of fairseq-interactive is fairseq-generate's with ``--buffer-size``
@@ -50,49 +47,38 @@ TABLE = {
     "--constraints": ("generate", "use fairseq-interactive"),
 }
 
-told: set[str] = set()
+#: lines that this process has printed
+printed: set[str] = set()
 
 
-def needed() -> bool:
-    return True
-
-
-def dead_options(command: str, given: set[str]) -> list[str]:
-    """Return a line for each of the given options that a command does not read."""
+def dead_options(command: str, options: set[str]) -> list[str]:
+    """Return a line for each of the options that a command does not read."""
     return [
         f"fairseq-{command} does not read {option}: {remedy}"
         for option, (commands, remedy) in TABLE.items()
-        if option in given and command in commands.split()
+        if option in options and command in commands.split()
     ]
 
 
-def given_options(parser, words: list[str]) -> set[str]:
+def options_in(parser, words: list[str]) -> set[str]:
     """Return the options in a command line, each in all its spellings."""
-    known = parser._option_string_actions
-    return {name for word in words for name in getattr(known.get(word.partition("=")[0]), "option_strings", ())}
+    actions = parser._option_string_actions
+    return {name for word in words for name in getattr(actions.get(word.partition("=")[0]), "option_strings", ())}
 
 
-@contextmanager
-def patching(module):
-    yield
-    original = module.get_parser
-
-    @functools.wraps(original)
-    def get_parser(desc, *args, **options):
+def patch(module):
+    @wrap(module)
+    def get_parser(original, desc, *args, **options):
         parser = original(desc, *args, **options)
-        parse = parser.parse_known_args
 
-        def parse_known_args(args=None, namespace=None):
+        @wrap(parser)
+        def parse_known_args(parse, args=None, namespace=None):
             namespace, others = parse(args, namespace)
             command = "interactive" if hasattr(namespace, "buffer_size") else COMMANDS.get(desc, "")
-            given = given_options(parser, sys.argv[1:] if args is None else args)
-            for line in dead_options(command, given):
-                if line not in told:
-                    told.add(line)
+            for line in dead_options(command, options_in(parser, sys.argv[1:] if args is None else args)):
+                if line not in printed:
+                    printed.add(line)
                     print(f"warning: {line}", file=sys.stderr)
             return namespace, others
 
-        parser.parse_known_args = parse_known_args
         return parser
-
-    module.get_parser = get_parser

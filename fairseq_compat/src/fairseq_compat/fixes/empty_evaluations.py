@@ -1,36 +1,23 @@
-"""An evaluation in which no token was scored.
+"""A perplexity of 1.00 over no token at all looks like a result.
 
 Symptom: ``fairseq-eval-lm`` on a text without a token that can be scored (blocks of ``--tokens-per-sample`` that are
     longer than the model's positions are skipped; a ``--shard-id`` may have none) prints ``Loss (base 2): 0.0000,
     Perplexity: 1.00`` and exits with 0.
-Versions: all.
 Where: fairseq_cli/eval_lm.py:188.
-Remedy: an error that says so and what to look at.
-Upstream: not reported.
-Can go: with a fairseq that does this.
+Remedy: an error that says so and where to look.
 """
 
 from __future__ import annotations
 
-import functools
-from contextlib import contextmanager
+from fairseq_compat.patches import wrap
 
-REASON = "a perplexity of 1.00 over no token at all looks like a result"
 BROKEN = r"if count > 0 else 0"
-MENDED = r"def eval_lm\("
+FIXED = r"def eval_lm\("
 
 
-def needed() -> bool:
-    return True
-
-
-@contextmanager
-def patching(module):
-    yield
-    original = module.eval_lm
-
-    @functools.wraps(original)
-    def eval_lm(*args, **kwargs):
+def patch(module):
+    @wrap(module)
+    def eval_lm(original, *args, **kwargs):
         results = original(*args, **kwargs)
         if results["loss"] == 0:  # the sum of no numbers: every token costs something
             raise ValueError(
@@ -39,5 +26,3 @@ def patching(module):
                 "--gen-subset has text, and at --num-shards and --shard-id"
             )
         return results
-
-    module.eval_lm = eval_lm

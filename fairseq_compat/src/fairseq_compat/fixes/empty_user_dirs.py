@@ -1,30 +1,22 @@
-"""A ``--user-dir`` that names an installed plugin, or a folder without a plugin.
+"""A --user-dir that names an installed plugin fails, and a folder without a plugin is imported silently.
 
 Symptom: ``--user-dir NAME`` of a plugin that pip installed fails in every folder but one: fairseq accepts paths only.
-    A folder without code, such as the clone around a plugin, is imported silently (as a namespace package), and
-    ``--arch`` is then an invalid choice.
-Versions: all.
+    A folder without code, such as the clone around a plugin, is imported without complaint (as a namespace package),
+    and ``--arch`` is then an invalid choice.
 Where: fairseq/utils.py:464 (``import_user_module``).
 Remedy: a name that is no folder but an importable package is that package. A folder that can register nothing raises
     an error that names the folder and the packages in it.
-Upstream: not reported.
-Can go: with a fairseq that does this.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib.util
 import os
-from contextlib import contextmanager
 
-REASON = "an installed plugin is not a --user-dir, and a folder without one is imported silently"
+from fairseq_compat.patches import wrap
+
 BROKEN = r"def import_user_module\("
-
-
-def needed() -> bool:
-    return True
 
 
 def folder_of_package(name: str) -> str | None:
@@ -51,28 +43,17 @@ def resolved(module, user_dir: str) -> str:
         installed = folder_of_package(os.path.basename(user_dir))
         remedy = f"did you mean {installed}?" if installed else "check the path, or install the plugin of that name"
         raise ImportError(f"--user-dir {user_dir}: no such folder and no such package; {remedy}")
-    if os.path.isdir(folder) and not any(
-        os.path.exists(os.path.join(folder, name)) for name in ("__init__.py", "models", "tasks")
-    ):
-        packages = [
-            os.path.join(folder, name)
-            for name in sorted(os.listdir(folder))
-            if name.isidentifier() and os.path.isfile(os.path.join(folder, name, "__init__.py"))
-        ]
+    if os.path.isdir(folder) and not {"__init__.py", "models", "tasks"} & set(os.listdir(folder)):
+        paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.isidentifier()]
+        packages = [path for path in paths if os.path.isfile(os.path.join(path, "__init__.py"))]
         remedy = f"did you mean {' or '.join(packages)}?" if packages else "give the folder of the plugin's package"
         raise ImportError(f"--user-dir {folder}: no plugin, it has neither __init__.py nor models or tasks: {remedy}")
     return os.path.normpath(folder)
 
 
-@contextmanager
-def patching(module):
-    yield
-    original = module.import_user_module
-
-    @functools.wraps(original)
-    def import_user_module(args):
+def patch(module):
+    @wrap(module)
+    def import_user_module(original, args):
         user_dir = getattr(args, "user_dir", None)
         # the configuration, and so the checkpoint, keeps what the user wrote
         return original(args if user_dir is None else argparse.Namespace(user_dir=resolved(module, user_dir)))
-
-    module.import_user_module = import_user_module

@@ -1,4 +1,4 @@
-"""The second, unused set of weights in every encoder layer, and the fast path that reads it.
+"""Unused copies of the encoder weights break data-parallel training and, with torch 2, generation.
 
 Symptom: (a) ``fairseq-generate`` raises ``RuntimeError: Mask Type should be defined``; (b) data-parallel training
     stops with ``Expected to have finished reduction in the prior iteration``; (c) parameter counts, checkpoints and
@@ -10,41 +10,24 @@ Remedy: the copies become empty tensors that are no parameters (``forward`` name
     their keys are dropped from state dicts, and the fast path is never taken. Old checkpoints load for generation and
     evaluation; resuming their *training* needs ``--reset-optimizer``, as its state counts the copies.
 Upstream: fairseq issues 4899 (open) and 4858, both for (a).
-Can go: with a fairseq without ``can_use_fastpath``.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from fairseq_compat.patches import wrap
 
-REASON = "unused copies of the encoder weights break data-parallel training and, with torch 2, generation"
 BROKEN = r"self\.in_proj_weight = "
-MENDED = r"class TransformerEncoderLayerBase\("
+FIXED = r"class TransformerEncoderLayerBase\("
 
-COPIES = (
-    "in_proj_weight",
-    "in_proj_bias",
-    "out_proj_weight",
-    "out_proj_bias",
-    "fc1_weight",
-    "fc1_bias",
-    "fc2_weight",
-    "fc2_bias",
-)
+COPIES = [f"{layer}_{kind}" for layer in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
 
 
-def needed() -> bool:
-    return True
-
-
-@contextmanager
-def patching(module):
-    yield
+def patch(module):
     torch, layer = module.torch, module.TransformerEncoderLayerBase
-    original_init = layer.__init__
 
-    def __init__(self, *args, **kwargs):
-        original_init(self, *args, **kwargs)
+    @wrap(layer)
+    def __init__(original, self, *args, **kwargs):
+        original(self, *args, **kwargs)
         self.can_use_fastpath = False
         for name in COPIES:
             delattr(self, name)
@@ -55,5 +38,4 @@ def patching(module):
             state_dict.pop(prefix + name, None)
         torch.nn.Module._load_from_state_dict(self, state_dict, prefix, *args, **kwargs)
 
-    layer.__init__ = __init__
     layer._load_from_state_dict = _load_from_state_dict

@@ -1,4 +1,4 @@
-"""Dataclass instances as defaults of configuration.
+"""Python >= 3.11 refuses fairseq's dataclass defaults.
 
 Symptom: ``import fairseq`` raises ``ValueError: mutable default <class '...CommonConfig'> for field common is not
     allowed: use default_factory``; so does the import of a plugin whose configuration has such defaults, fairseq's own
@@ -19,7 +19,6 @@ import dataclasses
 import sys
 from contextlib import contextmanager
 
-REASON = "Python >= 3.11 refuses fairseq's dataclass defaults"
 BROKEN = r"class FairseqDataclass\b"
 
 
@@ -28,26 +27,21 @@ def needed() -> bool:
 
 
 class KeepsHash(type):
-    """Of classes that keep the ``__hash__`` of their base where the decorator ``dataclass`` would set it to None."""
+    """Type of classes that keep the ``__hash__`` of their base where the decorator ``dataclass`` sets it to None."""
 
     def __setattr__(cls, name, value):
         if (name, value) != ("__hash__", None):
             super().__setattr__(name, value)
 
 
-def remade(cls: type) -> type:
-    """The same class with that metaclass, which its subclasses inherit."""
-    content = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
-    return KeepsHash(cls.__name__, cls.__bases__, content)
-
-
 @contextmanager
-def patching(module):
+def executing(module):
     original = dataclasses.dataclass
 
     def dataclass(cls=None, /, **options):
         if getattr(cls, "__name__", "") == "FairseqDataclass" and cls.__module__ == module.__name__:
-            return original(remade(cls), unsafe_hash=True, **options)
+            content = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+            return original(KeepsHash(cls.__name__, cls.__bases__, content), unsafe_hash=True, **options)
         return original(cls, **options)
 
     dataclasses.dataclass = dataclass

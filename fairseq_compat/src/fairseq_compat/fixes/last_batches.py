@@ -1,4 +1,4 @@
-"""Sentences that are left out because their number is no multiple of eight.
+"""Sentences are left out of training, validation and generation without a word.
 
 Symptom: the last batch of a data set is left out where its length is no multiple of
     ``--required-batch-size-multiple`` (8 by default): ``fairseq-generate`` translates 16 of 20 sentences, BLEU and
@@ -8,30 +8,21 @@ Versions: fairseq's main branch.
 Where: fairseq/data/data_utils.py:357 (``batch_by_size``).
 Remedy: the sentences that no batch has become the last batch, as in all releases.
 Upstream: fairseq issue 5036 (open); 5094, 5351.
-Can go: with a fairseq that keeps the last batch.
 """
 
 from __future__ import annotations
 
-import functools
-from contextlib import contextmanager
+from fairseq_compat.patches import wrap
 
-REASON = "sentences are left out of training, validation and generation without a word"
 BROKEN = r"b = b\[:-1\]"
-MENDED = r"def batch_by_size\("
+FIXED = r"def batch_by_size\("
 
 
-def needed() -> bool:
-    return True
+def patch(module):
+    numpy = module.np
 
-
-@contextmanager
-def patching(module):
-    yield
-    original, numpy = module.batch_by_size, module.np
-
-    @functools.wraps(original)
-    def batch_by_size(indices, *args, **kwargs):
+    @wrap(module)
+    def batch_by_size(original, indices, *args, **kwargs):
         if not isinstance(indices, numpy.ndarray):
             indices = numpy.fromiter(indices, dtype=numpy.int64, count=-1)
         if len(indices) == 0:
@@ -39,5 +30,3 @@ def patching(module):
         batches = original(indices, *args, **kwargs)
         left_out = indices[sum(map(len, batches)) :]  # batches are slices in order; those of fixed shapes hold all
         return [*batches, left_out] if len(left_out) else batches
-
-    module.batch_by_size = batch_by_size

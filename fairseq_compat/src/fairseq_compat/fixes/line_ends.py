@@ -1,33 +1,29 @@
-"""Text in which something else than LF looks like the end of a line.
+"""A stray CR inside a line makes two lines of it, and shifts the pairs of a parallel text.
 
-Symptom: a stray CR inside a line makes two lines of it: one side of a parallel text gets a sentence more than the
-    other, and ``fairseq-preprocess`` binarises pairs that do not belong together, without a word.
-    ``fairseq-interactive``, the raw data set, alignments, ``fairseq-score`` and the program ``sacremoses`` read in the
-    same way. ``subword-nmt`` takes U+2028, U+0085 and other ends of lines of ``str.splitlines`` for a part of the word
-    before, whose last piece is then marked as if the word went on.
-Versions: all.
+Symptom: one side of a parallel text has a sentence more than the other, and ``fairseq-preprocess`` binarises pairs
+    that do not belong together, without a word. ``fairseq-interactive``, the raw data set, alignments,
+    ``fairseq-score`` and the program ``sacremoses`` read in the same way. ``subword-nmt`` takes U+2028, U+0085 and
+    other ends of lines of ``str.splitlines`` for a part of the word before, whose last subword is then marked as if
+    the word continued.
 Where: fairseq/file_chunker_utils.py:25 and :80, fairseq/data/indexed_dataset.py:280, fairseq_cli/preprocess.py:236,
     fairseq_cli/interactive.py:44, fairseq_cli/score.py:60, fairseq/hub_utils.py:145, sacremoses/cli.py,
     subword_nmt/subword_nmt.py.
 Remedy: LF alone ends a line, as ``wc -l`` counts. A CR before it belongs to the end of the line (files of Windows);
     any other character that ``str.splitlines`` splits at is a space.
-Upstream: not reported.
 Can go: with a fairseq, a sacremoses and a subword-nmt that open text with ``newline="\\n"``.
 """
 
 from __future__ import annotations
 
 import builtins
-import functools
 import io
 import os
 import re
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
-from fairseq_compat.shadow import shadow
+from fairseq_compat.patches import shadow, wrap
 
-REASON = "a stray CR inside a line makes two lines of it, and shifts the pairs of a parallel text"
 BROKEN = (
     r'\bopen\([^()]+, "r", encoding="utf-8"\)|fileinput\.input\(|open\(args\.ref\)|\.splitlines\(\)'
     r"|click\.get_text_stream\(|codecs\.getreader\("
@@ -37,17 +33,13 @@ BROKEN = (
 OTHER_ENDS = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
-def needed() -> bool:
-    return True
-
-
 def one_line(text: str) -> str:
     """Replace every other end of a line in a line that ends with LF, or with CR and LF, by a space."""
     return OTHER_ENDS.sub(" ", text.replace("\r\n", "\n"))
 
 
 class LineReader(io.TextIOWrapper):
-    """Text of which each line ends with LF and holds no other end of a line. ``tell`` and ``seek`` work as usual."""
+    """Reads lines that end with LF and hold no other end of a line. ``tell`` and ``seek`` work as usual."""
 
     def __init__(self, raw, encoding: str | None = "utf-8") -> None:
         super().__init__(raw, encoding=encoding, newline="\n")
@@ -57,14 +49,14 @@ class LineReader(io.TextIOWrapper):
 
 
 def open_lines(file, mode="r", *args, encoding=None, **options):
-    """``open`` that reads text by :class:`LineReader`."""
+    """Open a file like ``open``, text with a :class:`LineReader`."""
     if mode != "r":
         return builtins.open(file, mode, *args, encoding=encoding, **options)  # type: ignore[call-overload]
     return LineReader(builtins.open(file, "rb"), encoding)
 
 
 def open_input(name: str, encoding: str | None = "utf-8"):
-    """The lines of a file, ``-`` is standard input, as a context manager."""
+    """Return a context manager with the lines of a file; ``-`` is standard input."""
     if name != "-":
         return open_lines(name, encoding=encoding)
     try:
@@ -73,55 +65,41 @@ def open_input(name: str, encoding: str | None = "utf-8"):
         return nullcontext(sys.stdin)
 
 
-def patch_interactive(module) -> None:
-    module.fileinput = shadow(module.fileinput, input=lambda files, openhook=None: open_input(files[0]))
-
-
 def patch_score(module) -> None:
-    original = module.cli_main
-
-    def cli_main():
+    @wrap(module)
+    def cli_main(original):
         with open_input("-", None) as lines:
-            module.sys = shadow(sys, stdin=lines)
+            shadow(module, "sys.stdin", lines)
             original()
-
-    module.cli_main = cli_main
 
 
 def patch_hub(module) -> None:
-    original = module.GeneratorHubInterface.score
-
-    @functools.wraps(original)
-    def score(self, sentences, replace_newline_with_eos=False, **options):
+    @wrap(module.GeneratorHubInterface)
+    def score(original, self, sentences, replace_newline_with_eos=False, **options):
         if replace_newline_with_eos:
-            one = isinstance(sentences, str)
-            sentences = one_line(sentences) if one else list(map(one_line, sentences))
+            sentences = one_line(sentences) if isinstance(sentences, str) else list(map(one_line, sentences))
         return original(self, sentences, replace_newline_with_eos=replace_newline_with_eos, **options)
-
-    module.GeneratorHubInterface.score = score
-
-
-def patch_sacremoses(module) -> None:
-    module.click = shadow(module.click, get_text_stream=lambda name, encoding=None: open_input("-", encoding))
 
 
 def patch_subword_nmt(module) -> None:
     sys.stdin = LineReader(getattr(sys.stdin, "stream", sys.stdin))  # of the reader that it put there
-    module.codecs = shadow(module.codecs, open=open_lines)
+    shadow(module, "codecs.open", open_lines)
 
 
-#: what has to be done beside replacing ``open``
+#: changes of modules that do not only call ``open``
 PATCHES = {
-    "fairseq_cli.interactive": patch_interactive,
+    "fairseq_cli.interactive": lambda module: shadow(
+        module, "fileinput.input", lambda files, openhook=None: open_input(files[0])
+    ),
     "fairseq_cli.score": patch_score,
     "fairseq.hub_utils": patch_hub,
-    "sacremoses.cli": patch_sacremoses,
+    "sacremoses.cli": lambda module: shadow(
+        module, "click.get_text_stream", lambda name, encoding=None: open_input("-", encoding)
+    ),
     "subword_nmt.subword_nmt": patch_subword_nmt,
 }
 
 
-@contextmanager
-def patching(module):
+def patch(module):
     module.open = open_lines
-    yield
     PATCHES.get(module.__name__, lambda module: None)(module)

@@ -1,4 +1,4 @@
-"""Old names of numpy that four modules of fairseq still use.
+"""numpy >= 1.24 has no np.int and np.float, numpy >= 2.0 no np.compat.
 
 Symptom: ``AttributeError: module 'numpy' has no attribute 'int'`` (``float``, ``compat``), and ``TypeError:
     percentile() got an unexpected keyword argument 'interpolation'``; language models with ``--sample-break-mode eos``
@@ -15,37 +15,33 @@ Can go: with a fairseq that says ``int`` and ``float``.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from fairseq_compat.shadow import shadow
+from fairseq_compat.patches import shadow
 from fairseq_compat.versions import at_least
 
-REASON = "numpy >= 1.24 has no np.int and np.float, numpy >= 2.0 no np.compat"
 BROKEN = r"\bnp\.(int|float|compat)\b|\binterpolation=|np\.random\.default_rng\([\s\S]*?\brng\.randint\("
-MENDED = r""
+FIXED = r""
 
 
 def needed() -> bool:
     return at_least("numpy", 1, 24)
 
 
-@contextmanager
-def patching(module):
-    yield
+def patch(module):
     numpy: Any = module.np
 
     def percentile(values, percentages, interpolation="linear"):
         return numpy.percentile(values, percentages, method=interpolation)
 
     class Generator(numpy.random.Generator):
-        """With the name that numpy's older random state has for it."""
+        """Has the name `randint` of numpy's older random state."""
 
         randint = numpy.random.Generator.integers
 
     def default_rng(seed=None):
         return Generator(numpy.random.default_rng(seed).bit_generator)
 
-    old = {"int": int, "float": float, "compat": SimpleNamespace(long=int), "percentile": percentile}
-    module.np = shadow(numpy, **old, random=shadow(numpy.random, default_rng=default_rng))
+    shadow(module, "np.random.default_rng", default_rng)
+    vars(module.np).update(int=int, float=float, compat=SimpleNamespace(long=int), percentile=percentile)

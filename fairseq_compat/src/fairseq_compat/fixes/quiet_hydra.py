@@ -1,4 +1,4 @@
-"""hydra's warnings about the way in which fairseq itself uses hydra.
+"""hydra >= 1.1 warns about fairseq's own use of hydra at every start.
 
 Symptom: every command but ``fairseq-preprocess`` and ``fairseq-score`` starts with some twenty lines of warnings
     (``version_base``, ``hydra.experimental``, ``@package _group_``, ...) that no user can do anything about.
@@ -8,33 +8,28 @@ Where: fairseq/dataclass/utils.py:388-399 (``initialize``, ``compose``); fairseq
 Remedy: these messages are ignored while fairseq composes its configuration (by ``fairseq-hydra-train``: until it ends,
     since hydra's function contains the training). hydra's other messages, the same ones about configurations and code
     of the user, and all warnings of others are shown.
-Upstream: not reported; hydra's guides "Upgrading from 1.0 to 1.1", "1.1 to 1.2" and "1.3 to 1.4".
+Upstream: hydra's guides "Upgrading from 1.0 to 1.1", "1.1 to 1.2" and "1.3 to 1.4".
 Can go: with a fairseq written for hydra 1.2 or later.
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
 from contextlib import contextmanager
 
+from fairseq_compat.patches import wrap
 from fairseq_compat.versions import at_least
 
-REASON = "hydra >= 1.1 warns about fairseq's own use of hydra at every start"
 BROKEN = r"hydra\.main|\binitialize\("
 
 # beginnings of messages, as regular expressions; 'config' is the name of fairseq's own configuration
 EXPECTED = (
-    r"hydra\.experimental\.initialize\(\) is no longer experimental",
-    r"hydra\.experimental\.compose\(\) is no longer experimental",
+    r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
     r"\s*The version_base parameter is not specified",
     r"\s*In 'config': Usage of deprecated keyword in package header '# @package _group_'",
     r"\s*'config' is validated against ConfigStore schema with the same name",
     r"\s*The strict flag in the compose API is deprecated",
 )
-
-# what composes a configuration, where a module has it
-COMPOSING = ("convert_namespace_to_omegaconf", "hydra_main")
 
 
 def needed() -> bool:
@@ -42,28 +37,16 @@ def needed() -> bool:
 
 
 @contextmanager
-def expected_ignored():
+def executing(module):
+    """Ignore the expected warnings: hydra.main warns when it decorates."""
     with warnings.catch_warnings():
         for message in EXPECTED:
             warnings.filterwarnings("ignore", message=message, category=UserWarning)
         yield
 
 
-def quietly(function):
-    """The function, without the expected warnings."""
-
-    @functools.wraps(function)
-    def quiet(*args, **kwargs):
-        with expected_ignored():
-            return function(*args, **kwargs)
-
-    return quiet
-
-
-@contextmanager
-def patching(module):
-    with expected_ignored():  # hydra.main warns when it decorates
-        yield
-    for name in COMPOSING:
-        if hasattr(module, name):
-            setattr(module, name, quietly(getattr(module, name)))
+def patch(module):
+    @wrap(module, "hydra_main" if hasattr(module, "hydra_main") else "convert_namespace_to_omegaconf")
+    def quietly(original, *args, **kwargs):
+        with executing(module):
+            return original(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Checkpoints through torch's allow-list.
+"""torch >= 2.6 refuses Namespace and numpy values in checkpoints; fairseq's main branch executes what they say.
 
 Symptom: resuming and ``fairseq-generate`` raise ``UnpicklingError: Weights only load failed`` for
     ``argparse.Namespace`` (every legacy architecture) or ``numpy._core.multiarray._reconstruct`` (``--eval-bleu``).
@@ -7,23 +7,18 @@ Versions: torch >= 2.6, where ``torch.load`` has ``weights_only=True`` as defaul
     branch (``weights_only=False``), where nothing was refused. An older torch has no list that could be added to.
 Where: fairseq/checkpoint_utils.py:315 and :878.
 Remedy: stand-ins for the plain data of a fairseq checkpoint join the allow-list (``fairseq_compat.plain_data``, with
-    the reason why numpy's own classes must not). Loading stays safe: a pickle that names any other global is refused,
-    as torch does, and one that calls these with anything but plain data is, too. A plugin with a copy of fairseq's
-    module calls ``torch.load`` itself: for it the options of legacy architectures, which each of their checkpoints
-    holds, join the list at once; numpy's arrays do not, as `plain` would not be there to finish them.
+    the reason why numpy's own classes must not). Loading stays safe: a pickle that names any other global is refused.
+    A plugin with a copy of fairseq's module calls ``torch.load`` itself: for it the options of legacy architectures,
+    which each of their checkpoints holds, join the list at once; numpy's arrays do not, as they need `plain`.
 Upstream: fairseq issue 5603 (open); pytorch pull request 137602 (the change of the default).
 Can go: with a fairseq that stores plain containers only; old checkpoints need it for ever.
 """
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager
-from pickle import UnpicklingError
-
+from fairseq_compat.patches import shadow
 from fairseq_compat.versions import at_least
 
-REASON = "torch >= 2.6 refuses Namespace and numpy values in checkpoints; fairseq's main branch executes what they say"
 BROKEN = r"torch\.load\("
 
 
@@ -31,28 +26,14 @@ def needed() -> bool:
     return at_least("torch", 2, 4)
 
 
-@contextmanager
-def patching(module):
-    from fairseq_compat.fixes.unreadable_checkpoints import named
-    from fairseq_compat.plain_data import Namespace, allowed, plain, refused, swollen_tensor
-    from fairseq_compat.scanned_pickles import scanned
-    from fairseq_compat.shadow import shadow
+def patch(module):
+    from fairseq_compat.plain_data import Namespace, allowed, plain
 
-    yield
     torch = module.torch
     torch.serialization.add_safe_globals([Namespace])
 
     def load(file, *args, **kwargs):
-        with allowed(), scanned():
-            loaded = torch.load(file, *args, **{**kwargs, "weights_only": True})
-        try:
-            loaded = plain(loaded)
-            swollen = swollen_tensor(loaded)
-            if swollen:  # the states of optimizers are copied whole
-                raise refused(f"{swollen[0]!r:.80}, a tensor of size {swollen[1]} with fewer numbers")
-        except UnpicklingError as error:  # the other fix, which names the file, is the inner one
-            path = os.fspath(getattr(file, "name", file))
-            raise named(path, error) from error
-        return loaded
+        with allowed(torch.serialization.get_safe_globals()):
+            return plain(torch.load(file, *args, **{**kwargs, "weights_only": True}))
 
-    module.torch = shadow(torch, load=load)
+    shadow(module, "torch.load", load)

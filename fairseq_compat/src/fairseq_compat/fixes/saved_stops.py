@@ -1,32 +1,26 @@
-"""A stop that saves.
+"""SIGTERM and SIGUSR1 end a training without saving it.
 
 Symptom: SIGTERM or SIGUSR1, by which a cluster announces that it takes the machine back, ends a training at once; all
     work since its last checkpoint is lost.
-Versions: all.
 Where: fairseq_cli/train.py:306 (``validate_and_save``), :257 (``train``).
 Remedy: the signal is remembered. After the next update, or the next batch of a validation, all processes stop together:
     a checkpoint is written, without a validation, and the exit status is 75. When the training continues, a validation
     that was due at that update is made first, so that losses and checkpoints are those of an uninterrupted training.
-    Workers of the data loader, which a signal to the whole job reaches as well, go on. A signal before the first update
-    ends the process with status 75 at once.
-Upstream: not reported for fairseq.
-Can go: with a fairseq that handles these signals.
+    Workers of the data loader, which a signal to the whole job reaches as well, continue. A signal before the first
+    update ends the process with status 75 at once.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import multiprocessing
 import os
 import signal
 import threading
-from contextlib import contextmanager
 from typing import Any
 
-from fairseq_compat.shadow import shadow
+from fairseq_compat.patches import shadow, wrap
 
-REASON = "SIGTERM and SIGUSR1 end a training without saving it"
 BROKEN = r"def validate_and_save\(|def call_main\(|class EpochBatchIterator\("
 #: exit status of a training that was stopped and can continue (EX_TEMPFAIL of sysexits.h)
 STATUS = 75
@@ -35,11 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 class State:
-    """State of the training in this process.
+    """Holds the state of the training in this process.
 
-    requested: a signal came. begun: updates are being made. pending: the checkpoint that was loaded was written by a
-    stop, and the validation that may have been due was not made yet. last_losses: its losses, if the training ends
-    with it. current: (configuration, iterator of the epoch) of the last update.
+    Attributes:
+        requested: a signal came.
+        begun: updates are being made.
+        pending: the loaded checkpoint was written by a stop, and the validation that was due was not made yet.
+        last_losses: losses of this validation if the training ends with it.
+        current: (configuration, iterator of the epoch) of the last update.
     """
 
     requested = False
@@ -49,39 +46,24 @@ class State:
     current: tuple[Any, Any] | None = None
 
 
-def needed() -> bool:
-    return True
-
-
-@contextmanager
-def patching(module):
-    yield
-    {
-        "fairseq_cli.train": patch_training,
-        "fairseq.distributed.utils": patch_processes,
-        "fairseq.data.iterators": patch_workers,
-    }[module.__name__](module)
-
-
 # ---- The training ---------------------------------------------------------------------------------------------------
 
 
 def patch_training(module) -> None:
     """Let the loop of a training look for a stop after each update and each batch of a validation."""
-    loop, main = Loop(module), module.main
+    loop = Loop(module)
 
-    @functools.wraps(main)
-    def main_with_signals(cfg, *args, **kwargs):
+    @wrap(module)
+    def main(original, cfg, *args, **kwargs):
         handle_signals()
-        return main(cfg, *args, **kwargs)
+        return original(cfg, *args, **kwargs)
 
-    module.main = main_with_signals
-    module.checkpoint_utils = shadow(module.checkpoint_utils, load_checkpoint=loop.load_checkpoint)
+    shadow(module, "checkpoint_utils.load_checkpoint", loop.load_checkpoint)
     module.train, module.validate_and_save = loop.train, loop.validate_and_save
 
 
 class Loop:
-    """fairseq's functions of a training, under their names, which look for a stop."""
+    """Has fairseq's functions of a training under their names, which look for a stop."""
 
     def __init__(self, module) -> None:
         self.inner_train, self.inner_validate_and_save = module.train, module.validate_and_save
@@ -90,13 +72,12 @@ class Loop:
     def load_checkpoint(self, checkpoint_cfg, trainer, **kwargs):
         """Load; if the training was stopped at the end of an epoch, make the validation that was due."""
         extra_state, epoch_itr = self.inner_load(checkpoint_cfg, trainer, **kwargs)
-        step = trainer.valid_step
 
-        def valid_step(*args, **kwargs):
+        @wrap(trainer)
+        def valid_step(original, *args, **kwargs):
             leave_if_requested(trainer, self.checkpoint_utils)
-            return step(*args, **kwargs)
+            return original(*args, **kwargs)
 
-        trainer.valid_step = valid_step
         at_start = epoch_itr.epoch == 1 and epoch_itr.iterations_in_epoch == 0  # also with --reset-dataloader
         if extra_state is None or not extra_state.get("stopped") or at_start:
             return extra_state, epoch_itr
@@ -111,16 +92,15 @@ class Loop:
         """Train for an epoch; if the training was stopped within it, make the validation that was due before."""
         State.begun = True
         if State.pending:
-            begin = trainer.begin_epoch
 
-            def begin_epoch(epoch):  # here the iterator is at the batch of the stop
+            @wrap(trainer)
+            def begin_epoch(original, epoch):  # here the iterator is at the batch of the stop
                 del trainer.begin_epoch
-                begin(epoch)
+                original(epoch)
                 self.validate_pending(trainer, epoch_itr, end_of_epoch=False)
                 if State.last_losses is not None:
                     raise Finished
 
-            trainer.begin_epoch = begin_epoch
         try:
             if State.last_losses is not None:
                 raise Finished
@@ -137,7 +117,7 @@ class Loop:
         return losses
 
     def validate_and_save(self, cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch):
-        """Do what is due after an update, unless a stop was requested."""
+        """Validate and save after an update, unless a stop was requested."""
         State.current = cfg, epoch_itr
         leave_if_requested(trainer, self.checkpoint_utils)
         return self.inner_validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
@@ -203,7 +183,7 @@ def handle_signals() -> None:
 
 
 def request(number: int, frame: object) -> None:
-    """Remember the signal and hand it on to fairseq's processes for further devices."""
+    """Remember the signal and send it to fairseq's processes for further devices."""
     processes = [child.pid for child in multiprocessing.active_children() if not child.daemon and child.pid is not None]
     for process in processes:
         os.kill(process, number)
@@ -215,11 +195,10 @@ def request(number: int, frame: object) -> None:
 
 
 def patch_processes(module) -> None:
-    """Let the process that starts one process per device hand on signals, and end with their status."""
-    original = module.call_main
+    """Let the process that starts one process per device send it signals, and end with its status."""
 
-    @functools.wraps(original)
-    def call_main(cfg, main, **kwargs):
+    @wrap(module)
+    def call_main(original, cfg, main, **kwargs):
         if getattr(main, "__module__", None) != "fairseq_cli.train":
             return original(cfg, main, **kwargs)
         from torch.multiprocessing import ProcessExitedException
@@ -232,18 +211,15 @@ def patch_processes(module) -> None:
                 raise SystemExit(STATUS) from error
             raise
 
-    module.call_main = call_main
-
 
 def patch_workers(module) -> None:
     """Let the workers of the data loader survive a signal to the whole job."""
-    torch = module.torch
+    loader = module.torch.utils.data.DataLoader
 
     def data_loader(*args, **kwargs):
-        return torch.utils.data.DataLoader(*args, **{"worker_init_fn": ignore_signals, **kwargs})
+        return loader(*args, **{"worker_init_fn": ignore_signals, **kwargs})
 
-    data = shadow(torch.utils.data, DataLoader=data_loader)
-    module.torch = shadow(torch, utils=shadow(torch.utils, data=data))
+    shadow(module, "torch.utils.data.DataLoader", data_loader)
 
 
 def ignore_signals(worker: int) -> None:
@@ -257,3 +233,14 @@ def ignore_signals(worker: int) -> None:
         os._exit(0)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+PATCHES = {
+    "fairseq_cli.train": patch_training,
+    "fairseq.distributed.utils": patch_processes,
+    "fairseq.data.iterators": patch_workers,
+}
+
+
+def patch(module):
+    PATCHES[module.__name__](module)

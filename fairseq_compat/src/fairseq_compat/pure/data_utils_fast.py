@@ -1,4 +1,4 @@
-"""Batches by size, as ``fairseq.data.data_utils_fast`` makes them."""
+"""Makes batches by size like ``fairseq.data.data_utils_fast``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 def batch_by_size_vec(
     indices: np.ndarray, num_tokens_vec: np.ndarray, max_tokens: int, max_sentences: int, bsz_mult: int
 ) -> list[np.ndarray]:
-    """Consecutive batches that are as large as the limits allow.
+    """Return consecutive batches that are as large as the limits allow.
 
     Args:
         indices: of the examples, in the order in which they are to be batched.
@@ -27,7 +27,7 @@ def batch_by_size_vec(
     )
 
     ends = [0]  # of the batches; the last one still grows
-    begin = longest = rest_longest = 0  # the rest are examples behind the last end that do not make a multiple yet
+    begin = longest = rest_longest = 0  # the rest: examples after the last end, fewer than a multiple
     for position, length in enumerate(num_tokens_vec.tolist()):
         end = position + 1
         rest_longest = max(rest_longest, length)
@@ -49,7 +49,7 @@ def batch_by_size_vec(
 def batch_by_size_fn(
     indices: np.ndarray, num_tokens_fn: Callable[[int], int], max_tokens: int, max_sentences: int, bsz_mult: int
 ) -> list[np.ndarray]:
-    """The same with a function for the length of an example."""
+    """Return the batches of `batch_by_size_vec`, with a function for the length of an example."""
     lengths = np.fromiter((num_tokens_fn(index) for index in indices.tolist()), np.int64, len(indices))
     return batch_by_size_vec(indices, lengths, max_tokens, max_sentences, bsz_mult)
 
@@ -57,7 +57,7 @@ def batch_by_size_fn(
 def batch_fixed_shapes_fast(
     indices: np.ndarray, num_tokens_fn: Callable[[int], int], fixed_shapes_sorted: np.ndarray
 ) -> list[list[int]]:
-    """Consecutive batches, none larger than the last of the shapes (examples, tokens of the longest)."""
+    """Return consecutive batches, none larger than the last of the shapes (examples, tokens of the longest)."""
     shapes = [tuple(shape) for shape in fixed_shapes_sorted.tolist()]
     batches: list[list[int]] = []
     batch: list[int] = []

@@ -1,4 +1,4 @@
-"""Counts of common n-grams, as ``fairseq.libbleu`` makes them. `LIBRARY` stands for what ctypes loads."""
+"""Counts common n-grams like ``fairseq.libbleu``; `LIBRARY` has the functions of the library that ctypes loads."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from typing import Any
 ORDERS = range(1, 5)
 
 
+def trimmed(tokens: list[int], pad: int, eos: int) -> list[int]:
+    """Return tokens without padding at the beginning, padding and ends of sentences at the end (one token stays)."""
+    start, end = 0, len(tokens)
+    while start < end and tokens[start] == pad:
+        start += 1
+    while end - start > 1 and tokens[end - 1] in (pad, eos):
+        end -= 1
+    return tokens[start:end]
+
+
 def _tokens(length: Any, address: Any, pad: int, eos: int) -> tuple[int, ...]:
-    """Without padding at the beginning, padding and ends of sentences at the end (one token stays)."""
     tokens = list((ctypes.c_int * length.value).from_address(address.value)) if length.value else []
-    while tokens and tokens[0] == pad:
-        del tokens[0]
-    while len(tokens) > 1 and tokens[-1] in (pad, eos):
-        del tokens[-1]
-    return tuple(tokens)
+    return tuple(trimmed(tokens, pad, eos))
 
 
 def _ngrams(tokens: tuple[int, ...], order: int) -> Counter[tuple[int, ...]]:
@@ -38,14 +43,15 @@ def bleu_one_init(stat: Any) -> None:
 
 
 def bleu_add(stat: Any, reflen: Any, ref: Any, predlen: Any, pred: Any, pad: Any, eos: Any) -> None:
-    """Add a sentence: lengths, n-grams of the hypothesis, and those that the reference has, too."""
+    """Add a sentence: its lengths, n-grams of the hypothesis, and n-grams that the reference has, too."""
     reference, hypothesis = (_tokens(*text, pad.value, eos.value) for text in ((reflen, ref), (predlen, pred)))
     counts = stat._obj
     counts.reflen += len(reference)
     counts.predlen += len(hypothesis)
     for order in ORDERS:
-        ours, common = _ngrams(hypothesis, order), _ngrams(hypothesis, order) & _ngrams(reference, order)
-        setattr(counts, f"count{order}", getattr(counts, f"count{order}") + sum(ours.values()))
+        ngrams = _ngrams(hypothesis, order)
+        common = ngrams & _ngrams(reference, order)
+        setattr(counts, f"count{order}", getattr(counts, f"count{order}") + sum(ngrams.values()))
         setattr(counts, f"match{order}", getattr(counts, f"match{order}") + sum(common.values()))
 
 

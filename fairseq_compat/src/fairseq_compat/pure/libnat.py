@@ -1,4 +1,4 @@
-"""How a sentence becomes another one by insertions and deletions, as ``fairseq.libnat`` says it (Gu et al. 2019).
+"""Computes insertions and deletions between two sentences like ``fairseq.libnat`` (Gu et al. 2019).
 
 The distribution of fairseq on the index lacks the source of that part, so that Levenshtein and insertion transformers
 do not start with it; a checkout that was compiled brings its own.
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def _distances(x: Sequence[int], y: Sequence[int]) -> list[list[int]]:
-    """(len(x) + 1, len(y) + 1) fewest insertions and deletions from each beginning of x to each of y."""
+    """Return the fewest edits, (len(x) + 1, len(y) + 1), from each beginning of x to each beginning of y."""
     target, steps = np.asarray(y, dtype=np.int64), np.arange(len(y) + 1)
     rows = [steps]
     for number, token in enumerate(x, start=1):
@@ -25,7 +25,7 @@ def _distances(x: Sequence[int], y: Sequence[int]) -> list[list[int]]:
 
 
 def _steps(x: Sequence[int], y: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """(what, token) from the end of both to their beginning; of equal ways insertion comes first, then deletion."""
+    """Yield (edit, token) from the end of both to their beginning; of equal edits insertion is first, then deletion."""
     distance = _distances(x, y)
     i, j = len(x), len(y)
     while i or j:
@@ -41,7 +41,7 @@ def _steps(x: Sequence[int], y: Sequence[int]) -> Iterator[tuple[str, int]]:
 
 
 def _path(x: Sequence[int], y: Sequence[int], terminal: int, deletion: int | None) -> list[list[int]]:
-    """What is inserted before each token of x and behind the last; then, without a symbol for it, what is deleted."""
+    """Return the insertions before each token of x and after the last; then, without a symbol for it, the deletions."""
     cells: list[list[int]] = [[] for _ in range(len(x) + 1 + (deletion is None))]
     if not x:
         return [list(y), *cells[1:]]
@@ -59,14 +59,14 @@ def _path(x: Sequence[int], y: Sequence[int], terminal: int, deletion: int | Non
 
 
 def compute_ed2(xs: Sequence[Sequence[int]], ys: Sequence[Sequence[int]]) -> list[int]:
-    """The fewest insertions and deletions for each pair."""
+    """Return the fewest insertions and deletions for each pair."""
     return [_distances(x, y)[-1][-1] for x, y in zip(xs, ys)]
 
 
 def suggested_ed2_path(
     xs: Sequence[Sequence[int]], ys: Sequence[Sequence[int]], terminal_symbol: int
 ) -> list[list[list[int]]]:
-    """For each pair len(x) + 2 lists: tokens to insert in each place, and 1 for each token of x to delete, else 0.
+    """Return len(x) + 2 lists per pair: tokens to insert in each place, and 1 for each token of x to delete, else 0.
 
     An empty list is [terminal_symbol].
     """
@@ -76,5 +76,5 @@ def suggested_ed2_path(
 def suggested_ed2_path_with_delete(
     xs: Sequence[Sequence[int]], ys: Sequence[Sequence[int]], terminal_symbol: int, deletion_symbol: int
 ) -> list[list[list[int]]]:
-    """The same in len(x) + 1 lists, where deletion_symbol among the tokens to insert deletes the next token of x."""
+    """Return len(x) + 1 lists per pair, where deletion_symbol among the insertions deletes the next token of x."""
     return [_path(x, y, terminal_symbol, deletion_symbol) for x, y in zip(xs, ys)]

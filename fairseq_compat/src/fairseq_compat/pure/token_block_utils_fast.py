@@ -1,4 +1,4 @@
-"""Blocks of tokens, as ``fairseq.data.token_block_utils_fast`` cuts them."""
+"""Cuts blocks of tokens like ``fairseq.data.token_block_utils_fast``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 def _get_slice_indices_fast(
     sizes: np.ndarray, break_mode: str | None, block_size: int, document_sep_len: int
 ) -> np.ndarray:
-    """Where blocks begin and end in the row of all tokens: an array of shape (blocks, 2).
+    """Return where blocks begin and end in the row of all tokens: an array of shape (blocks, 2).
 
     Args:
         sizes: tokens of each sentence.
@@ -33,31 +33,31 @@ def _get_slice_indices_fast(
     return np.array(blocks, dtype=np.int64).reshape(len(blocks), -1)
 
 
-def _whole_sentences(sizes: list[int], block_size: int, kept: int, separator: int | None) -> list[tuple[int, int]]:
-    """Blocks of whole sentences with more than ``kept`` tokens; a sentence of ``separator`` tokens ends a block."""
+def _whole_sentences(sizes: list[int], block_size: int, dropped: int, separator: int | None) -> list[tuple[int, int]]:
+    """Return blocks of whole sentences with more than `dropped` tokens; a sentence of `separator` tokens ends one."""
     blocks = []
     begin = length = 0
     for size in sizes:
         ends_document = separator is not None and size == separator
         if ends_document or (length > 0 and length + size > block_size):
-            if length > kept:
+            if length > dropped:
                 blocks.append((begin, begin + length))
             begin, length = begin + length, 0
         if ends_document:
             begin += size
         else:
             length += size
-    if length > kept:
+    if length > dropped:
         blocks.append((begin, begin + length))
     return blocks
 
 
 def _get_block_to_dataset_index_fast(sizes: np.ndarray, slice_indices: np.ndarray) -> np.ndarray:
-    """For each block its first sentence, the offset there, and its last sentence: an array of shape (blocks, 3)."""
+    """Return per block its first sentence, the offset there, and its last sentence: an array of shape (blocks, 3)."""
     ends = sizes.cumsum()
 
     def sentence(tokens: np.ndarray) -> np.ndarray:
-        """Where a token is; at the end of a sentence the next one begins, be it empty."""
+        """Return the sentence of each token; at the end of a sentence the next one begins, be it empty."""
         at = np.searchsorted(ends, tokens, side="left")
         at_end = ends[np.minimum(at, len(ends) - 1)] == tokens
         return np.where(tokens == 0, 0, at + at_end)

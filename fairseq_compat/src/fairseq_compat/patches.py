@@ -1,0 +1,51 @@
+"""How a fix changes a module of fairseq: by wrapping a function, or by another object under a name that it uses."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+
+def wrap(owner: Any, name: str = "") -> Callable[[Callable], Callable]:
+    """Return a decorator that replaces a function or method of `owner` by the function under the decorator.
+
+    The new function gets the original one as its first argument, and keeps its signature, which fairseq reads.
+
+    Args:
+        owner: a module, a class or an object.
+        name: of the function to replace; by default it is that of the new function.
+    """
+
+    def decorate(function: Callable) -> Callable:
+        target = name or function.__name__
+        original = vars(owner).get(target) or getattr(owner, target)
+        kind = type(original) if isinstance(original, (classmethod, staticmethod)) else None
+        if kind:
+            original = original.__func__
+
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+        setattr(owner, target, kind(replacement) if kind else replacement)
+        return replacement
+
+    return decorate
+
+
+def shadow(module: ModuleType, path: str, value: Any) -> None:
+    """Let one module see `value` under a dotted name that it uses, such as ``torch.load``; others see the real one."""
+    name, _, rest = path.partition(".")
+    if rest:
+        real = getattr(module, name)
+        stand_in = ModuleType(real.__name__)
+        vars(stand_in).update(vars(real))
+        # names that the real module makes when they are first asked for
+        vars(stand_in)["__getattr__"] = lambda attribute: getattr(real, attribute)
+        shadow(stand_in, rest, value)
+        value = stand_in
+    setattr(module, name, value)
