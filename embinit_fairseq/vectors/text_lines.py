@@ -260,7 +260,7 @@ class RowCollector:
                 "delete the line or take another file"
             )
         is_repeated = name in self._words
-        self.duplicates += is_wanted and is_repeated
+        self.duplicates += is_repeated
         if is_wanted:
             self._words[name] = None
         return is_wanted and not is_repeated

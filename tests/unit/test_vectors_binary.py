@@ -127,6 +127,7 @@ def test_vectors_of_line_ends_and_zeros_are_not_text(tmp_path, sign, newline):
     np.testing.assert_array_equal(table.matrix, matrix)
     for text in ("2 3\n7 1 2 3\n8 4 5 6\n", "2 1\nnew york 1\na  2\n"):
         assert recognise(write(tmp_path / "v.vec", text)) == "word2vec"
+    assert recognise(write(tmp_path / "v.txt", "broken\na 1 2")) == "glove"
 
 
 @pytest.mark.parametrize(

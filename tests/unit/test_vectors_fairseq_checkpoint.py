@@ -44,6 +44,13 @@ def test_rows_and_specials(tmp_path, dtype):
     np.testing.assert_array_equal(read.matrix, matrix[[4, 7]])
 
 
+def test_the_last_row_of_an_overwritten_symbol_counts(tmp_path):
+    (tmp_path / "dict.txt").write_text("the 7\na 7\nthe 7 #fairseq:overwrite\n")
+    read = FairseqCheckpoint(save_checkpoint(tmp_path, {ENCODER: (matrix := table(7))})).read()
+    assert (read.words, read.origin.duplicates) == (["a", "the"], 1)
+    np.testing.assert_array_equal(read.matrix, matrix[[5, 6]])
+
+
 def test_each_side_has_its_dictionary(tmp_path):
     """That of its language; where there are no languages the size decides."""
     state = {ENCODER: table(8), DECODER: table(5, 1)}
