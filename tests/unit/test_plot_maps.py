@@ -18,6 +18,7 @@ from embinit_fairseq.analysis.correlations import TERMS, first_layer
 from embinit_fairseq.analysis.positions import PATTERNS, head_patterns, position_map
 from embinit_fairseq.analysis.trained_model import trained_model
 from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.figures import limits
 from embinit_fairseq.modules import position_encoding as encodings
 from embinit_fairseq.modules.encoder_layer import LayerConfig
 from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEncoder
@@ -158,6 +159,8 @@ def test_the_figure_has_one_panel_per_head_with_its_pattern(plot, printed, figur
     for axes, scores in zip(panels, expected):
         np.testing.assert_allclose(axes.images[0].get_array(), scores)
         assert len(axes.lines) == 2  # after the row and the column of [CLS]
+    assert limits(np.array([np.nan, *range(101)])) == (1.0, 99.0)  # without the outermost hundredth on either side
+    assert limits(np.ones(3)) == (0.5, 1.5)
     ((low, high),) = {axes.images[0].get_clim() for axes in panels}
     assert (low, panels[0].images[0].get_cmap().name) == (-high, "RdBu_r")  # white is 0
     numbers = dict(arch="tupe_tiny", encoding="TUPE-A", part="encoder", length=9, causal=False, cls_untied=True)
@@ -200,6 +203,7 @@ KNOWN = [
     ("globally", lambda n: np.zeros((n, n))),
     ("globally", lambda n: 0.5 * np.sin(np.arange(n)) + np.zeros((n, 1))),
     ("locally", lambda n: bump(0, 0.03, n)),
+    ("locally", lambda n: 12.0 * (abs(offsets(n)) == n // 8)),  # farther than it is wide, and near
     ("broadly", lambda n: bump(0, 0.12, n)),
     *((name, lambda n, s=s: bump(s * 0.12, 0.04, n)) for name, s in (("previous", -1), ("next", 1))),
     *((name, lambda n, s=s: 3.0 * (s * offsets(n) > 0)) for name, s in (("previous", -1), ("next", 1))),
