@@ -182,15 +182,18 @@ class Sentencepiece:
     def __init__(self, path: str, flag: str = "--sentencepiece-model") -> None:
         self.path, self.flag = path, flag
         self._processor = load_sentencepiece(path, flag)
+        fields = [*_fields(Path(path).read_bytes())]
         #: the model without the sentences that are tried when it is loaded; new words may change them
-        self._content = b"".join(field for n, _, field in _fields(Path(path).read_bytes()) if n != _SELF_TEST)
-        trainer = b"".join(value for number, value, _ in _fields(self._content) if number == _TRAINER)
+        self._content = b"".join(field for number, _, field in fields if number != _SELF_TEST)
+        trainer = b"".join(value for number, value, _ in fields if number == _TRAINER)
         self._type = {number: value for number, value, _ in _fields(trainer)}.get(_MODEL_TYPE, _UNIGRAM)
-        pieces = enumerate(self._processor.id_to_piece([*range(len(self._processor))]))
-        self._row_of = {piece: row for row, piece in pieces if not self._processor.is_unknown(row)}
+        pieces, unknown = self._processor.id_to_piece([*range(len(self._processor))]), self._processor.unk_id()
+        self._row_of = {piece: row for row, piece in enumerate(pieces) if row != unknown}
         #: <0xE6> -> its byte, if the model has them
         self._byte_of = {
-            piece: bytes.fromhex(piece[3:-1]) for piece, row in self._row_of.items() if self._processor.is_byte(row)
+            piece: bytes.fromhex(piece[3:-1])
+            for piece, row in self._row_of.items()
+            if piece.startswith("<0x") and self._processor.is_byte(row)
         }
         # segments symbols: no space is added at the beginning, and none is removed
         as_it_is = _field(_NORMALISER, bytes([3 << 3, 0, 4 << 3, 0]))  # add_dummy_prefix, remove_extra_whitespaces

@@ -297,6 +297,8 @@ def test_of_two_files_count_the_words_that_both_have(tmp_path: Path) -> None:
     vectors = f"concat:{tmp_path / 'a'},{tmp_path / 'b'}"
     _, record, _ = transfer(old.path, old.dictionary, new, "focus", tmp_path / "out", vectors=vectors)
     assert record["words"] == {"copied": 6, "composed": 2, "averaged": 0, "drawn": 1}
+    parts = [[*word["from"].values()] for word in record["examples"]["composed"]]
+    assert parts == [sorted(values, reverse=True) for values in parts] != [values[::-1] for values in parts]
 
 
 def test_focus_is_that_of_the_package_deepfocus(monkeypatch) -> None:

@@ -87,7 +87,7 @@ def test_what_stays(tmp_path: Path) -> None:
     of dict.txt is in no text. Of two rows of a symbol the last counts: it is never removed alone."""
     names = [*SPECIAL_SYMBOLS, "<mask>", "a", "new york", "b", "new", "a", "madeupword0000"]
     roles = dict(enumerate(SPECIAL_SYMBOLS.values()))
-    words = Vocabulary(names, [9] * 4 + [1, 9, 1, 9, 1, 1, 0], roles)
+    words = Vocabulary(names, [9] * 4 + [1, 9, 1, 9, 1, 1, 9], roles)
     (tmp_path / "text").write_text("a missing a a", encoding="utf-8-sig")
     text = (str(tmp_path / "text"),)
     always = [0, 1, 2, 3, 4]
