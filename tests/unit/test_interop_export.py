@@ -118,7 +118,7 @@ def test_languages_that_fairseq_inferred(tmp_path, capsys):
 # ---- A wrong model is noticed
 
 
-SCALE = "self.scale = (num_terms * (embed_dim // num_heads)) ** -0.5"
+SCALE = "self.scale = (num_terms * cfg.head_dim) ** -0.5"
 #: part of the exported code -> the part broken, --dtype, exit code, part of the message
 BROKEN = [
     (SCALE, f"{SCALE} * 1.001", "bfloat16", 1, " in float64 (allowed: "),  # hidden in the rounding of bfloat16

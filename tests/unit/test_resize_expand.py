@@ -324,7 +324,7 @@ def test_checkpoints_that_are_none(lm):
         "cannot be loaded": {"model": {key: value for key, value in weights.items() if key != OTHER}},
         rf"{TABLE} holds NaN or infinity; name an": {"model": {**weights, TABLE: last, TIED: last}},
         f"ema {TABLE} holds NaN or infinity": {"extra_state": {**extra, "ema": {TABLE: pad}}},
-        "--arch of_nobody, which neither .*--user-dir": {
+        "--arch of_nobody is unknown to .*--user-dir": {
             "cfg": {**cfg, "model": {**cfg["model"], "_name": "of_nobody"}}
         },
         "cannot be set up": {"cfg": {**cfg, "task": {**cfg["task"], "_name": "of_a_plugin"}}},
