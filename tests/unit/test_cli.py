@@ -18,7 +18,7 @@ import pytest
 
 from embinit_fairseq.cli import doctor, progress, stats
 from embinit_fairseq.cli.main import COMMANDS, build_parser, main
-from embinit_fairseq.cli.records import number, print_json, table
+from embinit_fairseq.cli.records import at_least, number, print_json, table
 
 ROWS = {"man": "0 0 1 0", "woman": "0 1 1 0", "king": "1 0 1 0", "queen": "1 1 1 0", "apple": "0 0 -3 1"}
 STATS, ANALOGY = ("stats", "--vectors", "v.txt"), ("analogy", "--vectors", "v.txt", "--questions", "questions.txt")
@@ -106,6 +106,10 @@ def test_json_is_standard_and_ascii_if_the_output_is_not_unicode(monkeypatch):
         print_json({"a": ("ä", float("nan"))})
         out.flush()
         assert out.buffer.getvalue().strip() == expected
+
+
+def test_limits_of_numbers_are_allowed():
+    assert [at_least(2, 5)(text) for text in "25"] == [2, 5]
 
 
 def test_a_table_has_aligned_columns_and_dashes_for_what_does_not_exist():

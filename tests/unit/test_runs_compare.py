@@ -57,6 +57,12 @@ def test_mean_and_sigma_over_seeds(tmp_path, compare, shown) -> None:
     assert all(part in out for part in ("| none | 1 | 4.000 | ", " | ".join(titles)))
 
 
+def test_a_row_is_named_by_the_labels_that_distinguish_it(tmp_path, compare) -> None:
+    for arch, init in (("a", "none"), ("a", "xavier"), ("b", "xavier")):
+        write_run(tmp_path / f"{arch}.{init}", {"arch": arch, "init": init, "size": "small", "seed": "1"}, [1.0])
+    assert [row["name"] for row in compare(tmp_path)[0]["rows"]] == ["a, none", "a, xavier", "b, xavier"]
+
+
 def test_unfinished_runs_are_counted_and_named(tmp_path, printed, shown, refused) -> None:
     half = write_run(tmp_path / "b", {"init": "none", "seed": "2"}, [], finished=False)
     assert "--unfinished" in refused("compare", half)
