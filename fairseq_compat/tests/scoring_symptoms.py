@@ -83,8 +83,8 @@ def target_languages(folder: Path) -> None:
     scorer = scoring.build_scorer("sacrebleu", Dictionary())  # of no task
     scorer.add_string(*ENGLISH)
     assert scorer.score() == pytest.approx(expected("13a", *ENGLISH))
-    chosen = generation_bleu(folder, "zh", *ENGLISH, "--sacrebleu-tokenizer", "13a")
-    assert chosen == pytest.approx(expected("13a", *ENGLISH))
+    chosen = generation_bleu(folder, "zh", REFERENCE, TRANSLATION, "--sacrebleu-tokenizer", "13a")
+    assert chosen == pytest.approx(expected("13a", REFERENCE, TRANSLATION))
     tokens = "我 喜欢 苹果 和 梨 。", "我 喜欢 苹果 和 桃 。"
     assert validation_bleu(folder, "zh", *tokens, eval_tokenized_bleu=True) == pytest.approx(expected("none", *tokens))
     assert sacrebleu.corpus_bleu is sacrebleu.compat.corpus_bleu

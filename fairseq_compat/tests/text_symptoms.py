@@ -73,6 +73,10 @@ def line_ends(folder: Path) -> None:
         said = scored("--ref", folder / "system")
     assert "BLEU4 = 100.00" in said, said
 
+    (folder / "windows").write_bytes(b"a b\r\n")
+    with Chunker(str(folder / "windows"), 0, 5) as lines:
+        assert list(lines) == ["a b\n"]
+
     hub, seen = mock.Mock(), []
     hub.encode = lambda line: torch.tensor([seen.append(line)] and [0])
     hub.generate = lambda *_, **__: []
