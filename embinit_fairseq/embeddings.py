@@ -6,7 +6,7 @@
     matrix, report = ei.embedding_matrix(symbols, "glove.6B.300d.txt", "pretrained_xavier", pad=0)
     ei.init_embedding_(model.get_input_embeddings(), tokenizer, "glove.6B.300d.txt")   # a Hugging Face model
 
-The numbers are those of `--embed-init` with the same seed and the same symbols in the same rows (slot `encoder`).
+The numbers equal `--embed-init` with the same seed and the same symbols in the same rows (slot `encoder`).
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def render(record: dict[str, Any]) -> str:
     ]
     if "verify" in record:
         kl = record["verify"]
-        missing = " (--keep-text keeps those that the old dictionary has)" if kl["unknown_words"] else ""
+        missing = " (--keep-text keeps the ones that the old dictionary has)" if kl["unknown_words"] else ""
         lines += [
             "",
             f"measured on {kl['tokens']:,} tokens of {' and '.join(kl['text'])}, {kl['unknown_words']:.1%} of the "

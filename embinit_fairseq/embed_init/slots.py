@@ -149,7 +149,7 @@ def _refuse_half(model: nn.Module, task: Any, slots: dict[str, Slot]) -> None:
 
 
 def _dictionary_sizes(model: nn.Module, task: Any) -> set[int]:
-    """Return the sizes of all dictionaries, including those of further decoders (--multitask-config-yaml)."""
+    """Return the sizes of all dictionaries, including dictionaries of further decoders (--multitask-config-yaml)."""
     from fairseq.data import Dictionary
 
     values: list[Any] = [getattr(module, "dictionary", None) for module in model.modules()]

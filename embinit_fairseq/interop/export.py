@@ -1,6 +1,6 @@
 """`embinit export-hf`: a trained model of fairseq as a folder that transformers opens.
 
-The steps are those of `export`: open the checkpoint, choose tokenizers, write, compare with fairseq, describe.
+`export` has the steps: open the checkpoint, choose tokenizers, write, compare with fairseq, describe.
 """
 
 from __future__ import annotations

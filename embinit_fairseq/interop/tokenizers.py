@@ -7,7 +7,7 @@ marian   --sentencepiece-model              raw text that needs no preparation, 
 gpt2     --gpt2-bpe                         raw text, in GPT-2's pieces: tokenizer.json
 copied   --tokenizer                        what that tokenizer of transformers takes
 
-Every kind is compared with fairseq on made-up lines and on those of --verify-text. V: rows of the embedding matrix.
+Every kind is compared with fairseq on made-up lines and on the lines of --verify-text. V: rows of the embedding matrix.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Tokenizer:
             exported_ids: ids that the exported tokenizer gave each line.
 
         Raises:
-            DifferentOutput: the ids of the user's text differ, or those of the user's tokenizer.
+            DifferentOutput: the ids of the user's text differ, or the ids of the user's tokenizer.
         """
         for number, (line, expected, ids) in enumerate(zip(self.lines, self.expected, exported_ids)):
             if ids == expected:

@@ -1,4 +1,4 @@
-"""Options that this plugin's models share: fields, presets, ranges, and those of translation models.
+"""Options that this plugin's models share: fields, presets, ranges, and options of translation models.
 
 Translation models have the options of fairseq's `transformer` under the same names.
 """

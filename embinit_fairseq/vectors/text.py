@@ -32,7 +32,7 @@ class TextVectors(VectorReader):
     Args:
         path: the file, or a member of a zip archive.
         dim: the expected D (None: as the file says).
-        strict: a broken line is an error, and all lines are checked, not only those of wanted words.
+        strict: a broken line is an error, and all lines are checked, not only lines of wanted words.
         header: whether line 1 is `ROWS DIM`.
     """
 
@@ -90,7 +90,7 @@ class TextVectors(VectorReader):
         """Return the mean of the rows of a word's subwords, segmented greedily: word -> (D,) float32.
 
         Raises:
-            OptionError: if the file's words are not marked as subwords (`▁the`, `##ing`, `in@@`), as those of BPEmb.
+            OptionError: if the file's words are not marked as subwords (`▁the`, `##ing`, `in@@`), as in BPEmb's files.
         """
         names = self._names()
         style = detect_style(names)

@@ -136,7 +136,7 @@ def parse_line(line: str) -> tuple[str, int, bool] | None:
 
 
 def is_dictionary(path: PathLike, lines: int = 100) -> bool:
-    """Return True if the first lines are those of a `dict.txt`; symbols of a text (`of the 3`) would have spaces."""
+    """Return True if the first lines look like a `dict.txt`; symbols of a text (`of the 3`) would have spaces."""
     try:
         first = [line for _, line in itertools.islice(_lines(path, DataError), lines) if line.strip()]
     except DataError:  # compressed, or of another encoding

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Table 1 of Kim et al. 2024 (and its Figure 1, right): accuracy on SST-2 and MNLI, BLEU on Multi30k and IWSLT 2017 from
-# German to English, for each way of starting the embeddings, over seeds. The twelve experiments are those of
+# German to English, for each way of starting the embeddings, over seeds. The twelve experiments come from
 # experiments.txt; without their data or embeddings they are left out by name.
 #
 #   OUTPUT=reproduced SST2=GLUE/SST-2 MNLI=GLUE/MNLI IWSLT17=iwslt17 VECTORS_DE=german.vec VECTORS_EN=glove.300d.txt \

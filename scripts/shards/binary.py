@@ -32,7 +32,7 @@ def write_dictionary(counts: Path, path: Path, size: int | None, special: Sequen
         counts: symbols with their counts.
         path: dict.txt.
         size: number of symbols with fairseq's own four; None: all.
-        special: symbols that come first, whether they occur or not, as those of TUPE's code.
+        special: symbols that come first, whether they occur or not, as in TUPE's code.
     """
     from fairseq.data import Dictionary
 
@@ -83,7 +83,7 @@ def join_tasks(
         shards: folders of binary files.
         output: folder for fairseq-train.
         dictionaries: name in the folder -> file.
-        names: binary files without ending; those that do not begin with `train` are of the first part alone.
+        names: binary files without ending; files that do not begin with `train` are of the first part alone.
         part_bytes: training data of a part.
     """
     parts = parts_of(shards, part_bytes)

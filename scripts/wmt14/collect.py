@@ -29,7 +29,7 @@ def collect(pair: str, names: list[str] | None, data: Path | None, test_from: st
 
     Args:
         pair: source and target, as en-de.
-        names: corpora; None: those of WMT 2014.
+        names: corpora; None: WMT 2014's.
         data: folder with WMT's files or archives; None: they are downloaded.
         test_from: where newstest2014 comes from, data or sacrebleu.
         work: folder to write to.

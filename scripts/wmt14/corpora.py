@@ -1,6 +1,6 @@
 """What the training text of a pair of WMT 2014 consists of: archives, and the two files of each corpus in them.
 
-Sizes and SHA-256 sums of the archives are those that TensorFlow Datasets publishes for the same addresses
+TensorFlow Datasets publishes sizes and SHA-256 sums of the archives for the same addresses
 (tensorflow_datasets/url_checksums/wmt14_translate.txt, wmt15_translate.txt, wmt17_translate.txt).
 """
 

@@ -144,7 +144,7 @@ def _reconstruct(module: str) -> Any:
     def reconstruct(cls: Any, shape: Any, code: Any) -> Array:
         if cls is not Array:
             raise refused(f"an array of class {cls!r:.40}")
-        return object.__new__(Array)  # shape and code are those of an empty array: see __setstate__
+        return object.__new__(Array)  # shape and code belong to an empty array: see __setstate__
 
     return _named(reconstruct, module, "_reconstruct")
 

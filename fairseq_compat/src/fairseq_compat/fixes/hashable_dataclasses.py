@@ -6,7 +6,7 @@ Symptom: ``import fairseq`` raises ``ValueError: mutable default <class '...Comm
 Versions: Python >= 3.11, which asks for a hashable default; fairseq 0.12.2.
 Where: fairseq/dataclass/configs.py:1106 (FairseqConfig);
     fairseq/models/transformer/transformer_config.py:114, 120, 192; plugins.
-Remedy: ``FairseqDataclass`` and all its subclasses, those of plugins among them, keep the hash of their base.
+Remedy: ``FairseqDataclass`` and all its subclasses, also in plugins, keep the hash of their base.
     ``default_factory`` would not do: fairseq reads the ``default`` of the fields. Other dataclasses keep
     Python's rules.
 Upstream: fairseq issue 5012 (open); Python: "What's New In Python 3.11", dataclasses.

@@ -2,7 +2,7 @@
 
 Symptom: the last batch of a data set is left out where its length is no multiple of
     ``--required-batch-size-multiple`` (8 by default): ``fairseq-generate`` translates 16 of 20 sentences, BLEU and
-    validation losses are those of a part, and a set of less than eight sentences is ``Exception: The dataset is
+    validation losses are of a part only, and a set of less than eight sentences is ``Exception: The dataset is
     empty``. No line says so.
 Versions: fairseq's main branch.
 Where: fairseq/data/data_utils.py:357 (``batch_by_size``).
@@ -28,5 +28,5 @@ def patch(module):
         if len(indices) == 0:
             return []  # the original would ask for its last batch
         batches = original(indices, *args, **kwargs)
-        left_out = indices[sum(map(len, batches)) :]  # batches are slices in order; those of fixed shapes hold all
+        left_out = indices[sum(map(len, batches)) :]  # batches are slices in order; batches of fixed shapes hold all
         return [*batches, left_out] if len(left_out) else batches

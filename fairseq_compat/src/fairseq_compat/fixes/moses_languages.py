@@ -1,10 +1,10 @@
-"""Moses' rules are those of English, or of no language.
+"""Moses uses the rules of English, or of no language.
 
 Symptom: ``--eval-bleu-detok moses`` joins the words of every language by English rules; ``--tokenizer moses`` knows no
     language by ``fr_XX`` or ``fra_Latn`` and leaves ``l' homme`` apart.
 Where: fairseq/tasks/translation.py:371 (no language is passed on), fairseq/data/encoders/moses_tokenizer.py:34.
 Remedy: validation joins by the rules of the target language, unless ``--eval-bleu-detok-args`` has a ``target_lang``;
-    codes become those that Moses knows, and a line names an unknown one.
+    codes become the ones that Moses knows, and a line names an unknown one.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Symptom: SIGTERM or SIGUSR1, by which a cluster announces that it takes the mach
 Where: fairseq_cli/train.py:306 (``validate_and_save``), :257 (``train``).
 Remedy: the signal is remembered. After the next update, or the next batch of a validation, all processes stop together:
     a checkpoint is written, without a validation, and the exit status is 75. When the training continues, a validation
-    that was due at that update is made first, so that losses and checkpoints are those of an uninterrupted training.
+    that was due at that update is made first, so that losses and checkpoints equal an uninterrupted training.
     Workers of the data loader, which a signal to the whole job reaches as well, continue. A signal before the first
     update ends the process with status 75 at once.
 """

@@ -3,7 +3,7 @@
 Symptom: a checkpoint that was cut short, is empty, or is another kind of file ends training, generation and evaluation
     with ``OSError: [Errno 22] Invalid argument``, ``EOFError``, ``IndexError: pop from empty list``, ``KeyError:
     'best_loss'`` and the like, without its name.
-Versions: all; the errors are those of torch 2.13.
+Versions: all; the errors are torch 2.13's.
 Where: fairseq/checkpoint_utils.py:315 and :878, the only ``torch.load`` of that module.
 Remedy: an ``UnpicklingError`` that names the file, the fault and the remedy: one for a damaged
     file, another for a type that torch's allow-list refuses.
