@@ -29,12 +29,13 @@ threading.Timer(0.1, print, ["a thread"]).start()
 ENDS = "sys.exit(259)", "sys.exit('words')", "raise ValueError('a')", "os.kill(os.getpid(), 9)", ""
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("program", [["a_script.py"], ["-m", "a_module"], ["-c", SCRIPT]], ids=["file", "-m", "-c"])
+@pytest.mark.parametrize(
+    ("program", "end"), [(["a_script.py"], ""), (["-c"], ""), *((["-m", "a_module"], e) for e in ENDS)]
+)
 def test_a_fork_is_as_a_new_process(tmp_path: Path, program: list[str], end: str) -> None:
     for name in ("a_script.py", "a_module.py"):
         (tmp_path / name).write_text(SCRIPT + end)
-    arguments = [*program, "an argument", "\udcfe"] if program[0] != "-c" else ["-c", SCRIPT + end, "\udcfe"]
+    arguments = [*program, *([SCRIPT + end] if program == ["-c"] else ["an argument"]), "\udcfe"]
     told = {"env": {**os.environ, "PYTHONPATH": "/elsewhere:relative", "MARK": "\udcff ä"}, "cwd": tmp_path}
     fork, new = (
         subprocess.run([python, *arguments], capture_output=True, text=True, timeout=600, input="words", **told)
