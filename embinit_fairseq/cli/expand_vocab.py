@@ -98,7 +98,7 @@ def render(record: dict[str, Any]) -> str:
     lines += [
         f"also expanded  {_also(record)}",
         written_files(record),
-        "next           binarise text with these dictionaries, or copy them over the dictionaries of the binarised data",
+        "next           binarise text with these dictionaries, or copy them into the folder of the binarised data",
         *_segmentation(record),
     ]
     return "\n".join([*lines, *(_measured(record["verify"]) if "verify" in record else ())])
