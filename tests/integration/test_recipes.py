@@ -14,7 +14,7 @@ from programs import VENV
 
 REPO = Path(__file__).resolve().parents[2]
 #: no recipes: they make the environment, run the tests, or are sourced
-OTHERS = {"env.sh", "devices.sh", "columns.sh", "setup.sh", "test.sh", "docs.sh"}
+OTHERS = {"env.sh", "devices.sh", "parts.sh", "columns.sh", "release.sh", "setup.sh", "test.sh", "docs.sh"}
 PATHS = [path for folder in ("scripts", "examples") for path in sorted((REPO / folder).rglob("*.sh"))]
 RECIPES = [path for path in PATHS if path.name not in OTHERS]
 recipes = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.relative_to(REPO).as_posix())

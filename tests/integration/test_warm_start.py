@@ -29,6 +29,12 @@ threading.Timer(0.1, print, ["a thread"]).start()
 ENDS = "sys.exit(259)", "sys.exit('words')", "raise ValueError('a')", "os.kill(os.getpid(), 9)", ""
 
 
+def test_programs_are_forks() -> None:
+    """A thread that a library starts on import would make every program a new process: twenty times the time."""
+    program = [PYTHON, "-c", "import sys; print('fairseq.trainer' in sys.modules)"]
+    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout == "True\n"
+
+
 @pytest.mark.parametrize(
     ("program", "end"), [(["a_script.py"], ""), (["-c"], ""), *((["-m", "a_module"], e) for e in ENDS)]
 )

@@ -53,8 +53,10 @@ Request = tuple[list[str], str, dict[str, str], list[int], list[int]]
 def preload() -> bool:
     """Import what programs need; -> whether this process can be forked: without threads, which a fork would lose."""
     sys.path[1:1] = first = entries(sys.argv[2])
+    sys.modules["pyarrow"] = None  # type: ignore[assignment]  # fairseq tries it, and it starts a thread
     for name in PRELOADED:
         importlib.import_module(name)
+    del sys.modules["pyarrow"]
     fill_caches()
     del sys.path[1 : 1 + len(first)]
     logging.root.handlers.clear()  # two tasks of fairseq set up logging, which is for the program to do first
