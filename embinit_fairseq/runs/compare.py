@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -65,6 +67,21 @@ def table_record(table: Table, how: Bootstrap, x: str | None) -> dict[str, Any]:
         "baseline": base.name if base else None,
         "bootstrap": tests,
     }
+
+
+def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the tables as CSV: table, row, labels as KEY=VALUE, number of runs, column, mean, sd."""
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\n")
+    writer.writerow(["table", "row", "labels", "runs", "column", "mean", "sd"])
+    for record in records:
+        for row in record["rows"]:
+            labels = " ".join(f"{key}={value}" for key, value in row["labels"].items())
+            for column, summary in row["summary"].items():
+                if summary is not None:
+                    values = (column, summary["mean"], summary["sd"])
+                    writer.writerow([record["title"], row["name"], labels, len(row["runs"]), *values])
+    return output.getvalue()
 
 
 # ---- Warnings -------------------------------------------------------------------------------------------------------

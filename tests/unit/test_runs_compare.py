@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import statistics
 import sys
@@ -171,8 +172,17 @@ def test_files_are_written_and_tables_need_no_pictures(tmp_path, capsys, printed
         run = write_run(tmp_path / "runs" / str(seed), {"init": name, "seed": "1"}, [2.0], scores=score(50.0))
         write_texts(run, WORSE, REFERENCE)
     out, call = tmp_path / "new" / "folder", ("compare", tmp_path / "runs", "--samples", "5", "--output")
-    record = printed(*call, out)
+    record = printed(*call, out, "--csv", tmp_path / "table.csv")
     assert json.loads((out / "results.json").read_text()) == record
+    cells = list(csv.DictReader((tmp_path / "table.csv").open(newline="")))
+    expected = {
+        (row["name"], column): summary["mean"]
+        for table in record["tables"]
+        for row in table["rows"]
+        for column, summary in row["summary"].items()
+        if summary is not None
+    }
+    assert {(cell["row"], cell["column"]): float(cell["mean"]) for cell in cells} == expected
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     lines = (out / "results.md").read_text().splitlines()
     rows = [line for line in lines if line.startswith(("| a\\|b | 1 | ", "| first \\| second \\| $x_{$ | 1 | "))]
