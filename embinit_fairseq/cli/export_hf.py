@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.cli.records import request_of, show
@@ -76,4 +77,5 @@ def render(record: dict[str, Any]) -> str:
             f"{measured['scale']:.3g}, allowed {measured['allowed']:.2e})"
         )
     lines.append(f"written        {record['output']}: {', '.join(record['files'])}")
+    lines.append(f"to share it    hf upload USER/{Path(record['output']).name} {record['output']}")
     return "\n".join(lines)
