@@ -8,7 +8,7 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 from fairseq.data import Dictionary
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import CheckpointError, DataError
@@ -18,7 +18,7 @@ from embinit_fairseq.vectors.fairseq_checkpoint import read_rows
 from embinit_fairseq.vectors.table import Origin, VectorTable
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, read_dictionary, vocabulary_of
 from embinit_fairseq.vocab.matching import closeness, fold, readings
-from embinit_fairseq.vocab.tokens import ENTITIES, STYLES, Token, in_bytes, spell, unescape
+from embinit_fairseq.vocab.tokens import ENTITIES, STYLES, Token, as_text, in_bytes, spell, unescape
 
 ROLES = dict(enumerate(SPECIAL_SYMBOLS.values()))
 
@@ -229,8 +229,11 @@ def test_every_row_a_plan_misses_could_not_have_matched(surfaces, style, source_
     words = sorted({word for case in cases for each in STYLES for word in spell(Token(case, None, None), each)})
     dictionary = vocabulary(*symbols)
     wanted = plan(dictionary, style)
-    everything = table(*words, markers=source_style)
-    filtered = table(*[word for word in words if word in wanted], markers=source_style)
+    planned = [word for word in words if word in wanted]
+    for spelled, how in ((symbols, style), (words, source_style), (planned, source_style)):
+        if how == "end_of_word":  # `äİİ` happens to be a character in GPT-2's spelling of bytes
+            assume(as_text(spelled, how) is spelled)
+    everything, filtered = table(*words, markers=source_style), table(*planned, markers=source_style)
     full, part = (rules_of(dictionary, source, rules=rules, markers=style) for source in (everything, filtered))
     assert full == part
 
