@@ -63,6 +63,8 @@ def _open_with_transformers(directory: Path) -> Any:
         ) from cause
     fault = "no files of a tokenizer"
     declared = _class_of(directory)
+    langs = read_optional_json(directory / "config.json").get("langs")
+    options = {"langs": langs} if langs else {}  # FSMT's tokenizer needs them
     # AutoTokenizer would read vocab.txt by BERT's rules if a package for Japanese is missing
     names = ["AutoTokenizer"] if declared != _JAPANESE else []
     verbosity = transformers.logging.get_verbosity()
@@ -73,7 +75,7 @@ def _open_with_transformers(directory: Path) -> Any:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     tokenizer = getattr(transformers, name).from_pretrained(
-                        str(directory), local_files_only=True, trust_remote_code=False
+                        str(directory), local_files_only=True, trust_remote_code=False, **options
                     )
             except Exception as cause:
                 fault = str(cause).strip().split("\n")[0][:200]

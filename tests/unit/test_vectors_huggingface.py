@@ -238,6 +238,10 @@ def test_each_side_has_its_own_vocabulary(tmp_path):
     save_weights(tmp_path, "unused", table(3), **matrices)
     for (side, file), matrix in zip(sides, matrices.values()):
         rows = json.loads((tmp_path / file).read_text())
+        if side == "decoder":  # languages in config.json alone
+            (tmp_path / "tokenizer_config.json").unlink()
+            config = json.loads((tmp_path / "config.json").read_text())
+            write_json(tmp_path, config={**config, "model_type": "fsmt", "langs": ["en", "de"]})
         source = opened(tmp_path, side)
         assert rows_of(source.read()) == {token: tuple(matrix[row]) for token, row in rows.items() if row > 3}
         np.testing.assert_allclose(source.compose(["house"])["house"], matrix[rows["house</w>"]], rtol=1e-6)
