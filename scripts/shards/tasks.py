@@ -97,10 +97,10 @@ class Executor:
             for step in steps:
                 _run_in_pool(step, self.jobs)
             return True
-        kind, share = _datatrove(self.name)
+        kind = _datatrove(self.name)
         last = None
         for number, step in enumerate(steps):
-            common: dict[str, Any] = {"pipeline": [share(step)], "tasks": self.ranks, "skip_completed": False}
+            common: dict[str, Any] = {"pipeline": [_share(step)], "tasks": self.ranks, "skip_completed": False}
             common |= {"logging_dir": str(self.logs / f"{number:02}"), "depends": last}
             if self.name == "slurm":
                 common |= {"job_name": f"{number:02}-{step.title.replace(' ', '-')}", "workers": self.jobs}
@@ -113,8 +113,8 @@ class Executor:
         return self.name != "slurm"
 
 
-def _datatrove(name: str) -> tuple[Callable[..., Any], Callable[[Step], Any]]:
-    """Return datatrove's executor, and a function from a step to what one of its ranks runs."""
+def _datatrove(name: str) -> Callable[..., Any]:
+    """Return datatrove's executor of this name; raise OptionError if datatrove is not installed."""
     try:
         from datatrove.executor import LocalPipelineExecutor, RayPipelineExecutor, SlurmPipelineExecutor
     except ImportError:
@@ -122,11 +122,11 @@ def _datatrove(name: str) -> tuple[Callable[..., Any], Callable[[Step], Any]]:
             f"EXECUTOR={name} needs datatrove: pip install 'embinit-fairseq[corpus]', or leave it out"
         ) from None
     kinds = {"local": LocalPipelineExecutor, "slurm": SlurmPipelineExecutor, "ray": RayPipelineExecutor}
-    return kinds[name], _share
+    return kinds[name]
 
 
 def _share(step: Step) -> Callable[..., Iterator]:
-    """Return a step of datatrove's pipeline: the share of one rank. datatrove also takes plain functions."""
+    """Return the function that datatrove calls for each rank: it runs the rank's share of the tasks."""
 
     def run(data: Any, rank: int = 0, world_size: int = 1) -> Iterator:
         for task in step.tasks()[rank::world_size]:

@@ -94,9 +94,11 @@ def binary_tasks(work: Path) -> list[Task]:
 
 def join_tasks(work: Path, output: Path, part_bytes: float) -> list[Task]:
     """Return a task per part of the data."""
-    from shards.binary import join_tasks
+    from shards import binary
 
-    return join_tasks(finished_shards(work / "binary"), output, {"dict.txt": work / "dict.txt"}, SPLITS, part_bytes)
+    return binary.join_tasks(
+        finished_shards(work / "binary"), output, {"dict.txt": work / "dict.txt"}, SPLITS, part_bytes
+    )
 
 
 def report(work: Path, output: Path) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from shards.tasks import Task
+from shards.tasks import Task, finished_shards
 from wikibooks.inputs import SAMPLE, SAMPLE_LINES, check_markup, check_text, open_input, read_lines
 
 from embinit_fairseq.errors import OptionError
@@ -115,7 +115,7 @@ def number(folder: Path, output: Path, valid_every: int) -> None:
     """
     records: list[dict[str, Any]] = []
     passage = 0
-    for group in sorted(folder.iterdir()):
+    for group in finished_shards(folder):
         for record in read_json(group / "shards.json"):
             records.append({**record, "text": str(group / record["text"]), "first_passage": passage})
             passage += record["passages"]

@@ -93,7 +93,7 @@ def binary_tasks(work: Path, pair: str, valid_every: int) -> list[Task]:
 
 def join_tasks(work: Path, pair: str, output: Path, part_bytes: float) -> list[Task]:
     """Return a task per part of the data; validation and test set are in the first."""
-    from shards.binary import join_tasks
+    from shards import binary
 
     langs = pair.split("-")
     names = [f"{split}.{pair}.{lang}" for split in SPLITS for lang in langs]
@@ -101,7 +101,7 @@ def join_tasks(work: Path, pair: str, output: Path, part_bytes: float) -> list[T
     for lang in langs:
         name = f"test.{pair}.{lang}"
         dictionaries |= {f"{name}.{ending}": work / "binary" / "test" / f"{name}.{ending}" for ending in ("bin", "idx")}
-    return join_tasks(finished_shards(work / "binary"), output, dictionaries, names, part_bytes)
+    return binary.join_tasks(finished_shards(work / "binary"), output, dictionaries, names, part_bytes)
 
 
 def main() -> None:

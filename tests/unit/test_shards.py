@@ -82,9 +82,10 @@ def test_datatrove_runs_the_same_tasks_and_its_absence_is_named(tmp_path: Path, 
     paths = [tmp_path / str(number) for number in range(5)]
     tasks = [Task(path, write_text, (path, path.name)) for path in paths]
     joined = tmp_path / "joined"
+    paths[0].write_text("done before ")
     steps = [Step("write", lambda: tasks), once("join", joined, join, paths, joined)]
     assert Executor.from_arguments(arguments, tmp_path / "logs").run(steps)
-    assert joined.read_text() == "01234"
+    assert joined.read_text() == "done before 1234"
 
 
 def join(paths: list[Path], output: Path) -> None:

@@ -167,6 +167,7 @@ def test_shards_hold_all_documents_in_order(size: int, tmp_path: Path) -> None:
         documents = ["\n".join(f"{path.name} {d} {line}" for line in range((d % 3) * 125 + 1)) for d in range(15)]
         path.write_text("\n\n".join(documents) + "\n")
     run_steps(Step("shards", lambda: split.split_tasks(paths, tmp_path / "raw", size)))
+    (tmp_path / "raw" / ".00000.killed.tmp").mkdir()
     split.number(tmp_path / "raw", tmp_path / "shards.json", 60)
     records = read_json(tmp_path / "shards.json")
     shards = [list(duplicates.read_documents(Path(record["text"]))) for record in records]
