@@ -27,6 +27,8 @@ find .ci/run benchmarks examples fairseq_compat scripts tests -type f \( -name '
     PATH="$venv/bin:$PATH" xargs -0 -P 2 -n 40 shellcheck --external-sources --source-path SCRIPTDIR
 # some tests start fairseq's commands; small tests are slower with many threads
 export PATH="$venv/bin:$PATH" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# else each of the several hundred programs compiles the plugin again
+unset PYTHONDONTWRITEBYTECODE
 # from Python 3.12 on, coverage costs little time
 if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
     export COVERAGE_CORE="${COVERAGE_CORE:-sysmon}"

@@ -6,7 +6,9 @@ import argparse
 import importlib
 import re
 import shutil
+import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,16 +65,18 @@ def test_generation_of_a_checkpoint_and_of_one_of_an_older_fairseq(pairs, traine
 
 
 def test_two_processes_go_on_with_a_training(pairs, trained, tmp_path) -> None:
-    """As ``torchrun fairseq-train`` with the default data-parallel back end, from a checkpoint of one process; the
-    losses are those of one process with two batches for an update."""
+    """As torchrun starts them, with the default data-parallel back end, from a checkpoint of one process; the losses
+    are those of one process with two batches for an update."""
     for name in ("both", "alone"):
         (tmp_path / name).mkdir()
         shutil.copy(trained[0] / "checkpoint_1_4.pt", tmp_path / name / "checkpoint_last.pt")
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    with socket.create_server(("localhost", 0)) as free:
+        place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
     options = ["--num-workers", "0", "--max-epoch", "2", "--dropout", "0"]
-    fairseq_train = Path(sys.executable).with_name("fairseq-train")
     both = translation(pairs, tmp_path / "both", *options, "--distributed-backend", "gloo")
-    log = run([*start, fairseq_train, *both]).stdout
+    with ThreadPoolExecutor() as pool:
+        command = [*script("fairseq-train"), *both]
+        log, _ = pool.map(lambda rank: run(command, **place, RANK=rank, LOCAL_RANK=rank).stdout, "01")
     assert "training on 2 devices" in log
     alone = run([*script("fairseq-train"), *translation(pairs, tmp_path / "alone", *options, "--update-freq", "2")])
     found, expected = ([*map(float, logged(text))] for text in (log, alone.stdout))

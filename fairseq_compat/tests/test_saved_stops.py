@@ -49,7 +49,7 @@ def trained_to_the_end(data: Path, folder: Path, *options) -> CompletedProcess:
 @pytest.fixture(scope="module")
 def whole(pairs, tmp_path_factory) -> CompletedProcess:
     """Three epochs of four updates."""
-    return trained_to_the_end(pairs, tmp_path_factory.mktemp("whole"))
+    return trained_to_the_end(pairs, tmp_path_factory.mktemp("whole"), "--num-workers", "0")
 
 
 def losses(*logs: str) -> list[tuple[str, str, str]]:
@@ -83,7 +83,7 @@ def test_continued_is_uninterrupted(place, number, ranks, workers, pairs, whole,
 
 
 def test_before_the_first_update_there_is_nothing_to_save(pairs, tmp_path):
-    stopped = stopped_at("get_train_iterator@0", pairs, tmp_path)
+    stopped = stopped_at("get_train_iterator@0", pairs, tmp_path, "--num-workers", "0")
     assert stopped.returncode == 75
     assert not list(tmp_path.glob("*.pt"))
 

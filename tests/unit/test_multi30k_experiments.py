@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import shlex
 import sys
 from collections import defaultdict
@@ -24,18 +27,21 @@ SMALL = [word for side in ("encoder", "decoder") for name, n in SIZES.items() fo
 VECTORS = ["--vectors", *(f"{name}={name}.txt" for name in "de en de2 en2 de_a de_b en_a en_b".split())]
 
 
-@pytest.fixture
-def listed(tmp_path: Path, capsys):
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory):
     """Name of a grid and further words -> name -> words of each line, as `embinit grid` reads them."""
-    (tmp_path / "bin").mkdir()
+    data = tmp_path_factory.mktemp("data")
+    (data / "bin").mkdir()
     for language in ("de", "en"):
-        (tmp_path / f"bin/dict.{language}.txt").write_text("".join(f"w{n} 1\n" for n in range(WORDS - 4)))
-    (tmp_path / "bin/train.de-en.en.bin").touch()
+        (data / f"bin/dict.{language}.txt").write_text("".join(f"w{n} 1\n" for n in range(WORDS - 4)))
+    (data / "bin/train.de-en.en.bin").touch()
 
+    @functools.cache
     def lines(grid: str, *more: str, device: str = "cpu") -> dict[str, list[str]]:
         how = ["--device", device, "--precision", "bf16", "--", *SMALL, *more]
-        experiments.main([grid, "--data", str(tmp_path), "--output", "my runs", *VECTORS, *how])
-        return {line.name: shlex.split(line.command) for line in read_lines(capsys.readouterr().out)}
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            experiments.main([grid, "--data", str(data), "--output", "my runs", *VECTORS, *how])
+        return {line.name: shlex.split(line.command) for line in read_lines(output.getvalue())}
 
     return lines
 
