@@ -85,7 +85,8 @@ def test_two_processes_go_on_with_a_training(pairs, trained, tmp_path) -> None:
 
 
 LIMITED = """
-import resource
+import resource, sys
+sys.dont_write_bytecode = True  # Python would keep half of a module
 resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 from fairseq_cli.train import cli_main
 cli_main()

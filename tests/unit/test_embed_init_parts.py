@@ -325,7 +325,10 @@ def test_a_run_that_is_continued(tmp_path, caplog):
     assert other_dictionaries(record_of(), {"encoder": [*OTHERS, "c"]}) == []  # of another size, which shapes show
     for record in (record_of(rows=None), record_of(dictionary=None), {"slots": {"encoder": {}}}, {}):
         assert other_dictionaries(record, {"encoder": OTHERS}) == []
-    begun = continued(tmp_path / "new", "xavier")
+    model, checked = Model(), []
+    model.check_training = checked.append
+    begun = continued(tmp_path / "new", "xavier", model)
+    assert checked == [None]
     torch.save({"args": begun, "model": {}}, last)
     for strategy, word in (("xavier", ""), ("normal", "was initialised with xavier")):
         caplog.clear()

@@ -109,6 +109,7 @@ def test_metrics_are_those_of_the_whole_set(classes, batch_size):
         assert logged[name] == pytest.approx(expected, abs=0.005 + 1e-9)
     if classes > 1:
         assert logged["confusion"] == arguments[0].astype(int).tolist()
+    assert "loss" in logged  # fairseq's own, too
     assert not [name for name in logged if name.startswith("_")]
 
 

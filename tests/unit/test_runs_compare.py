@@ -55,7 +55,8 @@ def test_mean_and_sigma_over_seeds(tmp_path, compare, shown) -> None:
     titles = ["absorption ratio of matched rows, encoder", "absorption ratio, encoder"]
     assert [none[title]["mean"] for title in titles] == list(slot.values())
     out = shown("compare", tmp_path)
-    assert all(part in out for part in ("| none | 1 | 4.000 | ", " | ".join(titles)))
+    common = "* parameters: `1,000`", "* hardware: `a CPU, 2 cores, 1 thread a run`", "* seeds: `1`; `10`; `2`"
+    assert all(part in out for part in ("| none | 1 | 4.000 | ", " | ".join(titles), *common))
 
 
 def test_a_row_is_named_by_the_labels_that_distinguish_it(tmp_path, compare) -> None:
