@@ -135,6 +135,8 @@ _BERT_VARIANTS = {
     "BERT-A": {"position_encoding": "added", "embedding_normalize": True},
     "BERT-R, relu": {"position_encoding": "added_relative", "rel_pos_bins": 16, "activation_fn": "relu"},
     "relative only": {"position_encoding": "relative"},
+    "TUPE-A + RoPE": {"rotary": True},
+    "TUPE-R + RoPE, tie-cls, sdpa": {**REL_POS, "rotary": True, "tupe_tie_cls": True, "attention_kernel": "sdpa"},
     "BERT-A^d, sdpa": {"position_encoding": "four_terms", "attention_kernel": "sdpa"},
 }
 _ENCODINGS = {"untied", *(options.get("position_encoding") for options in _BERT_VARIANTS.values())}

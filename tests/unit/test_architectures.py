@@ -184,6 +184,21 @@ def test_a_training_continues_with_the_heads_of_its_checkpoint(name, tmp_path):
     check(name, file)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours", "said"),
+    [
+        ({"rotary": True}, {}, "--rotary True, here it is False"),
+        ({"position_encoding": "rope"}, {"position_encoding": "none"}, "--position-encoding rope, here it is none"),
+    ],
+)
+def test_a_training_continues_with_the_positions_of_its_checkpoint(tmp_path, theirs, ours, said):
+    """No shape tells."""
+    path = save_checkpoint(tmp_path / "best.pt", ARCHITECTURES["tupe"].config(**theirs), {})
+    with pytest.raises(OptionError, match=f"{path} was trained with {said}"):
+        check("tupe", path, how="finetune_from_model", **ours)
+    check("tupe", path, how="finetune_from_model", **theirs)
+
+
 @each_architecture
 def test_data_of_another_dictionary(name, tmp_path):
     """The checkpoint has 10 words and 4 special symbols on either side, the data 8 words on one of them."""
