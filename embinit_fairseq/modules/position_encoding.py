@@ -188,6 +188,8 @@ class Rotation:
 class RotaryTerm(nn.Module):
     """R_m of column m: turns pair n of a head's columns by the angle m theta_n, theta_n = 10000^(-2n / d), n from 0."""
 
+    like: Tensor
+
     def __init__(self, sizes: PositionSizes) -> None:
         super().__init__()
         self.head_dim, self.skips_cls = sizes.embed_dim // sizes.num_heads, sizes.reset is not None
@@ -359,6 +361,8 @@ class RotaryPositions(PositionEncoding):
 
 class AlibiPositions(PositionEncoding):
     """ALiBi, and no other positions: a penalty that grows with the distance, the same in both directions."""
+
+    like: Tensor
 
     def __init__(self, sizes: PositionSizes) -> None:
         super().__init__()

@@ -169,6 +169,12 @@ ARCHITECTURES = {
             "pre-LN, relative, gelu": {**PRE_LN, **RELATIVE, "activation_fn": "gelu"},
             "relative, eager": {**RELATIVE, "attention_kernel": "eager"},
             "sdpa": {"attention_kernel": "sdpa"},
+            "rotary": {"positions": "rope"},
+            "rotary, pre-LN, sdpa, other widths": {
+                **{"positions": "rope", "attention_kernel": "sdpa", **PRE_LN, **WIDER_DECODER},
+            },
+            "ALiBi": {"positions": "alibi"},
+            "ALiBi, other widths, eager": {"positions": "alibi", "attention_kernel": "eager", **WIDER_DECODER},
             "unscaled, one table": {"no_scale_embedding": True, **TIED},
             "other widths, pre-LN decoder, tied output": {**WIDER_DECODER, **TIED_OUTPUT, **ONE_PRE_LN_LAYER},
         },
