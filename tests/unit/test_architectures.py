@@ -185,18 +185,20 @@ def test_a_training_continues_with_the_heads_of_its_checkpoint(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "said"),
+    ("name", "option", "theirs", "ours"),
     [
-        ({"rotary": True}, {}, "--rotary True, here it is False"),
-        ({"position_encoding": "rope"}, {"position_encoding": "none"}, "--position-encoding rope, here it is none"),
+        ("tupe", "rotary", True, False),
+        ("tupe", "position_encoding", "rope", "none"),
+        ("tupe_transformer", "positions", "alibi", "rope"),
     ],
 )
-def test_a_training_continues_with_the_positions_of_its_checkpoint(tmp_path, theirs, ours, said):
+def test_a_training_continues_with_the_positions_of_its_checkpoint(tmp_path, name, option, theirs, ours):
     """No shape tells."""
-    path = save_checkpoint(tmp_path / "best.pt", ARCHITECTURES["tupe"].config(**theirs), {})
-    with pytest.raises(OptionError, match=f"{path} was trained with {said}"):
-        check("tupe", path, how="finetune_from_model", **ours)
-    check("tupe", path, how="finetune_from_model", **theirs)
+    path = save_checkpoint(tmp_path / "best.pt", ARCHITECTURES[name].config(**{option: theirs}), {})
+    said = f"{path} was trained with --{option.replace('_', '-')} {theirs}, here it is {ours}: give that of its"
+    with pytest.raises(OptionError, match=said):
+        check(name, path, how="finetune_from_model", **{option: ours})
+    check(name, path, how="finetune_from_model", **{option: theirs})
 
 
 @each_architecture

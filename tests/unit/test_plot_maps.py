@@ -147,6 +147,20 @@ def test_translation_has_a_map_in_both_parts_and_a_decoder_does_not_see_ahead(nu
         assert (found.part, found.has_cls, found.encoding) == (part, False, "TUPE-R" if num_buckets else "TUPE-A")
 
 
+def test_translation_with_positions_without_parameters():
+    state = {f"{part}.embed_tokens.weight": torch.zeros(1, 1) for part in ("encoder", "decoder")}
+    given = {**translation(0)[0], "model": state}
+    given["cfg"]["model"]["positions"] = "alibi"
+    expected = bias(encodings.AlibiPositions(SIZES).double())
+    for part in state:
+        found, seen = map_of(given, part.split(".")[0]), np.tri(LONGEST, dtype=bool) | part.startswith("e")
+        np.testing.assert_array_equal(found.scores, np.where(seen, expected, -np.inf))
+        assert (found.encoding, found.has_cls) == ("ALiBi", False)
+    given["cfg"]["model"]["positions"] = "rope"
+    with pytest.raises(CheckpointError, match="depend on words"):
+        map_of(given)
+
+
 def test_checkpoints_that_do_not_suit():
     good = checkpoint(POSITIONS, untied())
     diverged = {**good["model"], f"{POSITIONS}absolute.layer_norm.bias": torch.full((C,), np.nan)}
