@@ -1,4 +1,5 @@
-"""Ke et al. 2021 (TUPE) stated plainly, sentence by sentence and number by number: shares no code with the package.
+"""Ke et al. 2021 (TUPE), rotary positions (Su et al. 2021) and ALiBi (Press et al. 2022) stated plainly, sentence by
+sentence and number by number: shares no code with the package.
 
 `w` maps names of parameters to tensors; gradients come from PyTorch, which sees nothing but sums and products here.
 """
@@ -9,6 +10,7 @@ import torch
 
 #: correlation terms of each position encoding: the logits are divided by sqrt(terms * head_dim)
 TERMS = {"none": 1, "added": 1, "added_relative": 1, "relative": 1, "untied": 2, "four_terms": 4}
+TERMS |= {"rope": 1, "alibi": 1}
 
 
 def randomise(module, seed=0):
@@ -103,6 +105,44 @@ def relative_bias(w, num_heads, length):
     return stacked(lambda head, i, j: w["relative.embed_buckets.weight"][bucket(j - i), head], num_heads, length)
 
 
+def slopes(num_heads):
+    """2^(-8/H) and its powers; if H is no power of two: of the next smaller one, and every second one of its double."""
+    smaller = 1
+    while 2 * smaller <= num_heads:
+        smaller *= 2
+    if smaller == num_heads:
+        first = 2 ** (-8 / num_heads)
+        return [first ** (head + 1) for head in range(num_heads)]
+    return slopes(smaller) + slopes(2 * smaller)[0::2][: num_heads - smaller]
+
+
+def alibi_bias(num_heads, length):
+    """-m |i - j|."""
+    each = slopes(num_heads)
+    return stacked(lambda h, i, j: torch.tensor(-each[h] * abs(i - j), dtype=torch.float64), num_heads, length)
+
+
+def rotation_matrix(m, dim):
+    """Su et al., equation (15), in double precision."""
+    matrix = torch.zeros(dim, dim, dtype=torch.float64)
+    for n in range(0, dim, 2):
+        angle = m * 10000 ** (-n / dim)
+        matrix[n, n] = matrix[n + 1, n + 1] = math.cos(angle)
+        matrix[n, n + 1], matrix[n + 1, n] = -math.sin(angle), math.sin(angle)
+    return matrix
+
+
+def token_scores(q, k, rotated=False, untied_cls=False):
+    """q k^T of one head, (length, length); rotated: equation (16), without the row and column of an untied `[CLS]`."""
+    if not rotated:
+        return q @ k.T
+    columns, dim = range(len(q)), q.shape[1]
+    turns = {r: rotation_matrix(r, dim) for r in range(-len(q), len(q))}
+    still = torch.eye(dim, dtype=torch.float64)
+    entries = [q[i] @ (still if untied_cls and 0 in (i, j) else turns[j - i]) @ k[j] for i in columns for j in columns]
+    return torch.stack(entries).view(len(q), len(q))
+
+
 def stacked(entry, num_heads, length):
     entries = [entry(h, i, j) for h in range(num_heads) for i in range(length) for j in range(length)]
     return torch.stack(entries).view(num_heads, length, length)
@@ -112,12 +152,13 @@ def gelu(x):
     return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
 
 
-def attention(w, name, x, num_heads, kind, bias=None, positions=None, factor=1.0):
-    """One sentence x (length, C). positions: (p U^Q, p U^K) of the four terms. factor: in place of dropout."""
+def attention(w, name, x, num_heads, kind, bias=None, positions=None, factor=1.0, **rotation):
+    """One sentence x (length, C). positions: (p U^Q, p U^K) of the four terms. factor: in place of dropout. rotation:
+    options of `token_scores`."""
     q, k, v = (part.chunk(num_heads, dim=1) for part in linear(w, f"{name}.qkv_proj", x).chunk(3, dim=1))
     outputs = []
     for head in range(num_heads):
-        scores = q[head] @ k[head].T
+        scores = token_scores(q[head], k[head], **rotation)
         if positions is not None:
             p_q, p_k = (projected.chunk(num_heads, dim=1)[head] for projected in positions)
             scores = scores + q[head] @ p_k.T + p_q @ k[head].T + p_q @ p_k.T
@@ -133,7 +174,9 @@ def below(w, prefix):
     return {name[len(prefix) :]: value for name, value in w.items() if name.startswith(prefix)}
 
 
-def encode(w, tokens, num_heads, kind, *, pre_ln=False, relative=False, reset=None, factors=None, act=gelu):
+def encode(
+    w, tokens, num_heads, kind, *, pre_ln=False, relative=False, reset=None, rotary=False, factors=None, act=gelu
+):
     """One sentence without padding, tokens (length,) -> hidden states, each (length, C).
 
     factors in place of dropout: `hidden`, `attention`, `activation` (see `visible_dropout`).
@@ -146,6 +189,8 @@ def encode(w, tokens, num_heads, kind, *, pre_ln=False, relative=False, reset=No
         x = x + p["embed_positions.weight"][:length]
     if kind.endswith("relative"):
         bias = relative_bias(p, num_heads, length)
+    elif kind == "alibi":
+        bias = alibi_bias(num_heads, length)
     elif kind == "untied":
         bias = untied_bias(p, num_heads, length, reset, relative)
     elif kind == "four_terms":
@@ -158,7 +203,8 @@ def encode(w, tokens, num_heads, kind, *, pre_ln=False, relative=False, reset=No
     while f"layers.{len(hiddens) - 1}.fc1.weight" in w:
         layer, x = below(w, f"layers.{len(hiddens) - 1}."), hiddens[-1]
         inside = normed(layer, "self_attn_layer_norm", x) if pre_ln else x
-        y = attention(layer, "self_attn", inside, num_heads, kind, bias, projections, factors["attention"])
+        given = layer, "self_attn", inside, num_heads, kind, bias, projections, factors["attention"]
+        y = attention(*given, rotated=rotary or kind == "rope", untied_cls=reset is not None)
         x = x + y * factors["hidden"]
         x = x if pre_ln else normed(layer, "self_attn_layer_norm", x)
         inside = normed(layer, "final_layer_norm", x) if pre_ln else x

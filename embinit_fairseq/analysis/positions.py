@@ -57,7 +57,7 @@ _GLOBAL_WIDTH, _LOCAL_WIDTH, _DIRECTED, _NEAR = 0.8, 0.3, 0.5, 0.6
 #: names of parameters, and parts of them
 _ABSOLUTE, _RELATIVE = "absolute.embed_positions.weight", "relative.embed_buckets.weight"
 _ADDED = "embed_positions.weight"
-_POSITIONS, _TOKENS = ".positions.", "sentence_encoder.embed_tokens.weight"
+_POSITIONS, _TOKENS = ".positions.", ".embed_tokens.weight"
 
 # ---- Maps -----------------------------------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ def position_map(model: TrainedModel, part: str | None = None, length: int | Non
         CheckpointError: the model has no scores by position alone.
         OptionError: the model does not have this part or this length.
     """
-    kind = str(model.options.get("position_encoding", "untied"))  # tupe_transformer has no such option
+    kind = str(model.options.get("position_encoding") or model.options.get("positions") or "untied")
     prefixes = _prefixes(model)
     if not prefixes or kind not in POSITION_ENCODINGS:
         raise CheckpointError(
@@ -113,7 +113,7 @@ def position_map(model: TrainedModel, part: str | None = None, length: int | Non
     module = POSITION_ENCODINGS[kind].build(sizes).double()
     module.load_state_dict(state)
     if type(module).bias is PositionEncoding.bias:
-        hint = ": use embinit plot correlations" if kind == "added" else ""
+        hint = {"added": ": use embinit plot correlations", "none": ": it has no positions"}.get(kind, "")
         raise CheckpointError(f"{model.path} ({model.arch}): its scores depend on words, so that it has no map{hint}")
     longest = module.max_positions or sizes.max_positions
     length = min(longest, LONGEST) if length is None else length
@@ -127,15 +127,16 @@ def position_map(model: TrainedModel, part: str | None = None, length: int | Non
     scores = bias.numpy()
     if part == "decoder":
         scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
-    name = published_name(kind, sizes.num_buckets > 0, bool(model.options.get("tupe_tie_cls")))
+    flags = (bool(model.options.get(name)) for name in ("tupe_tie_cls", "rotary"))
+    name = published_name(kind, sizes.num_buckets > 0, *flags)
     return PositionMap(name, part, scores, has_cls, module.untie_cls)
 
 
 def _prefixes(model: TrainedModel) -> dict[str, str]:
     """Return part -> the beginning of the names of its positions' parameters."""
     prefixes = {key[: key.index(_POSITIONS) + len(_POSITIONS)] for key in model.state if _POSITIONS in key}
-    if model.options.get("position_encoding"):  # an encoding may have no parameters
-        ends = len("embed_tokens.weight")
+    if {"position_encoding", "positions"} & {*model.options}:  # an encoding may have no parameters
+        ends = len(_TOKENS) - 1
         prefixes |= {key[:-ends] + _POSITIONS[1:] for key in model.state if key.endswith(_TOKENS)}
     return {prefix.partition(".")[0]: prefix for prefix in sorted(prefixes, reverse=True)}
 

@@ -1,7 +1,8 @@
 """Continue a training, or use its checkpoint: find it, compare what its shapes do not show, recall the report.
 
 Vectors are opened at a fresh start only. fairseq compares names and shapes of parameters. Compared here is the rest:
-the words of the dictionary, the number of attention heads, and which embedding matrices the optimizer has trained.
+the words of the dictionary, the number of attention heads, encodings of positions that have no parameters, and which
+embedding matrices the optimizer has trained.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 REPORT_FILE = "embed_init.json"
 #: side of a model -> option of fairseq-preprocess for its dictionary
 _DICTIONARY = {"encoder": "--srcdict", "decoder": "--tgtdict"}
+#: options of our models that change the function of the weights and not their shapes, besides the number of heads
+_UNSEEN = {"position_encoding", "rotary", "positions"}
 #: options of our models that may change when a checkpoint is used
 _FREE = {"dropout", "attention_dropout", "activation_dropout", "pooler_dropout", "attention_kernel"}
 _FREE |= {"max_positions", "max_source_positions", "max_target_positions", "checkpoint_activations"}
@@ -116,14 +119,14 @@ def path_to_restore(request: InitRequest) -> str | None:
 
 
 def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[str, Slot]) -> None:
-    """Raise OptionError if the checkpoint was trained with another number of heads, or another dictionary."""
-    for name, heads in (options_of(checkpoint.state, "model") or {}).items():
+    """Raise OptionError if the checkpoint was trained with other heads, positions, or another dictionary."""
+    for name, value in (options_of(checkpoint.state, "model") or {}).items():
         now = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
         part = name.removesuffix("_attention_heads")
         has_part = getattr(model, part, model) is not None  # ELECTRA is fine-tuned without its generator
-        if part != name and has_part and None not in (heads, now) and heads != now:
+        if (name in _UNSEEN or (part != name and has_part)) and None not in (value, now) and str(value) != str(now):
             raise OptionError(
-                f"{checkpoint.path} was trained with {flag_of(name)} {heads}, here it is {now}: give that of its "
+                f"{checkpoint.path} was trained with {flag_of(name)} {value}, here it is {now}: give that of its "
                 "training, or begin without that checkpoint"
             )
     names = {id(parameter): name for name, parameter in model.named_parameters()}

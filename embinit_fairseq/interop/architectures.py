@@ -96,7 +96,7 @@ def _describe_tupe(trained: Trained) -> str:
     """Name the model as the paper does."""
     cfg = trained.options
     encoding = POSITION_ENCODINGS[str(cfg.position_encoding)]
-    name = published_name(str(cfg.position_encoding), cfg.rel_pos)
+    name = published_name(str(cfg.position_encoding), cfg.rel_pos, rotary=cfg.rotary)
     if name == encoding.name:
         name += f": {encoding.help}"
     if encoding.resets and cfg.tupe_tie_cls:
@@ -133,6 +133,7 @@ def _tupe_config(trained: Trained) -> dict[str, Any]:
         "max_position_embeddings": cfg.max_positions,
         "position_encoding": str(cfg.position_encoding),
         "reset": str(cfg.tupe_reset) if encoding.resets and not cfg.tupe_tie_cls else None,
+        "rotary": encoding.rotates and cfg.rotary,
         "num_buckets": cfg.rel_pos_bins if encoding.has_buckets(cfg.rel_pos) else 0,
         "max_distance": cfg.max_rel_pos,
         "normalize_before": cfg.encoder_normalize_before,

@@ -27,6 +27,7 @@ from embinit_fairseq.modules.attention_kernels import AttentionBias, choose_kern
 from embinit_fairseq.modules.decoder_layer import DecoderCache, beam_of, causal, distinct_rows
 from embinit_fairseq.modules.encoder_layer import LayerConfig
 from embinit_fairseq.modules.initialisation import init_table, init_transformer_params
+from embinit_fairseq.modules.position_encoding import Rotation
 
 #: encoder's output in fairseq's form: an empty list is None
 EncoderOut = dict[str, list[Tensor]]
@@ -45,7 +46,13 @@ class Side:
     num_streams: int
 
     def attention_bias(
-        self, x: Tensor, training: bool, bias: Tensor | None, padding_mask: Tensor | None, step: bool = False
+        self,
+        x: Tensor,
+        training: bool,
+        bias: Tensor | None,
+        padding_mask: Tensor | None,
+        step: bool = False,
+        rotation: Rotation | None = None,
     ) -> AttentionBias:
         """Return the bias of attention on x (..., C); padding_mask (B, S) is repeated for the streams.
 
@@ -59,7 +66,7 @@ class Side:
             kernel, _ = choose_kernel(kernel, x.device.type, x.dtype, self.layer.head_dim, dropout, needs_grad)
         if padding_mask is not None and self.num_streams > 1:
             padding_mask = padding_mask.repeat(self.num_streams, 1)
-        return prepare(kernel, bias, padding_mask)
+        return prepare(kernel, bias, padding_mask, rotation)
 
 
 def side_of(cfg: Any, name: str, num_terms: int = 1, num_streams: int = 1) -> Side:
@@ -125,6 +132,10 @@ class Layers:
         self.layers = nn.ModuleList(new_layer() for _ in range(self.side.num_layers))
         self.layer_norm = nn.LayerNorm(layer.embed_dim) if layer.normalize_before else None
 
+    def rotation(self, length: int, first: int = 0) -> Rotation | None:
+        """Return what self-attention does to queries and keys of the tokens `first` to `length` - 1."""
+        return None
+
     def max_positions(self) -> int:
         """Return the longest sentence in tokens, `</s>` included."""
         return self.side.max_positions
@@ -171,7 +182,8 @@ class TranslationEncoder(Layers, FairseqEncoder):
     def encode(self, tokens: Tensor, padding_mask: Tensor | None, all_hiddens: bool) -> list[Tensor]:
         """Return the output of the last layer, after the other hidden states if wanted."""
         x = self.embed(tokens, padding_mask)
-        attn_bias = self.side.attention_bias(x, self.training, self.bias(tokens.shape[1]), padding_mask)
+        bias, rotation = self.bias(tokens.shape[1]), self.rotation(tokens.shape[1])
+        attn_bias = self.side.attention_bias(x, self.training, bias, padding_mask, rotation=rotation)
         hiddens = []
         for layer in self.layers:
             if all_hiddens:
@@ -264,7 +276,8 @@ class TranslationDecoder(Layers, FairseqIncrementalDecoder):
             )
         x, is_step = self.embed(tokens, seen), cache is not None
         bias = self.bias(x, tokens.shape[1], cache)
-        self_bias = self.side.attention_bias(x, self.training, bias, None, is_step)
+        rotation = self.rotation(tokens.shape[1], seen)
+        self_bias = self.side.attention_bias(x, self.training, bias, None, is_step, rotation)
         src_padding = next(iter(encoder_out["encoder_padding_mask"]), None)
         if cache is not None and src_padding is not None:
             src_padding = src_padding[:: cache.beam]

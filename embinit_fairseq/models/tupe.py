@@ -6,6 +6,12 @@
     bert_rel_* relative positions only
     bert_ad_*  all four correlations with separate projections (BERT-A^d)
 
+and beside them what came later; tupe_* --rotary has untied and rotary positions.
+
+    bert_rope_*   rotary positions (RoPE, Su et al. 2021)
+    bert_alibi_*  a penalty that grows with the distance (ALiBi, Press et al. 2022), the same in both directions
+    bert_nope_*   no positions
+
 Sizes base, large and tiny. Pre-training: --task masked_lm; fine-tuning: --task sentence_prediction. The equations are
 in modules/position_encoding.py (positions, `[CLS]`), modules/encoder_layer.py and modules/sentence_encoder.py.
 """
@@ -50,6 +56,7 @@ class TupeConfig(FairseqDataclass):
     rel_pos: bool = option(False, "TUPE-R: relative positions in addition to the untied ones")
     rel_pos_bins: int = option(32, "buckets of relative positions")
     max_rel_pos: int = option(128, "distance from which on all share one bucket")
+    rotary: bool = option(False, "rotary positions (RoPE) in addition to the untied ones, except for an untied <s>")
     tupe_tie_cls: bool = option(False, "treat <s> like any position (TUPE-A^tie-cls)")
     tupe_reset: ChoiceEnum(["official", "paper"]) = option(
         "official",
@@ -162,6 +169,7 @@ class TupeModel(WithHeads, FairseqEncoderModel):
         of_buckets = has_buckets, "needs relative positions (--rel-pos, bert_r_* or bert_rel_*)"
         needs = {
             "rel_pos": (kind.relative == "optional", "belongs to the tupe_* architectures"),
+            "rotary": (kind.rotates, "belongs to the tupe_* architectures"),
             "tupe_tie_cls": (kind.resets, "belongs to the tupe_* architectures"),
             "tupe_reset": (resets_twice, "has nothing to reset: it is for tupe_* --rel-pos without --tupe-tie-cls"),
             "rel_pos_bins": of_buckets,
@@ -241,6 +249,7 @@ def build_sentence_encoder(cfg: Any, dictionary: Any, shared: Optional[SentenceE
         num_buckets=cfg.rel_pos_bins if kind.has_buckets(cfg.rel_pos) else 0,
         max_distance=cfg.max_rel_pos,
         reset=str(cfg.tupe_reset) if kind.resets and not cfg.tupe_tie_cls else None,
+        rotary=kind.rotates and cfg.rotary,
     )
     positions = kind.build(sizes)
     if shared is not None and isinstance(positions, AddedPositions) and isinstance(shared.positions, AddedPositions):

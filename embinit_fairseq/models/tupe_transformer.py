@@ -2,7 +2,7 @@
 
 The sizes and options of fairseq's `transformer`; nothing is added to the word embeddings, self-attention has its
 positions as a bias (TUPE, Ke et al. 2021). With `--embed-init` it asks whether untying removes the absorption of
-positions that Kim et al. (2024) describe.
+positions that Kim et al. (2024) describe. For comparison `--positions` replaces them by rotary positions or ALiBi.
 
 A position is a column, so a sentence after padding would be read as if it began later, by an amount that depends on its
 neighbours in the batch. Its row is rotated until it begins in column 0, and rotated back at the end. The decoder of
@@ -15,6 +15,7 @@ B: batch, T: tgt_len, S: src_len, C: embed_dim of a side, V: symbols.
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model
 from torch import Tensor, nn
 
@@ -40,13 +41,17 @@ from embinit_fairseq.models._translation import (
 )
 from embinit_fairseq.modules.decoder_layer import CrossAttention, DecoderCache, DecoderLayer, causal, next_power_of_two
 from embinit_fairseq.modules.encoder_layer import EncoderLayer, SelfAttention
-from embinit_fairseq.modules.position_encoding import PositionSizes, UntiedPositions
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes, Rotation
 
 
 @dataclass
 class TupeTransformerConfig(TranslationConfig):
     """Options of fairseq's `transformer` under the same names, and options of the positions."""
 
+    positions: ChoiceEnum(["untied", "rope", "alibi"]) = option(
+        "untied",
+        "positions of self-attention; untied: TUPE; rope: rotary; alibi: a penalty that grows with the distance",
+    )
     rel_pos: bool = option(False, "relative positions in addition to the untied ones (TUPE-R); the decoder's look back")
     rel_pos_bins: int = option(32, "buckets of relative positions")
     max_rel_pos: int = option(128, "distance from which on all share one bucket")
@@ -54,7 +59,7 @@ class TupeTransformerConfig(TranslationConfig):
 
 @register_model("tupe_transformer", dataclass=TupeTransformerConfig)
 class TupeTransformerModel(TranslationModel):
-    """Encoder and decoder with untied positions; every part learns, also in several processes."""
+    """Encoder and decoder with positions in their self-attention; every part learns, also in several processes."""
 
     @classmethod
     def build_model(cls, cfg: TupeTransformerConfig, task: Any) -> "TupeTransformerModel":
@@ -64,7 +69,8 @@ class TupeTransformerModel(TranslationModel):
         """
         check_ranges(cfg)
         source, target = task.source_dictionary, task.target_dictionary
-        sides = [side_of(cfg, name, num_terms=UntiedPositions.num_terms) for name in SIDES]
+        num_terms = 2 if str(cfg.positions) == "untied" else 1
+        sides = [side_of(cfg, name, num_terms) for name in SIDES]
         dims = [side.layer.embed_dim for side in sides]
         tables = [nn.Embedding(len(source), dims[0], source.pad()), nn.Embedding(len(target), dims[1], target.pad())]
         if cfg.share_all_embeddings:
@@ -81,8 +87,9 @@ class TupeTransformerModel(TranslationModel):
 
     def check_training(self, checkpoint: Any) -> None:
         """Raise OptionError, before a training, for options that have no effect."""
-        of_buckets = self.cfg.rel_pos, "needs --rel-pos"
-        check_effects(self.cfg, TupeTransformerConfig(), {"rel_pos_bins": of_buckets, "max_rel_pos": of_buckets})
+        is_untied, of_buckets = str(self.cfg.positions) == "untied", (self.cfg.rel_pos, "needs --rel-pos")
+        needs = {"rel_pos": (is_untied, "needs --positions untied"), "rel_pos_bins": of_buckets}
+        check_effects(self.cfg, TupeTransformerConfig(), {**needs, "max_rel_pos": of_buckets})
 
 
 class TupeTransformerEncoder(TranslationEncoder):
@@ -101,9 +108,13 @@ class TupeTransformerEncoder(TranslationEncoder):
         x = self.dropout(self.embed_scale * self.embed_tokens(tokens))
         return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
 
-    def bias(self, src_len: int) -> Tensor:
-        """Return TUPE's positions."""
+    def bias(self, src_len: int) -> Optional[Tensor]:
+        """Return the bias of the positions."""
         return self.positions.bias(src_len)
+
+    def rotation(self, length: int, first: int = 0) -> Optional[Rotation]:
+        """Return the rotation of the positions."""
+        return self.positions.rotation(length, first)
 
     def encode(self, tokens: Tensor, padding_mask: Optional[Tensor], all_hiddens: bool) -> list[Tensor]:
         """Encode sentences from column 0 on, wherever they begin."""
@@ -134,20 +145,30 @@ class TupeTransformerDecoder(TranslationDecoder):
         """Return the scaled embeddings (B, T - seen, C) of tokens (B, T) after the first `seen`."""
         return self.dropout(self.embed_scale * self.embed_tokens(tokens[:, seen:]))
 
-    def bias(self, x: Tensor, tgt_len: int, cache: Optional[DecoderCache]) -> Tensor:
-        """Return TUPE's positions with the causal mask; a cache keeps them for the next power of two."""
+    def bias(self, x: Tensor, tgt_len: int, cache: Optional[DecoderCache]) -> Optional[Tensor]:
+        """Return the bias of the positions with the causal mask; a cache keeps it for the next power of two."""
+        if cache is not None and cache.bias is not None and cache.bias.shape[-1] >= tgt_len:
+            return cache.bias[:, cache.length : tgt_len, :tgt_len]
+        longest = tgt_len if cache is None else min(next_power_of_two(tgt_len), self.side.max_positions)
+        bias = self.positions.bias(longest)
+        if bias is None:
+            return super().bias(x, tgt_len, cache)
+        bias = causal(bias)
         if cache is None:
-            return causal(self.positions.bias(tgt_len))
-        if cache.bias is None or cache.bias.shape[-1] < tgt_len:
-            cache.bias = causal(self.positions.bias(min(next_power_of_two(tgt_len), self.side.max_positions)))
-        return cache.bias[:, cache.length : tgt_len, :tgt_len]
+            return bias
+        cache.bias = bias
+        return bias[:, cache.length : tgt_len, :tgt_len]
+
+    def rotation(self, length: int, first: int = 0) -> Optional[Rotation]:
+        """Return the rotation of the positions; the cache has rotated keys."""
+        return self.positions.rotation(length, first)
 
     def output_layer(self, features: Tensor, incremental_state: Optional[dict[str, Any]] = None) -> Tensor:
         """Return logits (B, T, V) of features (B, T, C)."""
         return self.output_projection(features)
 
 
-def _positions(cfg: TupeTransformerConfig, side: Side) -> UntiedPositions:
+def _positions(cfg: TupeTransformerConfig, side: Side) -> PositionEncoding:
     """Return the positions of a side, without reset: in translation the first column is a word, not `[CLS]`."""
     sizes = PositionSizes(
         side.layer.embed_dim,
@@ -157,7 +178,7 @@ def _positions(cfg: TupeTransformerConfig, side: Side) -> UntiedPositions:
         max_distance=cfg.max_rel_pos,
         bidirectional=side.name == "encoder",
     )
-    return UntiedPositions(sizes)
+    return POSITION_ENCODINGS[str(cfg.positions)].build(sizes)
 
 
 #: as in fairseq's preset of the same name

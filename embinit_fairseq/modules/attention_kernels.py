@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.modules.position_encoding import Rotation
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class AttentionBias:
         padding_mask: (B, S); logits are the lowest number where it is True.
         prepared: bias and padding_mask in the kernel's own form.
         weights: a list to which `eager` appends the probabilities (B, H, T, S) of each layer, before dropout.
+        rotation: what self-attention does to queries and keys (B, H, T, d) before it calls `attend`.
     """
 
     kernel: str
@@ -39,11 +41,14 @@ class AttentionBias:
     padding_mask: Tensor | None = None
     prepared: Any = None
     weights: list[Tensor] | None = None
+    rotation: Rotation | None = None
 
 
-def prepare(kernel: str, bias: Tensor | None, padding_mask: Tensor | None) -> AttentionBias:
+def prepare(
+    kernel: str, bias: Tensor | None, padding_mask: Tensor | None, rotation: Rotation | None = None
+) -> AttentionBias:
     """Return the bias of all layers of one forward pass."""
-    return AttentionBias(kernel, bias, padding_mask, _PREPARE[kernel](bias, padding_mask))
+    return AttentionBias(kernel, bias, padding_mask, _PREPARE[kernel](bias, padding_mask), rotation=rotation)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: float, dropout: float = 0.0) -> Tensor:

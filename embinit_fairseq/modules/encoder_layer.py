@@ -4,8 +4,9 @@
     pre-LN    x = x + drop(attn(LN_1 x));       x = x + drop(fc2(drop_act(act(fc1 LN_2 x))))
     attn      softmax((x W^Q) (x W^K)^T / sqrt(num_terms d) + B) (x W^V) W^O       Ke et al. 2021, equations (4) to (11)
 
-B: the attention bias that the caller gives, positions and padding; num_terms: the terms that queries and keys sum, see
-position_encoding.py. C: embed_dim, H: num_heads, d: head_dim, T: tgt_len, N: tokens of a batch without its padding.
+B: the attention bias that the caller gives, positions and padding; it may also rotate queries and keys. num_terms: the
+terms that queries and keys sum, see position_encoding.py. C: embed_dim, H: num_heads, d: head_dim, T: tgt_len,
+N: tokens of a batch without its padding.
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ class SelfAttention(Attention):
         if projections is not None:
             q, k = q + projections[0], k + projections[1]
         q, k, v = self.split_heads(q), self.split_heads(k), self.split_heads(v)
+        if attn_bias.rotation is not None:
+            q, k = attn_bias.rotation(q, k)
         if extend is not None:
             k, v = extend(k, v)
         y = attend(q, k, v, attn_bias, self.scale, self.active_dropout).transpose(1, 2).flatten(2)

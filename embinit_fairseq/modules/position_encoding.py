@@ -1,4 +1,5 @@
-"""How positions enter an encoder: TUPE and its comparison set (Ke et al. 2021, Table 1; equations of the ICLR version).
+"""How positions enter an encoder: TUPE and its comparison set (Ke et al. 2021, Table 1; equations of the ICLR version),
+rotary positions (RoPE, Su et al. 2021, arXiv 2104.09864) and ALiBi (Press et al. 2022, arXiv 2108.12409).
 
     (4)   x_i + p_i                                                      BERT-A: added to the embeddings
     (6)   b_{j-i}                                                        T5: a scalar per distance
@@ -6,14 +7,17 @@
     (9)   reset(v, i, j) = theta_1 if i = 1, theta_2 if j = 1, else v_ij
     (10)  reset of (7)                                                   TUPE-A
     (11)  reset of (7) + b_{j-i}                                         TUPE-R
+    RoPE  (R_i q_i)^T (R_j k_j) = q_i^T R_{j-i} k_j                      Su et al., equations (15) and (16)
+    ALiBi -m_h |i - j|                                                   Press et al., section 3, in both directions
 
 i: query, j: key, d: head_dim, p: position vectors (after a layer norm), theta_1: `[CLS]` to all, theta_2: all to
-`[CLS]`. C: embed_dim, H: num_heads, T: tgt_len.
+`[CLS]`, R: rotation of d / 2 pairs of columns, m_h: slope of head h. C: embed_dim, H: num_heads, T: tgt_len.
 
-An encoding acts in up to three places: on the embeddings (`embed`), on queries and keys (`projections`), and on the
-attention's logits (`bias`, one tensor (H, T, T) for all layers and sentences). The logits are divided by
-sqrt(num_terms * d), where `num_terms` terms of about equal size are summed. To add an encoding (ALiBi, say): a class
-with the methods it needs, and an entry in `POSITION_ENCODINGS`, which feeds options, architectures and exports.
+An encoding acts in up to four places: on the embeddings (`embed`), on queries and keys before they are split into heads
+(`projections`) and after it (`rotation`), and on the attention's logits (`bias`, one tensor (H, T, T) for all layers
+and sentences). The logits are divided by sqrt(num_terms * d), where `num_terms` terms of about equal size are summed.
+To add an encoding: a class with the methods it needs, and an entry in `POSITION_ENCODINGS`, which feeds options,
+architectures and exports.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ class PositionSizes:
         num_buckets: of relative positions; 0: none.
         max_distance: the distance from which on all share a bucket.
         reset: how `[CLS]` is treated, see `UntiedPositions`.
+        rotary: RoPE in addition to untied positions.
         bidirectional: False for a decoder, whose queries never see later keys.
     """
 
@@ -45,11 +50,12 @@ class PositionSizes:
     num_buckets: int = 0
     max_distance: int = 128
     reset: str | None = None
+    rotary: bool = False
     bidirectional: bool = True
 
 
 class PositionEncoding(nn.Module):
-    """No positions: does nothing in all three places. Encodings override what they need."""
+    """No positions: does nothing in all four places. Encodings override what they need."""
 
     num_terms = 1
     #: column 0 is treated as `[CLS]`, whatever its token
@@ -63,6 +69,10 @@ class PositionEncoding(nn.Module):
 
     def projections(self, tgt_len: int) -> tuple[Tensor, Tensor] | None:
         """Return (T, C) to be added to the queries and to the keys of every layer, or None."""
+        return None
+
+    def rotation(self, tgt_len: int, first: int = 0) -> Rotation | None:
+        """Return the rotation of the queries and keys of columns `first` to T - 1 in every layer, or None."""
         return None
 
     def bias(self, tgt_len: int) -> Tensor | None:
@@ -135,6 +145,82 @@ class RelativeTerm(nn.Module):
         return scores if self.reset is None else reset_cls(scores, *table.new_zeros(2, table.shape[1]))
 
 
+# ---- RoPE ----
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """R of some columns, for queries and keys (batch, H, columns, d). It has no gradient.
+
+    Args:
+        turns: (columns, d / 2), complex: e^{i m theta_n} of column m.
+        skips_cls: row and column 0 of the logits remain those of q and k; row 0 of `turns` is zero then.
+    """
+
+    turns: Tensor
+    skips_cls: bool = False
+
+    def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys whose products are the logits with R.
+
+        Logits with another row 0 and column 0 are a sum of three products: of the rotated columns (zero in row 0), of
+        (1, 0, 0, ...) and q_0 k_j, of q_i k_0 and (1, 0, 0, ...). So two more columns hold them for every kernel; the
+        columns of zeros after these are for fused kernels, which want multiples of 8.
+        """
+        if not self.skips_cls:
+            return self._turn(q), self._turn(k)
+        from_cls = k @ q[:, :, 0, :, None]  # (batch, H, T, 1)
+        to_cls = q @ k[:, :, 0, :, None]
+        is_cls = torch.zeros_like(to_cls)
+        is_cls[:, :, 0] = 1
+        zeros = is_cls.new_zeros(()).expand(*q.shape[:-1], -(q.shape[-1] + 2) % 8)
+        return (
+            torch.cat([self._turn(q), is_cls, to_cls * (1 - is_cls), zeros], dim=-1),
+            torch.cat([self._turn(k), from_cls, is_cls, zeros], dim=-1),
+        )
+
+    def _turn(self, x: Tensor) -> Tensor:
+        """Rotate the pairs of columns (2n, 2n + 1): as a complex number each is multiplied by its turn."""
+        pairs = x.to(self.turns.real.dtype).unflatten(-1, (-1, 2))
+        return torch.view_as_real(torch.view_as_complex(pairs) * self.turns).flatten(-2).to(x.dtype)
+
+
+class RotaryTerm(nn.Module):
+    """R_m of column m: turns pair n of a head's columns by the angle m theta_n, theta_n = 10000^(-2n / d), n from 0."""
+
+    like: Tensor
+
+    def __init__(self, sizes: PositionSizes) -> None:
+        super().__init__()
+        self.head_dim, self.skips_cls = sizes.embed_dim // sizes.num_heads, sizes.reset is not None
+        if self.head_dim % 2:
+            raise OptionError(
+                f"rotary positions with heads of dimension {self.head_dim} ({sizes.embed_dim} / {sizes.num_heads}): it "
+                "must be even, since pairs of columns are rotated; change the number of attention heads"
+            )
+        _follow_model(self)
+
+    def forward(self, tgt_len: int, first: int = 0) -> Rotation:
+        """Return R of columns `first` to T - 1."""
+        frequencies = 10000.0 ** (-torch.arange(0, self.head_dim, 2, dtype=torch.float64) / self.head_dim)
+        angles = torch.arange(first, tgt_len).unsqueeze(1) * frequencies
+        turns = torch.polar(torch.ones_like(angles), angles)
+        if self.skips_cls:
+            turns[0] = 0
+        return Rotation(
+            turns.to(self.like.device, torch.promote_types(self.like.dtype, torch.complex64)), self.skips_cls
+        )
+
+
+def _follow_model(module: nn.Module) -> None:
+    """Let `module.like` have the device and the type of the model, for a module without parameters.
+
+    It is empty: a buffer with values would be rounded with the model, and would be lost where transformers builds it on
+    no device.
+    """
+    module.register_buffer("like", torch.empty(0), persistent=False)
+
+
 # ---- Equations (7) and (9) to (11): TUPE ----
 
 
@@ -176,6 +262,8 @@ class UntiedPositions(PositionEncoding):
         official: the absolute and the relative term each have their own constants, as in TUPE's code;
         paper: the absolute constants replace the sum of both terms, as in (11);
         None (tie-cls): like any other position.
+
+    sizes.rotary: queries and keys are rotated as well, with a reset except those of `[CLS]`.
     """
 
     num_terms = 2
@@ -185,6 +273,11 @@ class UntiedPositions(PositionEncoding):
         self.max_positions, self.untie_cls = sizes.max_positions, sizes.reset is not None
         self.absolute = AbsoluteTerm(sizes)
         self.relative = RelativeTerm(sizes) if sizes.num_buckets else None
+        self.rotary = RotaryTerm(sizes) if sizes.rotary else None
+
+    def rotation(self, tgt_len: int, first: int = 0) -> Rotation | None:
+        """Return R of columns `first` to T - 1, or None."""
+        return None if self.rotary is None else self.rotary(tgt_len, first)
 
     def bias(self, tgt_len: int) -> Tensor:
         """Return equation (10) or (11) without the token term."""
@@ -254,6 +347,48 @@ class FourTermPositions(PositionEncoding):
         return self.q_proj(positions), self.k_proj(positions)
 
 
+class RotaryPositions(PositionEncoding):
+    """RoPE, and no other positions."""
+
+    def __init__(self, sizes: PositionSizes) -> None:
+        super().__init__()
+        self.rotary = RotaryTerm(sizes)
+
+    def rotation(self, tgt_len: int, first: int = 0) -> Rotation:
+        """Return R of columns `first` to T - 1."""
+        return self.rotary(tgt_len, first)
+
+
+class AlibiPositions(PositionEncoding):
+    """ALiBi, and no other positions: a penalty that grows with the distance, the same in both directions."""
+
+    like: Tensor
+
+    def __init__(self, sizes: PositionSizes) -> None:
+        super().__init__()
+        self.slopes = alibi_slopes(sizes.num_heads)
+        _follow_model(self)
+
+    def bias(self, tgt_len: int) -> Tensor:
+        """Return -m_h |i - j|."""
+        exact = torch.promote_types(self.like.dtype, torch.float32)
+        columns = torch.arange(tgt_len, device=self.like.device, dtype=exact)
+        slopes = torch.tensor(self.slopes, dtype=exact).to(self.like.device).view(-1, 1, 1)
+        return (-slopes * (columns - columns.unsqueeze(1)).abs()).to(self.like.dtype)
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """Return m_h of the heads: 2^(-8/H), 2^(-16/H), ..., 2^-8 if H is a power of two.
+
+    Otherwise, as in the authors' code: those of the largest power of two P below H, then every second one of 2 P.
+    """
+    power = 1 << (num_heads.bit_length() - 1)
+    exponents = [8 * (n + 1) / power for n in range(power)] + [
+        4 * (2 * n + 1) / power for n in range(num_heads - power)
+    ]
+    return [2.0**-exponent for exponent in exponents]
+
+
 def _first_rows(embed_positions: nn.Embedding, tgt_len: int, thetas: int = 0) -> Tensor:
     """Return the vectors of the thetas and of T columns; raise OptionError for an input longer than the matrix."""
     max_positions = embed_positions.num_embeddings - thetas
@@ -279,6 +414,7 @@ class EncodingKind:
         build: makes the module.
         relative: whether it has buckets of relative positions: "never", "always", or with --rel-pos ("optional").
         resets: whether `[CLS]` may be treated apart from other positions.
+        rotates: whether --rotary may be given.
     """
 
     name: str
@@ -287,6 +423,7 @@ class EncodingKind:
     build: Callable[[PositionSizes], PositionEncoding]
     relative: str = "never"
     resets: bool = False
+    rotates: bool = False
 
     def has_buckets(self, rel_pos: bool) -> bool:
         """Return True if the model has buckets of relative positions."""
@@ -296,7 +433,7 @@ class EncodingKind:
 #: value of --position-encoding, and of a checkpoint's option -> the encoding
 POSITION_ENCODINGS = {
     "untied": EncodingKind(
-        "TUPE", "tupe", "TUPE-A, with --rel-pos TUPE-R", UntiedPositions, relative="optional", resets=True
+        "TUPE", "tupe", "TUPE-A, with --rel-pos TUPE-R", UntiedPositions, "optional", resets=True, rotates=True
     ),
     "added": EncodingKind("BERT-A", "bert_a", "positions added to the embeddings", AddedPositions),
     "added_relative": EncodingKind(
@@ -306,14 +443,18 @@ POSITION_ENCODINGS = {
         "relative only", "bert_rel", "T5's relative positions only", RelativePositions, relative="always"
     ),
     "four_terms": EncodingKind("BERT-A^d", "bert_ad", "all four correlations", FourTermPositions),
+    "rope": EncodingKind("RoPE", "bert_rope", "queries and keys rotated by their positions", RotaryPositions),
+    "alibi": EncodingKind("ALiBi", "bert_alibi", "a penalty that grows with the distance", AlibiPositions),
+    "none": EncodingKind("NoPE", "bert_nope", "no positions", lambda sizes: PositionEncoding()),
 }
 #: for messages: the architectures that are encoders with one of these
 ENCODERS = ", ".join(f"{kind.family}_*" for kind in POSITION_ENCODINGS.values())
 
 
-def published_name(encoding: str, relative: bool = False, tied: bool = False) -> str:
-    """Return the name of an encoding with its options, as in Ke et al. 2021: `TUPE-R`, `relative only`."""
+def published_name(encoding: str, relative: bool = False, tied: bool = False, rotary: bool = False) -> str:
+    """Return the name of an encoding with its options, as in Ke et al. 2021: `TUPE-R + RoPE`, `relative only`."""
     kind = POSITION_ENCODINGS[encoding]
     if kind.relative != "optional":
         return kind.name
-    return f"{kind.name}-{'R' if relative else 'A'}" + (", [CLS] tied" if tied else "")
+    name = f"{kind.name}-{'R' if relative else 'A'}"
+    return name + (" + RoPE" if rotary else "") + (", [CLS] tied" if tied else "")

@@ -89,7 +89,7 @@ class SentenceEncoder(nn.Module):
         kernel = self._kernel(x)
         if kernel == "flex" and padding_mask is None:  # without a mask it would be another function, compiled again
             padding_mask = torch.zeros_like(src_tokens, dtype=torch.bool)
-        attn_bias = prepare(kernel, self.positions.bias(tgt_len), padding_mask)
+        attn_bias = prepare(kernel, self.positions.bias(tgt_len), padding_mask, self.positions.rotation(tgt_len))
         projections = self.positions.projections(tgt_len)
         hiddens = [x] if return_all_hiddens else []
         for layer in cast(Iterable[EncoderLayer], self.layers):

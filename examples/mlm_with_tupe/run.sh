@@ -25,7 +25,7 @@ env DATA="$OUTPUT/data" OUTPUT="$OUTPUT" MODELS="$MODELS" SIZE=tiny SEEDS="$SEED
   bash "$REPO/scripts/wikibooks/run.sh" --tokens-per-sample 64 --lr 1e-3 --encoder-layers 2 --encoder-embed-dim 128 \
   --encoder-ffn-embed-dim 256
 for model in $MODELS; do
-  [[ $model == tupe* || $model == bert_r* ]] || continue # the others' positions are in the words
+  [[ $model =~ ^(tupe.*|bert_r|bert_rel|bert_alibi)$ ]] || continue # the others' positions are in the words
   embinit plot positions --checkpoint "$OUTPUT/runs/$model.seed$SEED/checkpoints/checkpoint_best.pt" --softmax --length 64 \
     --output "$OUTPUT/$model.png"
 done

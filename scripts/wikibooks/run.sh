@@ -6,7 +6,8 @@
 # DATA: what prepare.sh made. OUTPUT: runs, results.md, results.json and curves.png go here. Further variables:
 #   MODELS="..."   of the six that Ke et al. 2021 compare, which is the default: bert_a bert_r bert_ad (BERT-A^d)
 #                  tupe_a_tie_cls (TUPE-A with [CLS] tied) tupe_a tupe_r, with --embedding-normalize as in the authors' code;
-#                  and bert_rel, relative positions and no others
+#                  and bert_rel, relative positions and no others; later ones: bert_rope, bert_alibi, bert_nope (no
+#                  positions), tupe_a_rope and tupe_r_rope (rotary in addition to untied ones)
 #   SIZE=base      base, large, or tiny (4 layers, width 256, sequences of 128)
 #   SEEDS=1 JOBS=  trainings at a time, default: one per GPU or core (embinit grid)
 # and those of train.sh (UPDATES, BATCH, ...), to which further arguments go. Another model is a
@@ -24,6 +25,11 @@ declare -A options=(
   [bert_r]="--arch bert_r_$SIZE"
   [bert_rel]="--arch bert_rel_$SIZE"
   [bert_ad]="--arch bert_ad_$SIZE"
+  [bert_rope]="--arch bert_rope_$SIZE"
+  [bert_alibi]="--arch bert_alibi_$SIZE"
+  [bert_nope]="--arch bert_nope_$SIZE"
+  [tupe_a_rope]="--arch tupe_$SIZE --rotary"
+  [tupe_r_rope]="--arch tupe_$SIZE --rotary --rel-pos"
   [tupe_a_tie_cls]="--arch tupe_$SIZE --tupe-tie-cls"
   [tupe_a]="--arch tupe_$SIZE"
   [tupe_r]="--arch tupe_$SIZE --rel-pos")

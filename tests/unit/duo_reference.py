@@ -1,15 +1,15 @@
 """Both translation models stated plainly: sentence by sentence, head by head, no padding, no cache.
 
 The Duo transformer's streams are two variables, s and p, not an axis; `tupe_transformer` has one, and positions as a
-bias. Everything is read from the model's named parameters, so that gradients can be compared as well. Dropout is the
-visible one of tupe_reference: a factor of 1 + p.
+bias or a rotation. Everything is read from the model's named parameters, so that gradients can be compared as well.
+Dropout is the visible one of tupe_reference: a factor of 1 + p.
 """
 
 import math
 
 import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
-from tupe_reference import below, gelu, linear, normed, untied_bias
+from tupe_reference import alibi_bias, below, gelu, linear, normed, token_scores, untied_bias
 
 S, P = 0, 1
 ACTIVATIONS = {"relu": lambda x: x.clamp(min=0), "gelu": gelu}
@@ -75,8 +75,10 @@ def embedded(w, side, tokens):
 
 
 def positional_bias(w, side, length):
-    """(heads, length, length) of tupe_transformer: (LN(p_i) U_Q) (LN(p_j) U_K) / sqrt(2 d) + b_{j - i}."""
+    """(heads, length, length) of tupe_transformer: (LN(p_i) U_Q) (LN(p_j) U_K) / sqrt(2 d) + b_{j - i}, or ALiBi."""
     positions = below(w, f"{side}.positions.")
+    if getattr(w.cfg, "positions", None) == "alibi":
+        return alibi_bias(getattr(w.cfg, f"{side}_attention_heads"), length)
     if not positions:
         return None
     heads, sizes = getattr(w.cfg, f"{side}_attention_heads"), (w.cfg.rel_pos_bins, w.cfg.max_rel_pos)
@@ -93,7 +95,8 @@ def attended(w, side, x, memory=None, bias=None):
     q, k, v = projected(w, name, inside, memory or inside)
     pairs = [(S, S)] if len(x) == 1 else [(P, S), (S, P)]  # who asks, whose values
     causal = side == "decoder" and not memory
-    found = [multi_head(w, side, q[asks], k[asks], v[values], causal, bias) for asks, values in pairs]
+    rotated = not memory and getattr(w.cfg, "positions", None) == "rope"
+    found = [multi_head(w, side, q[asks], k[asks], v[values], causal, bias, rotated) for asks, values in pairs]
     results = [w.drop(linear(w, f"{name}.out_proj", y)) for y, _ in found]
     if len(x) == 2 and w.cfg.duo_norm not in ("all", side):
         results.reverse()  # A^S was asked for by P
@@ -120,11 +123,12 @@ def by_stream(w, name, x):
     return [one @ matrix[at].T + bias[at] for at, one in enumerate(x)]
 
 
-def multi_head(w, side, q, k, v, causal, bias):
+def multi_head(w, side, q, k, v, causal, bias, rotated):
+    terms = 2 if bias is not None and w.cfg.positions == "untied" else 1
     heads, outputs, probabilities = getattr(w.cfg, f"{side}_attention_heads"), [], []
     future = torch.full((len(q), len(k)), -math.inf, dtype=q.dtype).triu(1) if causal else 0
     for head, (q_h, k_h, v_h) in enumerate(zip(*(x.chunk(heads, dim=1) for x in (q, k, v)))):
-        scores = q_h @ k_h.T / math.sqrt((1 if bias is None else 2) * q_h.shape[1])
+        scores = token_scores(q_h, k_h, rotated) / math.sqrt(terms * q_h.shape[1])
         scores = scores if bias is None else scores + bias[head]
         probabilities.append((scores + future).softmax(dim=1))
         outputs.append(w.drop(probabilities[-1], "attention_dropout") @ v_h)

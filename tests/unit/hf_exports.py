@@ -46,6 +46,8 @@ VARIANTS = {
     "tupe_a": ("tupe_tiny", "", UNTIED),
     "tupe_r_paper": ("tupe_tiny", "--rel-pos --tupe-reset paper", {**UNTIED, "reset": "paper", "relative": True}),
     "tie_cls": ("tupe_tiny", "--rel-pos --tupe-tie-cls", {"kind": "untied", "relative": True}),
+    "tupe_r_rope": ("tupe_tiny", "--rel-pos --rotary", {**UNTIED, "relative": True, "rotary": True}),
+    "tupe_a_rope_tie_cls": ("tupe_tiny", "--rotary --tupe-tie-cls", {"kind": "untied", "rotary": True}),
     "pre_ln": ("tupe_tiny", f"--rel-pos {PRE_LN}", {**UNTIED, "relative": True, "pre_ln": True}),
     "bert_a": ("bert_a_tiny", "--embedding-normalize", {"kind": "added"}),
     "bert_r": ("bert_r_tiny", PRE_LN, {"kind": "added_relative", "pre_ln": True}),

@@ -135,6 +135,8 @@ _BERT_VARIANTS = {
     "BERT-A": {"position_encoding": "added", "embedding_normalize": True},
     "BERT-R, relu": {"position_encoding": "added_relative", "rel_pos_bins": 16, "activation_fn": "relu"},
     "relative only": {"position_encoding": "relative"},
+    "TUPE-A + RoPE": {"rotary": True},
+    "TUPE-R + RoPE, tie-cls, sdpa": {**REL_POS, "rotary": True, "tupe_tie_cls": True, "attention_kernel": "sdpa"},
     "BERT-A^d, sdpa": {"position_encoding": "four_terms", "attention_kernel": "sdpa"},
 }
 _ENCODINGS = {"untied", *(options.get("position_encoding") for options in _BERT_VARIANTS.values())}
@@ -167,6 +169,12 @@ ARCHITECTURES = {
             "pre-LN, relative, gelu": {**PRE_LN, **RELATIVE, "activation_fn": "gelu"},
             "relative, eager": {**RELATIVE, "attention_kernel": "eager"},
             "sdpa": {"attention_kernel": "sdpa"},
+            "rotary": {"positions": "rope"},
+            "rotary, pre-LN, sdpa, other widths": {
+                **{"positions": "rope", "attention_kernel": "sdpa", **PRE_LN, **WIDER_DECODER},
+            },
+            "ALiBi": {"positions": "alibi"},
+            "ALiBi, other widths, eager": {"positions": "alibi", "attention_kernel": "eager", **WIDER_DECODER},
             "unscaled, one table": {"no_scale_embedding": True, **TIED},
             "other widths, pre-LN decoder, tied output": {**WIDER_DECODER, **TIED_OUTPUT, **ONE_PRE_LN_LAYER},
         },

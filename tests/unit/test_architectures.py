@@ -184,6 +184,23 @@ def test_a_training_continues_with_the_heads_of_its_checkpoint(name, tmp_path):
     check(name, file)
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "theirs", "ours"),
+    [
+        ("tupe", "rotary", True, False),
+        ("tupe", "position_encoding", "rope", "none"),
+        ("tupe_transformer", "positions", "alibi", "rope"),
+    ],
+)
+def test_a_training_continues_with_the_positions_of_its_checkpoint(tmp_path, name, option, theirs, ours):
+    """No shape tells."""
+    path = save_checkpoint(tmp_path / "best.pt", ARCHITECTURES[name].config(**{option: theirs}), {})
+    said = f"{path} was trained with --{option.replace('_', '-')} {theirs}, here it is {ours}: give that of its"
+    with pytest.raises(OptionError, match=said):
+        check(name, path, how="finetune_from_model", **{option: ours})
+    check(name, path, how="finetune_from_model", **{option: theirs})
+
+
 @each_architecture
 def test_data_of_another_dictionary(name, tmp_path):
     """The checkpoint has 10 words and 4 special symbols on either side, the data 8 words on one of them."""

@@ -75,11 +75,16 @@ def test_incremental_equals_full(variant):
     Decoding(model_of(name, **options), left).assert_equal_through_exchanges(random.Random(1), 8)
 
 
-@each_model
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(NAMES[0], options) for options in ({"rel_pos": True}, {"positions": "rope"}, {"positions": "alibi"})]
+    + [(NAMES[1], LEARNED)],
+    ids=str,
+)
 @torch.no_grad()
-def test_incremental_equals_full_beyond_every_capacity(name):
+def test_incremental_equals_full_beyond_every_capacity(name, options):
     """Caches begin with 32 columns, and the positions of our small models end at 48, which is no power of two."""
-    decoding = Decoding(model_of(name, **({"rel_pos": True} if name == "tupe_transformer" else LEARNED)))
+    decoding = Decoding(model_of(name, **options))
     decoding.rows = [(number, [EOS, 4, 5 + number, 6]) for number in range(3)]  # a prefix may come at once
     while len(decoding.rows[0][1]) < 48:
         decoding.assert_equal_through_exchanges(random.Random(len(decoding.rows[0][1])), 1)

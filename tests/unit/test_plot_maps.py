@@ -50,6 +50,7 @@ def untied(reset: str | None = "official", num_buckets: int = 0, seed: int = 0, 
 def checkpoint(prefix: str, module: nn.Module, **options) -> dict:
     """What fairseq-train would write, as far as it is read here."""
     state = {f"{prefix}{name}": value for name, value in module.state_dict().items()}
+    state.setdefault(f"{prefix.removesuffix('positions.')}embed_tokens.weight", torch.zeros(1, 1))
     return {"args": None, "cfg": {"_name": None, "model": {**OPTIONS, **options}}, "model": state}
 
 
@@ -60,6 +61,11 @@ def translation(num_buckets: int = 8) -> tuple[dict, dict]:
     options = {"_name": "tupe_transformer", "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS}
     options |= {"max_rel_pos": 6, "max_source_positions": LONGEST, "max_target_positions": LONGEST}
     return {"cfg": {"model": options}, "model": state}, parts
+
+
+def without_bias(kind: str) -> dict:
+    """A checkpoint of an encoding that adds nothing to the logits."""
+    return checkpoint(POSITIONS, encodings.POSITION_ENCODINGS[kind].build(SIZES), position_encoding=kind)
 
 
 def bert_a(embedding_normalize: bool = True, normalize_before: bool = False) -> tuple[dict, SentenceEncoder]:
@@ -104,6 +110,7 @@ ENCODINGS = {
     "TUPE-R, as in the paper": (lambda: untied("paper", 8), {"tupe_reset": "paper"}),
     "TUPE-A, tied": (lambda: untied(None), {"tupe_tie_cls": True}),
     "TUPE-R, tied": (lambda: untied(None, 8), {"tupe_tie_cls": True}),
+    "TUPE-A + RoPE": (untied, {"rotary": True}),
     "BERT-R": (
         lambda: randomised(encodings.AddedRelativePositions(SIZES)),
         {"position_encoding": "added_relative"},
@@ -138,6 +145,20 @@ def test_translation_has_a_map_in_both_parts_and_a_decoder_does_not_see_ahead(nu
         np.testing.assert_allclose(found.scores[:, past], bias(parts[part])[:, past], rtol=1e-12)
         assert np.isneginf(found.scores[:, ~past]).all() == (part == "decoder")
         assert (found.part, found.has_cls, found.encoding) == (part, False, "TUPE-R" if num_buckets else "TUPE-A")
+
+
+def test_translation_with_positions_without_parameters():
+    state = {f"{part}.embed_tokens.weight": torch.zeros(1, 1) for part in ("encoder", "decoder")}
+    given = {**translation(0)[0], "model": state}
+    given["cfg"]["model"]["positions"] = "alibi"
+    expected = bias(encodings.AlibiPositions(SIZES).double())
+    for part in state:
+        found, seen = map_of(given, part.split(".")[0]), np.tri(LONGEST, dtype=bool) | part.startswith("e")
+        np.testing.assert_array_equal(found.scores, np.where(seen, expected, -np.inf))
+        assert (found.encoding, found.has_cls) == ("ALiBi", False)
+    given["cfg"]["model"]["positions"] = "rope"
+    with pytest.raises(CheckpointError, match="depend on words"):
+        map_of(given)
 
 
 def test_checkpoints_that_do_not_suit():
@@ -179,6 +200,10 @@ def test_what_cannot_be_drawn(refused, tmp_path, plot, monkeypatch):
         (good, ["--checkpoint", tmp_path], f"--checkpoint {tmp_path}: a folder"),
         (stock, [], "transformer_iwslt_de_en, which has no positional correlation"),
         (bert_a()[0], [], "embinit plot correlations"),
+        *(
+            (without_bias(kind), [], f"no map{more}")
+            for kind, more in (("rope", ""), ("none", ": it has no positions"))
+        ),
         (good, ["--part", "decoder"], f"--part decoder: {tmp_path}/c.pt (tupe_tiny)"),
         (good, ["--output", tmp_path / "p.pdf"], "ends in .png"),
         (good, ["--output", tmp_path / "no/p.png"], "mkdir"),

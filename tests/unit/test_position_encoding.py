@@ -1,15 +1,22 @@
-"""T5's buckets in integers, and inputs longer than a table (the equations: test_sentence_encoder)."""
+"""T5's buckets in integers, rotations and slopes by hand, and inputs longer than a table (the equations:
+test_sentence_encoder)."""
+
+import cmath
 
 import pytest
 import torch
-from tupe_reference import bucket
+from tupe_reference import bucket, slopes
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules.position_encoding import (
+    POSITION_ENCODINGS,
     AddedPositions,
+    AlibiPositions,
     FourTermPositions,
     PositionSizes,
+    RotaryTerm,
     UntiedPositions,
+    alibi_slopes,
     relative_position_buckets,
     reset_cls,
 )
@@ -53,3 +60,82 @@ def test_every_distance_of_a_long_input_in_whole_numbers(sizes, bidirectional):
     found = relative_position_buckets(torch.tensor(distances), *sizes, bidirectional).tolist()
     assert found == [bucket(r, *sizes, bidirectional) for r in distances]
     assert set(found) == set(range(sizes[0])) - ({sizes[0] // 2} if bidirectional else set())
+
+
+def rotated(dim, tgt_len=7, reset=None):
+    """q, k (2, 3, T, dim) that want gradients, and the logits (2, 3, T, T) of the rotated ones."""
+    generator = torch.Generator().manual_seed(1)
+    q, k = (torch.randn(2, 3, tgt_len, dim, dtype=torch.float64, generator=generator).requires_grad_() for _ in "qk")
+    term = RotaryTerm(PositionSizes(3 * dim, 3, tgt_len, reset=reset)).double()
+    turned_q, turned_k = term(tgt_len)(q, k)
+    return q, k, turned_q @ turned_k.transpose(2, 3)
+
+
+def same(pairs, leaves):
+    """Numbers, and gradients of their sum with weights, agree."""
+    for one, other in pairs:
+        weights = torch.linspace(-1, 1, one.numel(), dtype=torch.float64).view_as(one)
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+        for x, y in zip(*(torch.autograd.grad((z * weights).sum(), leaves, retain_graph=True) for z in (one, other))):
+            torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [2, 4, 6, 16])
+def test_rotary_logits_are_the_papers_complex_products(dim):
+    """Su et al., equation (12): the real part of q_m k_n^* e^{i (m - n) theta}, summed over the pairs of columns."""
+    q, k, logits = rotated(dim)
+    turns = [[cmath.exp(1j * r * 10000 ** (-2 * n / dim)) for n in range(dim // 2)] for r in range(-6, 7)]
+    turns = torch.tensor(turns, dtype=torch.complex128)
+    one, other = (torch.complex(x[..., 0::2], x[..., 1::2]) for x in (q, k))
+    expected = [[one[..., m, :] * other[..., n, :].conj() for n in range(7)] for m in range(7)]
+    rows = [[(expected[m][n] * turns[m - n + 6]).real.sum(-1) for n in range(7)] for m in range(7)]
+    same([(logits, torch.stack([torch.stack(row, -1) for row in rows], -2))], (q, k))
+
+
+def test_rotary_logits_depend_on_the_distance_only():
+    """Columns that begin later have the same logits, and tokens step by step have those of all at once."""
+    q, k, logits = rotated(4)
+    term = RotaryTerm(PositionSizes(12, 3, 7)).double()
+    later_q, later_k = term(1007, 1000)(q, k)
+    torch.testing.assert_close(later_q @ later_k.transpose(2, 3), logits, rtol=1e-11, atol=1e-11)
+    last_q, _ = term(7, 5)(q[:, :, 5:], k[:, :, 5:])
+    torch.testing.assert_close(last_q @ term(7)(q, k)[1].transpose(2, 3), logits[:, :, 5:], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [4, 6, 8])
+def test_an_untied_cls_is_not_rotated(dim):
+    """Row and column 0 are those of q k^T, the rest is that of RoPE; the columns are a multiple of 8."""
+    q, k, logits = rotated(dim, reset="official")
+    _, _, everywhere = rotated(dim)
+    plain = q @ k.transpose(2, 3)
+    same([(logits[:, :, 0], plain[:, :, 0]), (logits[..., 0], plain[..., 0])], (q, k))
+    torch.testing.assert_close(logits[:, :, 1:, 1:], everywhere[:, :, 1:, 1:], rtol=1e-12, atol=1e-12)
+    assert RotaryTerm(PositionSizes(3 * dim, 3, 7, reset="paper"))(7)(q, k)[0].shape[-1] % 8 == 0
+
+
+def test_slopes_of_alibi():
+    """Press et al., section 3: 8 heads have 1/2 to 1/256; 12 have those of 8 and four between, as in their code."""
+    eight = [2.0**-n for n in range(1, 9)]
+    assert alibi_slopes(8) == eight
+    assert alibi_slopes(1) == [2.0**-8]
+    assert alibi_slopes(12) == pytest.approx([*eight, *(2 ** (0.5 - n) for n in (1, 2, 3, 4))], rel=1e-15)
+    for num_heads in range(1, 41):
+        assert alibi_slopes(num_heads) == pytest.approx(slopes(num_heads), rel=1e-12)
+    bias = AlibiPositions(PositionSizes(C, HEADS, 4)).double().bias(4)
+    assert bias[2].tolist() == [[-abs(i - j) * alibi_slopes(3)[2] for j in range(4)] for i in range(4)]
+
+
+def test_distances_are_exact_in_half_precision():
+    """bfloat16 has no 511: the product with the slope is rounded, not the distance."""
+    for dtype in (torch.float16, torch.bfloat16):
+        found = AlibiPositions(PositionSizes(8, 8, 512)).to(dtype).bias(512)
+        assert found.dtype == dtype
+        assert found[7, 0, 511] == torch.tensor(-511 / 256).to(dtype)
+
+
+def test_no_positions_act_nowhere():
+    positions = POSITION_ENCODINGS["none"].build(PositionSizes(C, HEADS, 4))
+    x = torch.randn(1, 4, C)
+    assert positions.embed(x) is x
+    assert {positions.bias(4), positions.rotation(4), positions.projections(4)} == {None}
+    assert not list(positions.parameters())

@@ -15,12 +15,13 @@ from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, Positi
 from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEncoder
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-C, HEADS, FFN, SYMBOLS = 6, 2, 5, 11
+C, HEADS, FFN, SYMBOLS = 8, 2, 5, 11
 BOS, PAD, MASK = 0, 1, 10
 SENTENCES = [[BOS, 4, 5, 6, 7, 2], [BOS, 8, 2], [BOS]]
 #: how the reference says it
 ENCODINGS = {
     "narrow": {"kind": "none"},  # ELECTRA's generator: embeddings of another dimension than the layers
+    "bert_nope": {"kind": "none"},
     "bert_a": {"kind": "added"},
     "bert_r": {"kind": "added_relative", "relative": True},
     "bert_ad": {"kind": "four_terms"},
@@ -28,6 +29,8 @@ ENCODINGS = {
     "tupe_r": {"kind": "untied", "reset": "official", "relative": True},
     "tupe_r_paper": {"kind": "untied", "reset": "paper", "relative": True},
     "tupe_a_tie_cls": {"kind": "untied"},
+    "tupe_a_rope": {"kind": "untied", "reset": "official", "rotary": True},
+    "tupe_r_rope_tie_cls": {"kind": "untied", "relative": True, "rotary": True},
 }
 #: and encodings without a line above
 ENCODINGS |= {
@@ -47,7 +50,8 @@ def packed(request, monkeypatch):
 def encoder(name="tupe_r", num_layers=2, pre_ln=False, **options):
     """Double precision, every parameter different from every other; in evaluation mode."""
     said = ENCODINGS[name]
-    sizes = PositionSizes(C, HEADS, 9, 32 * said.get("relative", False), reset=said.get("reset"))
+    options_of_positions = {"reset": said.get("reset"), "rotary": said.get("rotary", False)}
+    sizes = PositionSizes(C, HEADS, 9, 32 * said.get("relative", False), **options_of_positions)
     positions = PositionEncoding() if name == "narrow" else POSITION_ENCODINGS[said["kind"]].build(sizes)
     layer_options = {key: options.pop(key) for key in list(options) if key.endswith(("dropout", "activation"))}
     layer = LayerConfig(C, FFN, HEADS, num_terms=positions.num_terms, normalize_before=pre_ln, **layer_options)
@@ -91,7 +95,7 @@ def test_features_hidden_states_and_gradients_equal_the_equations_whatever_the_p
 
 
 @pytest.mark.parametrize(
-    "name", ["narrow", "bert_a", "bert_r", "bert_ad", "tupe_r"]
+    "name", ["narrow", "bert_a", "bert_r", "bert_ad", "tupe_r", "bert_rope", "tupe_a_rope"]
 )  # each place, with and without bias
 @pytest.mark.parametrize("kernel", ["sdpa", "flex"])
 def test_kernels_agree(packed, name, kernel):
@@ -137,6 +141,16 @@ def test_linear_maps_take_the_tokens_alone_where_it_saves_something(monkeypatch)
     assert packing_of(torch.arange(64).view(8, 8) > 59, 4).places.tolist() == list(range(60))
 
 
+@pytest.mark.parametrize("name", ["bert_nope", "bert_rope", "bert_alibi"])
+@torch.no_grad()
+def test_without_positions_words_may_change_places(name):
+    """Features move with the tokens; with rotary positions or ALiBi they change."""
+    module, order = encoder(name), torch.tensor([0, 4, 2, 5, 1, 3])
+    tokens = torch.tensor([SENTENCES[0]])
+    features, moved = module(tokens)[0][:, order], module(tokens[:, order])[0]
+    assert torch.allclose(moved, features, rtol=1e-11, atol=1e-12) == (name == "bert_nope")
+
+
 @pytest.mark.parametrize(("name", "dropout"), [("bert_ad", 0.0), ("tupe_r", 0.4)])
 def test_checkpointed_activations_are_computed_again_in_training_and_change_nothing(name, dropout):
     results, calls = [], []
@@ -154,7 +168,7 @@ def test_checkpointed_activations_are_computed_again_in_training_and_change_noth
 @each_encoding
 def test_first_tokens_that_cannot_be_are_refused(name):
     """Padding in front always; another token than `<s>` where positions treat the first column apart, if not masked."""
-    module, special = encoder(name), name in ("tupe_a", "tupe_r", "tupe_r_paper")
+    module, special = encoder(name), "reset" in ENCODINGS[name]
     with pytest.raises(DataError, match="begins with padding"):
         module(torch.tensor([[BOS, 4, 5, 2], [PAD, BOS, 4, 2]]))
     tokens = torch.tensor([[MASK, 4, 5, 2], [7, 4, 5, 2], [BOS, 4, MASK, 2]])

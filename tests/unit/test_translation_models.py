@@ -15,6 +15,7 @@ from tupe_reference import assert_same_values_and_gradients, visible_dropout
 
 from embinit_fairseq.embed_init.slots import find_slots, position_std
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.modules.position_encoding import PositionEncoding
 
 NAMES, SIDES = ["tupe_transformer", "duo_transformer"], ["encoder", "decoder"]
 TUPE, DUO = (ARCHITECTURES[name] for name in NAMES)
@@ -127,6 +128,11 @@ def test_slots_of_embed_init(name, options, names):
     [
         ("tupe_transformer", {**TIED, "decoder_embed_dim": 12}, "-embed-dim 8 and --decoder-embed-dim 12 must"),
         ("tupe_transformer", {"rel_pos": True, "max_rel_pos": 3}, "--max-rel-pos 3: .* the distance more than"),
+        *(
+            ("tupe_transformer", {"positions": kind, "rel_pos": True}, "--rel-pos has no effect here: it needs --pos")
+            for kind in ("rope", "alibi")
+        ),
+        ("tupe_transformer", {"positions": "rope", "decoder_attention_heads": 8}, r"dimension 1 \(8 / 8\): it must be"),
         ("tupe_transformer", {"max_rel_pos": 64}, "--max-rel-pos 64 has no effect here: it needs --rel-pos"),
         ("duo_transformer", {"duo_streams": 3}, "--duo-streams 3: must be 1 or 2"),
         ("duo_transformer", {"duo_streams": 1, "encoder_dim_p": 5}, "--encoder-dim-p is .*drop it or --duo-streams 1"),
@@ -183,7 +189,25 @@ def number_of(model):
 def test_one_stream_is_fairseqs_transformer(ties, more, monkeypatch):
     monkeypatch.setattr(utils, "softmax", lambda x, dim, onnx_trace=False: x.softmax(dim))  # in double precision
     model = DUO.randomised(duo_streams=1, **ties, **more)
-    other = stock(**{**DUO.sizes, **ties, **more}).double().eval()
+    assert_is_fairseqs(model, stock(**{**DUO.sizes, **ties, **more}).double().eval())
+
+
+@pytest.mark.parametrize("positions", ["rope", "alibi"])
+@torch.no_grad()
+def test_tupe_transformer_differs_from_fairseqs_in_positions_only(positions, monkeypatch):
+    """Without positions both compute the same, in training and evaluation: `transformer` is their row of added ones."""
+    monkeypatch.setattr(utils, "softmax", lambda x, dim, onnx_trace=False: x.softmax(dim))
+    visible_dropout(monkeypatch)
+    rates = {**small.RATES, "attention_dropout": 0.0}  # in fairseq's inside a fused kernel, where it cannot be seen
+    model = TUPE.randomised(positions=positions, **rates)
+    for side in (model.encoder, model.decoder):
+        side.positions = PositionEncoding()
+    other = stock(**TUPE.sizes, **rates, no_token_positional_embeddings=True).double()
+    for training in (True, False):
+        assert_is_fairseqs(model.train(training), other.train(training))
+
+
+def assert_is_fairseqs(model, other):
     theirs, seen = dict(other.named_parameters(remove_duplicate=False)), set()
     for name, parameter in model.named_parameters(remove_duplicate=False):
         for their_name, part in stock_parts(name, parameter):

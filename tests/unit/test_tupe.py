@@ -19,6 +19,7 @@ TUPE, ELECTRA = ARCHITECTURES["tupe"], ARCHITECTURES["electra"]
 TOKENS = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]])
 ADDED, RELATIVE = ({"position_encoding": kind} for kind in ("added", "relative"))
 REL = {"rel_pos": True}
+ROTARY = {"position_encoding": "rope"}, {"rotary": True}
 
 
 @pytest.mark.parametrize("options", TUPE.variants.values(), ids=TUPE.variants)
@@ -88,6 +89,8 @@ def test_probabilities_are_in_single_precision_and_other_arguments_are_ignored()
     ("options", "message"),
     [
         ({**ADDED, **REL}, "--rel-pos has no effect here: it belongs to the tupe_"),
+        ({"position_encoding": "rope", "rotary": True}, "--rotary has no effect here: it belongs to the tupe_"),
+        *(({**kind, "encoder_attention_heads": 8}, "heads of dimension 1 .* must be even") for kind in ROTARY),
         ({**REL, "rel_pos_bins": 7}, "--rel-pos-bins 7 .* must be an even number"),
         ({**RELATIVE, "rel_pos_bins": 64, "max_rel_pos": 16}, "the distance more than 16"),
         ({"tupe_reset": "paper"}, "--tupe-reset paper has no effect here: .* is for tupe_. --rel-pos"),

@@ -12,9 +12,10 @@ class TupeConfig(PretrainedConfig):
 
     Args:
         position_encoding: `untied` (TUPE), `added` (BERT-A), `added_relative` (BERT-R), `relative` (alone),
-            `four_terms` (BERT-A^d).
+            `four_terms` (BERT-A^d), `rope`, `alibi`, `none`.
         reset: treatment of <s> by untied positions: `official` (the absolute and the relative term each have
             constants), `paper` (one pair of constants replaces their sum), None (like any position: TUPE-A^tie-cls).
+        rotary: RoPE in addition to untied positions.
         num_buckets: of relative positions, 0: none; those farther than max_distance share one.
         normalize_before: layer norms before each block (pre-LN), not after it.
         embedding_normalize: a layer norm on the embeddings.
@@ -40,6 +41,7 @@ class TupeConfig(PretrainedConfig):
         max_position_embeddings: int = 512,
         position_encoding: str = "untied",
         reset: str | None = "official",
+        rotary: bool = False,
         num_buckets: int = 0,
         max_distance: int = 128,
         normalize_before: bool = False,
@@ -58,7 +60,8 @@ class TupeConfig(PretrainedConfig):
         self.hidden_act, self.hidden_dropout_prob = hidden_act, hidden_dropout_prob
         self.attention_probs_dropout_prob, self.activation_dropout = attention_probs_dropout_prob, activation_dropout
         self.max_position_embeddings, self.position_encoding = max_position_embeddings, position_encoding
-        self.reset, self.num_buckets, self.max_distance = reset, num_buckets, max_distance
+        self.reset, self.rotary = reset, rotary
+        self.num_buckets, self.max_distance = num_buckets, max_distance
         self.normalize_before, self.embedding_normalize = normalize_before, embedding_normalize
         self.classifier_size, self.classifier_activation = classifier_size, classifier_activation
         self.classifier_dropout = classifier_dropout

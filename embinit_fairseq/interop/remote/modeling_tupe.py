@@ -11,6 +11,9 @@ Every layer computes, with heads of dimension d,
     added_relative      1   both x_i = embedding + p_i and B_ij = b_{j-i}: BERT-R
     relative            1   B_ij = b_{j-i}, and no other positions
     four_terms          4   (x W^Q + p U^Q) (x W^K + p U^K)^T: BERT-A^d
+    rope                1   queries and keys are rotated, see `RotaryTerm`: RoPE (with `rotary` so are those of untied)
+    alibi               1   B_ij = -m |i - j|: ALiBi
+    none                1   nothing
 
 B is the same for all layers and sentences. Positions are columns: inputs begin with <s> and are padded on the right.
 """
@@ -72,6 +75,7 @@ class TupeModel(TupePreTrainedModel):
             num_buckets=config.num_buckets,
             max_distance=config.max_distance,
             reset=config.reset,
+            rotary=config.rotary,
         )
         self.positions = POSITION_ENCODINGS[config.position_encoding].build(sizes)
         self.emb_layer_norm = nn.LayerNorm(dim) if config.embedding_normalize else None
@@ -132,7 +136,7 @@ class TupeModel(TupePreTrainedModel):
         bias = self.positions.bias(x.shape[1])
         if kernel == "eager" and bias is not None and padding_mask is not None:  # added once, not in every layer
             bias, padding_mask = bias.masked_fill(padding_mask[:, None, None], torch.finfo(bias.dtype).min), None
-        attn_bias = prepare(kernel, bias, padding_mask)
+        attn_bias = prepare(kernel, bias, padding_mask, self.positions.rotation(x.shape[1]))
         if output_attentions:
             attn_bias = replace(attn_bias, weights=[])
         projections = self.positions.projections(x.shape[1]) or ()
@@ -163,7 +167,7 @@ class TupeModel(TupePreTrainedModel):
         """Run a layer. projections: added to queries and keys."""
 
         def run(x: Tensor, bias: Tensor | None, prepared: Tensor | None, *projections: Tensor) -> Tensor:
-            shared = AttentionBias(attn_bias.kernel, bias, attn_bias.padding_mask, prepared, attn_bias.weights)
+            shared = replace(attn_bias, bias=bias, prepared=prepared)
             return layer(x, shared, projections or None)
 
         # tensors one by one, since gradient checkpointing follows arguments only
