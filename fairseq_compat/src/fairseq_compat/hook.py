@@ -44,6 +44,7 @@ FIXES = {
     "sacremoses.cli": ("line_ends",),
     "subword_nmt.subword_nmt": ("line_ends",),
     "fairseq.data.dictionary": ("dictionary_classes",),
+    "fairseq.data.encoders.subword_nmt_bpe": ("bpe_vocabularies",),
     "fairseq.data.encoders.utils": ("whole_words",),
     "fairseq.tasks.masked_lm": ("whole_words",),
     "fairseq.tasks.multilingual_masked_lm": ("whole_words",),
