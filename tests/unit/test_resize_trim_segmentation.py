@@ -151,10 +151,16 @@ def test_kept_text_is_segmented_as_before_and_new_text_has_no_removed_subword(fi
 def test_a_character_that_only_longer_subwords_spell(tmp_path) -> None:
     """The dictionary has `qu@@` and no `q@@`: `qu@@` stays, and the removed `quba` becomes `qu@@ b@@ a`."""
     (tmp_path / "codes").write_text("#version: 0.2\nq u\nb a</w>\nqu ba</w>\nq o</w>\n")
-    old, dictionary = SubwordNmt(str(tmp_path / "codes")), "quba qu@@ ba u@@ b@@ a q d qo x@@ foreign".split()
+    old, dictionary = SubwordNmt(str(tmp_path / "codes")), "quba qu@@ ba u@@ b@@ a q d qo x@@ bab".split()
     assert symbols_that_spell(old, {"ba"}, dictionary, ["ba"]) == ["b@@", "a"]
     added = symbols_that_spell(old, {"ba"}, dictionary, ["ba", "qu@@"])  # a word of the text that is no symbol
-    assert added == ["u@@", "b@@", "a", "q", "qu@@"]  # neither `d`, which is no kept character, nor `foreign`
+    assert added == [
+        "u@@",
+        "b@@",
+        "a",
+        "q",
+        "qu@@",
+    ]  # neither `d`, which is no kept character, nor `bab`, of other codes
     new = old.restricted(frozenset({"ba", *added}))
     assert new.segment("quba bba q qud") == ["qu@@", "ba", "b@@", "ba", "q", "qu@@", "d"]
     assert new.split("qu@@") == ["qu@@"]
