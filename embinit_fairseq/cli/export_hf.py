@@ -34,6 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--lowercase", choices=("yes", "no"), help="raw text: default likewise")
     add("--lang", metavar="LANG", help="raw text: language of Moses' rules (default: the source's, else en)")
     add("--verify-text", metavar="FILE", help="raw text or text in subwords, whose ids must be fairseq's")
+    codes = "of the model card: codes such as de en (default: a translation's)"
+    add("--language", nargs="+", default=[], metavar="CODE", help=codes)
+    add("--license", metavar="ID", help="of the model card: apache-2.0, say")
     add("--force", action="store_true", help="replace the folder if an earlier export wrote it")
     add("--json", action="store_true", help="print one JSON object instead of a summary")
 
@@ -42,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """Export and print the record; return 1 if the result computes something else than fairseq's model."""
     try:
         named = {"dictionary": args.dict, "target_dictionary": args.target_dict, "label_dictionary": args.label_dict}
-        record = export(request_of(ExportRequest, args, **named))
+        record = export(request_of(ExportRequest, args, **named, language=tuple(args.language)))
     except DifferentOutput as error:
         print(f"embinit export-hf: error: {error}", file=sys.stderr)
         return 1
@@ -71,6 +74,9 @@ def render(record: dict[str, Any]) -> str:
     if record["verified_text"] is not None:
         text = record["verified_text"]
         lines.append(f"text           {text['path']}: {describe_text(text)}: ids of fairseq")
+    if record["scores"]:
+        scores = (score["details"].partition(" (")[0] for score in record["scores"].values())
+        lines.append(f"scores         {', '.join(scores)}")
     for precision, measured in record["verified"]["differences"].items():
         lines.append(
             f"{'verified':<15}{precision}: differs from fairseq by at most {measured['difference']:.2e} (values up to "

@@ -1,6 +1,6 @@
 """Removes words from the dictionary of a trained model: language models, masked ones, translation. What is left is the
 old model given that the next word is one that stays: KL(new || old) = -log P_old(kept), for every prefix of words that
-stay. Optimizer and averages of the model become smaller, too."""
+stay. Optimizer and averages of the model become smaller, too. The segmentation of its text loses the same words."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ from embinit_fairseq.errors import counted
 
 #: whether the words are outputs -> certificate
 _CERTIFICATE = {True: "-log P_old(kept words), for every prefix of them", False: "none: the words are inputs only"}
+#: subwords or characters
+_SHOWN = 8
+#: subword style of the dictionary -> how text is segmented without removed subwords
+_RESTRICT = {"subword_nmt": "give --bpe-codes CODES", "sentencepiece": "give --sentencepiece-model MODEL"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--keep-text", nargs="+", default=[], metavar="TEXT", help="the words of these stay (cut as the training text)")
     add("--keep", metavar="WORDS", help="these stay: one word per line, or a dict.txt")
     add("--min-count", type=at_least(0), metavar="N", help="words that the dictionary counts at least N times stay")
+    add(
+        "--bpe-codes",
+        metavar="CODES",
+        help="of subword-nmt: write what makes no removed subword, so that none is <unk>",
+    )
+    add("--sentencepiece-model", metavar="MODEL", help="the same with a model of sentencepiece")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,6 +66,7 @@ def render(record: dict[str, Any]) -> str:
         table_names(record),
         f"KL(new||old)   {_CERTIFICATE[record['softmax']]}",
         written_files(record),
+        *_segmentation(record),
     ]
     if "verify" in record:
         kl = record["verify"]
@@ -68,3 +79,27 @@ def render(record: dict[str, Any]) -> str:
             + ("" if kl["holds"] else ": THE CERTIFICATE DOES NOT HOLD"),
         ]
     return "\n".join(lines)
+
+
+def _segmentation(record: dict[str, Any]) -> list[str]:
+    """Return how text is segmented now; without codes or model, advice if the dictionary has subwords."""
+    made = record["segmentation"]
+    if made is None:
+        advice = _RESTRICT.get(record["style"])
+        return [f"attention      removed subwords that a segmenter still makes are <unk>: {advice}"] if advice else []
+    spelling, lines = made["kept_to_spell"], []
+    if spelling:
+        more = " ..." if len(spelling) > _SHOWN else ""
+        lines.append(
+            f"also kept      {counted(len(spelling), 'subword')} that spell removed ones: "
+            f"{' '.join(spelling[:_SHOWN])}{more}"
+        )
+    if "kept_text" in made:
+        text = made["kept_text"]
+        before, after = text["unknown_before"], text["unknown_after"]
+        gone = f" (no subword for {' '.join(text['gone'][:_SHOWN])})" if text["gone"] else ""
+        lines.append(
+            f"segmentation   {counted(text['lines'], 'line')} of kept text, {text['changed']:,} segmented in another "
+            f"way; {before:,} <unk> before, {after:,} of {text['subwords']:,} now{gone}"
+        )
+    return [*lines, f"cut text by    {made['command']}"]

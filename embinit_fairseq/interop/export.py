@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,7 @@ from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.tokenizers import TOKENIZER_FILES, choose_tokenizer
 from embinit_fairseq.interop.trained import TARGET, Trained, open_trained
 from embinit_fairseq.interop.verify import verify
-from embinit_fairseq.io import check_folder, check_inputs, whole_folder, write_json, write_text
+from embinit_fairseq.io import check_folder, check_inputs, read_json, whole_folder, write_json, write_text
 from embinit_fairseq.version import VERSION
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -30,6 +31,12 @@ FILES = (
     *TOKENIZER_FILES,
     *(f"{TARGET}/{name}" for name in ("dict.txt", *TOKENIZER_FILES)),
 )
+#: class of transformers -> what the model is for, as the Hub names it
+_PIPELINES = {
+    "AutoModel": "feature-extraction",
+    "AutoModelForMaskedLM": "fill-mask",
+    "AutoModelForSequenceClassification": "text-classification",
+}
 #: fairseq-generate's --max-len-b, with --max-len-a 0
 _MAX_LEN = 200
 
@@ -53,6 +60,8 @@ class ExportRequest:
     lang: str | None = None
     dtype: str = "float32"
     verify_text: str | None = None
+    language: tuple[str, ...] = ()
+    license: str | None = None
     force: bool = False
 
     def check(self) -> None:
@@ -124,6 +133,9 @@ def export(request: ExportRequest) -> dict[str, Any]:
             "verified_text": tokenizers[""].verified_text(request.verify_text),
             "verified": measured,
             "files": [*written, "README.md"],
+            "languages": _languages(request, trained),
+            "license": request.license,
+            "scores": recorded_scores(request.checkpoint),
             "tokenizer": why[""],
             "target_tokenizer": why.get(TARGET),
         }
@@ -211,6 +223,61 @@ def describe_text(text: dict[str, Any]) -> str:
     return f"{counted(text['lines'], 'line')} of {text['form']}, {text['unknown']:.2%} <unk>"
 
 
+def _languages(request: ExportRequest, trained: Trained) -> list[str]:
+    """Return codes of the languages: of --language, else of a translation."""
+    from fairseq_compat.languages import UnknownLanguageError, language
+
+    codes = list(request.language)
+    for side in (trained.source, trained.target):
+        with contextlib.suppress(UnknownLanguageError):
+            if side is not None and side.language is not None and not request.language:
+                codes.append(language(side.language))
+    return list(dict.fromkeys(codes))
+
+
+def recorded_scores(checkpoint: str) -> dict[str, dict[str, Any]]:
+    """Return name -> score, signature and details that `embinit score` recorded of this checkpoint; {} if it did not.
+
+    The checkpoint is in the folder of its run, or in `checkpoints/` there.
+    """
+    path = Path(checkpoint).absolute()
+    result = next((folder / "result.json" for folder in path.parents[:2] if (folder / "result.json").is_file()), None)
+    scores = {} if result is None else read_json(result).get("scores") or {}
+    if Path(scores.get("checkpoint") or "").name != path.name:
+        return {}
+    return {name: value for name, value in scores.items() if isinstance(value, dict) and "signature" in value}
+
+
+def _metadata(trained: Trained, record: dict[str, Any]) -> str:
+    """Return the YAML that the Hub reads: what the model is for, languages, license, scores with their signatures."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    translates = trained.source.language is not None
+    task = _PIPELINES.get(record["auto_class"], "translation" if translates else "fill-mask")
+    results = [
+        EvalResult(
+            task_type=task,
+            dataset_type="custom",
+            dataset_name=f"test set of {trained.task_options.get('data')}",
+            metric_type=name,
+            metric_name=score["details"].partition(" = ")[0],
+            metric_value=round(score["score"], 2),
+            metric_args={"signature": score["signature"]},
+        )
+        for name, score in record["scores"].items()
+    ]
+    data = ModelCardData(
+        language=record["languages"] or None,
+        license=record["license"],
+        library_name="transformers",
+        pipeline_tag=task,
+        tags=list(trained.architecture.tags),
+        model_name=Path(record["output"]).name if results else None,
+        eval_results=results or None,
+    )
+    return data.to_yaml()
+
+
 def _card(trained: Trained, record: dict[str, Any]) -> str:
     """Return the card: the model, how to load it, and what was measured."""
     auto, architecture = record["auto_class"], trained.architecture
@@ -234,8 +301,7 @@ def _card(trained: Trained, record: dict[str, Any]) -> str:
     if record["tokenizer"].startswith("none"):
         imports = opens = ""
     return f"""---
-library_name: transformers
-tags: [{", ".join(architecture.tags)}]
+{_metadata(trained, record)}
 ---
 
 # {record["kind"]}

@@ -25,7 +25,7 @@ from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import TARGET, Side, Trained
 from embinit_fairseq.interop.verify import DifferentOutput
 from embinit_fairseq.io import read_json, read_lines
-from embinit_fairseq.vocab.codes import codes_text, load_sentencepiece
+from embinit_fairseq.vocab.codes import codes_text, codes_vocabulary, load_sentencepiece
 from embinit_fairseq.vocab.dictionary import is_filler, vocabulary_of
 from embinit_fairseq.vocab.preparation import GLUED, MASK, PREPARATIONS, Preparation, Segmenter
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
@@ -155,8 +155,8 @@ def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -
 # ---- files of the library tokenizers --------------------------------------------------------------------------------
 
 
-def _config(side: Side, tokenizer_class: str, prepare: Preparation | None = None) -> str:
-    """Return the text of tokenizer_config.json. prepare: only for a tokenizer with code of this package."""
+def _config(side: Side, tokenizer_class: str, prepare: Preparation | None = None, only_known: bool = False) -> str:
+    """Return the text of tokenizer_config.json. prepare, only_known: of a tokenizer with code of this package."""
     content: dict[str, Any] = {
         "tokenizer_class": tokenizer_class,
         **side.special_symbols(),
@@ -170,6 +170,8 @@ def _config(side: Side, tokenizer_class: str, prepare: Preparation | None = None
         content["auto_map"] = {"AutoTokenizer": [f"tokenization_tupe.{tokenizer_class}", None]}
         content["before"] = [side.symbols[row] for row in side.before]
         content["between"] = [side.symbols[row] for row in side.between]
+    if only_known:
+        content["only_known"] = True
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
@@ -239,7 +241,9 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     if model is not None and (prepare.preparation, prepare.lowercase) == ("none", False) and not side.before:
         return _marian(request, side, model)
     try:
-        segment = Segmenter(side.symbols, prepare, None if codes is None else codes_text(codes), model)
+        # each side has the vocabulary that is its dictionary
+        only_known = codes is not None and codes_vocabulary(codes) is not None
+        segment = Segmenter(side.symbols, prepare, None if codes is None else codes_text(codes), model, only_known)
     except ImportError as error:
         raise OptionError(f"{error}, or say how text is prepared by --preparation") from error
     text = _user_text(request, side, ("raw", "bpe" if model is None else "sentencepiece"))
@@ -251,7 +255,7 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     if model is not None:
         files["spiece.model"] = Path(model).read_bytes()
     files |= code_files("interop.remote.tokenization_tupe", "vocab.preparation")
-    files["tokenizer_config.json"] = _config(side, "TupeTokenizer", prepare)
+    files["tokenizer_config.json"] = _config(side, "TupeTokenizer", prepare, only_known)
     kind = "subwords of subword-nmt" if codes else "subwords of sentencepiece" if model else "words"
     needs = PREPARATIONS[prepare.preparation]
     why = f"{kind}, in Python{needs}. Raw text is prepared ({prepare}); text in subwords stays as it is{doubt}"

@@ -12,7 +12,7 @@ from fairseq.data import encoders
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import CheckpointError, DataError
-from embinit_fairseq.vocab.codes import codes_text
+from embinit_fairseq.vocab.codes import codes_text, codes_vocabulary
 from embinit_fairseq.vocab.preparation import MASK, Preparation, Segmenter
 
 
@@ -92,7 +92,9 @@ def _segmenter(cfg: Any, task: Any, how: dict[str, Any]) -> Segmenter | _Fairseq
         if tokenizer == "moses" and prepare.preparation == "none":
             prepare = dataclasses.replace(prepare, preparation="moses")
     codes, model = getattr(cfg.bpe, "bpe_codes", None), getattr(cfg.bpe, "sentencepiece_model", None)
-    return Segmenter(symbols, prepare, None if codes is None else codes_text(codes, "bpe_codes"), model)
+    if codes is None:
+        return Segmenter(symbols, prepare, None, model)
+    return Segmenter(symbols, prepare, codes_text(codes, "bpe_codes"), model, codes_vocabulary(codes) is not None)
 
 
 class _FairseqsSegmenter:

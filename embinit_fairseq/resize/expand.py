@@ -88,9 +88,9 @@ def expanding(request: ExpandRequest) -> Iterator[tuple[Expansion, Path, dict[st
         record |= _record(expansion, words, subwords)
         if segmentation is not None:
             texts, symbols = request.segment_text, text_symbols(source.vocabulary)
-            written = write_segmentation(segmentation, [word.text for word in words], symbols, texts, folder)
-            record["segmentation"] = {**written, "command": segmentation.command(request.output)}
-            record["files"] += written["files"]
+            new = [word.text for word in words]
+            record["segmentation"] = write_segmentation(segmentation, new, symbols, texts, folder, request.output)
+            record["files"] += record["segmentation"]["files"]
         yield expansion, folder, record
 
 

@@ -1,14 +1,18 @@
-"""Write the segmentation that belongs to an expanded dictionary, and compare it with the old one on text.
+"""Write the segmentation that belongs to an expanded or trimmed dictionary, and compare it with the old one on text.
 
 A word that no segmenter produces is not in the vocabulary: the old codes split it into old subwords. So the
 segmentation is written with the dictionary and read back. Is every new word one subword? Is old text segmented as
 before, except where a new word is?
+
+A subword that the dictionary has lost but the segmenter still produces is `<unk>`. So the segmentation is restricted to
+the subwords that stay, and subwords that spell the others stay, too, mostly single characters: a text of characters
+that stay has no `<unk>` that it did not have before.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,12 @@ from embinit_fairseq.vocab.tokens import PREFIX
 
 
 def write_segmentation(
-    segmentation: Segmentation, words: Sequence[str], symbols: Sequence[str], texts: Sequence[str], folder: Path
+    segmentation: Segmentation,
+    words: Sequence[str],
+    symbols: Sequence[str],
+    texts: Sequence[str],
+    folder: Path,
+    output: str,
 ) -> dict[str, Any]:
     """Write the segmentation with the new words to `folder`, read it back and return its record.
 
@@ -30,6 +39,7 @@ def write_segmentation(
         symbols: the old dictionary's symbols that mean text.
         texts: files of old text.
         folder: an existing folder.
+        output: name that the folder will have.
 
     Raises:
         DataError: a text is segmented already, or a sentence changes where no new word is.
@@ -38,12 +48,17 @@ def write_segmentation(
     around = next((new.text_of(symbol) for symbol in symbols if is_reachable(new, symbol, "")), "")
     missed = {word: new.segment(new.text_of(word)) for word in words if not is_reachable(new, word, around)}
     record = {
-        "kind": new.kind,
-        "files": [name for name in SEGMENTATION_FILES if (folder / name).exists()],
+        **_written(new, folder, output),
         "reachable": len(words) - len(missed),
         "unreachable": missed,
     }
     return {**record, "text": compare(segmentation, new, words, texts, symbols)} if texts else record
+
+
+def _written(new: Segmentation, folder: Path, output: str) -> dict[str, Any]:
+    """Return the entries of a record that describe the files of a segmentation."""
+    files = [name for name in SEGMENTATION_FILES if (folder / name).exists()]
+    return {"kind": new.kind, "files": files, "command": new.command(output)}
 
 
 def is_reachable(segmentation: Segmentation, word: str, around: str) -> bool:
@@ -103,3 +118,71 @@ def only_joined(before: Sequence[str], after: Sequence[str], words: Collection[s
             return False
         at = joined
     return at == len(before)
+
+
+# ---- a smaller dictionary -------------------------------------------------------------------------------------------
+
+
+def symbols_that_spell(
+    segmentation: Segmentation, kept: Collection[str], symbols: Sequence[str], texts: Iterable[str]
+) -> list[str]:
+    """Return symbols that must stay, too, so that subwords that stay spell every other one of the same characters.
+
+    Args:
+        segmentation: the old one.
+        kept: symbols that stay in any case.
+        symbols: the old dictionary's symbols that mean text.
+        texts: words of characters that count as kept; they need not be symbols.
+    """
+    characters = set().union(*map(segmentation.surface, texts))
+    length = {symbol: len(segmentation.surface(symbol)) for symbol in symbols if symbol not in kept}
+    removed = [symbol for symbol in length if characters.issuperset(segmentation.surface(symbol))]
+    added = [symbol for symbol in removed if length[symbol] < 2]  # characters and bytes
+    removed = [symbol for symbol in removed if length[symbol] > 1 and segmentation.makes(symbol)]
+    while removed:  # the shortest first, since longer ones may consist of them
+        stays = frozenset({*kept, *added})
+        split = segmentation.restricted(stays).split
+        removed = [symbol for symbol in removed if not stays.issuperset(split(symbol))]
+        shortest = min((length[symbol] for symbol in removed), default=0)
+        added += [symbol for symbol in removed if length[symbol] == shortest]
+    return added
+
+
+def write_restricted(
+    old: Segmentation, symbols: Collection[str], kept: Collection[str], texts: Sequence[str], folder: Path, output: str
+) -> dict[str, Any]:
+    """Write the segmentation of a smaller dictionary to `folder`, read it back and return its record.
+
+    Args:
+        old: the segmentation of the old dictionary.
+        symbols: the old dictionary's symbols that mean text.
+        kept: those of the new dictionary.
+        texts: files of segmented text.
+        folder: an existing folder.
+        output: name that the folder will have.
+
+    Raises:
+        DataError: a text has a character that only the old segmentation spells.
+    """
+    new = old.restricted(frozenset(kept)).write((), folder)
+    counts, gone = Counter(lines=0, changed=0, subwords=0, unknown_before=0, unknown_after=0), set[str]()
+    for path in texts:
+        for number, line in read_lines(path, DataError, "--keep-text"):
+            text = old.text_of(old.join(line.split()))
+            before, after = old.symbols_of(text), new.symbols_of(text)
+            unknown = [[subword for subword in before if subword not in symbols]]
+            unknown += [[subword for subword in after if subword not in kept]]
+            without_piece, still = ({*"".join(map(old.surface, subwords))} for subwords in unknown)
+            if lost := still - without_piece:
+                raise DataError(
+                    f"--keep-text {path}:{number}: {min(lost)!r} would become <unk>, since no subword that stays has "
+                    "it here; give --keep a list of subwords that have it"
+                )
+            gone |= still
+            counts["lines"] += 1
+            counts["changed"] += before != after
+            counts["subwords"] += len(after)
+            counts["unknown_before"] += len(unknown[0])
+            counts["unknown_after"] += len(unknown[1])
+    text_record = {"kept_text": {**counts, "gone": sorted(gone)}} if texts else {}
+    return {**_written(new, folder, output), **text_record}

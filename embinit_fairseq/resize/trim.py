@@ -2,7 +2,8 @@
 
 The rows of the removed words are removed from every table. The new model is the old one, given that the next word is
 one that stays: its softmax has fewer logits, all as they were, so that KL(new || old) = -log P_old(kept words) for
-every prefix of kept words. Nothing is trained or approximated.
+every prefix of kept words. Nothing is trained or approximated. The segmentation that makes no removed subword is
+written next to the model.
 """
 
 from __future__ import annotations
@@ -18,12 +19,21 @@ import numpy as np
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
+from embinit_fairseq.resize.segmentation import symbols_that_spell, write_restricted
 from embinit_fairseq.resize.source import Request, Source, open_source
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, parse_line
+from embinit_fairseq.vocab.segmentation import (
+    SEGMENTATION_FILES,
+    Segmentation,
+    check_segmentation,
+    read_segmentation,
+    text_symbols,
+)
 from embinit_fairseq.vocab.text import check_tokens, count_tokens
+from embinit_fairseq.vocab.tokens import detect_style
 
 #: patterns of the files in the output folder, the record first
-FILES = ("trim.json", *CHECKPOINT_FILES)
+FILES = ("trim.json", *CHECKPOINT_FILES, *SEGMENTATION_FILES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +43,8 @@ class TrimRequest(Request):
     keep_text: tuple[str, ...] = ()
     keep: str | None = None
     min_count: int | None = None
+    bpe_codes: str | None = None
+    sentencepiece_model: str | None = None
     reset_optimizer: bool = False
 
 
@@ -45,16 +57,19 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
     """
     if not request.keep_text and request.keep is None and request.min_count is None:
         raise OptionError("nothing says which words stay: give --keep-text TEXT, --keep WORDS, or --min-count N")
-    inputs = request.check(FILES, ("keep", "keep_text"))
-    # 1. The old model
+    inputs = request.check(FILES, ("keep", "keep_text", "bpe_codes", "sentencepiece_model"))
+    # 1. The old model, and the segmentation of its text
     source = open_source(request, keep_optimizer=not request.reset_optimizer)
+    segmentation = read_segmentation(request.bpe_codes, request.sentencepiece_model, symbols=set(source.symbols))
+    if segmentation is not None:
+        check_segmentation(segmentation, source.vocabulary, request.dictionary)
     # 2. The words that stay
-    rows, shares = kept_rows(source.vocabulary, len(source.symbols), request)
+    rows, shares, spelling = kept_rows(source.vocabulary, len(source.symbols), request, segmentation)
     lines = source.lines
     described = rows[(rows >= len(SPECIAL_SYMBOLS)) & (rows < len(source.vocabulary))]
     text = "\n".join([*(lines[row - len(SPECIAL_SYMBOLS)] for row in described), ""])
     change = Change(rows, [source.symbols[row] for row in rows], text)
-    # 3. The new checkpoint, written and loaded by fairseq, under a temporary name
+    # 3. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
     with resized(source, change, request, inputs, FILES) as (folder, record):
         removed = np.setdiff1d(np.arange(len(source.symbols)), rows)
         fillers = int(source.vocabulary.filler[removed].sum())
@@ -65,11 +80,21 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
             "tokens_in_dictionary": shares,
             "bytes_before": Path(request.checkpoint).stat().st_size,
             "bytes_after": (folder / "model.pt").stat().st_size,
+            "style": detect_style(text_symbols(source.vocabulary)),
+            "segmentation": None,
         }
+        if segmentation is not None:
+            symbols = set(text_symbols(source.vocabulary))
+            kept = symbols.intersection(change.symbols)
+            written = write_restricted(segmentation, symbols, kept, request.keep_text, folder, request.output)
+            record["segmentation"] = {**written, "kept_to_spell": spelling}
+            record["files"] += written["files"]
         yield source, change, folder, record
 
 
-def kept_rows(vocabulary: Vocabulary, size: int, request: TrimRequest) -> tuple[np.ndarray, dict[str, float]]:
+def kept_rows(
+    vocabulary: Vocabulary, size: int, request: TrimRequest, segmentation: Segmentation | None = None
+) -> tuple[np.ndarray, dict[str, float], list[str]]:
     """Return the old rows that stay: specials, symbols that the task appends, and the words of the request.
 
     Fillers are removed. A repeated symbol stays with all its rows: without the last row, which counts, it would have
@@ -79,9 +104,11 @@ def kept_rows(vocabulary: Vocabulary, size: int, request: TrimRequest) -> tuple[
         vocabulary: the dictionary.
         size: its number of symbols, appended ones included.
         request: the options.
+        segmentation: of the dictionary; what it needs to spell removed words stays, too.
 
     Returns:
-        (new N,) rows, and text of the request -> share of its tokens that the dictionary has.
+        (new N,) rows, text of the request -> share of its tokens that the dictionary has, and symbols that stay only
+        to spell removed words.
 
     Raises:
         OptionError, DataError: no word would stay, or every word; a word of the request is not in the dictionary.
@@ -105,12 +132,17 @@ def kept_rows(vocabulary: Vocabulary, size: int, request: TrimRequest) -> tuple[
             )
         where = f"--keep {request.keep}" if request.keep is not None else f"--keep-text {' '.join(request.keep_text)}"
         raise DataError(f"{where}: only special symbols, which stay anyway; name words of the dictionary")
+    spelling: list[str] = []
+    if segmentation is not None:
+        kept = {symbol for symbol, is_kept in zip(vocabulary.symbols, stays) if is_kept}
+        spelling = symbols_that_spell(segmentation, kept, text_symbols(vocabulary), words)
+    stays |= np.array([symbol in spelling for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
     stays |= vocabulary.special
     if "<mask>" in row_of:
         stays[row_of["<mask>"]] = True
     if stays.all():
         raise OptionError("every word of the dictionary stays: there is nothing to remove; keep fewer")
-    return np.concatenate([np.flatnonzero(stays), np.arange(len(vocabulary), size)]), shares
+    return np.concatenate([np.flatnonzero(stays), np.arange(len(vocabulary), size)]), shares, spelling
 
 
 def _listed_words(path: str, symbols: Mapping[str, int]) -> set[str]:

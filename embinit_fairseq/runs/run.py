@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -107,7 +108,7 @@ def run(
             # the record of an earlier version counts as one session of unknown length
             unknown = {"command": before["command"], "wall_s": None, "cpu_s": None}
             record["sessions"] = before.get("sessions") or [unknown]
-            record |= {key: before[key] for key in ("times",) if key in before}
+            record |= {key: before[key] for key in ("times", "wandb_run_id") if key in before}
         code = _train(folder, command, program, record, log_file, watch)
         log = read_log(folder / LOG)
         if code == 0 and log.finished:
@@ -263,9 +264,10 @@ def _train(
         "exit": None,
     }
     record["sessions"] = [*record["sessions"], session]
+    environment = {**os.environ, "PATH": _search_path(), **_wandb_variables(folder, command, record)}
     write_json(folder / TRAINING, record)
     began, used, end = time.monotonic(), _processor_seconds(), log_file.seek(0, os.SEEK_END)
-    child = start([program, *command.words[1:]], log_file, {**os.environ, "PATH": _search_path()})
+    child = start([program, *command.words[1:]], log_file, environment)
     log, rest, decode = RunLog(), "", codecs.getincrementaldecoder("utf-8")("replace").decode
     with (folder / LOG).open("rb") as file, _signals_go_to(child):
         file.seek(end)
@@ -284,6 +286,22 @@ def _train(
         session["cpu_s"] = round(_processor_seconds() - used, 3)
     write_json(folder / TRAINING, record)
     return session["exit"]
+
+
+def _wandb_variables(folder: Path, command: Command, record: dict[str, Any]) -> dict[str, str]:
+    """Return variables that make all sessions of a folder one run of Weights & Biases, whose id is in the record.
+
+    Variables that are set stay as they are.
+    """
+    if "--wandb-project" not in command.options:
+        return {}
+    variables = {
+        "WANDB_RUN_ID": record.setdefault("wandb_run_id", uuid.uuid4().hex[:12]),
+        "WANDB_RESUME": "allow",
+        "WANDB_DIR": str(folder.resolve()),
+        "WANDB_NAME": folder.resolve().name,  # fairseq takes that of --save-dir: checkpoints
+    }
+    return {name: os.environ.get(name, value) for name, value in variables.items()}
 
 
 def start(command: Sequence[str], log: IO[bytes], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import DataError
@@ -48,6 +49,19 @@ def codes_text(path: str, flag: str = "--bpe-codes") -> str:
         if holds:
             raise DataError(f"{flag} {path}: found {kind}, expected pairs that join to words ending in </w>; {remedy}")
     return "\n".join([f"#version: {version}", *map(" ".join, pairs), ""])
+
+
+#: `bpe.codes` + this: one subword and its count per line; text may have these subwords only (written by `trim-vocab`).
+#: fairseq's `--bpe subword_nmt` reads the file by the fix `bpe_vocabularies` of fairseq_compat.
+VOCABULARY = ".vocabulary"
+
+
+def codes_vocabulary(path: str) -> frozenset[str] | None:
+    """Return the subwords that text may have if it is segmented with the codes `path`; None without that file."""
+    file = Path(path + VOCABULARY)
+    if not file.exists():
+        return None
+    return frozenset(line.rpartition(" ")[0] for _, line in read_lines(file, DataError))
 
 
 def load_sentencepiece(file: PathLike, flag: str = "") -> Any:

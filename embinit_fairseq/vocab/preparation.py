@@ -218,6 +218,7 @@ class Segmenter:
         prepare: prepares raw text.
         codes: of subword-nmt (Sennrich et al. 2016), the text that `vocab.codes.codes_text` returns.
         sentencepiece: path of the model; without codes and model, words stay whole.
+        only_known: split subwords that the dictionary lacks until it has them (`apply-bpe --vocabulary`).
 
     Raises:
         ImportError: a library is missing.
@@ -229,11 +230,13 @@ class Segmenter:
         prepare: Preparation,
         codes: str | None = None,
         sentencepiece: str | None = None,
+        only_known: bool = False,
     ) -> None:
         self.symbols, self.prepare = frozenset(symbols), prepare
         self._bpe = self._model = None
         if codes is not None:
-            self._bpe = _library("subword_nmt.apply_bpe").BPE(io.StringIO(codes))
+            vocabulary = self.symbols if only_known else None
+            self._bpe = _library("subword_nmt.apply_bpe").BPE(io.StringIO(codes), vocab=vocabulary)
         if sentencepiece is not None:
             self._model = _library("sentencepiece").SentencePieceProcessor(model_file=str(sentencepiece))
         loaded(prepare)

@@ -1,4 +1,4 @@
-"""Segment text with subword-nmt or sentencepiece, and extend the segmenter by words that stay whole.
+"""Segment text with subword-nmt or sentencepiece; extend the segmenter by words that stay whole, or take subwords away.
 
 subword-nmt    The codes stay, and new words are a glossary. `apply-bpe --glossaries` takes regular expressions and
                isolates their matches inside longer words, too (`cat` in `category`); an expression that is anchored
@@ -9,6 +9,14 @@ sentencepiece  New words are pieces after the old ones, whose numbers stay. *Use
                trace more, in a BPE model by merges after all old ones. A longer word changes only where its old
                segmentation has a boundary right after the new word: `▁fire f ly` with the new word `▁firef` becomes
                `▁firef ly`. sentencepiece cannot distinguish the two, since a piece does not say where its word ends.
+
+Without some subwords every sentence is segmented as before, except where one of them was:
+
+subword-nmt    The codes stay, since merges that make a removed subword are steps to longer ones. A vocabulary next to
+               them splits what they make, merge by merge, until it is in the vocabulary (`apply-bpe --vocabulary`).
+sentencepiece  A unigram model loses the pieces: the best segmentation of a sentence stays the best if it has none of
+               them. In a BPE model they are steps, too: unused pieces are merged on and split in the end. They come
+               last, so that the other pieces keep their order, which may be that of `dict.txt`.
 """
 
 from __future__ import annotations
@@ -19,20 +27,20 @@ import re
 import shlex
 import shutil
 import struct
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Union
 
 import sentencepiece
-from subword_nmt.apply_bpe import BPE
+from subword_nmt.apply_bpe import BPE, recursive_split
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.vocab.codes import codes_text, load_sentencepiece
+from embinit_fairseq.vocab.codes import VOCABULARY, codes_text, codes_vocabulary, load_sentencepiece
 from embinit_fairseq.vocab.dictionary import Vocabulary
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, detect_style, parse
 
 #: files that `write` may make
-SEGMENTATION_FILES = ("bpe.codes", "glossary.txt", "sentencepiece.model")
+SEGMENTATION_FILES = ("bpe.codes", "glossary.txt", "sentencepiece.model", f"bpe.codes{VOCABULARY}")
 #: smallest share of a dictionary's subwords that its segmenter can make: its own nearly all, one learned on other text
 #: of the same language two thirds
 _LEAST_MADE = 0.8
@@ -47,29 +55,51 @@ _ARGUMENT = 128 * 1024 - 1  #: bytes of one argument of a command (Linux)
 
 
 class SubwordNmt:
-    """Segment with BPE codes, except for words that stay whole: the glossary of an expansion, next to the codes.
+    """Segment with BPE codes. Next to them may be words that stay whole, and the vocabulary of a trimmed model.
 
     Args:
         path: the codes.
         flag: option that names the codes, for messages.
         symbols: of the dictionary; words of the glossary that it lacks are the other side's. None: all words stay.
+        vocabulary: the subwords that text may have; None for those next to the codes, or all.
     """
 
     kind = "subword-nmt"
 
-    def __init__(self, path: str, flag: str = "--bpe-codes", symbols: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        flag: str = "--bpe-codes",
+        symbols: Collection[str] | None = None,
+        vocabulary: frozenset[str] | None = None,
+    ) -> None:
         self.path, self.flag = path, flag
         words = _read_glossary(Path(path).with_name(SEGMENTATION_FILES[1]))
         self.whole = [word for word in words if symbols is None or word in symbols]
-        self._bpe = read_codes(path, flag, glossary(self.whole) if self.whole else None)
+        self.vocabulary = codes_vocabulary(path) if vocabulary is None else vocabulary
+        self._bpe = read_codes(path, flag, glossary(self.whole) if self.whole else None, self.vocabulary)
 
     def segment(self, text: str) -> list[str]:
         """Return the subwords of a sentence."""
         return self._bpe.process_line(text).split()
 
+    symbols_of = segment
+
     def segment_symbol(self, symbol: str) -> list[str]:
         """Return the subwords of a word; none for a symbol that ends with @@, which is not a whole word."""
         return [] if symbol.endswith(CONTINUES) else self.segment(symbol)
+
+    def split(self, symbol: str) -> list[str]:
+        """Return the subwords that a text has now where the codes alone make this one."""
+        if not symbol.endswith(CONTINUES) or symbol in (self.vocabulary or {symbol}):
+            return self.segment_symbol(symbol) or [symbol]
+        merges = self._bpe.bpe_codes_reverse
+        parts = recursive_split(symbol.removesuffix(CONTINUES), merges, self.vocabulary, CONTINUES, final=False)
+        return [part + CONTINUES for part in parts]
+
+    def surface(self, symbol: str) -> str:
+        """Return the characters of a symbol."""
+        return symbol.removesuffix(CONTINUES)
 
     def join(self, subwords: Sequence[str]) -> str:
         """Spell subwords as one; the mark at the end stays."""
@@ -92,7 +122,8 @@ class SubwordNmt:
         """Return the subwords that the codes join, and the words that stay whole."""
         merged = {"".join(pair) for pair in self._bpe.bpe_codes}
         ends = {text.removesuffix("</w>") for text in merged if text.endswith("</w>") or self._bpe.version == (0, 1)}
-        return {*self.whole, *ends, *(text + CONTINUES for text in merged if not text.endswith("</w>"))}
+        made = {*self.whole, *ends, *(text + CONTINUES for text in merged if not text.endswith("</w>"))}
+        return made if self.vocabulary is None else made & self.vocabulary
 
     def obstacle(self, word: str) -> str | None:
         """Return why a new word cannot be one subword, with a remedy; None if it can."""
@@ -103,34 +134,54 @@ class SubwordNmt:
         """Return True if `subwords[at]`, the end of a word, is all of it."""
         return at == 0 or not subwords[at - 1].endswith(CONTINUES)
 
+    def restricted(self, symbols: frozenset[str]) -> SubwordNmt:
+        """Return the segmentation that makes no subwords but these, and single characters."""
+        if self._bpe.version == (0, 1):
+            raise DataError(
+                f"{self.flag} {self.path}: codes of version 0.1, whose merges apply-bpe --vocabulary cannot undo; "
+                f"leave {self.flag} out"
+            )
+        return SubwordNmt(self.path, self.flag, symbols, symbols)
+
     def write(self, words: Sequence[str], folder: Path) -> SubwordNmt:
         """Write the codes and a glossary with `words`; raise DataError if it is too long for a command line."""
-        expression = glossary([*self.whole, *words])
+        whole = [*self.whole, *words]
+        expression = glossary(whole)
         if (size := len(expression.encode())) > _ARGUMENT:
             raise DataError(
                 f"--words: a glossary of {size:,} bytes, but apply-bpe takes it as an argument, which has at most "
                 f"{_ARGUMENT:,}; add fewer words, or leave {self.flag} out and segment the text by other means"
             )
-        codes, words_file = (folder / name for name in SEGMENTATION_FILES[:2])
+        codes, words_file, _, vocabulary = (folder / name for name in SEGMENTATION_FILES)
+        subwords = [] if self.vocabulary is None else sorted({*self.vocabulary, *words})
         codes.write_bytes(codes_text(self.path, self.flag).encode("utf-8"))
-        words_file.write_text(f"{expression}\n", encoding="utf-8")
+        words_file.write_bytes(f"{expression}\n".encode() * bool(whole))
+        vocabulary.write_bytes("".join(f"{subword} 1\n" for subword in subwords).encode("utf-8"))
+        for file in (words_file, vocabulary):
+            if not file.stat().st_size:
+                file.unlink()
         return SubwordNmt(str(codes))
 
     def command(self, folder: str) -> str:
         """Return the shell command that segments a text with the files in `folder`."""
-        codes, words = (shlex.quote(str(Path(folder) / name)) for name in SEGMENTATION_FILES[:2])
-        return f'subword-nmt apply-bpe --codes {codes} --glossaries "$(cat {words})" < TEXT > PIECES'
+        codes, words, _, vocabulary = (shlex.quote(str(Path(folder) / name)) for name in SEGMENTATION_FILES)
+        options = f'--glossaries "$(cat {words})" ' * bool(self.whole)
+        options += f"--vocabulary {vocabulary} " * (self.vocabulary is not None)
+        return f"subword-nmt apply-bpe --codes {codes} {options}< TEXT > PIECES"
 
 
-def read_codes(path: str, flag: str = "--bpe-codes", glossary: str | None = None) -> Any:
+def read_codes(
+    path: str, flag: str = "--bpe-codes", glossary: str | None = None, vocabulary: frozenset[str] | None = None
+) -> Any:
     """Return subword-nmt's BPE for a file of codes (see `codes_text`).
 
     Args:
         path: the codes.
         flag: option that names them, for messages.
         glossary: regular expression of the words that stay whole.
+        vocabulary: the subwords that text may have; None for all.
     """
-    return BPE(io.StringIO(codes_text(path, flag)), glossaries=[glossary] if glossary else None)
+    return BPE(io.StringIO(codes_text(path, flag)), vocab=vocabulary, glossaries=[glossary] if glossary else None)
 
 
 def glossary(words: Iterable[str]) -> str:
@@ -160,7 +211,8 @@ def _read_glossary(path: Path) -> list[str]:
 _PIECES, _TRAINER, _NORMALISER, _SELF_TEST = 1, 2, 3, 4  #: fields of the model
 _MODEL_TYPE = 3  #: field of the trainer's options
 _UNIGRAM, _BPE, _WORDS, _CHARACTERS = 1, 2, 3, 4
-_NORMAL, _UNUSED = 1, 5  #: types of pieces; an unused one can be merged further, but is split in the end
+#: types of pieces; an unused one can be merged further, but is split in the end
+_NORMAL, _USER_DEFINED, _UNUSED = 1, 4, 5
 _UNKNOWN = 10.0  #: a unigram model's score of an unknown character is its lowest score minus this
 _TRACE = 0.02  #: of a score: far above the rounding of a sentence's sum, far below the differences of segmentations
 #: spm_encode for users whose sentencepiece is a wheel, which has no programs
@@ -175,14 +227,18 @@ class Sentencepiece:
     Args:
         path: the model.
         flag: option that names the model, for messages.
+        content: of the model, if it is not that of the file.
     """
 
     kind = "sentencepiece"
 
-    def __init__(self, path: str, flag: str = "--sentencepiece-model") -> None:
+    def __init__(self, path: str, flag: str = "--sentencepiece-model", content: bytes | None = None) -> None:
         self.path, self.flag = path, flag
-        self._processor = load_sentencepiece(path, flag)
-        fields = [*_fields(Path(path).read_bytes())]
+        if content is None:
+            self._processor = load_sentencepiece(path, flag)
+        else:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+        fields = [*_fields(Path(path).read_bytes() if content is None else content)]
         #: the model without the sentences that are tried when it is loaded; new words may change them
         self._content = b"".join(field for number, _, field in fields if number != _SELF_TEST)
         trainer = b"".join(value for number, value, _ in fields if number == _TRAINER)
@@ -201,11 +257,23 @@ class Sentencepiece:
 
     def segment(self, text: str) -> list[str]:
         """Return the subwords of a sentence; unknown text, also as bytes, becomes single characters."""
-        return self._characters(self._processor.encode(text, out_type=str))
+        return self._characters(self.symbols_of(text))
+
+    def symbols_of(self, text: str) -> list[str]:
+        """Return the subwords of a sentence as the model makes them."""
+        return self._processor.encode(text, out_type=str)
 
     def segment_symbol(self, symbol: str) -> list[str]:
         """Return the subwords of a symbol."""
         return self._of_symbols.encode(symbol.replace(_INITIAL, " "), out_type=str)
+
+    def split(self, symbol: str) -> list[str]:
+        """Return the subwords that a text has now where this one was."""
+        return [symbol] if symbol in self._byte_of else self._characters(self.segment_symbol(symbol))
+
+    def surface(self, symbol: str) -> str:
+        """Return the characters of a symbol; none of a byte, which is part of any."""
+        return "" if symbol in self._byte_of else symbol
 
     def join(self, subwords: Sequence[str]) -> str:
         """Spell subwords as one."""
@@ -216,8 +284,8 @@ class Sentencepiece:
         return symbol.replace(_INITIAL, " ").strip()
 
     def makes(self, symbol: str) -> bool:
-        """Return True if the symbol is a piece."""
-        return symbol in self._row_of
+        """Return True if the symbol is a piece that text can have."""
+        return symbol in self._row_of and not self._processor.is_unused(self._row_of[symbol])
 
     def is_unknown(self, symbol: str) -> bool:
         """Return True for a run of characters that the model does not know, which it leaves as one subword."""
@@ -244,13 +312,45 @@ class Sentencepiece:
         after = subwords[at + 1 : at + 2]
         return not subwords[at].startswith(_INITIAL) or not after or not after[0][0].isalnum()
 
+    def restricted(self, symbols: frozenset[str]) -> Sentencepiece:
+        """Return the segmentation that makes no subwords but these, bytes, and unknown characters."""
+        if self._type == _WORDS:
+            raise DataError(
+                f"{self.flag} {self.path}: a model of words, which cannot spell a word that is removed; leave "
+                f"{self.flag} out"
+            )
+
+        def kind_of(piece: str, kind: int) -> int | None:
+            if kind not in (_NORMAL, _USER_DEFINED) or piece in symbols:
+                return kind
+            is_step = self._type == _BPE and kind == _NORMAL and len(piece) > 1
+            return _UNUSED if is_step else None
+
+        return Sentencepiece(self.path, self.flag, self._with_types(kind_of))
+
     def write(self, words: Sequence[str], folder: Path) -> Sentencepiece:
         """Write the model with these words, too."""
-        new = [word for word in words if not self.makes(word)]
+        new, content = [word for word in words if word not in self._row_of], self._content
+        if again := {word for word in words if not self.makes(word)}.difference(new):
+            content = self._with_types(lambda piece, kind: _NORMAL if piece in again else kind)
         rows = {_UNIGRAM: self._scored, _BPE: self._merged}.get(self._type, self._listed)(new)
         file = folder / SEGMENTATION_FILES[2]
-        file.write_bytes(self._content + b"".join(_field(_PIECES, _piece(*row)) for row in rows))
+        file.write_bytes(content + b"".join(_field(_PIECES, _piece(*row)) for row in rows))
         return Sentencepiece(str(file))
+
+    def _with_types(self, kind_of: Callable[[str, int], int | None]) -> bytes:
+        """Return the model with other types of its pieces, unused ones last; a piece of the type None is left out."""
+        parts_of_model: dict[str, list[bytes]] = {"used": [], "unused": [], "others": []}
+        for number, value, field in _fields(self._content):
+            if number != _PIECES:
+                parts_of_model["others"].append(field)
+                continue
+            parts = {part: content for part, content, _ in _fields(value)}
+            kind = kind_of(parts[1].decode("utf-8"), parts.get(3, _NORMAL))
+            if kind is not None:  # of two types in a message the last counts
+                where = "unused" if kind == _UNUSED else "used"
+                parts_of_model[where].append(_field(_PIECES, value + bytes([3 << 3, kind])))
+        return b"".join(field for fields in parts_of_model.values() for field in fields)
 
     def command(self, folder: str) -> str:
         """Return the shell command that segments a text with the model in `folder`."""
@@ -271,7 +371,7 @@ class Sentencepiece:
         for word in words:
             subwords = self._characters(self.segment_symbol(word))
             for text in ["".join(subwords[:end]) for end in range(2, len(subwords))]:
-                if text not in made and not self.makes(text):
+                if text not in made and text not in self._row_of:
                     made.add(text)
                     yield text, (score := score - 1), _UNUSED
             yield word, (score := score - 1), _NORMAL

@@ -11,7 +11,7 @@ from unittest import mock
 
 import torch
 from fairseq import hub_utils, options, tasks
-from fairseq.data import Dictionary, FairseqDataset, indexed_dataset
+from fairseq.data import Dictionary, FairseqDataset, encoders, indexed_dataset
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, overwrite_args_by_name
@@ -136,6 +136,19 @@ def whole_words(folder: Path) -> None:
         load(folder, *task, *next(iter(SEGMENTATIONS)).split())
         with refused("--mask-whole-words needs", "--bpe"):
             load(folder, *task)
+
+
+@in_folder
+def bpe_vocabularies(folder: Path) -> None:
+    """A subword that the vocabulary next to the codes lacks is split."""
+    codes = folder / "codes"
+    codes.write_text("#version: 0.2\na b\nab c</w>\nab d</w>\n")
+    (folder / "codes.vocabulary").write_text("ab@@ 3\nabd 2\nc 1\n")
+    config = composed("data", "--bpe", "subword_nmt", "--bpe-codes", str(codes)).bpe
+    found = encoders.build_bpe(config).encode("abc abd abb")
+    assert found == "ab@@ c abd ab@@ b", found
+    (folder / "codes.vocabulary").unlink()
+    assert encoders.build_bpe(config).encode("abc") == "abc"
 
 
 def composed(*arguments: str):

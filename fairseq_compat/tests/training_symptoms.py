@@ -27,6 +27,7 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset, iterators
 from fairseq.dataclass.configs import DistributedTrainingConfig, FairseqConfig
 from fairseq.distributed import utils
+from fairseq.logging import progress_bar
 from fairseq.models import BaseFairseqModel, DistributedFairseqModel
 from fairseq.tasks import FairseqTask, fairseq_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
@@ -342,6 +343,21 @@ class Products:
     def __iter__(self):
         for _ in range(len(self)):
             yield torch.ones(800, 800) @ torch.ones(800, 800)
+
+
+def continued_trackers() -> None:
+    """The options of a continued run of Weights & Biases may differ from those that it has."""
+    recorded, shown = {"optimization.max_epoch": 1}, mock.Mock()
+
+    def update(new, allow_val_change=False) -> None:
+        assert allow_val_change or new.items() <= recorded.items(), "Attempted to change value of key"
+        recorded.update(new)
+
+    tracker = mock.Mock(config=mock.Mock(update=update))
+    with mock.patch.object(progress_bar, "wandb", tracker):
+        progress_bar.WandBProgressBarWrapper(shown, "project").update_config({"optimization.max_epoch": 2})
+    assert recorded == {"optimization.max_epoch": 2}
+    shown.update_config.assert_called_once_with(recorded)
 
 
 def stopped_readers() -> None:

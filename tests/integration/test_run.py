@@ -97,6 +97,22 @@ def test_signals_reach_the_training_and_failures_say_why(toy_translation, tmp_pa
     assert f"{tmp_path / 'failed'}/train.log" in error
 
 
+def test_fairseqs_own_trackers_continue_with_the_run(toy_translation, tmp_path, monkeypatch) -> None:
+    """TensorBoard's steps, and Weights & Biases offline: two sessions with the id of one run."""
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = tmp_path / "run"
+    options = ["--wandb-project", "p", "--tensorboard-logdir", str(run / "tensorboard"), "--max-epoch"]
+    for epochs in ("1", "2"):
+        call(toy_translation, run, *options, epochs)
+    run_id = json.loads((run / "result.json").read_text())["wandb_run_id"]
+    sessions = [path.name for path in (run / "wandb").glob("offline-run-*/*.wandb")]  # others have logs only
+    assert sessions == [f"run-{run_id}.wandb"] * 2
+    assert len(list((run / "tensorboard/train").glob("events.*"))) == 2
+    assert (run / "train.log").read_text().count("done training") == 2
+
+
 def is_pending(process: int) -> bool:
     """SIGTERM waits for the process."""
     status = Path(f"/proc/{process}/status").read_text().splitlines()

@@ -58,6 +58,49 @@ def test_a_pre_trained_model(tmp_path, capsys):
     assert all(part in card for part in ("# TUPE-R", 'AutoModelForMaskedLM.from_pretrained("', "| float64 |"))
 
 
+def metadata_of(folder) -> dict:
+    """The YAML at the head of the card, as the Hub reads it."""
+    from huggingface_hub import ModelCard
+
+    return ModelCard.load(folder / "README.md").data.to_dict()
+
+
+def test_the_card_says_language_task_license_and_scores(tmp_path, capsys):
+    """Scores are those of this checkpoint, from the record of its run."""
+    signature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
+    (tmp_path / "run").mkdir()
+    checkpoint = seq2seq_checkpoint(tmp_path / "run/checkpoints", "transformer")
+    bleu = {"score": 34.4321, "signature": signature, "details": "BLEU = 34.43 68.1/42.0 (BP = 1.0)"}
+    scores = {"bleu": bleu, "beam": 5, "checkpoint": "elsewhere/c.pt", "mismatched": {"accuracy": 1.0}}
+    (tmp_path / "run/result.json").write_text(json.dumps({"labels": {}, "scores": scores}))
+    assert export_hf(checkpoint, "--license", "mit") == 0
+    assert "scores         BLEU = 34.43 68.1/42.0" in capsys.readouterr().out
+    data = metadata_of(checkpoint.output)
+    assert (data["language"], data["license"], data["pipeline_tag"]) == (["de", "en"], "mit", "translation")
+    (model,) = data["model-index"]
+    (result,) = model["results"]
+    metric = {"type": "bleu", "name": "BLEU", "value": 34.43, "args": {"signature": signature}}
+    assert (model["name"], result["task"], result["metrics"]) == ("out", {"type": "translation"}, [metric])
+    assert str(checkpoint.folder / "data") in result["dataset"]["name"]
+    scores["checkpoint"] = "elsewhere/checkpoint_last.pt"
+    (tmp_path / "run/result.json").write_text(json.dumps({"labels": {}, "scores": scores}))
+    assert export.recorded_scores(checkpoint.path) == {}
+
+
+@pytest.mark.parametrize(("task", "expected"), [
+    ("", "fill-mask"),
+    (f"{CLASSES} --num-classes 3", "text-classification"),
+])  # fmt: skip
+def test_the_task_on_the_card_of_an_encoder(tmp_path, task, expected):
+    """Its language is not known."""
+    checkpoint = checkpoint_of(tmp_path / "c", **({"task": task} if task else {}))
+    assert export_hf(checkpoint, *(["--language", "en", "de"] if task else [])) == 0
+    data = metadata_of(checkpoint.output)
+    assert (data["pipeline_tag"], data.get("language")) == (expected, ["en", "de"] if task else None)
+    assert {"license", "model-index"}.isdisjoint(data)
+    assert data["tags"] == ["tupe", "fairseq"]
+
+
 def test_half_precision_of_a_fine_tuned_model(tmp_path, capsys):
     """Of two heads the usual one is exported, of three labels the names."""
     checkpoint = checkpoint_of(tmp_path / "c", "bert_ad_tiny", "", task=f"{CLASSES} --num-classes 3")

@@ -311,7 +311,7 @@ def test_counts_in_old_text(files, tmp_path, kind: str) -> None:
     word = next(word for word in " ".join(sentences()).split() if len(old.segment(word)) > 2)
     (tmp_path / "text").write_text(f"{word} lo {word} lo\n\n{word}q {word}\nlo\n", encoding="utf-8")
     known = [*old.segment("lo"), *old.segment(word)]
-    record = write_segmentation(old, [mark + word], known, [str(tmp_path / "text")], files["new"])
+    record = write_segmentation(old, [mark + word], known, [str(tmp_path / "text")], files["new"], "out")
     longer = {} if kind == "codes" else {mark + word: 1}
     occurrences = {mark + word: 3 + len(longer)}
     numbers = {"sentences": 3, "changed": 2, "before": {}, "after": occurrences, "inside_longer_words": longer}

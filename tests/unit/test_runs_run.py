@@ -208,6 +208,35 @@ def test_a_training_that_was_stopped_and_has_saved_is_continued(tmp_path, call, 
     assert (training.calls, result(tmp_path)["best"]["epoch"]) == (2, 2)
 
 
+def test_all_sessions_of_a_folder_are_one_run_of_weights_and_biases(tmp_path, call, training, monkeypatch) -> None:
+    """Also if the folder moves; another folder, and a training that starts again, are other runs."""
+    for name in ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_DIR", "WANDB_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    seen = []
+
+    def train(folder, given, program, record, *rest) -> int:
+        seen.append(launch._wandb_variables(folder, given, record))
+        return training(folder, given, program, record, *rest)
+
+    monkeypatch.setattr(launch, "_train", train)
+    training.saves, training.code = False, 1
+    call("--wandb-project", "p")
+    training.saves = True
+    call("--wandb-project", "p")
+    training.code = 0
+    call("--wandb-project", "p", "--max-epoch", "2")
+    call("--max-epoch", "3")
+    failed, first, continued, without = seen
+    assert failed["WANDB_RUN_ID"] != first["WANDB_RUN_ID"]
+    here = {"WANDB_RESUME": "allow", "WANDB_DIR": str(tmp_path / "run"), "WANDB_NAME": "run"}
+    assert first == continued == {"WANDB_RUN_ID": result(tmp_path)["wandb_run_id"], **here}
+    assert without == {}
+    monkeypatch.setenv("WANDB_RUN_ID", "mine")
+    monkeypatch.setenv("WANDB_RESUME", "must")
+    own = launch._wandb_variables(Path("x"), command("fairseq-train bin --wandb-project p"), {})
+    assert (own["WANDB_RUN_ID"], own["WANDB_RESUME"], own["WANDB_NAME"]) == ("mine", "must", "x")
+
+
 def test_all_updates_are_done_before_the_training_says_that_it_is(tmp_path) -> None:
     """It was killed right after it had saved the last checkpoint: started again, it would do one more."""
     old, new = command(TRAIN), command(f"{TRAIN} --max-update 20")

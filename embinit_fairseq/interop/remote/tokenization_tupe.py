@@ -23,6 +23,7 @@ class TupeTokenizer(PreTrainedTokenizer):
         vocab_file, codes_file, model_file: paths; with neither codes nor model, words stay whole.
         preparation: fields of `Preparation`.
         before, between: symbols in front of a sentence, and of the second of a pair.
+        only_known: split subwords that vocab.txt lacks.
     """
 
     vocab_files_names = {"vocab_file": "vocab.txt", "codes_file": "bpe.codes", "model_file": "spiece.model"}
@@ -36,6 +37,7 @@ class TupeTokenizer(PreTrainedTokenizer):
         preparation: dict[str, Any] | None = None,
         before: list[str] | None = None,
         between: list[str] | None = None,
+        only_known: bool = False,
         **kwargs: Any,
     ) -> None:
         files = {"vocab.txt": vocab_file, "bpe.codes": codes_file, "spiece.model": model_file}
@@ -43,9 +45,10 @@ class TupeTokenizer(PreTrainedTokenizer):
         self.symbols = Path(vocab_file).read_bytes().decode("utf-8").removesuffix("\n").split("\n")
         self.row_of = {symbol: row for row, symbol in enumerate(self.symbols)}
         codes = None if codes_file is None else Path(codes_file).read_bytes().decode("utf-8")
-        self.segment = Segmenter(self.symbols, Preparation(**(preparation or {})), codes, model_file)
+        self.segment = Segmenter(self.symbols, Preparation(**(preparation or {})), codes, model_file, only_known)
         self.before, self.between = before or [], between or []
-        super().__init__(preparation=preparation or {}, before=self.before, between=self.between, **kwargs)
+        settings = {"preparation": preparation or {}, "before": self.before, "between": self.between}
+        super().__init__(**settings, **({"only_known": True} if only_known else {}), **kwargs)
 
     @property
     def vocab_size(self) -> int:

@@ -40,10 +40,12 @@ FIXES = {
     "fairseq_cli.preprocess": ("line_ends", "broken_options"),
     "fairseq_cli.interactive": ("line_ends", "shards"),
     "fairseq_cli.score": ("line_ends", "scoring_options"),
+    "fairseq.logging.progress_bar": ("continued_trackers",),
     # tools that prepare text for fairseq
     "sacremoses.cli": ("line_ends",),
     "subword_nmt.subword_nmt": ("line_ends",),
     "fairseq.data.dictionary": ("dictionary_classes",),
+    "fairseq.data.encoders.subword_nmt_bpe": ("bpe_vocabularies",),
     "fairseq.data.encoders.utils": ("whole_words",),
     "fairseq.tasks.masked_lm": ("whole_words",),
     "fairseq.tasks.multilingual_masked_lm": ("whole_words",),
