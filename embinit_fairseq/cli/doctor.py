@@ -40,7 +40,7 @@ PACKAGES = {
     "matplotlib": "no figures",
     "sacremoses": "no Moses tokens in the scripts",
     "spacy": "no spaCy tokens in the scripts (TOKENS=spacy)",
-    "scikit-learn": "no baselines in scripts/textcls",
+    "scikit-learn": "no transfer-vocab --method omp, no baselines in scripts/textcls",
 }
 #: packages whose versions the summary names
 _NAMED = ("python", "fairseq", "torch", "numpy")

@@ -9,6 +9,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.cli.vocabulary_options import (
     add_vocabulary_options,
@@ -18,7 +19,7 @@ from embinit_fairseq.cli.vocabulary_options import (
     written_files,
 )
 from embinit_fairseq.errors import OptionError, counted
-from embinit_fairseq.init.new_rows import METHODS
+from embinit_fairseq.init.new_rows import DISTILL, METHODS
 from embinit_fairseq.io import write_json
 
 _SHOWN = 8  #: words
@@ -40,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--words", required=True, metavar="FILE", help="one new word per line; after a tab, its pieces if you like")
     methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
     add("--method", choices=list(METHODS), default="avg", help=f"{methods} (default: %(default)s)")
-    add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")
+    add("--seed", type=int, default=1, metavar="N", help="of draws, and of the order in distill (default: %(default)s)")
     scales = ", ".join(f"{name} {method.scale:g}" for name, method in METHODS.items() if method.scale is not None)
     add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
     averaged = "all rows but fillers (default), or words only"
@@ -48,6 +49,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--bpe-codes", metavar="CODES", help="of subword-nmt: cut words, and write what keeps the new ones whole")
     add("--sentencepiece-model", metavar="MODEL", help="the same with a model of sentencepiece")
     add("--segment-text", nargs="+", default=[], metavar="TEXT", help="old text, not cut: is it still cut as before?")
+    text = "distill: the text (translation: SOURCE TARGET), cut as for --verify; with codes or model, not cut"
+    add("--distill-text", nargs="+", default=[], metavar="TEXT", help=text)
+    numbers = {
+        "sentences": (int, "N", "sentences of it with each word"),
+        "epochs": (int, "N", "passes over them"),
+        "lr": (float, "LR", "rate of Adam, which falls to 0"),
+        "tokens": (int, "N", "tokens of an update"),
+    }
+    for name, (kind, metavar, what) in numbers.items():
+        add(f"--distill-{name}", type=kind, metavar=metavar, help=f"distill: {what} (default: {DISTILL[name]:g})")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,8 +68,13 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError("--verify draws a histogram with matplotlib, which is not installed: pip install matplotlib")
     from embinit_fairseq.resize.expand import ExpandRequest, expanding
 
-    request = request_of(ExpandRequest, args, dictionary=args.dict, segment_text=tuple(args.segment_text))
-    with expanding(request) as (expansion, folder, record):
+    texts = {name: tuple(getattr(args, name)) for name in ("segment_text", "distill_text")}
+    request = request_of(ExpandRequest, args, dictionary=args.dict, **texts)
+    with expanding(request, lambda updates: progress(updates, "distill", "update", hidden=args.json)) as (
+        expansion,
+        folder,
+        record,
+    ):
         if args.verify:
             record["verify"] = _verify(expansion, folder, args)
             record["files"] += _VERIFY_FILES
@@ -92,6 +108,8 @@ def render(record: dict[str, Any]) -> str:
         f"KL(old||new)   {_bound(record)}",
         table_names(record),
     ]
+    if record["distill"]:
+        lines.append(f"distilled      {_distilled(record['distill'])}")
     if record["moved"]:
         moved = [f"{symbol} to row {row:,}" for symbol, row in record["moved"].items()]
         lines.append(f"moved          {', '.join(moved[:_SHOWN])}{' ...' if len(moved) > _SHOWN else ''}")
@@ -107,9 +125,23 @@ def render(record: dict[str, Any]) -> str:
 def _bound(record: dict[str, Any]) -> str:
     if not record["softmax"]:
         return "the words are inputs only: nothing that the model says changes before one is read"
+    if record["distill"] and (kl := record["distill"]["kl"]):
+        measured = (
+            f"{kl['mean']:.4g} nats, at most {kl['max']:.4g}, on {counted(kl['tokens'], 'token')} of --distill-text"
+        )
+        return f"{measured}; no bound, since the trained rows are also the output layer's"
     if record["bound"] is None:
         return f"no bound with {record['method']} (avg has one); --verify TEXT measures it"
     return f"<= {record['bound']:.4g} nats for every prefix of old words"
+
+
+def _distilled(trained: dict[str, Any]) -> str:
+    updates, sentences = counted(trained["updates"], "update"), counted(trained["sentences"], "sentence")
+    first, last = (trained["loss"][epoch] for epoch in (0, -1))
+    return (
+        f"{updates} on {sentences}, mean squared distance of the hidden states {first:.3g} in the first epoch, "
+        f"{last:.3g} in the last; {trained['cpu_seconds']:.0f} CPU seconds"
+    )
 
 
 def _also(record: dict[str, Any]) -> str:

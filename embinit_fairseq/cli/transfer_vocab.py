@@ -10,7 +10,7 @@ from typing import Any
 from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options, table_names, written_files
 from embinit_fairseq.errors import counted
-from embinit_fairseq.init.transfer import METHODS
+from embinit_fairseq.init.transfer import METHODS, SPARSITY
 from embinit_fairseq.vectors.open import FORMATS
 
 _SHOWN = 4  #: examples of each kind
@@ -29,8 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--new-dict", required=True, metavar="dict.txt", help="the dictionary that the model is to have")
     methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
     add("--method", required=True, choices=list(METHODS), help=methods)
-    add("--vectors", metavar="FILE", help="focus: vectors of the new dictionary's words or pieces, in any format")
+    add("--vectors", metavar="FILE", help="focus, omp: vectors of the new dictionary's words or pieces, any format")
     add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
+    add("--sparsity", type=int, metavar="K", help=f"omp: shared words of a new word at most (default: {SPARSITY})")
     add("--old-bpe-codes", metavar="FILE", help="subword: cut new words with the old model's codes of subword-nmt")
     add("--old-sentencepiece-model", metavar="FILE", help="subword: cut new words with the old sentencepiece model")
     add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")

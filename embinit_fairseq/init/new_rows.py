@@ -8,6 +8,7 @@ of the noise.
     zeros      0
     normal     N(0, c / D), fairseq's distribution for a new embedding matrix; biases are 0
     subword    the mean of the rows of the word's subwords
+    distill    `subword` plus a trained shift in matrices that are read (`resize.distill`); mu in output matrices
 
 A word's rows in several matrices, and its output bias (a matrix of one column), come from the same draw: they are one
 row of the matrices side by side, so that their joint distribution is right.
@@ -18,7 +19,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 #: (N, D), or (N,) for a bias: a NumPy array or a torch tensor on the CPU
 Table = Union[np.ndarray, "torch.Tensor"]
+
+#: --distill-<name> -> default; sentences per word and rate after the authors' package (100; 1e-4 for large models)
+DISTILL: dict[str, float] = {"sentences": 100, "epochs": 3, "lr": 1e-3, "tokens": 1024}
 
 #: elements of a matrix or of z at a time
 _BLOCK_ELEMENTS = 4_000_000
@@ -42,7 +46,7 @@ class Recipe:
     """The input of a method.
 
     method: of METHODS. count: k. averaged: (n,) rows E. scale: c; None: the method's own. pieces: the rows of the
-    subwords, per new word.
+    subwords, per new word. shifts: matrix -> (k, D), of `distill`. is_tied: a matrix in `shifts` is an output matrix.
     """
 
     method: str
@@ -51,6 +55,8 @@ class Recipe:
     scale: float | None = None
     seed: int = 1
     pieces: Sequence[np.ndarray] = ()
+    shifts: Mapping[str, np.ndarray] = field(default_factory=dict)
+    is_tied: bool = False
 
     @property
     def c(self) -> float:
@@ -80,6 +86,14 @@ def _averages(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> 
 
 def _averages_of_pieces(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
     return [np.stack([mean_row(table, pieces) for pieces in recipe.pieces]) for table in tables]
+
+
+def _distilled(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
+    """An average over updates gets the model's shift: it reads the word as the model does."""
+    pairs = zip(_averages_of_pieces(recipe, names, tables), _averages(recipe, names, tables))
+    return [
+        read + recipe.shifts[name] if name in recipe.shifts else written for name, (read, written) in zip(names, pairs)
+    ]
 
 
 def _gaussian(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
@@ -167,7 +181,7 @@ def bound(recipe: Recipe) -> float | None:
     sum_i a_i exp(l_i) <= max(a) Z, and KL = log(1 + sum_w exp(l_w) / Z) <= log(1 + sum_w max(a_w)).
     """
     largest = METHODS[recipe.method].largest_shares
-    return None if largest is None else math.log1p(largest(recipe))
+    return None if largest is None or recipe.is_tied else math.log1p(largest(recipe))
 
 
 def _share_of_average(recipe: Recipe) -> float:
@@ -191,6 +205,7 @@ class Method:
         largest_shares: for rows that are means of old ones, the sum over the new words of the largest weight of an old
             row.
         needs_pieces: `Recipe.pieces` must have the subwords of every word.
+        needs_text: `Recipe.shifts` must have what was trained on a text.
     """
 
     help: str
@@ -198,6 +213,7 @@ class Method:
     scale: float | None = None
     largest_shares: Callable[[Recipe], float] | None = None
     needs_pieces: bool = False
+    needs_text: bool = False
 
 
 #: Name -> method, in the order of tables. To add one: a function and a line here. The scale of the gaussian is that of
@@ -212,6 +228,13 @@ METHODS = {
         _averages_of_pieces,
         largest_shares=_shares_of_pieces,
         needs_pieces=True,
+    ),
+    "distill": Method(
+        "trained until hidden states are those of the word's subwords, on --distill-text",
+        _distilled,
+        largest_shares=_share_of_average,
+        needs_pieces=True,
+        needs_text=True,
     ),
 }
 

@@ -9,6 +9,8 @@ deviation (1/n) of each of their columns.
     subword   ... others are the mean of their old subwords, 1/m each; words that cannot be segmented are mu
     focus     ... others are sparsemax(cos(a, A)) V' with a the auxiliary vector of the word, A of the words V' of
               both dictionaries (Dobler and de Melo 2023); words without such a vector are drawn from N(mu, s)
+    omp       ... others are c V', where c has at most K numbers that are not 0 and c A is near a: orthogonal matching
+              pursuit (Goddard and Fernandes Neto 2025, arXiv 2506.06607); words without a vector as for focus
     random    a control: every word is drawn from N(mu, s)
 
 Special symbols, `<mask>` and symbols that a task appends keep their rows with every method; fillers do not count for mu
@@ -17,13 +19,14 @@ and s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from embinit_fairseq.errors import DataError
+from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.init.new_rows import Table, columns_of, mean_row, take_rows
 from embinit_fairseq.init.strategies import Draws
 from embinit_fairseq.vocab.dictionary import is_filler
@@ -32,8 +35,10 @@ from embinit_fairseq.vocab.tokens import Token, as_text, detect_style, parse, sp
 
 #: origins of rows
 COPIED, COMPOSED, AVERAGED, DRAWN = KINDS = ("copied", "composed", "averaged", "drawn")
-#: similarities at a time
+#: similarities or coefficients at a time
 _BLOCK_ELEMENTS = 4_000_000
+#: shared words of a new word with --method omp, as in mergekit-tokensurgeon
+SPARSITY = 64
 #: new row -> (old rows, their weights)
 Combinations = dict[int, tuple[np.ndarray, np.ndarray]]
 
@@ -79,6 +84,7 @@ class Given:
         shared: (new N,) the old row of each symbol of both dictionaries, else -1.
         cut: a word's token -> old subwords; None: the longest subwords of the old dictionary.
         vector_rows, vectors: (K,) and (K, d), new rows with an auxiliary vector.
+        sparsity: shared words of a new word with `omp`; None: SPARSITY, or fewer if fewer are shared.
     """
 
     old: Symbols
@@ -87,6 +93,7 @@ class Given:
     cut: Callable[[Token], list[str]] | None = None
     vector_rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     vectors: np.ndarray | None = None
+    sparsity: int | None = None
 
     @property
     def wanted(self) -> list[int]:
@@ -222,14 +229,63 @@ def longest_pieces(token: Token, old: Symbols) -> list[int]:
 
 
 def _similar_words(inputs: Given) -> Combinations:
-    """Weigh shared words by sparsemax of their cosines; raise DataError if no new or no shared word has a vector."""
+    """Weigh shared words by sparsemax of their cosines; raise DataError as `_auxiliary` does."""
     if not inputs.wanted:
         return {}
+    columns, shared, rows, wanted = _auxiliary(inputs)
+    shared, wanted = shared / _lengths(shared)[:, None], wanted / _lengths(wanted)[:, None]
+    combinations: Combinations = {}
+    for block in _blocks(len(rows), len(columns)):
+        for row, cosines in zip(rows[block].tolist(), wanted[block] @ shared.T):
+            shares = sparsemax(cosines)
+            chosen = np.flatnonzero(shares)
+            combinations[row] = columns[chosen], shares[chosen]
+    return combinations
+
+
+def _sparse_combinations(inputs: Given) -> Combinations:
+    """Combine shared words by orthogonal matching pursuit; raise DataError if there are fewer than --sparsity.
+
+    Step by step, the shared word with the largest |cosine| with the remainder joins, and all coefficients are fitted
+    again by least squares. Vectors have length 1 meanwhile, which scikit-learn expects (mergekit takes the largest
+    product with the vectors as they are). d words, the dimension of the vectors, leave no remainder.
+    """
+    if not inputs.wanted:
+        return {}
+    from sklearn.linear_model import orthogonal_mp
+
+    columns, shared, rows, wanted = _auxiliary(inputs)
+    if inputs.sparsity is not None and inputs.sparsity > len(columns):
+        raise DataError(
+            f"it has {counted(len(columns), 'word')} that both dictionaries have, fewer than --sparsity "
+            f"{inputs.sparsity}; give a smaller --sparsity, or vectors of more words"
+        )
+    sparsity = min(inputs.sparsity or SPARSITY, *shared.shape)
+    lengths, scales = _lengths(shared), _lengths(wanted)
+    shared, wanted = shared / lengths[:, None], wanted / scales[:, None]
+    combinations: Combinations = {}
+    for block in _blocks(len(rows), len(columns)):
+        with warnings.catch_warnings():  # it ends early if fewer words leave no remainder
+            warnings.simplefilter("ignore", RuntimeWarning)
+            coefficients = orthogonal_mp(shared.T, wanted[block].T, n_nonzero_coefs=sparsity)
+        coefficients = coefficients.reshape(len(columns), -1).T * scales[block, None] / lengths
+        for row, numbers in zip(rows[block].tolist(), coefficients):
+            chosen = np.flatnonzero(numbers)
+            combinations[row] = columns[chosen], numbers[chosen]
+    return combinations
+
+
+def _auxiliary(inputs: Given) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return (columns, shared, rows, wanted): shared words' old rows and vectors, new words' rows and vectors; float64.
+
+    Raises:
+        DataError: no shared word or no new word has a vector that is finite and not zero.
+    """
     assert inputs.vectors is not None  # Method.needs_vectors
     vectors = inputs.vectors.astype(np.float64)
-    lengths = np.linalg.norm(vectors, axis=1)
+    lengths = _lengths(vectors)
     usable = np.isfinite(lengths) & (lengths > 0) & inputs.new.word[inputs.vector_rows]
-    rows, vectors = inputs.vector_rows[usable], vectors[usable] / lengths[usable, None]
+    rows, vectors = inputs.vector_rows[usable], vectors[usable]
     shared = inputs.shared[rows] >= 0
     if not shared.any() or shared.all():
         which = "words that both dictionaries have" if not shared.any() else "new words"
@@ -237,16 +293,17 @@ def _similar_words(inputs: Given) -> Combinations:
             f"it has none of the {which}, by whose similarity new rows are composed; give vectors of the words or "
             "subwords of --new-dict (embinit stats shows their coverage), or choose another --method"
         )
-    columns, wanted = inputs.shared[rows[shared]], rows[~shared]
-    combinations: Combinations = {}
-    block = max(1, _BLOCK_ELEMENTS // len(columns))
-    for first in range(0, len(wanted), block):
-        similarities = vectors[~shared][first : first + block] @ vectors[shared].T
-        for row, cosines in zip(wanted[first : first + block].tolist(), similarities):
-            shares = sparsemax(cosines)
-            chosen = np.flatnonzero(shares)
-            combinations[row] = columns[chosen], shares[chosen]
-    return combinations
+    return inputs.shared[rows[shared]], vectors[shared], rows[~shared], vectors[~shared]
+
+
+def _lengths(vectors: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(vectors, axis=1)
+
+
+def _blocks(count: int, columns: int) -> Iterator[slice]:
+    step = max(1, _BLOCK_ELEMENTS // columns)
+    for first in range(0, count, step):
+        yield slice(first, first + step)
 
 
 def sparsemax(scores: np.ndarray) -> np.ndarray:
@@ -275,6 +332,7 @@ class Method:
         keeps_shared: shared words keep their rows.
         needs_shared: there must be a shared word.
         needs_vectors: auxiliary vectors are needed.
+        is_sparse: --sparsity is an option, and scikit-learn is needed.
         cuts: words are segmented.
     """
 
@@ -284,6 +342,7 @@ class Method:
     keeps_shared: bool = True
     needs_shared: bool = False
     needs_vectors: bool = False
+    is_sparse: bool = False
     cuts: bool = False
 
 
@@ -294,6 +353,14 @@ METHODS = {
     "avg": Method("new words are the mean of the old ones", _nothing, AVERAGED),
     "focus": Method(
         "new words are the mean of similar shared ones", _similar_words, DRAWN, needs_shared=True, needs_vectors=True
+    ),
+    "omp": Method(
+        "new words are sparse combinations of shared ones",
+        _sparse_combinations,
+        DRAWN,
+        needs_shared=True,
+        needs_vectors=True,
+        is_sparse=True,
     ),
     "random": Method("a control: all words are drawn", _nothing, DRAWN, keeps_shared=False),
 }

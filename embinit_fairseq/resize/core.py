@@ -136,13 +136,7 @@ def _resized_content(
     content = _with_options(source, change, output)
     averages = averages_in(source.state)
     state_dicts = [dict(weights) for weights in (source.state["model"], *averages.values())]
-    made = make_rows(tensors_of(source, state_dicts)) if make_rows is not None else {}
-    for table in source.tables:
-        new = iter(made.get(table.name, ()))
-        for weights in state_dicts:
-            if keys := table.keys_in(weights):
-                rows = with_rows(weights[keys[0]], change.source, next(new, 0.0))
-                weights.update(dict.fromkeys(keys, rows))
+    resize_tables(source, change, state_dicts, make_rows)
     content["model"] = state_dicts[0]
     if averages:
         content["extra_state"] = {**source.state["extra_state"], **dict(zip(averages, state_dicts[1:]))}
@@ -153,6 +147,19 @@ def _resized_content(
         except UnknownStateError as error:
             raise CheckpointError(f"{source.path}: {error}; {remedy}") from error
     return content
+
+
+def resize_tables(
+    source: Source, change: Change, state_dicts: Sequence[dict[str, Tensor]], make_rows: RowMaker | None
+) -> None:
+    """Give the tables of a model and of its averages the rows of `change`, in place."""
+    made = make_rows(tensors_of(source, state_dicts)) if make_rows is not None else {}
+    for table in source.tables:
+        new = iter(made.get(table.name, ()))
+        for weights in state_dicts:
+            if keys := table.keys_in(weights):
+                rows = with_rows(weights[keys[0]], change.source, next(new, 0.0))
+                weights.update(dict.fromkeys(keys, rows))
 
 
 def tensors_of(source: Source, state_dicts: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Tensor]]:

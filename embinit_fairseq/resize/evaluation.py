@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from torch import Tensor, nn
 
@@ -24,7 +25,7 @@ _LOGITS = 16_000_000  #: of a batch, at most (64 MB)
 _MASK_EVERY = 7  #: words; about the 15 % of BERT
 #: arguments of a translation model; the side whose dictionary an input's tokens are of (None: no tokens). The tokens of
 #: models with one dictionary are of both sides.
-_SIDES = {"src_tokens": "encoder", "src_lengths": None, "prev_output_tokens": "decoder"}
+INPUT_SIDES = {"src_tokens": "encoder", "src_lengths": None, "prev_output_tokens": "decoder"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Batch:
             changed: sides that have the other dictionary.
         """
         new = torch.from_numpy(rows)
-        inputs = {name: new[value] if _SIDES[name] in changed else value for name, value in self.inputs.items()}
+        inputs = {name: new[value] if INPUT_SIDES[name] in changed else value for name, value in self.inputs.items()}
         return replace(self, inputs=inputs)
 
 
@@ -91,7 +92,7 @@ def read_text(model: Any, softmax: bool, size: int, old: Any, task: Any, paths: 
         raise OptionError("--verify: these words are inputs only, so there is nothing to measure; leave it out")
     name, translates = type(model).__name__, isinstance(model, FairseqEncoderDecoderModel)
     try:  # models that edit a text (nonautoregressive_transformer, levenshtein_transformer) need the target, too
-        inspect.signature(model.forward).bind(**dict.fromkeys(_SIDES if translates else ("src_tokens",)))
+        inspect.signature(model.forward).bind(**dict.fromkeys(INPUT_SIDES if translates else ("src_tokens",)))
     except TypeError as error:
         raise OptionError(
             f"--verify: {name} computes no distribution of the next or the masked word from a text alone ({error}), so "
@@ -107,20 +108,42 @@ def read_text(model: Any, softmax: bool, size: int, old: Any, task: Any, paths: 
         check_tokens(f"--verify {path}", count_tokens("--verify", path), {*trained.symbols})
     columns = [_encode(path, dictionary) for path, dictionary in zip(paths, (source, target))]
     words = np.concatenate([sentence for column in columns for sentence in column])
-    longest, too_long = model.max_positions(), 0
-    if translates:
-        rows, too_long = pairs(longest, columns, paths, (source, target))
-    else:
-        length = int(longest[0] if isinstance(longest, (tuple, list)) else longest)
-        if isinstance(model, FairseqLanguageModel):
-            rows = [_everywhere({"src_tokens": [source.eos(), *ids]}) for ids in _parts(columns[0], length - 1)]
-        else:
-            rows = masked(_parts(columns[0], length - 2), source)
+    rows, too_long = rows_of(model, columns, paths, (source, target))
     batches = list(batched(rows, size))
     tokens = sum(int(batch.chosen.sum()) for batch in batches)
     if not tokens:
         raise DataError(f"--verify {' '.join(paths)}: nothing that the model takes; is the text empty or too long?")
     return Text(batches, tokens, float((words == source.unk()).mean()), too_long)
+
+
+def rows_of(
+    model: Any, columns: Sequence[list[np.ndarray]], paths: Sequence[str], dictionaries: Sequence[Any]
+) -> tuple[list[Row], int]:
+    """Return sentences as a model is used (next word, masked word, translation), and the number of pairs too long."""
+    if isinstance(model, FairseqEncoderDecoderModel):
+        return pairs(model.max_positions(), columns, paths, dictionaries)
+    if isinstance(model, FairseqLanguageModel):
+        return [_everywhere(inputs) for inputs in whole_sentences(model, columns[0], dictionaries[0])], 0
+    return masked(parts(columns[0], positions_of(model) - 2), dictionaries[0]), 0
+
+
+def whole_sentences(model: Any, sentences: list[np.ndarray], dictionary: Any) -> list[dict[str, list[int]]]:
+    """Return the inputs of a model with one input; longer sentences are broken."""
+    length = positions_of(model)
+    if isinstance(model, FairseqLanguageModel):
+        return [{"src_tokens": [dictionary.eos(), *ids]} for ids in parts(sentences, length - 1)]
+    return [{"src_tokens": [dictionary.bos(), *ids, dictionary.eos()]} for ids in parts(sentences, length - 2)]
+
+
+def positions_of(model: Any) -> int:
+    """Return the number of positions of a model with one input."""
+    longest = model.max_positions()
+    return int(longest[0] if isinstance(longest, (tuple, list)) else longest)
+
+
+def divergence(old: Tensor, new: Tensor) -> Tensor:
+    """Return KL(old || new) in nats, (T,) in double precision, from logits (T, n) of old and (T, k) of new words."""
+    return F.softplus(new.double().logsumexp(-1) - old.double().logsumexp(-1))
 
 
 def logits(model: nn.Module, batch: Batch) -> Tensor:
@@ -141,17 +164,22 @@ def _everywhere(inputs: dict[str, list[int]]) -> Row:
     return inputs, [True] * len(list(inputs.values())[-1])
 
 
-def _parts(sentences: list[np.ndarray], longest: int) -> list[np.ndarray]:
-    return [ids[at : at + longest] for ids in sentences for at in range(0, len(ids), longest)]
+def parts(sentences: list[np.ndarray], length: int) -> list[np.ndarray]:
+    """Break sentences into parts of at most `length` tokens."""
+    return [ids[at : at + length] for ids in sentences for at in range(0, len(ids), length)]
 
 
 def pairs(
-    longest: tuple[int, int], columns: Sequence[list[np.ndarray]], paths: Sequence[str], dictionaries: Sequence[Any]
+    longest: tuple[int, int],
+    columns: Sequence[list[np.ndarray]],
+    paths: Sequence[str],
+    dictionaries: Sequence[Any],
+    flag: str = "--verify",
 ) -> tuple[list[Row], int]:
     """Return the pairs of sentences within the model's positions, and the number of longer pairs."""
     if len(columns[0]) != len(columns[1]):
         raise DataError(
-            f"--verify: {paths[0]} has {len(columns[0])} lines, {paths[1]} {len(columns[1])}; give a text and its "
+            f"{flag}: {paths[0]} has {len(columns[0])} lines, {paths[1]} {len(columns[1])}; give a text and its "
             "translation, line by line"
         )
     rows: list[Row] = []

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
+from embinit_fairseq.init.new_rows import DISTILL, METHODS, Recipe, bound, new_rows
 from embinit_fairseq.init.strategies import check_seed
-from embinit_fairseq.io import read_lines
+from embinit_fairseq.io import read_lines, sha256
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
+from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
 from embinit_fairseq.resize.segmentation import write_segmentation
 from embinit_fairseq.resize.source import Request, Source, open_source
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler
@@ -49,7 +51,18 @@ class ExpandRequest(Request):
     bpe_codes: str | None = None
     sentencepiece_model: str | None = None
     segment_text: tuple[str, ...] = ()
+    distill_text: tuple[str, ...] = ()
+    distill_sentences: int | None = None
+    distill_epochs: int | None = None
+    distill_lr: float | None = None
+    distill_tokens: int | None = None
     reset_optimizer: bool = False
+
+    @property
+    def distillation(self) -> dict[str, Any]:
+        """Return the options --distill-<name> that are given, by name."""
+        given = {name: getattr(self, f"distill_{name}") for name in ("text", *DISTILL)}
+        return {name: value for name, value in given.items() if value not in (None, ())}
 
 
 @dataclass(frozen=True)
@@ -62,15 +75,19 @@ class Expansion:
 
 
 @contextlib.contextmanager
-def expanding(request: ExpandRequest) -> Iterator[tuple[Expansion, Path, dict[str, Any]]]:
+def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tuple[Expansion, Path, dict[str, Any]]]:
     """Yield (expansion, new folder, its record); the folder has a temporary name until the block ends.
+
+    Args:
+        request: the options.
+        progress: shows progress over the updates of `distill`.
 
     Raises:
         CheckpointError, DataError, OptionError, OutputError: naming file or option and remedy; nothing is written.
     """
     # 0. What the options say, before any work
     _check_options(request)
-    inputs = request.check(FILES, ("words", "bpe_codes", "sentencepiece_model", "segment_text"))
+    inputs = request.check(FILES, ("words", "bpe_codes", "sentencepiece_model", "segment_text", "distill_text"))
     # 1. The old model, the new words, and whether the segmentation can make both
     source = open_source(request, keep_optimizer=not request.reset_optimizer)
     words = read_words(request.words, set(source.symbols))
@@ -80,18 +97,31 @@ def expanding(request: ExpandRequest) -> Iterator[tuple[Expansion, Path, dict[st
         check_words(request.words, words, segmentation)
     # 2. A row for every new word
     change = place_words(source, [word.text for word in words])
-    # 3. What the new rows are: means, or draws around the mean, of the old ones
+    # 3. What the new rows are: means, or draws around the mean, of the old ones, or trained
     recipe, subwords = _recipe(request, source, words, segmentation)
+    distilled, saved = None, None
+    if METHODS[request.method].needs_text:
+        settings, saved = Distillation(**request.distillation), _saved(request, inputs)
+        recipe, distilled = distill(source, change, recipe, segmentation, settings, progress, saved)
     # 4. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
     with resized(source, change, request, inputs, FILES, functools.partial(new_rows, recipe)) as (folder, record):
         expansion = Expansion(source, change, recipe)
-        record |= _record(expansion, words, subwords)
+        record |= {**_record(expansion, words, subwords), "distill": distilled}
         if segmentation is not None:
             texts, symbols = request.segment_text, text_symbols(source.vocabulary)
             new = [word.text for word in words]
             record["segmentation"] = write_segmentation(segmentation, new, symbols, texts, folder, request.output)
             record["files"] += record["segmentation"]["files"]
         yield expansion, folder, record
+    if saved is not None:
+        saved.path.unlink(missing_ok=True)
+
+
+def _saved(request: ExpandRequest, inputs: Mapping[str, str]) -> Saved:
+    """Return the place of a training's state, `.DIR.distill` next to the output."""
+    place, options = Path(request.output).resolve(), asdict(request) | {"output": "", "force": False}
+    key = json.dumps([options, {name: sha256(path) for name, path in inputs.items()}])
+    return Saved(place.with_name(f".{place.name}.distill"), key)
 
 
 def _check_options(request: ExpandRequest) -> None:
@@ -101,6 +131,14 @@ def _check_options(request: ExpandRequest) -> None:
         raise OptionError(f"--noise-scale {scale}: --method {request.method} has no noise; leave it out")
     if scale is not None and not 0 <= scale < 1e10:
         raise OptionError(f"--noise-scale {scale}: a factor of the covariance, 0 to below 1e10 (1: as the old rows)")
+    needs_text = METHODS[request.method].needs_text
+    if needs_text and not request.distill_text:
+        raise OptionError(f"--method {request.method} needs --distill-text TEXT: text in which the new words occur")
+    for name, value in request.distillation.items():
+        if not needs_text:
+            raise OptionError(f"--distill-{name}: --method {request.method} trains nothing; leave it out")
+        if name != "text" and not 0 < value < 1e10:
+            raise OptionError(f"--distill-{name} {value:g}: expected a number above 0")
     if request.segment_text and request.bpe_codes is None and request.sentencepiece_model is None:
         raise OptionError("--segment-text: it needs the text's segmentation; give --bpe-codes or --sentencepiece-model")
 

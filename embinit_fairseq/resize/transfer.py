@@ -8,6 +8,7 @@ everything else stays as it is.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,7 @@ class TransferRequest(Request):
     method: str
     vectors: str | None = None
     format: str | None = None
+    sparsity: int | None = None
     seed: int = 1
     old_bpe_codes: str | None = None
     old_sentencepiece_model: str | None = None
@@ -104,7 +106,8 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     segment = _old_segmentation(request, source.vocabulary)
     rows, auxiliary = _auxiliary_vectors(spec, vocabulary)
     try:
-        weights = transfer_weights(request.method, Given(old, new, shared, segment, rows, auxiliary))
+        given = Given(old, new, shared, segment, rows, auxiliary, request.sparsity)
+        weights = transfer_weights(request.method, given)
     except DataError as error:
         where = f"--vectors {request.vectors}" if METHODS[request.method].needs_vectors else request.segmented_by
         raise DataError(f"{where}: {error}") from error
@@ -130,6 +133,14 @@ def _check_options(request: TransferRequest) -> None:
         )
     if not method.needs_vectors and request.vectors is not None:
         raise OptionError(f"--vectors {request.vectors}: --method {request.method} reads none; leave it out")
+    if method.is_sparse and importlib.util.find_spec("sklearn") is None:
+        raise OptionError(
+            f"--method {request.method} needs scikit-learn, which is not installed: pip install scikit-learn"
+        )
+    if request.sparsity is not None and not method.is_sparse:
+        raise OptionError(f"--sparsity {request.sparsity}: --method {request.method} has none; leave it out")
+    if request.sparsity is not None and request.sparsity < 1:
+        raise OptionError(f"--sparsity {request.sparsity}: expected a number of shared words, at least 1")
     if not method.cuts and (request.old_bpe_codes or request.old_sentencepiece_model) is not None:
         raise OptionError(f"{request.segmented_by}: --method {request.method} segments no words; leave it out")
 
@@ -204,6 +215,6 @@ def _example(transfer: Transfer, row: int) -> dict[str, Any]:
     word: dict[str, Any] = {"word": transfer.new.names[row], "row": row}
     if KINDS[weights.kind[row]] in (COPIED, COMPOSED):
         columns, values = weights.row(row)
-        largest = np.argsort(-values, kind="stable")[:_PARTS]
+        largest = np.argsort(-abs(values), kind="stable")[:_PARTS]
         word["from"] = {transfer.old.names[columns[at]]: round(float(values[at]), 4) for at in largest}
     return word

@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
 from embinit_fairseq.resize.core import Change, load_result, tensors_of
-from embinit_fairseq.resize.evaluation import Batch, logits, read_text
+from embinit_fairseq.resize.evaluation import Batch, divergence, logits, read_text
 from embinit_fairseq.resize.expand import Expansion
 from embinit_fairseq.resize.source import Source
 
@@ -39,11 +38,6 @@ COMPARED = [name for name, method in METHODS.items() if not method.needs_pieces]
 _ROUNDING = 1e-4
 #: shows progress over batches
 Progress = Callable[[Sequence[Batch]], Iterable[Batch]]
-
-
-def divergence(old: Tensor, new: Tensor) -> Tensor:
-    """Return KL(old || new) in nats, (T,) in double precision, from logits (T, n) of old and (T, k) of new words."""
-    return F.softplus(new.double().logsumexp(-1) - old.double().logsumexp(-1))
 
 
 def rounded_bound(limit: float, largest: float, eps: float) -> float:

@@ -5,6 +5,7 @@
 #
 # DATA: what prepare.sh made. LM: what train.sh (or shift.py) made. Further variables:
 #   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all there are
+#                   (distill reads the training text in old pieces)
 #   SEEDS=1         of the methods' random draws
 #
 # Makes OUTPUT/<method>.seed<N> (the output of expand-vocab, with verify.json and verify.png: KL of the validation text
@@ -21,10 +22,11 @@ settings "$OUTPUT" "checkpoint=$(sha256sum <"$checkpoint")" "words=$(sha256sum <
 
 for seed in ${SEEDS:-1}; do
   for method in $METHODS; do
-    model=$OUTPUT/$method.seed$seed scale=()
-    [[ $method != *=* ]] || scale=(--noise-scale "${method#*=}")
+    model=$OUTPUT/$method.seed$seed more=()
+    [[ $method != *=* ]] || more=(--noise-scale "${method#*=}")
+    [[ $method != distill ]] || more=(--distill-text "$DATA/text/old/train")
     [[ -d $model ]] || embinit expand-vocab --checkpoint "$checkpoint" --dict "$DATA/bin/dict.txt" \
-      --words "$DATA/words.txt" --method "${method%%=*}" ${scale[@]+"${scale[@]}"} --seed "$seed" --reset-optimizer \
+      --words "$DATA/words.txt" --method "${method%%=*}" ${more[@]+"${more[@]}"} --seed "$seed" --reset-optimizer \
       --verify "$DATA/text/old/valid" --output "$model"
     if [[ ! -d $OUTPUT/bin ]]; then # new words have the same rows by all methods
       rm -rf "$OUTPUT/bin.part"

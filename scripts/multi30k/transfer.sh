@@ -35,7 +35,7 @@ for seed in ${SEEDS:-1}; do
     model=$OUTPUT/models/$method.seed$seed from=$OUTPUT/old/checkpoints/checkpoint_best.pt dictionaries=$words/bin
     for side in encoder:"${direction%-*}" decoder:"${direction#*-}"; do
       lang=${side#*:} to=$model/${side%:*} vectors=()
-      [[ $method != focus ]] || vectors=(--vectors "$OUTPUT/vectors.$lang.txt")
+      [[ $method != focus && $method != omp ]] || vectors=(--vectors "$OUTPUT/vectors.$lang.txt")
       [[ -d $to ]] || embinit transfer-vocab --checkpoint "$from" --dict "$dictionaries/dict.$lang.txt" \
         --side "${side%:*}" --new-dict "$bpe/bin/dict.$lang.txt" --method "$method" "${vectors[@]}" \
         --seed "$seed" --output "$to"

@@ -138,10 +138,12 @@ def test_a_new_domain(text: Path, experiment: Path, tmp_path: Path) -> None:
     assert (domain / "words.txt").read_text().split("\n")[0].split()[0] == table[0][0]
     assert (domain / "bin.old/dict.txt").read_bytes() == (domain / "bin/dict.txt").read_bytes()
     assert (domain / "bin.old/train.idx").stat().st_size < (domain / "bin/train.idx").stat().st_size
-    models = {"DATA": domain, "LM": experiment / "lm", "OUTPUT": domain / "models", "METHODS": "normal=0.5"}
+    models = {"DATA": domain, "LM": experiment / "lm", "OUTPUT": domain / "models", "METHODS": "normal=0.5 distill"}
     recipes.succeed("expansion/expand.sh", **models)
     record = json.loads((domain / "models/normal=0.5.seed1/expansion.json").read_text())
     assert (record["method"], record["noise_scale"], record["k"]) == ("normal", 0.5, 2)
+    record = json.loads((domain / "models/distill.seed1/expansion.json").read_text())
+    assert (record["distill"]["sentences"], record["distill"]["kl"]["mean"] > 0) == (14, True)
     adapt = {"DATA": domain, "LM": experiment / "lm", "RUN": tmp_path / "run", "EVERY": 1, "UPDATES": 1}
     recipes.succeed("expansion/adapt.sh", *MODEL, **adapt)
     assert f"fairseq-train {domain}/bin.old " in json.loads((tmp_path / "run/result.json").read_text())["command"]

@@ -77,11 +77,11 @@ class Checkpoint:
     def save(self) -> None:
         torch.save(self.state, self.path)
 
-    def expand(self, method="avg", words=NEW, **options) -> dict:
+    def expand(self, method="avg", words=NEW, progress=list, **options) -> dict:
         (self.folder / "new.txt").write_text("\n".join(words))
         files = {"checkpoint": self.path, "dictionary": self.dictionary, "words": str(self.folder / "new.txt")}
         request = ExpandRequest(**{**files, "method": method, "output": str(self.output), **options})
-        with expanding(request) as (_, _, record):
+        with expanding(request, progress) as (_, _, record):
             return record
 
     def written(self) -> dict:

@@ -1,5 +1,6 @@
 """`embinit transfer-vocab`: one matrix W for all tables of a model, by every method, and by FOCUS's own package."""
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from test_resize_segmentation import train
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.init import transfer as transfer_module
 from embinit_fairseq.init.transfer import (
     METHODS,
     Given,
@@ -52,7 +54,14 @@ def write(path: Path, *words: str) -> str:
 
 @pytest.mark.parametrize(
     ("family", "method"),
-    [("lm", "copy"), ("roberta", "avg"), ("transformer_shared", "subword"), ("classifier", "random"), ("duo", "focus")],
+    [
+        ("lm", "copy"),
+        ("roberta", "avg"),
+        ("transformer_shared", "subword"),
+        ("classifier", "random"),
+        ("duo", "focus"),
+        ("lm_tied", "omp"),
+    ],
 )
 def test_every_table_is_w_times_the_old_one(family: str, method: str, tmp_path: Path) -> None:
     """Inputs, outputs, biases and averages, in float64; what keeps its row keeps its moments, the others have none.
@@ -64,11 +73,12 @@ def test_every_table_is_w_times_the_old_one(family: str, method: str, tmp_path: 
     numbers = np.random.default_rng(1).normal(size=(len(OTHERS), 5))
     vectors.write_text("".join(f"{word} {' '.join(map(str, row))}\n" for word, row in zip(OTHERS, numbers)))
     options = {"side": "decoder" if family in TWO_TABLES else None, "user_dir": USER_DIR, "keep_optimizer": True}
-    options["vectors"] = str(vectors) if method == "focus" else None
+    options["vectors"] = str(vectors) if METHODS[method].needs_vectors else None
     new = write(tmp_path / "new.txt", *OTHERS)
     done, record, path = transfer(old.path, old.dictionary, new, method, tmp_path / "out", **options)
     assert (tmp_path / "out" / Path(old.dictionary).name).read_text() == dictionary(OTHERS)
     kinds = {"copy": (6, 0, 0, 3), "subword": (6, 0, 3, 0), "avg": (6, 0, 3, 0), "focus": (6, 3, 0, 0)}
+    kinds["omp"] = kinds["focus"]
     assert tuple(record["words"].values()) == kinds.get(method, (0, 0, 0, 9))
     weights, state = done.weights, load_checkpoint(path)
     matrix, drawn = torch.from_numpy(weights.dense()), weights.rows_of("drawn")
@@ -267,14 +277,14 @@ def focus_by_its_equation(old: list[str], new: list[str], table: np.ndarray, vec
     return rows
 
 
-def focus_here(old, new, table, vectors) -> tuple[np.ndarray, np.ndarray]:
+def focus_here(old, new, table, vectors, method="focus", **more) -> tuple[np.ndarray, np.ndarray]:
     """(W times the table, without the drawn rows; which are drawn)."""
     one, other = symbols(*old), symbols(*new)
     at = np.array([4 + row for row, word in enumerate(new) if word in vectors])
     rows = [vectors[other.names[row]] for row in at]
     special = rows[0]  # <s> has a vector, too, and takes no part
-    case = Given(one, other, shared_rows(one, other), None, np.array([0, *at]), np.stack([special, *rows]))
-    weights = transfer_weights("focus", case)
+    case = Given(one, other, shared_rows(one, other), None, np.array([0, *at]), np.stack([special, *rows]), **more)
+    weights = transfer_weights(method, case)
     return weights.dense() @ table, weights.rows_of("drawn")
 
 
@@ -286,6 +296,61 @@ def test_focus_is_its_equation() -> None:
     for word, row in expected.items():
         np.testing.assert_allclose(made[4 + case[1].index(word)], row, rtol=0, atol=1e-12)
     assert {case[1][row - 4] for row in drawn} == {"n1", "n7", "n17", "n27", "n37", "n47", "n57"}
+
+
+def omp_by_its_steps(old: list[str], new: list[str], vectors: dict, sparsity: int) -> dict[str, dict[str, float]]:
+    """Orthogonal matching pursuit in float64, by least squares anew after each step: word -> shared word -> number."""
+    shared = [word for word in new if word in old and word in vectors]
+    result = {}
+    for word in new:
+        if word in old or word not in vectors or not vectors[word].any():
+            continue
+        target = remainder = vectors[word].astype(float)
+        chosen: list[str] = []
+        for _ in range(sparsity):
+            atoms = {each: vectors[each].astype(float) for each in shared if each not in chosen}
+            chosen.append(
+                max(atoms, key=lambda each: abs(atoms[each] @ remainder) / np.sqrt(atoms[each] @ atoms[each]))
+            )
+            matrix = np.stack([vectors[each].astype(float) for each in chosen], axis=1)
+            numbers = np.linalg.lstsq(matrix, target, rcond=None)[0]
+            remainder = target - matrix @ numbers
+        result[word] = dict(zip(chosen, numbers))
+    return result
+
+
+@pytest.mark.parametrize("elements", [1, 90, 4_000_000])
+def test_omp_is_its_steps(elements: int, monkeypatch) -> None:
+    """Vectors of different lengths; in blocks of one word, of three, and in one. What has no vector is drawn."""
+    monkeypatch.setattr(transfer_module, "_BLOCK_ELEMENTS", elements)
+    old, new, table, vectors = focus_case()
+    vectors = {word: vector * (1 + number % 5) for number, (word, vector) in enumerate(vectors.items())}
+    for sparsity in (1, 3, 8):
+        made, drawn = focus_here(old, new, table, vectors, "omp", sparsity=sparsity)
+        expected = omp_by_its_steps(old, new, vectors, sparsity)
+        assert len(expected) > 20
+        for word, parts in expected.items():
+            row = sum(number * table[4 + old.index(each)] for each, number in parts.items())
+            np.testing.assert_allclose(made[4 + new.index(word)], row, rtol=0, atol=1e-11)
+        assert np.array_equal(drawn, focus_here(old, new, table, vectors)[1])
+
+
+def test_omp_ends_where_nothing_remains() -> None:
+    """As many words as dimensions make any vector; one word is enough for a vector of its direction."""
+    old, new, _, vectors = focus_case()
+    twin, shared = new[3], new[4]
+    vectors[twin] = -3 * vectors[shared]
+    own = np.stack([vectors.get(word, np.full(8, np.nan)) for word in old])
+    made, drawn = focus_here(old, new, np.concatenate([np.zeros((4, 8)), np.nan_to_num(own)]), vectors, "omp")
+    for row in np.setdiff1d(np.arange(4, len(made)), drawn):
+        if new[row - 4] in vectors:
+            np.testing.assert_allclose(made[row], vectors[new[row - 4]], rtol=0, atol=1e-5)
+    for sparsity in (1, None):
+        eye = np.eye(len(old) + 4)
+        row = focus_here(old, new, eye, vectors, "omp", sparsity=sparsity)[0][4 + new.index(twin)]
+        np.testing.assert_allclose(row, -3 * eye[4 + old.index(shared)], rtol=0, atol=1e-6)
+    few = {word: vectors[word] for word in (twin, shared)}  # of fewer shared words than 64, all
+    assert focus_here(old, new, eye, few, "omp")[0][4 + new.index(twin)].max() == 0
 
 
 def test_of_two_files_count_the_words_that_both_have(tmp_path: Path) -> None:
@@ -336,6 +401,7 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path, refused) -> No
         "strange": dictionary(["other", "words"]),
         "codes": "#version: 0.2\nn e\n",
         "old_vectors": "w3 1 2\nw0 1 0\n",
+        "all_vectors": "w3 1 2\nw0 1 0\nnew 2 2\n",
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -350,6 +416,10 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path, refused) -> No
         "--method focus --vectors {new}": ["--vectors", "word vectors"],
         "--old-bpe-codes {codes}": ["--old-bpe-codes", "leave it out"],
         "--method subword --old-bpe-codes {codes}": ["--old-bpe-codes", "leave --old-bpe-codes out"],
+        "--method omp": ["--method omp", "--vectors FILE"],
+        "--sparsity 2": ["--sparsity 2", "leave it out"],
+        "--method omp --vectors {all_vectors} --sparsity 0": ["--sparsity 0", "at least 1"],
+        "--method omp --vectors {all_vectors} --sparsity 3": ["--vectors", "2 words", "--sparsity 3", "give a smaller"],
         "--seed -1": ["--seed -1", "2^64"],
     }.items():
         more = options.format(**paths).split(" ")
@@ -357,6 +427,19 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path, refused) -> No
         error = refused("transfer-vocab", "--output", output, *argv)
         assert all(part in error for part in said), error
         assert not output.exists()
+
+
+def test_omp_asks_for_scikit_learn(tmp_path: Path, refused, monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    old, files = make(tmp_path, "lm_tied"), {"new-dict": write(tmp_path / "new", *OTHERS), "vectors": "v.txt"}
+    argv = [
+        part
+        for name, path in {**files, "checkpoint": old.path, "dict": old.dictionary}.items()
+        for part in (f"--{name}", path)
+    ]
+    assert "pip install scikit-learn" in refused(
+        "transfer-vocab", *argv, "--method", "omp", "--output", str(old.output)
+    )
 
 
 def test_the_command_of_one_side(tmp_path: Path, shown, refused) -> None:

@@ -1,0 +1,454 @@
+"""Train the input rows of new words on a text (`expand-vocab --method distill`).
+
+Token Distillation (Dobler, Elliott and de Melo 2025, arXiv 2505.20133, section 3, with the last layer): the model reads
+a text twice, in old subwords and with new words. Only the rows E of the new words are trained, in the matrices that are
+read, until both readings agree:
+
+    L(E) = 1 / (|M| D) sum_{(i, j) in M} || h*_j - h_i ||^2
+
+    h     (T, D)   last hidden states of the text in old subwords; they do not depend on E
+    h*    (T*, D)  last hidden states of the same text with new words, T* <= T
+    M              the positions i and j of the same text: all tokens that are in both, and a new word with the last of
+                   its subwords, as in the authors' code. The other subwords have no partner
+
+The tokens after a new word attend to it; in encoders those before do, too. Language models: h of the decoder. Masked
+models: h of the encoder, nothing is masked. Translation: h of the side whose dictionary changes, of the decoder after
+the whole source; of both sides L is the sum. There is no dropout. Positions of s* are counted in s*, as the model will
+be used, so that L does not reach 0 where a position is a vector of its own.
+
+E begins as the mean of the subwords. Adam, whose rate falls to 0 linearly.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.models import FairseqDecoder, FairseqEncoderDecoderModel, FairseqLanguageModel
+from torch import Tensor, nn
+
+from embinit_fairseq.checkpoints.build import dictionaries_of
+from embinit_fairseq.errors import DataError, OptionError, counted
+from embinit_fairseq.init.new_rows import DISTILL, Recipe, columns_of, new_rows
+from embinit_fairseq.io import read_lines, whole_file
+from embinit_fairseq.resize.core import Change, resize_tables, tensors_of
+from embinit_fairseq.resize.evaluation import (
+    INPUT_SIDES,
+    batched,
+    divergence,
+    logits,
+    pairs,
+    rows_of,
+    whole_sentences,
+)
+from embinit_fairseq.resize.source import Source
+from embinit_fairseq.resize.tables import embedding_names
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
+from embinit_fairseq.vocab.segmentation import Segmentation
+from embinit_fairseq.vocab.text import check_not_segmented, check_tokens
+from embinit_fairseq.vocab.tokens import Token, detect_style, parse
+
+_FLAG = "--distill-text"
+_NAMED = 20  #: words in a message
+_MEASURED = 200  #: lines of the text on which KL is measured
+_SECONDS = 60.0  #: between two savings of the training's state
+#: shows progress over updates
+Progress = Callable[[Sequence["Update"]], Iterable["Update"]]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Keep the state of a training that may be killed, in a file next to the output.
+
+    Args:
+        path: the file.
+        key: describes options and input files; the state of another training is ignored.
+        seconds: between two savings.
+    """
+
+    path: Path
+    key: str
+    seconds: float = _SECONDS
+
+    def load(self) -> dict[str, Any]:
+        """Return what `save` wrote; empty if there is nothing."""
+        state = torch.load(self.path, weights_only=True) if self.path.exists() else {}
+        return state if state.get("key") == self.key else {}
+
+    def save(self, **state: Any) -> None:
+        """Write the state; the file is complete or as it was."""
+        with whole_file(self.path) as file:
+            torch.save({"key": self.key, **state}, file)
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """Hold the options of the training.
+
+    Args:
+        text: one file; of translation, source and target (the source alone if only its dictionary changes).
+        sentences: of the text, the first ones in which each word occurs.
+        epochs: passes over these sentences.
+        lr: Adam's rate at the beginning.
+        tokens: of old text, in an update.
+    """
+
+    text: tuple[str, ...]
+    sentences: int = int(DISTILL["sentences"])
+    epochs: int = int(DISTILL["epochs"])
+    lr: float = DISTILL["lr"]
+    tokens: int = int(DISTILL["tokens"])
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Hold a sentence, or a pair of sentences, in both segmentations.
+
+    Args:
+        old, new: argument of the model -> token ids (or one length).
+        last: argument whose dictionary changes -> (T*,) the position in `old` of each token of `new`.
+        words: rows of the new words in it.
+    """
+
+    old: dict[str, list[int]]
+    new: dict[str, list[int]]
+    last: dict[str, list[int]]
+    words: frozenset[int]
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens in old subwords."""
+        return sum(len(self.old[name]) for name in self.last)
+
+
+Update = list[Sentence]
+
+
+def distill(
+    source: Source,
+    change: Change,
+    recipe: Recipe,
+    segmentation: Segmentation | None,
+    settings: Distillation,
+    progress: Progress = list,
+    saved: Saved | None = None,
+) -> tuple[Recipe, dict[str, Any]]:
+    """Return the recipe with trained rows, and the record of the training.
+
+    Args:
+        source: the old model.
+        change: the rows of the new words.
+        recipe: of `distill`, with the words' subwords.
+        segmentation: segments the text of the sides that change; None: the text is segmented.
+        settings: the options.
+        progress: shows progress over updates.
+        saved: where a killed training continues from.
+
+    Raises:
+        DataError: the text is not of the dictionary, or a new word does not occur in it.
+        OptionError: the model has no hidden states to compare, or an option does not fit.
+    """
+    begin = time.process_time()
+    names = _changed_inputs(source, settings.text)
+    # 1. The model with the new words; their rows are the means of their subwords
+    embeddings = embedding_names(source.model)
+    read = [table for table in source.tables if not embeddings.isdisjoint(table.names)]
+    tensors = {name: copies[0] for name, copies in tensors_of(source, [source.state["model"]]).items()}
+    shifts = {table.name: np.zeros((recipe.count, columns_of(tensors[table.name]))) for table in read}
+    has_own_output = any(table not in read and tensors[table.name].dim() == 2 for table in source.tables)
+    is_tied = not has_own_output or any(table.is_output for table in read)
+    recipe = replace(recipe, shifts=shifts, is_tied=is_tied)
+    weights = dict(source.state["model"])
+    resize_tables(source, change, [weights], functools.partial(new_rows, recipe))
+    model, task = source.builder.load(source.texts_with(change.text), weights)
+    if task.source_dictionary is None:  # speech
+        raise OptionError("--method distill: the source of the model is not text; choose --method subword")
+    # 2. The text in both segmentations
+    dictionaries = dictionaries_of(task)
+    new_row = change.new_row_of(len(source.symbols))
+    pieces = {int(row): new_row[word].tolist() for row, word in zip(change.made, recipe.pieces)}
+    columns = _columns(source, dictionaries, pieces, segmentation, settings.text)
+    joiner = Joiner(pieces, change.symbols)
+    sentences, found = choose(
+        (joiner.sentence(inputs, names) for inputs in _inputs(model, columns, dictionaries, settings.text)),
+        settings.sentences,
+    )
+    missing = [change.symbols[row] for row in pieces if not found[row]]
+    if missing:
+        shown = ", ".join(missing[:_NAMED]) + (" ..." if len(missing) > _NAMED else "")
+        raise DataError(
+            f"{_FLAG} {' '.join(settings.text)}: {len(missing):,} of {counted(len(pieces), 'new word')} do not occur "
+            f"in it ({shown}); give a text that has them, or remove them from --words"
+        )
+    # 3. The training
+    made = torch.from_numpy(change.made)
+    generator = recipe.generator("distill")
+    epochs = [make_updates(sentences, settings.tokens, generator) for _ in range(settings.epochs)]
+    updates = [update for epoch in epochs for update in epoch]
+    start = {name: model.get_parameter(name).detach()[made].double() for name in shifts}
+    losses = train(model, list(shifts), made, updates, settings.lr, progress, saved)
+    trained = {name: model.get_parameter(name).detach()[made].double() for name in shifts}
+    record = {
+        "sentences": len(sentences),
+        "updates": len(updates),
+        "loss": [float(np.mean(part)) for part in np.split(losses, np.cumsum([*map(len, epochs)])[:-1])],
+        "kl": None,
+    }
+    if source.softmax and is_tied:
+        head = [column[:_MEASURED] for column in columns]
+        record["kl"] = _divergences(model, change, rows_of(model, head, settings.text, dictionaries)[0])
+    record["cpu_seconds"] = round(time.process_time() - begin, 1)
+    return replace(recipe, shifts={name: (trained[name] - start[name]).numpy() for name in shifts}), record
+
+
+# ---- The text in both segmentations ---------------------------------------------------------------------------------
+
+
+def _changed_inputs(source: Source, texts: Sequence[str]) -> list[str]:
+    """Return the arguments of the model whose dictionary changes; raise OptionError for a model that is not served."""
+    model, name = source.model, type(source.model).__name__
+    translates = isinstance(model, FairseqEncoderDecoderModel)
+    needed = dict.fromkeys(INPUT_SIDES if translates else ("src_tokens",))
+    if not translates and not isinstance(model, FairseqLanguageModel):
+        needed["features_only"] = None
+    try:
+        inspect.signature(model.forward).bind(**needed)
+    except TypeError as error:
+        raise _without_states(model) from error
+    if getattr(type(getattr(model, "decoder", None)), "extract_features", None) is FairseqDecoder.extract_features:
+        raise _without_states(model)  # the base class raises NotImplementedError
+    wanted = "two files, SOURCE TARGET" if translates and "decoder" in source.sides else "one file"
+    if len(texts) != (2 if wanted.startswith("two") else 1):
+        raise OptionError(f"{_FLAG}: {name} takes {wanted}, not {len(texts)}")
+    return [key for key, side in INPUT_SIDES.items() if side in source.sides] if translates else ["src_tokens"]
+
+
+def _columns(
+    source: Source,
+    dictionaries: Sequence[Any],
+    pieces: Mapping[int, list[int]],
+    segmentation: Segmentation | None,
+    texts: Sequence[str],
+) -> list[list[np.ndarray]]:
+    """Return the ids in old subwords of the sentences of every text; a new word in a text is segmented."""
+    columns = []
+    for path, dictionary, side in zip(texts, dictionaries, ("encoder", "decoder")):
+        segment: Callable[[str], list[str]] = str.split
+        if segmentation is not None and side in source.sides:
+            check_not_segmented(_FLAG, path)
+            segment = segmentation.segment
+        lines = [segment(line) for _, line in read_lines(path, DataError, _FLAG)]
+        counts = Counter(itertools.chain.from_iterable(lines))
+        if not counts:
+            raise DataError(f"{_FLAG} {path}: no words in it; give a text in which the new words occur")
+        check_tokens(f"{_FLAG} {path}", counts, {*dictionary.symbols})
+        split = pieces if side in source.sides else {}
+        rows = {symbol: split.get(dictionary.index(symbol), [dictionary.index(symbol)]) for symbol in counts}
+        columns.append([np.array([row for symbol in line for row in rows[symbol]], dtype=np.int64) for line in lines])
+    return columns
+
+
+def _inputs(
+    model: Any, columns: list[list[np.ndarray]], dictionaries: Sequence[Any], texts: Sequence[str]
+) -> Iterator[dict[str, list[int]]]:
+    """Yield the arguments of the model for each sentence; pairs that are too long are left out."""
+    if not isinstance(model, FairseqEncoderDecoderModel):
+        yield from whole_sentences(model, columns[0], dictionaries[0])
+    elif len(columns) == 2:
+        yield from (inputs for inputs, _ in pairs(model.max_positions(), columns, texts, dictionaries, _FLAG)[0])
+    else:
+        for ids in columns[0]:
+            if 0 < len(ids) < model.max_positions()[0]:
+                yield {"src_tokens": [*ids.tolist(), dictionaries[0].eos()], "src_lengths": [len(ids) + 1]}
+
+
+class Joiner:
+    """Replace the subwords of new words by the words, from the left, the longest first.
+
+    A new word is not made of the end of a longer word, nor (wordpiece) of its beginning, if the spelling shows that.
+
+    Args:
+        pieces: row of a new word -> rows of its subwords.
+        symbols: of the new dictionary.
+    """
+
+    def __init__(self, pieces: Mapping[int, Sequence[int]], symbols: Sequence[str]) -> None:
+        self._row_of = {tuple(rows): row for row, rows in pieces.items()}
+        self._words, self._longest = frozenset(pieces), max(map(len, self._row_of))
+        style = detect_style(symbols)
+        tokens = [Token("", None, None) if symbol in SPECIAL_SYMBOLS else parse(symbol, style) for symbol in symbols]
+        self._is_open = [token.final is False for token in tokens]
+        self._is_inside = [style == "wordpiece" and token.initial is False for token in tokens]
+
+    def join(self, ids: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return (ids with new words, the position in `ids` of each: of a new word that of its last subword)."""
+        joined, last, at = [], [], 0
+        while at < len(ids):
+            row, end = ids[at], at + 1
+            for length in range(min(self._longest, len(ids) - at), 0, -1):
+                word = self._row_of.get(tuple(ids[at : at + length]))
+                if word is not None and self._is_whole(ids, at, at + length):
+                    row, end = word, at + length
+                    break
+            joined.append(row)
+            last.append(end - 1)
+            at = end
+        return joined, last
+
+    def _is_whole(self, ids: Sequence[int], start: int, end: int) -> bool:
+        return not (start and self._is_open[ids[start - 1]]) and not (end < len(ids) and self._is_inside[ids[end]])
+
+    def sentence(self, inputs: dict[str, list[int]], names: Sequence[str]) -> Sentence:
+        """Return a sentence in both segmentations; names: of the arguments whose dictionary changes."""
+        joined = {name: self.join(inputs[name]) for name in names}
+        new = inputs | {name: ids for name, (ids, _) in joined.items()}
+        if "src_lengths" in new:
+            new["src_lengths"] = [len(new["src_tokens"])]
+        words = self._words.intersection(itertools.chain(*(ids for ids, _ in joined.values())))
+        return Sentence(inputs, new, {name: last for name, (_, last) in joined.items()}, words)
+
+
+def choose(sentences: Iterable[Sentence], most: int) -> tuple[list[Sentence], Counter[int]]:
+    """Return the first sentences with each new word, up to `most` of each, and in how many of them each word is."""
+    chosen, counts = [], Counter[int]()
+    for sentence in sentences:
+        if any(counts[word] < most for word in sentence.words):
+            chosen.append(sentence)
+            counts.update(sentence.words)
+    return chosen, counts
+
+
+def make_updates(sentences: Sequence[Sentence], tokens: int, generator: np.random.Generator) -> list[Update]:
+    """Return the sentences of each update of an epoch: in random order, at least `tokens` together."""
+    updates: list[Update] = [[]]
+    for number in generator.permutation(len(sentences)):
+        if sum(sentence.tokens for sentence in updates[-1]) >= tokens:
+            updates.append([])
+        updates[-1].append(sentences[number])
+    return updates
+
+
+# ---- The training ---------------------------------------------------------------------------------------------------
+
+
+def hidden_states(model: Any, inputs: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """Return the last hidden states (B, T, D) of the tokens of these arguments."""
+    if isinstance(model, FairseqLanguageModel):
+        return {"src_tokens": model.decoder.extract_features(inputs["src_tokens"], None)[0]}
+    if not isinstance(model, FairseqEncoderDecoderModel):
+        features = model(inputs["src_tokens"], features_only=True)[0]
+        if features.dim() != 3:  # one vector per sentence
+            raise _without_states(model)
+        return {"src_tokens": features}
+    encoded = model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
+    states = {}
+    if "src_tokens" in names:
+        out = encoded["encoder_out"][0] if isinstance(encoded, dict) else encoded[0]
+        states["src_tokens"] = out.transpose(0, 1)
+    if "prev_output_tokens" in names:
+        states["prev_output_tokens"] = model.decoder.extract_features(inputs["prev_output_tokens"], encoded)[0]
+    return states
+
+
+def _without_states(model: nn.Module) -> OptionError:
+    name = type(model).__name__
+    return OptionError(f"--method distill: {name} has no hidden state of each token; choose --method subword")
+
+
+def add_gradients(model: nn.Module, update: Update) -> float:
+    """Return L of an update, and add its gradient to the parameters that need one.
+
+    Sentences of the same lengths are computed together, so that no model sees padding.
+    """
+    counts = Counter(name for sentence in update for name, last in sentence.last.items() for _ in last)
+    groups: dict[tuple[int, ...], list[Sentence]] = {}
+    for sentence in update:
+        lengths = (len(ids) for ids in (*sentence.old.values(), *sentence.new.values()))
+        groups.setdefault(tuple(lengths), []).append(sentence)
+    total = 0.0
+    for group in groups.values():
+        with torch.no_grad():
+            old = hidden_states(model, _tensors([sentence.old for sentence in group]), counts)
+        new = hidden_states(model, _tensors([sentence.new for sentence in group]), counts)
+        loss = torch.zeros(())
+        for name, states in new.items():
+            last = torch.tensor([sentence.last[name] for sentence in group])
+            partners = old[name][torch.arange(len(group))[:, None], last]
+            loss = loss + (states - partners).square().sum() / (counts[name] * states.shape[-1])
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
+def _tensors(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
+    tensors = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
+    if "src_lengths" in tensors:
+        tensors["src_lengths"] = tensors["src_lengths"][:, 0]
+    return tensors
+
+
+def train(
+    model: nn.Module,
+    names: Sequence[str],
+    made: Tensor,
+    updates: Sequence[Update],
+    lr: float,
+    progress: Progress,
+    saved: Saved | None = None,
+) -> list[float]:
+    """Train rows of matrices in place; return L of every update.
+
+    Args:
+        model: without dropout (eval).
+        names: of the matrices.
+        made: (k,) the rows that are trained.
+        updates: sentences of every update.
+        lr: Adam's rate, which falls to 0.
+        progress: shows progress.
+        saved: where a killed training continues from; None: nothing is saved.
+
+    Raises:
+        OptionError: L is not finite.
+    """
+    model.requires_grad_(False)
+    matrices = [model.get_parameter(name).requires_grad_() for name in names]
+    rows = [nn.Parameter(matrix.detach()[made]) for matrix in matrices]
+    optimizer = torch.optim.Adam(rows, lr=lr)
+    losses: list[float] = []
+    if saved is not None and (state := saved.load()):
+        losses = state["losses"]
+        optimizer.load_state_dict(state["optimizer"])
+        for row, matrix, value in zip(rows, matrices, state["rows"]):
+            row.data, matrix.data[made] = value, value
+    last_saved = time.monotonic()
+    for update in progress(updates[len(losses) :]):
+        optimizer.param_groups[0]["lr"] = lr * (1 - len(losses) / len(updates))
+        losses.append(add_gradients(model, update))
+        if not np.isfinite(losses[-1]):
+            raise OptionError(f"--distill-lr {lr:g}: the loss of update {len(losses)} is not finite; give a lower rate")
+        for row, matrix in zip(rows, matrices):
+            row.grad, matrix.grad = matrix.grad[made], None  # type: ignore[index]  # it was just computed
+        optimizer.step()
+        for row, matrix in zip(rows, matrices):
+            matrix.data[made] = row.data
+        if saved is not None and time.monotonic() - last_saved >= saved.seconds:
+            saved.save(losses=losses, optimizer=optimizer.state_dict(), rows=[row.data for row in rows])
+            last_saved = time.monotonic()
+    return losses
+
+
+def _divergences(model: nn.Module, change: Change, rows: Any) -> dict[str, float]:
+    """Return KL(old || new) on a text in old subwords: mean, largest, number of tokens."""
+    old, made = torch.from_numpy(np.flatnonzero(change.source >= 0)), torch.from_numpy(change.made)
+    values = [logits(model, batch) for batch in batched(rows, len(change.source))]
+    kl = torch.cat([divergence(value[:, old], value[:, made]) for value in values])
+    return {"mean": float(kl.mean()), "max": float(kl.max()), "tokens": len(kl)}
