@@ -31,6 +31,7 @@ setup(
             "ctranslate2",  # what docs/ctranslate2.md says
             *("build", "hatchling", "twine"),  # scripts/release.sh
             *("submitit>=1.5.4", "datatrove>=0.10", "pyarrow", "zstandard"),  # the extras cluster and corpus
+            "hydra-submitit-launcher",  # examples/hydra
         ],
         "corpus": ["datatrove>=0.10", "pyarrow", "zstandard"],  # scripts/wikibooks, scripts/wmt14 on many machines
         "bench": ["gensim", "transformers"],

@@ -115,7 +115,8 @@ def configuration(folder: str, arch: str, task: str, sizes: Sizes, extra: Sequen
         "masked_lm": [f"--criterion={masking}", f"--tokens-per-sample={sizes.length}"],
         "sentence_prediction": ["--criterion=sentence_prediction", f"--num-classes={len(CLASSES)}"],
     }[task]
-    arguments = [folder, f"--arch={arch}", f"--task={task}", *of_task, *extra]
+    # not fairseq's default folder, in which there may be a checkpoint of the user's
+    arguments = [folder, f"--save-dir={folder}", f"--arch={arch}", f"--task={task}", *of_task, *extra]
     return convert_namespace_to_omegaconf(
         options.parse_args_and_arch(options.get_training_parser(), input_args=arguments)
     )

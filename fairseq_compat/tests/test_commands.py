@@ -130,7 +130,7 @@ def test_hydra_train_with_registries_of_a_plugin(text, tmp_path) -> None:
         model=transformer_lm model.decoder_layers=1 model.decoder_embed_dim=16 model.decoder_ffn_embed_dim=16
         model.decoder_attention_heads=2 optimizer=adam optimization.lr=[0.01] optimization.max_update=1
         dataset.max_tokens=500 dataset.num_workers=0 common.cpu=true checkpoint.save_dir={tmp_path}/run
-        flavour=strong flavour.strength=5 shape=round shape.size=2""".split()
+        flavour=strong flavour.strength=5 shape=round shape.size=2 --config-dir {tmp_path}""".split()
     done = run([*script("fairseq-hydra-train"), *options], cwd=tmp_path)
     assert "is validated against ConfigStore" not in done.stderr
     state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "run" / "checkpoint_last.pt"))

@@ -156,8 +156,9 @@ def test_a_matrix_can_be_frozen_later(here, toy_translation, tmp_path):
             here(folder, *flags, data=other)
 
 
-def test_hydra_trains_from_a_file(toy_translation, vectors, tmp_path):
-    """examples/hydra with smaller sizes; the plugin is named in the file, the lists on the command line."""
+@pytest.fixture
+def hydra(toy_translation, vectors, tmp_path):
+    """Trains for an update by examples/hydra with smaller sizes; the plugin is named in the file."""
     example = (REPOSITORY / "examples" / "hydra" / "translation.yaml").read_text()
     (tmp_path / "small.yaml").write_text(
         example.replace("common:", f"common:\n  user_dir: {REPOSITORY}/embinit_fairseq")
@@ -165,17 +166,31 @@ def test_hydra_trains_from_a_file(toy_translation, vectors, tmp_path):
     sizes = {"embed_dim": 8, "ffn_embed_dim": 8, "layers": 1, "attention_heads": 2}
     options = [f"model.{side}.{name}={size}" for side in ("encoder", "decoder") for name, size in sizes.items()]
     options += ["embed_init_options.embed_init_path=[" + ",".join(f'"{text}"' for text in vectors) + "]"]
-    options += [
-        f"task.data={toy_translation}",
-        "common.cpu=true",
-        "optimization.max_update=1",
-        "embed_init_options.embed_init_seed=7",
-    ]
+    options += [f"task.data={toy_translation}", "common.cpu=true", "optimization.max_update=1"]
     options += ["--config-dir", str(tmp_path), "--config-name", "small"]
-    hydra = Path(PYTHON).with_name("fairseq-hydra-train")
-    done = subprocess.run([hydra, *options], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    program = Path(PYTHON).with_name("fairseq-hydra-train")
+
+    def train(*more):
+        done = subprocess.run([program, *more, *options], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    return train
+
+
+def test_hydra_trains_from_a_file(hydra, tmp_path):
+    hydra("embed_init_options.embed_init_seed=7")
     slots = report_of(tmp_path / "checkpoints")["slots"]
     assert {(name, slot["strategy"], slot["source"]["name"], slot["seed"]) for name, slot in slots.items()} == {
         (slot, "pretrained_xavier", f"{slot}.txt", 7) for slot in ("encoder", "decoder")
     }
+
+
+def test_hydra_submits_several_trainings(hydra, tmp_path):
+    """examples/hydra/README.md, with jobs of this machine instead of SLURM's."""
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="hydra-submitit-launcher is not installed")
+    hydra("-m", "embed_init=xavier,pretrained_xavier", "hydra/launcher=submitit_local", "hydra.sweep.dir=sweep")
+    for number, strategy in enumerate(("xavier", "pretrained_xavier")):
+        slots = report_of(tmp_path / "sweep" / str(number) / "checkpoints")["slots"]
+        assert {slot["strategy"] for slot in slots.values()} == {strategy}
+    jobs = {path.name.split("_")[0] for path in (tmp_path / "sweep" / ".submitit").glob("*/*_result.pkl")}
+    assert len(jobs) == 2

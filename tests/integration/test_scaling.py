@@ -8,31 +8,49 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from programs import VENV
+from trainings import REPOSITORY
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "wikibooks" / "train.sh"
+SCRIPT = REPOSITORY / "scripts" / "wikibooks" / "train.sh"
 UPDATES = 4
 
 NOT_THERE = not (VENV / "bin" / "fairseq-train").is_file()
 pytestmark = [pytest.mark.end_to_end, pytest.mark.skipif(NOT_THERE, reason="fairseq is not installed beside pytest")]
-TRAIN = {"UPDATES": str(UPDATES), "SAVE_EVERY": str(UPDATES), "BATCH": "8", "DEVICE_BATCH": "4"}
+TRAIN = {"UPDATES": str(UPDATES), "SAVE_EVERY": "2", "BATCH": "8", "DEVICE_BATCH": "4"}
 OPTIONS = """--arch tupe_tiny --dropout 0 --attention-dropout 0 --warmup-updates 1 --lr 0.01 --tokens-per-sample 32
     --encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-attention-heads 2""".split()
+#: a --user-dir that kills its process and torchrun before the fourth update
+KILLS = f"""
+import os
+from argparse import Namespace
+from fairseq.trainer import Trainer
+from fairseq.utils import import_user_module
+
+import_user_module(Namespace(user_dir={str(REPOSITORY / "embinit_fairseq")!r}))
+def step(trainer, *args, do=Trainer.train_step, **options):
+    if trainer.get_num_updates() == 3:
+        os.kill(os.getppid(), 9)
+        os.kill(os.getpid(), 9)
+    return do(trainer, *args, **options)
+Trainer.train_step = step
+"""
 
 
-def start(data: Path, run: Path, venv: Path = Path(sys.prefix), **variables: str) -> subprocess.Popen:
+def start(data: Path, run: Path, *options: object, venv: Path = Path(sys.prefix), before=(), **variables: str):
+    """Start train.sh. before: words in front of the command."""
     outer = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "MASTER_"))}
     outer |= {"VENV": str(venv), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DATA": str(data), "RUN": str(run)}
-    command = ["bash", str(SCRIPT), *OPTIONS]
+    command = [*before, "bash", str(SCRIPT), *OPTIONS, *map(str, options)]
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, env={**outer, **TRAIN, **variables}, **pipe)
 
 
-def loss(run: Path, started: subprocess.Popen, update_freq: int, devices: int) -> float:
-    """Of the one validation, which one process alone prints."""
+def losses(run: Path, started: subprocess.Popen, update_freq: int, devices: int) -> dict[int, float]:
+    """Return number of updates -> loss of all validations, which one process alone prints."""
     said = started.communicate()[0]
     log = (run / "train.log").read_text() if (run / "train.log").is_file() else ""
     assert started.returncode == 0, said + log
@@ -41,20 +59,85 @@ def loss(run: Path, started: subprocess.Popen, update_freq: int, devices: int) -
     assert ("--cpu" in command) == (devices == 1)  # what torchrun starts finds out where it runs
     assert f"training on {devices} devices" in log
     found = [json.loads(line.partition("| valid | ")[2]) for line in log.splitlines() if "| valid | " in line]
-    assert [int(record["valid_num_updates"]) for record in found] == [UPDATES]
-    return float(found[0]["valid_loss"])
+    assert [int(record["valid_num_updates"]) for record in found] == [2, UPDATES]
+    return {int(record["valid_num_updates"]): float(record["valid_loss"]) for record in found}
 
 
-def test_a_second_machine_trains_along_and_leaves_the_records_to_the_first(monolingual, tmp_path):
+@pytest.fixture(scope="module")
+def data(monolingual: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What prepare.sh would have made, as far as train.sh looks at it."""
+    folder = tmp_path_factory.mktemp("data")
+    shutil.copytree(monolingual, folder / "bin")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path) -> dict[int, float]:
+    """Losses of one process that takes two batches for an update."""
+    return losses(data / "alone", start(data, data / "alone", venv=VENV), update_freq=2, devices=1)
+
+
+def torchrun(address: str, port: int, rank: int) -> dict[str, str]:
+    """Return the variables of train.sh on one of two machines."""
+    launch = f"torchrun --nnodes 2 --nproc-per-node 1 --master-addr {address} --master-port {port} --no-python"
+    return {"DEVICES": "2", "LAUNCH": f"{launch} --node-rank {rank}"} | ({"WORKER": "1"} if rank else {})
+
+
+def test_a_second_machine_trains_along_and_leaves_the_records_to_the_first(data, alone, tmp_path):
     """As on two machines without SLURM: train.sh by torchrun on each, the second with WORKER=1."""
-    shutil.copytree(monolingual, tmp_path / "bin")  # what prepare.sh would have made, as far as train.sh looks at it
-    alone = loss(tmp_path / "alone", start(tmp_path, tmp_path / "alone", VENV), update_freq=2, devices=1)
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
-    torchrun = f"torchrun --nnodes 2 --nproc-per-node 1 --master-addr localhost --master-port {port} --no-python"
-    launch = {rank: {"DEVICES": "2", "LAUNCH": f"{torchrun} --node-rank {rank}"} for rank in (0, 1)}
-    second = start(tmp_path, tmp_path / "other", WORKER="1", **launch[1])
-    first = start(tmp_path, tmp_path / "run", **launch[0])
-    assert loss(tmp_path / "run", first, update_freq=1, devices=2) == pytest.approx(alone, abs=2e-3)
+    second = start(data, tmp_path / "other", **torchrun("localhost", port, 1))
+    first = start(data, tmp_path / "run", **torchrun("localhost", port, 0))
+    assert losses(tmp_path / "run", first, update_freq=1, devices=2) == pytest.approx(alone, abs=2e-3)
     assert second.wait(600) == 0
     assert not (tmp_path / "other" / "training.json").exists()
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    """Make two network namespaces with a cable between them; names of the namespaces and of their interfaces."""
+    names = [f"emb{os.getpid()}{end}" for end in "ab"]
+    commands = [f"netns add {name}" for name in names]
+    commands += [f"link add {names[0]} netns {names[0]} type veth peer {names[1]} netns {names[1]}"]
+    for number, name in enumerate(names):
+        commands += [f"-n {name} addr add 10.77.0.{number + 1}/24 dev {name}"]
+        commands += [f"-n {name} link set {device} up" for device in (name, "lo")]
+    try:
+        for command in commands:
+            subprocess.run(["ip", *command.split()], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"network namespaces cannot be made here: {getattr(error, 'stderr', error)}")
+    else:
+        yield names
+    finally:
+        if shutil.which("ip"):
+            for name in names:
+                subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def test_two_hosts_of_which_one_is_killed_continue(hosts, data, alone, tmp_path):
+    """The other host ends by itself; both started again continue from the checkpoint of the second update."""
+    kills = tmp_path / "kills" / "__init__.py"
+    kills.parent.mkdir()
+    kills.write_text(KILLS)
+    run = tmp_path / "run"  # on a drive that both see
+
+    def both(*options_of_second: object) -> list[subprocess.Popen]:
+        return [
+            start(
+                *(data, run, *(options_of_second if rank else ())),
+                before=["ip", "netns", "exec", name],
+                GLOO_SOCKET_IFNAME=name,
+                **torchrun("10.77.0.1", 29500, rank),
+            )
+            for rank, name in enumerate(hosts)
+        ]
+
+    for process in both("--user-dir", kills.parent):
+        process.communicate(timeout=600)
+        assert process.returncode != 0
+    first, second = both()
+    assert losses(run, first, update_freq=1, devices=2) == pytest.approx(alone, abs=2e-3)
+    assert "(epoch 1 @ 2 updates)" in (run / "train.log").read_text()
+    assert second.wait(600) == 0

@@ -149,7 +149,10 @@ def test_memory_that_runs_out_is_one_line(refused, reading):
         main(STATS)
 
 
-def test_a_step_of_a_stock_architecture_and_registration(capsys):
+def test_a_step_of_a_stock_architecture_and_registration(capsys, tmp_path, monkeypatch):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint_last.pt").write_bytes(b"of a training in the folder of the call")
+    monkeypatch.chdir(tmp_path)
     code = main(["doctor", "--json", "--arch", "lstm", "no_such_arch"])
     record = json.loads(capsys.readouterr().out)
     found = {finding["check"]: finding for finding in record["findings"]}

@@ -57,12 +57,12 @@ def chosen_value(name: str, overrides: list[str], dataclasses: dict[str, type]):
     return node
 
 
-def as_new_keys(overrides: list[str], names: set[str]) -> list[str]:
-    """Return hydra's overrides, in which the keys of the registries `names` are new to its configuration."""
-    others, of_registries = split_overrides(overrides, names)
-    for name, own in of_registries.items():
-        others += ["+" + re.sub(f"^{name}=", f"{name}._name=", override) for override in own]
-    return others
+def as_new_key(word: str, names: set[str]) -> str:
+    """Return a word of hydra's command line; a key of the registries `names` becomes new to its configuration."""
+    key, equals, value = word.partition("=")
+    if not equals or key.partition(".")[0] not in names:
+        return word
+    return f"+{key}._name={value}" if key in names else f"+{word}"
 
 
 def third_party() -> dict[str, dict]:
@@ -115,7 +115,8 @@ def patch_hydra_train(module) -> None:
         folder = user_dir(sys.argv[1:])
         if folder:
             import_user_module(argparse.Namespace(user_dir=folder))
-        sys.argv[1:] = as_new_keys(sys.argv[1:], set(third_party()))
+        names = set(third_party())
+        sys.argv[1:] = [as_new_key(word, names) for word in sys.argv[1:]]  # in place: --config-dir may stand between
         return original()
 
     @wrap(module)
