@@ -6,13 +6,14 @@
         --output runs/scale | embinit grid - --logs runs/scale/logs --jobs 12
     embinit compare runs/scale --output runs/scale
 
-    scale    sigma of the embeddings at 1/8 to 8 times Xavier's, positions added, absent or untied: is it absorption?
-    table1   Kim et al. 2024, Table 1: all initialisations, with fairseq's own and shuffled vectors at Xavier's scale
-    duo      Li et al. 2020: two embeddings, tied, GloVe and learned, and the simpler uses of a second embedding
-    ladder   Li et al. 2020, Table 5: the parts of Duo one after the other, untied and random (needs no --vectors)
+    scale      sigma of the embeddings at 1/8 to 8 times Xavier's, positions added, absent or untied: is it absorption?
+    positions  Xavier's numbers and raw vectors with positions added, absent, untied, rotary, and as a penalty (ALiBi)
+    table1     Kim et al. 2024, Table 1: all initialisations, with fairseq's own and shuffled vectors at Xavier's scale
+    duo        Li et al. 2020: two embeddings, tied, GloVe and learned, and the simpler uses of a second embedding
+    ladder     Li et al. 2020, Table 5: the parts of Duo one after the other, untied and random (needs no --vectors)
 
 A line is a name and a command that works by itself: a training by `embinit run`, in a folder of that name, then, but
-for `scale`, the translation of the test set with its best checkpoint, and the scores. Several trainings share one GPU
+for `scale` and `positions`, the translation of the test set with its best checkpoint, and the scores. Several trainings share one GPU
 (`--jobs 12`). Calls on several machines share the list (`--worker 1/2`, `--worker 2/2`). `--minutes 9` ends a call, and
 the same call continues. All runs of one grid need the same --precision. Options after -- are given to fairseq-train.
 
@@ -79,25 +80,40 @@ def initialised(strategy: str, vectors: Vectors, *more: str) -> tuple[str, ...]:
     return ("--embed-init", strategy, *paths, *more)
 
 
+#: where positions are -> options
+PLACES = {
+    "added": ("--arch", "transformer"),
+    "absent": ("--arch", "transformer", "--no-token-positional-embeddings"),
+    "untied": ("--arch", "tupe_transformer"),
+    "rope": ("--arch", "tupe_transformer", "--positions", "rope"),
+    "alibi": ("--arch", "tupe_transformer", "--positions", "alibi"),
+}
+
+
 def scale(vectors: Vectors) -> Iterator[Training]:
     """Yield all factors for six epochs of one seed; the ends and the middle for twelve epochs and three seeds.
 
     With a fixed learning rate the first six epochs do not depend on the number of epochs.
     """
-    positions = {
-        "added": ("--arch", "transformer"),
-        "absent": ("--arch", "transformer", "--no-token-positional-embeddings"),
-        "untied": ("--arch", "tupe_transformer"),
-    }
     factors = ("1", "0.125", "8", "0.25", "4", "0.5", "2")
     seeds = [(factor, 1, 12 if factor in factors[:3] else 6) for factor in factors]
     seeds += [(factor, seed, 12) for seed in (2, 3) for factor in factors[:3]]
     for factor, seed, epochs in seeds:
-        for place, options in positions.items():
+        for place in ("added", "absent", "untied"):
             for strategy in ("xavier", "pretrained_xavier"):
                 labels = {"init": strategy, "sigma": f"{factor}x", "positions": place}
                 filled = initialised(strategy, vectors, "--embed-init-std", f"{factor}x")
-                yield training(labels, seed, epochs, *options, *filled)
+                yield training(labels, seed, epochs, *PLACES[place], *filled)
+
+
+def positions(vectors: Vectors) -> Iterator[Training]:
+    """Yield Xavier's numbers and raw vectors with every kind of positions: what do raw vectors cost where none are added
+    to the words?"""
+    for seed in (1, 2, 3):
+        for place, options in PLACES.items():
+            for strategy in ("xavier", "pretrained"):
+                labels = {"init": strategy, "positions": place}
+                yield training(labels, seed, 8, *options, *initialised(strategy, vectors))
 
 
 def table1(vectors: Vectors) -> Iterator[Training]:
@@ -162,6 +178,7 @@ def ladder(vectors: Vectors) -> Iterator[Training]:
 
 GRIDS: dict[str, Callable[[Vectors], Iterator[Training]]] = {
     "scale": scale,
+    "positions": positions,
     "table1": table1,
     "duo": duo,
     "ladder": ladder,
@@ -221,7 +238,7 @@ def command(of: Training, args: argparse.Namespace) -> str:
     run, data, target = args.output / of.name, args.data, args.target
     labels = [f"{key}={value}" for key, value in of.labels.items()]
     lines = [shlex.join(["embinit", "run", str(run), "--label", *labels, "--", *train_words(of, args)])]
-    if args.grid != "scale":  # its question is answered by the loss alone
+    if args.grid not in ("scale", "positions"):  # their question is answered by the loss alone
         best = run / "checkpoints" / "checkpoint_best.pt"
         generate = ["fairseq-generate", data / "bin", "--user-dir", PLUGIN, "--path", best, "--beam", 5]
         generate += ["--batch-size", 128, "--num-workers", 0, *(["--cpu"] if args.device == "cpu" else [])]

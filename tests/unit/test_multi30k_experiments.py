@@ -52,13 +52,15 @@ def options(words: list[str]) -> dict[str, list[str]]:
     return {flag: list(values) for flag, values in parse_command(words[:end]).options.items()}
 
 
-@pytest.mark.parametrize(("grid", "trainings"), [("scale", 78), ("table1", 18), ("duo", 44), ("ladder", 6)])
+@pytest.mark.parametrize(
+    ("grid", "trainings"), [("scale", 78), ("positions", 30), ("table1", 18), ("duo", 44), ("ladder", 6)]
+)
 def test_every_line_is_a_training_in_a_folder_of_its_name(listed, grid: str, trainings: int) -> None:
     lines, seeds = listed(grid), defaultdict(set)
     assert len(lines) == trainings
     for name, words in lines.items():
         assert words[:3] == ["embinit", "run", f"my runs/{name}"]
-        assert ("fairseq-generate" in words) == ("score" in words) == (grid != "scale")
+        assert ("fairseq-generate" in words) == ("score" in words) == (grid not in ("scale", "positions"))
         found = options(words)
         assert {"--cpu", "--amp"} <= set(found)
         assert name.endswith(f".seed{found['--seed'][0]}")
