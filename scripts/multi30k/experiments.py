@@ -13,8 +13,8 @@
     ladder     Li et al. 2020, Table 5: the parts of Duo one after the other, untied and random (needs no --vectors)
 
 A line is a name and a command that works by itself: a training by `embinit run`, in a folder of that name, then, but
-for `scale` and `positions`, the translation of the test set with its best checkpoint, and the scores. Several trainings share one GPU
-(`--jobs 12`). Calls on several machines share the list (`--worker 1/2`, `--worker 2/2`). `--minutes 9` ends a call, and
+for `scale` and `positions`, the translation of the test set with its best checkpoint, and the scores. Several trainings
+share one GPU (`--jobs 12`). Calls on several machines share the list (`--worker 1/2`, `--worker 2/2`). `--minutes 9` ends a call, and
 the same call continues. All runs of one grid need the same --precision. Options after -- are given to fairseq-train.
 
 The model is Kim's: 3 + 3 layers, 10 heads, D 300, FFN 512, untied, batches of 64 sentences, Adam at a fixed 2e-4.
@@ -107,8 +107,7 @@ def scale(vectors: Vectors) -> Iterator[Training]:
 
 
 def positions(vectors: Vectors) -> Iterator[Training]:
-    """Yield Xavier's numbers and raw vectors with every kind of positions: what do raw vectors cost where none are added
-    to the words?"""
+    """Yield Xavier's numbers and raw vectors with all kinds of positions: what do raw vectors cost if none are added?"""
     for seed in (1, 2, 3):
         for place, options in PLACES.items():
             for strategy in ("xavier", "pretrained"):
