@@ -14,8 +14,9 @@
 
 A line is a name and a command that works by itself: a training by `embinit run`, in a folder of that name, then, but
 for `scale` and `positions`, the translation of the test set with its best checkpoint, and the scores. Several trainings
-share one GPU (`--jobs 12`). Calls on several machines share the list (`--worker 1/2`, `--worker 2/2`). `--minutes 9` ends a call, and
-the same call continues. All runs of one grid need the same --precision. Options after -- are given to fairseq-train.
+share one GPU (`--jobs 12`). Calls on several machines share the list (`--worker 1/2`, `--worker 2/2`). `--minutes 9`
+ends a call, and the same call continues. All runs of one grid need the same --precision. Options after -- are given to
+fairseq-train.
 
 The model is Kim's: 3 + 3 layers, 10 heads, D 300, FFN 512, untied, batches of 64 sentences, Adam at a fixed 2e-4.
 """
@@ -107,7 +108,7 @@ def scale(vectors: Vectors) -> Iterator[Training]:
 
 
 def positions(vectors: Vectors) -> Iterator[Training]:
-    """Yield Xavier's numbers and raw vectors with all kinds of positions: what do raw vectors cost if none are added?"""
+    """Yield Xavier's numbers and raw vectors with all kinds of positions: what do raw vectors cost?"""
     for seed in (1, 2, 3):
         for place, options in PLACES.items():
             for strategy in ("xavier", "pretrained"):
