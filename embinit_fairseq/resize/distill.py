@@ -41,15 +41,7 @@ from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.init.new_rows import DISTILL, Recipe, columns_of, new_rows
 from embinit_fairseq.io import read_lines, whole_file
 from embinit_fairseq.resize.core import Change, resize_tables, tensors_of
-from embinit_fairseq.resize.evaluation import (
-    INPUT_SIDES,
-    batched,
-    divergence,
-    logits,
-    pairs,
-    rows_of,
-    whole_sentences,
-)
+from embinit_fairseq.resize.evaluation import INPUT_SIDES, batched, divergence, logits, rows_of, whole_sentences
 from embinit_fairseq.resize.source import Source
 from embinit_fairseq.resize.tables import embedding_names
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
@@ -264,7 +256,7 @@ def _inputs(
     if not isinstance(model, FairseqEncoderDecoderModel):
         yield from whole_sentences(model, columns[0], dictionaries[0])
     elif len(columns) == 2:
-        yield from (inputs for inputs, _ in pairs(model.max_positions(), columns, texts, dictionaries, _FLAG)[0])
+        yield from (inputs for inputs, _ in rows_of(model, columns, texts, dictionaries, _FLAG)[0])
     else:
         for ids in columns[0]:
             if 0 < len(ids) < model.max_positions()[0]:

@@ -117,11 +117,15 @@ def read_text(model: Any, softmax: bool, size: int, old: Any, task: Any, paths: 
 
 
 def rows_of(
-    model: Any, columns: Sequence[list[np.ndarray]], paths: Sequence[str], dictionaries: Sequence[Any]
+    model: Any,
+    columns: Sequence[list[np.ndarray]],
+    paths: Sequence[str],
+    dictionaries: Sequence[Any],
+    flag: str = "--verify",
 ) -> tuple[list[Row], int]:
     """Return sentences as a model is used (next word, masked word, translation), and the number of pairs too long."""
     if isinstance(model, FairseqEncoderDecoderModel):
-        return pairs(model.max_positions(), columns, paths, dictionaries)
+        return pairs(model.max_positions(), columns, paths, dictionaries, flag)
     if isinstance(model, FairseqLanguageModel):
         return [_everywhere(inputs) for inputs in whole_sentences(model, columns[0], dictionaries[0])], 0
     return masked(parts(columns[0], positions_of(model) - 2), dictionaries[0]), 0
