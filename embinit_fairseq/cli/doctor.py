@@ -22,7 +22,10 @@ from embinit_fairseq.io import package_versions
 
 # fairseq and torch are imported inside the functions, so that a broken installation is a finding and no traceback
 
-SETUP = "run: bash scripts/setup.sh"
+SETUP = (
+    "run: bash scripts/setup.sh; without a clone: pip install 'embinit-fairseq[hf,plot,text]', "
+    "python -m fairseq_compat install"
+)
 #: package -> what does not work without it; "": nothing works
 PACKAGES = {
     "embinit-fairseq": "the plugin is used from a folder; --user-dir works, the `embinit` command may not",
