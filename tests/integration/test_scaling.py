@@ -77,26 +77,12 @@ def alone(data: Path) -> dict[int, float]:
     return losses(data / "alone", start(data, data / "alone", venv=VENV), update_freq=2, devices=1)
 
 
-def torchrun(address: str, port: int, rank: int) -> dict[str, str]:
-    """Return the variables of train.sh on one of two machines."""
-    launch = f"torchrun --nnodes 2 --nproc-per-node 1 --master-addr {address} --master-port {port} --no-python"
-    return {"DEVICES": "2", "LAUNCH": f"{launch} --node-rank {rank}"} | ({"WORKER": "1"} if rank else {})
-
-
-def test_a_second_machine_trains_along_and_leaves_the_records_to_the_first(data, alone, tmp_path):
-    """As on two machines without SLURM: train.sh by torchrun on each, the second with WORKER=1."""
-    with socket.create_server(("localhost", 0)) as free:
-        port = free.getsockname()[1]
-    second = start(data, tmp_path / "other", **torchrun("localhost", port, 1))
-    first = start(data, tmp_path / "run", **torchrun("localhost", port, 0))
-    assert losses(tmp_path / "run", first, update_freq=1, devices=2) == pytest.approx(alone, abs=2e-3)
-    assert second.wait(600) == 0
-    assert not (tmp_path / "other" / "training.json").exists()
-
-
 @pytest.fixture
 def hosts() -> Iterator[list[str]]:
-    """Make two network namespaces with a cable between them; names of the namespaces and of their interfaces."""
+    """Make two network namespaces with a cable between them; none where that is not allowed.
+
+    Yields the names of the namespaces, which are those of their interfaces, too.
+    """
     names = [f"emb{os.getpid()}{end}" for end in "ab"]
     commands = [f"netns add {name}" for name in names]
     commands += [f"link add {names[0]} netns {names[0]} type veth peer {names[1]} netns {names[1]}"]
@@ -105,33 +91,33 @@ def hosts() -> Iterator[list[str]]:
         commands += [f"-n {name} link set {device} up" for device in (name, "lo")]
     try:
         for command in commands:
-            subprocess.run(["ip", *command.split()], check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"network namespaces cannot be made here: {getattr(error, 'stderr', error)}")
-    else:
+            subprocess.run(["ip", *command.split()], check=True, capture_output=True)
         yield names
+    except (OSError, subprocess.CalledProcessError):
+        yield []
     finally:
         if shutil.which("ip"):
             for name in names:
                 subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
-def test_two_hosts_of_which_one_is_killed_continue(hosts, data, alone, tmp_path):
-    """The other host ends by itself; both started again continue from the checkpoint of the second update."""
+def test_two_machines_of_which_one_is_killed_continue(hosts, data, alone, tmp_path):
+    """As without SLURM: train.sh by torchrun on each, the second with WORKER=1. When one is killed the other ends by
+    itself; both started again continue from the checkpoint of the second update."""
     kills = tmp_path / "kills" / "__init__.py"
     kills.parent.mkdir()
     kills.write_text(KILLS)
     run = tmp_path / "run"  # on a drive that both see
 
     def both(*options_of_second: object) -> list[subprocess.Popen]:
+        with socket.create_server(("localhost", 0)) as free:
+            address = f"--master-addr {'10.77.0.1' if hosts else 'localhost'} --master-port {free.getsockname()[1]}"
+        launch = f"torchrun --nnodes 2 --nproc-per-node 1 {address} --no-python --node-rank"
+        of_rank = [{"LAUNCH": f"{launch} 0"}, {"LAUNCH": f"{launch} 1", "WORKER": "1"}]
+        places = [{"before": ["ip", "netns", "exec", name], "GLOO_SOCKET_IFNAME": name} for name in hosts] or [{}, {}]
         return [
-            start(
-                *(data, run, *(options_of_second if rank else ())),
-                before=["ip", "netns", "exec", name],
-                GLOO_SOCKET_IFNAME=name,
-                **torchrun("10.77.0.1", 29500, rank),
-            )
-            for rank, name in enumerate(hosts)
+            start(data, run, *options, DEVICES="2", **variables, **place)
+            for options, variables, place in zip(((), options_of_second), of_rank, places)
         ]
 
     for process in both("--user-dir", kills.parent):
@@ -141,3 +127,4 @@ def test_two_hosts_of_which_one_is_killed_continue(hosts, data, alone, tmp_path)
     assert losses(run, first, update_freq=1, devices=2) == pytest.approx(alone, abs=2e-3)
     assert "(epoch 1 @ 2 updates)" in (run / "train.log").read_text()
     assert second.wait(600) == 0
+    assert len(json.loads((run / "training.json").read_text())["sessions"]) == 2  # the first machine's
