@@ -1,6 +1,6 @@
 """Train the input rows of new words on a text (`expand-vocab --method distill`).
 
-Token Distillation (Dobler, Elliott and de Melo 2025, arXiv 2505.20133, section 3, with the last layer): the model reads
+Token Distillation (Dobler, Elliott and de Melo 2025, arXiv 2505.20133, with the last layer): the model reads
 a text twice, in old subwords and with new words. Only the rows E of the new words are trained, in the matrices that are
 read, until both readings agree:
 
