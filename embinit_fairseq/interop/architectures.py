@@ -152,7 +152,7 @@ TUPE = Architecture(
     hf_name="TUPE",
     tags=("tupe", "fairseq"),
     note="Positions as in Ke et al. 2021, Rethinking Positional Encoding in Language Pre-training; the equations are "
-    "in\n`modeling_tupe.py` and `position_encoding.py`.",
+    "in\n`modeling_tupe.py`, `position_encoding.py` and `fixed_positions.py`.",
     models=("tupe", "electra"),
     describe=_describe_tupe,
     config=_tupe_config,
@@ -165,7 +165,7 @@ TUPE = Architecture(
     code=(
         *(f"interop.remote.{name}" for name in ("configuration_tupe", "modeling_tupe")),
         *(f"modules.{name}" for name in ("attention_kernels", "encoder_layer", "heads", "initialisation")),
-        *("modules.position_encoding", "errors"),
+        *("modules.position_encoding", "modules.fixed_positions", "errors"),
     ),
 )
 

@@ -26,8 +26,8 @@ from embinit_fairseq.models._options import layer_config, side_option
 from embinit_fairseq.modules.attention_kernels import AttentionBias, choose_kernel, prepare
 from embinit_fairseq.modules.decoder_layer import DecoderCache, beam_of, causal, distinct_rows
 from embinit_fairseq.modules.encoder_layer import LayerConfig
+from embinit_fairseq.modules.fixed_positions import Rotation
 from embinit_fairseq.modules.initialisation import init_table, init_transformer_params
-from embinit_fairseq.modules.position_encoding import Rotation
 
 #: encoder's output in fairseq's form: an empty list is None
 EncoderOut = dict[str, list[Tensor]]

@@ -41,7 +41,8 @@ from embinit_fairseq.models._translation import (
 )
 from embinit_fairseq.modules.decoder_layer import CrossAttention, DecoderCache, DecoderLayer, causal, next_power_of_two
 from embinit_fairseq.modules.encoder_layer import EncoderLayer, SelfAttention
-from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes, Rotation
+from embinit_fairseq.modules.fixed_positions import Rotation
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes
 
 
 @dataclass

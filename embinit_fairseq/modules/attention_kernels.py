@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.modules.position_encoding import Rotation
+from embinit_fairseq.modules.fixed_positions import Rotation
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ rotary positions (RoPE, Su et al. 2021, arXiv 2104.09864) and ALiBi (Press et al
     (9)   reset(v, i, j) = theta_1 if i = 1, theta_2 if j = 1, else v_ij
     (10)  reset of (7)                                                   TUPE-A
     (11)  reset of (7) + b_{j-i}                                         TUPE-R
-    RoPE  (R_i q_i)^T (R_j k_j) = q_i^T R_{j-i} k_j                      Su et al., equations (15) and (16)
-    ALiBi -m_h |i - j|                                                   Press et al., section 3, in both directions
+    RoPE  (R_i q_i)^T (R_j k_j)                                          fixed_positions.py
+    ALiBi -m_h |i - j|                                                   fixed_positions.py
 
 i: query, j: key, d: head_dim, p: position vectors (after a layer norm), theta_1: `[CLS]` to all, theta_2: all to
-`[CLS]`, R: rotation of d / 2 pairs of columns, m_h: slope of head h. C: embed_dim, H: num_heads, T: tgt_len.
+`[CLS]`. C: embed_dim, H: num_heads, T: tgt_len.
 
 An encoding acts in up to four places: on the embeddings (`embed`), on queries and keys before they are split into heads
 (`projections`) and after it (`rotation`), and on the attention's logits (`bias`, one tensor (H, T, T) for all layers
@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.modules.fixed_positions import AlibiTerm, RotaryTerm, Rotation
 
 
 @dataclass(frozen=True)
@@ -145,82 +146,6 @@ class RelativeTerm(nn.Module):
         return scores if self.reset is None else reset_cls(scores, *table.new_zeros(2, table.shape[1]))
 
 
-# ---- RoPE ----
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """R of some columns, for queries and keys (batch, H, columns, d). It has no gradient.
-
-    Args:
-        turns: (columns, d / 2), complex: e^{i m theta_n} of column m.
-        skips_cls: row and column 0 of the logits remain those of q and k; row 0 of `turns` is zero then.
-    """
-
-    turns: Tensor
-    skips_cls: bool = False
-
-    def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys whose products are the logits with R.
-
-        Logits with another row 0 and column 0 are a sum of three products: of the rotated columns (zero in row 0), of
-        (1, 0, 0, ...) and q_0 k_j, of q_i k_0 and (1, 0, 0, ...). So two more columns hold them for every kernel; the
-        columns of zeros after these are for fused kernels, which want multiples of 8.
-        """
-        if not self.skips_cls:
-            return self._turn(q), self._turn(k)
-        from_cls = k @ q[:, :, 0, :, None]  # (batch, H, T, 1)
-        to_cls = q @ k[:, :, 0, :, None]
-        is_cls = torch.zeros_like(to_cls)
-        is_cls[:, :, 0] = 1
-        zeros = is_cls.new_zeros(()).expand(*q.shape[:-1], -(q.shape[-1] + 2) % 8)
-        return (
-            torch.cat([self._turn(q), is_cls, to_cls * (1 - is_cls), zeros], dim=-1),
-            torch.cat([self._turn(k), from_cls, is_cls, zeros], dim=-1),
-        )
-
-    def _turn(self, x: Tensor) -> Tensor:
-        """Rotate the pairs of columns (2n, 2n + 1): as a complex number each is multiplied by its turn."""
-        pairs = x.to(self.turns.real.dtype).unflatten(-1, (-1, 2))
-        return torch.view_as_real(torch.view_as_complex(pairs) * self.turns).flatten(-2).to(x.dtype)
-
-
-class RotaryTerm(nn.Module):
-    """R_m of column m: turns pair n of a head's columns by the angle m theta_n, theta_n = 10000^(-2n / d), n from 0."""
-
-    like: Tensor
-
-    def __init__(self, sizes: PositionSizes) -> None:
-        super().__init__()
-        self.head_dim, self.skips_cls = sizes.embed_dim // sizes.num_heads, sizes.reset is not None
-        if self.head_dim % 2:
-            raise OptionError(
-                f"rotary positions with heads of dimension {self.head_dim} ({sizes.embed_dim} / {sizes.num_heads}): it "
-                "must be even, since pairs of columns are rotated; change the number of attention heads"
-            )
-        _follow_model(self)
-
-    def forward(self, tgt_len: int, first: int = 0) -> Rotation:
-        """Return R of columns `first` to T - 1."""
-        frequencies = 10000.0 ** (-torch.arange(0, self.head_dim, 2, dtype=torch.float64) / self.head_dim)
-        angles = torch.arange(first, tgt_len).unsqueeze(1) * frequencies
-        turns = torch.polar(torch.ones_like(angles), angles)
-        if self.skips_cls:
-            turns[0] = 0
-        return Rotation(
-            turns.to(self.like.device, torch.promote_types(self.like.dtype, torch.complex64)), self.skips_cls
-        )
-
-
-def _follow_model(module: nn.Module) -> None:
-    """Let `module.like` have the device and the type of the model, for a module without parameters.
-
-    It is empty: a buffer with values would be rounded with the model, and would be lost where transformers builds it on
-    no device.
-    """
-    module.register_buffer("like", torch.empty(0), persistent=False)
-
-
 # ---- Equations (7) and (9) to (11): TUPE ----
 
 
@@ -273,7 +198,7 @@ class UntiedPositions(PositionEncoding):
         self.max_positions, self.untie_cls = sizes.max_positions, sizes.reset is not None
         self.absolute = AbsoluteTerm(sizes)
         self.relative = RelativeTerm(sizes) if sizes.num_buckets else None
-        self.rotary = RotaryTerm(sizes) if sizes.rotary else None
+        self.rotary = RotaryTerm(sizes.embed_dim, sizes.num_heads, self.untie_cls) if sizes.rotary else None
 
     def rotation(self, tgt_len: int, first: int = 0) -> Rotation | None:
         """Return R of columns `first` to T - 1, or None."""
@@ -352,7 +277,7 @@ class RotaryPositions(PositionEncoding):
 
     def __init__(self, sizes: PositionSizes) -> None:
         super().__init__()
-        self.rotary = RotaryTerm(sizes)
+        self.rotary = RotaryTerm(sizes.embed_dim, sizes.num_heads)
 
     def rotation(self, tgt_len: int, first: int = 0) -> Rotation:
         """Return R of columns `first` to T - 1."""
@@ -360,33 +285,15 @@ class RotaryPositions(PositionEncoding):
 
 
 class AlibiPositions(PositionEncoding):
-    """ALiBi, and no other positions: a penalty that grows with the distance, the same in both directions."""
-
-    like: Tensor
+    """ALiBi, and no other positions."""
 
     def __init__(self, sizes: PositionSizes) -> None:
         super().__init__()
-        self.slopes = alibi_slopes(sizes.num_heads)
-        _follow_model(self)
+        self.alibi = AlibiTerm(sizes.num_heads)
 
     def bias(self, tgt_len: int) -> Tensor:
         """Return -m_h |i - j|."""
-        exact = torch.promote_types(self.like.dtype, torch.float32)
-        columns = torch.arange(tgt_len, device=self.like.device, dtype=exact)
-        slopes = torch.tensor(self.slopes, dtype=exact).to(self.like.device).view(-1, 1, 1)
-        return (-slopes * (columns - columns.unsqueeze(1)).abs()).to(self.like.dtype)
-
-
-def alibi_slopes(num_heads: int) -> list[float]:
-    """Return m_h of the heads: 2^(-8/H), 2^(-16/H), ..., 2^-8 if H is a power of two.
-
-    Otherwise, as in the authors' code: those of the largest power of two P below H, then every second one of 2 P.
-    """
-    power = 1 << (num_heads.bit_length() - 1)
-    exponents = [8 * (n + 1) / power for n in range(power)] + [
-        4 * (2 * n + 1) / power for n in range(num_heads - power)
-    ]
-    return [2.0**-exponent for exponent in exponents]
+        return self.alibi(tgt_len)
 
 
 def _first_rows(embed_positions: nn.Embedding, tgt_len: int, thetas: int = 0) -> Tensor:

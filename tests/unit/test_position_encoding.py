@@ -8,15 +8,13 @@ import torch
 from tupe_reference import bucket, slopes
 
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.modules.fixed_positions import AlibiTerm, RotaryTerm, alibi_slopes
 from embinit_fairseq.modules.position_encoding import (
     POSITION_ENCODINGS,
     AddedPositions,
-    AlibiPositions,
     FourTermPositions,
     PositionSizes,
-    RotaryTerm,
     UntiedPositions,
-    alibi_slopes,
     relative_position_buckets,
     reset_cls,
 )
@@ -62,11 +60,11 @@ def test_every_distance_of_a_long_input_in_whole_numbers(sizes, bidirectional):
     assert set(found) == set(range(sizes[0])) - ({sizes[0] // 2} if bidirectional else set())
 
 
-def rotated(dim, tgt_len=7, reset=None):
+def rotated(dim, tgt_len=7, skips_cls=False):
     """q, k (2, 3, T, dim) that want gradients, and the logits (2, 3, T, T) of the rotated ones."""
     generator = torch.Generator().manual_seed(1)
     q, k = (torch.randn(2, 3, tgt_len, dim, dtype=torch.float64, generator=generator).requires_grad_() for _ in "qk")
-    term = RotaryTerm(PositionSizes(3 * dim, 3, tgt_len, reset=reset)).double()
+    term = RotaryTerm(3 * dim, 3, skips_cls).double()
     turned_q, turned_k = term(tgt_len)(q, k)
     return q, k, turned_q @ turned_k.transpose(2, 3)
 
@@ -95,7 +93,7 @@ def test_rotary_logits_are_the_papers_complex_products(dim):
 def test_rotary_logits_depend_on_the_distance_only():
     """Columns that begin later have the same logits, and tokens step by step have those of all at once."""
     q, k, logits = rotated(4)
-    term = RotaryTerm(PositionSizes(12, 3, 7)).double()
+    term = RotaryTerm(12, 3).double()
     later_q, later_k = term(1007, 1000)(q, k)
     torch.testing.assert_close(later_q @ later_k.transpose(2, 3), logits, rtol=1e-11, atol=1e-11)
     last_q, _ = term(7, 5)(q[:, :, 5:], k[:, :, 5:])
@@ -105,12 +103,12 @@ def test_rotary_logits_depend_on_the_distance_only():
 @pytest.mark.parametrize("dim", [4, 6, 8])
 def test_an_untied_cls_is_not_rotated(dim):
     """Row and column 0 are those of q k^T, the rest is that of RoPE; the columns are a multiple of 8."""
-    q, k, logits = rotated(dim, reset="official")
+    q, k, logits = rotated(dim, skips_cls=True)
     _, _, everywhere = rotated(dim)
     plain = q @ k.transpose(2, 3)
     same([(logits[:, :, 0], plain[:, :, 0]), (logits[..., 0], plain[..., 0])], (q, k))
     torch.testing.assert_close(logits[:, :, 1:, 1:], everywhere[:, :, 1:, 1:], rtol=1e-12, atol=1e-12)
-    assert RotaryTerm(PositionSizes(3 * dim, 3, 7, reset="paper"))(7)(q, k)[0].shape[-1] % 8 == 0
+    assert RotaryTerm(3 * dim, 3, skips_cls=True)(7)(q, k)[0].shape[-1] % 8 == 0
 
 
 def test_slopes_of_alibi():
@@ -121,14 +119,14 @@ def test_slopes_of_alibi():
     assert alibi_slopes(12) == pytest.approx([*eight, *(2 ** (0.5 - n) for n in (1, 2, 3, 4))], rel=1e-15)
     for num_heads in range(1, 41):
         assert alibi_slopes(num_heads) == pytest.approx(slopes(num_heads), rel=1e-12)
-    bias = AlibiPositions(PositionSizes(C, HEADS, 4)).double().bias(4)
+    bias = AlibiTerm(HEADS).double()(4)
     assert bias[2].tolist() == [[-abs(i - j) * alibi_slopes(3)[2] for j in range(4)] for i in range(4)]
 
 
 def test_distances_are_exact_in_half_precision():
     """bfloat16 has no 511: the product with the slope is rounded, not the distance."""
     for dtype in (torch.float16, torch.bfloat16):
-        found = AlibiPositions(PositionSizes(8, 8, 512)).to(dtype).bias(512)
+        found = AlibiTerm(8).to(dtype)(512)
         assert found.dtype == dtype
         assert found[7, 0, 511] == torch.tensor(-511 / 256).to(dtype)
 

@@ -34,6 +34,7 @@ from embinit_fairseq.errors import __doc__ as _errors  # noqa: F401
 from embinit_fairseq.interop.remote.configuration_tupe import TupeConfig
 from embinit_fairseq.modules.attention_kernels import AttentionBias, prepare
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, EncoderLayer, LayerConfig
+from embinit_fairseq.modules.fixed_positions import __doc__ as _fixed_positions  # noqa: F401
 from embinit_fairseq.modules.heads import ClassificationHead
 from embinit_fairseq.modules.initialisation import init_bert_params
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionSizes
