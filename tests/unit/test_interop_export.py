@@ -85,6 +85,8 @@ def test_the_card_says_language_task_license_and_scores(tmp_path, capsys):
     scores["checkpoint"] = "elsewhere/checkpoint_last.pt"
     (tmp_path / "run/result.json").write_text(json.dumps({"labels": {}, "scores": scores}))
     assert export.recorded_scores(checkpoint.path) == {}
+    request = export.ExportRequest(checkpoint.path, "out", language=("nl", "en"))
+    assert export._languages(request, trained.open_trained(checkpoint.path)) == ["nl", "en"]
 
 
 @pytest.mark.parametrize(("task", "expected"), [
