@@ -231,7 +231,7 @@ METHODS = {
         needs_pieces=True,
     ),
     "distill": Method(
-        "trained until hidden states are those of the word's subwords, on --distill-text",
+        "trained on --distill-text until the model reads the word as its subwords",
         _distilled,
         largest_shares=_share_of_average,
         needs_pieces=True,

@@ -41,7 +41,7 @@ class Rotation:
 
     Args:
         turns: (columns, d / 2), complex: e^{i m theta_n} of column m.
-        skips_cls: row and column 0 of the logits remain those of q and k; row 0 of `turns` is zero then.
+        skips_cls: row and column 0 of the logits are products of q and k without R; row 0 of `turns` is zero then.
     """
 
     turns: Tensor
@@ -116,7 +116,7 @@ class AlibiTerm(FixedTerm):
 def alibi_slopes(num_heads: int) -> list[float]:
     """Return m_h of the heads: 2^(-8/H), 2^(-16/H), ..., 2^-8 if H is a power of two.
 
-    Otherwise, as in the authors' code: those of the largest power of two P below H, then every second one of 2 P.
+    Otherwise, as in the authors' code: the slopes of the largest power of two P below H, then every second slope of 2 P.
     """
     power = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * (n + 1) / power) for n in range(power)]

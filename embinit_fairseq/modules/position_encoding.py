@@ -188,7 +188,7 @@ class UntiedPositions(PositionEncoding):
         paper: the absolute constants replace the sum of both terms, as in (11);
         None (tie-cls): like any other position.
 
-    sizes.rotary: queries and keys are rotated as well, with a reset except those of `[CLS]`.
+    sizes.rotary: queries and keys are rotated as well; with a reset, not for `[CLS]`.
     """
 
     num_terms = 2

@@ -156,7 +156,7 @@ def write_restricted(
     Args:
         old: the segmentation of the old dictionary.
         symbols: the old dictionary's symbols that mean text.
-        kept: those of the new dictionary.
+        kept: the symbols of the new dictionary.
         texts: files of segmented text.
         folder: an existing folder.
         output: name that the folder will have.

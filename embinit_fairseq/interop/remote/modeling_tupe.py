@@ -11,7 +11,7 @@ Every layer computes, with heads of dimension d,
     added_relative      1   both x_i = embedding + p_i and B_ij = b_{j-i}: BERT-R
     relative            1   B_ij = b_{j-i}, and no other positions
     four_terms          4   (x W^Q + p U^Q) (x W^K + p U^K)^T: BERT-A^d
-    rope                1   queries and keys are rotated, see `RotaryTerm`: RoPE (with `rotary` so are those of untied)
+    rope                1   queries and keys are rotated, see `RotaryTerm`: RoPE (with `rotary` untied positions, too)
     alibi               1   B_ij = -m |i - j|: ALiBi
     none                1   nothing
 
