@@ -116,7 +116,7 @@ class AlibiTerm(FixedTerm):
 def alibi_slopes(num_heads: int) -> list[float]:
     """Return m_h of the heads: 2^(-8/H), 2^(-16/H), ..., 2^-8 if H is a power of two.
 
-    Otherwise, as in the authors' code: the slopes of the largest power of two P below H, then every second slope of 2 P.
+    Otherwise, as in the authors' code: the slopes of the largest power of two P below H, then every second one of 2 P.
     """
     power = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * (n + 1) / power) for n in range(power)]
