@@ -142,7 +142,8 @@ def symbols_that_spell(
     while removed:  # the shortest first, since longer ones may consist of them
         stays = frozenset({*kept, *added})
         split = segmentation.restricted(stays).split
-        removed = [symbol for symbol in removed if not stays.issuperset(split(symbol))]
+        # the segmenter may split a symbol that stays, if other merges come first
+        removed = [symbol for symbol in removed if symbol not in stays and not stays.issuperset(split(symbol))]
         shortest = min((length[symbol] for symbol in removed), default=0)
         added += [symbol for symbol in removed if length[symbol] == shortest]
     return added

@@ -174,6 +174,14 @@ def test_a_character_that_only_longer_subwords_spell(tmp_path) -> None:
     assert record["kept_text"] == {**counts, "gone": ["q", "u"]}
 
 
+def test_a_subword_that_other_merges_come_before(tmp_path) -> None:
+    """The codes have `xy z`, but make `x@@ yz` of `xyz`: without a row for `x@@`, `xyz` stays, and the search ends."""
+    (tmp_path / "codes").write_text("#version: 0.2\ny z</w>\nx y\nxy z</w>\n")
+    old = SubwordNmt(str(tmp_path / "codes"))
+    assert old.segment("xyz") == ["x@@", "yz"]
+    assert symbols_that_spell(old, {"yz"}, ["yz", "xyz", "y"], ["x@@", "yz"]) == ["y", "xyz"]
+
+
 def test_bytes_spell_everything(files) -> None:
     """They stay, so that also removed characters are spelled."""
     old = opened(files, "bytes")
