@@ -1,8 +1,7 @@
 """How the tests start programs: much faster than in new processes, unless a test is about starts and stops.
 
-Programs that are killed or stopped, that work in several processes, or whose start itself is tested get
-``sys.executable`` and ``sys.prefix`` instead; and the first start of each of fairseq's commands and of embinit is a new
-process. With EMBINIT_TESTS_COLD_START=1, and without OMP_NUM_THREADS=1, all of them are. See warm_start/server.py.
+Programs that are killed or stopped, or whose start itself is tested get ``sys.executable`` and ``sys.prefix`` instead.
+With EMBINIT_TESTS_COLD_START=1, and without OMP_NUM_THREADS=1, all of them are new processes. See warm_start/server.py.
 """
 
 from __future__ import annotations
@@ -43,14 +42,13 @@ def possible() -> bool:
 
 def fill(folder: Path) -> None:
     """``venv/bin`` with links to everything beside this Python, but for what is to be started by client.py."""
-    (folder / "started").mkdir()
     binaries, program = folder / "venv" / "bin", folder / "program"
     binaries.mkdir(parents=True)
     client = [sys.executable, "-ISE", str(HERE / "client.py"), str(folder), sys.executable]
     program.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "${{0##*/}}" "$@"\n')
     program.chmod(0o755)
     for real in Path(sys.executable).parent.iterdir():
-        ours = re.fullmatch(r"python[\d.]*|fairseq-.*|embinit", real.name)
+        ours = re.fullmatch(r"python[\d.]*|fairseq-.*|embinit|sacremoses|subword-nmt", real.name)
         (binaries / real.name).symlink_to(program if ours else real)
 
 

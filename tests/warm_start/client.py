@@ -1,8 +1,7 @@
 """What the tests start in place of ``python`` and of console scripts: asks server.py to run the program.
 
 ``python -ISE client.py FOLDER PYTHON NAME ARGUMENT...``: FOLDER is the server's; NAME is python or a script beside
-PYTHON. The first start of each of fairseq's commands and of embinit, and those with options of the interpreter, are
-processes of their own.
+PYTHON. Those with options of the interpreter are processes of their own.
 """
 
 import array
@@ -15,18 +14,6 @@ from _socket import AF_UNIX, SCM_RIGHTS, SOL_SOCKET, socket  # the module around
 
 NEW_PROCESS = -1000  # as in server.py
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def first_start(folder, argv):
-    """Whether this is a command of users that no test of this session has started yet."""
-    name = argv[1] if argv[0] == "-m" else os.path.basename(argv[0])
-    if not name.startswith(("fairseq", "embinit")):
-        return False
-    try:
-        os.mkdir(f"{folder}/started/{name}")
-    except FileExistsError:
-        return False
-    return True
 
 
 def run(folder, argv):
@@ -46,7 +33,7 @@ def run(folder, argv):
 folder, python, name, *arguments = sys.argv[1:]
 argv = [*([] if name.startswith("python") else [os.path.join(os.path.dirname(python), name)]), *arguments]
 known = argv and (argv[0] in ("-m", "-c") or not argv[0].startswith("-"))
-status = NEW_PROCESS if not known or first_start(folder, argv) else run(folder, argv)
+status = NEW_PROCESS if not known else run(folder, argv)
 if status == NEW_PROCESS:
     os.execv(python, [python, *argv])
 if status < 0:

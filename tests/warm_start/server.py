@@ -30,6 +30,7 @@ from pathlib import Path
 
 # what a training, a translation and most scripts import in the end (torch._dynamo comes with the first optimizer)
 PRELOADED = ["torch", "torch._dynamo", "hydra.experimental", "sacrebleu", "fairseq.tasks", "fairseq.trainer"]
+OPTIONAL = ["sacremoses", "subword_nmt.apply_bpe"]
 # Read when these modules are imported, or when Python starts: with other values a program gets a process of its own.
 READ_AT_START = ("OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH", "CUDA", "LD_", "LC_", "LANG", "PYTHON")
 # seen to otherwise; of no effect without a GPU; and what fairseq, torch and scikit-learn set themselves
@@ -57,6 +58,9 @@ def preload() -> bool:
     sys.modules["pyarrow"] = None  # type: ignore[assignment]  # fairseq tries it, and it starts a thread
     for name in PRELOADED:
         importlib.import_module(name)
+    for name in OPTIONAL:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     del sys.modules["pyarrow"]
     fill_caches()
     del sys.path[1 : 1 + len(first)]
