@@ -242,7 +242,8 @@ def recorded_scores(checkpoint: str) -> dict[str, dict[str, Any]]:
     """
     path = Path(checkpoint).absolute()
     result = next((folder / "result.json" for folder in path.parents[:2] if (folder / "result.json").is_file()), None)
-    scores = {} if result is None else read_json(result).get("scores") or {}
+    record = {} if result is None else read_json(result)
+    scores = (record.get("scores") if isinstance(record, dict) else None) or {}
     if Path(scores.get("checkpoint") or "").name != path.name:
         return {}
     return {name: value for name, value in scores.items() if isinstance(value, dict) and "signature" in value}

@@ -284,6 +284,12 @@ def test_a_model_of_sentencepiece_for_a_model_that_masks(tmp_path, spm):
     assert load(tmp_path / "out")("The lower<mask> is newer")["input_ids"] == opened.source.encode(" ".join(cut))
 
 
+def test_a_model_of_sentencepiece_that_made_another_dictionary(tmp_path, spm, capsys):
+    foreign = [f"▁{word}" for word in "ein zwei drei vier fuenf sechs sieben".split()]
+    checkpoint = seq2seq_checkpoint(tmp_path / "c", "transformer", words=foreign)
+    assert "--sentencepiece-model" in refused(capsys, checkpoint, "--sentencepiece-model", spm[0])
+
+
 # ---- GPT-2
 
 
