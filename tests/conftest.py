@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
@@ -13,6 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from programs import PYTHON
+
+with contextlib.suppress(ImportError):
+    from hypothesis import HealthCheck, settings
+
+    # elapsed time says nothing; examples may share a fixture, which tests that use one see to
+    checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    settings.register_profile("every machine", deadline=None, suppress_health_check=checks)
+    settings.load_profile("every machine")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

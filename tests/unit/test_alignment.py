@@ -8,7 +8,7 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 from fairseq.data import Dictionary
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import CheckpointError, DataError
@@ -220,7 +220,7 @@ SURFACES = st.text("abäßİı\u0308中", min_size=1, max_size=5) | st.lists(
     st.sampled_from(STYLES),
     st.sets(st.sampled_from(RULES), min_size=1),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_row_a_plan_misses_could_not_have_matched(surfaces, style, source_style, rules):
     """Reading only the planned rows gives the same alignment as reading everything."""
     symbols = sorted({s for surface in surfaces for s in spell(Token(surface, True, None), style)})
@@ -262,7 +262,7 @@ COUNTS = st.sampled_from(["3", "0", "-1", "+7", "1_0", "x", "", "3.5", "٣", str
 ENDS = st.sampled_from(["\n", " \n", "\t\n", "\r\n", "\r", " #fairseq:overwrite\n", " #fairseq:overwrite  \n", "\n\n"])
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80)
 @given(lines=st.lists(st.tuples(SYMBOLS, COUNTS, ENDS), min_size=1, max_size=5))
 @example(lines=[("foo", "3", " \n"), ("bar", "-1", "\n")])
 @example(lines=[("foo", "3", "\r"), ("<unk>", "2", " #fairseq:overwrite\n")])

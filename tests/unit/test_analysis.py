@@ -133,7 +133,7 @@ def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     return draw(st.one_of(integers, floats)), np.array(questions), draw(st.integers(1, rows))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(tables())
 def test_agrees_with_the_definition(case):
     assert search.nearest(*case).tolist() == naive(*case[:2])

@@ -64,7 +64,7 @@ def test_logits_and_gradients_equal_the_equations(attention, train_embeddings):
     torch.testing.assert_close(model.attention_weights(torch.tensor(texts[0])), tuple(expected))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     texts=st.lists(st.lists(st.integers(4, ROWS - 1), max_size=5), min_size=1, max_size=4),
     left=st.integers(0, 3),

@@ -42,7 +42,7 @@ def drawn(rows, symbols, dtype=torch.float64, seed=1, size=3.0):
     return logits.requires_grad_(), torch.randint(symbols, (rows,), generator=generator)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     rows=st.integers(0, 9),
     symbols=st.integers(2, 11),

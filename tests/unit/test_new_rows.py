@@ -125,7 +125,7 @@ LOGITS = st.lists(st.floats(-60, 60), min_size=2, max_size=8)
 
 
 @given(LOGITS, st.integers(1, 5), st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_means_of_logits_keep_the_bound(logits, count, data):
     """Rows enter logits linearly, so a mean of rows has the mean of their logits, whatever the prefix is."""
     old, some = np.array(logits), st.lists(st.integers(0, len(logits) - 1), min_size=1, max_size=4)

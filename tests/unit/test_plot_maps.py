@@ -238,7 +238,7 @@ KNOWN = [
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=seeds, n=st.sampled_from((16, 63, 120)))
 def test_names_of_known_maps_survive_small_noise(seed, n):
     generator, scores = np.random.default_rng(seed), np.stack([case(n) for _, case in KNOWN])
@@ -264,7 +264,7 @@ def plain_numbers(scores: np.ndarray) -> tuple[float, float, float, float]:
     return spread / allowed, spread / n, direction / n, distance / uniform
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=seeds, n=st.integers(2, 7), size=st.floats(0, 20), causal=st.booleans())
 def test_numbers_against_a_plain_statement(seed, n, size, causal):
     scores = np.random.default_rng(seed).normal(0, size, (3, n, n))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_files import MB, SOURCES, numbers, one_line, text, use, write
 
@@ -29,9 +29,6 @@ def each_source_with(field: str):
     return pytest.mark.parametrize("name", [name for name, source in SOURCES.items() if getattr(source, field)])
 
 
-in_one_folder = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
-
-
 # no <unk>, [CLS] or madeupword0000, which have a meaning of their own in some formats
 LETTERS = st.characters(exclude_categories=("Cs", "Zs", "Zl", "Zp", "Cc"), exclude_characters="\ufeff<[")
 WORDS = st.text(LETTERS, min_size=1, max_size=5) | st.sampled_from(
@@ -41,7 +38,7 @@ SOME_WORDS = st.lists(WORDS, min_size=1, max_size=12)
 
 
 @each_source
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(words=SOME_WORDS, some=st.sets(st.integers(0, 11)), seed=st.integers(0, 99), block=st.sampled_from([5, 16, 999]))
 def test_what_was_written_is_read_bit_for_bit(tmp_path_factory, name, words, some, seed, block):
     """However little is read at a time: every line, record and array is split somewhere; also at its line breaks."""
@@ -174,7 +171,7 @@ def test_every_cut_is_noticed(tmp_path, name):
 
 
 @each_source
-@settings(max_examples=12, **in_one_folder)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_damaged_files_are_read_or_refused(tmp_path, name, data):
     source = SOURCES[name]
@@ -198,6 +195,7 @@ def test_only_what_is_wanted_takes_memory(tmp_path, name):
     """One row of 20,000 x 100, which are 8 MB; of a checkpoint only torch's memory grows, which is not traced."""
     words = [f"w{row}" for row in range(20_000)]
     path = SOURCES[name].make(tmp_path, words, np.full((20_000, 100), 0.5, np.float32))
+    open_vectors(path).read(Wanted.words(["w7"]))  # imports libraries
     tracemalloc.start()
     table = open_vectors(path).read(Wanted.words(["w7", "none"]))
     most = tracemalloc.get_traced_memory()[1]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.optim.adafactor import Adafactor
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -28,7 +28,7 @@ from embinit_fairseq.resize.source import Source
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.segmentation import read_segmentation
 
-FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=40)
 APPENDED = ["<mask>", "[de]", "[en]", "[cs]"]
 TAKEN = {*Dictionary().symbols, *APPENDED, "madeupword0000"}
 LETTERS = st.characters(min_codepoint=33, max_codepoint=0x24F, exclude_characters="\x7f\x85\xa0\xad")

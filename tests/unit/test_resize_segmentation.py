@@ -68,7 +68,7 @@ def opened(files: dict[str, Path], kind: str) -> tuple[Segmentation, str]:
 words = st.lists(st.sampled_from(SYLLABLES), min_size=1, max_size=5).map("".join)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(words, max_size=12), st.sets(words, min_size=1, max_size=4), st.sampled_from(KINDS))
 def test_old_text_is_cut_as_before(files, text: list[str], new: set[str], kind: str) -> None:
     """Word by word: a new one is one piece; of sentencepiece longer words may begin with it."""

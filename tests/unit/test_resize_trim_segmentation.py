@@ -124,7 +124,7 @@ def best_score(file: Path, word: str, kept: set[str]) -> float:
 words = st.lists(st.sampled_from(SYLLABLES), min_size=1, max_size=5).map("".join)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(words, min_size=1, max_size=8), st.lists(words, min_size=1, max_size=8), st.sampled_from(KINDS))
 def test_kept_text_is_segmented_as_before_and_new_text_has_no_removed_subword(files, text, others, kind) -> None:
     """Each word of new text is as a naive statement says; the dictionary has every character."""

@@ -182,7 +182,7 @@ LOGITS = st.lists(st.floats(-80, 80), min_size=1, max_size=6)
 
 
 @given(old=LOGITS, new=LOGITS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_identity_is_the_divergence(old, new):
     old, new = np.array(old), np.array(new)
     log_p = old - np.logaddexp.reduce(old)

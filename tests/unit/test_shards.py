@@ -23,7 +23,7 @@ POOL = Executor("pool", 1, Path(), 1, {})
 rows = st.lists(st.integers(0, 10**6), max_size=5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(rows, min_size=1, max_size=30), st.integers(1, 40))
 def test_rows_reach_their_destination_in_the_order_of_the_sources(tmp_path_factory, sources, destinations: int) -> None:
     folder = tmp_path_factory.mktemp("exchange")

@@ -180,7 +180,7 @@ def test_draws_are_paired_independent_and_leave_global_states_alone():
 
 
 @given(st.integers(1, 50), st.integers(1, 9), st.floats(1e-3, 1e3), st.floats(-100, 100), st.integers(0, 2**31))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_describe_equals_numpy_in_float64(rows, dim, scale, shift, seed):
     matrix = (np.random.default_rng(seed).normal(shift, scale, (rows, dim))).astype(np.float32)
     wide = matrix.astype(np.float64)

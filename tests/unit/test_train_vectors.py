@@ -69,7 +69,7 @@ def test_errors_name_the_option_and_leave_no_file(tmp_path: Path, run, capsys, o
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(texts, st.integers(1, 4), st.integers(1, 3))
 def test_counts_and_positive_pmi_are_their_definitions(sentences: list[list[str]], window: int, least: int) -> None:
     expected: dict[tuple[str, str], float] = defaultdict(float)

@@ -13,7 +13,7 @@ import torch
 import tupe_code
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from fairseq.data import Dictionary
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tupe_code import ENCODER, HEAD
 
@@ -21,9 +21,7 @@ from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError
 from embinit_fairseq.interop.tupe_checkpoints import convert_dictionary, convert_tupe
 from embinit_fairseq.models.tupe import TupeModel
 
-FUZZ = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FUZZ = settings(max_examples=25, derandomize=True)
 NAME = HEAD.split(".")[1]
 SYMBOLS = 17  # 16, rounded up by two fillers, and <mask>
 

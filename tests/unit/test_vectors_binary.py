@@ -38,7 +38,7 @@ def naive_buckets(word: str, minn: int, maxn: int, bucket: int) -> list[int]:
     return buckets
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=5),
     st.integers(0, 4),

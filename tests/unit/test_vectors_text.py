@@ -224,7 +224,7 @@ def test_irregular_rows_are_told_apart_from_their_neighbours(row):
     assert not RowParser(2).parse([b"0.5", b"0.1 0.2 0.3"])[1].any()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.binary(max_size=8) | st.sampled_from([b"1_0", b" 1", b"1 ", b"\x1c1", b"nan", b"-inf", b"Infinity", b"1e5"]))
 def test_a_number_is_what_float_takes_without_underscores_and_white_space(token):
     plain = token.isascii() and b"_" not in token and token == token.strip(b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85")

@@ -31,7 +31,7 @@ from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, write_json
 from embinit_fairseq.vocab import preparation
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=40)
 
 ADDRESSES = {
     "at http://www.x.org/a?b=c#d, or": "at <url>, or",

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("sacremoses")
@@ -19,7 +19,7 @@ from wmt14 import clean, encode, learn, score, sgm
 
 from embinit_fairseq.runs.tokens import detokenizer
 
-several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+several = settings(max_examples=60)
 
 
 pairs_of_lines = st.lists(st.tuples(st.text("aé ", max_size=4), st.text("bß\r\u2028", max_size=4)), min_size=1)
