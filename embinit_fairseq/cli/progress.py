@@ -37,6 +37,7 @@ def talking(args: argparse.Namespace) -> Iterator[None]:
     """Set progress and logging by -q and -v while the sub-command runs."""
     root, disabled, level, handlers = logging.getLogger(), logging.root.manager.disable, logging.root.level, None
     _State.quiet = args.quiet
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)  # asks for tensorboardX when imported
     if args.quiet:
         logging.disable(logging.WARNING)
     elif args.verbose and args.command != "run":  # which shows the log of its training

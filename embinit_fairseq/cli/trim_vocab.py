@@ -91,7 +91,7 @@ def _segmentation(record: dict[str, Any]) -> list[str]:
     if spelling:
         more = " ..." if len(spelling) > _SHOWN else ""
         lines.append(
-            f"also kept      {counted(len(spelling), 'subword')} that spell removed ones: "
+            f"also kept      {counted(len(spelling), 'subword')}, to spell removed ones: "
             f"{' '.join(spelling[:_SHOWN])}{more}"
         )
     if "kept_text" in made:

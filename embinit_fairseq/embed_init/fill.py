@@ -47,7 +47,6 @@ def embed_init(
         raise OptionError(f"--embed-init {request.strategy} needs vectors: add --embed-init-path {names}")
     frozen_before: dict[str, str] = {}
     in_optimizer: set[str] = set()
-    record: dict[str, Any] | None
     if checkpoint is None:
         record, matched = _start(slots, sources, request)
     else:
@@ -57,8 +56,6 @@ def embed_init(
         check_optimizer(checkpoint, set(slots) - whole)
         in_optimizer = set(slots) - checkpoint.untrained() if checkpoint.restores_optimizer else set()
     frozen = apply_freezes(request.freezes, slots, matched, task, in_optimizer)
-    if record is None:
-        return
     for name, slot_record in record["slots"].items():
         before, now = frozen_before.get(name), frozen.get(name)
         if before and before != now:
@@ -179,21 +176,21 @@ def _as_array(slot: Slot) -> np.ndarray:
 
 def _continue(
     slots: dict[str, Slot], checkpoint: Checkpoint, request: InitRequest
-) -> tuple[dict[str, Any] | None, dict[str, np.ndarray]]:
-    """Recall the checkpoint's report and its matched rows; no vectors are opened."""
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Recall the checkpoint's report and its matched rows; no vectors are opened.
+
+    Raises:
+        OptionError: for another strategy than the run's, which would have no effect.
+    """
     path, record = checkpoint.path, checkpoint.record
-    logger.info("--embed-init %s: weights come from %s, no vectors are read", request.strategy, path)
-    if record is None:
-        logger.warning(
-            "--embed-init %s HAS NO EFFECT: the run in %s was not initialised by this flag and its weights are kept; "
-            "use another --save-dir for a fresh start",
-            request.strategy,
-            path,
+    started = record and record.get("strategy")
+    if record is None or started != request.strategy:
+        raise OptionError(
+            f"--embed-init {request.strategy}: the run of {path}, which would continue, was not initialised so "
+            f"({f'but with {started}' if started else 'it has no report of this flag'}); name another --save-dir for a "
+            f"new run, or {f'give --embed-init {started}' if started else 'leave the flag out'} to continue"
         )
-        return None, {}
-    if record.get("strategy") != request.strategy:
-        started = record.get("strategy")
-        logger.warning("--embed-init %s: the run in %s was initialised with %s", request.strategy, path, started)
+    logger.info("--embed-init %s: weights come from %s, no vectors are read", request.strategy, path)
     old = {name: slot for name, slot in record["slots"].items() if name in slots}
     return record, {name: report.unpack_rows(slot["known_rows"], slot["rows"]) for name, slot in old.items()}
 

@@ -107,10 +107,19 @@ def warnings(table: Table) -> list[str]:
     if len(set(seeds_of.values())) > 1:
         listed = "; ".join(f"{name}: {seeds}" for name, seeds in seeds_of.items())
         notes.append(f"the rows are means over different seeds ({listed})")
+    losses = {_loss(run) for run in table.runs if run.settings}
+    if len(losses) > 1:
+        notes.append(f"the losses are of different criteria and cannot be compared ({'; '.join(sorted(losses))})")
     for name, score in SCORES.items():
         if len({_signature(run.record, name) for run in table.runs} - {None}) > 1:
             notes.append(f"{score.title} of different signatures cannot be compared")
     return notes
+
+
+def _loss(run: Run) -> str:
+    """Return the criterion, of which fused ones are another way to compute it, with the label smoothing."""
+    criterion = run.settings.get("--criterion", "cross_entropy").removeprefix("fused_")
+    return f"{criterion} {run.settings.get('--label-smoothing', '')}".rstrip()
 
 
 # ---- The paired bootstrap -------------------------------------------------------------------------------------------

@@ -92,6 +92,12 @@ COMMAND = "fairseq-train data --lr 1e-3 --criterion cross_entropy --seed"
         ({"scores": score(20.0, BLEU.replace("13a", "intl"))}, 1, "BLEU of different signatures"),
         ({"command": f"{COMMAND} 2 --max-epoch 3"}, 1, "averaged (--max-epoch)"),
         ({"labels": NONE1}, 1, "2 runs with seed 1"),
+        (
+            {"command": f"{COMMAND} 1 --criterion label_smoothed_cross_entropy", "labels": {"init": "x", "seed": "1"}},
+            1,
+            "criteria",
+        ),
+        ({"command": f"{COMMAND} 1 --criterion fused_cross_entropy", "labels": {"init": "x", "seed": "1"}}, 1, ""),
         ({"command": f"{COMMAND} 2 --save-dir x --num-workers 2 --log-interval 3".replace(" data", " other")}, 1, ""),
     ],
 )
