@@ -1,8 +1,8 @@
 """Continue a training, or use its checkpoint: find it, compare what its shapes do not show, recall the report.
 
 Vectors are opened at a fresh start only. fairseq compares names and shapes of parameters. Compared here is the rest:
-the words of the dictionary, the number of attention heads, encodings of positions that have no parameters, and which
-embedding matrices the optimizer has trained.
+the words of the dictionary, the number of attention heads, of our own models all options, and which embedding matrices
+the optimizer has trained.
 """
 
 from __future__ import annotations
@@ -35,12 +35,10 @@ logger = logging.getLogger(__name__)
 REPORT_FILE = "embed_init.json"
 #: side of a model -> option of fairseq-preprocess for its dictionary
 _DICTIONARY = {"encoder": "--srcdict", "decoder": "--tgtdict"}
-#: options of our models that change the function of the weights and not their shapes, besides the number of heads
-_UNSEEN = {"position_encoding", "rotary", "positions"}
 #: options of our models that may change when a checkpoint is used
 _FREE = {"dropout", "attention_dropout", "activation_dropout", "pooler_dropout", "attention_kernel"}
 _FREE |= {"max_positions", "max_source_positions", "max_target_positions", "checkpoint_activations"}
-_FREE |= {"pooler_activation_fn", "train_embeddings"}
+_FREE |= {"pooler_activation_fn", "train_embeddings", "_name"}
 
 
 @dataclass
@@ -119,16 +117,21 @@ def path_to_restore(request: InitRequest) -> str | None:
 
 
 def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[str, Slot]) -> None:
-    """Raise OptionError if the checkpoint was trained with other heads, positions, or another dictionary."""
-    for name, value in (options_of(checkpoint.state, "model") or {}).items():
+    """Raise OptionError if the checkpoint was trained with other options of the model, or another dictionary."""
+    trained, changed = options_of(checkpoint.state, "model") or {}, []
+    compared = _decisive(model) or {name: None for name in trained if name.endswith("_attention_heads")}
+    for name, default in compared.items() if trained else ():
+        value = trained.get(name, default)  # an option that is younger than the checkpoint
         now = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
-        part = name.removesuffix("_attention_heads")
-        has_part = getattr(model, part, model) is not None  # ELECTRA is fine-tuned without its generator
-        if (name in _UNSEEN or (part != name and has_part)) and None not in (value, now) and str(value) != str(now):
-            raise OptionError(
-                f"{checkpoint.path} was trained with {flag_of(name)} {value}, here it is {now}: give that of its "
-                "training, or begin without that checkpoint"
-            )
+        # ELECTRA is fine-tuned without its generator
+        has_part = getattr(model, name.partition("_")[0], model) is not None
+        if has_part and None not in (value, now) and str(value) != str(now):
+            changed.append(f"{flag_of(name)} {value}, here it is {now}")
+    if changed:
+        raise OptionError(
+            f"{checkpoint.path} was trained with {'; '.join(changed)}: give the options of its training, or begin "
+            "without that checkpoint"
+        )
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for slot in slots.values():
         saved = (checkpoint.state.get("model") or {}).get(names.get(id(slot.embedding.weight)))
@@ -170,12 +173,17 @@ def check_optimizer(checkpoint: Checkpoint, trained: set[str]) -> None:
         )
 
 
+def _decisive(model: Any) -> dict[str, Any]:
+    """Return option -> default for options of our models that change the meaning of their weights; {} for others."""
+    if not type(model).__module__.startswith("embinit_fairseq."):
+        return {}
+    options = fields(getattr(type(model), "__dataclass"))
+    return {option.name: option.default for option in options if option.name not in _FREE}
+
+
 def check_overrides(model: Any, overrides: dict[str, Any]) -> None:
     """Raise OptionError if one of our models is loaded for use with options that change the meaning of its weights."""
-    if not type(model).__module__.startswith("embinit_fairseq."):
-        return
-    decisive = {option.name for option in fields(getattr(type(model), "__dataclass"))} - _FREE
-    changed = ", ".join(f"{name}={overrides[name]!r}" for name in sorted(decisive & set(overrides)))
+    changed = ", ".join(f"{name}={overrides[name]!r}" for name in sorted({*_decisive(model)} & set(overrides)))
     if changed:
         raise OptionError(
             f"{changed} (from_pretrained, --model-overrides): the checkpoint's weights belong to the options of their "

@@ -241,10 +241,10 @@ def recorded_scores(checkpoint: str) -> dict[str, dict[str, Any]]:
     The checkpoint is in the folder of its run, or in `checkpoints/` there.
     """
     path = Path(checkpoint).absolute()
-    result = next((folder / "result.json" for folder in path.parents[:2] if (folder / "result.json").is_file()), None)
-    record = {} if result is None else read_json(result)
-    scores = (record.get("scores") if isinstance(record, dict) else None) or {}
-    if Path(scores.get("checkpoint") or "").name != path.name:
+    file = (path.parents[1] if path.parent.name == "checkpoints" else path.parent) / "result.json"
+    record = read_json(file) if file.is_file() else None
+    scores = record.get("scores") if isinstance(record, dict) and "labels" in record else None
+    if not scores or Path(scores.get("checkpoint") or "").name != path.name:
         return {}
     return {name: value for name, value in scores.items() if isinstance(value, dict) and "signature" in value}
 

@@ -6,7 +6,7 @@
     bert_rel_* relative positions only
     bert_ad_*  all four correlations with separate projections (BERT-A^d)
 
-and beside them what came later; tupe_* --rotary has untied and rotary positions.
+and encodings that are younger than the paper; tupe_* --rotary has untied and rotary positions:
 
     bert_rope_*   rotary positions (RoPE, Su et al. 2021)
     bert_alibi_*  a penalty that grows with the distance (ALiBi, Press et al. 2022), the same in both directions

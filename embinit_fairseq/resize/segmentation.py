@@ -137,7 +137,8 @@ def symbols_that_spell(
     characters = set().union(*map(segmentation.surface, texts))
     length = {symbol: len(segmentation.surface(symbol)) for symbol in symbols if symbol not in kept}
     removed = [symbol for symbol in length if characters.issuperset(segmentation.surface(symbol))]
-    added = [symbol for symbol in removed if length[symbol] < 2]  # characters and bytes
+    # characters, bytes, and runs that the model of the text does not know, which it leaves whole
+    added = [symbol for symbol in removed if length[symbol] < 2 or segmentation.is_unknown(symbol)]
     removed = [symbol for symbol in removed if length[symbol] > 1 and segmentation.makes(symbol)]
     while removed:  # the shortest first, since longer ones may consist of them
         stays = frozenset({*kept, *added})

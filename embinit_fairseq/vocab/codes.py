@@ -57,11 +57,23 @@ VOCABULARY = ".vocabulary"
 
 
 def codes_vocabulary(path: str) -> frozenset[str] | None:
-    """Return the subwords that text may have if it is segmented with the codes `path`; None without that file."""
-    file = Path(path + VOCABULARY)
+    """Return the subwords that text may have if it is segmented with the codes `path`; None without that file.
+
+    Raises:
+        DataError: a line is not a subword and its count.
+    """
+    file, subwords = Path(path + VOCABULARY), set()
     if not file.exists():
         return None
-    return frozenset(line.rpartition(" ")[0] for _, line in read_lines(file, DataError))
+    for number, line in read_lines(file, DataError):
+        subword, _, count = line.rpartition(" ")
+        if not subword or not count.isdecimal():
+            raise DataError(
+                f"{file}:{number}: found {line[:60]!r}, expected a subword, a space and a count (as get-vocab of "
+                "subword-nmt writes them)"
+            )
+        subwords.add(subword)
+    return frozenset(subwords)
 
 
 def load_sentencepiece(file: PathLike, flag: str = "") -> Any:

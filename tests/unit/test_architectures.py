@@ -190,15 +190,25 @@ def test_a_training_continues_with_the_heads_of_its_checkpoint(name, tmp_path):
         ("tupe", "rotary", True, False),
         ("tupe", "position_encoding", "rope", "none"),
         ("tupe_transformer", "positions", "alibi", "rope"),
+        ("tupe_transformer", "activation_fn", "gelu", "relu"),
+        ("duo_transformer", "no_scale_embedding", True, False),
     ],
 )
-def test_a_training_continues_with_the_positions_of_its_checkpoint(tmp_path, name, option, theirs, ours):
-    """No shape tells."""
-    path = save_checkpoint(tmp_path / "best.pt", ARCHITECTURES[name].config(**{option: theirs}), {})
-    said = f"{path} was trained with --{option.replace('_', '-')} {theirs}, here it is {ours}: give that of its"
+def test_a_training_continues_with_the_options_of_its_checkpoint(tmp_path, name, option, theirs, ours):
+    """No shape tells. A checkpoint that is older than an option had its default."""
+    architecture = ARCHITECTURES[name]
+    path = save_checkpoint(tmp_path / "best.pt", architecture.config(**{option: theirs}), {})
+    said = f"{path} was trained with --{option.replace('_', '-')} {theirs}, here it is {ours}: give the options of its"
     with pytest.raises(OptionError, match=said):
         check(name, path, how="finetune_from_model", **{option: ours})
     check(name, path, how="finetune_from_model", **{option: theirs})
+    old = architecture.config()
+    default = getattr(old, option)
+    delattr(old, option)
+    path = save_checkpoint(tmp_path / "old.pt", old, {})
+    check(name, path, **{option: default})
+    with pytest.raises(OptionError, match=f"trained with --{option.replace('_', '-')} {default}"):
+        check(name, path, **{option: theirs if theirs != default else ours})
 
 
 @each_architecture

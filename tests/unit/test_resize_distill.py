@@ -283,6 +283,15 @@ def test_a_killed_training_continues(tmp_path, monkeypatch) -> None:
     assert written["loss"] == whole["distill"]["loss"]
 
 
+def test_the_state_of_a_killed_training_belongs_to_the_content_of_its_files(tmp_path) -> None:
+    output, keys = str(tmp_path / "out"), set()
+    request = expand_module.ExpandRequest(checkpoint="c", dictionary="d", output=output, words="w", method="distill")
+    for text in ("a b", "a c", "a b"):
+        (tmp_path / "text").write_text(text)
+        keys.add(expand_module._saved(request, {"--distill-text": str(tmp_path / "text")}).key)
+    assert len(keys) == 2
+
+
 def test_a_word_that_is_one_old_subword_begins_where_it_ends(tmp_path) -> None:
     checkpoint = make(tmp_path, "lm_tied")
     path = text_of(checkpoint, OLD_TEXT)

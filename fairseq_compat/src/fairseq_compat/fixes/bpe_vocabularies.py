@@ -23,5 +23,9 @@ def patch(module):
         original(self, cfg)
         path = f"{cfg.bpe_codes}.vocabulary"
         if os.path.isfile(path):
-            with open(path, encoding="utf-8", newline="\n") as lines:
-                self.bpe.vocab = {line.rpartition(" ")[0] for line in lines}
+            with open(path, encoding="utf-8-sig", newline="\n") as lines:
+                pairs = [line.strip("\r\n ").rpartition(" ") for line in lines]
+            for number, (subword, _, count) in enumerate(pairs, 1):
+                if not subword or not count.isdecimal():
+                    raise ValueError(f"{path}:{number}: expected a subword, a space and its count")
+            self.bpe.vocab = {subword for subword, _, _ in pairs}
