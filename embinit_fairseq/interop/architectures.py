@@ -151,9 +151,9 @@ TUPE = Architecture(
     archs=f"{ENCODERS}, electra_* of this plugin",
     hf_name="TUPE",
     tags=("tupe", "fairseq"),
-    note="An encoder of the family that Ke et al. 2021, Rethinking Positional Encoding in Language Pre-training, compare "
-    "by\ntheir positions; the equations, and papers of later positions, are in `modeling_tupe.py`,\n"
-    "`position_encoding.py` and `fixed_positions.py`.",
+    note="An encoder as in Ke et al. 2021, Rethinking Positional Encoding in Language Pre-training, who compare\n"
+    "positions; the equations, and papers of later positions, are in `modeling_tupe.py`, `position_encoding.py`\n"
+    "and `fixed_positions.py`.",
     models=("tupe", "electra"),
     describe=_describe_tupe,
     config=_tupe_config,

@@ -128,9 +128,8 @@ def test_distances_are_exact_in_half_precision():
     distances = (torch.arange(600.0) - torch.arange(600.0)[:, None]).abs().double()
     slopes = torch.tensor([2.0 ** -(n + 1) for n in range(8)]).double()
     for dtype in (torch.float16, torch.bfloat16):
-        torch.testing.assert_close(
-            AlibiTerm(8).to(dtype)(600), (-slopes[:, None, None] * distances).to(dtype), rtol=0, atol=0
-        )
+        expected = (-slopes[:, None, None] * distances).to(dtype)
+        torch.testing.assert_close(AlibiTerm(8).to(dtype)(600), expected, rtol=0, atol=0)
 
 
 def test_no_positions_act_nowhere():
