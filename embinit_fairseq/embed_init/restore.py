@@ -40,6 +40,9 @@ _FREE = {"dropout", "attention_dropout", "activation_dropout", "pooler_dropout",
 _FREE |= {"max_positions", "max_source_positions", "max_target_positions", "checkpoint_activations"}
 _FREE |= {"pooler_activation_fn", "train_embeddings", "_name"}
 
+#: option and its value in earlier versions -> its value now
+_OLDER_VALUES = {("duo_share_weights", "on"): "stream"}
+
 
 @dataclass
 class Checkpoint:
@@ -125,7 +128,7 @@ def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[s
         now = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
         # ELECTRA is fine-tuned without its generator
         has_part = getattr(model, name.partition("_")[0], model) is not None
-        if has_part and None not in (value, now) and str(value) != str(now):
+        if has_part and None not in (value, now) and _today(name, value) != _today(name, now):
             changed.append(f"{flag_of(name)} {value}, here it is {now}")
     if changed:
         raise OptionError(
@@ -171,6 +174,11 @@ def check_optimizer(checkpoint: Checkpoint, trained: set[str]) -> None:
             f"the run in {checkpoint.path} was started with --embed-init-freeze {freezes}, so its optimizer does not "
             "know these embedding matrices: give the flag again, or add --reset-optimizer"
         )
+
+
+def _today(name: str, value: Any) -> str:
+    """Return the value of an option as it is spelled today."""
+    return _OLDER_VALUES.get((name, str(value)), str(value))
 
 
 def _decisive(model: Any) -> dict[str, Any]:
