@@ -12,7 +12,7 @@ from pathlib import Path
 COLUMNS = {
     "val. loss (bits)": "{:.3f}",
     "BLEU": "{:.1f}",
-    "absorption ratio of matched rows, encoder": "{:.2f}",
+    "absorption ratio, encoder": "{:.2f}",
 }
 
 
@@ -22,7 +22,9 @@ def main(path: Path) -> None:
     rows = {row["labels"]["init"]: row["summary"] for row in table["rows"]}
     print(f"\n{'--embed-init':<20}{'val. loss (bits)':>17}{'test BLEU':>11}{'embeddings / positions':>24}")
     for name, summary in rows.items():
-        cells = [form.format(summary[column]["mean"]) if column in summary else "-" for column, form in COLUMNS.items()]
+        cells = [
+            form.format(value["mean"]) if (value := summary.get(column)) else "-" for column, form in COLUMNS.items()
+        ]
         print(f"{name:<20}{cells[0]:>17}{cells[1]:>11}{cells[2]:>24}")
     bleu = {name: summary["BLEU"]["mean"] for name, summary in rows.items()}
     if {"xavier", "pretrained", "pretrained_xavier"} <= set(bleu):

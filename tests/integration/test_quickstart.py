@@ -17,7 +17,7 @@ pytestmark = TRAINS
 REPOSITORY = SCRIPTS.parent
 SHORT = {"TRAIN": 60, "TEST": 20, "MONOLINGUAL": 600, "DIM": 8}
 #: name of the row -> --embed-init
-STRATEGIES = {"pretrained_xavier": "pretrained_xavier", "shuffled_xavier": "shuffled"}
+STRATEGIES = {"xavier": "xavier", "shuffled_xavier": "shuffled"}
 SMALL = "--max-epoch 5 --cpu --encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 16"
 SMALL += " --decoder-ffn-embed-dim 16 --encoder-layers 1 --decoder-layers 1"
 
@@ -41,11 +41,11 @@ def test_quickstart_makes_a_table_curves_and_records_and_nothing_twice(tmp_path:
         assert (result["labels"]["direction"], result["labels"]["init"]) == ("de-en", name)
         slots = result["init"]["slots"]
         assert {slot["strategy"] for slot in slots.values()} == {strategy}
-        assert all(slot["coverage_tokens"] > 0.5 for slot in slots.values())
+        assert name == "xavier" or all(slot["coverage_tokens"] > 0.5 for slot in slots.values())
         ratios[name] = [slots[side]["absorption_ratio"] for side in ("encoder", "decoder")]
         assert result["scores"]["sentences"] == 20
         assert result["scores"]["bleu"]["interval_95"] >= 0
-    assert ratios["shuffled_xavier"] == pytest.approx(ratios["pretrained_xavier"], rel=0.05)
+    assert ratios["shuffled_xavier"] == pytest.approx(ratios["xavier"], rel=0.1)
     assert not list(output.rglob("*.part"))
 
     made = stamps(path for path in output.rglob("*") if path.suffix in (".pt", ".txt", ".bin"))
