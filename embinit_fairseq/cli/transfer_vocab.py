@@ -1,5 +1,5 @@
 """Moves a trained model to another dictionary (other words, another segmentation, another domain): language models,
-masked ones, translation. Words of both dictionaries keep their rows; what the others get is --method. The model is then
+masked ones, translation. Words of both dictionaries keep their rows; --method makes the other rows. The model is then
 to be tuned on text that is cut for the new dictionary."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Removes words from the dictionary of a trained model: language models, masked ones, translation. What is left is the
+"""Removes words from the dictionary of a trained model: language models, masked ones, translation. The result is the
 old model given that the next word is one that stays: KL(new || old) = -log P_old(kept), for every prefix of words that
 stay. Optimizer and averages of the model become smaller, too. The segmentation of its text loses the same words."""
 

@@ -90,7 +90,7 @@ def _averages_of_pieces(recipe: Recipe, names: Sequence[str], tables: Sequence[T
 
 
 def _distilled(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
-    """An average over updates gets the model's shift: it reads the word as the model does."""
+    """Return rows with the model's shift, also for an average over updates, which reads the word as the model does."""
     pairs = zip(_averages_of_pieces(recipe, names, tables), _averages(recipe, names, tables))
     return [
         read + recipe.shifts[name] if name in recipe.shifts else written for name, (read, written) in zip(names, pairs)

@@ -31,7 +31,7 @@ FILES = (
     *TOKENIZER_FILES,
     *(f"{TARGET}/{name}" for name in ("dict.txt", *TOKENIZER_FILES)),
 )
-#: class of transformers -> what the model is for, as the Hub names it
+#: class of transformers -> task, as the Hub names it
 _PIPELINES = {
     "AutoModel": "feature-extraction",
     "AutoModelForMaskedLM": "fill-mask",
@@ -250,7 +250,7 @@ def recorded_scores(checkpoint: str) -> dict[str, dict[str, Any]]:
 
 
 def _metadata(trained: Trained, record: dict[str, Any]) -> str:
-    """Return the YAML that the Hub reads: what the model is for, languages, license, scores with their signatures."""
+    """Return the YAML that the Hub reads: task, languages, license, scores with their signatures."""
     from huggingface_hub import EvalResult, ModelCardData
 
     translates = trained.source.language is not None

@@ -169,18 +169,8 @@ def distill(
     new_row = change.new_row_of(len(source.symbols))
     pieces = {int(row): new_row[word].tolist() for row, word in zip(change.made, recipe.pieces)}
     columns = _columns(source, dictionaries, pieces, segmentation, settings.text)
-    joiner = Joiner(pieces, change.symbols)
-    sentences, found = choose(
-        (joiner.sentence(inputs, names) for inputs in _inputs(model, columns, dictionaries, settings.text)),
-        settings.sentences,
-    )
-    missing = [change.symbols[row] for row in pieces if not found[row]]
-    if missing:
-        shown = ", ".join(missing[:_NAMED]) + (" ..." if len(missing) > _NAMED else "")
-        raise DataError(
-            f"{_FLAG} {' '.join(settings.text)}: {len(missing):,} of {counted(len(pieces), 'new word')} do not occur "
-            f"in it ({shown}); give a text that has them, or remove them from --words"
-        )
+    inputs = _inputs(model, columns, dictionaries, settings.text)
+    sentences = _sentences(inputs, names, pieces, change.symbols, settings)
     # 3. The training
     made = torch.from_numpy(change.made)
     generator = recipe.generator("distill")
@@ -261,6 +251,26 @@ def _inputs(
         for ids in columns[0]:
             if 0 < len(ids) < model.max_positions()[0]:
                 yield {"src_tokens": [*ids.tolist(), dictionaries[0].eos()], "src_lengths": [len(ids) + 1]}
+
+
+def _sentences(
+    inputs: Iterable[dict[str, list[int]]],
+    names: Sequence[str],
+    pieces: Mapping[int, list[int]],
+    symbols: Sequence[str],
+    settings: Distillation,
+) -> list[Sentence]:
+    """Return the first sentences with each new word in both segmentations; raise DataError if a word is in none."""
+    joiner = Joiner(pieces, symbols)
+    sentences, found = choose((joiner.sentence(row, names) for row in inputs), settings.sentences)
+    missing = [symbols[row] for row in pieces if not found[row]]
+    if missing:
+        shown = ", ".join(missing[:_NAMED]) + (" ..." if len(missing) > _NAMED else "")
+        raise DataError(
+            f"{_FLAG} {' '.join(settings.text)}: it lacks {len(missing):,} of "
+            f"{counted(len(pieces), 'new word')} ({shown}); give a text that has them, or remove them from --words"
+        )
+    return sentences
 
 
 class Joiner:

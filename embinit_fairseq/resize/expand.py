@@ -85,7 +85,7 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     Raises:
         CheckpointError, DataError, OptionError, OutputError: naming file or option and remedy; nothing is written.
     """
-    # 0. What the options say, before any work
+    # 0. The options, before any work
     _check_options(request)
     inputs = request.check(FILES, ("words", "bpe_codes", "sentencepiece_model", "segment_text", "distill_text"))
     # 1. The old model, the new words, and whether the segmentation can make both
@@ -97,7 +97,7 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
         check_words(request.words, words, segmentation)
     # 2. A row for every new word
     change = place_words(source, [word.text for word in words])
-    # 3. What the new rows are: means, or draws around the mean, of the old ones, or trained
+    # 3. The new rows: means of old ones, draws around the mean, or trained
     recipe, subwords = _recipe(request, source, words, segmentation)
     distilled, saved = None, None
     if METHODS[request.method].needs_text:

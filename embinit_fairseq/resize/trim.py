@@ -136,7 +136,8 @@ def kept_rows(
     if segmentation is not None:
         kept = {symbol for symbol, is_kept in zip(vocabulary.symbols, stays) if is_kept}
         spelling = symbols_that_spell(segmentation, kept, text_symbols(vocabulary), words)
-    stays |= np.array([symbol in spelling for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
+    added = set(spelling)
+    stays |= np.array([symbol in added for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
     stays |= vocabulary.special
     if "<mask>" in row_of:
         stays[row_of["<mask>"]] = True

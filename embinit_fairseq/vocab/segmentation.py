@@ -153,21 +153,20 @@ class SubwordNmt:
                 f"{_ARGUMENT:,}; add fewer words, or leave {self.flag} out and segment the text by other means"
             )
         codes, words_file, _, vocabulary = (folder / name for name in SEGMENTATION_FILES)
-        subwords = [] if self.vocabulary is None else sorted({*self.vocabulary, *words})
         codes.write_bytes(codes_text(self.path, self.flag).encode("utf-8"))
-        words_file.write_bytes(f"{expression}\n".encode() * bool(whole))
-        vocabulary.write_bytes("".join(f"{subword} 1\n" for subword in subwords).encode("utf-8"))
-        for file in (words_file, vocabulary):
-            if not file.stat().st_size:
-                file.unlink()
+        if whole:
+            words_file.write_bytes(f"{expression}\n".encode())
+        if self.vocabulary is not None:
+            subwords = sorted({*self.vocabulary, *words})
+            vocabulary.write_bytes("".join(f"{subword} 1\n" for subword in subwords).encode("utf-8"))
         return SubwordNmt(str(codes))
 
     def command(self, folder: str) -> str:
         """Return the shell command that segments a text with the files in `folder`."""
         codes, words, _, vocabulary = (shlex.quote(str(Path(folder) / name)) for name in SEGMENTATION_FILES)
-        options = f'--glossaries "$(cat {words})" ' * bool(self.whole)
-        options += f"--vocabulary {vocabulary} " * (self.vocabulary is not None)
-        return f"subword-nmt apply-bpe --codes {codes} {options}< TEXT > PIECES"
+        options = [f'--glossaries "$(cat {words})"'] if self.whole else []
+        options += [] if self.vocabulary is None else [f"--vocabulary {vocabulary}"]
+        return " ".join(["subword-nmt apply-bpe --codes", codes, *options, "< TEXT > PIECES"])
 
 
 def read_codes(

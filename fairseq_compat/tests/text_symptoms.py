@@ -147,6 +147,11 @@ def bpe_vocabularies(folder: Path) -> None:
     config = composed("data", "--bpe", "subword_nmt", "--bpe-codes", str(codes)).bpe
     found = encoders.build_bpe(config).encode("abc abd abb")
     assert found == "ab@@ c abd ab@@ b", found
+    (folder / "codes.vocabulary").write_text("\ufeffab@@ 3\n", encoding="utf-8")
+    assert encoders.build_bpe(config).encode("abb") == "ab@@ b"
+    (folder / "codes.vocabulary").write_text("ab@@\n")
+    with refused("codes.vocabulary:1", "count"):
+        encoders.build_bpe(config)
     (folder / "codes.vocabulary").unlink()
     assert encoders.build_bpe(config).encode("abc") == "abc"
 

@@ -85,6 +85,13 @@ def test_the_card_says_language_task_license_and_scores(tmp_path, capsys):
     scores["checkpoint"] = "elsewhere/checkpoint_last.pt"
     (tmp_path / "run/result.json").write_text(json.dumps({"labels": {}, "scores": scores}))
     assert export.recorded_scores(checkpoint.path) == {}
+    (tmp_path / "run/tuned").mkdir()  # another model in the folder of the run
+    (tmp_path / "run/result.json").write_text(json.dumps({"labels": {}, "scores": {**scores, "checkpoint": "c.pt"}}))
+    assert export.recorded_scores(str(tmp_path / "run/tuned/c.pt")) == {}
+    assert export.recorded_scores(str(tmp_path / "run/checkpoints/c.pt")).keys() == {"bleu"}
+    for others in ([], {"scores": [1]}):  # files of other programs
+        (tmp_path / "run/result.json").write_text(json.dumps(others))
+        assert export.recorded_scores(str(tmp_path / "run/c.pt")) == {}
     request = export.ExportRequest(checkpoint.path, "out", language=("nl", "en"))
     assert export._languages(request, trained.open_trained(checkpoint.path)) == ["nl", "en"]
 

@@ -148,6 +148,22 @@ def test_kept_text_is_segmented_as_before_and_new_text_has_no_removed_subword(fi
             assert found == naive(files[kind], word, kept)
 
 
+def test_a_vocabulary_of_codes_has_counts(tmp_path) -> None:
+    """Without them no subword would be known, and text would be single characters."""
+    (tmp_path / "codes").write_text("#version: 0.2\na b</w>\n")
+    for line in ("ab", "ab\t3"):
+        (tmp_path / "codes.vocabulary").write_text(f"{line}\n")
+        with pytest.raises(DataError, match=r"codes.vocabulary:1: .*count"):
+            SubwordNmt(str(tmp_path / "codes"))
+
+
+def test_unknown_characters_that_the_model_leaves_together_stay(files) -> None:
+    """Such a run is one symbol of a dictionary, which the model does not split."""
+    old, dictionary = opened(files, "unigram"), ["\u2581ba", "\u4e00", "\u4e8c", "\u4e00\u4e8c", "\u4e00\u4e09"]
+    added = symbols_that_spell(old, {"\u2581ba", "\u4e00"}, dictionary, ["\u4e00", "\u4e8c"])
+    assert added == ["\u4e8c", "\u4e00\u4e8c"]
+
+
 def test_a_character_that_only_longer_subwords_spell(tmp_path) -> None:
     """The dictionary has `qu@@` and no `q@@`: `qu@@` stays, and the removed `quba` becomes `qu@@ b@@ a`."""
     (tmp_path / "codes").write_text("#version: 0.2\nq u\nb a</w>\nqu ba</w>\nq o</w>\n")
@@ -257,6 +273,12 @@ def trimmed(checkpoint, files: dict[str, Path], kind: str, *more: str) -> tuple[
     return new, [line for line in (*TRAINING[12:], *NEW_TEXT) if letters.issuperset(line)]
 
 
+def export_raw(folder: Path, output: Path, *segmentation: str) -> None:
+    """Export the model for text that is only segmented."""
+    files = ["--checkpoint", str(folder / "model.pt"), "--output", str(output)]
+    assert main(["export-hf", *files, "--preparation=none", "--lowercase=no", *segmentation]) == 0
+
+
 @pytest.mark.usefixtures("opened_here")
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_text_of_kept_characters_is_unknown(files, kind: str, tmp_path, capsys) -> None:
@@ -293,15 +315,7 @@ def test_no_text_of_kept_characters_is_unknown(files, kind: str, tmp_path, capsy
     assert [hub.encode(line).tolist() for line in lines] == expected
     assert [hub.binarize(interactive.encode(line)).tolist() for line in lines] == expected
 
-    export = [
-        "export-hf",
-        "--checkpoint",
-        str(out / "model.pt"),
-        "--output",
-        str(tmp_path / "hf"),
-        "--preparation=none",
-    ]
-    assert main([*export, "--lowercase=no", old.flag, str(out / FILE[kind])]) == 0
+    export_raw(out, tmp_path / "hf", old.flag, str(out / FILE[kind]))
     tokenizer = AutoTokenizer.from_pretrained(str(tmp_path / "hf"), trust_remote_code=True)
     assert [tokenizer(line)["input_ids"] for line in lines] == expected
 
@@ -319,15 +333,7 @@ def test_the_hub_of_this_plugin_and_a_saved_tokenizer(files, tmp_path) -> None:
     assert [hub.segment(line) for line in lines] == [new.segment(line) for line in lines]
     without = TupeModel.from_pretrained(str(out), "model.pt", str(out), bpe_codes=str(files["codes"]), **text)
     assert [without.segment(line) for line in lines] != [new.segment(line) for line in lines]
-    export = [
-        "export-hf",
-        "--checkpoint",
-        str(out / "model.pt"),
-        "--output",
-        str(tmp_path / "hf"),
-        "--preparation=none",
-    ]
-    assert main([*export, "--lowercase=no", "--bpe-codes", str(out / "bpe.codes")]) == 0
+    export_raw(out, tmp_path / "hf", "--bpe-codes", str(out / "bpe.codes"))
     AutoTokenizer.from_pretrained(str(tmp_path / "hf"), trust_remote_code=True).save_pretrained(str(tmp_path / "saved"))
     tokenizer = AutoTokenizer.from_pretrained(str(tmp_path / "saved"), trust_remote_code=True)
     assert [tokenizer(line)["input_ids"] for line in lines] == [hub.encode(line).tolist() for line in lines]

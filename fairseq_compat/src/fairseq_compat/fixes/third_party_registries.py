@@ -116,7 +116,7 @@ def patch_hydra_train(module) -> None:
         if folder:
             import_user_module(argparse.Namespace(user_dir=folder))
         names = set(third_party())
-        sys.argv[1:] = [as_new_key(word, names) for word in sys.argv[1:]]  # in place: --config-dir may stand between
+        sys.argv[1:] = [as_new_key(word, names) for word in sys.argv[1:]]  # in place: --config-dir may come between
         return original()
 
     @wrap(module)
