@@ -28,9 +28,9 @@ def test_quickstart_makes_a_table_curves_and_records_and_nothing_twice(tmp_path:
     assert first.returncode == 0, first.stdout + first.stderr
     output = tmp_path / "the output"
     table = (output / "results.md").read_text(encoding="utf-8")
-    assert [
-        line.split()[0] for line in first.stdout.splitlines() if line.split()[:1] in ([n] for n in STRATEGIES)
-    ] == list(STRATEGIES)
+    cells = [line.split() for line in first.stdout.splitlines()]
+    said = {name: float(ratio) for name, *_, ratio in filter(None, cells) if name in STRATEGIES}
+    assert list(said) == list(STRATEGIES)
     assert "results.md" in first.stdout.splitlines()[-1]
     assert rows(output / "results.md")[:2] == list(STRATEGIES)  # a table of differences follows
     assert "`nrefs:1|case:mixed" in table
@@ -45,6 +45,7 @@ def test_quickstart_makes_a_table_curves_and_records_and_nothing_twice(tmp_path:
         ratios[name] = [slots[side]["absorption_ratio"] for side in ("encoder", "decoder")]
         assert result["scores"]["sentences"] == 20
         assert result["scores"]["bleu"]["interval_95"] >= 0
+    assert said == pytest.approx({name: encoder for name, (encoder, _) in ratios.items()}, abs=0.0051)
     assert ratios["shuffled_xavier"] == pytest.approx(ratios["xavier"], rel=0.1)
     assert not list(output.rglob("*.part"))
 
