@@ -42,7 +42,7 @@ def outputs(model, sentences=SENTENCES, previous=PREVIOUS, left=False, width=0):
     masked = tokens.eq(5)
     if getattr(model, "generator", None) is None:
         return list(model(tokens, masked_tokens=masked)[0].split(masked.sum(1).tolist()))
-    step = model(tokens, masked_tokens=masked, noise=torch.full(tokens.shape, 0.5))
+    step = model(tokens, masked_tokens=masked, noise=torch.full(tokens.shape, 0.5, device=tokens.device))
     drawn = step.generator_logits.split(masked.sum(1).tolist())
     return [torch.cat([row[: len(s)], more.flatten()]) for row, s, more in zip(step.logits, sentences, drawn)]
 
