@@ -109,16 +109,20 @@ def learning_rate(records: Path) -> Figure:
 
 
 def masked_language_models(records: Path) -> Figure:
-    """Draw the loss of masked language models after 6,000 updates, one dot per seed, at two learning rates."""
-    names = {"bert_a": "BERT-A", "bert_ad": "BERT-A^d", "tupe_a": "TUPE-A", "bert_r": "BERT-R", "tupe_r": "TUPE-R"}
+    """Draw the loss of masked language models after 6,000 updates, one dot per training, at two learning rates."""
+    names = {
+        **{"bert_nope": "no positions", "bert_a": "BERT-A", "bert_ad": "BERT-A^d", "bert_alibi": "ALiBi"},
+        **{"tupe_a": "TUPE-A", "bert_r": "BERT-R", "tupe_r": "TUPE-R", "bert_rope": "RoPE"},
+        "tupe_a_rope": "TUPE-A + RoPE",
+    }
     figure, axes = panels(2)
     losses = defaultdict(list)
     for run in read(records / "tupe-rates.csv"):
-        if run["warmup"] == "600" and ".18000." not in run["run"]:
+        if run["warmup"] == "600" and run["epochs"][-1]["updates"] == 6000:
             losses[run["lr"], run["model"]].append(best_epoch(run)["valid_loss"])
     for panel, rate in zip(axes, ("1e-3", "2e-3")):
         draw_dots(panel, {name: losses[rate, model] for model, name in names.items()})
-        panel.set(title=f"learning rate {rate}", xlabel="validation loss (bits per masked token)", xlim=(6.4, 9))
+        panel.set(title=f"learning rate {rate}", xlabel="validation loss (bits per masked token)", xlim=(6.2, 9))
     return figure
 
 

@@ -47,7 +47,7 @@ def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
         "brevity": float(brevity[1]) if brevity else None,
         "revision": (record["versions"].get("revision") or "")[:12],
         "torch": record["versions"]["torch"],
-        "cpu": record["hardware"]["cpu"],
+        "cpu": ", ".join(record["hardware"].get("gpus") or [record["hardware"]["cpu"]]),
         "data": record["data"]["all"][:12],
         "vectors": " ".join(f"{name}:{digest[:12]}" for name, digest in record["vector_files"].items()),
         "command": record["command"],

@@ -117,8 +117,8 @@ def warnings(table: Table) -> list[str]:
 
 
 def _loss(run: Run) -> str:
-    """Return the criterion, of which fused ones are another way to compute it, with the label smoothing."""
-    criterion = run.settings.get("--criterion", "cross_entropy").removeprefix("fused_")
+    """Return the criterion with its label smoothing; fused ones and those with metrics compute the same loss."""
+    criterion = run.settings.get("--criterion", "cross_entropy").removeprefix("fused_").removesuffix("_metrics")
     return f"{criterion} {run.settings.get('--label-smoothing', '')}".rstrip()
 
 

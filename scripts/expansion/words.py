@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from embinit_fairseq.vocab.segmentation import read_codes
+from embinit_fairseq.vocab.subword_nmt import read_codes
 from embinit_fairseq.vocab.tokens import CONTINUES
 
 UNKNOWN = "<unk>"  # fairseq's symbol, which WikiText has in place of rare words

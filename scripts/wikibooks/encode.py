@@ -22,7 +22,7 @@ from wikibooks.cleaning import SYMBOLS, UNKNOWN
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, whole_folder
-from embinit_fairseq.vocab.segmentation import read_codes
+from embinit_fairseq.vocab.subword_nmt import read_codes
 
 #: words whose subwords are remembered: about 100 MB
 REMEMBERED = 200_000
