@@ -6,7 +6,7 @@
 #
 # Refused: versions that differ between version.py, CITATION.cff and CHANGELOG.md; descriptions that an index would not
 # show; wheels without py.typed; with a tag (TAG=v0.2.0), a version that is not the tag's.
-# Environment variables: PYTHON, the interpreter (default: python3); TAG; and those of pip, which gets the build tools.
+# Environment variables: PYTHON, the interpreter (default: python3); TAG; and pip's own, for the build tools.
 set -euo pipefail
 
 fail() {

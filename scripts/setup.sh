@@ -61,7 +61,8 @@ fi
 rm -f "$stamp"
 
 if "$venv/bin/python" -c 'import pip' 2>/dev/null; then
-  install=("$venv/bin/python" -m pip --disable-pip-version-check install)
+  # Python compiles a file when it is first imported; to compile all of them here takes about a minute
+  install=("$venv/bin/python" -m pip --disable-pip-version-check install --no-compile)
 elif command -v uv >/dev/null; then # an environment that uv made has no pip
   install=(uv pip install --python "$venv/bin/python")
 else

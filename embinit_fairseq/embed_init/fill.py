@@ -106,7 +106,7 @@ def _start(
     matched: dict[str, np.ndarray] = {}
     for slot in slots.values():
         spec = sources.get(slot.name) if needs_source else None
-        # a slot without a path gets xavier, whatever the strategy of the others
+        # a slot without a path is filled by xavier, whatever the strategy of the others
         name = "xavier" if needs_source and spec is None else str(request.strategy)
         strategy = EMBED_INIT_REGISTRY[name]()
         reading = None if spec is None else _read(slot, spec, request.options, strategy.fills)

@@ -112,7 +112,7 @@ class EmbedInitOptions(FairseqDataclass):
 
 
 class EmbedInit:
-    """A strategy in fairseq's registry; the attributes are those of `init.strategies.Strategy`."""
+    """A strategy in fairseq's registry; it has the attributes of `init.strategies.Strategy`."""
 
     needs_source = False
     fills = False

@@ -203,7 +203,7 @@ def check_overrides(model: Any, overrides: dict[str, Any]) -> None:
 
 
 def recall(checkpoint: Checkpoint, cfg: Any) -> None:
-    """Keep the report of a run that continues without `--embed-init`, and say what is no longer frozen."""
+    """Keep the report of a run that continues without `--embed-init`, and name the rows that are no longer frozen."""
     if checkpoint.record is None:
         return
     check_optimizer(checkpoint, set(checkpoint.record["slots"]))

@@ -206,7 +206,7 @@ class Method:
         largest_shares: for rows that are means of old ones, the sum over the new words of the largest weight of an old
             row.
         needs_pieces: `Recipe.pieces` must have the subwords of every word.
-        needs_text: `Recipe.shifts` must have what was trained on a text.
+        needs_text: `Recipe.shifts` must have rows that were trained on a text.
     """
 
     help: str

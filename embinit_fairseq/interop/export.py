@@ -83,7 +83,7 @@ class ExportRequest:
 
 
 def export(request: ExportRequest) -> dict[str, Any]:
-    """Write `request.output` and return what was done and measured.
+    """Write `request.output` and return the summary with the measured differences.
 
     Raises:
         CheckpointError, DataError, OptionError: as `open_trained` and `choose_tokenizer`.
@@ -280,7 +280,7 @@ def _metadata(trained: Trained, record: dict[str, Any]) -> str:
 
 
 def _card(trained: Trained, record: dict[str, Any]) -> str:
-    """Return the card: the model, how to load it, and what was measured."""
+    """Return the card: the model, how to load it, and the measured differences."""
     auto, architecture = record["auto_class"], trained.architecture
     rows = "\n".join(
         f"| {precision} | {measured['difference']:.2e} | {measured['scale']:.3g} | {measured['allowed']:.2e} |"

@@ -1,7 +1,7 @@
 """`embinit convert-tupe`: checkpoints of TUPE's code (a fork of fairseq 0.8) as checkpoints of `tupe_*`.
 
 A conversion renames parameters (`NAMES`), reads sizes off their shapes, takes other options from the checkpoint's
-`args`, and lets fairseq load the result: what is missing, unknown or of another shape is an error.
+`args`, and lets fairseq load the result: a missing or unknown tensor, or one of another shape, is an error.
 
 Letters of shapes: V symbols with `<mask>`, C embed_dim, P rows of the position matrix (longest input + 1), F dimension
 inside the feed-forward networks, R rows of the relative matrix (buckets + 1), H attention heads.

@@ -148,7 +148,7 @@ class DecoderCache:
         self.sentence = sentence
 
     def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values of new tokens, (N, H, t, d), and return those of all tokens, (N, H, length + t, d).
+        """Append keys and values of new tokens, (N, H, t, d), and return all of them, (N, H, length + t, d).
 
         The past is copied, with its rows reordered, into the memory of the previous layer's past, which is not needed
         any more: allocating memory in every step would cost more than the copy.

@@ -2,7 +2,7 @@
 
 A line is `NAME: COMMAND`, or a command, whose name is its number. bash runs it, with its output in LOGS/NAME.log. A
 line that has ended well is not run again by a later call unless its command has changed (LOGS/NAME.done has the
-command). What was interrupted is started again, and continues if the command can, as `embinit run` does.
+command). An interrupted command is started again, and continues if the command can, as `embinit run` does.
 """
 
 from __future__ import annotations

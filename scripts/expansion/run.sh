@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Hewitt's experiment of adaptation (2021): a language model gets 100 frequent words that its sub-words split, by several
+# Hewitt's experiment of adaptation (2021): a language model receives 100 frequent words that its sub-words split, by several
 # methods; how does its perplexity per word develop when it is trained on? Then tables and curves.
 #
 #   DATA=wikitext-2 OUTPUT=runs/expansion SEEDS="1 2 3" PRECISION=--amp bash scripts/expansion/run.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train the language model that gets new words later: a small `transformer_lm` on old pieces.
+# Train the language model that receives new words later: a small `transformer_lm` on old pieces.
 #
 #   DATA=data/expansion RUN=runs/lm bash scripts/expansion/train.sh
 #

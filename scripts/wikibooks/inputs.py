@@ -64,7 +64,7 @@ _MARKUP = {
 
 
 class LayoutError(ValueError):
-    """Say what was found, what was expected and what to do; `open_input` adds the file's name."""
+    """State the finding, the expectation and the remedy; `open_input` adds the file's name."""
 
 
 class _Damaged(Exception):

@@ -10,7 +10,7 @@
 #                  positions), tupe_a_rope and tupe_r_rope (rotary in addition to untied ones)
 #   SIZE=base      base, large, or tiny (4 layers, width 256, sequences of 128)
 #   SEEDS=1 JOBS=  trainings at a time, default: one per GPU or core (embinit grid)
-# and those of train.sh (UPDATES, BATCH, ...), to which further arguments go. Another model is a
+# and the variables of train.sh (UPDATES, BATCH, ...), to which further arguments go. Another model is a
 # call of train.sh with RUN=OUTPUT/runs/NAME LABELS=model=NAME. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"

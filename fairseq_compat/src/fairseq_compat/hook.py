@@ -74,7 +74,7 @@ PURE = ("fairseq.libbleu", "fairseq.libnat", "fairseq.data.data_utils_fast", "fa
 
 
 class FixingLoader:
-    """Stands in for the real loader while its module executes.
+    """Replace the real loader while its module executes.
 
     An object of its own, because the real one may be shared by many modules (pytest's assertion rewriter is).
     """
@@ -119,7 +119,7 @@ class FairseqFinder:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if fixes and hasattr(spec.loader, "exec_module"):
-                    spec.loader = FixingLoader(spec.loader, fixes)  # type: ignore[assignment]  # stands in for one
+                    spec.loader = FixingLoader(spec.loader, fixes)  # type: ignore[assignment]  # replaces one
                 return spec
         return pure_spec(name) if name in PURE else None
 

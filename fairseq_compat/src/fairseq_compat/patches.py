@@ -12,7 +12,7 @@ from typing import Any
 def wrap(owner: Any, name: str = "") -> Callable[[Callable], Callable]:
     """Return a decorator that replaces a function or method of `owner` by the function under the decorator.
 
-    The new function gets the original one as its first argument, and keeps its signature, which fairseq reads.
+    The new function receives the original one as its first argument, and keeps its signature, which fairseq reads.
 
     Args:
         owner: a module, a class or an object.

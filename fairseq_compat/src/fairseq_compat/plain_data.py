@@ -112,7 +112,7 @@ class Dictionary(Attributes):
 
 
 class DType:
-    """Stands in for a ``numpy.dtype``: a code of numbers and, as a state, their order of bytes."""
+    """Replace a ``numpy.dtype``: a code of numbers and, as a state, their order of bytes."""
 
     def __init__(self, code: Any, align: bool = False, copy: bool = False) -> None:
         if type(code) is not str or not NUMBER.fullmatch(code):
@@ -125,7 +125,7 @@ class DType:
 
 
 class Array:
-    """Stands in for a ``numpy.ndarray`` until `plain` puts `array` in its place."""
+    """Replace a ``numpy.ndarray`` until `plain` puts `array` in its place."""
 
     array: np.ndarray
 

@@ -18,7 +18,7 @@ FIXED = r"def save_checkpoint\("
 
 
 class WithinEpoch:
-    """Stands in for an iterator at its end, and says that the epoch continues."""
+    """Replace an iterator at its end, and say that the epoch continues."""
 
     def __init__(self, epoch_itr) -> None:
         self._epoch_itr = epoch_itr

@@ -124,7 +124,7 @@ class Loop:
 
 
 class EndedEpoch:
-    """Stands in for the iterator of an epoch that has ended, for the validation and the checkpoint at its end."""
+    """Replace the iterator of an epoch that has ended, for the validation and the checkpoint at its end."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.state, self.epoch = state, state["epoch"] - 1

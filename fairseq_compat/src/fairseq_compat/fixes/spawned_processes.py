@@ -9,8 +9,8 @@ Symptom: (a) ``--distributed-world-size 2 --cpu`` ends with ``AssertionError: wo
 Versions: all; fairseq 0.12.2 starts one process for each GPU, also with ``--cpu``.
 Where: fairseq/distributed/utils.py:72, :142, :315 (``distributed_main``) and :347; (d) :54 of main.
 Remedy: with ``--cpu`` as many processes as ``--distributed-world-size`` says, which talk through gloo; the workers of
-    all processes start as those of a single one do, on Linux by a fork. Under torchrun the number of processes is its
-    own. Without this fix: torchrun, and ``--distributed-backend gloo``.
+    all processes start as with a single process, on Linux by a fork. Under torchrun the number of processes is its own.
+    Without this fix: torchrun, and ``--distributed-backend gloo``.
 Can go: with a fairseq that counts no GPUs with ``--cpu``.
 """
 

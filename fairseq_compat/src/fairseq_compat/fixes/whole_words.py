@@ -21,7 +21,7 @@ FIXED = r"get_whole_word_mask\(self\.args,"
 
 
 class ContinuedWords:
-    """Stands in for fairseq's mask of the symbols that begin a word, where subwords say whether their word continues.
+    """Replace fairseq's mask of the symbols that begin a word, where subwords say whether their word continues.
 
     Args:
         dictionary: fairseq's.
