@@ -24,12 +24,14 @@ from embinit_fairseq.runs.grid import read_lines
 LAYERS, D, FFN, WORDS = 2, 12, 10, 60
 SIZES = {"layers": LAYERS, "embed-dim": D, "attention-heads": 3}
 SMALL = [word for side in ("encoder", "decoder") for name, n in SIZES.items() for word in (f"--{side}-{name}", str(n))]
+SMALL += [word for flag in experiments.FFN for word in (flag, str(FFN))]
+SMALL += ["--embed-init-seed", "3", "--embed-init-oov=mean"]  # no concern of the models that are counted
 VECTORS = ["--vectors", *(f"{name}={name}.txt" for name in "de en de2 en2 de_a de_b en_a en_b".split())]
 
 
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory):
-    """Name of a grid and further words -> name -> words of each line, as `embinit grid` reads them."""
+    """Name of a grid -> name -> words of each line, as `embinit grid` reads them."""
     data = tmp_path_factory.mktemp("data")
     (data / "bin").mkdir()
     for language in ("de", "en"):
@@ -37,8 +39,8 @@ def listed(tmp_path_factory):
     (data / "bin/train.de-en.en.bin").touch()
 
     @functools.cache
-    def lines(grid: str, *more: str, device: str = "cpu") -> dict[str, list[str]]:
-        how = ["--device", device, "--precision", "bf16", "--", *SMALL, *more]
+    def lines(grid: str, device: str = "cpu") -> dict[str, list[str]]:
+        how = ["--device", device, "--precision", "bf16", "--", *SMALL]
         with contextlib.redirect_stdout(io.StringIO()) as output:
             experiments.main([grid, "--data", str(data), "--output", "my runs", *VECTORS, *how])
         return {line.name: shlex.split(line.command) for line in read_lines(output.getvalue())}
@@ -73,18 +75,18 @@ def test_every_line_is_a_training_in_a_folder_of_its_name(listed, grid: str, tra
 
 @pytest.mark.parametrize(("grid", "tables"), [("ladder", "three"), ("duo", "two")])
 def test_the_two_models_have_as_many_parameters(listed, grid: str, tables: str) -> None:
-    """By the formula of test_duo_parameters, to half of what a wider layer adds.
+    """By the formula of duo_reference, to half of what a wider layer adds.
 
-    A smaller inner width is that of Duo, and must not take from the transformer what makes it as large.
+    The width that is given is that of Duo, and must not take from the transformer what makes it as large.
     """
-    smaller = [word for flag in experiments.FFN for word in (flag, str(FFN))]
-    further = [*smaller, "--embed-init-seed", "3", "--embed-init-oov=mean"]  # no concern of the models that are counted
-    lines = {
-        name.removesuffix(".0.1.seed1").removesuffix(".seed1"): words for name, words in listed(grid, *further).items()
-    }
-    found = {name: {options(words)[flag][-1] for flag in experiments.FFN} for name, words in lines.items()}
-    assert found["duo" if grid == "ladder" else "duo_stream_decoder"] == {str(FFN)}
-    (width,) = map(int, found["transformer_equal"])
+    seed = ".seed1" if grid == "ladder" else ".0.1.seed1"
+
+    def widths(name: str) -> set[int]:
+        found = options(listed(grid)[name + seed])
+        return {int(found[flag][-1]) for flag in experiments.FFN}
+
+    assert widths("duo" if grid == "ladder" else "duo_stream_decoder") == {FFN}
+    (width,) = widths("transformer_equal")
     expected = count(LAYERS, D, FFN, WORDS, tables=tables, streams=2, shared=True, fusion=True)
     assert width > FFN
     assert abs(count(LAYERS, D, width, WORDS, tables=tables, streams=1) - expected) <= LAYERS * (2 * D + 1)

@@ -23,9 +23,6 @@ from embinit_fairseq.vectors.table import Wanted
 PADDING = "".join(f"padding{n} 0 0\n" for n in range(30))
 
 
-# ---- every record split somewhere
-
-
 @pytest.mark.parametrize(
     ("content", "expected", "counted"),
     [
@@ -89,7 +86,18 @@ def test_files_that_are_none(tmp_path, content, format, message):
         open_vectors(write(tmp_path / "v.txt", content), format).read()
 
 
-def test_words_of_another_encoding_are_broken_lines(tmp_path, caplog):
+def test_a_number_at_the_end_of_every_word_is_told_by_the_expected_width(tmp_path):
+    path = write(tmp_path / "v.txt", "page 1 0.5 0.5\npage 2 0.25 0.5\na 1 2\n")
+    assert open_vectors(path).dim == 3
+    assert open_vectors(path, dim=2).read().words == ["page 1", "page 2", "a"]
+
+
+def test_more_rows_than_the_header_announces_are_read_with_a_warning(tmp_path, caplog):
+    assert open_vectors(write(tmp_path / "v.txt", "1 2\na 1 2\nb 3 4\n")).read().words == ["a", "b"]
+    assert "announces 1 row, read 2" in caplog.text
+
+
+def test_words_of_another_encoding_are_broken_lines(tmp_path):
     """Also those that the dictionary does not name byte for byte: it would miss all words with umlauts, silently."""
     words = [f"w{number}" for number in range(95)]
     rows = "".join(f"{word} 1 2\n" for word in [*words, "m\u00e4dchen"])
@@ -101,16 +109,7 @@ def test_words_of_another_encoding_are_broken_lines(tmp_path, caplog):
         open_vectors(path).read(wanted)
 
 
-def test_headers_and_widths_that_can_be_told(tmp_path, caplog):
-    assert open_vectors(write(tmp_path / "v.txt", "1 2\na 1 2\nb 3 4\n")).read().words == ["a", "b"]
-    assert "announces 1 row, read 2" in caplog.text
-    # all words end in a number: only the expected width tells it from the vector
-    path = write(tmp_path / "v.txt", "page 1 0.5 0.5\npage 2 0.25 0.5\na 1 2\n")
-    assert open_vectors(path).dim == 3
-    assert open_vectors(path, dim=2).read().words == ["page 1", "page 2", "a"]
-
-
-@pytest.mark.parametrize("tail", ["z 1 2", "z 1 2\n", "z", "z 1 2 1e-", "z 1 2\n\n"])
+@pytest.mark.parametrize("tail", ["z 1 2", "z 1 2\n\n", "z 1 2 1e-"])
 def test_truncated_last_line(tmp_path, tail):
     path = write(tmp_path / "v.txt", "a 1 2 3\n" * 20 + tail)
     for strict, wanted in itertools.product((False, True), (None, Wanted.words("a"))):
