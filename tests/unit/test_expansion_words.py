@@ -12,7 +12,7 @@ import pytest
 import torch
 from fairseq import metrics
 from fairseq.data import Dictionary
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
@@ -49,6 +49,7 @@ def test_the_most_frequent_words_that_are_split_and_that_the_validation_text_has
 texts = st.lists(st.sampled_from([*PIECES, "<unk>", "é", "cab"]), max_size=12)
 
 
+@settings(max_examples=30)
 @given(texts, st.sets(st.sampled_from(["abcd", "aba", "dab"])))
 def test_segmented_text_is_the_same_text(codes: Path, words: list[str], whole: set[str]) -> None:
     line = segment_line(" ".join(words), segmenter(codes, whole)).split()

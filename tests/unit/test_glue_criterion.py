@@ -180,7 +180,7 @@ def test_bad_options_and_data_are_named():
 
 
 @given(st.integers(2, 5), st.data())
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_classifications_are_those_of_scikit_learn(classes, data):
     label = st.integers(0, classes - 1)
     true, predicted = zip(*data.draw(st.lists(st.tuples(label, label), min_size=1, max_size=40)))
@@ -201,7 +201,7 @@ numbers = st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=2
 
 
 @given(numbers, st.sampled_from([(1.0, 0.0), (1.0, 1e6), (-1e-3, 7.0)]))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_correlations_are_those_of_scipy(pairs, line):
     x, y = (np.array(side, dtype=float) for side in zip(*pairs))
     x = x * line[0] + line[1]

@@ -23,7 +23,7 @@ POOL = Executor("pool", 1, Path(), 1, {})
 rows = st.lists(st.integers(0, 10**6), max_size=5)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(rows, min_size=1, max_size=30), st.integers(1, 40))
 def test_rows_reach_their_destination_in_the_order_of_the_sources(tmp_path_factory, sources, destinations: int) -> None:
     folder = tmp_path_factory.mktemp("exchange")
@@ -41,7 +41,7 @@ def test_rows_reach_their_destination_in_the_order_of_the_sources(tmp_path_facto
     assert found == [[value for value in values if value % destinations == number] for number in range(destinations)]
 
 
-@pytest.mark.parametrize("number", [1, 2, 7, 8, 9, 27, 28, 1000, 10**6, 10**6 + 1])
+@pytest.mark.parametrize("number", [1, 2, 8, 9, 1000, 10**6 + 1])
 def test_a_task_opens_no_more_files_than_the_cube_root(number: int) -> None:
     fan = exchange.fan_of(number)
     assert fan**3 >= number

@@ -51,16 +51,6 @@ def test_sentences_are_right_distinct_and_held_out_pairs_are_new(files: dict[str
     assert [source for source, _ in other] != files["train.de"][:50]
 
 
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_known_sentence_is_not_drawn_again(side: int) -> None:
-    first = list(islice(corpus.held_out_pairs(CONFIG, "test", []), 20))
-    known = [(first[0][0], "other"), ("anders", first[1][1])]
-    sentences = [pair[side] for pair in islice(corpus.held_out_pairs(CONFIG, "test", known), 20)]
-    assert sentences[:18] == [pair[side] for pair in first[2:]]
-    first_line = next(corpus.monolingual(CONFIG, side, []))
-    assert first_line not in islice(corpus.monolingual(CONFIG, side, [(first_line, first_line)]), 20)
-
-
 def test_rare_words_are_rare_in_training_text_only(files: dict[str, list[str]]) -> None:
     rare = {item.split(":")[1] for item in corpus.rare_lexemes(CONFIG) if item.startswith("noun:")}
     assert len(rare) == round(0.4 * len(NOUNS))

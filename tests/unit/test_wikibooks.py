@@ -22,12 +22,11 @@ pytest.importorskip("spacy")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from shards import counts
-from shards.tasks import Executor, Step
+from shards.tasks import Executor
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 from wikibooks import cleaning, duplicates, encode, inputs, near, split, synthetic
 
-from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, write_json
 from embinit_fairseq.vocab import preparation
 
@@ -168,31 +167,6 @@ def test_packing_is_recognised_by_content_and_damage_is_named(pack, tmp_path: Pa
 
 def run_steps(*steps) -> None:
     Executor("pool", 1, Path(), 1, {}).run(steps)
-
-
-@pytest.mark.parametrize("size", [1, 700, 10**9])
-def test_shards_hold_all_documents_in_order_and_passages_are_numbered(size: int, tmp_path: Path) -> None:
-    paths = [tmp_path / "first", tmp_path / "second"]
-    for path in paths:
-        documents = ["\n".join(f"{path.name} {d} {line}" for line in range((d % 3) * 125 + 1)) for d in range(15)]
-        path.write_text("\n\n".join(documents) + "\n")
-    run_steps(Step("shards", lambda: split.split_tasks(paths, tmp_path / "raw", size)))
-    (tmp_path / "raw" / ".00000.killed.tmp").mkdir()
-    split.number(tmp_path / "raw", tmp_path / "shards.json", 60)
-    records = read_json(tmp_path / "shards.json")
-    shards = [list(duplicates.read_documents(Path(record["text"]))) for record in records]
-    found = list(itertools.chain.from_iterable(shards))
-    assert found == [document for path in paths for document in naive_documents(path.read_bytes())]
-    assert len(records) == {1: 30, 10**9: 1}.get(size, len(records))
-    sizes = [sum(-(-len(document) // split.PASSAGE_LINES) for document in shard) for shard in shards]
-    assert [record["first_passage"] for record in records] == [0, *itertools.accumulate(sizes)][:-1]
-    assert [record["lines"] for record in records] == [sum(map(len, shard)) for shard in shards]
-    written = [Path(record["text"]).stat().st_size for record in records]
-    assert written == [record["bytes"] for record in records]
-    # a shard is as large as asked for with its last document, not without it
-    assert all(size > n - len(b"\n".join(shard[-1])) - 2 for n, shard in zip(written, shards))
-    with pytest.raises(OptionError, match=r"only 60 passages.*VALID_EVERY than 61"):
-        split.number(tmp_path / "raw", tmp_path / "few", valid_every=61)
 
 
 TEXTS = ["A title\nIt's 5 < 6.", "", "Ünïcode “quotes”.\n\nA second paragraph.", "x"]
@@ -339,10 +313,7 @@ def test_rare_words_are_unknown_and_bpe_learns_from_frequent_ones(tmp_path: Path
     assert learned == {f"w{n:03}": frequencies[f"w{n:03}"] for n in range(5)}
     stats = {"word_types": 100, "words": sum(frequencies.values()), "frequent_types": 21}
     assert read_json(tmp_path / "words" / "stats.json") == stats
-
-
-def test_of_words_with_the_same_count_the_first_are_taken() -> None:
-    chosen = counts.MostFrequent(Counter({3: 1, 2: 4}), 3)
+    chosen = counts.MostFrequent(Counter({3: 1, 2: 4}), 3)  # of words with the same count the first are taken
     assert [chosen.takes(count) for count in (2, 3, 2, 2, 2)] == [True, True, True, False, False]
 
 
