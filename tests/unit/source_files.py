@@ -3,8 +3,6 @@
 A format joins the tests of all readers (test_readers.py) by a line in SOURCES.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

@@ -1,7 +1,5 @@
 """Test the `embinit` command: output, exit codes, errors of one line."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -1,7 +1,5 @@
 """`--embed-init` and the rest of a run: hydra, the slots of a model, frozen rows, checkpoints that are continued."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """--criterion sentence_prediction_metrics: the stock loss; GLUE's metrics against their definitions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from types import SimpleNamespace

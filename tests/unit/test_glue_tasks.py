@@ -1,19 +1,12 @@
 """The Python of scripts/glue: the layouts of GLUE's files."""
 
-from __future__ import annotations
-
 import gzip
-import sys
-from pathlib import Path
 
 import pytest
+from tasks import TASKS, extract, read_examples
 
 import embinit_fairseq  # noqa: F401
 from embinit_fairseq.errors import DataError
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "glue"))
-
-from tasks import TASKS, extract, read_examples
 
 #: task -> headings of the file as it is downloaded, a line (A, B: its texts, L: its label), labels of two lines
 FILES = {

@@ -1,7 +1,5 @@
 """Files and folders are whole or absent, whatever stops the writing; text and JSON come back or are refused."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,20 +1,12 @@
 """scripts/multi30k: the lists of trainings, a transformer of Duo's size."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io
 import shlex
-import sys
-from pathlib import Path
-
-import pytest
-
-pytest.importorskip("fairseq", reason="it builds models; install fairseq with scripts/setup.sh")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "multi30k"))
 
 import experiments
+import pytest
 from duo_reference import count
 
 from embinit_fairseq.runs.command import parse_command

@@ -3,8 +3,6 @@
 A command joins by a function that is named in FOLDERS or FILES.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -4,8 +4,6 @@ end in one line with file and remedy, and memory grows with the wanted rows.
 A format joins by a line in SOURCES (source_files.py). Peculiarities of one format are in test_vectors_<format>.py.
 """
 
-from __future__ import annotations
-
 import os
 import tarfile
 import tracemalloc

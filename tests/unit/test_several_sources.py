@@ -1,9 +1,5 @@
 """One table from several sources (`concat:A,B`, `avg:A,B`), against tables put together by hand."""
 
-from __future__ import annotations
-
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -11,8 +7,7 @@ from embinit_fairseq.errors import DimensionError, OptionError
 from embinit_fairseq.init import strategies
 from embinit_fairseq.init.alignment import Matching, read_sources
 from embinit_fairseq.init.strategies import Draws, build
-from embinit_fairseq.vectors.open import SourceSpec, open_sources, parse_source
-from embinit_fairseq.vectors.table import Origin, VectorTable
+from embinit_fairseq.vectors.open import open_sources, parse_source
 from embinit_fairseq.vectors.writers import write_npz, write_text
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
 
@@ -194,15 +189,3 @@ def test_subwords_of_each_source(files, tmp_path, caplog):
     assert part.composed_rows.tolist() == [4]  # the inner piece is no word
     with pytest.raises(OptionError, match=r"a\.npz.*another oov"):
         read(concat(files, "a", "c"), oov="subword")
-
-
-def test_words_that_all_sources_have_and_the_rule_of_the_first():
-    def reader(words):
-        table = VectorTable(words, np.ones((len(words), 2), np.float32), Origin("", "", 2, 2, "none"))
-        table.specials["unk"] = np.zeros(2, np.float32)
-        return SimpleNamespace(path="", dim=2, read=lambda wanted: table)
-
-    spec = SourceSpec("", (("", None), ("", None)), "avg")
-    reading = read_sources([reader(["W0", "w1"]), reader(["w0", "w1"])], spec, dictionary())
-    assert reading.found_in_all == 2  # special symbols are no words
-    assert reading.rows_by_rule() == {"special": 1, "exact": 1, "casefold": 1}

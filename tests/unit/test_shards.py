@@ -1,7 +1,5 @@
 """scripts/shards: an exchange, parts of binary data, tasks that are done, and datatrove's executor."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path
@@ -10,9 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
 from shards import binary, exchange
 from shards.tasks import Executor, Step, Task, once
 

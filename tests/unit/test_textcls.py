@@ -1,20 +1,14 @@
 """scripts/textcls: reading TSV files, the protocols, bags of words, grids, scores."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import math
 import shlex
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
 from textcls import binarise, corpus, grid, scores
 
 from embinit_fairseq.errors import DataError, OptionError

@@ -1,19 +1,12 @@
 """The toy corpus: one text for one seed, distinct, disjoint, with the rare words that it promises."""
 
-from __future__ import annotations
-
 import hashlib
 import random
-import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
 from toy import corpus, lexicon
 
 NOUNS = lexicon.nouns()

@@ -1,20 +1,14 @@
 """benchmarks/train_step.py: FLOPs against formulas, the names of kernels, batches without their padding."""
 
-from __future__ import annotations
-
 import argparse
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+import train_step
 from small_models import PAD, task_of
 
 from embinit_fairseq.models._random_step import Sizes, random_batch
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-import train_step
 
 
 def attention(dropout=0.0, fused=True):

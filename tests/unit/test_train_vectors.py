@@ -1,7 +1,5 @@
 """scripts/train_vectors.py: counts and PMI against loops over the text, the factorisation against the full matrix."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys
@@ -10,13 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import train_vectors as vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("scipy")
-sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
-
-import train_vectors as vectors
 
 from embinit_fairseq.errors import EmbinitError
 

@@ -1,7 +1,5 @@
 """word2vec's and fastText's binaries. Oracles: gensim, fastText where installed, a naive n-gram loop, files by hand."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from pathlib import Path
@@ -16,7 +14,6 @@ from embinit_fairseq.errors import OptionError, VectorFileError
 from embinit_fairseq.vectors import binary
 from embinit_fairseq.vectors.fasttext import FastTextBinary, ngram_buckets
 from embinit_fairseq.vectors.open import recognise
-from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.word2vec import Word2VecBinary
 
 # ---- fastText
@@ -103,13 +100,6 @@ def of_two(header: bytes) -> bytes:
 def test_headers_and_rows_of_word2vec_that_are_wrong(tmp_path, content, message):
     with pytest.raises(VectorFileError, match=rf"v\.bin.*{message}"):
         Word2VecBinary(write(tmp_path / "v.bin", content)).read()
-
-
-def test_half_of_the_words_may_be_no_text(tmp_path):
-    reader = Word2VecBinary(write(tmp_path / "v.bin", word2vec(["a", "\udcff", "", "B"], numbers(4))))
-    for wanted, words in ((None, "aB"), (Wanted.words("ab"), "a"), (Wanted(folded=frozenset("ab")), "aB")):
-        table = reader.read(wanted)
-        assert (table.words, table.origin.broken_lines) == ([*words], 2)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 Oracles: fairseq's own Dictionary, the state dict that was saved.
 """
 
-from __future__ import annotations
-
 import collections
 import re
 from argparse import Namespace

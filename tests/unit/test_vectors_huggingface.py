@@ -1,7 +1,5 @@
 """Hugging Face directories: weights, vocabularies, specials, segmentation. Oracles: the libraries that write them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -224,21 +222,6 @@ def test_rows_are_those_that_the_models_own_tokenizer_gives(tmp_path, name):
     check_rows(files, truth, is_bytes)
 
 
-def test_the_directory_numbers_its_added_tokens(tmp_path):
-    """Pegasus as transformers 4 saves it, of which transformers 5 exchanges the two masks."""
-    pytest.importorskip("google.protobuf")
-    FAMILIES["pegasus"].make(tmp_path)
-    names = {"0": "<pad>", "1": "</s>", "2": "<mask_1>", "3": "<mask_2>", "105": "<unk>"}
-    names |= {str(number + 2): f"<unk_{number}>" for number in range(2, 103)}
-    more = ["<mask_1>", *(f"<unk_{number}>" for number in range(2, 103))]
-    stored = {number: {"content": name, "special": True} for number, name in names.items()}
-    settings = {"tokenizer_class": "PegasusTokenizer", "mask_token": "<mask_2>", "additional_special_tokens": more}
-    write_json(tmp_path, tokenizer_config={**settings, "added_tokens_decoder": stored})
-    save_weights(tmp_path, "shared.weight", matrix := table(200))
-    read = opened(tmp_path).read()
-    assert (tuple(read.specials["mask"]), rows_of(read)["<mask_1>"]) == (tuple(matrix[3]), tuple(matrix[2]))
-
-
 def test_each_side_has_its_own_vocabulary(tmp_path):
     """fairseq's translation models in transformers (FSMT); the languages may be in config.json alone."""
     pytest.importorskip("sacremoses")
@@ -367,22 +350,6 @@ def test_vocab_json_and_merges_txt_alone_say_whose_they_are(tmp_path, make, word
     make(tmp_path)
     save_weights(tmp_path, "shared.weight", table(400))
     assert words <= set(opened(tmp_path).read().words)
-
-
-@pytest.mark.parametrize(
-    ("declared", "roles"),
-    [
-        ({}, {"unk", "bos", "eos"}),
-        ({"unk_token": {"content": "[UNK]"}, "cls_token": 3}, {"unk"}),
-        ({"bos_token": "[CLS]", "eos_token": "[CLS]", "unk_token": "[CLS]"}, {"bos", "eos"}),  # as GPT-2 has it
-    ],
-)
-def test_declared_specials_of_a_tokenizer_json(tmp_path, declared, roles):
-    tokens = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "the": 3}
-    tokenizers.Tokenizer(tokenizers.models.WordPiece(tokens, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
-    save_weights(tmp_path, "shared.weight", table(4))
-    write_json(tmp_path, special_tokens_map=declared)
-    assert opened(tmp_path).read().specials.keys() == roles
 
 
 def test_unigram_tokenizer_json(tmp_path):

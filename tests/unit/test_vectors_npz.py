@@ -1,7 +1,5 @@
 """`.npz` archives, compressed files, and the writers of vectors."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import sys

@@ -1,7 +1,5 @@
 """Vectors as text: words with spaces, numbers of any spelling, headers, broken lines, subwords."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import re

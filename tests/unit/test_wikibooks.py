@@ -1,14 +1,11 @@
 """Compare the steps of scripts/wikibooks with loops over the text: layouts, shards, cleaning, duplicates, words."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
 import itertools
 import json
 import lzma
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -19,8 +16,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("sacremoses")
 pytest.importorskip("spacy")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
 from shards import counts
 from shards.tasks import Executor
 from subword_nmt.apply_bpe import BPE

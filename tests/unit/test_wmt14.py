@@ -1,9 +1,6 @@
 """scripts/wmt14: shards, whole test sets, cleaning, sentencepiece, tokenised BLEU."""
 
-from __future__ import annotations
-
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("sacremoses")
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from sacrebleu.metrics import BLEU
 from wmt14 import clean, encode, learn, score, sgm

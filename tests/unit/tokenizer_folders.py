@@ -3,8 +3,6 @@
 They are trained by the libraries that train the real ones: tokenizers and sentencepiece.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable
