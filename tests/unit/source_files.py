@@ -34,7 +34,7 @@ MB = 1 << 20
 #: what a remedy is made of
 REMEDY = re.compile(
     "again|unpack|name (it|the|one|a)|save |give |remove|choose |convert|break |check |repair|correct|another file"
-    "|copy |take |use |write |pip install|export",
+    "|copy |take |use |write |pip install|export|fetch",
     re.IGNORECASE,
 )
 

@@ -1,7 +1,5 @@
 """word2vec's and fastText's binaries. Oracles: gensim, fastText where installed, a naive n-gram loop, files by hand."""
 
-import gzip
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +9,8 @@ from hypothesis import strategies as st
 from source_files import fasttext, numbers, word2vec, write
 
 from embinit_fairseq.errors import OptionError, VectorFileError
-from embinit_fairseq.vectors import binary
 from embinit_fairseq.vectors.fasttext import FastTextBinary, ngram_buckets
 from embinit_fairseq.vectors.open import recognise
-from embinit_fairseq.vectors.word2vec import Word2VecBinary
 
 # ---- fastText
 
@@ -79,29 +75,6 @@ def test_words_and_unknown_words_by_hand(tmp_path, monkeypatch, chunk):
         made(tmp_path, words, matrix).compose(["xyz"])
 
 
-def of_two(header: bytes) -> bytes:
-    return word2vec(["a", "b"], numbers(2), header=header)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", ":1: .*download"),
-        (b"the 0.1 0.2\n", ":1: .*name the file's format"),
-        *((header, ":1: ") for header in (b"0 3\n", b"2 0\n", b"-2 3\n", b"2 3")),
-        (of_two(b"1 3\n"), "more bytes follow the 1 row .*export"),
-        (of_two(b"100000000000000000 3\n"), "cut short: row 3 is missing"),
-        (of_two(b"2 2\n"), "again"),
-        (of_two(b"2 3\n")[:-6], "row 2 lacks 5 bytes.*again"),
-        (word2vec(["a", "\udcff", "\udcfe"], numbers(3)), "2 words are not UTF-8 text among the 3 rows.*again"),
-        (b"9 3\n" + b"x" * (binary.LONGEST_WORD + 9), "row 1 has no word"),
-    ],
-)
-def test_headers_and_rows_of_word2vec_that_are_wrong(tmp_path, content, message):
-    with pytest.raises(VectorFileError, match=rf"v\.bin.*{message}"):
-        Word2VecBinary(write(tmp_path / "v.bin", content)).read()
-
-
 @pytest.mark.parametrize(
     ("content", "format"),
     [
@@ -132,6 +105,10 @@ def test_the_end_of_a_sentence_has_its_own_row_only(tmp_path):
     assert source.compose(["</s>"]) == {}
 
 
+def test_labels_of_a_classifier_are_no_words(tmp_path):
+    assert made(tmp_path, ["x", "y"], numbers(6), labels=2, model=3).read().words == ["x", "y"]
+
+
 def test_gensim_agrees_on_fasttext(tmp_path):
     gensim, path = pytest.importorskip("gensim.models.fasttext"), str(tmp_path / "model.bin")
     sentences = [line.split() for line in ("der große Hund läuft über die Straße", "日本 語 a 🦑🦑 Häuser") * 5]
@@ -143,26 +120,3 @@ def test_gensim_agrees_on_fasttext(tmp_path):
     assert len(composed) > 2
     for word, row in [*zip(table.words, table.matrix), *composed.items()]:
         np.testing.assert_allclose(row, reference[word], rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"magic": 1}, "name the file's format"),
-        ({"version": 13}, "version 13.*save"),
-        ({"bucket": -1}, "damaged"),
-        ({"pruned": 0}, r"\.ftz"),
-        ({"bucket": 9}, "does not fit"),
-        ({"quantised": True}, r"\.ftz.*\.vec"),
-    ],
-)
-def test_absurd_heads(tmp_path, options, message):
-    with pytest.raises(VectorFileError, match=message):
-        made(tmp_path, ["x"], numbers(4), **options).read()
-    assert made(tmp_path, ["x", "y"], numbers(6), labels=2, model=3).read().words == ["x", "y"]  # and no labels
-    for path, content, remedy in (
-        (tmp_path / "none.bin", fasttext([], np.ones((4, 3))) + struct.pack("<q", 0), "damaged"),
-        (tmp_path / "model.bin.gz", gzip.compress(fasttext(["x"], numbers(4))), "gunzip"),
-    ):
-        with pytest.raises(VectorFileError, match=remedy):
-            FastTextBinary(write(path, content)).read()

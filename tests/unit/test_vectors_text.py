@@ -1,6 +1,5 @@
 """Vectors as text: words with spaces, numbers of any spelling, headers, broken lines, subwords."""
 
-import gzip
 import itertools
 import re
 from decimal import Decimal
@@ -57,33 +56,6 @@ def test_lines_by_hand(tmp_path, monkeypatch, content, expected, counted):
         assert wanted is None or table.words == list(expected)
 
 
-# ---- what is wrong with it
-
-
-@pytest.mark.parametrize(
-    ("content", "format", "message"),
-    [
-        *((b"\n\n", format, "the file is empty") for format in (None, "glove", "word2vec")),
-        (gzip.compress(b"", mtime=0), None, "the file is empty"),
-        (b"3 2\na 1 2\nb 3 4\n", None, r"3 rows, .* 2;.*download it again"),
-        (b"2 3\na 1 2\nb 3 4\n", None, r":1: .* 3 numbers a line, .* 2.*correct its header"),
-        (b"a 1 2\nb 3 4\n", "word2vec", r":1: .*format glove"),
-        (b"5 2\n", None, "name its format"),
-        *((b"this is a sentence\nand another one\n", format, "name (the|its) format") for format in (None, "glove")),
-        (b"\n<!DOCTYPE html>\n<p>error 404</p>\n", None, "web page.*download"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7\nsize 123\n", None, "git lfs pull"),
-        ("a 1 2\nb 3 4\n".encode("utf-16"), None, "iconv"),
-        *((f"a{s}1{s}2\nb{s}3{s}4\n".encode(), None, "tr ',;'") for s in ",;"),
-        (b"a 0,1 0,2\nb 0,3 0,4\n", None, "decimal points"),
-        (b"x 1 y\n" * 3 + b"a 1 2\n", None, r"3 of 4 lines .*name the format"),
-        *((b"a 1 2\nbad 1" + number + b"\n", None, ":2: .*'bad'.*delete the line") for number in (b" NaN", b" 1e39")),
-    ],
-)
-def test_files_that_are_none(tmp_path, content, format, message):
-    with pytest.raises(VectorFileError, match=rf"v.txt.*{message}"):
-        open_vectors(write(tmp_path / "v.txt", content), format).read()
-
-
 def test_a_number_at_the_end_of_every_word_is_told_by_the_expected_width(tmp_path):
     path = write(tmp_path / "v.txt", "page 1 0.5 0.5\npage 2 0.25 0.5\na 1 2\n")
     assert open_vectors(path).dim == 3
@@ -107,14 +79,6 @@ def test_words_of_another_encoding_are_broken_lines(tmp_path):
         open_vectors(path).read(wanted)
 
 
-@pytest.mark.parametrize("tail", ["z 1 2", "z 1 2\n\n", "z 1 2 1e-"])
-def test_truncated_last_line(tmp_path, tail):
-    path = write(tmp_path / "v.txt", "a 1 2 3\n" * 20 + tail)
-    for strict, wanted in itertools.product((False, True), (None, Wanted.words("a"))):
-        with pytest.raises(VectorFileError, match=r"v.txt:21: .*download it again"):
-            open_vectors(path, strict=strict).read(wanted)
-
-
 @pytest.mark.parametrize(
     ("good", "broken", "tolerated"),
     [(18, 1, False), (19, 1, True), (300, 10, True), (300, 11, False), (1980, 20, True), (1980, 21, False)],
@@ -131,12 +95,6 @@ def test_how_many_broken_lines_are_a_few(tmp_path, caplog, good, broken, tolerat
         named = ", ".join(f"{good + at} \\(" + ".*" for at in range(min(broken, 5)))
         with pytest.raises(VectorFileError, match=rf"v.txt:{good}: {broken} of {good + broken:,} lines? .*{named}"):
             reader.read()
-
-
-def test_a_dictionary_is_not_taken_for_vectors(tmp_path):
-    with pytest.raises(VectorFileError, match=r"dict\.txt: .*dictionary; give word vectors"):
-        open_vectors(write(tmp_path / "dict.txt", "the 12\nhouse 3\n"))
-    assert open_vectors(write(tmp_path / "v.txt", "the 1.5\nhouse 3\n")).dim == 1
 
 
 # ---- subwords

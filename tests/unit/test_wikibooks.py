@@ -98,23 +98,6 @@ def test_a_short_sentence_joins_the_neighbour_of_the_shorter_whole() -> None:
         assert encode.join_short([part.split() for part in text.split("|")]) == [p.split() for p in expected.split("|")]
 
 
-def naive_documents(text: bytes) -> list[list[bytes]]:
-    found: list[list[bytes]] = [[]]
-    for line in text.split(b"\n"):
-        if line.strip():
-            found[-1].append(line.strip())
-        elif found[-1]:
-            found.append([])
-    return [document for document in found if document]
-
-
-@settings(max_examples=40)
-@given(st.lists(st.text(alphabet="ab é", max_size=6), max_size=30).map(lambda lines: "\n".join(lines).encode()))
-def test_blank_lines_separate_documents(text: bytes) -> None:
-    for ends in (text, text.replace(b"\n", b"\r\n")):
-        assert [lines for lines, _ in split.documents(io.BytesIO(ends))] == naive_documents(text)
-
-
 def test_long_documents_are_divided_at_lines_and_long_lines_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split, "MAX_CHARS", 10)
     monkeypatch.setattr(split, "_MAX_LINE_BYTES", 40)
