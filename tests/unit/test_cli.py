@@ -118,7 +118,11 @@ def test_output_that_is_closed_is_no_traceback(monkeypatch, capsys):
 
 
 def test_memory_that_runs_out_is_one_line(refused, reading):
-    for error, said in ((MemoryError(), "memory ran out"), (RecursionError("maximum depth"), "nested too deeply")):
+    for error, said in (
+        (MemoryError("Unable to allocate 4 GiB\nfor an array"), "memory ran out (Unable to allocate 4 GiB)"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory ran out (DefaultCPUAllocator"),
+        (RecursionError("maximum depth"), "nested too deeply"),
+    ):
         reading(mock.Mock(side_effect=error))
         assert said in refused(*STATS)
     reading(mock.Mock(side_effect=ZeroDivisionError))  # ours, not the user's

@@ -16,8 +16,6 @@ from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.errors import CheckpointError, DataError
-
 PIECES = {"ab": ["ab"], "abcd": ["ab@@", "cd"], "dab": ["d@@", "ab"], "aba": ["ab@@", "a"], "dd": ["d@@", "d"]}
 
 
@@ -171,14 +169,3 @@ def test_states_are_those_after_the_beginning_and_a_ridge_keeps_the_shift_small(
     mean = states.mean(0)
     direction = torch.linalg.inv(states.T @ states / 2 + 0.1 * torch.eye(16)) @ mean
     torch.testing.assert_close(shift.lowering(states, 5.0), -5 * direction / (direction @ mean))
-
-
-def test_folders_of_other_programs_are_refused(shifted, tmp_path) -> None:
-    run, data, new, _ = shifted
-    for lm, text, error, named in (
-        (run, tmp_path, DataError, "--data"),
-        (data, data, DataError, "architecture"),
-        (new, data, CheckpointError, "output matrix of its own"),
-    ):
-        with pytest.raises(error, match=named):
-            shift.shift(lm, text, 1, tmp_path / "new")

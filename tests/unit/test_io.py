@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from embinit_fairseq import io
-from embinit_fairseq.errors import DataError, OutputError, exhausted
+from embinit_fairseq.errors import DataError, OutputError
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -188,13 +188,3 @@ def test_versions_and_hardware_are_named(monkeypatch):
     assert {"cpu", "cores", "threads", "gpus"} == set(io.hardware())
     assert io.package_versions(["numpy", "no-such-package"])["no-such-package"] is None
     assert {"python", "torch", "revision"} <= set(io.versions())
-
-
-def test_exhausted_memory_is_told_from_other_errors():
-    for error, said in (
-        (MemoryError("Unable to allocate 4 GiB\nfor an array"), "memory ran out (Unable to allocate 4 GiB)"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory ran out (DefaultCPUAllocator"),
-        (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
-    ):
-        assert said in exhausted(error)
-    assert exhausted(RuntimeError("shape mismatch")) is None

@@ -218,19 +218,11 @@ def test_what_is_no_text_is_named_with_the_remedy(content: bytes, tmp_path: Path
     assert "\n" not in str(refused.value)
 
 
-def test_a_little_markup_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "input"
-    path.write_text("I <3 x<y and [sic] <unk> <John> = = it = =\n" * 19 + "A line<br>\n")
-    split.check_input(path)
-    assert capsys.readouterr().err.startswith(f"warning: {path}: 1 of the first 20 lines have tags (<br>)")
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "Yes, he said.\nNo, she said.\nWell, they said.\n",
         "In 1,000 years.\nNothing.\nAnd 2,000 more.\n",
-        "a , b ; c\nd , e ; f\ng , h ; i\n",
         "one\ttwo\nthree\nfour\n",
         '{"id":1,"text":"A"}\n' * 9,
     ],
