@@ -61,7 +61,7 @@ def test_the_numbers_are_those_of_the_flag(strategy: str, oov: str, vectors: Pat
 
 
 def test_rules_can_be_switched_off_and_a_slot_has_draws_of_its_own(vectors: Path) -> None:
-    def matrix_of(**options: object) -> ei.EmbeddingMatrix:
+    def matrix_of(**options: object):
         return ei.embedding_matrix(["haus", "HAUS", "zwei"], vectors, "pretrained", oov="xavier", **options)
 
     both, one, other = matrix_of(), matrix_of(match=["exact"]), matrix_of(match=["exact"], slot="decoder")

@@ -87,7 +87,6 @@ def test_a_name_says_what_is_trained(listed) -> None:
             found = duo[f"duo_{share}_{norm}.0.3.seed2"]
             assert (found["--duo-share-weights"], found["--duo-norm"]) == ([share], [norm])
     paths = {
-        "transformer_equal": ["encoder=de.txt", "decoder=en.txt"],
         "duo_two_sets": ["encoder=de.txt", "decoder=en.txt", "encoder_p=de2.txt", "decoder_p=en2.txt"],
         "transformer_avg": ["encoder=avg-l2:de.txt,de2.txt", "decoder=avg-l2:en.txt,en2.txt"],
         "transformer_concat": ["encoder=concat-l2:de_a.txt,de_b.txt", "decoder=concat-l2:en_a.txt,en_b.txt"],

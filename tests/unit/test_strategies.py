@@ -221,15 +221,6 @@ OLD = {
 }  # fmt: skip
 
 
-def test_a_report_of_an_earlier_version_is_shown():
-    text = render({"strategy": "pretrained", "slots": {"encoder": OLD}})
-    lines = {line.strip().split("  ")[0]: line.split()[2:] for line in text.splitlines()}
-    assert lines["all rows"] == ["-3", "3.5", "0.02", "0.1625", "3.25", "6.5"]
-    assert lines["model's own"] == ["-3", "3.5", "0.02", "-", "-"]
-    assert lines["position encoding"] == ["0.5"]
-    assert "found 180 words (exact 170, casefold 10); coverage 18.0% of types, 71.0% of tokens" in text
-
-
 def test_a_report_has_a_line_for_each_file_and_for_rows_with_a_vector():
     file = {"name": "b", "rows_by_rule": {"exact": 9}, "found": 9, "coverage_types": 0.25, "coverage_tokens": 0.5}
     slot = {**OLD, "matched": MOMENTS, "matched_absorption_ratio": 15.0, "tied": ["decoder"], "position_std": None}

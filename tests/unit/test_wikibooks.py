@@ -218,19 +218,6 @@ def test_what_is_no_text_is_named_with_the_remedy(content: bytes, tmp_path: Path
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Yes, he said.\nNo, she said.\nWell, they said.\n",
-        "In 1,000 years.\nNothing.\nAnd 2,000 more.\n",
-        "one\ttwo\nthree\nfour\n",
-        '{"id":1,"text":"A"}\n' * 9,
-    ],
-)
-def test_prose_with_commas_is_no_table(text: str) -> None:
-    inputs.check_text(text.encode())
-
-
 same = st.sampled_from([b"a b", b"A  B", b"ab", b"a\tb", "é".encode(), b"c"])
 raw_lines = same | st.integers(0, 300).map(lambda number: b"%d" % number)
 corpora = st.lists(st.lists(st.lists(raw_lines, min_size=1, max_size=9), max_size=9), min_size=1, max_size=4)
