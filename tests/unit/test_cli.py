@@ -82,6 +82,7 @@ def test_errors_are_one_line_with_a_remedy(refused):
         ("analogy --vectors v.txt --questions absent.txt", "absent.txt", "check the path"),
         ("analogy --vectors v.txt --questions questions.txt --top 0", "--top 0: give an integer of 1 or more"),
         ("plot histogram --output a.png --bins 10001", "--bins 10001: give an integer from 2 to 10,000"),
+        ("plot histogram --output a.png --bins two", "--bins two: give an integer"),
         ("trim-vocab --min-count -1", "--min-count -1: "),
         # an unknown option points to the help that has the known ones
         ("plot curves r --output c.png --forse", "unrecognized arguments: --forse"),
@@ -91,6 +92,10 @@ def test_errors_are_one_line_with_a_remedy(refused):
         assert "error: " in line
         assert "--embed-init" not in line
         assert all(part in line for part in expected), line
+
+
+def test_the_command_alone_prints_its_help(shown):
+    assert shown() == shown("--help")
 
 
 def test_json_is_standard_and_ascii_if_the_output_is_not_unicode(monkeypatch):
@@ -125,8 +130,8 @@ def test_memory_that_runs_out_is_one_line(refused, reading):
     ):
         reading(mock.Mock(side_effect=error))
         assert said in refused(*STATS)
-    reading(mock.Mock(side_effect=ZeroDivisionError))  # ours, not the user's
-    with pytest.raises(ZeroDivisionError):
+    reading(mock.Mock(side_effect=RuntimeError("shape mismatch")))  # ours, not the user's
+    with pytest.raises(RuntimeError):
         main(STATS)
 
 

@@ -142,6 +142,19 @@ def test_workers_add_up_and_an_idle_one_counts_nothing(classes):
         assert together.get_smoothed_values()[name] == alone[name]
 
 
+def test_correlations_of_a_part_of_the_set():
+    """There is a place for every example that is validated, and what no batch has had yet does not count."""
+    model, features, targets = problem(1)
+    criterion = criterion_with(task_with(1))
+    assert criterion.validation_size() == SIZE
+    first = next(samples_of(features, targets, 8))
+    logged, answers = validate(criterion, model, [first]), model(first["net_input"]["features"])[0].view(-1).tolist()
+    expected = 100 * stats.pearsonr(answers, first["target"].tolist())[0]
+    assert logged["pearson"] == pytest.approx(expected, abs=0.005 + 1e-6)
+    criterion.root.dataset.valid_subset = "valid,train"
+    assert criterion.validation_size() == 1000
+
+
 def test_bad_options_and_data_are_named():
     for classes, options, message in (
         (2, {"glue_metrics": ["pearson"]}, "without --regression-target choose among: accuracy"),

@@ -92,6 +92,9 @@ def test_a_folder_is_replaced_when_it_is_complete_and_holds_no_strange_file(tmp_
         with io.whole_folder(place, True, ("a", "below/*")):
             (place / "notes").write_text("precious")
     assert (place / "notes").read_text() == "precious"
+    with io.whole_folder(place, force=True):
+        pass
+    assert content(place.parent) == {"out": {}}
 
 
 def test_places_that_cannot_be_written(tmp_path):
@@ -123,6 +126,7 @@ def torch_failed(context: BaseException) -> RuntimeError:
         (RuntimeError("PytorchStreamWriter failed writing file"), "free some space"),
         (torch_failed(FULL), "No space left"),
         (torch_failed(KeyboardInterrupt("Ctrl-C")), None),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), None),
         (OSError("Can't load the tokenizer"), None),
         (FileNotFoundError(2, "No such file", "/other"), None),
         (FileNotFoundError(2, "No such file", "outlook"), None),  # an input next to the output

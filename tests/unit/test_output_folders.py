@@ -14,7 +14,6 @@ import hf_exports
 import pytest
 import torch
 import tupe_code
-from run_folders import write_run
 from source_files import numbers, text
 from test_io import content, largest_file
 from test_tupe_checkpoints import SYMBOLS, Files
@@ -96,14 +95,9 @@ def plot_histogram(folder: Path) -> Command:
     return Command(first, [*first, "--bins", "7"], folder, force=False)
 
 
-def plot_curves(folder: Path) -> Command:
-    runs = [str(write_run(folder / name, {"init": name, "seed": "1"}, [2.0, 1.0])) for name in ("xavier", "normal")]
-    return Command(["plot", "curves", runs[0]], ["plot", "curves", *runs], folder, force=False)
-
-
 MADE = (expand_vocab, trim_vocab, transfer_vocab, convert_tupe, export_hf)
 FOLDERS = {make.__name__.replace("_", "-"): make for make in MADE}
-FILES = {make.__name__.replace("_", "-"): make for make in (average, plot_histogram, plot_curves, save_vectors)}
+FILES = {make.__name__.replace("_", "-"): make for make in (average, plot_histogram, save_vectors)}
 
 
 @pytest.fixture(scope="module", params=[*FOLDERS, *FILES])

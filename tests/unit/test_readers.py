@@ -204,6 +204,7 @@ REFUSED = [
     (None, packed(lambda stream: in_zip(stream, {})), "empty"),
     *((form, packed(partial(in_tar, mode=m)), "tar -xf") for form in (None, "word2vec_bin") for m in ("w", "w:gz")),
     (None, gzip.compress(LINES)[:-6] + bytes(6), "CRC check failed"),
+    (None, b"\x28\xb5\x2f\xfd" + bytes(9), "zstd.*unpack|again"),  # which Python reads from 3.14
 ]
 
 
@@ -251,7 +252,7 @@ def test_every_cut_is_noticed(tmp_path, name):
     path = source.make(tmp_path, ["house", "über"], numbers(2))
     file = Path(path) / (source.file or "")
     content = file.read_bytes()
-    step = max(1, len(content) // (12 if "torch" in name or "fairseq" in name else 50))
+    step = max(1, len(content) // (8 if "torch" in name or "fairseq" in name else 25))
     for length in {*range(0, len(content), step), len(content) - 1}:
         file.write_bytes(content[:length])
         for format in (None, source.format):
@@ -261,7 +262,7 @@ def test_every_cut_is_noticed(tmp_path, name):
 
 
 @each_source
-@settings(max_examples=12)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_damaged_files_are_read_or_refused(tmp_path, name, data):
     source = SOURCES[name]

@@ -55,7 +55,7 @@ def test_same_seed_same_vectors_and_std_sets_the_scale_and_nothing_else(run, met
     assert again / 0.4 == pytest.approx(matrix / matrix.std(ddof=1), abs=1e-5)
 
 
-@pytest.mark.parametrize("option", ["--dim 300", "--min-count 99", "--std -1", "--text missing"])
+@pytest.mark.parametrize("option", ["--dim 300", "--dim 0", "--min-count 99", "--std -1", "--text missing"])
 def test_errors_name_the_option_and_leave_no_file(tmp_path: Path, run, capsys, option: str) -> None:
     with pytest.raises((EmbinitError, SystemExit)) as refused:
         run(*option.split())

@@ -144,7 +144,14 @@ def test_shards(tmp_path, stem):
 
 
 @pytest.mark.parametrize(
-    "entry", [{"data_offsets": [0, 31]}, {"data_offsets": [-4, 28]}, {"data_offsets": None}, {"dtype": "F16"}]
+    "entry",
+    [
+        {"data_offsets": [0, 31]},
+        {"data_offsets": [-4, 28]},
+        {"data_offsets": None},
+        {"dtype": "F16"},
+        {"shape": [4, 2.0]},
+    ],
 )
 def test_a_header_of_safetensors_must_fit_the_file(tmp_path, entry):
     entry = {"dtype": "F32", "shape": [4, 2], "data_offsets": [0, 32], **entry}

@@ -218,6 +218,13 @@ def test_what_is_no_text_is_named_with_the_remedy(content: bytes, tmp_path: Path
     assert "\n" not in str(refused.value)
 
 
+def test_a_little_markup_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "input"
+    path.write_text("I <3 x<y and [sic] <unk> <John> = = it = =\n" * 19 + "A line<br>\n")
+    split.check_input(path)
+    assert capsys.readouterr().err.startswith(f"warning: {path}: 1 of the first 20 lines have tags (<br>)")
+
+
 same = st.sampled_from([b"a b", b"A  B", b"ab", b"a\tb", "é".encode(), b"c"])
 raw_lines = same | st.integers(0, 300).map(lambda number: b"%d" % number)
 corpora = st.lists(st.lists(st.lists(raw_lines, min_size=1, max_size=9), max_size=9), min_size=1, max_size=4)

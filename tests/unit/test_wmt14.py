@@ -116,6 +116,19 @@ def test_a_line_becomes_moses_tokens_without_escapes() -> None:
     assert clean.cleaner("de", "sentencepiece")(" „Das \u2028 ist“ -\u200b gut. \n") == '"Das ist" - gut.'
 
 
+def test_lines_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
+    sides = {"en": [b"a\n", b"x " * clean.MAX_CHARS + b"\n", b"bad \xff\n"], "de": [b"b\n"] * 3}
+    shard: dict = {"first": 7, "pairs": 3}
+    for lang, side in sides.items():
+        path = written(tmp_path / lang, b"before\n" + b"".join(side))
+        shard[lang] = [str(path), len(b"before\n"), len(b"".join(side))]
+    clean.clean_shard(shard, ["en", "de"], tmp_path / "clean", "subword_nmt", valid_every=7)
+    found = {path.name: path.read_text() for path in (tmp_path / "clean").iterdir()}
+    assert (found["valid.en"], found["train.en"], found["train.de"]) == ("a\n", "bad\n", "b\n")
+    assert found["words.txt"] == "b 1\nbad 1\n"  # of the training text alone
+    assert found["stats.json"] == '{"pairs": 3, "not_utf8": 1, "too_many_characters": 1}\n'
+
+
 def test_sentencepiece_is_learned_from_spaced_lines_and_undone(tmp_path: Path) -> None:
     texts, model = {lang: [f"{lang} Satz Nummer {n}." for n in range(40)] for lang in ("en", "de")}, tmp_path / "m"
     for folder, part in (("00000", slice(20)), ("00001", slice(20, 40))):
