@@ -3,8 +3,6 @@
 A format joins the tests of all readers (test_readers.py) by a line in SOURCES.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma
@@ -36,7 +34,7 @@ MB = 1 << 20
 #: what a remedy is made of
 REMEDY = re.compile(
     "again|unpack|name (it|the|one|a)|save |give |remove|choose |convert|break |check |repair|correct|another file"
-    "|copy |take |use |write |pip install|export",
+    "|copy |take |use |write |pip install|export|fetch",
     re.IGNORECASE,
 )
 

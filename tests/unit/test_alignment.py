@@ -1,7 +1,5 @@
 """Dictionaries, typed tokens and the rules that match a dictionary with a source."""
 
-from __future__ import annotations
-
 import html
 from unicodedata import normalize
 
@@ -59,7 +57,6 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         ("haus Haus MAUS straße", "Haus haus maus Strasse", "none", RULES,
          "haus=exact Haus=exact maus=casefold Strasse=casefold"),
         ("MAUS der", "maus der", "none", ("exact",), "- der=exact"),
-        ("▁MAUS ▁der ▁die", "maus der die", "none", ("exact", "casefold"), "- - -"),
         ("▁MAUS ▁der ▁die", "maus der die", "none", ("exact", "marker"), "- der=marker die=marker"),
         # the closest spelling, not the first: lower-cased, then case-folded
         ("maße Maße MASSE buße", "die Masse Maße masse Busse", "none", RULES,
@@ -68,14 +65,12 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         # Turkish: the capital of i is İ, of ı it is I; Python lower-cases İ to two letters
         ("İçin i̇zmir Işık IŞIK sık ISPARTA", "için İzmir ışık sik ısparta", "none", RULES,
          "için=casefold İzmir=casefold ışık=casefold ışık=casefold - ısparta=casefold"),
-        ("ışık Ispanak", "Işık ispanak ıspanak", "none", RULES, "Işık=casefold ispanak=casefold"),
         # the first row of one spelling, and of one case
         ("haus MAUS", "haus haus Maus maus", "none", RULES, "haus=exact Maus=casefold"),
         # Moses' entities: after equal spelling and before another case
         (ENTITY_SYMBOLS, PLAIN, "none", RULES, "=entities ".join(PLAIN.split()) + "=entities"),
         ("&apos;s at&amp;t &apos;D", "&apos;s 's AT&amp;T at&t 'd", "none", RULES,
          "&apos;s=exact at&t=entities 'd=entities_casefold"),
-        ("&apos;s house &apos;D", "'s 'd house", "none", ("exact", "casefold", "marker"), "- house=exact -"),
         ("&apos;s house &apos;D", "'s 'd house", "none", ("entities",), "'s=entities - -"),
         # entities and markers. A dictionary of words, T5: word-initial
         ("&apos;s haus", "▁'s 's ▁haus", "sentencepiece", RULES, "▁'s=entities_marker ▁haus=marker"),
@@ -85,54 +80,42 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         ("&quot;@@ go@@", '##" "', "wordpiece", RULES, '"=entities_marker -'),
         # an inner piece of sentencepiece is no word of BERT, except signs
         ("▁&quot; &quot; ▁x &apos;s", '" x \'s', "wordpiece", RULES, '"=entities_marker "=entities x=marker -'),
-        # an inner piece is no word, however it is spelled
-        ("&apos;s haus", "▁'s &apos;s ▁haus", "sentencepiece", RULES, "▁'s=entities_marker ▁haus=marker"),
         # Moses' hyphen; `@@` of subword-nmt is none, nor is what stands between letters
         ("@-@ @/@ ▁@-@ @@@ @a@ x@-@y", "- / @ a x-y", "none", RULES, "-=entities /=entities - - - -"),
-        ("▁@-@ @-@ ▁x", "- x", "none", RULES, "-=entities_marker -=entities x=marker"),
         ("@-@ @-@@@ @-@@ go@@", "- @-@ @-", "none", RULES, "@-@=exact - - -"),
         ("@-@ @@@ go@@", "- @@ @", "subword_nmt", RULES, "-=entities - -"),
-        ("@-@", "-", "none", ("exact", "casefold", "marker"), "-"),
         # sentencepiece dictionary, GloVe: word-initial pieces are words, inner pieces are not
         ("▁haus ▁Maus ▁x", "haus maus", "none", RULES, "haus=marker maus=marker_casefold -"),
         ("▁eine m to In 2 's", "m to in 2 's eine", "none", RULES, "eine=marker - - - - -"),
-        ("Ġthe ing Ing 's", "the ing 's", "none", RULES, "the=marker - - -"),
         ("the ##s ##ing", "the s ing", "none", RULES, "the=exact - -"),
         ("the ing", "▁the ing", "sentencepiece", RULES, "▁the=marker -"),
-        ("the ing s", "Ġthe ing ##s", "bytelevel", RULES, "Ġthe=marker - -"),
         # ... unless the marker says nothing about words: signs, and scripts without spaces
         ("▁cat . ▁. ▁( ' 👍🏽 ❤️", "cat . ( ' 👍🏽 ❤️", "none", RULES,
          "cat=marker .=exact .=marker (=marker '=exact 👍🏽=exact ❤️=exact"),
         ("▁我 中国 の ไทย 한국 中2 ा", "我 中国 の ไทย 한국 中2 ा", "none", RULES,
          "我=marker 中国=exact の=exact ไทย=exact - - -"),
         ("中国 .", "▁中国 中国 ▁. .", "sentencepiece", RULES, "中国=exact .=exact"),
-        ("▁. . ▁go", ". Ġ. Ġgo", "bytelevel", RULES, "Ġ.=marker .=exact Ġgo=marker"),
         ("▁国 国 ▁go", "##国 国 go", "wordpiece", RULES, "国=marker 国=exact go=marker"),
         # a list of words has no pieces
         ("##s ##ing the", "##s ##ing #### the a b c d e f g", "auto", RULES, "- - the=exact"),
         ("▁x ▁go go@@", "▁x go@@ x", "none", RULES, "x=marker - -"),
         # lower-cased sentencepiece: the word, not the piece inside one
         ("The", "the ▁the", "sentencepiece", RULES, "▁the=marker_casefold"),
-        ("The the go@@", "the ▁the go", "sentencepiece", RULES, "▁the=marker_casefold ▁the=marker go=marker"),
         ("ing Ing go@@", "▁Ing ing go", "sentencepiece", RULES, "ing=exact ▁Ing=marker go=marker"),
         # `</w>` ends a word; CLIP has bytes before it
         ("café Café", "cafÃ© cafÃ©</w>", "end_of_word", RULES, "cafÃ©</w>=marker cafÃ©</w>=marker_casefold"),
-        ("cat the Cat", "cat cat</w> the", "end_of_word", RULES, "cat</w>=marker - cat</w>=marker_casefold"),
         ("cat cat</w> the</w>", "cat the", "none", RULES, "- cat=marker the=marker"),
-        ("▁cat ing ▁x", "cat cat</w> ing ing</w>", "end_of_word", RULES, "cat</w>=marker ing</w>=marker -"),
         ("cat cat</w> ing</w>", "▁cat cat ing", "sentencepiece", RULES, "▁cat=marker ▁cat=marker ing=marker"),
         ("cat##", "cat", "wordpiece", RULES, "-"),
         ("cat@@ cat", "cat cat</w>", "end_of_word", RULES, "cat=marker cat</w>=marker"),
         ("cat ##ing the", "cat cat</w> ing", "auto", RULES, "cat</w>=marker ing=marker -"),
         # BERT: `ing` inside a word is `##ing`, never the word `ing`
         ("▁go ing", "go ing ##ing", "wordpiece", RULES, "go=marker ##ing=marker"),
-        ("▁go ing", "go ing", "wordpiece", RULES, "go=marker -"),
         # subword-nmt says whether a piece goes on, not whether it begins a word
         ("go@@ ing", "▁go ing", "sentencepiece", RULES, "▁go=marker ing=exact"),
         ("go@@ ing", "go ing", "none", RULES, "- ing=exact"),
-        # GPT-2; words, T5
+        # GPT-2
         ("▁haus es", "Ġhaus es haus", "bytelevel", RULES, "Ġhaus=marker es=exact"),
-        ("haus Maus", "▁haus haus ▁maus", "sentencepiece", RULES, "▁haus=marker ▁maus=marker_casefold"),
     ],
 )  # fmt: skip
 def test_rules_by_hand(symbols, words, markers, rules, expected):
@@ -192,10 +175,11 @@ def test_entities_mean_what_they_mean_in_html(symbol):
     forms = [each.surface for each in readings(token, {"entities"})]
     assert forms == list(dict.fromkeys([symbol, html.unescape(symbol)]))
     assert readings(token, {"casefold"}) == [token]
+
+
+def test_only_what_moses_writes_is_read_as_moses_writes_it():
     assert [len(readings(Token(text, True, True))) for text in ("@-@", "@_@", "@@@", "@a@", "@-@-")] == [2, 2, 1, 1, 1]
-    assert (
-        unescape("&amp;lt; R&amp;D &nbsp; &amp &#39;") == "&lt; R&D &nbsp; &amp &#39;"
-    )  # nothing else that Moses writes
+    assert unescape("&amp;lt; R&amp;D &nbsp; &amp &#39;") == "&lt; R&D &nbsp; &amp &#39;"
 
 
 def test_specials_take_the_formats_own_rows_never_words_spelled_so():
@@ -238,14 +222,6 @@ def test_every_row_a_plan_misses_could_not_have_matched(surfaces, style, source_
     assert full == part
 
 
-def test_what_is_read_of_a_source():
-    """Words in any case and form; a sign also inside a word; what shows that digits are masked, so `##s` is a word."""
-    wanted = plan(vocabulary("Été", "。", "##s", "the"))
-    read = ["ÉTÉ", normalize("NFD", "été"), "▁été", "##。", "##s", "####", "THE"]
-    assert [word for word in (*read, "##the", "##été", "other") if word in wanted] == read
-    assert "##s" not in [word for word, _ in rules_of(vocabulary("##s", "the"), table(*read, markers="auto")).values()]
-
-
 def test_spellings_of_a_word_have_one_key():
     """Every letter that has several cases or forms; the capitals of eight Greek letters have no composed form."""
     for letter in filter(str.isalpha, map(chr, range(0x80, 0x2C80))):
@@ -262,7 +238,7 @@ COUNTS = st.sampled_from(["3", "0", "-1", "+7", "1_0", "x", "", "3.5", "٣", str
 ENDS = st.sampled_from(["\n", " \n", "\t\n", "\r\n", "\r", " #fairseq:overwrite\n", " #fairseq:overwrite  \n", "\n\n"])
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(lines=st.lists(st.tuples(SYMBOLS, COUNTS, ENDS), min_size=1, max_size=5))
 @example(lines=[("foo", "3", " \n"), ("bar", "-1", "\n")])
 @example(lines=[("foo", "3", "\r"), ("<unk>", "2", " #fairseq:overwrite\n")])

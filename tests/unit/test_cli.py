@@ -1,14 +1,11 @@
 """Test the `embinit` command: output, exit codes, errors of one line."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import json
 import logging
 import os
 import re
-import signal
 import sys
 import time
 from types import SimpleNamespace
@@ -18,7 +15,7 @@ import pytest
 
 from embinit_fairseq.cli import doctor, progress, stats
 from embinit_fairseq.cli.main import COMMANDS, build_parser, main
-from embinit_fairseq.cli.records import at_least, number, print_json, table
+from embinit_fairseq.cli.records import print_json
 
 ROWS = {"man": "0 0 1 0", "woman": "0 1 1 0", "king": "1 0 1 0", "queen": "1 1 1 0", "apple": "0 0 -3 1"}
 STATS, ANALOGY = ("stats", "--vectors", "v.txt"), ("analogy", "--vectors", "v.txt", "--questions", "questions.txt")
@@ -42,7 +39,7 @@ def files(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text, encoding="utf-8")
 
 
-def test_stats(printed, shown, tmp_path):
+def test_stats_print_coverage_and_sigma(printed, shown, tmp_path):
     assert printed(*STATS, "--dict", "dict.txt", "--match", "exact")["rows_by_rule"] == {"exact": 1}
     record = printed(*STATS, "--dict", "dict.txt", "--dim", "4")
     assert record.items() >= {"rows": 7, "dim": 4, "found": 2, "missing": [["xyzzy", 1]]}.items()
@@ -54,16 +51,18 @@ def test_stats(printed, shown, tmp_path):
     assert printed(*STATS)["tables"]["pretrained_xavier"]["std"] is None
 
 
-def test_analogy(printed, shown, refused):
+def test_analogies_by_question_file_vocabulary_and_transform(printed, refused):
     (result,) = printed(*ANALOGY)["results"]
     assert (result["applicable"], result["questions"], result["accuracy"]) == (2, 3, 1.0)
     assert [part["name"] for part in result["runs"][0]] == ["royal", "total"]
     assert printed(*ANALOGY, "--case")["results"][0]["applicable"] == 1
-    sizes = [printed(*ANALOGY, "--vocabulary", "text", *more)["rows"] for more in ([], ["--top", "4"])]
-    assert sizes == [5, 4]
+    assert printed(*ANALOGY, "--vocabulary", "text", "--top", "4")["rows"] == 4
     assert "none of the 2 words" in refused(*ANALOGY, "--vocabulary", "none")
     (result,) = printed(*ANALOGY, "--transform", "xavier", "scaled", "positions")["results"]
     assert (result["transforms"], len(result["runs"])) == (["xavier", "scaled", "positions"], 3)
+
+
+def test_analogies_as_kims_table_4_has_them(printed, shown):
     table4 = (*ANALOGY, "--table4", "--repeats", "2")
     results = printed(*table4, "--seed", "5")["results"]
     assert [row["published_percent"] for row in results[:7]] == [87.3] * 5 + [12.9, 11.1]
@@ -79,7 +78,6 @@ def test_errors_are_one_line_with_a_remedy(refused):
         ("stats --vectors v.txt --dim 300", "v.txt", "have 4 dimensions", "leave out --dim 300"),
         ("stats --vectors concat:v.txt,w.txt --dict dict.txt --dim 4", "concat:v.txt,w.txt: ", "leave out --dim 4"),
         ("stats --vectors concat:v.txt,w.txt", "add --dict"),
-        ("stats --vectors dict.txt", "looks like a fairseq dictionary", "give word vectors"),
         ("stats --vectors odd.txt", "odd.txt", "give word vectors"),
         ("analogy --vectors v.txt --questions absent.txt", "absent.txt", "check the path"),
         ("analogy --vectors v.txt --questions questions.txt --top 0", "--top 0: give an integer of 1 or more"),
@@ -108,15 +106,6 @@ def test_json_is_standard_and_ascii_if_the_output_is_not_unicode(monkeypatch):
         assert out.buffer.getvalue().strip() == expected
 
 
-def test_limits_of_numbers_are_allowed():
-    assert [at_least(2, 5)(text) for text in "25"] == [2, 5]
-
-
-def test_a_table_has_aligned_columns_and_dashes_for_what_does_not_exist():
-    lines = table([["", "mean", "sigma"], ["a", number(0.12345), number(float("nan"))], ["long", number(10.0), "2"]])
-    assert lines == ["         mean   sigma", "a      0.1235       -", "long       10       2"]
-
-
 @pytest.fixture
 def reading(monkeypatch):
     """Replace `stats.read_vectors` by another function."""
@@ -133,42 +122,35 @@ def test_output_that_is_closed_is_no_traceback(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_kill_is_an_interrupt(capsys, reading):
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a new process
-    reading(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert main(STATS) == 130
-    assert capsys.readouterr().err == "embinit stats: interrupted\n"
-
-
 def test_memory_that_runs_out_is_one_line(refused, reading):
-    for error, said in ((MemoryError(), "memory ran out"), (RecursionError("maximum depth"), "nested too deeply")):
+    for error, said in (
+        (MemoryError("Unable to allocate 4 GiB\nfor an array"), "memory ran out (Unable to allocate 4 GiB)"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory ran out (DefaultCPUAllocator"),
+        (RecursionError("maximum depth"), "nested too deeply"),
+    ):
         reading(mock.Mock(side_effect=error))
         assert said in refused(*STATS)
-    reading(mock.Mock(side_effect=ZeroDivisionError))  # ours, not the user's
-    with pytest.raises(ZeroDivisionError):
+    reading(mock.Mock(side_effect=RuntimeError("shape mismatch")))  # ours, not the user's
+    with pytest.raises(RuntimeError):
         main(STATS)
 
 
-def test_a_step_of_a_stock_architecture_and_registration(capsys, tmp_path, monkeypatch):
+def test_doctor_trains_a_step_of_an_architecture_and_lists_what_is_registered(capsys, tmp_path, monkeypatch):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "checkpoint_last.pt").write_bytes(b"of a training in the folder of the call")
-    monkeypatch.chdir(tmp_path)
     code = main(["doctor", "--json", "--arch", "lstm", "no_such_arch"])
     record = json.loads(capsys.readouterr().out)
     found = {finding["check"]: finding for finding in record["findings"]}
-    assert found["step lstm"]["status"] == "ok"
-    assert found["step lstm"]["data"]["loss"] > 0
+    assert (found["step lstm"]["status"], found["step lstm"]["data"]["loss"] > 0) == ("ok", True)
     assert (code, record["ok"], found["step no_such_arch"]["status"]) == (1, False, "broken")
     registered = found["registration"]["data"]
     assert {"xavier", "pretrained", "shuffled"} <= set(registered["embed_init"])
-    assert {"embinit_classifier", "tupe_tiny"} <= set(registered["architectures"])
     assert "transformer" not in registered["architectures"]
-    chosen = doctor.one_per_model(registered["architectures"])
-    assert "tupe_tiny" in chosen
-    assert "tupe_base" not in chosen
+    chosen = set(doctor.one_per_model(registered["architectures"]))
+    assert chosen & {"tupe_tiny", "tupe_base"} == {"tupe_tiny"}
 
 
-def test_missing_packages_and_a_fix_that_is_needed_and_not_active(monkeypatch):
+def test_doctor_names_missing_packages_and_fixes_that_are_not_active(monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", {"no-such-package": "", "no-such-extra": "no figures", "numpy": ""})
     findings = list(doctor.versions())
     found = {finding.check: finding.status for finding in findings}
@@ -214,9 +196,7 @@ def test_progress_without_a_terminal_is_lines(monkeypatch, capsys, words):
     said = capsys.readouterr().err
     assert "\r" not in said
     assert any(line.startswith("verify: ") and "/4" in line for line in said.splitlines()) == ("-q" not in words)
-    assert ("on the way" in said) == ("-v" in words)
-    if "-q" in words:
-        assert said == ""
+    assert (("on the way" in said), said == "") == ("-v" in words, "-q" in words)
 
 
 def test_completion_knows_options_and_choices(shown, refused, monkeypatch):

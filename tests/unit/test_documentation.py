@@ -1,7 +1,5 @@
 """Test that tests, files and options of `embinit` named by README, CONTRIBUTING and docs/ exist."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from functools import lru_cache

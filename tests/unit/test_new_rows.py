@@ -1,7 +1,5 @@
 """Rows of new words. Oracles: equations restated in float64, moments of large samples with their standard errors."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

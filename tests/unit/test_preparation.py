@@ -1,7 +1,5 @@
 """Raw text to symbols: what a dictionary shows of its text, words, subwords, text that is in subwords already."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from pathlib import Path

@@ -1,9 +1,5 @@
 """One table from several sources (`concat:A,B`, `avg:A,B`), against tables put together by hand."""
 
-from __future__ import annotations
-
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -11,8 +7,7 @@ from embinit_fairseq.errors import DimensionError, OptionError
 from embinit_fairseq.init import strategies
 from embinit_fairseq.init.alignment import Matching, read_sources
 from embinit_fairseq.init.strategies import Draws, build
-from embinit_fairseq.vectors.open import SourceSpec, open_sources, parse_source
-from embinit_fairseq.vectors.table import Origin, VectorTable
+from embinit_fairseq.vectors.open import open_sources, parse_source
 from embinit_fairseq.vectors.writers import write_npz, write_text
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
 
@@ -181,28 +176,17 @@ def test_subwords_of_each_source(files, tmp_path, caplog):
     given, sigma = np.float64(reading.source.matched_values), Draws(24, 5, 1, "encoder").target_std
     expected = (np.float64(table["w19"][3:]) - given.mean()) * sigma / given.std(ddof=1)
     np.testing.assert_allclose(standardised["w19"][3:], expected, rtol=1e-5)
-    # of the mean, only words that no source has; entities, from their plain form
-    assert np.linalg.norm(filled(read(f"avg-l2:{path},{files['b']}", oov="subword"), dim=2)["w4"]) == pytest.approx(1)
+    # of the mean, only words that no source has
     table = filled(read(f"avg:{path},{files['b']}", oov="subword"), dim=2)
     assert (table["w8"] == B[0]).all()
     np.testing.assert_allclose(table["w4"], (rows["▁w"] + rows["4"]) / 2, rtol=1e-6)
-    words = ["&#91;1", "w1"]
-    write_text(path, ["[", "1", "▁w1"], numbers(names[:3], 2, 1.0, 8))
-    table = filled(read(str(path), words=words, oov="subword"), dim=2, words=words)
-    np.testing.assert_allclose(table["&#91;1"], numbers(names[:3], 2, 1.0, 8)[:2].mean(axis=0), rtol=1e-6)
-    (part,) = read(str(path), words=["▁[1", "[1"], oov="subword").parts
-    assert part.composed_rows.tolist() == [4]  # the inner piece is no word
     with pytest.raises(OptionError, match=r"a\.npz.*another oov"):
         read(concat(files, "a", "c"), oov="subword")
 
 
-def test_words_that_all_sources_have_and_the_rule_of_the_first():
-    def reader(words):
-        table = VectorTable(words, np.ones((len(words), 2), np.float32), Origin("", "", 2, 2, "none"))
-        table.specials["unk"] = np.zeros(2, np.float32)
-        return SimpleNamespace(path="", dim=2, read=lambda wanted: table)
-
-    spec = SourceSpec("", (("", None), ("", None)), "avg")
-    reading = read_sources([reader(["W0", "w1"]), reader(["w0", "w1"])], spec, dictionary())
-    assert reading.found_in_all == 2  # special symbols are no words
-    assert reading.rows_by_rule() == {"special": 1, "exact": 1, "casefold": 1}
+def test_an_entity_is_composed_from_its_plain_form_and_an_inner_piece_is_no_word(tmp_path):
+    write_text(path := tmp_path / "pieces.txt", ["[", "1", "▁w1"], pieces := numbers("abc", 2, 1.0, 8))
+    reading = read(str(path), words=(words := ["&#91;1", "[1", "▁[1", "w1"]), oov="subword")
+    assert reading.parts[0].composed_rows.tolist() == [6]
+    (plain,) = (read(str(path), words=words[:1], oov="subword"),)
+    np.testing.assert_allclose(filled(plain, dim=2, words=words[:1])["&#91;1"], pieces[:2].mean(axis=0), rtol=1e-6)

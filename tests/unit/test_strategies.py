@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 
 import numpy as np
 import pytest
@@ -197,10 +198,13 @@ def test_describe_equals_numpy_in_float64(rows, dim, scale, shift, seed):
 
 
 @given(st.lists(st.booleans(), max_size=40))
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_packed_rows_come_back(mask):
     assert unpack_rows(pack_rows(np.array(mask, dtype=bool)), len(mask)).tolist() == mask
-    # Kim Table 6: scaled GloVe 6.39 and Xavier 0.27 against positions 0.67
+
+
+def test_the_absorption_ratio_of_kims_table_6():
+    """Scaled GloVe 6.39 against positions 0.67."""
     assert absorption_ratio(0.369, math.sqrt(300), 0.67) == pytest.approx(6.39 / 0.67, rel=0.01)
     assert absorption_ratio(0.1, 1.0, None) is None
 
@@ -217,27 +221,15 @@ OLD = {
 }  # fmt: skip
 
 
-def test_reports_of_this_and_of_earlier_versions_are_shown():
-    def shown(slot):
-        """The report, and the numbers of its lines by their title."""
-        text = render({"strategy": "pretrained", "slots": {"encoder": slot}})
-        return text, {line.strip().split("  ")[0]: line.split()[2:] for line in text.splitlines()}
-
-    text, lines = shown(OLD)
-    assert lines["all rows"] == ["-3", "3.5", "0.02", "0.1625", "3.25", "6.5"]
-    assert lines["model's own"] == ["-3", "3.5", "0.02", "-", "-"]
-    assert lines["position encoding"] == ["0.5"]
-    assert "rows with a vector" not in lines
-    assert "found 180 words (exact 170, casefold 10); coverage 18.0% of types, 71.0% of tokens" in text
+def test_a_report_has_a_line_for_each_file_and_for_rows_with_a_vector():
     file = {"name": "b", "rows_by_rule": {"exact": 9}, "found": 9, "coverage_types": 0.25, "coverage_tokens": 0.5}
-    new = {**OLD, "matched": MOMENTS, "matched_absorption_ratio": 15.0, "tied": ["decoder"], "position_std": None}
-    text, lines = shown({**new, "source": {"name": "a", "found_in_all": 1, "sources": [file, file]}})
+    slot = {**OLD, "matched": MOMENTS, "matched_absorption_ratio": 15.0, "tied": ["decoder"], "position_std": None}
+    slot["source"] = {"name": "a", "found_in_all": 1, "sources": [file, file]}
+    text = render({"strategy": "pretrained", "slots": {"encoder": slot}})
     assert "in all sources: 1 word\n" in text
     assert text.count("b: 9 words (exact 9); coverage 25.0% of types, 50.0% of tokens\n") == 2
-    assert lines["rows with a vector"][2:] == ["-3", "3.5", "0.02", "0.375", "7.5", "15"]
+    assert re.search(r"rows with a vector +-3 +3.5 +0.02 +0.375 +7.5 +15\n", text)
     assert "encoder (tied with decoder): 1,000 x 300  init:pretrained|" in text
-    assert "position encoding" not in lines
-    assert "found" not in shown({**OLD, "source": None})[0]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +240,6 @@ def test_reports_of_this_and_of_earlier_versions_are_shown():
         ({"source": {"name": "a|b"}}, "glove.txt", "a_b"),
         ({"source": None, "oov": None}, "|src:glove.txt|dim:300|cov:0.710|oov:xavier", ""),
         ({"shuffle": "rows", "target_std": 0.004, "std": "0.25x"}, "|seed", "|std:0.25x|seed"),
-        ({"target_std": 0.004, "std": 0.02}, "|seed", "|std:0.02|seed"),
         ({"target_std": 0.004}, "|seed", "|std:xavier|seed"),
         ({"shuffle": "elements"}, "pretrained", "pretrained_elements"),
     ],

@@ -1,7 +1,6 @@
-"""scripts/tables.py: the tables of GLUE, of text classification and of expansion."""
+"""scripts/tables.py and scripts/records.py: tables of GLUE, of text classification, of expansion, of CSV records."""
 
-from __future__ import annotations
-
+import csv
 import json
 import math
 import re
@@ -10,11 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import records
+import tables
 
 from embinit_fairseq.errors import DataError
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
-import tables
 
 
 def add_run(folder, task, model, lr, seed, *epochs, **scores):
@@ -148,3 +146,29 @@ def test_perplexity_at_the_places_that_all_runs_have(tmp_path, monkeypatch, figu
     (tmp_path / "runs/avg.seed1/start.log").unlink()
     with pytest.raises(DataError, match=r"start\.log.*adapt\.sh"):
         tables.main()
+
+
+def test_the_rows_of_a_run_are_those_of_its_record():
+    folder = Path(__file__).parents[1] / "data/earlier/duo"
+    record = json.loads((folder / "result.json").read_text())
+    first, *epochs = records.rows_of(folder)
+    assert (first["epoch"], first["command"]) == (0, record["command"])
+    assert first["parameters"] == record["parameters"]["all"]
+    assert [row["valid_loss"] for row in epochs] == [epoch["valid_loss"] for epoch in record["epochs"].values()]
+    assert [row["updates"] for row in epochs] == [5, 10]
+
+
+def test_a_table_has_means_and_deviations_over_runs(tmp_path, monkeypatch, capsys):
+    rows = [{"run": "a.1", "init": "a", "epoch": 0, "bleu": 30}, {"run": "a.2", "init": "a", "epoch": 0, "bleu": 32}]
+    for run, losses in (("a.1", (3, 2, 2.5)), ("a.2", (4, 1))):
+        for epoch, loss in enumerate(losses, 1):
+            numbers = {"epoch": epoch, "train_loss": loss - 1, "valid_loss": loss, "cpu_s": 100 * epoch}
+            rows.append({"run": run, "init": "a", **numbers})
+    with open(tmp_path / "a.csv", "w", newline="") as file:
+        table = csv.DictWriter(file, ["run", "init", *records.EPOCH, *records.FACTS])
+        table.writeheader()
+        table.writerows(rows)
+    monkeypatch.setattr(sys, "argv", ["records.py", "table", str(tmp_path / "a.csv"), "--by", "init"])
+    records.main()
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == "| a | 2 | 2.0 ± 0.0 | 1.500 ± 0.707 | 0.500 ± 0.707 | 31.0 ± 1.4 | 250 ± 71 |"

@@ -1,20 +1,14 @@
 """scripts/textcls: reading TSV files, the protocols, bags of words, grids, scores."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import math
 import shlex
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
 from textcls import binarise, corpus, grid, scores
 
 from embinit_fairseq.errors import DataError, OptionError
@@ -80,49 +74,43 @@ def test_protocols_differ_in_where_words_are_counted(tmp_path):
         assert {word for word in words if not word.startswith("madeupword")} == set(expected)
 
 
-def test_lines_of_a_grid_are_commands_seed_by_seed(tmp_path):
+def test_a_grid_has_every_couple_of_vectors_at_every_seed(tmp_path):
+    """Vectors may be several files, whose dimensions are those of the model."""
     for name, dim in (("a", 6), ("b", 25), ("c", 6)):
         (tmp_path / f"{name}.txt").write_text(f"one{' 0.5' * dim}\ntwo{' 0.5' * dim}\n")
     for seed in (1, 3):
         (tmp_path / f"my data/seeds/{seed}/bin").mkdir(parents=True)
+    fixed = {"data": tmp_path / "my data", "runs": tmp_path / "runs", "epochs": 200, "patience": 10}
+    fixed |= {"attentions": ["softmax", "linear"], "extra": ["--lr", "0.5"]}
+    vectors = [f"a={tmp_path}/a.txt", f"b={tmp_path}/b.txt"]
 
-    def lines(models: list[str], vectors: list[str], **changes) -> dict[str, list[str]]:
-        given = {"data": tmp_path / "my data", "runs": tmp_path / "runs", "seeds": None, "epochs": 200, "patience": 10}
-        given |= {"attentions": ["softmax", "linear"], "extra": ["--lr", "0.5"], **changes}
-        found = grid.lines(argparse.Namespace(models=models, vectors=vectors, **given))
+    def lines(models: str, *more: str, seeds: list[int] | None = None) -> dict[str, list[str]]:
+        found = grid.lines(argparse.Namespace(**fixed, models=models.split(), vectors=[*vectors, *more], seeds=seeds))
         return {name: shlex.split(words) for name, words in (line.split(": ", 1) for line in found)}
 
-    vectors = [f"{name}={tmp_path}/{name}.txt" for name in "ab"]
-    found = lines(["couples", "transformer:b", "transformer", "mlp", "a+b"], vectors)
+    found = lines("couples transformer:b transformer mlp")
     models = [f"{couple}.{kind}" for couple in ("a+a", "a+b", "b+b") for kind in ("softmax", "linear")]
     models += ["transformer=b", "transformer", "mlp"]
     assert list(found) == [f"{model}.{seed}" for seed in (1, 3) for model in models]
-    run, train = f"RUN={tmp_path}/runs/a+b.linear.3", f"{Path(grid.__file__).parent}/train.sh"
-    words = [f"DATA={tmp_path}/my data", "SEED=3", run, "LABELS=model=a+b attention=linear", "bash", train]
-    words += "--arch duo_classifier --duo-attention linear --encoder-dim-s 6 --encoder-dim-p 25".split()
-    words += "--embed-init pretrained --embed-init-path".split()
-    words += [f"encoder={tmp_path}/a.txt", f"encoder_p={tmp_path}/b.txt"]
-    assert found["a+b.linear.3"] == [*words, "--max-epoch", "200", "--patience", "10", "--lr", "0.5"]
-    words = f"--encoder-attention-heads 5 --embed-init pretrained --embed-init-path encoder={tmp_path}/b.txt"
-    assert words in " ".join(found["transformer=b.1"])
+    assert found["a+b.linear.3"][:3] == [f"DATA={tmp_path}/my data", "SEED=3", f"RUN={tmp_path}/runs/a+b.linear.3"]
+    assert f"--embed-init-path encoder={tmp_path}/b.txt" in " ".join(found["transformer=b.1"])
     assert "--embed-init" not in found["transformer.1"]
-
-    several = [*vectors, f"ab=concat:b,{tmp_path}/a.txt", f"mean=avg:a,{tmp_path}/c.txt"]
-    (line,) = lines(["ab+mean"], several, seeds=[1], attentions=["softmax"]).values()
+    found = lines("ab+mean", f"ab=concat:b,{tmp_path}/a.txt", f"mean=avg:a,{tmp_path}/c.txt", seeds=[1])
     paths = f"encoder=concat:{tmp_path}/b.txt,{tmp_path}/a.txt encoder_p=avg:{tmp_path}/a.txt,{tmp_path}/c.txt"
-    assert f"--encoder-dim-s 31 --encoder-dim-p 6 --embed-init pretrained --embed-init-path {paths}" in " ".join(line)
-    for models, more, seeds, named in (
-        (["mlp"], ["mean=avg:a,b"], [1], r"--vectors mean=avg:a,b.*one dimension"),
-        (["mlp"], ["a.txt"], [1], "--vectors a.txt: give NAME=FILE"),
-        (["a+d"], [], [1], r"--models a\+d: .*\(a, b\)"),
-        (["mlp"], [], [2], "no seed 2.* SEEDS"),
+    words = f"--encoder-dim-s 31 --encoder-dim-p 6 --embed-init pretrained --embed-init-path {paths} --max-epoch 200"
+    assert f"--duo-attention linear {words} --patience 10 --lr 0.5" in " ".join(found["ab+mean.linear.1"])
+    for models, more, seed, named in (
+        ("mlp", "mean=avg:a,b", 1, r"--vectors mean=avg:a,b.*one dimension"),
+        ("mlp", "a.txt", 1, "--vectors a.txt: give NAME=FILE"),
+        ("a+d", "a=a", 1, r"--models a\+d: .*\(a, b\)"),
+        ("mlp", "a=a", 2, "no seed 2.* SEEDS"),
     ):
         with pytest.raises(OptionError, match=named):
-            lines(models, [*vectors, *more], seeds=seeds)
+            lines(models, more, seeds=[seed])
 
 
-def test_f1_of_every_class_and_the_picture_of_what_was_taken_for_what(tmp_path, figures):
-    """By counting; the last class neither occurs nor is predicted. Colours are shares of the true class."""
+def test_f1_of_every_class_its_mean_and_the_figure_of_confused_classes(tmp_path, figures):
+    """By counting; the last class neither occurs nor is predicted. The mean is not that of rounded values."""
     truth, taken, labels = [0, 0, 0, 0, 1, 1, 2], [0, 0, 1, 2, 1, 2, 1], list("abcd")
     counts = np.zeros((4, 4), dtype=int)
     for pair in zip(truth, taken):
@@ -133,17 +121,11 @@ def test_f1_of_every_class_and_the_picture_of_what_was_taken_for_what(tmp_path, 
         expected[label] = 200 * hits / named if named else 0.0
     assert found == {"f1": {label: round(f1, 2) for label, f1 in expected.items()}, "confusion": counts.tolist()}
     assert macro_f1 == round(sum(expected.values()) / 4, 2)
+    thirds = np.array([[1, 0, 0], [0, 1, 1], [1, 0, 0]])  # 66.666..., 66.666..., 0
+    assert scores.of_classes(thirds, list("abc"))[1] == 44.44
     scores.show(tmp_path, {"test_accuracy": 300 / 7, "test_macro_f1": macro_f1}, found)
-    (image,) = figures[0].axes[0].images
+    (image,) = figures[0].axes[0].images  # shares of the true class
     assert image.get_array()[:3].tolist() == [[0.5, 0.25, 0.25, 0], [0, 0.5, 0.5, 0], [0, 1, 0, 0]]
-
-
-def test_the_mean_f1_is_not_that_of_rounded_values():
-    counts = np.array([[1, 0, 0], [0, 1, 1], [1, 0, 0]])  # 66.666..., 66.666..., 0: 44.444...
-    assert scores.of_classes(counts, list("abc")) == (
-        {"f1": {"a": 66.67, "b": 66.67, "c": 0.0}, "confusion": counts.tolist()},
-        44.44,
-    )
 
 
 def test_baselines_see_tf_idf_of_the_training_texts_and_know_a_class_by_its_word(tmp_path, monkeypatch):

@@ -1,36 +1,24 @@
 """The toy corpus: one text for one seed, distinct, disjoint, with the rare words that it promises."""
 
-from __future__ import annotations
-
 import hashlib
 import random
-import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
 from toy import corpus, lexicon
 
 NOUNS = lexicon.nouns()
 CONFIG = corpus.CorpusConfig(seed=3, train=500, valid=40, test=200, monolingual=600)
 #: of the files of CONFIG: results on the toy corpus are compared across versions
 DIGEST = "12b1eac4c800a137"
-#: what stands where, agreement, do-support: looked through by eye
+#: some of them, looked through by eye: order, agreement, do-support
 SAMPLE = """
-ein freundlicher Vogel ist ins leere Schloss gelaufen . = a friendly bird ran into the empty castle .
 bevor er das Kind hasst , leiht ein ruhiger Mann es ihr . = before he hates the child , a quiet man lends it to her .
 sechsunddreißig ruhige Jungen kaufen keine gelbe Jacke . = thirty-six quiet boys do not buy a yellow jacket .
 warum ist seine Schlange laut in den Keller gegangen ? = why did his snake go loudly into the cellar ?
-den Hut zieht er an , obwohl die Katze alt ist . = he puts on the hat although the cat is old .
-jetzt hören elf Männer einem Bauern nicht zu . = now eleven men do not listen to a farmer .
 holt dich die Frau in der seltsamen Küche ab ? = does the woman pick you up in the strange kitchen ?
-wo tanzt mein Matrose nicht mit dem freundlichen Schüler ? = where does my sailor not dance with the friendly pupil ?
-ein Mann geht nicht zum kleinen Museum . = a man does not go to the small museum .
 """.strip().split("\n")
 
 
@@ -45,28 +33,15 @@ def files() -> dict[str, list[str]]:
     return files
 
 
-def test_sentences_are_right_and_another_seed_gives_others(files: dict[str, list[str]]) -> None:
+def test_sentences_are_right_distinct_and_held_out_pairs_are_new(files: dict[str, list[str]]) -> None:
     assert set(SAMPLE) <= {" = ".join(pair) for pair in zip(files["test.de"], files["test.en"])}
-    other = islice(corpus.training_pairs(replace(CONFIG, seed=4)), 50)
-    assert [source for source, _ in other] != files["train.de"][:50]
-
-
-def test_sources_are_distinct_and_held_out_pairs_are_new(files: dict[str, list[str]]) -> None:
     for part in ("train", "valid", "test"):
         assert len(set(files[f"{part}.de"])) == len(files[f"{part}.de"]) == getattr(CONFIG, part)
     for language in ("de", "en"):
         train, valid, test, mono = (set(files[f"{part}.{language}"]) for part in ("train", "valid", "test", "mono"))
         assert not train & valid | train & test | valid & test | mono & (valid | test)
-
-
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_known_sentence_is_not_drawn_again(side: int) -> None:
-    first = list(islice(corpus.held_out_pairs(CONFIG, "test", []), 20))
-    known = [(first[0][0], "other"), ("anders", first[1][1])]
-    sentences = [pair[side] for pair in islice(corpus.held_out_pairs(CONFIG, "test", known), 20)]
-    assert sentences[:18] == [pair[side] for pair in first[2:]]
-    first_line = next(corpus.monolingual(CONFIG, side, []))
-    assert first_line not in islice(corpus.monolingual(CONFIG, side, [(first_line, first_line)]), 20)
+    other = islice(corpus.training_pairs(replace(CONFIG, seed=4)), 50)
+    assert [source for source, _ in other] != files["train.de"][:50]
 
 
 def test_rare_words_are_rare_in_training_text_only(files: dict[str, list[str]]) -> None:

@@ -1,20 +1,14 @@
 """benchmarks/train_step.py: FLOPs against formulas, the names of kernels, batches without their padding."""
 
-from __future__ import annotations
-
 import argparse
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+import train_step
 from small_models import PAD, task_of
 
-from embinit_fairseq.models._random_step import SMALL, Sizes, model_options, random_batch
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-import train_step
+from embinit_fairseq.models._random_step import Sizes, random_batch
 
 
 def attention(dropout=0.0, fused=True):
@@ -33,29 +27,18 @@ def test_flops_are_counted_forward_and_backward_and_the_kernel_is_named():
         assert train_step.counted_flops(step) == 3 * 2 * (2 * 2 * 3 * 8 * 8 * 4)
 
 
-def measured(monkeypatch, arch, length, vocabulary, *options):
+def test_flops_of_a_language_model_are_those_of_its_products_and_the_table_has_its_rates(monkeypatch):
     monkeypatch.setitem(train_step.PEAK_SIZE, "cpu", 64)
-    sizes = {"batch": 2, "length": length, "vocabulary": vocabulary, "padding": 0.0, "steps": 1, "warmup": 0}
-    small = [f"{flag}={value}" for flag, value in SMALL.items() if model_options(arch).get(flag) is int]
-    return train_step.measure(arch, [*small, *options], argparse.Namespace(precision="fp32", **sizes))
-
-
-def test_flops_of_a_language_model_are_those_of_its_products(monkeypatch):
+    sizes = {"batch": 2, "length": 8, "vocabulary": 32, "padding": 0.0, "steps": 1, "warmup": 0}
     flags = ("layers=2", "embed-dim=16", "input-dim=16", "output-dim=16", "ffn-embed-dim=24", "attention-heads=2")
-    found = measured(monkeypatch, "transformer_lm", 8, 32, *(f"--decoder-{flag}" for flag in flags))
+    options = [f"--decoder-{flag}" for flag in flags]
+    found = train_step.measure("transformer_lm", options, argparse.Namespace(precision="fp32", **sizes))
     projections, products, feed_forward = 4 * 2 * 16 * 16 * 16, 2 * (2 * 16 * 8 * 16), 2 * (2 * 16 * 16 * 24)
     assert found["flops"] == 3 * (2 * (projections + products + feed_forward) + 2 * 16 * 16 * 32)
-
-
-def test_flops_of_masked_language_models_leave_out_tokens_that_are_not_predicted(monkeypatch):
-    narrow, wide = (measured(monkeypatch, "tupe_tiny", 120, size) for size in (32, 132))
-    assert wide["tokens"] == 240
-    assert wide["flops"] - narrow["flops"] == 3 * 2 * 2 * 18 * 16 * 100  # 18 masked tokens in two rows, 100 symbols
-    results = [train_step.merged([narrow, narrow]), train_step.merged([wide])]
-    assert len(results[0]["seconds"]) == 2
-    text = train_step.render(results, argparse.Namespace(updates=10, tokens_per_update=240, gpus=2))
-    assert text.count("tupe_tiny") == 2
-    assert f"{10 * 240 / (results[0]['tokens_per_second'] * 2) / 3600:,.4g} hours" in text
+    result = train_step.merged([found, found])
+    assert len(result["seconds"]) == 2
+    text = train_step.render([result], argparse.Namespace(updates=10, tokens_per_update=240, gpus=2))
+    assert f"{10 * 240 / (result['tokens_per_second'] * 2) / 3600:,.4g} hours" in text
 
 
 @pytest.mark.parametrize("name", ["masked_lm", "sentence_prediction", "language_modeling", "translation"])

@@ -1,7 +1,5 @@
 """scripts/train_vectors.py: counts and PMI against loops over the text, the factorisation against the full matrix."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys
@@ -10,13 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import train_vectors as vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("scipy")
-sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
-
-import train_vectors as vectors
 
 from embinit_fairseq.errors import EmbinitError
 
@@ -69,7 +63,7 @@ def test_errors_name_the_option_and_leave_no_file(tmp_path: Path, run, capsys, o
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(texts, st.integers(1, 4), st.integers(1, 3))
 def test_counts_and_positive_pmi_are_their_definitions(sentences: list[list[str]], window: int, least: int) -> None:
     expected: dict[tuple[str, str], float] = defaultdict(float)

@@ -3,8 +3,6 @@
 Oracles: fairseq's own Dictionary, the state dict that was saved.
 """
 
-from __future__ import annotations
-
 import collections
 import re
 from argparse import Namespace
@@ -31,7 +29,7 @@ def table(rows: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(numbers(rows, seed=seed))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_rows_and_specials(tmp_path, dtype):
     write_dictionary(tmp_path, [*SYMBOLS, "madeupword0000"])
     matrix = table(9).to(dtype)
@@ -42,13 +40,6 @@ def test_rows_and_specials(tmp_path, dtype):
     read = source.read(Wanted.words(["a", "<s>", "nothing", "the"]))
     assert read.words == ["the", "a"]
     np.testing.assert_array_equal(read.matrix, matrix[[4, 7]])
-
-
-def test_the_last_row_of_an_overwritten_symbol_counts(tmp_path):
-    (tmp_path / "dict.txt").write_text("the 7\na 7\nthe 7 #fairseq:overwrite\n")
-    read = FairseqCheckpoint(save_checkpoint(tmp_path, {ENCODER: (matrix := table(7))})).read()
-    assert (read.words, read.origin.duplicates) == (["a", "the"], 1)
-    np.testing.assert_array_equal(read.matrix, matrix[[5, 6]])
 
 
 def test_each_side_has_its_dictionary(tmp_path):
@@ -77,10 +68,13 @@ def test_each_side_has_its_dictionary(tmp_path):
     ):
         with pytest.raises((OptionError, CheckpointError), match=message):
             read(side, task)
-    with pytest.raises(CheckpointError, match="fairseq-train"):
-        FairseqCheckpoint(save_checkpoint(tmp_path, [1]))
-    with pytest.raises(CheckpointError, match=r"matrices: x, w; .*\.npz"):
-        FairseqCheckpoint(save_checkpoint(tmp_path, {"w": torch.ones(3, 3), "x": torch.ones(4, 3), "v": torch.ones(3)}))
+
+
+def test_what_has_no_embedding_matrix_is_refused(tmp_path):
+    matrices = {"w": torch.ones(3, 3), "x": torch.ones(4, 3), "v": torch.ones(3)}
+    for state, message in (([1], "fairseq-train"), (matrices, r"matrices: x, w; .*\.npz")):
+        with pytest.raises(CheckpointError, match=message):
+            FairseqCheckpoint(save_checkpoint(tmp_path, state))
 
 
 def test_neighbours_of_a_side(tmp_path, capsys):
@@ -135,23 +129,16 @@ def test_table_and_dictionary_must_fit(tmp_path, task, fitting):
 # ---- files that torch refuses
 
 
-def saved(path: Path, zipped: bool = True, **more) -> Path:
+def saved(path: Path, zipped: bool, **more) -> Path:
     torch.save({"model": {"w": torch.arange(400.0)}, **more}, path, _use_new_zipfile_serialization=zipped)
     return path
-
-
-def test_plain_data_are_read(tmp_path):
-    path = saved(tmp_path / "c.pt", array=np.arange(3), options=Namespace(a=1), loop=(loop := [torch.ones(1)]))
-    loop.append(loop)
-    content = load_checkpoint(path)
-    assert (content["array"].tolist(), vars(content["options"])) == ([0, 1, 2], {"a": 1})
 
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_remedies_for_what_torch_refuses(tmp_path, zipped):
     """An earlier checkpoint where it is cut short; where an object is not on the list another copy would not help."""
     content = saved(path := tmp_path / "c.pt", zipped).read_bytes()
-    damaged = [content[: int(share * len(content))] for share in (0, 0.02, 0.5, 0.9)]
+    damaged = [content[: int(share * len(content))] for share in (0, 0.02, 0.9)]
     for broken in [*damaged, content.replace(b"\x80\x02}", b"\x80\x02\xff", 1)]:
         path.write_bytes(broken)
         with pytest.raises(CheckpointError, match=rf"^{path}: not a fairseq .* damaged; give another file, .*earlier"):

@@ -1,9 +1,6 @@
 """scripts/wmt14: shards, whole test sets, cleaning, sentencepiece, tokenised BLEU."""
 
-from __future__ import annotations
-
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,20 +9,15 @@ from hypothesis import strategies as st
 
 pytest.importorskip("sacremoses")
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
 from sacrebleu.metrics import BLEU
 from wmt14 import clean, encode, learn, score, sgm
 
 from embinit_fairseq.runs.tokens import detokenizer
 
-several = settings(max_examples=60)
-
-
 pairs_of_lines = st.lists(st.tuples(st.text("aé ", max_size=4), st.text("bß\r\u2028", max_size=4)), min_size=1)
 
 
-@several
+@settings(max_examples=40)
 @given(pairs_of_lines, st.integers(1, 7), st.none() | st.integers(1, 9), st.booleans())
 def test_shards_hold_every_pair_once(tmp_path: Path, pairs: list, size: int, limit: int | None, last: bool) -> None:
     paths = {lang: tmp_path / lang for lang in ("en", "de")}
@@ -124,28 +116,26 @@ def test_a_line_becomes_moses_tokens_without_escapes() -> None:
     assert clean.cleaner("de", "sentencepiece")(" „Das \u2028 ist“ -\u200b gut. \n") == '"Das ist" - gut.'
 
 
-def test_every_nth_pair_is_for_validation_and_unusable_ones_are_counted(tmp_path: Path) -> None:
-    pairs = [(b"a %d\n" % number, b"b %d\n" % number) for number in range(7, 12)]
-    pairs += [(b"x " * clean.MAX_CHARS + b"\n", b"long\n"), (b"bad \xff\n", b"b\n"), (b"last", b"last")]
-    shard: dict = {"first": 7, "pairs": len(pairs)}
-    for lang, side in zip(("en", "de"), zip(*pairs)):
+def test_lines_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
+    sides = {"en": [b"a\n", b"x " * clean.MAX_CHARS + b"\n", b"bad \xff\n"], "de": [b"b\n"] * 3}
+    shard: dict = {"first": 7, "pairs": 3}
+    for lang, side in sides.items():
         path = written(tmp_path / lang, b"before\n" + b"".join(side))
-        shard[lang] = [str(path), 7, len(b"".join(side))]
-    clean.clean_shard(shard, ["en", "de"], tmp_path / "clean", "subword_nmt", valid_every=5)
+        shard[lang] = [str(path), len(b"before\n"), len(b"".join(side))]
+    clean.clean_shard(shard, ["en", "de"], tmp_path / "clean", "subword_nmt", valid_every=7)
     found = {path.name: path.read_text() for path in (tmp_path / "clean").iterdir()}
-    assert (found["valid.en"], found["train.de"]) == ("a 10\n", "b 7\nb 8\nb 9\nb 11\nb\nlast\n")
-    assert found["train.en"] == "a 7\na 8\na 9\na 11\nbad\nlast\n"
-    assert found["words.txt"] == "11 2\n7 2\n8 2\n9 2\na 4\nb 5\nbad 1\nlast 2\n"
-    assert found["stats.json"] == '{"pairs": 8, "not_utf8": 1, "too_many_characters": 1}\n'
+    assert (found["valid.en"], found["train.en"], found["train.de"]) == ("a\n", "bad\n", "b\n")
+    assert found["words.txt"] == "b 1\nbad 1\n"  # of the training text alone
+    assert found["stats.json"] == '{"pairs": 3, "not_utf8": 1, "too_many_characters": 1}\n'
 
 
 def test_sentencepiece_is_learned_from_spaced_lines_and_undone(tmp_path: Path) -> None:
     texts, model = {lang: [f"{lang} Satz Nummer {n}." for n in range(40)] for lang in ("en", "de")}, tmp_path / "m"
-    for number in range(2):
-        (tmp_path / f"0000{number}").mkdir()
-        written(tmp_path / f"0000{number}/stats.json", '{"pairs": 20}')
+    for folder, part in (("00000", slice(20)), ("00001", slice(20, 40))):
+        (tmp_path / folder).mkdir()
+        written(tmp_path / folder / "stats.json", '{"pairs": 20}')
         for lang, lines in texts.items():
-            written(tmp_path / f"0000{number}/train.{lang}", "\n".join([*lines[20 * number :][:20], ""]))
+            written(tmp_path / folder / f"train.{lang}", "\n".join([*lines[part], ""]))
     taken = list(learn.spaced_lines(tmp_path, ["en", "de"], 8))
     assert taken == [texts[lang][n] for lang in ("en", "de") for n in (0, 10, 20, 30)]
     learn.learn_sentencepiece(learn.spaced_lines(tmp_path, ["en", "de"], 1000), 40, "unigram", 1, model)

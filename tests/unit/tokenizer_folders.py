@@ -1,8 +1,7 @@
-"""Folders of small tokenizers, one per family that transformers has a class for, with the files that the family is
-published with. They are trained by the libraries that train the real ones: tokenizers and sentencepiece.
-"""
+"""Folders of small tokenizers with the files that their family is published with: a family per way of numbering tokens.
 
-from __future__ import annotations
+They are trained by the libraries that train the real ones: tokenizers and sentencepiece.
+"""
 
 import io
 import json
@@ -24,13 +23,13 @@ def write_json(folder: Path, **files: object) -> None:
         (folder / f"{name}.json").write_text(json.dumps(content))
 
 
-def wordpiece(folder: Path, specials: list[str] = BERT_SPECIALS, name: str = "vocab.txt", last: str = "") -> None:
+def wordpiece(folder: Path) -> None:
     from tokenizers import BertWordPieceTokenizer
 
     trained = BertWordPieceTokenizer()
     trained.train_from_iterator(TEXT, vocab_size=90, special_tokens=BERT_SPECIALS, show_progress=False)
-    tokens = sorted(trained.get_vocab(), key=trained.get_vocab().__getitem__)[len(BERT_SPECIALS) :]
-    (folder / name).write_text("\n".join([*specials, *tokens, *last.split()]) + "\n", encoding="utf-8")
+    tokens = sorted(trained.get_vocab(), key=trained.get_vocab().__getitem__)
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
 
 
 def bytelevel(folder: Path, specials: list[str], last: str = "") -> None:
@@ -135,19 +134,9 @@ _BPE_MODEL = partial(sentencepiece, name="sentencepiece.bpe.model")
 _T5 = partial(sentencepiece, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
 _LLAMA = partial(sentencepiece, name="tokenizer.model", kind="bpe", size=320, byte_fallback=True)
 _GEMMA = partial(_LLAMA, size=60, byte_fallback=False, add_dummy_prefix=False, pad_id=0, eos_id=1, bos_id=2, unk_id=3)
-_ALBERT = partial(sentencepiece, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols="[CLS],[SEP],[MASK]")
-_XLNET = partial(sentencepiece, unk_id=0, control_symbols="<cls>,<sep>,<pad>,<mask>,<eod>,<eop>")
-_DEBERTA = partial(sentencepiece, name="spm.model", pad_id=0, bos_id=1, eos_id=2, unk_id=3)
-_DEBERTA = partial(_DEBERTA, bos_piece="[CLS]", eos_piece="[SEP]", pad_piece="[PAD]", unk_piece="[UNK]")
 
 FAMILIES = {
     "bert": Family("BertTokenizer", "bert", wordpiece, "wordpiece"),
-    "prophetnet": Family(
-        "ProphetNetTokenizer",
-        "prophetnet",
-        partial(wordpiece, specials=[*BERT_SPECIALS, "[X_SEP]"], name="prophetnet.tokenizer"),
-        "wordpiece",
-    ),
     "gpt2": Family("GPT2Tokenizer", "gpt2", partial(bytelevel, specials=["<|endoftext|>"]), "bytelevel"),
     "roberta": Family("RobertaTokenizer", "roberta", partial(bytelevel, specials=FAIRSEQ, last="<mask>"), "bytelevel"),
     "herbert": Family("HerbertTokenizer", "bert", partial(end_of_word, specials=[*FAIRSEQ, "<mask>"]), "end_of_word"),
@@ -160,12 +149,7 @@ FAMILIES = {
     ),
     "t5": Family("T5Tokenizer", "t5", _T5, **_MODEL),
     "pegasus": Family("PegasusTokenizer", "pegasus", _T5, **_MODEL),
-    "albert": Family("AlbertTokenizer", "albert", _ALBERT, **_MODEL),
-    "xlnet": Family("XLNetTokenizer", "xlnet", _XLNET, **_MODEL),
     "xlm-roberta": Family("XLMRobertaTokenizer", "xlm-roberta", _BPE_MODEL, **_MODEL),
-    "mbart": Family("MBartTokenizer", "mbart", _BPE_MODEL, **_MODEL),
-    "nllb": Family("NllbTokenizer", "m2m_100", partial(_BPE_MODEL, kind="bpe", size=60), **_MODEL),
-    "deberta-v2": Family("DebertaV2Tokenizer", "deberta-v2", _DEBERTA, **_MODEL),
     "llama": Family("LlamaTokenizer", "llama", _LLAMA, **_MODEL),
     "gemma": Family("GemmaTokenizer", "gemma", partial(_GEMMA, eos_piece="<eos>", bos_piece="<bos>"), **_MODEL),
 }
