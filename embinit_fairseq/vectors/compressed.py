@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import importlib
 import io
 import lzma
@@ -25,7 +26,7 @@ _COMPRESSIONS = {
     b"\x28\xb5\x2f\xfd": "compression.zstd",
 }
 #: errors of the standard library for files that are damaged or incomplete
-_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 #: errors of zipfile for archives that are damaged, encrypted or of an unknown kind
 _ZIP_DAMAGE = (zipfile.BadZipFile, RuntimeError, IndexError, ValueError, OverflowError, struct.error)
 

@@ -153,6 +153,7 @@ REFUSED = [
     # text
     (None, b"\n\n", "the file is empty"),
     (None, gzip.compress(b""), "the file is empty"),
+    (None, gzip.compress(b"a 1 2\n")[:-8] + bytes(8), "damaged.*download it again"),  # its checksum
     (None, b"3 2\na 1 2\nb 3 4\n", r"3 rows, .* 2;.*download it again"),
     (None, b"2 3\na 1 2\nb 3 4\n", r":1: .* 3 numbers a line, .* 2.*correct its header"),
     ("word2vec", b"a 1 2\nb 3 4\n", r":1: .*format glove"),
