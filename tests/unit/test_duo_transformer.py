@@ -6,7 +6,6 @@ from duo_reference import count, reference
 from small_models import ARCHITECTURES, EOS, OFF, SOURCES, TIED, TIED_OUTPUT, batch_of, preset
 
 from embinit_fairseq.models._translation import side_of
-from embinit_fairseq.modules.duo import FusedTables
 
 DUO = ARCHITECTURES["duo_transformer"]
 
@@ -27,21 +26,11 @@ def test_all_ways_to_the_output_give_the_same_logits(options, way, monkeypatch):
     torch.testing.assert_close(torch.cat(steps, dim=1)[0], expected, rtol=1e-11, atol=1e-12)
 
 
-@torch.no_grad()
-def test_the_fused_table_is_made_once_a_batch_and_once_for_all_when_weights_are_final(monkeypatch):
-    model, made = DUO.randomised(**TIED), []
-    tables = model.decoder.fused_tables
-    original = type(tables).forward
-    monkeypatch.setattr(type(tables), "forward", lambda self, given: made.append(self.final) or original(self, given))
-    monkeypatch.setattr("embinit_fairseq.models.duo_transformer._STEPS", 1000)
-    for _ in range(2):
-        encoder_out, state = model.encoder(batch_of(SOURCES)), {}
-        for length in (1, 2, 3):
-            model.decoder(torch.full((3, length), EOS), encoder_out, state)
-    assert made == [None, None]
+def test_derived_values_are_no_part_of_a_checkpoint():
+    model = DUO.build(**TIED)
     keys = list(model.state_dict())
     model.make_generation_fast_()
-    assert list(model.state_dict()) == keys, "derived values do not belong into a checkpoint"
+    assert list(model.state_dict()) == keys
     assert model.half().decoder.fused_tables.final.dtype == torch.float16  # fairseq's --fp16 may come after it
 
 
@@ -81,9 +70,3 @@ def test_presets():
             assert (side.num_layers, layer.embed_dim, layer.ffn_embed_dim, layer.num_heads) == sizes
         assert cfg.dropout == (0.3 if name == "_big" else 0.1)
         assert (str(cfg.duo_share_weights), str(cfg.duo_norm), str(cfg.duo_fusion)) == ("stream", "decoder", "on")
-
-
-def test_rows_of_the_tied_output_start_as_those_of_a_matrix():
-    torch.manual_seed(1)
-    rows = FusedTables([30, 50], 64)([torch.randn(500, dim) * dim**-0.5 for dim in (30, 50)])
-    assert rows.std().item() == pytest.approx(64**-0.5, rel=0.1)
