@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from small_models import ARCHITECTURES, EOS, PAD, TIED, VARIANTS, batch_of, dictionary, save_checkpoint
+from small_models import ARCHITECTURES, EOS, PAD, TIED, VARIANTS, batch_of, dictionary, preset, save_checkpoint
 from tupe_reference import randomise
 
 from embinit_fairseq.embed_init import restore
 from embinit_fairseq.embed_init.request import InitRequest
 from embinit_fairseq.embed_init.slots import find_slots
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 each_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -91,6 +92,33 @@ def test_parameters_have_the_names_and_shapes_of_the_golden_tree(name):
     path = GOLDEN / f"{name}.json"
     expected = json.loads(path.read_text()) if path.is_file() else None
     assert trees == expected, f"if this is meant, {path.name} becomes:\n{json.dumps(trees, indent=1)}"
+
+
+FAMILIES = {kind.family: name for name, kind in POSITION_ENCODINGS.items()}
+#: preset -> layers, dimension, dimension of the FFN, heads; TUPE's are BERT's, in every family
+PRESETS = {
+    **{f"{family}_base": (12, 768, 3072, 12) for family in FAMILIES},
+    **{f"{family}_large": (24, 1024, 4096, 16) for family in FAMILIES},
+    **{"electra_base": (12, 768, 3072, 12), "electra_tupe_base": (12, 768, 3072, 12)},
+    **{"duo_transformer": (6, 512, 2048, 8), "duo_transformer_wmt_en_de": (8, 512, 2048, 8)},
+    **{"duo_transformer_big": (6, 1024, 4096, 16), "duo_transformer_iwslt_de_en": (6, 512, 1024, 4)},
+}
+
+
+@pytest.mark.parametrize("arch", PRESETS)
+def test_presets_are_those_of_the_papers(arch):
+    cfg = preset(arch)
+    for side in ("encoder", "decoder") if hasattr(cfg, "decoder_layers") else ("encoder",):
+        names = [f"{side}_{name}" for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")]
+        found = [getattr(cfg, name) or getattr(cfg, name.replace("decoder", "encoder")) for name in names]
+        assert tuple(found) == PRESETS[arch]
+    assert cfg.dropout == (0.3 if arch == "duo_transformer_big" else 0.1)
+    if family := FAMILIES.get(arch.rpartition("_")[0]):
+        assert (str(cfg.position_encoding), cfg.rel_pos, cfg.max_positions) == (family, False, 512)
+    if arch.startswith("electra"):  # Clark et al. 2020, section 3.2
+        names = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads")
+        assert [getattr(cfg, f"generator_{name}") for name in names] == [256, 1024, 12, 4]
+        assert (str(cfg.position_encoding), cfg.rel_pos) == (("untied", True) if "tupe" in arch else ("added", False))
 
 
 @each_variant
