@@ -124,13 +124,8 @@ def test_folders_and_languages_of_the_data(tmp_path):
         assert data_folder(options, tmp_path / "made") == found
         assert not list((tmp_path / "made").iterdir())
     assert data_folder({"data": data, "langs": "de,en,de,../x"}, tmp_path / "made") == made
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
-        "data",
-        "data/fr",
-        "made",
-        "made/de",
-        "made/en",
-    ]
+    folders = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_dir()]
+    assert sorted(folders) == ["data", "data/fr", "made", "made/de", "made/en"]
 
 
 # --- tensors with new rows

@@ -118,7 +118,6 @@ NORM, PRE_LN = {"embedding_normalize": True}, {"encoder_normalize_before": True}
         ({}, NORM, "emb_layer_norm.weight is missing .*--embedding-normalize"),
         (PRE_LN, {}, "sentence_encoder.layer_norm.weight .*--encoder-normalize-before"),
         ({"encoder_layers": 3}, {}, r"layers.2.* \(12 such differences\): give --arch, the num"),
-        ({**RELATIVE, "encoder_embed_dim": 16}, RELATIVE, r"\[16, 16\] .* \[16, 8\] .* give --arch"),
         (ADDED, {}, "give --position-encoding"),
     ],
     ids=str,
