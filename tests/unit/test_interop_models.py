@@ -159,6 +159,7 @@ RATES = "--dropout 0.2 --attention-dropout 0.3"
     ("task", "flags", "half"),
     [
         (MLM, "", True),  # an fp16 checkpoint
+        (MLM, "--untie-weights-roberta", False),
         (f"{CLASSES} --num-classes 3", f"--activation-fn relu {RATES} --pooler-dropout 0.4", False),
     ],
 )
@@ -260,12 +261,16 @@ PRE_LN = "--encoder-normalize-before --decoder-normalize-before"
 REFUSALS = [
     (
         "transformer",
-        f"{PRE_LN} --encoder-learned-pos --cross-self-attention --adaptive-softmax-cutoff 6 --layernorm-embedding "
-        "--encoder-embed-dim 12 --quant-noise-scalar 0.1",
+        f"{PRE_LN} --encoder-learned-pos --layernorm-embedding --cross-self-attention --adaptive-softmax-cutoff 6",
         [
-            *("--encoder-normalize-before", "--encoder-learned-pos", "--layernorm-embedding", "--quant-noise-scalar"),
-            *("--adaptive-softmax-cutoff", "--cross-self-attention", "--encoder-embed-dim 12 with --decoder-embed-dim"),
+            *("--encoder-normalize-before", "--encoder-learned-pos", "--layernorm-embedding"),
+            *("--adaptive-softmax-cutoff", "--cross-self-attention"),
         ],
+    ),
+    (
+        "transformer",
+        "--encoder-embed-dim 12 --decoder-output-dim 6 --quant-noise-scalar 0.1",
+        ["--decoder-output-dim, --encoder-embed-dim 12 with --decoder-embed-dim 8, --quant-noise-scalar"],
     ),
     (
         "bart_shared",
@@ -276,7 +281,11 @@ REFUSALS = [
     ("lm", "", ["docs/ctranslate2.md"]),  # another architecture
     ("roberta_prenorm", "", ["--encoder-normalize-before (roberta_prenorm)"]),
     ("roberta_base", "--activation-fn relu", ["a language-model head with --activation-fn relu"]),
-    ("roberta_classes", "--pooler-activation-fn relu --quant-noise-pq 0.1", ["--quant-noise-pq, --pooler-activation"]),
+    (
+        "roberta_classes",
+        "--pooler-activation-fn relu --quant-noise-pq 0.1 --quant-noise-pq-block-size 2",
+        ["--quant-noise-pq, --pooler-activation-fn relu"],
+    ),
 ]
 
 

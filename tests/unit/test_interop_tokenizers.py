@@ -241,6 +241,12 @@ def test_a_model_of_sentencepiece_for_both_sides(tmp_path, spm, capsys, lowercas
     assert lowercase or "before it was cut" in capsys.readouterr().err
 
 
+def test_a_model_of_sentencepiece_that_made_another_dictionary(tmp_path, spm, capsys):
+    foreign = [f"▁{word}" for word in "ein zwei drei vier fuenf sechs sieben".split()]
+    checkpoint = seq2seq_checkpoint(tmp_path / "c", "transformer", words=foreign)
+    assert "--sentencepiece-model" in refused(capsys, checkpoint, "--sentencepiece-model", spm[0])
+
+
 # ---- GPT-2
 
 

@@ -44,7 +44,8 @@ def transfer(old, new: str, method: str, **options) -> tuple:
     """Return (what was done, its record, the checkpoint)."""
     files = {"checkpoint": old.path, "dictionary": old.dictionary, "new_dict": new, "output": str(old.output)}
     with transferring(TransferRequest(**files, method=method, force=True, **options)) as (done, _, record):
-        return done, record, old.written()
+        pass
+    return done, record, old.written()
 
 
 def write(path: Path, *words: str) -> str:

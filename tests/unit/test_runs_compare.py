@@ -18,6 +18,8 @@ from embinit_fairseq.cli.main import main
 REFERENCE = [f"the {a} sees the {b} in the {c}" for a in ("dog", "cat") for b in ("tree", "house") for c in "xyz"]
 WORSE = [line.replace("sees the", "see").replace("tree", "house") for line in REFERENCE]
 BETTER = [line.replace("cat", "dog") for line in REFERENCE]
+#: worse by so little that the p of the bootstrap depends on its samples
+NEARLY = [line.replace("dog", "cat").replace("tree in the x", "house in the x") for line in REFERENCE]
 NONE1 = {"init": "none", "seed": "1"}
 
 
@@ -56,6 +58,12 @@ def test_mean_and_sigma_over_seeds(tmp_path, compare, shown) -> None:
     out = shown("compare", tmp_path)
     common = "* parameters: `1,000`", "* hardware: `a CPU, 2 cores, 1 thread a run`", "* seeds: `1`; `10`; `2`"
     assert all(part in out for part in ("| none | 1 | 4.000 | ", " | ".join(titles), *common))
+
+
+def test_a_row_is_named_by_the_labels_that_distinguish_it(tmp_path, compare) -> None:
+    for arch, init in (("a", "none"), ("a", "xavier"), ("b", "xavier")):
+        write_run(tmp_path / f"{arch}.{init}", {"arch": arch, "init": init, "size": "small", "seed": "1"}, [1.0])
+    assert [row["name"] for row in compare(tmp_path)[0]["rows"]] == ["a, none", "a, xavier", "b, xavier"]
 
 
 def test_unfinished_runs_are_counted_and_named(tmp_path, printed, shown, refused) -> None:
@@ -133,19 +141,19 @@ def expected_p(system: list[str], baseline: list[str], metric, samples: int, see
 
 def test_paired_bootstrap_seed_by_seed(tmp_path, compare, shown) -> None:
     capitals = [line.capitalize() for line in BETTER]  # case:lc in the signature: the same score
-    of_seed = {("none", "1"): WORSE, ("none", "2"): REFERENCE, ("xavier", "1"): capitals, ("xavier", "3"): BETTER}
+    of_seed = {("none", "1"): NEARLY, ("none", "2"): REFERENCE, ("xavier", "1"): capitals, ("xavier", "3"): BETTER}
     for (name, seed), lines in of_seed.items():
         scores = {**score(1.0), "chrf": {"score": 2.0, "signature": "case:lc"}}
         run = write_run(tmp_path / f"{name}{seed}", {"init": name, "seed": seed}, [1.0], scores=scores)
         write_texts(run, lines, REFERENCE)
-    (table,) = compare(tmp_path, "--samples", "60", "--seed", "7")
+    (table,) = compare(tmp_path, "--samples", "60", "--seed", "8")
     (test,) = table["bootstrap"]  # of the seeds 1, 2 and 3 both rows have only the first
     assert (table["baseline"], test["row"], test["seed"]) == ("none", "xavier", "1")
 
     for name, metric in (("bleu", Bleu(lowercase=True)), ("chrf", CHRF(lowercase=True))):
-        system, baseline = (metric.corpus_score(lines, [REFERENCE]).score for lines in (capitals, WORSE))
+        system, baseline = (metric.corpus_score(lines, [REFERENCE]).score for lines in (capitals, NEARLY))
         found = [test[name][key] for key in ("system", "baseline", "difference", "p")]
-        expected = [system, baseline, system - baseline, expected_p(capitals, WORSE, metric, 60, 7)]
+        expected = [system, baseline, system - baseline, expected_p(capitals, NEARLY, metric, 60, 8)]
         assert found == pytest.approx(expected)
     assert table["rows"][0]["summary"]["BLEU"] == {"mean": 1.0, "sd": 0.0}  # as recorded
     options = ["--baseline", "xavier", "--samples", "20"]

@@ -252,6 +252,17 @@ def test_a_run_whose_files_are_missing_or_damaged(tmp_path, call, training) -> N
     assert not call("--max-epoch", "2").started, "its log says that it is finished"
 
 
+def test_an_earlier_record_without_sessions_goes_on(tmp_path, call, training) -> None:
+    call("--max-epoch", "1")
+    file = tmp_path / "run/training.json"
+    new = ("sessions", "times", "data", "vector_files")
+    before = {key: value for key, value in json.loads(file.read_text()).items() if key not in new}
+    file.write_text(json.dumps({**before, "times": {"10": {"wall_s": 7.5, "cpu_s": 3.0}}}))
+    assert call("--max-epoch", "2").code == 0
+    assert result(tmp_path)["times"] == {"10": {"wall_s": 7.5, "cpu_s": 3.0}, "20": {"wall_s": 8.0, "cpu_s": None}}
+    assert "cpu_s" not in result(tmp_path)["time"], "the first session did not say it"
+
+
 @pytest.mark.parametrize("name", ["train.log", "thesis.tex", "other/x"])
 def test_a_folder_of_something_else_is_left_alone(tmp_path, call, training, name) -> None:
     file = tmp_path / "run" / name

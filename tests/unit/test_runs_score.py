@@ -281,6 +281,7 @@ def test_wrong_calls(run, refused, monkeypatch) -> None:
         ("raw --ref empty", ["empty: empty"]),
         ("raw --ref short", ["short has 1 line", "3 translations in raw", "name their reference"]),
         ("run --ref raw --src short --subset valid", ["short has 1 line", "the text that was translated"]),
+        ("raw --ref raw --tokenized short", ["short has 1 line"]),
         ("raw --ref raw --detokenize moses", ["--detokenize moses", "--lang"]),
         ("raw --ref raw --detokenize letters", ["--detokenize letters", "bpe"]),
         ("raw --ref raw --detokenize bpe=x", ["--detokenize bpe=x"]),
