@@ -125,7 +125,8 @@ def two_runs(tmp_path):
 
 
 def expected_p(system: list[str], baseline: list[str], metric, samples: int, seed: int) -> float:
-    """Koehn 2004 in plain words: the share of resampled test sets whose difference, moved to mean 0, is as large."""
+    """Koehn 2004 as sacrebleu counts: the share of resampled test sets whose absolute difference, moved to mean 0,
+    exceeds that of the test set."""
     everything = range(len(REFERENCE))
     chosen = np.random.default_rng(seed).choice(len(REFERENCE), size=(samples, len(REFERENCE)), replace=True)
 
@@ -135,7 +136,7 @@ def expected_p(system: list[str], baseline: list[str], metric, samples: int, see
         return abs(found[0] - found[1])
 
     differences = np.array([difference(sample) for sample in chosen])
-    larger = np.abs(differences - differences.mean()) >= difference(everything)
+    larger = differences - differences.mean() > difference(everything)
     return (1 + int(larger.sum())) / (1 + samples)
 
 
