@@ -157,3 +157,18 @@ def logits(w, y):
         return f @ (torch.cat(tables, dim=1) @ w["decoder.fused_tables.proj.weight"].T).T
     maps = [w.get(f"decoder.embedding.embed_map{suffix}.weight") for suffix in ["", "_p"]]
     return sum(one @ (table if m is None else table @ m.T).T for one, table, m in zip(y, tables, maps))
+
+
+def count(layers, d, ffn, words, *, streams=2, shared=False, fusion=False, tables="one", dims=None):
+    """Parameters by hand. `tables` one: of encoder, decoder and output; two: of the encoder, and of decoder and output;
+    three: each its own. dims: of the tables."""
+    projection, norm, dims = d * d + d, 2 * d, dims or [d] * streams
+    # Q, K, V of each stream. Shared: Q of each, and one for its K and V, or W_K and W_V of both: as many either way
+    block = streams * (2 if shared else 3) * projection + projection + norm
+    feed_forward = d * ffn + ffn + ffn * d + d + norm
+    total = layers * (3 * block + 2 * feed_forward) + words * sum(dims) * (1 if tables == "one" else 2)
+    total += 2 * sum(dim * d + d for dim in dims if dim != d)  # encoder and decoder have maps of their own
+    total += 2 * d * d if fusion else 0
+    if tables == "three":
+        return total + words * d * (1 if fusion else streams)
+    return total + (sum(dims) * d if fusion else 0)
