@@ -17,6 +17,7 @@ from unittest import mock
 
 import expand_checkpoints
 import pytest
+from small_models import ARCHITECTURES
 from tupe_reference import randomise
 
 from embinit_fairseq.cli.main import main
@@ -25,7 +26,6 @@ from embinit_fairseq.interop.architectures import TUPE
 from embinit_fairseq.interop.export import configuration
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import Trained, open_trained
-from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
 os.environ.setdefault("HF_MODULES_CACHE", tempfile.mkdtemp())  # not the home folder of who runs the tests
 SIZES = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 6 --encoder-layers 2 --encoder-attention-heads 2"
@@ -33,31 +33,20 @@ MLM = "--task masked_lm --criterion masked_lm --tokens-per-sample 12"
 CLASSES = "--task sentence_prediction --criterion sentence_prediction --init-token 0 --separator-token 2"
 REGRESSION = f"{CLASSES} --num-classes 1 --regression-target --best-checkpoint-metric loss"
 GENERATOR = f"{expand_checkpoints.SMALL_GENERATOR} --generator-attention-heads 2"
-UNTIED = {"kind": "untied", "reset": "official"}
 POSITIONS = "--max-source-positions 20 --max-target-positions 20"
 BART = f"{expand_checkpoints.ENCODER} {expand_checkpoints.DECODER} --arch bart_base"
 SEQ2SEQ = {
     "bart_shared": f"--task translation --source-lang de --target-lang en {BART}",
     "bart_denoising": f"--task denoising --criterion cross_entropy {BART}",
 }
-PRE_LN = "--encoder-normalize-before"
-#: name -> architecture, flags, and what `tupe_reference.encode` calls them
+#: variant of `tupe` in small_models -> the flags that say it
 VARIANTS = {
-    "tupe_a": ("tupe_tiny", "", UNTIED),
-    "tupe_r_paper": ("tupe_tiny", "--rel-pos --tupe-reset paper", {**UNTIED, "reset": "paper", "relative": True}),
-    "tie_cls": ("tupe_tiny", "--rel-pos --tupe-tie-cls", {"kind": "untied", "relative": True}),
-    "tupe_r_rope": ("tupe_tiny", "--rel-pos --rotary", {**UNTIED, "relative": True, "rotary": True}),
-    "tupe_a_rope_tie_cls": ("tupe_tiny", "--rotary --tupe-tie-cls", {"kind": "untied", "rotary": True}),
-    "pre_ln": ("tupe_tiny", f"--rel-pos {PRE_LN}", {**UNTIED, "relative": True, "pre_ln": True}),
-    "bert_a": ("bert_a_tiny", "--embedding-normalize", {"kind": "added"}),
-    "bert_r": ("bert_r_tiny", PRE_LN, {"kind": "added_relative", "pre_ln": True}),
-    "bert_ad": ("bert_ad_tiny", "", {"kind": "four_terms"}),
-}
-#: and encodings without a line above, as their presets have them
-VARIANTS |= {
-    encoding.family: (f"{encoding.family}_tiny", "", {"kind": kind})
-    for kind, encoding in POSITION_ENCODINGS.items()
-    if kind not in {reference["kind"] for _, _, reference in VARIANTS.values()}
+    variant: " ".join(
+        f"--{name.replace('_', '-')}" + (f" {value}" if value is not True else "")
+        for name, value in options.items()
+        if name != "attention_kernel"
+    )
+    for variant, options in ARCHITECTURES["tupe"].variants.items()
 }
 
 

@@ -93,15 +93,13 @@ _TRANSLATION |= {"max_source_positions": 48, "max_target_positions": 48}
 @dataclasses.dataclass(frozen=True)
 class Architecture:
     """arch: its smallest preset. sizes: options of a tiny model. task: in fairseq. variants: every option that changes
-    names, shapes or the computed function, at least once; the first is the model of its preset. besides: option ->
-    further options with which it changes the function of the weights. golden: variants in the golden file (default:
-    all)."""
+    names, shapes or the computed function, at least once; the first is the model of its preset. golden: variants in the
+    golden file (default: all)."""
 
     arch: str
     task: str
     sizes: dict
     variants: dict
-    besides: dict = dataclasses.field(default_factory=dict)
     golden: tuple = ()
 
     @property
@@ -124,7 +122,7 @@ class Architecture:
         return randomise(self.build(task, **options)).eval()
 
 
-REL_POS, UNTIED, BUCKETS = {"rel_pos": True}, {"position_encoding": "untied"}, {"position_encoding": "relative"}
+REL_POS, UNTIED = {"rel_pos": True}, {"position_encoding": "untied"}
 RELATIVE = {"rel_pos": True, "rel_pos_bins": 8, "max_rel_pos": 12}
 _BERT_VARIANTS = {
     "TUPE-A": {},
@@ -143,23 +141,15 @@ _ENCODINGS = {"untied", *(options.get("position_encoding") for options in _BERT_
 _BERT_VARIANTS |= {
     known.name: {"position_encoding": kind} for kind, known in POSITION_ENCODINGS.items() if kind not in _ENCODINGS
 }
-_OF_DECODER = {"encoder_embed_dim": {"decoder_embed_dim": 8}}
 
 ARCHITECTURES = {
-    "tupe": Architecture(
-        *("tupe_tiny", "masked_lm", _BERT, _BERT_VARIANTS),
-        {"tupe_reset": REL_POS, "rel_pos_bins": REL_POS, "max_rel_pos": BUCKETS},
-    ),
+    "tupe": Architecture("tupe_tiny", "masked_lm", _BERT, _BERT_VARIANTS),
     "electra": Architecture(
         *("electra_tiny", "masked_lm", {**_BERT, **_GENERATOR, "generator_attention_heads": 3}),
         {
             "BERT-A": {},
             "BERT-A, norms, wide generator": {**BERT_NORMS, "generator_embed_dim": 8, "generator_attention_heads": 2},
             "TUPE-R": {**UNTIED, **REL_POS},
-        },
-        {
-            **{"rel_pos": UNTIED, "tupe_tie_cls": UNTIED, "tupe_reset": {**UNTIED, **REL_POS}},
-            **{"rel_pos_bins": BUCKETS, "max_rel_pos": BUCKETS},
         },
     ),
     "tupe_transformer": Architecture(
@@ -178,7 +168,6 @@ ARCHITECTURES = {
             "unscaled, one table": {"no_scale_embedding": True, **TIED},
             "other widths, pre-LN decoder, tied output": {**WIDER_DECODER, **TIED_OUTPUT, **ONE_PRE_LN_LAYER},
         },
-        {**_OF_DECODER, "rel_pos_bins": REL_POS, "max_rel_pos": REL_POS},
     ),
     "duo_transformer": Architecture(
         *("duo_transformer", "translation", _TRANSLATION),
@@ -199,7 +188,6 @@ ARCHITECTURES = {
             "one stream": {"duo_streams": 1},
             "one stream, mapped, pre-LN, one table": {"duo_streams": 1, "encoder_dim_s": 5, **TIED, **PRE_LN},
         },
-        {**_OF_DECODER, "max_source_positions": LEARNED, "max_target_positions": LEARNED},
         (
             *("default", "tied output, mapped", "all off, tied, mapped, pre-LN", "pair, norm in the encoder"),
             *("norm all, pre-LN, gelu, learned", "eager, other widths, one table, pre-LN decoder", "one stream"),
@@ -214,7 +202,6 @@ ARCHITECTURES = {
             },
             "unscaled, without positions": WITHOUT_POSITIONS,
         },
-        {"max_positions": {"encoder_learned_pos": True}},
     ),
     "duo_classifier": Architecture(
         *("duo_classifier", "sentence_prediction", {"encoder_dim_s": 3, "encoder_dim_p": 5, "duo_ffn_dim": 4}),

@@ -44,11 +44,15 @@ def read(tmp_path):
     return call
 
 
-def test_questions_by_section(read):
+def test_questions_and_scores_by_section(read):
     questions = read()
     assert (questions.sections, questions.section.tolist()) == (["family", "fruit"], [0, 0, 1, 1])
     assert questions.vocabulary() == {"man", "woman", "king", "queen", "apple", "pear"}
     assert questions.rows(["king", "man", "man", "woman", "queen"])[0].tolist() == [1, 3, 0, 4]  # the first of two
+    found = {each.name: (each.correct, each.applicable, each.total) for each in score(WORDS, VECTORS, questions)}
+    assert found == {"family": (2, 2, 2), "fruit": (0, 1, 2), "total": (2, 3, 4)}
+    with pytest.raises(DataError, match="--case"):
+        score(["x", "y"], VECTORS[:2], questions)
     assert read(lower=False).words[1] == ("Man", "King", "Woman", "Queen")
     questions = read(b"a b c d\r\n\r\n: two\r\ne f g h")
     assert questions.words == [tuple("abcd"), tuple("efgh")]
@@ -56,14 +60,6 @@ def test_questions_by_section(read):
     for bad, said in ((b": s\na b c\n", ":2: 3 words"), (b": s\n", "no questions"), (b"\xff\xfe\n", "not UTF-8")):
         with pytest.raises(DataError, match=rf"questions\.txt.*{said}"):
             read(bad)
-
-
-def test_score_by_section(read):
-    questions = read()
-    found = {each.name: (each.correct, each.applicable, each.total) for each in score(WORDS, VECTORS, questions)}
-    assert found == {"family": (2, 2, 2), "fruit": (0, 1, 2), "total": (2, 3, 4)}
-    with pytest.raises(DataError, match="--case"):
-        score(["x", "y"], VECTORS[:2], questions)
 
 
 def test_positions_are_drawn_with_one_seed_after_the_other(read, monkeypatch):

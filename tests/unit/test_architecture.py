@@ -1,15 +1,13 @@
-"""Rooms import in one direction only (docs/architecture.md), and rooms without fairseq stay so."""
+"""Packages import in one direction only (docs/architecture.md), and those without fairseq stay so."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 
-#: room -> rooms it may import from, beside those that stand below everything: BELOW
+#: package -> packages it may import from, in addition to BELOW, which are below everything
 BELOW = {"errors", "io", "figures", "version"}
 ALONE = "errors version registration vocab modules optimizers".split()
 ARROWS = {
@@ -34,11 +32,6 @@ ARROWS = {
 WITHOUT_FAIRSEQ = {*BELOW, *"registration vocab vectors init embeddings modules analysis runs".split()}
 
 
-def imported_rooms(path: Path) -> set[str]:
-    parts = (name.split(".") for name in imports_of(path))
-    return {room for package, room, *_ in (each for each in parts if len(each) > 1) if package == "embinit_fairseq"}
-
-
 def imports_of(path: Path, top_level: bool = False) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = set()
@@ -52,27 +45,23 @@ def imports_of(path: Path, top_level: bool = False) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("file", [str(path.relative_to(PACKAGE)) for path in sorted(PACKAGE.rglob("*.py"))])
-def test_imports_go_one_way(file):
-    room = Path(file).parts[0].removesuffix(".py")
-    assert room in ARROWS, f"{room}: a new room; give it its arrows here and in docs/architecture.md"
-    for name in imports_of(PACKAGE / file):
-        parts = name.split(".")
-        if parts[0] == "embinit_fairseq" and len(parts) > 1 and parts[1] != room:
-            allowed = ARROWS[room] | (BELOW if room not in BELOW else set())
-            assert parts[1] in allowed, f"{file} imports {name}"
-        if room in WITHOUT_FAIRSEQ:
-            assert parts[0] not in ("fairseq", "fairseq_cli"), f"{file} imports {name}"
-        if parts[0] == "fairseq_compat" and room != "cli":  # safe reading has its list there, scoring its languages
-            shared = tuple(f"fairseq_compat.{module}" for module in ("plain_data", "languages"))
-            assert name in shared, f"{file} imports {name}"
-
-
-def test_no_arrow_is_unused():
-    used: dict[str, set[str]] = {}
+def test_imports_go_one_way_and_no_arrow_is_unused():
+    used: dict[str, set[str]] = {package: set() for package in ARROWS}
     for path in PACKAGE.rglob("*.py"):
-        used.setdefault(path.relative_to(PACKAGE).parts[0].removesuffix(".py"), set()).update(imported_rooms(path))
-    assert {room: unused for room, allowed in ARROWS.items() if (unused := allowed - used[room])} == {}
+        package = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        assert package in ARROWS, f"{package} is new; give it its arrows here and in docs/architecture.md"
+        for name in imports_of(path):
+            first, _, rest = name.partition(".")
+            if first == "embinit_fairseq" and rest:
+                used[package].add(rest.partition(".")[0])
+            assert first not in ("fairseq", "fairseq_cli") or package not in WITHOUT_FAIRSEQ, f"{path} imports {name}"
+            # safe reading has its list in fairseq_compat, scoring its languages
+            shared = package == "cli" or rest in ("plain_data", "languages")
+            assert first != "fairseq_compat" or shared, f"{path} imports {name}"
+    for package, allowed in ARROWS.items():
+        below = BELOW if package not in BELOW else set()
+        assert used[package] - allowed - below - {package} == set(), f"{package} may not import them"
+        assert allowed - used[package] == set(), f"{package} does not import them"
 
 
 def loaded_with(name: str, seen: set[str]) -> set[str]:
@@ -87,7 +76,7 @@ def loaded_with(name: str, seen: set[str]) -> set[str]:
     return seen
 
 
-def test_light_rooms_do_not_load_torch_or_fairseq():
+def test_light_packages_do_not_load_torch_or_fairseq():
     """Reading vectors, or the help of a command, would wait for seconds."""
     light = "vectors.open init.alignment init.strategies analysis.statistics runs.run cli.main cli.stats".split()
     light += [f"vectors.{path.stem}" for path in (PACKAGE / "vectors").glob("*.py") if path.stem != "__init__"]

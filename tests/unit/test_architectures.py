@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from small_models import ARCHITECTURES, EOS, PAD, TIED, VARIANTS, batch_of, dictionary, save_checkpoint
+from small_models import ARCHITECTURES, EOS, PAD, TIED, VARIANTS, batch_of, dictionary, preset, save_checkpoint
 from tupe_reference import randomise
 
 from embinit_fairseq.embed_init import restore
 from embinit_fairseq.embed_init.request import InitRequest
 from embinit_fairseq.embed_init.slots import find_slots
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 each_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -91,6 +92,33 @@ def test_parameters_have_the_names_and_shapes_of_the_golden_tree(name):
     path = GOLDEN / f"{name}.json"
     expected = json.loads(path.read_text()) if path.is_file() else None
     assert trees == expected, f"if this is meant, {path.name} becomes:\n{json.dumps(trees, indent=1)}"
+
+
+FAMILIES = {kind.family: name for name, kind in POSITION_ENCODINGS.items()}
+#: preset -> layers, dimension, dimension of the FFN, heads; TUPE's are BERT's, in every family
+PRESETS = {
+    **{f"{family}_base": (12, 768, 3072, 12) for family in FAMILIES},
+    **{f"{family}_large": (24, 1024, 4096, 16) for family in FAMILIES},
+    **{"electra_base": (12, 768, 3072, 12), "electra_tupe_base": (12, 768, 3072, 12)},
+    **{"duo_transformer": (6, 512, 2048, 8), "duo_transformer_wmt_en_de": (8, 512, 2048, 8)},
+    **{"duo_transformer_big": (6, 1024, 4096, 16), "duo_transformer_iwslt_de_en": (6, 512, 1024, 4)},
+}
+
+
+@pytest.mark.parametrize("arch", PRESETS)
+def test_presets_are_those_of_the_papers(arch):
+    cfg = preset(arch)
+    for side in ("encoder", "decoder") if hasattr(cfg, "decoder_layers") else ("encoder",):
+        names = [f"{side}_{name}" for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")]
+        found = [getattr(cfg, name) or getattr(cfg, name.replace("decoder", "encoder")) for name in names]
+        assert tuple(found) == PRESETS[arch]
+    assert cfg.dropout == (0.3 if arch == "duo_transformer_big" else 0.1)
+    if family := FAMILIES.get(arch.rpartition("_")[0]):
+        assert (str(cfg.position_encoding), cfg.rel_pos, cfg.max_positions) == (family, False, 512)
+    if arch.startswith("electra"):  # Clark et al. 2020, section 3.2
+        names = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads")
+        assert [getattr(cfg, f"generator_{name}") for name in names] == [256, 1024, 12, 4]
+        assert (str(cfg.position_encoding), cfg.rel_pos) == (("untied", True) if "tupe" in arch else ("added", False))
 
 
 @each_variant
@@ -172,43 +200,38 @@ def check(name, path, task=None, how="restore_file", **options):
     restore.check_fits(restore.find_checkpoint(request), model, model.cfg, find_slots(model, task))
 
 
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "duo_classifier"])
-def test_a_training_continues_with_the_heads_of_its_checkpoint(name, tmp_path):
-    """With another number the weights are another function, and no shape tells."""
-    file = save_checkpoint(tmp_path / "checkpoint_last.pt", ARCHITECTURES[name].config(encoder_attention_heads=1), {})
-    for how, path in (("restore_file", file), ("finetune_from_model", file), ("save_dir", tmp_path)):
-        with pytest.raises(OptionError, match=rf"{file} .*--encoder-attention-heads 1, here it is 2"):
-            check(name, path, how=how)
-    check(name, file, encoder_attention_heads=1)
-    Path(file).write_text("no checkpoint")  # without --embed-init fairseq will say so
-    check(name, file)
+HEADS = [(name, "encoder_attention_heads", 1, 2) for name in ARCHITECTURES if name != "duo_classifier"]
 
 
 @pytest.mark.parametrize(
     ("name", "option", "theirs", "ours"),
     [
+        *HEADS,
         ("tupe", "rotary", True, False),
         ("tupe", "position_encoding", "rope", "none"),
         ("tupe_transformer", "positions", "alibi", "rope"),
-        ("tupe_transformer", "activation_fn", "gelu", "relu"),
         ("duo_transformer", "no_scale_embedding", True, False),
     ],
 )
 def test_a_training_continues_with_the_options_of_its_checkpoint(tmp_path, name, option, theirs, ours):
-    """No shape tells. A checkpoint that is older than an option had its default."""
-    architecture = ARCHITECTURES[name]
-    path = save_checkpoint(tmp_path / "best.pt", architecture.config(**{option: theirs}), {})
-    said = f"{path} was trained with --{option.replace('_', '-')} {theirs}, here it is {ours}: give the options of its"
-    with pytest.raises(OptionError, match=said):
-        check(name, path, how="finetune_from_model", **{option: ours})
-    check(name, path, how="finetune_from_model", **{option: theirs})
-    old = architecture.config()
-    default = getattr(old, option)
-    delattr(old, option)
-    path = save_checkpoint(tmp_path / "old.pt", old, {})
-    check(name, path, **{option: default})
-    with pytest.raises(OptionError, match=f"trained with --{option.replace('_', '-')} {default}"):
-        check(name, path, **{option: theirs if theirs != default else ours})
+    """With others the weights are another function, and no shape tells. A checkpoint that is older than an option had
+    its default."""
+    architecture, flag = ARCHITECTURES[name], f"--{option.replace('_', '-')}"
+    path = save_checkpoint(tmp_path / "checkpoint_last.pt", architecture.config(**{option: theirs}), {})
+    for how, place in (("restore_file", path), ("finetune_from_model", path), ("save_dir", tmp_path)):
+        with pytest.raises(OptionError, match=rf"{path} was trained with {flag} {theirs}, here it is {ours}"):
+            check(name, place, how=how, **{option: ours})
+        check(name, place, how=how, **{option: theirs})
+    if option not in architecture.sizes:
+        old = architecture.config()
+        default = getattr(old, option)
+        delattr(old, option)
+        save_checkpoint(path, old, {})
+        check(name, path, **{option: default})
+        with pytest.raises(OptionError, match=f"trained with {flag} {default}"):
+            check(name, path, **{option: theirs if theirs != default else ours})
+    Path(path).write_text("no checkpoint")  # without --embed-init fairseq will say so
+    check(name, path)
 
 
 @each_architecture

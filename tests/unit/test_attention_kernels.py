@@ -41,11 +41,13 @@ def flex_backward(monkeypatch):
     monkeypatch.setattr(flex, "_validate_device", lambda *_: None, raising=False)
 
 
-@pytest.mark.parametrize("with_bias", [False, True], ids=["", "bias"])
-@pytest.mark.parametrize("with_padding", [False, True], ids=["", "padding"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+CASES = [(torch.float64, bias, padding) for bias in (False, True) for padding in (False, True)]
+CASES += [(torch.bfloat16, True, True), (torch.float16, True, True)]
+
+
+@pytest.mark.parametrize(("dtype", "with_bias", "with_padding"), CASES, ids=str)
 @each_kernel
-def test_every_kernel_equals_the_equation(flex_backward, kernel, with_bias, with_padding, dtype):
+def test_every_kernel_equals_the_equation(flex_backward, kernel, dtype, with_bias, with_padding):
     """In half precision up to rounding: a few units in the last place of numbers around 1."""
     results = []
     for name, numbers in ((kernel, dtype), ("plain", torch.float64)):
@@ -71,13 +73,6 @@ def test_a_sentence_of_padding_gives_no_nan_and_disturbs_no_other(flex_backward,
         out = attend(q, k, v, prepare(kernel, given, mask), SCALE)
         assert all(tensor.isfinite().all() for tensor in (out, *torch.autograd.grad(out.sum(), leaves)))
         torch.testing.assert_close(out[[0, 2]], others[[0, 2]])
-
-
-def test_what_is_prepared_is_not_expanded_to_batch_times_heads():
-    """But with a bias and padding, the one case in which the kernel takes nothing smaller."""
-    (*_, bias), mask = inputs()
-    shapes = [tuple(prepare("sdpa", *given).prepared.shape) for given in ((bias, None), (None, mask), (bias, mask))]
-    assert shapes == [(1, H, T, T), (B, 1, 1, T), (B, H, T, T)]
 
 
 @pytest.mark.parametrize("kernel", ["eager", "sdpa"])
@@ -117,16 +112,11 @@ def at(device, needs_grad=True, dropout=0.0, dtype=torch.float32, head_dim=64):
     ("requested", "version", "here", "expected"),
     [
         ("auto", NOW, at("cpu"), "eager"),
-        *(("auto", version, at("cpu", False), "sdpa") for version in (NOW, (2, 1))),
-        *(
-            ("auto", NOW, at("cuda", grad, dropout, head_dim=8), "sdpa")
-            for grad in (True, False)
-            for dropout in (0, 0.1)
-        ),
-        *(("auto", (2, 0), at(device, False), "eager") for device in ("cpu", "cuda")),
+        ("auto", (2, 1), at("cpu", False), "sdpa"),
+        ("auto", NOW, at("cuda", dropout=0.1, head_dim=8), "sdpa"),
+        ("auto", (2, 0), at("cuda", False), "eager"),
         ("eager", NOW, at("cuda", dropout=0.1), "eager"),
         ("sdpa", NOW, at("cpu"), "sdpa"),
-        ("flex", NOW, at("cuda", needs_grad=False, dtype=torch.bfloat16), "flex"),
         ("flex", (2, 6), at("cuda", head_dim=16), "flex"),
         ("flex", NOW, at("cpu", needs_grad=False, head_dim=4, dtype=torch.float64), "flex"),
         ("flex", NOW, at("cuda", dropout=0.1), "no dropout of attention weights: add --attention-dropout 0"),
@@ -146,7 +136,3 @@ def test_what_is_chosen_and_what_is_refused(requested, version, here, expected, 
         return
     with pytest.raises(OptionError, match=f"--attention-kernel {requested} .*{expected}.*choose auto"):
         choose_kernel(requested, *here)
-
-
-def test_the_version_is_that_of_pytorch():
-    assert torch.__version__.startswith("{}.{}.".format(*attention_kernels.TORCH))

@@ -109,6 +109,7 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
     write(tmp_path / "integers.pt", {**weights(1), "decoder.bias": torch.ones(7, dtype=torch.int64)})
     write(tmp_path / "empty.pt", {})
     before = sorted(tmp_path.rglob("*"))
+    different = {"more": "a.more", "fewer": "decoder.bias", "shape": "decoder.bias", "integers": "decoder.bias"}
     for arguments, said in (
         ("run", "run: a folder.*--last N or --best N"),
         ("run --last 1", "--last 1.*two checkpoints"),
@@ -121,11 +122,8 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
         ("1.pt 2.pt --output 2.pt", "--output 2.pt.*another --output"),
         ("empty.pt 1.pt", "empty.pt: holds no model"),
         *(
-            (f"1.pt {other}.pt", f"1.pt and {other}.pt are of different models: {name} ")
-            for other, name in {
-                "more": "a.more",
-                **dict.fromkeys(("fewer", "shape", "integers"), "decoder.bias"),
-            }.items()
+            (f"1.pt {name}.pt", f"1.pt and {name}.pt are of different models: {key} ")
+            for name, key in different.items()
         ),
     ):
         assert re.search(said, refused("average", "--output", "m.pt", *arguments.split()))

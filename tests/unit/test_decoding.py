@@ -12,8 +12,7 @@ from small_models import ARCHITECTURES, EOS, LEARNED, RATES, SOURCES, TIED, VARI
 from tupe_reference import visible_dropout
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.models._translation import leading_padding
-from embinit_fairseq.modules.decoder_layer import DecoderCache, beam_of
+from embinit_fairseq.modules.decoder_layer import DecoderCache
 
 NAMES = ["tupe_transformer", "duo_transformer"]
 each_model = pytest.mark.parametrize("name", NAMES)
@@ -72,7 +71,7 @@ class Decoding:
 def test_incremental_equals_full(variant):
     """Sources of every second variant are padded on the left."""
     (name, options), left = CASES[variant], list(CASES).index(variant) % 2 == 1
-    Decoding(model_of(name, **options), left).assert_equal_through_exchanges(random.Random(1), 8)
+    Decoding(model_of(name, **options), left).assert_equal_through_exchanges(random.Random(1), 6)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +114,6 @@ def test_beams_whose_rows_change(name, monkeypatch):
     decoding.reorder([1, 2, 2, 3, 4, 5])  # sentence 2 once, then 0: neighbours differ
     decoding.assert_equal(choice)
     assert decoding.cache.beam == 1
-
-
-def test_beams_and_padding_by_hand():
-    for place, distinct, beam in (([0, 0, 1, 1, 2, 2], 3, 2), ([0, 1, 0, 1, 2, 2], 3, 1), ([0, 0, 1], 2, 1)):
-        assert beam_of(torch.tensor(place), distinct) == beam
-    padding_mask = torch.tensor([[True, True, False, True], [False, True, False, False], [True] * 4])
-    assert leading_padding(padding_mask).tolist() == [2, 0, 4]
 
 
 @pytest.mark.parametrize(("name", "way"), [(NAMES[0], "alone"), (NAMES[1], "prepared"), (NAMES[1], "ensemble")])

@@ -85,17 +85,3 @@ def test_the_hub_names_labels_gives_the_number_of_a_regression_and_says_what_can
         hub.predict("w1 " * 5, head="h")
     with pytest.raises(OptionError, match="--init-token 0"):
         ARCHITECTURES["embinit_classifier"].build(task_of(init_token=None), pooling="cls")
-
-
-def test_options_arrive_in_fairseqs_encoder():
-    rates = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
-    model = ARCHITECTURES["embinit_classifier"].build(**rates, encoder_normalize_before=True)
-    layer = model.encoder.layers[0]
-    assert [layer.dropout_module.p, layer.self_attn.dropout_module.p, layer.activation_dropout_module.p] == [
-        0.1,
-        0.2,
-        0.3,
-    ]
-    assert model.encoder.dropout_module.p == model.new_head(2, None).dropout.p == 0.1
-    assert layer.normalize_before
-    assert model.max_positions() == 10

@@ -42,7 +42,7 @@ def drawn(rows, symbols, dtype=torch.float64, seed=1, size=3.0):
     return logits.requires_grad_(), torch.randint(symbols, (rows,), generator=generator)
 
 
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(
     rows=st.integers(0, 9),
     symbols=st.integers(2, 11),
@@ -162,23 +162,3 @@ def test_models_without_logits_or_with_probabilities_of_their_own_are_refused(na
     for model, reason in ((adaptive, "--adaptive-softmax-cutoff"), (own, "TupeTransformerModel")):
         with pytest.raises(OptionError, match=f"{reason}.*--criterion {name}"):
             outcome(criterion, model)
-
-
-def test_a_model_is_checked_once_and_is_no_part_of_the_criterion():
-    """fairseq would save the parameters of a criterion, and train them."""
-    criterion, model, calls = criterion_of("fused_cross_entropy"), model_of(), []
-    plain = model.get_normalized_probs
-    model.get_normalized_probs = lambda *args, **kwargs: calls.append(1) or plain(*args, **kwargs)
-    for _ in range(3):
-        outcome(criterion, model)
-    assert len(calls) == 1
-    assert not criterion.state_dict()
-    assert not list(criterion.children())
-
-
-def test_small_probabilities_have_a_gradient_in_half_precision():
-    logits = torch.tensor([[0.0, -18.0, -1.0]], dtype=torch.float16, requires_grad=True)
-    loss, _ = fused_cross_entropy(logits, torch.tensor([0]), 9)
-    (loss * 2.0**14).backward()  # as --fp16 scales it
-    expected = torch.softmax(logits.detach().float(), 1)[0, 1] * 2.0**14
-    torch.testing.assert_close(logits.grad[0, 1].float(), expected, rtol=1e-2, atol=0)

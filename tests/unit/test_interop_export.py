@@ -43,7 +43,7 @@ def files_of(folder) -> set[str]:
 def test_a_pre_trained_model(tmp_path, capsys):
     checkpoint = checkpoint_of(tmp_path / "c", fillers=2)
     (tmp_path / "text").write_text("w1 w2 <unk>\nw3\n")
-    assert export_hf(checkpoint, "--json", "--verify-text", tmp_path / "text") == 0
+    assert export_hf(checkpoint, "--json", "--verify-text", tmp_path / "text", "--language", "en", "de") == 0
     record = json.loads(capsys.readouterr().out)
     assert record["text_lines"] == 205  # 203 made up
     assert files_of(checkpoint.output) == {*record["files"]} == FILES | {*code_files(*TUPE.code)}
@@ -56,6 +56,9 @@ def test_a_pre_trained_model(tmp_path, capsys):
     assert (len(names), record["parameters"]) == (len(parameters), sum(value.numel() for value in parameters))
     card = (checkpoint.output / "README.md").read_text()
     assert all(part in card for part in ("# TUPE-R", 'AutoModelForMaskedLM.from_pretrained("', "| float64 |"))
+    data = metadata_of(checkpoint.output)
+    assert (data["pipeline_tag"], data["language"], data["tags"]) == ("fill-mask", ["en", "de"], ["tupe", "fairseq"])
+    assert {"license", "model-index"}.isdisjoint(data)
 
 
 def metadata_of(folder) -> dict:
@@ -70,9 +73,17 @@ def test_the_card_says_language_task_license_and_scores(tmp_path, capsys):
     signature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
     (tmp_path / "run").mkdir()
     checkpoint = seq2seq_checkpoint(tmp_path / "run/checkpoints", "transformer")
-    bleu = {"score": 34.4321, "signature": signature, "details": "BLEU = 34.43 68.1/42.0 (BP = 1.0)"}
-    scores = {"bleu": bleu, "beam": 5, "checkpoint": "elsewhere/c.pt", "mismatched": {"accuracy": 1.0}}
-    (tmp_path / "run/result.json").write_text(json.dumps({"labels": {}, "scores": scores}))
+    checkpoint.state["cfg"]["task"].update(source_lang=None, target_lang=None)  # a training without -s and -t
+    checkpoint.save()
+    assert "--dict and --target-dict" in refused(capsys, checkpoint)
+    (checkpoint.folder / "data" / "train.de-en.de.idx").touch()  # its data say the languages
+
+    def record(**changes):
+        bleu = {"score": 34.4321, "signature": signature, "details": "BLEU = 34.43 68.1/42.0 (BP = 1.0)"}
+        scores = {"bleu": bleu, "beam": 5, "checkpoint": "elsewhere/c.pt", "mismatched": {"accuracy": 1.0}, **changes}
+        (tmp_path / "run/result.json").write_text(json.dumps({"labels": {}, "scores": scores}))
+
+    record()
     assert export_hf(checkpoint, "--license", "mit") == 0
     assert "scores         BLEU = 34.43 68.1/42.0" in capsys.readouterr().out
     data = metadata_of(checkpoint.output)
@@ -82,32 +93,13 @@ def test_the_card_says_language_task_license_and_scores(tmp_path, capsys):
     metric = {"type": "bleu", "name": "BLEU", "value": 34.43, "args": {"signature": signature}}
     assert (model["name"], result["task"], result["metrics"]) == ("out", {"type": "translation"}, [metric])
     assert str(checkpoint.folder / "data") in result["dataset"]["name"]
-    scores["checkpoint"] = "elsewhere/checkpoint_last.pt"
-    (tmp_path / "run/result.json").write_text(json.dumps({"labels": {}, "scores": scores}))
-    assert export.recorded_scores(checkpoint.path) == {}
     (tmp_path / "run/tuned").mkdir()  # another model in the folder of the run
-    (tmp_path / "run/result.json").write_text(json.dumps({"labels": {}, "scores": {**scores, "checkpoint": "c.pt"}}))
     assert export.recorded_scores(str(tmp_path / "run/tuned/c.pt")) == {}
-    assert export.recorded_scores(str(tmp_path / "run/checkpoints/c.pt")).keys() == {"bleu"}
+    record(checkpoint="elsewhere/checkpoint_last.pt")
+    assert export.recorded_scores(checkpoint.path) == {}
     for others in ([], {"scores": [1]}):  # files of other programs
         (tmp_path / "run/result.json").write_text(json.dumps(others))
         assert export.recorded_scores(str(tmp_path / "run/c.pt")) == {}
-    request = export.ExportRequest(checkpoint.path, "out", language=("nl", "en"))
-    assert export._languages(request, trained.open_trained(checkpoint.path)) == ["nl", "en"]
-
-
-@pytest.mark.parametrize(("task", "expected"), [
-    ("", "fill-mask"),
-    (f"{CLASSES} --num-classes 3", "text-classification"),
-])  # fmt: skip
-def test_the_task_on_the_card_of_an_encoder(tmp_path, task, expected):
-    """Its language is not known."""
-    checkpoint = checkpoint_of(tmp_path / "c", **({"task": task} if task else {}))
-    assert export_hf(checkpoint, *(["--language", "en", "de"] if task else [])) == 0
-    data = metadata_of(checkpoint.output)
-    assert (data["pipeline_tag"], data.get("language")) == (expected, ["en", "de"] if task else None)
-    assert {"license", "model-index"}.isdisjoint(data)
-    assert data["tags"] == ["tupe", "fairseq"]
 
 
 def test_half_precision_of_a_fine_tuned_model(tmp_path, capsys):
@@ -154,17 +146,6 @@ def test_a_regression_says_its_units_and_nothing_of_labels(tmp_path, capsys):
     (labels / "train.label").write_text("good\n")
     with pytest.raises(DataError, match=r"train\.label"):
         trained.open_trained(checkpoint.path)
-
-
-def test_languages_that_fairseq_inferred(tmp_path, capsys):
-    """A training without -s and -t leaves none in the checkpoint: they are in the names of the binarised data."""
-    checkpoint = seq2seq_checkpoint(tmp_path / "c", "transformer")
-    checkpoint.state["cfg"]["task"].update(source_lang=None, target_lang=None)
-    checkpoint.save()
-    assert "--dict and --target-dict" in refused(capsys, checkpoint)
-    (checkpoint.folder / "data" / "train.de-en.de.idx").touch()
-    opened = trained.open_trained(checkpoint.path)
-    assert opened.architecture.describe(opened) == "Transformer, de to en"
 
 
 # ---- A wrong model is noticed

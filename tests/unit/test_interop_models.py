@@ -1,4 +1,4 @@
-"""Exported models compute what fairseq's do; TUPE's exported code also computes what the paper says."""
+"""Exported models compute what fairseq's do."""
 
 from __future__ import annotations
 
@@ -43,17 +43,16 @@ def make(tmp_path_factory):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_equals_fairseq_and_the_equations(make, variant):
-    """Logits, hidden states and gradients of a padded batch; the plain statement sees a sentence at a time."""
-    *options, equations = VARIANTS[variant]
-    original = make(*options)
+def test_every_variant_equals_fairseq(make, variant):
+    """Logits, hidden states and gradients of a padded batch; fairseq's equal the equations in test_sentence_encoder."""
+    original = make("tupe_tiny", VARIANTS[variant])
     original.model.eval().zero_grad()
     logits, extra = original.model(IDS, return_all_hiddens=True)
     labels = torch.where(REAL & (IDS != 0), IDS, -100)
     loss = F.cross_entropy(logits[labels != -100], labels[labels != -100])
     loss.backward()
     theirs = dict(original.model.encoder.sentence_encoder.named_parameters())
-    for kernel in ("sdpa", "eager"):
+    for kernel in ("sdpa", "eager") if variant in ("TUPE-R", "BERT-A^d, sdpa") else ("sdpa",):
         model = exported(original, kernel)
         output = model(IDS, attention_mask=REAL, labels=labels, output_hidden_states=True)
         close(output.logits[REAL], logits[REAL])
@@ -65,9 +64,6 @@ def test_every_variant_equals_fairseq_and_the_equations(make, variant):
         for name, parameter in model.tupe.named_parameters():
             expected = theirs[name].grad
             assert (parameter.grad - expected).abs().max() <= 1e-6 * (1 + expected.abs().max()), name
-    w, features = dict(model.tupe.state_dict()), model.tupe(IDS, attention_mask=REAL.long()).last_hidden_state
-    for row, length in enumerate(REAL.sum(1).tolist()):
-        close(features[row, :length], tupe_reference.encode(w, IDS[row, :length], 2, **equations)[-1], 1e-10)
 
 
 def test_masks_embeddings_attentions_and_more_words(make):
@@ -140,23 +136,15 @@ def test_inputs_and_configurations_that_cannot_be(make):
 
 def test_gradient_checkpointing_changes_no_gradient(make):
     model = exported(make("tupe_tiny", "--rel-pos --dropout 0 --attention-dropout 0")).train()
-    parameters, gradients = list(model.parameters()), []
-    for options in (None, {"use_reentrant": False}, {"use_reentrant": True}):
-        if options:
-            model.gradient_checkpointing_enable(options)
+    gradients = []
+    for use_reentrant in (None, False, True):
+        if use_reentrant is not None:
+            model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
         model.zero_grad()
         model(IDS, labels=IDS).loss.backward()  # reentrant checkpoints know no torch.autograd.grad
-        gradients.append([parameter.grad.clone() for parameter in parameters])
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
     for others in gradients[1:]:
-        for one, other in zip(gradients[0], others):
-            close(one, other, 1e-9)
-
-
-@torch.no_grad()
-def test_one_graph_for_the_compiler(make):
-    model = exported(make())
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    close(compiled(IDS, attention_mask=REAL).logits[REAL], model(IDS).logits[REAL])
+        close(others, gradients[0], 1e-9)
 
 
 # ---- transformers' own classes: RoBERTa, FSMT, BART -----------------------------------------------------------------
@@ -199,9 +187,10 @@ def test_roberta_equals_fairseq(tmp_path, opened_here, task, flags, half):
     ("family", "flags"),
     [
         ("transformer", f"--decoder-layers 2 --max-target-positions 12 {RATES} --activation-dropout 0.4"),
-        ("transformer", "--share-decoder-input-output-embed --no-scale-embedding --activation-fn gelu"),
-        ("transformer_shared", "--activation-fn gelu_accurate --decoder-ffn-embed-dim 6 --encoder-layerdrop 0.5"),
-        ("bart_shared", ""),
+        (
+            "transformer_shared",
+            "--no-scale-embedding --activation-fn gelu_accurate --decoder-ffn-embed-dim 6 --encoder-layerdrop 0.5",
+        ),
         ("bart_denoising", ""),
     ],
 )
@@ -272,34 +261,30 @@ PRE_LN = "--encoder-normalize-before --decoder-normalize-before"
 REFUSALS = [
     (
         "transformer",
-        f"{PRE_LN} --encoder-learned-pos --decoder-learned-pos --layernorm-embedding",
-        "--decoder-normalize-before, --encoder-normalize-before, --encoder-learned-pos, --decoder-learned-pos, "
-        "--layernorm-embedding",
-    ),
-    (
-        "transformer",
-        "--cross-self-attention --no-cross-attention --no-token-positional-embeddings --adaptive-softmax-cutoff 6",
-        "--adaptive-softmax-cutoff, --cross-self-attention, --no-cross-attention, --no-token-positional-embeddings",
+        f"{PRE_LN} --encoder-learned-pos --layernorm-embedding --cross-self-attention --adaptive-softmax-cutoff 6",
+        [
+            *("--encoder-normalize-before", "--encoder-learned-pos", "--layernorm-embedding"),
+            *("--adaptive-softmax-cutoff", "--cross-self-attention"),
+        ],
     ),
     (
         "transformer",
         "--encoder-embed-dim 12 --decoder-output-dim 6 --quant-noise-scalar 0.1",
-        "--decoder-output-dim, --encoder-embed-dim 12 with --decoder-embed-dim 8, --quant-noise-scalar",
+        ["--decoder-output-dim, --encoder-embed-dim 12 with --decoder-embed-dim 8, --quant-noise-scalar"],
     ),
     (
         "bart_shared",
         f"--arch mbart_base_wmt20 --max-source-positions 24 {PRE_LN}",
-        "--decoder-normalize-before, --encoder-normalize-before, --max-source-positions 24 with "
-        "--max-target-positions 20, no --layernorm-embedding",
+        ["--decoder-normalize-before", "--max-source-positions 24 with --max-target-positions 20", "no --layernorm-em"],
     ),
-    ("mbart_shared", "", "--task translation_from_pretrained_bart"),
-    ("lm", "", "docs/ctranslate2.md"),  # another architecture
-    ("roberta_prenorm", "", "--encoder-normalize-before (roberta_prenorm)"),
-    ("roberta_base", "--activation-fn relu", "a language-model head with --activation-fn relu"),
+    ("mbart_shared", "", ["--task translation_from_pretrained_bart"]),
+    ("lm", "", ["docs/ctranslate2.md"]),  # another architecture
+    ("roberta_prenorm", "", ["--encoder-normalize-before (roberta_prenorm)"]),
+    ("roberta_base", "--activation-fn relu", ["a language-model head with --activation-fn relu"]),
     (
         "roberta_classes",
         "--pooler-activation-fn relu --quant-noise-pq 0.1 --quant-noise-pq-block-size 2",
-        "--quant-noise-pq, --pooler-activation-fn relu",
+        ["--quant-noise-pq, --pooler-activation-fn relu"],
     ),
 ]
 
@@ -312,5 +297,5 @@ def test_what_transformers_cannot_have_is_named(tmp_path, capsys, model, flags, 
     else:
         checkpoint = seq2seq_checkpoint(tmp_path / "c", model, flags, positions="" if model == "lm" else POSITIONS)
     error = refused(capsys, checkpoint)
-    assert f"cannot have {named}: such a model stays in fairseq" in error or model in ("lm", "mbart_shared")
-    assert named in error
+    assert all(part in error for part in named), error
+    assert "such a model stays in fairseq" in error or model in ("lm", "mbart_shared")

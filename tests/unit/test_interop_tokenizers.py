@@ -15,11 +15,10 @@ from hf_exports import CLASSES, checkpoint_of, export_hf, refused, seq2seq_check
 from hf_exports import opened_here as opened_here
 
 pytest.importorskip("transformers")
-from transformers import AutoTokenizer, pipeline
+from transformers import AutoTokenizer
 
 from embinit_fairseq.interop import tokenizers
 from embinit_fairseq.interop.export import ExportRequest
-from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import open_trained
 from embinit_fairseq.models.duo_transformer import DuoTransformerModel
 from embinit_fairseq.models.tupe import TupeModel
@@ -57,13 +56,9 @@ def test_words_are_split_where_fairseq_splits_them(tmp_path):
     padded = tokenizer(["w1", "w1 w2 w3"], padding=True)
     assert (padded["input_ids"][0], padded["attention_mask"][0]) == ([0, 5, 2, 1, 1], [1, 1, 1, 0, 0])
     assert tokenizer("w1", "w2")["input_ids"] == [0, 5, 2, 2, 6, 2]  # as `TupeHub.encode`
-
-
-def test_inputs_begin_as_the_task_says(tmp_path):
-    """Here without --init-token and --separator-token."""
-    task = f"{CLASSES.partition('--init-token')[0]} --num-classes 3"
-    write(trained(tmp_path / "c", "bert_a_tiny", "", task=task), tmp_path / "out")
-    assert load(tmp_path / "out")("w1", "w2")["input_ids"] == [5, 2, 6, 2]
+    task = f"{CLASSES.partition('--init-token')[0]} --num-classes 3"  # without --init-token and --separator-token
+    write(trained(tmp_path / "d", "bert_a_tiny", "", task=task), tmp_path / "other")
+    assert load(tmp_path / "other")("w1", "w2")["input_ids"] == [5, 2, 6, 2]
 
 
 def test_a_dictionary_that_no_tokenizer_expresses(tmp_path, capsys):
@@ -118,45 +113,31 @@ def test_raw_text_and_subwords_get_the_ids_of_the_training(prepared, tmp_path, c
     tokenizer.save_pretrained(str(tmp_path / "again"))
     again = load(tmp_path / "again")
     assert [again(line)["input_ids"] for line in RAW] == [tokenizer(line)["input_ids"] for line in RAW]
-    settings = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())["preparation"]
-    assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("wikibooks", True, "en")
+    assert preparation_of(tmp_path / "again") == ("wikibooks", True, "en")
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "scripts"))
     for name in ("raw", "cut"):
         files = ["--input", str(prepared.folder / name), "--output", str(tmp_path / "encoded")]
         monkeypatch.setattr(sys, "argv", ["tokens.py", "encode", "--kind=wikibooks", f"--model={codes}", *files])
         importlib.import_module("tokens").main()
         assert (tmp_path / "encoded").read_text().splitlines() == CUT
+    hub = hub_of(prepared, bpe_codes=str(codes))
+    for text in ("The Man went to the <mask>.", "the man went to the <mask> ."):
+        assert hub.encode(text).tolist() == tokenizer("the man went to the <mask> .")["input_ids"]
+
+
+def preparation_of(folder):
+    settings = json.loads((folder / "tokenizer_config.json").read_text())["preparation"]
+    return settings["preparation"], settings["lowercase"], settings["lang"]
 
 
 def hub_of(checkpoint, model=TupeModel, **options):
     return model.from_pretrained(str(checkpoint.folder), "c.pt", str(checkpoint.folder / "data"), **options)
 
 
-def test_the_pipeline_fills_masks_as_the_hub_does(prepared):
-    assert export_hf(prepared, "--bpe-codes", prepared.folder / "codes") == 0
-    hub, where = hub_of(prepared, bpe_codes=str(prepared.folder / "codes")), str(prepared.output)
-    fill = pipeline("fill-mask", model=where, tokenizer=where, trust_remote_code=True)
-    dictionary = hub.task.source_dictionary
-    for text in ("The Man went to the <mask>.", "the man went to the <mask> .", "an or@@ an@@ ge <mask> dog"):
-        expected, answers = hub.fill_mask(text, topk=len(dictionary)), fill(text, top_k=len(dictionary))
-        assert [dictionary[answer["token"]] for answer in answers] == [token for _, _, token in expected]
-        for (_, probability, _), answer in zip(expected, answers):
-            assert answer["score"] == pytest.approx(probability, rel=1e-4)
-    ids = hub.encode("The Man went to the <mask>.").tolist()
-    assert ids == hub.encode("the man went to the <mask> .").tolist()
-    assert ids == fill.tokenizer(dictionary.string(ids[1:-1]))["input_ids"]
-
-
 def test_options_say_how_raw_text_is_prepared(prepared, tmp_path):
-    options = {
-        "preparation": "moses",
-        "lowercase": "no",
-        "lang": "deu_Latn",
-        "bpe_codes": str(prepared.folder / "codes"),
-    }
-    write(open_trained(prepared.path), tmp_path / "out", **options)
-    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["preparation"]
-    assert (settings["preparation"], settings["lowercase"], settings["lang"]) == ("moses", False, "de")
+    options = {"preparation": "moses", "lowercase": "no", "lang": "deu_Latn"}
+    write(open_trained(prepared.path), tmp_path / "out", bpe_codes=str(prepared.folder / "codes"), **options)
+    assert preparation_of(tmp_path / "out") == ("moses", False, "de")
     assert load(tmp_path / "out")("SLOW man.")["input_ids"] == [0, 3, 3, 3, 3, 6, 13, 2]
 
 
@@ -179,20 +160,6 @@ def test_text_in_the_wrong_form_is_refused(prepared, tmp_path, capsys, monkeypat
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     preparation.loaded.cache_clear()
     assert "pip install sacremoses" in refused(capsys, prepared, *codes)
-
-
-def test_other_ids_on_the_users_text_are_an_error(prepared, capsys, monkeypatch):
-    """Here the exported tokenizer segments subwords again."""
-
-    def broken(*names):
-        texts = code_files(*names)
-        right = "if self.is_segmented(words):"
-        assert right in texts["preparation.py"]
-        return {name: text.replace(right, "if not words:") for name, text in texts.items()}
-
-    monkeypatch.setattr(tokenizers, "code_files", broken)
-    flags = ["--bpe-codes", prepared.folder / "codes", "--verify-text", prepared.folder / "cut"]
-    assert "would get the ids" in refused(capsys, prepared, *flags, code=1)
 
 
 #: a dictionary of Moses' words with escapes, in subwords of both sides
@@ -272,16 +239,6 @@ def test_a_model_of_sentencepiece_for_both_sides(tmp_path, spm, capsys, lowercas
     code = export_hf(checkpoint, *flags, "--force", "--verify-text", tmp_path / "cut")
     assert code == (0 if lowercase else 2)
     assert lowercase or "before it was cut" in capsys.readouterr().err
-
-
-def test_a_model_of_sentencepiece_for_a_model_that_masks(tmp_path, spm):
-    file, model = spm
-    pieces = [model.id_to_piece(number) for number in range(3, model.get_piece_size())]
-    checkpoint = seq2seq_checkpoint(tmp_path / "c", "bart_denoising", words=pieces)
-    opened = open_trained(checkpoint.path)
-    write(opened, tmp_path / "out", sentencepiece_model=str(file))
-    cut = [*model.encode("the lower", out_type=str), "<mask>", *model.encode("is newer", out_type=str)]
-    assert load(tmp_path / "out")("The lower<mask> is newer")["input_ids"] == opened.source.encode(" ".join(cut))
 
 
 def test_a_model_of_sentencepiece_that_made_another_dictionary(tmp_path, spm, capsys):

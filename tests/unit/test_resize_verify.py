@@ -8,11 +8,22 @@ import math
 import re
 from pathlib import Path
 
-import expand_checkpoints
 import numpy as np
 import pytest
 import torch
-from expand_checkpoints import TEXT, argv, as_fairseq, divergence, logits, lowered, make, text_of
+from expand_checkpoints import (
+    DECODER,
+    ENCODER,
+    FAMILIES,
+    TEXT,
+    argv,
+    as_fairseq,
+    divergence,
+    logits,
+    lowered,
+    make,
+    text_of,
+)
 from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,25 +63,15 @@ def test_verify_measures_every_token(tmp_path, figures):
     assert [zeros[f"q{q}"] for q in (50, 90, 99)] == pytest.approx(np.quantile(kls, (0.5, 0.9, 0.99)), rel=1e-5)
     assert zeros["new_words_probability"] == pytest.approx((1 - np.exp(-kls)).mean(), rel=1e-5)
     assert found["unknown_words"] == pytest.approx(1 / 26)
-    assert list(found["methods"]) == ["zeros", *(name for name in verify.COMPARED if name != "zeros")]
     assert avg["max"] <= avg["bound"] == pytest.approx(np.log(1 + 3 / 13))
     assert (found["old_logits_changed_by"], found["pairs_too_long"]) == (pytest.approx(0, abs=1e-6), 0)
-    files = json.loads((checkpoint.output / "expansion.json").read_text())["files"]
-    assert {path.name for path in checkpoint.output.iterdir()} == set(files) - {"verify.png"}
     written = json.loads((checkpoint.output / "verify.json").read_text())["histograms"]
-    edges, most = written["zeros"]["edges"], max(method["max"] for method in found["methods"].values())
-    assert (len(edges), edges[0], edges[-1]) == (41, 0, pytest.approx(most))
-    assert {(sum(each["counts"]), tuple(each["edges"])) for each in written.values()} == {(31, tuple(edges))}
-    assert [axes.get_title().split(":")[0] for axes in figures[0].axes] == list(written)
+    assert [axes.get_title().split(":")[0] for axes in figures[0].axes] == list(written) == list(found["methods"])
     for axes, (method, shown) in zip(figures[0].axes, written.items()):
         data, bound = axes.patches[0].get_data(), found["methods"][method]["bound"]
-        assert (data.edges[1:].tolist(), data.values.tolist()) == (edges[1:], shown["counts"])
+        assert (data.edges[1:].tolist(), data.values.tolist()) == (shown["edges"][1:], shown["counts"])
+        assert (sum(shown["counts"]), len(shown["edges"])) == (31, 41)
         assert [line.get_xdata()[0] for line in axes.get_lines()] == ([] if bound is None else [bound])
-    # one axis, logarithmic: the bound does not squeeze what was measured
-    assert {(axes.get_xscale(), axes.get_xlim()) for axes in figures[0].axes} == {
-        ("log", figures[0].axes[0].get_xlim())
-    }
-    assert avg["bound"] < figures[0].axes[0].get_xlim()[1]
     # --noise-scale is of the method that was asked for
     other = verified(checkpoint, "--method", "gaussian", "--noise-scale", "4", "--force")["methods"]["normal"]
     assert found["methods"]["normal"]["mean"] == other["mean"] > 0
@@ -112,27 +113,14 @@ def test_verify_says_when_something_is_wrong(tmp_path, capsys, monkeypatch):
     assert "THE BOUND DOES NOT HOLD" in capsys.readouterr().out
 
 
-def test_every_place_is_masked_once_in_seven_sentences():
-    symbols = Dictionary()
-    mask = symbols.add_symbol("<mask>")
-    rows = evaluation.masked([np.full(14, symbols.unk())] * 7, symbols)
-    chosen = np.array([chosen for _, chosen in rows])
-    assert (chosen.sum(axis=0).tolist(), chosen.sum(axis=1).tolist()) == ([0, *[1] * 14, 0], [2] * 7)
-    assert np.array_equal(np.array([inputs["src_tokens"] for inputs, _ in rows]) == mask, chosen)
-
-
 @pytest.mark.usefixtures("no_picture")
 def test_verify_of_translation(tmp_path, refused):
     checkpoint = make(tmp_path, "transformer_shared", fillers=1)
     source = text_of(checkpoint)
     target = text_of(checkpoint, "w1\nw2 w3\n\nw1\nw0 w8\n", "target")
-    for text, part in (
-        (None, "two files, SOURCE TARGET, not 1"),
-        ("w1\n", "has 5 lines, "),
-        ("\n" * 5, "no words in it"),
-    ):
-        files = [source] if text is None else [source, text_of(checkpoint, text, "other")]
-        assert part in refused(*argv(checkpoint, "--verify", *files))
+    assert "two files, SOURCE TARGET, not 1" in refused(*argv(checkpoint, "--verify", source))
+    for text, part in (("w1\n", "has 5 lines, "), ("\n" * 5, "no words in it")):
+        assert part in refused(*argv(checkpoint, "--verify", source, text_of(checkpoint, text, "other")))
     assert main(argv(checkpoint, "--method", "subword", "--verify", source, target, words=("x\tw1 w2",))) == 0
     found = json.loads((checkpoint.output / "verify.json").read_text())
     assert found["tokens"] == 2 + 3 + 2 + 3
@@ -156,11 +144,11 @@ def test_pairs_that_are_too_long_are_left_out_and_batches_are_limited(monkeypatc
 def test_models_and_checkpoints_that_cannot_be_measured(tmp_path, refused, monkeypatch):
     """Inputs only; a model that edits a text; speech; weights with NaN."""
     edits = "--task translation_lev --noise full_mask --criterion nat_loss --arch nonautoregressive_transformer"
-    shared = expand_checkpoints.FAMILIES["transformer_shared"]
-    sizes = f"{expand_checkpoints.ENCODER} {expand_checkpoints.DECODER}"
-    monkeypatch.setitem(expand_checkpoints.FAMILIES, "nat_shared", f"{shared} {edits}")
+    shared = FAMILIES["transformer_shared"]
+    sizes = f"{ENCODER} {DECODER}"
+    monkeypatch.setitem(FAMILIES, "nat_shared", f"{shared} {edits}")
     speech = f"--task speech_to_text --arch s2t_transformer_xs --conv-channels 8 {sizes}"
-    monkeypatch.setitem(expand_checkpoints.FAMILIES, "speech", speech)
+    monkeypatch.setitem(FAMILIES, "speech", speech)
     (tmp_path / "speech/data").mkdir(parents=True)
     (tmp_path / "speech/data/config.yaml").write_text("vocab_filename: dict.txt\n")
     for family, files, said in (
@@ -182,7 +170,7 @@ LOGITS = st.lists(st.floats(-80, 80), min_size=1, max_size=6)
 
 
 @given(old=LOGITS, new=LOGITS)
-@settings(max_examples=200)
+@settings(max_examples=50)
 def test_the_identity_is_the_divergence(old, new):
     old, new = np.array(old), np.array(new)
     log_p = old - np.logaddexp.reduce(old)

@@ -39,12 +39,12 @@ ENCODINGS |= {
     if kind not in {reference["kind"] for reference in ENCODINGS.values()}
 }
 each_encoding = pytest.mark.parametrize("name", ENCODINGS)
-each_order = pytest.mark.parametrize("pre_ln", [False, True], ids=["post-LN", "pre-LN"])
+each_order = pytest.mark.parametrize("pre_ln", [False, True], ids=["post-LN, packed", "pre-LN, padded"])
 
 
-@pytest.fixture(params=[True, False], ids=["packed", "padded"])
-def packed(request, monkeypatch):
-    monkeypatch.setattr("embinit_fairseq.modules.encoder_layer.WORTHWHILE", 0 if request.param else 2)
+def pack(is_packed, monkeypatch):
+    """Whether linear maps get the tokens alone, or padding as well."""
+    monkeypatch.setattr("embinit_fairseq.modules.encoder_layer.WORTHWHILE", 0 if is_packed else 2)
 
 
 def encoder(name="tupe_r", num_layers=2, pre_ln=False, **options):
@@ -81,8 +81,9 @@ def close(ours, expected):
 
 @each_encoding
 @each_order
-def test_features_hidden_states_and_gradients_equal_the_equations_whatever_the_padding(packed, name, pre_ln):
+def test_features_hidden_states_and_gradients_equal_the_equations_whatever_the_padding(monkeypatch, name, pre_ln):
     """Hidden states are the embeddings and the output of every layer; the last one is the features."""
+    pack(not pre_ln, monkeypatch)
     module, tokens = encoder(name, pre_ln=pre_ln, embedding_normalize=pre_ln), batch_of(SENTENCES, width=8)
     features, hiddens = module(tokens, return_all_hiddens=True)
     assert_same_values_and_gradients(module, unpadded(features), plain(module, name, pre_ln=pre_ln))
@@ -95,23 +96,22 @@ def test_features_hidden_states_and_gradients_equal_the_equations_whatever_the_p
 
 
 @pytest.mark.parametrize(
-    "name", ["narrow", "bert_a", "bert_r", "bert_ad", "tupe_r", "bert_rope", "tupe_a_rope"]
-)  # each place, with and without bias
-@pytest.mark.parametrize("kernel", ["sdpa", "flex"])
-def test_kernels_agree(packed, name, kernel):
+    ("kernel", "name"),
+    [
+        *(("sdpa", name) for name in ("narrow", "bert_a", "bert_r", "bert_ad", "tupe_r", "tupe_a_rope")),
+        *(("flex", name) for name in ("bert_ad", "tupe_r", "tupe_a_rope")),
+    ],
+)
+def test_kernels_agree(monkeypatch, kernel, name):
+    """Where positions act in each place, with and without a bias."""
     if kernel == "flex":
         pytest.importorskip("torch.nn.attention.flex_attention")
-    module = encoder(name, attention_kernel=kernel, embedding_normalize=True)
+    pack(name != "bert_ad", monkeypatch)
+    module = encoder(name, attention_kernel=kernel, embedding_normalize=True, activation="relu")
     if kernel == "sdpa":
-        assert_same_values_and_gradients(module, found(module), plain(module, name))
+        assert_same_values_and_gradients(module, found(module), plain(module, name, act=torch.relu))
     with torch.no_grad():
-        close(found(module), plain(module, name))
-
-
-def test_a_full_batch_of_the_longest_input_with_relu():
-    sentences = [[BOS, 4, 5, 6, 7, 8, 9, 4, 2], [BOS, 9, 8, 7, 6, 5, 4, 4, 2]]
-    module = encoder(activation="relu")
-    close(found(module, sentences), plain(module, "tupe_r", sentences, act=torch.relu))
+        close(found(module), plain(module, name, act=torch.relu))
 
 
 @pytest.mark.parametrize(
@@ -139,16 +139,6 @@ def test_linear_maps_take_the_tokens_alone_where_it_saves_something(monkeypatch)
     monkeypatch.undo()
     assert packing_of(torch.arange(64).view(8, 8) > 60, 3) is None
     assert packing_of(torch.arange(64).view(8, 8) > 59, 4).places.tolist() == list(range(60))
-
-
-@pytest.mark.parametrize("name", ["bert_nope", "bert_rope", "bert_alibi"])
-@torch.no_grad()
-def test_without_positions_words_may_change_places(name):
-    """Features move with the tokens; with rotary positions or ALiBi they change."""
-    module, order = encoder(name), torch.tensor([0, 4, 2, 5, 1, 3])
-    tokens = torch.tensor([SENTENCES[0]])
-    features, moved = module(tokens)[0][:, order], module(tokens[:, order])[0]
-    assert torch.allclose(moved, features, rtol=1e-11, atol=1e-12) == (name == "bert_nope")
 
 
 @pytest.mark.parametrize(("name", "dropout"), [("bert_ad", 0.0), ("tupe_r", 0.4)])

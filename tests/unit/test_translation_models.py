@@ -10,7 +10,20 @@ import torch
 from duo_reference import reference
 from fairseq import utils
 from fairseq.models.transformer import TransformerModel, base_architecture, transformer_iwslt_de_en
-from small_models import ARCHITECTURES, EOS, MAPPED, OFF, PAD, PREVIOUS, SOURCES, TIED, TIED_OUTPUT, batch_of, task_of
+from small_models import (
+    ARCHITECTURES,
+    EOS,
+    MAPPED,
+    OFF,
+    PAD,
+    PREVIOUS,
+    SOURCES,
+    TIED,
+    TIED_OUTPUT,
+    batch_of,
+    preset,
+    task_of,
+)
 from tupe_reference import assert_same_values_and_gradients, visible_dropout
 
 from embinit_fairseq.embed_init.slots import find_slots, position_std
@@ -20,7 +33,6 @@ from embinit_fairseq.modules.position_encoding import PositionEncoding
 NAMES, SIDES = ["tupe_transformer", "duo_transformer"], ["encoder", "decoder"]
 TUPE, DUO = (ARCHITECTURES[name] for name in NAMES)
 CASES = {variant: case for variant, case in small.VARIANTS.items() if case[0] in NAMES}
-each_variant = pytest.mark.parametrize(("name", "options"), CASES.values(), ids=CASES)
 each_model = pytest.mark.parametrize("name", NAMES)
 each_side = pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 
@@ -43,9 +55,10 @@ def close(ours, expected):
     torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
 
 
-@each_variant
-@each_side
-def test_logits_and_gradients_equal_the_equations_whatever_the_padding(name, options, left):
+@pytest.mark.parametrize("variant", CASES)
+def test_logits_and_gradients_equal_the_equations_whatever_the_padding(variant):
+    """Every second variant is padded on the left."""
+    (name, options), left = CASES[variant], list(CASES).index(variant) % 2 == 1
     model = ARCHITECTURES[name].randomised(**options)
     assert_same_values_and_gradients(model, logits_of(model, left), expected_logits(model))
 
@@ -104,23 +117,18 @@ def test_sentences_that_are_too_long_are_refused_by_the_name_of_the_flag(name):
         ("tupe_transformer", TIED_OUTPUT, ["encoder", "decoder"]),
         ("duo_transformer", {**TIED_OUTPUT, **MAPPED}, [f"{side}{stream}" for side in SIDES for stream in ("", "_p")]),
         ("duo_transformer", TIED, ["encoder decoder", "encoder_p decoder_p"]),
-        ("duo_transformer", {"duo_streams": 1}, ["encoder", "decoder"]),
     ],
     ids=str,
 )
 def test_slots_of_embed_init(name, options, names):
     task = task_of() if options == TIED else task_of(11, 7)
-    model = ARCHITECTURES[name].build(task, **options)
-    slots = find_slots(model, task)
+    slots = find_slots(ARCHITECTURES[name].build(task, **options), task)
     assert [" ".join(slot.names) for slot in slots.values()] == names
-    for slot, found in slots.items():
-        side, table = getattr(model, slot.partition("_")[0]), found.embedding
-        tables = side.embedding.tables() if hasattr(side, "embedding") else [side.embed_tokens]
-        assert table is tables[slot.endswith("_p")]
-        assert len(found.vocabulary.symbols) == table.num_embeddings
-        assert found.embed_scale == pytest.approx(math.sqrt(8))
+    for slot in slots.values():
+        assert len(slot.vocabulary.symbols) == slot.embedding.num_embeddings
+        assert slot.embed_scale == pytest.approx(math.sqrt(8))
         added = 0.6 if name == "duo_transformer" else None  # the standard deviation of sinusoids, 48 rows
-        assert position_std(found.owner) == (added and pytest.approx(added, abs=0.1))
+        assert position_std(slot.owner) == (added and pytest.approx(added, abs=0.1))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +230,7 @@ def assert_is_fairseqs(model, other):
     ("size", "fairseqs"), [("_iwslt_de_en", transformer_iwslt_de_en), ("_wmt_en_de", base_architecture)]
 )
 def test_presets_of_tupe_transformer_are_fairseqs(size, fairseqs):
-    args, ours = argparse.Namespace(), vars(small.preset(f"tupe_transformer{size}"))
+    args, ours = argparse.Namespace(), vars(preset(f"tupe_transformer{size}"))
     fairseqs(args)
     ours["decoder_embed_dim"] = ours["encoder_embed_dim"]
     ours["decoder_ffn_embed_dim"] = ours["decoder_ffn_embed_dim"] or ours["encoder_ffn_embed_dim"]
@@ -269,3 +277,52 @@ def test_initial_values_of_untied_positions():
     words = q[:, :32] @ k[:, :32].T * attention.scale
     for scores in (words, positions.absolute(400)):
         assert float(scores.detach().std()) == pytest.approx(8**-0.5, rel=0.15)
+
+
+# ---- The Duo transformer's output and sizes
+
+
+@pytest.mark.parametrize("way", ["factored", "fused", "prepared"])
+@pytest.mark.parametrize("options", [TIED, {**TIED_OUTPUT, "decoder_dim_p": 3}], ids=str)
+@torch.no_grad()
+def test_all_ways_to_the_output_give_the_same_logits(options, way, monkeypatch):
+    """Step by step; the full forward may take another way."""
+    model, state = DUO.randomised(**options), {}
+    expected, _ = reference(model, SOURCES[0], [EOS, 4, 5])
+    if way == "prepared":
+        model.make_generation_fast_()
+    else:
+        monkeypatch.setattr("embinit_fairseq.models.duo_transformer._STEPS", 0 if way == "factored" else 1000)
+    encoder_out = model.encoder(batch_of(SOURCES[:1]))
+    steps = [model.decoder(torch.tensor([[EOS, 4, 5][:length]]), encoder_out, state)[0] for length in (1, 2, 3)]
+    torch.testing.assert_close(torch.cat(steps, dim=1)[0], expected, rtol=1e-11, atol=1e-12)
+
+
+def test_derived_values_are_no_part_of_a_checkpoint():
+    model = DUO.build(**TIED)
+    keys = list(model.state_dict())
+    model.make_generation_fast_()
+    assert list(model.state_dict()) == keys
+    assert model.half().decoder.fused_tables.final.dtype == torch.float16  # fairseq's --fp16 may come after it
+
+
+#: row of Table 5 -> options, and parameters in millions; docs/duo.md prints these
+TABLE_5 = {
+    "Transformer": ({"duo_streams": 1}, 75.6),
+    "+ Meta Embeddings": (OFF, 111.3),
+    "+ Weight Sharing": ({**OFF, "duo_share_weights": "stream"}, 98.7),
+    "+ Weight Sharing, pair": ({**OFF, "duo_share_weights": "pair"}, 98.7),
+    "+ Duo Normalization": ({"duo_fusion": "off"}, 98.7),
+    "+ Fusion Layer": ({}, 99.8),
+    "+ Fusion Layer, pair": ({"duo_share_weights": "pair", "duo_norm": "encoder"}, 99.8),
+}
+
+
+@pytest.mark.parametrize("row", TABLE_5)
+def test_parameters_of_the_ablation(row):
+    """One joined dictionary of 32,768 symbols for all tables; on the device without memory."""
+    options, millions = TABLE_5[row]
+    cfg = preset("duo_transformer_wmt_en_de", **options, **TIED, max_source_positions=9, max_target_positions=9)
+    with torch.device("meta"):
+        model = DUO.model.build_model(cfg, task_of(32_764))
+    assert round(sum(parameter.numel() for parameter in model.parameters()) / 1e6, 1) == millions
