@@ -105,6 +105,22 @@ def test_kept_text_is_segmented_as_before_and_new_text_has_no_removed_subword(fi
             assert found == naive(files[kind], word, kept)
 
 
+def test_a_vocabulary_of_codes_has_counts(tmp_path) -> None:
+    """Without them no subword would be known, and text would be single characters."""
+    (tmp_path / "codes").write_text("#version: 0.2\na b</w>\n")
+    for line in ("ab", "ab\t3"):
+        (tmp_path / "codes.vocabulary").write_text(f"{line}\n")
+        with pytest.raises(DataError, match=r"codes.vocabulary:1: .*count"):
+            SubwordNmt(str(tmp_path / "codes"))
+
+
+def test_unknown_characters_that_the_model_leaves_together_stay(files) -> None:
+    """Such a run is one symbol of a dictionary, which the model does not split."""
+    old, dictionary = opened(files, "unigram"), ["\u2581ba", "\u4e00", "\u4e8c", "\u4e00\u4e8c", "\u4e00\u4e09"]
+    added = symbols_that_spell(old, {"\u2581ba", "\u4e00"}, dictionary, ["\u4e00", "\u4e8c"])
+    assert added == ["\u4e8c", "\u4e00\u4e8c"]
+
+
 def test_a_character_that_only_longer_subwords_spell(tmp_path) -> None:
     """The dictionary has `qu@@` and no `q@@`: `qu@@` stays, and the removed `quba` becomes `qu@@ b@@ a`."""
     (tmp_path / "codes").write_text("#version: 0.2\nq u\nb a</w>\nqu ba</w>\nq o</w>\n")
