@@ -1,6 +1,7 @@
 """How the tests start programs: much faster than in new processes, unless a test is about starts and stops.
 
-Programs that are killed or stopped, or whose start itself is tested get ``sys.executable`` and ``sys.prefix`` instead.
+Programs whose start itself is tested get ``sys.executable`` and ``sys.prefix`` instead, and so do those that are killed
+with their group.
 With EMBINIT_TESTS_COLD_START=1, and without OMP_NUM_THREADS=1, all of them are new processes. See warm_start/server.py.
 """
 

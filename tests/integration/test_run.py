@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.end_to_end
 
 
 def command(run: Path, *training: str) -> list[str]:
-    return [sys.executable, "-m", "embinit_fairseq.cli.main", "run", str(run), "--", *training]
+    return [PYTHON, "-m", "embinit_fairseq.cli.main", "run", str(run), "--", *training]
 
 
 def call(data: Path, run: Path, *options: str, code: int = 0) -> subprocess.CompletedProcess:
@@ -46,7 +45,7 @@ def call(data: Path, run: Path, *options: str, code: int = 0) -> subprocess.Comp
 def start(data: Path, run: Path) -> tuple[subprocess.Popen, int]:
     """A run whose training has stopped itself, and the training's process id."""
     program = run.parent / "fairseq-train"
-    program.write_text(STOPPING.format(python=sys.executable, signal=int(signal.SIGSTOP)))
+    program.write_text(STOPPING.format(python=PYTHON, signal=int(signal.SIGSTOP)))
     program.chmod(0o755)
     process = subprocess.Popen(command(run, str(program), str(data), *OPTIONS), stderr=subprocess.PIPE, text=True)
     file, deadline = Path(f"{program}.pid"), time.time() + 600
