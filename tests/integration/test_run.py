@@ -84,6 +84,7 @@ def test_signals_reach_the_training_and_failures_say_why(toy_translation, tmp_pa
     process, training = start(toy_translation, tmp_path / "run")
     process.send_signal(signal.SIGTERM)
     while not is_pending(training):
+        assert process.poll() is None, "it does not wait for the training"
         time.sleep(0.1)
     os.kill(training, signal.SIGCONT)
     assert process.wait(600) == 75  # saved first
