@@ -60,7 +60,7 @@ def ladders(folder):
 def reversed_words(folder):
     """2 to 6 words out of 12, English one word per German word in reversed order; one dictionary."""
     generator = np.random.default_rng(1)
-    for split, sentences in (("train", 600), ("valid", 40), ("test", 40)):
+    for split, sentences in (("train", 600), ("valid", 20), ("test", 20)):
         rows = [generator.integers(0, WORDS, size=generator.integers(2, 7)) for _ in range(sentences)]
         german = [" ".join(f"d{word}" for word in row) for row in rows]
         write(folder, split, de=german, en=[" ".join(f"e{word}" for word in row[::-1]) for row in rows])
@@ -221,7 +221,7 @@ def test_translations_are_the_same_in_all_batches_with_all_programs(data_of, tmp
 
     first = translated("generate", "--print-alignment", "hard")
     expected = lines(first, "H")
-    assert len(expected) == 40
+    assert len(expected) == 20
     # --left-pad-source is fairseq's flag for padding on the right
     flags = ["--left-pad-source", "--left-pad-target", "--batch-size", "7", "--print-alignment", "hard"]
     output = translated("generate", *flags)
@@ -233,7 +233,7 @@ def test_translations_are_the_same_in_all_batches_with_all_programs(data_of, tmp
     assert {number: text for number, (_, text) in said.items()} == {n: text for n, (_, text) in expected.items()}
     hub = DuoTransformerModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(data / "bin"))
     translations = hub.translate(texts.read_text().splitlines(), beam=4)
-    assert translations == [expected[number][1] for number in range(40)]
+    assert translations == [expected[number][1] for number in range(20)]
 
 
 def test_hydra_trains_a_model_by_its_name_which_python_uses(data_of, tmp_path):

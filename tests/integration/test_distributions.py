@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -66,6 +67,7 @@ def test_from_wheels_to_bleu_in_an_empty_folder(built: Path, python: Path, toy_t
     done = run(python, "-m", "fairseq_cli.train", toy_translation, *options, *bleu, "--embed-init", "xavier", cwd=empty)
     assert "init:xavier" in done.stderr + done.stdout
     assert "valid_bleu" in done.stderr + done.stdout
+    assert not re.search("hydra.*Warning", done.stderr)  # which a process shows that imports fairseq itself
     where = run(python, "-c", "import embinit_fairseq; print(embinit_fairseq.__file__)", cwd=empty).stdout
     assert where.startswith(str(folder))
 
