@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from programs import PYTHON
+from warm_start.hydra_caches import cache_hydra
 
 with contextlib.suppress(ImportError):
     from hypothesis import HealthCheck, settings
@@ -28,6 +29,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 def pytest_collection_finish() -> None:
     """A twentieth of the time goes to collections that look at all of torch's and fairseq's objects again."""
+    if "hydra" in sys.modules:
+        cache_hydra()
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 100)

@@ -1,6 +1,7 @@
 """How the tests start programs: much faster than in new processes, unless a test is about starts and stops.
 
-Programs that are killed or stopped, or whose start itself is tested get ``sys.executable`` and ``sys.prefix`` instead.
+Programs whose start itself is tested get ``sys.executable`` and ``sys.prefix`` instead, and so do those that are killed
+with their group.
 With EMBINIT_TESTS_COLD_START=1, and without OMP_NUM_THREADS=1, all of them are new processes. See warm_start/server.py.
 """
 
@@ -48,7 +49,7 @@ def fill(folder: Path) -> None:
     program.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "${{0##*/}}" "$@"\n')
     program.chmod(0o755)
     for real in Path(sys.executable).parent.iterdir():
-        ours = re.fullmatch(r"python[\d.]*|fairseq-.*|embinit|sacremoses|subword-nmt", real.name)
+        ours = re.fullmatch(r"python[\d.]*|fairseq-.*|embinit|sacremoses|subword-nmt|torchrun|ct2-.*", real.name)
         (binaries / real.name).symlink_to(program if ours else real)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from fairseq_commands import EVAL_BLEU, module, run, translation
+from fairseq_commands import EVAL_BLEU, module, run, script, translation
 
 
 @pytest.fixture(scope="session")
@@ -36,8 +35,7 @@ def text(pairs: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CompletedProcess]:
-    """Two epochs of four updates by the script in a new process; its folder, which is read-only, and its streams."""
+    """Two epochs of four updates by the script; its folder, which is read-only, and its streams."""
     folder = tmp_path_factory.mktemp("trained")
     options = ["--max-epoch", "2", "--save-interval-updates", "2", *EVAL_BLEU]
-    fairseq_train = Path(sys.executable).with_name("fairseq-train")
-    return folder, run([fairseq_train, *translation(pairs, folder, *options)])
+    return folder, run([*script("fairseq-train"), *translation(pairs, folder, *options)])

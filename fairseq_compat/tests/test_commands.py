@@ -7,7 +7,6 @@ import importlib
 import re
 import shutil
 import socket
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -54,8 +53,8 @@ def test_generation_of_a_checkpoint_and_of_one_of_an_older_fairseq(pairs, traine
     old = {**state, "args": namespace, "cfg": None, "extra_state": {**state["extra_state"], "best": np.float64(2.5)}}
     torch.save(old, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     command = [pairs, "--cpu", "--beam", "2", "--max-len-b", "10", "--path"]
-    done = run([Path(sys.executable).with_name("fairseq-generate"), *command, path])
-    assert not re.search("hydra.*Warning", training.stderr + done.stderr)  # both of new processes
+    done = run([*script("fairseq-generate"), *command, path])
+    assert not re.search("hydra.*Warning", training.stderr + done.stderr)
     assert "BLEU4 = " in done.stdout
     expected = hypotheses(done.stdout)
     assert len(expected) == 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -79,5 +78,5 @@ def test_subword_nmt_takes_ends_of_lines_for_spaces(by_name: bool, tmp_path: Pat
 
 def prepared(command: list, text: str) -> str:
     """What a program makes of a text."""
-    words = [str(Path(sys.executable).with_name(command[0])), *map(str, command[1:])]
+    words = [*script(command[0]), *map(str, command[1:])]
     return subprocess.run(words, input=text.encode(), stdout=subprocess.PIPE, check=True).stdout.decode()

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from pre_training import REPOSITORY
 from programs import PYTHON
-from trainings import run_to_end
+from trainings import REPOSITORY, run_to_end
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main

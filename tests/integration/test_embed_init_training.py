@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from pre_training import in_two_processes
 from programs import PYTHON
 from trainings import (
     REPOSITORY,
     SAVE_OFTEN,
     command,
+    in_two_processes,
     kill_9_and_resume,
     model_of,
     train,
@@ -71,7 +71,7 @@ def test_start_resume_generate_without_the_vectors(here, toy_translation, vector
     assert report_of(run) == report
     # a stock model needs no --user-dir
     generate = [PYTHON, "-m", "fairseq_cli.generate", str(toy_translation), "--path", str(run / "checkpoint_last.pt")]
-    done = subprocess.run([*generate, "--beam", "2", "--cpu"], capture_output=True, text=True)
+    done = subprocess.run([*generate, "--max-len-b", "10", "--cpu"], capture_output=True, text=True)
     assert (done.returncode, done.stdout.count("\nH-")) == (0, 20), done.stderr
 
 
@@ -128,9 +128,8 @@ def test_a_matrix_that_was_frozen_from_the_start(here, tmp_path, caplog):
     tune = ["--finetune-from-model", str(run / "checkpoint_last.pt"), "--max-update", "2"]
     assert not torch.equal(here(tmp_path / "tuned", *tune)[ENCODER], start[ENCODER])
     caplog.clear()
-    for other in ([], [*flags, "decoder"], [*flags, "encoder:9"]):
-        with pytest.raises(OptionError, match=r"--embed-init-freeze encoder, .* or add --reset-optimizer"):
-            here(run, *other, "--max-update", "4")
+    with pytest.raises(OptionError, match=r"--embed-init-freeze encoder, .* or add --reset-optimizer"):
+        here(run, *flags, "encoder:9", "--max-update", "4")
     now = here(run, *flags, "encoder", "--no-save-optimizer-state", "--max-update", "4")
     assert torch.equal(now[ENCODER], start[ENCODER])
     assert "these rows are trained now" not in caplog.text
@@ -151,46 +150,30 @@ def test_a_matrix_can_be_frozen_later(here, toy_translation, tmp_path):
     first, second, *lines = (other / "dict.de.txt").read_text().splitlines(keepends=True)
     (other / "dict.de.txt").write_text("".join([second, first, *lines]))
     restore = ["--restore-file", str(run / "checkpoint_last.pt"), "--max-update", "9"]
-    for folder, flags in ((run, XAVIER), (tmp_path / "new", restore)):
-        with pytest.raises(OptionError, match=r"another dictionary.*\(encoder\).*--srcdict"):
-            here(folder, *flags, data=other)
+    with pytest.raises(OptionError, match=r"another dictionary.*\(encoder\).*--srcdict"):
+        here(tmp_path / "new", *restore, data=other)
 
 
-@pytest.fixture
-def hydra(toy_translation, vectors, tmp_path):
-    """Trains for an update by examples/hydra with smaller sizes; the plugin is named in the file."""
+def test_hydra_submits_a_training_from_a_file(toy_translation, vectors, tmp_path):
+    """examples/hydra/README.md, with a job of this machine instead of SLURM's; the plugin is named in the file.
+
+    The job is a process of its own, in which neither fairseq nor the plugin has been imported.
+    """
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="hydra-submitit-launcher is not installed")
     example = (REPOSITORY / "examples" / "hydra" / "translation.yaml").read_text()
-    (tmp_path / "small.yaml").write_text(
-        example.replace("common:", f"common:\n  user_dir: {REPOSITORY}/embinit_fairseq")
-    )
+    named = example.replace("common:", f"common:\n  user_dir: {REPOSITORY}/embinit_fairseq")
+    (tmp_path / "small.yaml").write_text(named)
     sizes = {"embed_dim": 8, "ffn_embed_dim": 8, "layers": 1, "attention_heads": 2}
     options = [f"model.{side}.{name}={size}" for side in ("encoder", "decoder") for name, size in sizes.items()]
     options += ["embed_init_options.embed_init_path=[" + ",".join(f'"{text}"' for text in vectors) + "]"]
     options += [f"task.data={toy_translation}", "common.cpu=true", "optimization.max_update=1"]
-    options += ["--config-dir", str(tmp_path), "--config-name", "small"]
-    program = Path(PYTHON).with_name("fairseq-hydra-train")
-
-    def train(*more):
-        done = subprocess.run([program, *more, *options], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
-
-    return train
-
-
-def test_hydra_trains_from_a_file(hydra, tmp_path):
-    hydra("embed_init_options.embed_init_seed=7")
-    slots = report_of(tmp_path / "checkpoints")["slots"]
+    options += ["embed_init_options.embed_init_seed=7", "hydra/launcher=submitit_local", "hydra.sweep.dir=sweep"]
+    program = [Path(PYTHON).with_name("fairseq-hydra-train"), "-m", "--config-dir", str(tmp_path)]
+    command_line = [*program, "--config-name", "small", *options]
+    done = subprocess.run(command_line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    slots = report_of(tmp_path / "sweep" / "0" / "checkpoints")["slots"]
     assert {(name, slot["strategy"], slot["source"]["name"], slot["seed"]) for name, slot in slots.items()} == {
         (slot, "pretrained_xavier", f"{slot}.txt", 7) for slot in ("encoder", "decoder")
     }
-
-
-def test_hydra_submits_several_trainings(hydra, tmp_path):
-    """examples/hydra/README.md, with jobs of this machine instead of SLURM's."""
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="hydra-submitit-launcher is not installed")
-    hydra("-m", "embed_init=xavier,pretrained_xavier", "hydra/launcher=submitit_local", "hydra.sweep.dir=sweep")
-    for number, strategy in enumerate(("xavier", "pretrained_xavier")):
-        slots = report_of(tmp_path / "sweep" / str(number) / "checkpoints")["slots"]
-        assert {slot["strategy"] for slot in slots.values()} == {strategy}
-    jobs = {path.name.split("_")[0] for path in (tmp_path / "sweep" / ".submitit").glob("*/*_result.pkl")}
-    assert len(jobs) == 2
+    assert len([*(tmp_path / "sweep" / ".submitit").glob("*/*_result.pkl")]) == 1

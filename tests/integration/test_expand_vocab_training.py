@@ -12,7 +12,7 @@ import pytest
 import recipes
 import torch
 from fairseq.models.transformer import TransformerModel
-from pre_training import train_command
+from trainings import train_command
 
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main

@@ -1,5 +1,5 @@
 """scripts/multi30k and scripts/reproduce on a few hundred made-up sentences, by the real commands: Table 1 is a grid of
-one training, which the other tests look at, repeat and continue."""
+one training, which the other tests look at."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from recipes import TRAINS, lines, refused, rows, sentence_pairs, stamps, succeed
+from recipes import TRAINS, lines, refused, rows, sentence_pairs, succeed
 from sacrebleu.metrics import BLEU
 
 from embinit_fairseq.runs.tokens import detokenizer
@@ -77,16 +77,7 @@ def test_runs_are_scored_and_compared(corpus: Path, table1: dict, experiment: Pa
     for folder in (table1["OUTPUT"], experiment):
         assert rows(folder / "results.md") == ["shuffled"]
         assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_same_call_does_nothing_twice_and_other_settings_are_refused(table1: dict, experiment: Path) -> None:
-    made = stamps(path for path in experiment.rglob("*") if path.suffix in (".pt", ".bin", ".txt"))
-    assert succeed("reproduce/table1.sh", *SMALL, **table1).count("done before") == 1
-    assert stamps(made) == made
     assert "MIN_COUNT=2" in refused("reproduce/table1.sh", *SMALL, **table1, MIN_COUNT=3)
-    log = experiment / "logs" / f"{NAME}.log"
-    assert f"see {log}" in refused("reproduce/table1.sh", *SMALL, "--lr", "0.5", **table1)
-    assert "--lr was 5e-3, is 0.5" in log.read_text()
 
 
 def test_another_dictionary_and_statistics_of_the_same_words(table1: dict, experiment: Path, tmp_path: Path) -> None:

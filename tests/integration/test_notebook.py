@@ -1,8 +1,10 @@
 """examples/notebook from the first cell to the last, on genuine vectors and a few sentences."""
 
+import sys
 from pathlib import Path
 
 import pytest
+from programs import PYTHON
 
 nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
 pytest.importorskip("transformers")
@@ -19,12 +21,15 @@ def test_the_notebook(data_dir, tmp_path, monkeypatch):
     small = {"SENTENCES": 300, "UPDATES": 4, "SEEDS": 1, **places}
     for name, value in small.items():
         monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(sys, "executable", PYTHON)  # of the kernel
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     # of committed outputs there is the picture, and no trace of a machine
     committed = str([cell.get("outputs") for cell in notebook.cells])
     assert "image/png" in committed
     assert "/site-packages/" not in committed
-    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=600, startup_timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     tables = [out["data"]["text/plain"] for cell in notebook.cells for out in cell.get("outputs", []) if "data" in out]
     sigma = {row.split()[0]: float(row.split()[4]) for row in tables[1].splitlines()[1:]}

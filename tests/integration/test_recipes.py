@@ -23,8 +23,8 @@ GIVEN = set("VENV REPO PLUGIN CPU PATH PYTHONPATH CUDA_VISIBLE_DEVICES BASH_SOUR
 
 
 def bash(*words: object, cwd: Path, **variables: object) -> subprocess.CompletedProcess:
-    known = ("PATH", "HOME", "PYTHONPATH", "EMBINIT_TESTS_WARM_START", "LANG")
-    environment = {name: os.environ[name] for name in known if name in os.environ}
+    known = ("PATH", "HOME", "PYTHON", "EMBINIT_TESTS_WARM_START", "LANG")
+    environment = {name: value for name, value in os.environ.items() if name.startswith(known)}
     environment |= {"VENV": str(VENV), "OMP_NUM_THREADS": "1"}
     environment |= {name: str(value) for name, value in variables.items()}
     command = list(map(str, ["bash", *words]))

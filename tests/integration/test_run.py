@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.end_to_end
 
 
 def command(run: Path, *training: str) -> list[str]:
-    return [sys.executable, "-m", "embinit_fairseq.cli.main", "run", str(run), "--", *training]
+    return [PYTHON, "-m", "embinit_fairseq.cli.main", "run", str(run), "--", *training]
 
 
 def call(data: Path, run: Path, *options: str, code: int = 0) -> subprocess.CompletedProcess:
@@ -46,7 +45,7 @@ def call(data: Path, run: Path, *options: str, code: int = 0) -> subprocess.Comp
 def start(data: Path, run: Path) -> tuple[subprocess.Popen, int]:
     """A run whose training has stopped itself, and the training's process id."""
     program = run.parent / "fairseq-train"
-    program.write_text(STOPPING.format(python=sys.executable, signal=int(signal.SIGSTOP)))
+    program.write_text(STOPPING.format(python=PYTHON, signal=int(signal.SIGSTOP)))
     program.chmod(0o755)
     process = subprocess.Popen(command(run, str(program), str(data), *OPTIONS), stderr=subprocess.PIPE, text=True)
     file, deadline = Path(f"{program}.pid"), time.time() + 600
@@ -85,6 +84,7 @@ def test_signals_reach_the_training_and_failures_say_why(toy_translation, tmp_pa
     process, training = start(toy_translation, tmp_path / "run")
     process.send_signal(signal.SIGTERM)
     while not is_pending(training):
+        assert process.poll() is None, "it does not wait for the training"
         time.sleep(0.1)
     os.kill(training, signal.SIGCONT)
     assert process.wait(600) == 75  # saved first

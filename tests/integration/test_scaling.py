@@ -1,4 +1,4 @@
-"""docs/scaling.md in small: two processes on a CPU train like one process that takes two batches for an update."""
+"""docs/scaling.md in small: two machines train like one process that takes two batches for an update."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +22,8 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.skipif(NOT_THERE, reason="fair
 TRAIN = {"UPDATES": str(UPDATES), "SAVE_EVERY": "2", "BATCH": "8", "DEVICE_BATCH": "4"}
 OPTIONS = """--arch tupe_tiny --dropout 0 --attention-dropout 0 --warmup-updates 1 --lr 0.01 --tokens-per-sample 32
     --encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-attention-heads 2""".split()
+#: starts torchrun as the process whose number is in the file
+LAUNCH = 'echo $$ > "$1"; shift; exec torchrun "$@"'
 #: a --user-dir that kills its process and torchrun before the fourth update
 KILLS = f"""
 import os
@@ -33,17 +34,17 @@ from fairseq.utils import import_user_module
 import_user_module(Namespace(user_dir={str(REPOSITORY / "embinit_fairseq")!r}))
 def step(trainer, *args, do=Trainer.train_step, **options):
     if trainer.get_num_updates() == 3:
-        os.kill(os.getppid(), 9)
+        os.kill(int(open(__file__ + ".torchrun").read()), 9)
         os.kill(os.getpid(), 9)
     return do(trainer, *args, **options)
 Trainer.train_step = step
 """
 
 
-def start(data: Path, run: Path, *options: object, venv: Path = Path(sys.prefix), before=(), **variables: str):
+def start(data: Path, run: Path, *options: object, before=(), **variables: str) -> subprocess.Popen:
     """Start train.sh. before: words in front of the command."""
     outer = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "MASTER_"))}
-    outer |= {"VENV": str(venv), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DATA": str(data), "RUN": str(run)}
+    outer |= {"VENV": str(VENV), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DATA": str(data), "RUN": str(run)}
     command = [*before, "bash", str(SCRIPT), *OPTIONS, *map(str, options)]
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, env={**outer, **TRAIN, **variables}, **pipe)
@@ -74,7 +75,7 @@ def data(monolingual: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(data: Path) -> dict[int, float]:
     """Losses of one process that takes two batches for an update."""
-    return losses(data / "alone", start(data, data / "alone", venv=VENV), update_freq=2, devices=1)
+    return losses(data / "alone", start(data, data / "alone"), update_freq=2, devices=1)
 
 
 @pytest.fixture
@@ -104,20 +105,24 @@ def hosts() -> Iterator[list[str]]:
 def test_two_machines_of_which_one_is_killed_continue(hosts, data, alone, tmp_path):
     """As without SLURM: train.sh by torchrun on each, the second with WORKER=1. When one is killed the other ends by
     itself; both started again continue from the checkpoint of the second update."""
-    kills = tmp_path / "kills" / "__init__.py"
+    kills, launch, run = tmp_path / "kills" / "__init__.py", tmp_path / "launch.sh", tmp_path / "run"
     kills.parent.mkdir()
     kills.write_text(KILLS)
-    run = tmp_path / "run"  # on a drive that both see
+    launch.write_text(LAUNCH)
 
     def both(*options_of_second: object) -> list[subprocess.Popen]:
         with socket.create_server(("localhost", 0)) as free:
             address = f"--master-addr {'10.77.0.1' if hosts else 'localhost'} --master-port {free.getsockname()[1]}"
-        launch = f"torchrun --nnodes 2 --nproc-per-node 1 {address} --no-python --node-rank"
-        of_rank = [{"LAUNCH": f"{launch} 0"}, {"LAUNCH": f"{launch} 1", "WORKER": "1"}]
+        torchrun = f"--nnodes 2 --nproc-per-node 1 {address} --no-python --node-rank"
         places = [{"before": ["ip", "netns", "exec", name], "GLOO_SOCKET_IFNAME": name} for name in hosts] or [{}, {}]
         return [
-            start(data, run, *options, DEVICES="2", **variables, **place)
-            for options, variables, place in zip(((), options_of_second), of_rank, places)
+            start(data, run, *options, DEVICES="2", LAUNCH=f"bash {launch} {number} {torchrun} {rank}", **more)
+            for rank, (number, options, more) in enumerate(
+                [
+                    (tmp_path / "first.torchrun", (), places[0]),
+                    (f"{kills}.torchrun", options_of_second, {"WORKER": "1", **places[1]}),
+                ]
+            )
         ]
 
     for process in both("--user-dir", kills.parent):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import tupe_code
-from pre_training import binarise, train_command
-from trainings import run_to_end
+from trainings import binarise, run_to_end, train_command
 
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.interop.tupe_checkpoints import flags

@@ -86,7 +86,7 @@ def trained(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trained on parts, translated and scored."""
     run = tmp_path_factory.mktemp("runs") / "a run"
     succeed(TRAIN, *MODEL, DATA=parts, RUN=run, **SHORT)
-    succeed(GENERATE, DATA=parts, RUN=run, AVERAGE=2)
+    succeed(GENERATE, "--max-len-b", 10, DATA=parts, RUN=run, AVERAGE=2)
     return run
 
 
@@ -202,7 +202,9 @@ def test_mistakes_are_named(trained: Path, prepared: Path, parts: Path, tmp_path
     for lang in LANGS:  # as long as the right ones
         (tmp_path / f"bin/dict.{lang}.txt").write_text("\n".join([words[1], words[0], *words[2:], ""]))
     shutil.copy(prepared / "test.de", tmp_path)
-    assert "is not the dictionary of the training" in refused(GENERATE, DATA=tmp_path, RUN=trained, AVERAGE=0)
+    assert "is not the dictionary of the training" in refused(
+        GENERATE, "--max-len-b", 1, DATA=tmp_path, RUN=trained, AVERAGE=0
+    )
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not there")

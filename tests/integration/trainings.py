@@ -13,8 +13,9 @@ from programs import PYTHON
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PLUGIN = ["--user-dir", str(REPOSITORY / "embinit_fairseq")]
 TRAIN = [
-    *("--user-dir", str(REPOSITORY / "embinit_fairseq"), "--task", "translation", "--arch", "transformer_iwslt_de_en"),
+    *(*PLUGIN, "--task", "translation", "--arch", "transformer_iwslt_de_en"),
     *("--encoder-embed-dim", "8", "--encoder-ffn-embed-dim", "8", "--encoder-layers", "1"),
     *("--decoder-embed-dim", "8", "--decoder-ffn-embed-dim", "8", "--decoder-layers", "1"),
     *("--encoder-attention-heads", "2", "--decoder-attention-heads", "2"),
@@ -30,6 +31,33 @@ def command(data, run, *flags):
 
 def train(data, run, *flags):
     return run_to_end(command(data, run, *flags))
+
+
+def train_command(data, *flags):
+    """fairseq-train with the plugin and these flags alone."""
+    return [PYTHON, "-m", "fairseq_cli.train", str(data), *PLUGIN, *map(str, flags)]
+
+
+def binarise(folder, destination, name="", *flags, splits=("train", "valid")):
+    """fairseq-preprocess of the texts SPLIT.NAME; without a name, of the pair of languages that flags say."""
+    texts = [f"--{split}pref={folder / split}{'.' if name else ''}{name}" for split in splits]
+    one = ["--only-source"] if name else []
+    command_line = [PYTHON, "-m", "fairseq_cli.preprocess", *one, *texts, *flags, f"--destdir={destination}"]
+    subprocess.run(command_line, check=True, capture_output=True)
+
+
+def in_two_processes(command_line, store):
+    """Run a training as two processes, as torchrun would start them, and return its log. store: a new file."""
+    words = "--distributed-backend gloo --distributed-world-size 2 --distributed-no-spawn".split()
+    words += ["--distributed-init-method", f"file://{store}", "--distributed-rank"]
+    other = subprocess.Popen([*command_line, *words, "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        log = run_to_end([*command_line, *words, "0"])
+        assert other.wait(timeout=600) == 0
+        return log
+    finally:
+        other.kill()
+        other.wait()
 
 
 def run_to_end(command_line):

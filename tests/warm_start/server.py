@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import copy
+import ctypes
 import functools
 import gc
 import importlib
@@ -28,11 +28,16 @@ import threading
 import types
 from pathlib import Path
 
+from hydra_caches import cache_hydra
+
 # what a training, a translation and most scripts import in the end (torch._dynamo comes with the first optimizer)
 PRELOADED = ["torch", "torch._dynamo", "hydra.experimental", "sacrebleu", "fairseq.tasks", "fairseq.trainer"]
-OPTIONAL = ["sacremoses", "subword_nmt.apply_bpe"]
+OPTIONAL = ["sacremoses", "subword_nmt.apply_bpe", "matplotlib.figure", "matplotlib.backends.backend_agg"]
+OPTIONAL += ["sklearn.linear_model", "spacy.lang.en", "spacy.lang.de"]
 # Read when these modules are imported, or when Python starts: with other values a program gets a process of its own.
-READ_AT_START = ("OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH", "CUDA", "LD_", "LC_", "LANG", "PYTHON")
+READ_AT_START = ("OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH", "CUDA", "LD_", "LC_", "LANG", "MPL", "PYTHON")
+# what torchrun sets for the processes that it starts, which they read later
+OF_TORCHRUN = ("TORCHELASTIC_", "TORCH_NCCL_")
 # seen to otherwise; of no effect without a GPU; and what fairseq, torch and scikit-learn set themselves
 NOT_THESE = {"PYTHONPATH", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES"}
 NOT_THESE |= {"TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
@@ -41,7 +46,8 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def read_at_start(environment: dict[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if k.startswith(READ_AT_START) and k not in NOT_THESE}
+    relevant = (name for name in environment if name.startswith(READ_AT_START) and not name.startswith(OF_TORCHRUN))
+    return {name: environment[name] for name in relevant if name not in NOT_THESE}
 
 
 ENVIRONMENT = read_at_start(dict(os.environ))
@@ -68,20 +74,16 @@ def preload() -> bool:
     logging.root.setLevel(logging.WARNING)
     gc.collect()
     gc.freeze()  # a collection in a fork would copy all pages
+    gc.set_threshold(200_000, 50, 100)
     return len(os.listdir("/proc/self/task")) == 1
 
 
 def fill_caches() -> None:
-    """Of hydra's parser and the like: the first configuration that fairseq makes takes half as long again as others.
-
-    The same 200 options are in every configuration, and parsing them is a third of the work.
-    """
+    """Of hydra and the like: the first configuration that fairseq makes takes half as long again as others."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-    from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    parsed = functools.cache(functools.partial(OverridesParser.parse_rule, OverridesParser.create()))
-    OverridesParser.parse_rule = lambda _, text, rule: copy.deepcopy(parsed(text, rule))
+    cache_hydra()
     parser = options.get_training_parser()
     convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["data", "--arch", "transformer"]))
 
@@ -125,6 +127,7 @@ def guard(connection: socket.socket) -> Request:
     child = os.fork()
     if child == 0:
         os.setsid()
+        join_network(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
         connection.close()
         return request
     for stream in streams:
@@ -139,6 +142,13 @@ def guard(connection: socket.socket) -> Request:
                 os.killpg(child, signal.SIGKILL)
             break
     end(connection, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def join_network(process: int) -> None:
+    """Enter the network of a process, which `ip netns exec` may have started."""
+    with open(f"/proc/{process}/ns/net") as network:
+        if os.fstat(network.fileno()).st_ino != os.stat("/proc/self/ns/net").st_ino:
+            ctypes.CDLL(None).setns(network.fileno(), 0)
 
 
 def end(connection: socket.socket, status: int) -> None:
