@@ -228,6 +228,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder for the PNG files")
     args = parser.parse_args()
     matplotlib.rcParams.update({"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9})
+    args.output.mkdir(parents=True, exist_ok=True)
     for name, draw in FIGURES.items():
         draw(args.records).savefig(args.output / f"{name}.png", dpi=130)
 
