@@ -43,9 +43,10 @@ def last_checkpoints(folder: Path, number: int, by: str | None = None) -> list[P
     """
     checkpoints = _numbered(folder, by)
     if len(checkpoints) < number:
+        fewer = f"give --last {len(checkpoints)}" if len(checkpoints) > 1 else "take checkpoint_best.pt as it is"
         raise CheckpointError(
             f"{folder}: {counted(len(checkpoints), 'numbered checkpoint')}{f' by {by}' if by else ''} (such as "
-            f"checkpoint_1_500.pt or checkpoint3.pt), {number} to be averaged; give a smaller --last, or train with "
+            f"checkpoint_1_500.pt or checkpoint3.pt), {number} to be averaged; {fewer}, or train with "
             "--save-interval-updates and a larger --keep-interval-updates, or without --no-epoch-checkpoints"
         )
     return checkpoints[-number:]

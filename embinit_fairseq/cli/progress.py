@@ -74,7 +74,7 @@ def progress(
     """Return tqdm's bar over the items, or over `total` updates."""
     from tqdm import tqdm
 
-    where: dict[str, Any] = {"delay": 1.0}
+    where: dict[str, Any] = {"delay": 1.0, "unit": f" {unit}"}
     if not sys.stderr.isatty():
-        where = {"delay": EVERY / 2, "file": _Lines(), "mininterval": EVERY, "maxinterval": EVERY, "ncols": 80}
-    return tqdm(items, total=total, desc=description, unit=unit, leave=False, disable=hidden or _State.quiet, **where)
+        where |= {"delay": EVERY / 2, "file": _Lines(), "mininterval": EVERY, "maxinterval": EVERY, "ncols": 80}
+    return tqdm(items, total=total, desc=description, leave=False, disable=hidden or _State.quiet, **where)

@@ -16,7 +16,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, models, tasks
+from fairseq import checkpoint_utils, models, options, tasks
 from fairseq.data import iterators
 from fairseq.dataclass.configs import CheckpointConfig
 from fairseq.file_io import PathManager
@@ -117,6 +117,10 @@ def unknown_architectures() -> None:
         models.build_model(OmegaConf.create({"_name": "of_a_plugin", "size": 1}), None)
     with refused("--task of_a_plugin", "--user-dir"):
         tasks.setup_task(OmegaConf.create({"_name": "of_a_plugin", "size": 1}))
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.suppress(SystemExit):
+        options.get_training_parser().parse_args(["data", "--of-a-plugin"])
+    assert "--user-dir" in errors.getvalue().splitlines()[-1], errors.getvalue()
 
 
 @in_folder

@@ -23,7 +23,7 @@ FIXES = {
     "fairseq_cli.train": ("saved_stops",),
     "fairseq.distributed.utils": ("broadcast_objects", "spawned_processes", "saved_stops"),
     "fairseq.models.distributed_fairseq_model": ("cpu_data_parallel",),
-    "fairseq.options": ("bf16_on_gpus", "repeated_options", "unnamed_tasks", "dead_options"),
+    "fairseq.options": ("bf16_on_gpus", "repeated_options", "unnamed_tasks", "dead_options", "unknown_architectures"),
     "fairseq.trainer": ("cpu_autocast", "half_precision"),
     "fairseq.models.hubert.hubert_asr": ("missing_options",),
     "fairseq.models.wav2vec.wav2vec2_asr": ("missing_options",),

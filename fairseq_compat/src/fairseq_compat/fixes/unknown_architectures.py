@@ -1,9 +1,11 @@
-"""A checkpoint of a plugin that is not loaded ends with KeyError: "'_name'".
+"""A plugin that is not loaded ends with KeyError: "'_name'", or with "unrecognized arguments" alone.
 
 Symptom: ``fairseq-generate DATA --path CHECKPOINT`` without the ``--user-dir`` of the training, and ``from_pretrained``
-    of another model's class, end with ``KeyError: "'_name'"`` or ``KeyError`` and the name of a task.
-Where: fairseq/models/__init__.py:99 (its own message is formatted twice) and fairseq/tasks/__init__.py:43.
-Remedy: an error that names ``--arch`` or ``--task``, and ``--user-dir``. It comes only after fairseq has failed, so
+    of another model's class, end with ``KeyError: "'_name'"`` or ``KeyError`` and the name of a task; and nothing says
+    that an unrecognised argument may be a plugin's.
+Where: fairseq/models/__init__.py:99 (its own message is formatted twice) fairseq/tasks/__init__.py:43 and
+    fairseq/options.py:228.
+Remedy: an error that names the option and ``--user-dir``. It comes only after fairseq has failed, so
     nothing that works is refused.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 from fairseq_compat.patches import wrap
 
-BROKEN = r"^def (build_model|setup_task)\("
+BROKEN = r"^def (build_model|setup_task|get_parser)\("
 
 
 def unknown(option: str, name: str) -> ValueError:
@@ -46,5 +48,23 @@ def patch_tasks(module) -> None:
             raise unknown("--task", name) from error
 
 
+def patch_options(module) -> None:
+    @wrap(module)
+    def get_parser(original, *args, **kwargs):
+        parser = original(*args, **kwargs)
+        said = parser.error
+
+        def error(message):
+            if message.startswith("unrecognized arguments"):
+                message += "; for an option of a plugin add --user-dir FOLDER with the folder of the plugin"
+            said(message)
+
+        parser.error = error
+        return parser
+
+
+PATCHES = {"fairseq.models": patch_models, "fairseq.tasks": patch_tasks, "fairseq.options": patch_options}
+
+
 def patch(module):
-    {"fairseq.models": patch_models, "fairseq.tasks": patch_tasks}[module.__name__](module)
+    PATCHES[module.__name__](module)
