@@ -16,10 +16,11 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from embinit_fairseq.embed_init import plugin
+from embinit_fairseq.embed_init.fill import _write_report
 from embinit_fairseq.embed_init.freeze import apply_freezes
 from embinit_fairseq.embed_init.options import SECTION
 from embinit_fairseq.embed_init.request import EmbedInitOptions, Freeze, InitRequest, check_request, request_from
-from embinit_fairseq.embed_init.restore import Checkpoint, check_optimizer, path_to_restore
+from embinit_fairseq.embed_init.restore import Checkpoint, check_optimizer, find_checkpoint, path_to_restore
 from embinit_fairseq.embed_init.slots import find_slots, position_std, slot_named
 from embinit_fairseq.errors import EmbinitError, OptionError, SlotError
 from embinit_fairseq.init.report import other_dictionaries, pack_rows, symbols_digest
@@ -254,6 +255,20 @@ def test_which_checkpoint_is_continued(tmp_path, expected, strategy, options):
     )
     with pytest.raises(OptionError, match="--finetune") if expected is OptionError else contextlib.nullcontext():
         assert path_to_restore(request) == (expected and str(tmp_path / f"{expected}.pt"))
+
+
+def test_whose_optimizer_is_restored_and_where_no_report_is_written(tmp_path, monkeypatch):
+    path = str(tmp_path / "checkpoint.pt")
+    torch.save({"last_optimizer_state": {}}, path)
+    for options, expected in (({}, True), ({"finetune_from_model": path}, False), ({"reset_optimizer": True}, False)):
+        request = InitRequest(None, restore_file=path, **options)
+        assert find_checkpoint(request).restores_optimizer == expected
+    _write_report({}, InitRequest("xavier", save_dir=str(tmp_path / "unsaved"), no_save=True))
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for rank in (1, 0):  # of several processes the first writes it
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        _write_report({}, InitRequest("xavier", save_dir=str(tmp_path / f"rank{rank}")))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "rank0"]
 
 
 # ---- data of another dictionary of the same size: refused wherever a checkpoint with a report is continued or used

@@ -87,6 +87,15 @@ def test_half_precision_rounds_the_gradient_once_and_the_loss_not_at_all(dtype):
     torch.testing.assert_close(logits.grad.double(), gradient, rtol=rounding, atol=2e-7)
 
 
+def test_small_probabilities_have_a_gradient_in_half_precision():
+    """Smaller ones than any number of float16, in a loss that --fp16 has scaled."""
+    logits = torch.tensor([[0.0, -18.0, -1.0]], dtype=torch.float16, requires_grad=True)
+    loss, _ = fused_cross_entropy(logits, torch.tensor([0]), 9)
+    (loss * 2.0**14).backward()
+    expected = torch.softmax(logits.detach().float(), 1)[0, 1] * 2.0**14
+    torch.testing.assert_close(logits.grad[0, 1].float(), expected, rtol=1e-2, atol=0)
+
+
 def test_no_matrix_is_made_but_the_two_gradients():
     """In bfloat16, and with another factor than 1: nothing of the logits' size in single precision."""
     logits, target = drawn(240, 200, torch.bfloat16)

@@ -147,6 +147,13 @@ def test_gradient_checkpointing_changes_no_gradient(make):
         close(others, gradients[0], 1e-9)
 
 
+@torch.no_grad()
+def test_one_graph_for_the_compiler(make):
+    model = exported(make())
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    close(compiled(IDS, attention_mask=REAL).logits[REAL], model(IDS).logits[REAL])
+
+
 # ---- transformers' own classes: RoBERTa, FSMT, BART -----------------------------------------------------------------
 
 MASKED = torch.tensor([[4, 5, 6, 7, 8, 2], [9, 10, 2, 1, 1, 1], [12, 2, 1, 1, 1, 1], [3, 12, 4, 12, 2, 1]])

@@ -217,6 +217,19 @@ def test_adam_by_its_equations(tmp_path) -> None:
         train(model, [name], made, updates, lr, list)
 
 
+def test_the_same_seed_is_the_same_rows(tmp_path) -> None:
+    """Another one is another order of the sentences; global random states are not moved."""
+    checkpoint, losses, rows = make(tmp_path, "lm"), [], []
+    state = torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
+    for seed in (1, 1, 2):
+        losses.append(expand(checkpoint, seed=seed, distill_tokens=12, distill_lr=0.01)["distill"]["loss"])
+        rows.append(checkpoint.written()["model"]["decoder.embed_tokens.weight"][13:])
+    assert (torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()) == state
+    assert losses[0] == losses[1] != losses[2]
+    assert torch.equal(rows[0], rows[1])
+    assert not torch.equal(rows[0], rows[2])
+
+
 def test_a_killed_training_continues(tmp_path, monkeypatch) -> None:
     """To the same bits; the state of other options is not taken, and nothing is left."""
     monkeypatch.setattr(expand_module, "Saved", functools.partial(Saved, seconds=0.0))

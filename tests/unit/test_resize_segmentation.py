@@ -90,6 +90,15 @@ def test_a_grown_model_of_sentencepiece(files, kind: str) -> None:
     assert only_joined(old.segment(text), new.segment(text), words, old)
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_new_words_that_begin_with_new_words(files, kind: str) -> None:
+    old = opened(files, kind)
+    for parts in filter(lambda parts: len(parts) > 2, map(old.segment, sorted(set(" ".join(TRAINING).split())))):
+        nested = ["".join(parts[:end]) for end in range(2, len(parts) + 1)]
+        new = old.write(nested, files["new"])
+        assert [word for word in nested if is_reachable(new, word, "ba")] == nested
+
+
 def test_the_command_that_segments_a_text(files, capsys) -> None:
     """A wheel of sentencepiece brings no programs: then the command is one of Python."""
     new = opened(files, "unigram").write(["▁quz"], files["new"])

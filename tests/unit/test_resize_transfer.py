@@ -120,6 +120,19 @@ def test_what_is_drawn_is_spread_as_the_old_words_are() -> None:
     np.testing.assert_allclose(average, 2 * made + 1, rtol=1e-6, atol=1e-6)
 
 
+def test_the_seed_of_the_command_is_a_draw(tmp_path: Path) -> None:
+    """Each table has a draw of its own, and global random states are neither read nor moved."""
+    old, new = make(tmp_path, "lm"), write(tmp_path / "new.txt", *OTHERS)
+    begin, made = (torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()), []
+    for seed in (1, 1, 2):
+        made.append(transfer(old, new, "copy", seed=seed)[2]["model"])
+    assert (torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()) == begin
+    one, same, other = (model["decoder.embed_tokens.weight"] for model in made)
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert not torch.equal(one, made[0]["decoder.output_projection.weight"])
+
+
 SHARED = [
     ("the a cat", "cat the dog", [6, 4, -1]),
     ("the ca@@ ing", "▁the ▁ca ing ca ▁ing", [4, 5, 6, 5, 6]),  # `ing` ends a word, or is one

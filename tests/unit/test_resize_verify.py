@@ -141,6 +141,15 @@ def test_pairs_that_are_too_long_are_left_out_and_batches_are_limited(monkeypatc
     assert shapes == [(2, 3), (2, 3), (1, 3), (1, 9)]
 
 
+def test_every_place_is_masked_once_in_seven_sentences():
+    symbols = Dictionary()
+    mask = symbols.add_symbol("<mask>")
+    rows = evaluation.masked([np.full(14, symbols.unk())] * 7, symbols)
+    chosen = np.array([chosen for _, chosen in rows])
+    assert (chosen.sum(axis=0).tolist(), chosen.sum(axis=1).tolist()) == ([0, *[1] * 14, 0], [2] * 7)
+    assert np.array_equal(np.array([inputs["src_tokens"] for inputs, _ in rows]) == mask, chosen)
+
+
 def test_models_and_checkpoints_that_cannot_be_measured(tmp_path, refused, monkeypatch):
     """Inputs only; a model that edits a text; speech; weights with NaN."""
     edits = "--task translation_lev --noise full_mask --criterion nat_loss --arch nonautoregressive_transformer"

@@ -28,6 +28,7 @@ from tupe_reference import assert_same_values_and_gradients, visible_dropout
 
 from embinit_fairseq.embed_init.slots import find_slots, position_std
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.models._translation import side_of
 from embinit_fairseq.modules.position_encoding import PositionEncoding
 
 NAMES, SIDES = ["tupe_transformer", "duo_transformer"], ["encoder", "decoder"]
@@ -237,6 +238,20 @@ def test_presets_of_tupe_transformer_are_fairseqs(size, fairseqs):
     shared = ours.keys() & vars(args).keys()
     assert len(shared) == 17
     assert {name: str(ours[name]) for name in shared} == {name: str(getattr(args, name)) for name in shared}
+
+
+def test_presets_of_the_duo_transformer():
+    """Sizes of both sides; weights shared within a stream, norms in the decoder."""
+    for name, sizes in {
+        **{"": (6, 512, 2048, 8), "_wmt_en_de": (8, 512, 2048, 8), "_wmt_en_fr": (8, 512, 2048, 8)},
+        **{"_big": (6, 1024, 4096, 16), "_iwslt_de_en": (6, 512, 1024, 4), "_tiny": (2, 64, 64, 2)},
+    }.items():
+        cfg = preset(f"duo_transformer{name}", max_source_positions=9, max_target_positions=9)
+        for side in (side_of(cfg, each) for each in SIDES):
+            layer = side.layer
+            assert (side.num_layers, layer.embed_dim, layer.ffn_embed_dim, layer.num_heads) == sizes
+        assert cfg.dropout == (0.3 if name == "_big" else 0.1)
+        assert (str(cfg.duo_share_weights), str(cfg.duo_norm), str(cfg.duo_fusion)) == ("stream", "decoder", "on")
 
 
 def same_distribution(ours, theirs):

@@ -189,6 +189,8 @@ def check_rows(folder: Path, truth, is_bytes: bool) -> None:
         names = {"bos": ("bos", "cls"), "eos": ("eos", "sep")}.get(role, (role,))
         own = [getattr(truth, f"{name}_token_id", None) for name in names]
         assert row in [tuple(matrix[number]) for number in own if number is not None]
+    ends = {tuple(row) for role, row in read.specials.items() if role in ("bos", "eos")}
+    assert len(specials) == len(ends) + len(read.specials.keys() - {"bos", "eos"})  # GPT-2 declares one token for all
     words = rows_of(read)
     for word, row in words.items():
         assert row == tuple(matrix[numbers_of[spelled_in_bytes(word) if is_bytes else word]]), word
@@ -220,6 +222,20 @@ def test_rows_are_those_that_the_models_own_tokenizer_gives(tmp_path, name):
     assert opened(files).read().origin.markers == family.markers
     truth.save_pretrained(str(files))
     check_rows(files, truth, is_bytes)
+
+
+def test_the_directory_numbers_its_added_tokens(tmp_path):
+    """Pegasus as transformers 4 saves it, of which transformers 5 exchanges the two masks."""
+    pytest.importorskip("google.protobuf")
+    FAMILIES["pegasus"].make(tmp_path)
+    more = ["<mask_1>", *(f"<unk_{number}>" for number in range(2, 103))]
+    names = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *more[1:], "<unk>"]
+    stored = {row: {"content": name, "special": True} for row, name in enumerate(names)}
+    settings = {"tokenizer_class": "PegasusTokenizer", "mask_token": "<mask_2>", "additional_special_tokens": more}
+    write_json(tmp_path, tokenizer_config={**settings, "added_tokens_decoder": stored})
+    save_weights(tmp_path, "shared.weight", matrix := table(200))
+    read = opened(tmp_path).read()
+    assert (tuple(read.specials["mask"]), rows_of(read)["<mask_1>"]) == (tuple(matrix[3]), tuple(matrix[2]))
 
 
 def test_each_side_has_its_own_vocabulary(tmp_path):
