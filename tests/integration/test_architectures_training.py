@@ -1,6 +1,6 @@
 """Architectures through real fairseq commands: what only a training, its log and its checkpoint show.
 
-What each of them computes is stated in tests/unit. One architecture of each task is trained here, once for all tests.
+What each of them computes is stated in tests/unit. What is trained here is tiny: a start costs more than its updates.
 """
 
 import json
@@ -107,6 +107,12 @@ ARCHITECTURES = {
         """--task translation --arch duo_transformer_tiny --share-all-embeddings --lr 0.003
             --max-source-positions 16 --max-target-positions 16""",
     ),
+    "tupe_transformer": Architecture(
+        reversed_words,
+        """--task translation --arch tupe_transformer --rel-pos --encoder-layers 1 --decoder-layers 1 --dropout 0.1
+            --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-attention-heads 2 --decoder-attention-heads 2
+            --lr 0.005 --batch-size 75""",
+    ),
     "embinit_classifier": Architecture(
         pairs,
         """--task sentence_prediction --num-classes 2 --separator-token 2 --criterion sentence_prediction_metrics
@@ -119,14 +125,15 @@ ARCHITECTURES = {
 
 @pytest.fixture(scope="module")
 def data_of(tmp_path_factory):
-    """Name of an architecture -> the folder with its data."""
+    """Name of an architecture -> the folder with its data, which those with the same function share."""
     folders = {}
 
     def of(name):
-        if name not in folders:
-            folders[name] = tmp_path_factory.mktemp(name)
-            ARCHITECTURES[name].data(folders[name])
-        return folders[name]
+        write_data = ARCHITECTURES[name].data
+        if write_data not in folders:
+            folders[write_data] = tmp_path_factory.mktemp(write_data.__name__)
+            write_data(folders[write_data])
+        return folders[write_data]
 
     return of
 
@@ -143,7 +150,7 @@ def validations(log):
     return [{k.removeprefix("valid_"): float(v) for k, v in json.loads(line).items()} for line in found if line]
 
 
-@pytest.mark.parametrize("name", ["electra", "embinit_classifier"])
+@pytest.mark.parametrize("name", ["electra", "tupe_transformer", "embinit_classifier"])
 def test_an_update_is_a_step_against_the_gradient(name, data_of, here, tmp_path):
     """The second update with the whole training set as batch; the gradient is computed again in double precision."""
     flags, rate = "--batch-size 1000 --optimizer sgd --max-epoch 2 --disable-validation".split(), 0.1
@@ -161,11 +168,12 @@ def test_an_update_is_a_step_against_the_gradient(name, data_of, here, tmp_path)
         torch.testing.assert_close(step, value.grad, rtol=1e-3, atol=1e-5, msg=parameter)
 
 
-def test_killed_and_resumed_is_uninterrupted(data_of, tmp_path):
+@pytest.mark.parametrize("name", ["electra", "tupe_transformer"])
+def test_killed_and_resumed_is_uninterrupted(name, data_of, tmp_path):
     """Every loss after the kill, and every bit of the model at the end of the third epoch."""
-    whole = losses(trained("electra", data_of("electra"), tmp_path / "whole"))
+    whole = losses(trained(name, data_of(name), tmp_path / "whole"))
     flags = ["--max-epoch", "3", "--save-interval", "3", *SAVE_OFTEN, "--save-dir", tmp_path / "killed"]
-    rest = killed_and_resumed(ARCHITECTURES["electra"].command(data_of("electra"), *flags), at_update=14)
+    rest = killed_and_resumed(ARCHITECTURES[name].command(data_of(name), *flags), at_update=14)
     trainings = {key: loss for key, loss in rest.items() if key[0] == "train"}
     assert len(trainings) >= 10
     assert all(whole[key] == loss for key, loss in trainings.items())

@@ -106,6 +106,13 @@ def test_a_page_goes_from_text_to_bleu(page: str, toy_translation: Path, tmp_pat
         if importlib.util.find_spec("ctranslate2"):
             (first,) = re.findall(r"^H-0\t\S+\t(.*)$", (tmp_path / "run1/test.generate.log").read_text(), re.MULTILINE)
             assert done.stdout.splitlines()[-1] == str(first.split()[:8])
+            compare = [VENV / "bin/python", REPOSITORY / "benchmarks/ct2.py", "--checkpoint", "run1/averaged.pt"]
+            compare += "--data data-bin --beam 1 --longest 8 --repeats 1".split()
+            done = subprocess.run(compare, cwd=tmp_path, env=path, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            found = json.loads(done.stdout)
+            assert found["equal"] == found["sentences"] == 20
+            assert found["distinct"] > 2
         return
     assert lines(tmp_path / "translated.en") == hypotheses  # of raw text and of what was cut before
     program = (

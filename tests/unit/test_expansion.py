@@ -16,6 +16,8 @@ from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embinit_fairseq.errors import CheckpointError, DataError
+
 PIECES = {"ab": ["ab"], "abcd": ["ab@@", "cd"], "dab": ["d@@", "ab"], "aba": ["ab@@", "a"], "dd": ["d@@", "d"]}
 
 
@@ -169,3 +171,18 @@ def test_states_are_those_after_the_beginning_and_a_ridge_keeps_the_shift_small(
     mean = states.mean(0)
     direction = torch.linalg.inv(states.T @ states / 2 + 0.1 * torch.eye(16)) @ mean
     torch.testing.assert_close(shift.lowering(states, 5.0), -5 * direction / (direction @ mean))
+
+
+@pytest.mark.parametrize(
+    ("lm", "data", "error", "named"),
+    [
+        ("lm", "other", DataError, "--data"),
+        ("data", "data", DataError, "architecture is missing"),
+        ("new", "data", CheckpointError, "output matrix of its own"),
+    ],
+)
+def test_folders_of_other_programs_and_shifted_models_are_refused(shifted, tmp_path, lm, data, error, named) -> None:
+    folder = shifted[0].parent
+    with pytest.raises(error, match=named):
+        shift.shift(folder / lm, folder / data, 1, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -52,6 +52,13 @@ def test_a_continued_run_has_two_sessions_and_the_later_values(tmp_path) -> None
     assert not read_log(file).finished  # the first session had come to its end, but the second has more epochs
 
 
+def test_a_saved_checkpoint_says_its_updates(tmp_path) -> None:
+    """A run that was killed after its last save has nothing to do."""
+    saved = "Saved checkpoint x/c.pt (epoch 1 @ {} updates, score 3.0) (writing took 1 seconds)"
+    messages = [("fairseq.checkpoint_utils", saved.format(updates)) for updates in (20, 10)]
+    assert read_log(write_log(tmp_path / "a.log", messages)).saved_updates == 20
+
+
 def test_validations_within_epochs_are_those_of_the_log(tmp_path) -> None:
     epochs = {"1": {"valid_loss": 4.0, "train_loss": 5.0, "train_num_updates": 10.0, "valid_num_updates": 10.0}}
     epochs["2"] = {"valid_loss": 4.25, "train_loss": 4.5, "train_num_updates": 20.0, "valid_num_updates": 20.0}

@@ -232,12 +232,21 @@ def test_warnings_and_the_plugins_records_are_shown_and_what_its_option_needs(ca
         assert bool(needed) == ("--user-dir" in said)
 
 
+def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, training) -> None:
+    training.code, training.saves = 1, False
+    call("--lr", "0.1")
+    training.code = 0
+    assert call("--lr", "0.2").code == 0
+    assert (tmp_path / "run/train.log").read_text().count("num. shared model params") == 1, "the log begins again"
+
+
 def test_a_run_whose_files_are_missing_or_damaged(tmp_path, call, training) -> None:
     call("--max-epoch", "2")
     run, record = tmp_path / "run", (tmp_path / "run/training.json").read_text()
     log = (run / "train.log").read_bytes()
     (run / "train.log").unlink()
-    assert not call("--max-epoch", "2").started, "its result says that it is finished"
+    for epochs in ("2", "1"):
+        assert not call("--max-epoch", epochs).started, "its result says that it is finished, with two epochs"
     (run / "train.log").write_bytes(log)
     for content, error in (("{", "training.json: not JSON"), ('{"labels": {}}', "command is missing")):
         (run / "training.json").write_text(content)
@@ -298,6 +307,12 @@ def test_another_run_is_refused(tmp_path, call, training, ended, change) -> None
     assert "choose another folder" in str(error.value)
     assert {path: path.read_bytes() for path in before} == before
     assert training.calls == 1
+    if change == "vectors":  # also after a call without the file
+        (tmp_path / "v.txt").unlink()
+        call("--max-epoch", "3", *vectors)
+        (tmp_path / "v.txt").write_text("b 1\n")
+        with pytest.raises(DataError, match=r"v\.txt has changed"):
+            call("--max-epoch", "3", *vectors)
 
 
 def test_wrong_calls_leave_nothing(tmp_path, refused) -> None:

@@ -165,6 +165,15 @@ def test_text_without_spaces_is_scored_by_its_language(code, run, printed) -> No
         assert (again, str(metric.get_signature())) == (pytest.approx(found[name]["score"]), found[name]["signature"])
 
 
+@pytest.mark.parametrize("tokenizer", ["ja-mecab", "ko-mecab"])
+def test_a_signature_with_the_version_of_mecab_is_understood(tokenizer, monkeypatch) -> None:
+    """`embinit compare` asks sacrebleu for the tokeniser itself, which says here what it needs."""
+    monkeypatch.setattr(f"sacrebleu.tokenizers.tokenizer_{tokenizer.replace('-', '_')}.MeCab", None)
+    scores = {"bleu": {"score": 1.0, "signature": f"case:mixed|tok:{tokenizer}-0.996-IPA|smooth:exp"}}
+    with pytest.raises(DataError, match="pip install"):
+        recorded_metrics(scores, ["bleu"])
+
+
 def test_a_language_that_is_not_known(run, refused, capsys) -> None:
     """From the user an error; from a log, where a file's ending may be tgt, 13a and a note."""
     message = refused("score", "raw", "--ref", "raw", "--lang=english")

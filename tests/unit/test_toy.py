@@ -44,6 +44,13 @@ def test_sentences_are_right_distinct_and_held_out_pairs_are_new(files: dict[str
     assert [source for source, _ in other] != files["train.de"][:50]
 
 
+def test_a_known_sentence_is_not_drawn_again() -> None:
+    """Of either language, also with another translation."""
+    first = list(islice(corpus.held_out_pairs(CONFIG, "test", []), 20))
+    known = [(first[0][0], "other"), ("anders", first[1][1])]
+    assert list(islice(corpus.held_out_pairs(CONFIG, "test", known), 18)) == first[2:]
+
+
 def test_rare_words_are_rare_in_training_text_only(files: dict[str, list[str]]) -> None:
     rare = {item.split(":")[1] for item in corpus.rare_lexemes(CONFIG) if item.startswith("noun:")}
     assert len(rare) == round(0.4 * len(NOUNS))

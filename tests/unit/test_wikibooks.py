@@ -22,6 +22,7 @@ from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 from wikibooks import cleaning, duplicates, encode, inputs, near, split, synthetic
 
+from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, write_json
 from embinit_fairseq.vocab import preparation
 
@@ -216,6 +217,26 @@ def test_what_is_no_text_is_named_with_the_remedy(content: bytes, tmp_path: Path
     for part in (f"{path}: ", *NO_TEXT[content]):
         assert part in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_prose_with_commas_is_no_table() -> None:
+    for text in (
+        "Yes, he said.\nNo, she said.\nWell, they said.\n",
+        "In 1,000 years.\nNothing.\nAnd 2,000 more.\n",
+        '"Well," he said.\n"No; never," she said.\n\n"So, so."\n',
+        "a , b ; c\nd , e ; f\ng , h ; i\n",
+        "one\ttwo\nthree\nfour\n",
+        '{"id":1,"text":"A"}\n' * 9,
+    ):
+        inputs.check_text(text.encode())
+
+
+def test_a_text_without_a_passage_for_validation_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("One.\n\nTwo.\n")
+    split.split([tmp_path / "text"], tmp_path / "raw/00000", 100)
+    split.number(tmp_path / "raw", tmp_path / "shards.json", valid_every=2)
+    with pytest.raises(OptionError, match=r"only 2 passages.*VALID_EVERY than 3"):
+        split.number(tmp_path / "raw", tmp_path / "few.json", valid_every=3)
 
 
 def test_a_little_markup_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
