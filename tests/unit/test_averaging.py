@@ -100,8 +100,9 @@ def test_the_command(tmp_path: Path, printed) -> None:
 
 def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "run").mkdir()
-    for name in ("1.pt", "2.pt", "run/checkpoint1.pt", "run/checkpoint2.pt"):
+    for folder in ("run", "one"):
+        (tmp_path / folder).mkdir()
+    for name in ("1.pt", "2.pt", "run/checkpoint1.pt", "run/checkpoint2.pt", "one/checkpoint1.pt"):
         write(tmp_path / name, weights(1), extra_state={"val_loss": 1.0})
     write(tmp_path / "more.pt", {**weights(1), "a.more": torch.ones(1)})
     write(tmp_path / "shape.pt", {**weights(1), "decoder.bias": torch.ones(1)})  # torch would stretch it
@@ -113,7 +114,8 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
     for arguments, said in (
         ("run", "run: a folder.*--last N or --best N"),
         ("run --last 1", "--last 1.*two checkpoints"),
-        ("run --last 3", "2 numbered checkpoints.*smaller --last"),
+        ("run --last 3", "2 numbered checkpoints.*give --last 2"),
+        ("one --last 2", "1 numbered checkpoint.*checkpoint_best.pt"),
         ("run --best 3", "2 checkpoints.*smaller --best"),
         ("run 1.pt --last 2", "--last.*one folder"),
         ("run --best 2 --by epochs", "--by epochs.*--last N"),

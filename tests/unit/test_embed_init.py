@@ -183,7 +183,7 @@ def test_tied_matrices_stay_tied(data, glove, tmp_path, monkeypatch):
     [
         ("--embed-init-path=encoder=a.txt --embed-init-strict", "--embed-init-path, --embed-init-strict: needs"),
         ("--embed-init-seed 3 --nobody-knows", "(--embed-init-seed: needs --embed-init {normal,xavier,"),
-        ("--embed-init xavier --embed-init-sed 3", "unrecognized arguments: --embed-init-sed 3\n"),
+        ("--embed-init xavier --embed-init-sed 3", "unrecognized arguments: --embed-init-sed 3;"),
     ],
 )
 def test_options_that_the_parser_refuses_and_its_help(flags, said, capsys):

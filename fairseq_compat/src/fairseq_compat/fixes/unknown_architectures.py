@@ -11,6 +11,8 @@ Remedy: an error that names the option and ``--user-dir``. It comes only after f
 
 from __future__ import annotations
 
+import sys
+
 from fairseq_compat.patches import wrap
 
 BROKEN = r"^def (build_model|setup_task|get_parser)\("
@@ -55,7 +57,8 @@ def patch_options(module) -> None:
         said = parser.error
 
         def error(message):
-            if message.startswith("unrecognized arguments"):
+            loads_plugin = any(word.startswith("--user-dir") for word in sys.argv)
+            if message.startswith("unrecognized arguments") and not loads_plugin:
                 message += "; for an option of a plugin add --user-dir FOLDER with the folder of the plugin"
             said(message)
 
