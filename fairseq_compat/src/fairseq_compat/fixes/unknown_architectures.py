@@ -3,7 +3,7 @@
 Symptom: ``fairseq-generate DATA --path CHECKPOINT`` without the ``--user-dir`` of the training, and ``from_pretrained``
     of another model's class, end with ``KeyError: "'_name'"`` or ``KeyError`` and the name of a task; and nothing says
     that an unrecognised argument may be a plugin's.
-Where: fairseq/models/__init__.py:99 (its own message is formatted twice) fairseq/tasks/__init__.py:43 and
+Where: fairseq/models/__init__.py:99 (its own message is formatted twice), fairseq/tasks/__init__.py:43 and
     fairseq/options.py:228.
 Remedy: an error that names the option and ``--user-dir``. It comes only after fairseq has failed, so
     nothing that works is refused.
