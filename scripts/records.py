@@ -37,6 +37,7 @@ def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
     record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     slots, scores = (record.get("init") or {}).get("slots", {}), record.get("scores", {})
     run = {"run": folder.name, **record["labels"]}
+    on_cpu = "--cpu" in record["command"].split() or not record["hardware"].get("gpus")
     brevity = re.search(r"BP = ([0-9.]+)", scores.get("bleu", {}).get("details", ""))
     yield {
         **run,
@@ -47,7 +48,7 @@ def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
         "brevity": float(brevity[1]) if brevity else None,
         "revision": (record["versions"].get("revision") or "")[:12],
         "torch": record["versions"]["torch"],
-        "cpu": ", ".join(record["hardware"].get("gpus") or [record["hardware"]["cpu"]]),
+        "cpu": record["hardware"]["cpu"] if on_cpu else ", ".join(record["hardware"]["gpus"]),
         "data": record["data"]["all"][:12],
         "vectors": " ".join(f"{name}:{digest[:12]}" for name, digest in record["vector_files"].items()),
         "command": record["command"],

@@ -200,7 +200,7 @@ class Method:
     """One `--method NAME`.
 
     Args:
-        help: what the new rows are.
+        help: says how the new rows are made.
         rows: (recipe, names of the matrices, matrices) -> rows of the new words, (k, D), for each matrix.
         scale: c by default; None if there is no noise.
         largest_shares: for rows that are means of old ones, the sum over the new words of the largest weight of an old

@@ -64,7 +64,7 @@ class Architecture:
     code: tuple[str, ...] = ()
 
     def refused(self, trained: Trained) -> str | None:
-        """Return what the class of transformers cannot have, with a remedy; None if the model can be exported."""
+        """Return an option that the class of transformers lacks, with a remedy; None if the model can be exported."""
         options = ", ".join(option for option, is_so in self.refusals(trained).items() if is_so)
         if not options:
             return None

@@ -74,7 +74,7 @@ class ExportRequest:
             )
         tokenizers, preparation = self._flags(_TOKENIZERS), self._flags(_PREPARATION)
         if len(tokenizers) > 1:
-            raise OptionError(f"{' and '.join(tokenizers)} all say what the tokenizer is: give one of them")
+            raise OptionError(f"{' and '.join(tokenizers)} each choose a tokenizer: give one of them")
         if preparation and tokenizers and tokenizers[0] in ("--gpt2-bpe", "--tokenizer"):
             raise OptionError(f"{tokenizers[0]} takes raw text as it is: leave {' and '.join(preparation)} out")
 

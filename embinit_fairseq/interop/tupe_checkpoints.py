@@ -202,7 +202,7 @@ def _converted(path: str, weights: dict[str, Tensor], half: bool) -> dict[str, T
 
 
 def _what_else(weights: Mapping[str, Any]) -> str:
-    """Say what a state dict with other names may be."""
+    """Guess the origin of a state dict with other names, for the error."""
     if any(name.startswith(f"{_OURS}positions.") for name in weights):
         return "this is a checkpoint of this plugin already: nothing to convert"
     if any(name.endswith("sentence_encoder.embed_positions.weight") for name in weights):

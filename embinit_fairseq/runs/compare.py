@@ -88,7 +88,7 @@ def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def warnings(table: Table) -> list[str]:
-    """Return what a reader must know before comparing the rows: repeated or other seeds, options, signatures."""
+    """Return the reasons not to compare rows: a seed twice, different seeds, options, criteria, signatures."""
     notes = []
     for row in table.rows:
         seeds = Counter(run.seed for run in row.runs)
@@ -297,7 +297,7 @@ def _tests(table: Table, record: Mapping[str, Any]) -> list[str]:
 
 
 def _in_common(table: Table) -> list[str]:
-    """Return what the runs have in common; several values where they differ."""
+    """Return the facts that all runs share; several values where they differ."""
     results = [run.record for run in table.runs]
     parameters = distinct("parameters", results, lambda result: f"{n:,}" if (n := _parameters(result)) else None)
     signatures = [

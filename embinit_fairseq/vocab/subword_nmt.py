@@ -4,8 +4,8 @@ The codes stay. New words are a glossary: `apply-bpe --glossaries` takes regular
 inside longer words, too (`cat` in `category`); an expression that is anchored at both ends matches whole words only.
 Further merges would join the ends of longer words, too.
 
-Merges that make a removed subword are steps to longer ones. A vocabulary next to the codes splits what they make, merge
-by merge, until it is in the vocabulary (`apply-bpe --vocabulary`); every other word is segmented as before.
+Merges that make a removed subword are steps to longer ones. A vocabulary next to the codes splits removed subwords,
+merge by merge, until all parts are in the vocabulary (`apply-bpe --vocabulary`); other words are segmented as before.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import io
 import multiprocessing
 import os
 import resource
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,10 +118,12 @@ def unknown_architectures() -> None:
         models.build_model(OmegaConf.create({"_name": "of_a_plugin", "size": 1}), None)
     with refused("--task of_a_plugin", "--user-dir"):
         tasks.setup_task(OmegaConf.create({"_name": "of_a_plugin", "size": 1}))
-    errors = io.StringIO()
-    with contextlib.redirect_stderr(errors), contextlib.suppress(SystemExit):
-        options.get_training_parser().parse_args(["data", "--of-a-plugin"])
-    assert "--user-dir" in errors.getvalue().splitlines()[-1], errors.getvalue()
+    parser = options.get_training_parser()
+    for argv, has_remedy in ([], True), (["--user-dir=of/the/plugin"], False):
+        errors = io.StringIO()
+        with mock.patch.object(sys, "argv", argv), contextlib.redirect_stderr(errors), contextlib.suppress(SystemExit):
+            parser.parse_args(["data", "--of-a-plugin"])
+        assert ("--user-dir" in errors.getvalue().splitlines()[-1]) == has_remedy, errors.getvalue()
 
 
 @in_folder

@@ -148,10 +148,15 @@ def test_perplexity_at_the_places_that_all_runs_have(tmp_path, monkeypatch, figu
         tables.main()
 
 
-def test_the_rows_of_a_run_are_those_of_its_record():
+def test_the_rows_of_a_run_are_those_of_its_record(tmp_path):
+    """The hardware is a GPU only if the training was not kept from it."""
     folder = Path(__file__).parents[1] / "data/earlier/duo"
     record = json.loads((folder / "result.json").read_text())
     first, *epochs = records.rows_of(folder)
+    for command, hardware in (("fairseq-train data", "a GPU"), ("fairseq-train data --cpu", "a CPU")):
+        changed = {**record, "command": command, "hardware": {"cpu": "a CPU", "gpus": ["a GPU"]}}
+        (tmp_path / "result.json").write_text(json.dumps(changed))
+        assert next(records.rows_of(tmp_path))["cpu"] == hardware
     assert (first["epoch"], first["command"]) == (0, record["command"])
     assert first["parameters"] == record["parameters"]["all"]
     assert [row["valid_loss"] for row in epochs] == [epoch["valid_loss"] for epoch in record["epochs"].values()]
