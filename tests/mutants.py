@@ -43,7 +43,9 @@ class Mutation(ast.NodeTransformer):
             node.returns = None
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return node
+        decorators, node.decorator_list = getattr(node, "decorator_list", []), []
         node = self.generic_visit(node)
+        node.decorator_list = decorators
         changed = self.changed(node)
         if changed is None:
             return node
@@ -62,7 +64,7 @@ class Mutation(ast.NodeTransformer):
             return node.operand
         if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
             return ast.Constant(not node.value if isinstance(node.value, bool) else node.value + 1)
-        if isinstance(node, ast.Return) and node.value is not None:
+        if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
             return ast.Return(ast.Constant(None))
         if isinstance(node, (ast.AugAssign, ast.Continue, ast.Break)):
             return ast.Pass()
