@@ -38,12 +38,11 @@ def train(path: Path, kind: str, **more) -> Path:
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory) -> dict[str, Path]:
-    """A file per kind of segmentation, and a folder for what a test writes."""
+    """A file per kind of segmentation."""
     folder = tmp_path_factory.mktemp("segmentation")
     paths = {kind: train(folder / kind, kind) for kind in ("unigram", "bpe", "word", "char")}
     paths["bytes"] = train(folder / "bytes", "unigram", byte_fallback=True, vocab_size=300)
-    paths["codes"], paths["new"] = folder / "codes", folder / "new"
-    paths["new"].mkdir()
+    paths["codes"] = folder / "codes"
     with open(paths["codes"], "w") as codes:
         learn_bpe(io.StringIO("\n".join(TRAINING)), codes, 30)
     return paths

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shlex
+import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -31,7 +32,8 @@ def test_old_text_is_segmented_as_before(files, text: list[str], new: set[str], 
     """Word by word: a new one is one piece; of sentencepiece longer words may begin with it."""
     old, mark = opened(files, kind), mark_of(kind)
     symbols = [mark + word for word in sorted(new) if len(old.segment(word)) > 1]
-    grown = old.write(symbols, files["new"])
+    with tempfile.TemporaryDirectory() as folder:  # a glossary of another example would be read, too
+        grown = old.write(symbols, Path(folder))
     kept = [
         word for word in text if mark + word in symbols or not (mark and f"{mark}{word}".startswith((*symbols, " ")))
     ]
@@ -50,34 +52,34 @@ def test_more_than_new_words_has_changed(files) -> None:
         assert not only_joined(before, after.split(), new.split(), old), after
 
 
-def test_words_that_are_regular_expressions(files) -> None:
+def test_words_that_are_regular_expressions(files, tmp_path) -> None:
     """Each matches itself only, `cat` not in `category`; a later expansion keeps those that are in its dictionary."""
     words = ["cat", "c++", "a.b", "(x", "x|y", "[a-z]", "b\\", "^$", "日本"]
     other = "category bobcat cats c+++ axb x y (x| c 日本語"
     old = SubwordNmt(str(files["codes"]))
-    first = old.write(words, files["new"])
+    first = old.write(words, tmp_path)
     assert first.segment(" ".join(words)) == words
     assert first.segment(other) == old.segment(other)
     second = SubwordNmt(first.path, symbols={*words} - {"a.b"})
     assert second.segment("cat a.b x|y") == ["cat", *old.segment("a.b"), "x|y"]
-    (files["new"] / "more").mkdir(exist_ok=True)
-    assert second.write(["dog"], files["new"] / "more").segment("cat dog dogs") == ["cat", "dog", *old.segment("dogs")]
+    (tmp_path / "more").mkdir()
+    assert second.write(["dog"], tmp_path / "more").segment("cat dog dogs") == ["cat", "dog", *old.segment("dogs")]
     command = "subword-nmt apply-bpe --codes 'the folder/bpe.codes' --glossaries \"$(cat 'the folder/gl"
     assert first.command("the folder").startswith(command)
-    (files["new"] / "more" / "glossary.txt").write_text("cat|dog\n")
+    (tmp_path / "more" / "glossary.txt").write_text("cat|dog\n")
     with pytest.raises(DataError, match=r"glossary.txt: .*move it"):
-        SubwordNmt(str(files["new"] / "more" / "bpe.codes"))
+        SubwordNmt(str(tmp_path / "more" / "bpe.codes"))
     with pytest.raises(DataError, match=r"--words: .* 131,071; add fewer"):
-        old.write([f"word{number}" for number in range(15_000)], files["new"])
+        old.write([f"word{number}" for number in range(15_000)], tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "word", "bytes"])
-def test_a_grown_model_of_sentencepiece(files, kind: str) -> None:
+def test_a_grown_model_of_sentencepiece(files, tmp_path, kind: str) -> None:
     """Old numbers stay; unknown characters; a word inside of words; a word that is a piece already; a word twice."""
     old = opened(files, kind)
     (first, *_), processor = old.segment("ba"), sentencepiece.SentencePieceProcessor(str(files[kind]))
     words = ["▁龍鳳x", "▁qu", "▁ba▁qu", "▁quz"]
-    new = old.write([*words, first], files["new"])
+    new = old.write([*words, first], tmp_path)
     grown = sentencepiece.SentencePieceProcessor(new.path)
     size = processor.get_piece_size()
     assert [grown.id_to_piece(row) for row in range(size)] == [processor.id_to_piece(row) for row in range(size)]
@@ -91,22 +93,22 @@ def test_a_grown_model_of_sentencepiece(files, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_new_words_that_begin_with_new_words(files, kind: str) -> None:
+def test_new_words_that_begin_with_new_words(files, tmp_path, kind: str) -> None:
     old = opened(files, kind)
     for parts in filter(lambda parts: len(parts) > 2, map(old.segment, sorted(set(" ".join(TRAINING).split())))):
         nested = ["".join(parts[:end]) for end in range(2, len(parts) + 1)]
-        new = old.write(nested, files["new"])
+        new = old.write(nested, tmp_path)
         assert [word for word in nested if is_reachable(new, word, "ba")] == nested
 
 
-def test_the_command_that_segments_a_text(files, capsys) -> None:
+def test_the_command_that_segments_a_text(files, tmp_path, capsys) -> None:
     """A wheel of sentencepiece brings no programs: then the command is one of Python."""
-    new = opened(files, "unigram").write(["▁quz"], files["new"])
+    new = opened(files, "unigram").write(["▁quz"], tmp_path)
     with mock.patch("shutil.which", bool):
         assert new.command("a b").startswith("spm_encode --model='a b/sentencepiece.model' --output_format=piece")
     with mock.patch("shutil.which", return_value=None):
         _, flag, program, model, *_ = shlex.split(new.command(str(Path(new.path).parent)))
-    (text := files["new"] / "text").write_text("quz ba\u2028x\n\nlona\n", encoding="utf-8")
+    (text := tmp_path / "text").write_text("quz ba\u2028x\n\nlona\n", encoding="utf-8")
     with mock.patch("sys.argv", [flag, model]):
         exec(program, {"open": lambda file, **how: text.open(**how)})
     expected = [" ".join(new.segment(line)) for line in ("quz ba\u2028x", "", "lona")]
@@ -166,8 +168,8 @@ def test_codes_of_other_programs_segment_as_the_same_codes(files, tmp_path, prog
     (tmp_path / "codes").write_text("\n".join([*CODES[program](pairs), ""]), encoding="utf-8")
     old = SubwordNmt(str(tmp_path / "codes"))
     assert old.segment(text) == opened(files, "codes").segment(text)
-    old.write(["lolo"], files["new"])
-    assert (files["new"] / "bpe.codes").read_bytes() == files["codes"].read_bytes()
+    old.write(["lolo"], tmp_path)
+    assert (tmp_path / "bpe.codes").read_bytes() == files["codes"].read_bytes()
 
 
 @pytest.mark.parametrize("header", ["#version: 0.1\n", ""])
@@ -228,7 +230,7 @@ def test_counts_in_old_text(files, tmp_path, kind: str) -> None:
     word = next(word for word in " ".join(TRAINING).split() if len(old.segment(word)) > 2)
     (tmp_path / "text").write_text(f"{word} lo {word} lo\n\n{word}q {word}\nlo\n", encoding="utf-8")
     known = [*old.segment("lo"), *old.segment(word)]
-    record = write_segmentation(old, [mark + word], known, [str(tmp_path / "text")], files["new"], "out")
+    record = write_segmentation(old, [mark + word], known, [str(tmp_path / "text")], tmp_path, "out")
     longer = {} if kind == "codes" else {mark + word: 1}
     occurrences = {mark + word: 3 + len(longer)}
     numbers = {"sentences": 3, "changed": 2, "before": {}, "after": occurrences, "inside_longer_words": longer}
