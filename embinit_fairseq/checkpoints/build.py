@@ -13,6 +13,7 @@ import inspect
 import io
 import logging
 import os
+import pickle
 from argparse import Namespace
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -159,15 +160,15 @@ class Builder:
     def _cfg(self, data: str) -> Any:
         """Return a copy of the configuration, since tasks and models change theirs."""
         with self._explained("read as a configuration of fairseq"):
-            cfg = copy.deepcopy(self._upgraded)
+            cfg = pickle.loads(self._upgraded)  # a third of the time of copy.deepcopy
             for part in (cfg.task, cfg.model):
                 if isinstance(part, Namespace) or (part is not None and "data" in part):
                     part.data = data
         return cfg
 
     @functools.cached_property
-    def _upgraded(self) -> Any:
-        """Return the configuration as fairseq's `load_checkpoint_to_cpu` makes it, which takes no options."""
+    def _upgraded(self) -> bytes:
+        """Return the configuration, pickled, as fairseq's `load_checkpoint_to_cpu` makes it, which takes no options."""
         from fairseq import checkpoint_utils
         from fairseq.dataclass.utils import overwrite_args_by_name
         from omegaconf import OmegaConf
@@ -178,7 +179,7 @@ class Builder:
         cfg = checkpoint_utils._upgrade_state_dict(state)["cfg"]
         languages = dict(zip(("source_lang", "target_lang"), self.languages or ()))
         overwrite_args_by_name(cfg, {**languages, **_RESET})
-        return cfg
+        return pickle.dumps(cfg)
 
     @contextlib.contextmanager
     def _explained(self, done: str, file: str | None = None) -> Iterator[None]:
