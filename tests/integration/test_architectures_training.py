@@ -3,6 +3,7 @@
 What each of them computes is stated in tests/unit. What is trained here is tiny: a start costs more than its updates.
 """
 
+import functools
 import json
 import math
 import subprocess
@@ -138,10 +139,17 @@ def data_of(tmp_path_factory):
     return of
 
 
-def trained(name, folder, run):
-    """Train for three epochs and return the log."""
-    flags = ["--save-interval", 3, "--validate-interval", 3, "--max-epoch", 3, "--save-dir", run]
-    return run_to_end(ARCHITECTURES[name].command(folder, *flags))
+@pytest.fixture(scope="module")
+def trained(data_of, tmp_path_factory):
+    """Name of an architecture -> its folder and log of a training of three epochs."""
+
+    @functools.cache
+    def training(name):
+        run = tmp_path_factory.mktemp(name)
+        flags = ["--save-interval", 3, "--validate-interval", 3, "--max-epoch", 3, "--save-dir", run]
+        return run, run_to_end(ARCHITECTURES[name].command(data_of(name), *flags))
+
+    return training
 
 
 def validations(log):
@@ -168,16 +176,17 @@ def test_an_update_is_a_step_against_the_gradient(name, data_of, here, tmp_path)
         torch.testing.assert_close(step, value.grad, rtol=1e-3, atol=1e-5, msg=parameter)
 
 
-@pytest.mark.parametrize("name", ["electra", "tupe_transformer"])
-def test_killed_and_resumed_is_uninterrupted(name, data_of, tmp_path):
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_killed_and_resumed_is_uninterrupted(name, data_of, trained, tmp_path):
     """Every loss after the kill, and every bit of the model at the end of the third epoch."""
-    whole = losses(trained(name, data_of(name), tmp_path / "whole"))
-    flags = ["--max-epoch", "3", "--save-interval", "3", *SAVE_OFTEN, "--save-dir", tmp_path / "killed"]
+    run, log = trained(name)
+    whole = losses(log)
+    flags = ["--max-epoch", "3", "--save-interval", "3", *SAVE_OFTEN, "--save-dir", tmp_path]
     rest = killed_and_resumed(ARCHITECTURES[name].command(data_of(name), *flags), at_update=14)
     trainings = {key: loss for key, loss in rest.items() if key[0] == "train"}
     assert len(trainings) >= 10
     assert all(whole[key] == loss for key, loss in trainings.items())
-    assert same(*(model_of(tmp_path / run / "checkpoint_last.pt") for run in ("whole", "killed")))
+    assert same(*(model_of(folder / "checkpoint_last.pt") for folder in (run, tmp_path)))
 
 
 def test_two_processes_equal_one_with_twice_the_update_freq(data_of, tmp_path):
@@ -199,11 +208,11 @@ def test_two_processes_equal_one_with_twice_the_update_freq(data_of, tmp_path):
         torch.testing.assert_close(models[1][parameter], value, rtol=1e-4, atol=1e-6, msg=parameter)
 
 
-def test_validate_and_python_count_the_same(data_of, tmp_path):
+def test_validate_and_python_count_the_same(data_of, trained):
     """For a pair of texts, with the best checkpoint (test_textcls_scripts.py has a text by itself)."""
-    data, checkpoint = data_of("embinit_classifier"), tmp_path / "checkpoint_best.pt"
-    trained("embinit_classifier", data, tmp_path)
-    model = EmbinitClassifier.from_pretrained(str(tmp_path), checkpoint.name, data=str(data / "bin"))
+    data, (run, _) = data_of("embinit_classifier"), trained("embinit_classifier")
+    checkpoint = run / "checkpoint_best.pt"
+    model = EmbinitClassifier.from_pretrained(str(run), checkpoint.name, data=str(data / "bin"))
     columns = ((data / f"valid.{column}").read_text().splitlines() for column in ("input0", "input1", "label"))
     chances = [(model.predict(*pair), label) for *pair, label in zip(*columns)]
     flags = ["--path", checkpoint, "--batch-size", "16", "--cpu", "--log-format", "json", *SENTENCES]
@@ -214,12 +223,12 @@ def test_validate_and_python_count_the_same(data_of, tmp_path):
     assert validations(log)[-1]["loss"] == pytest.approx(bits, abs=6e-4)  # logged with three
 
 
-def test_translations_are_the_same_in_all_batches_with_all_programs(data_of, tmp_path):
-    data, texts = data_of("duo_transformer"), data_of("duo_transformer") / "test.de"
-    trained("duo_transformer", data, tmp_path)
+def test_translations_are_the_same_in_all_batches_with_all_programs(data_of, trained):
+    data, (run, _) = data_of("duo_transformer"), trained("duo_transformer")
+    texts = data / "test.de"
 
     def translated(program, *flags):
-        options = [*PLUGIN, "--path", tmp_path / "checkpoint_last.pt", "--beam", "4", "--cpu", *flags]
+        options = [*PLUGIN, "--path", run / "checkpoint_last.pt", "--beam", "4", "--cpu", *flags]
         return run_to_end([PYTHON, "-m", f"fairseq_cli.{program}", data / "bin", *map(str, options)])
 
     def lines(output, kind):
@@ -239,7 +248,7 @@ def test_translations_are_the_same_in_all_batches_with_all_programs(data_of, tmp
         assert float(score) == pytest.approx(float(expected[number][0]), abs=1e-5)
     said = lines(translated("interactive", "--buffer-size", "7", "--batch-size", "5", "--input", texts), "H")
     assert {number: text for number, (_, text) in said.items()} == {n: text for n, (_, text) in expected.items()}
-    hub = DuoTransformerModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(data / "bin"))
+    hub = DuoTransformerModel.from_pretrained(str(run), "checkpoint_last.pt", str(data / "bin"))
     translations = hub.translate(texts.read_text().splitlines(), beam=4)
     assert translations == [expected[number][1] for number in range(20)]
 
