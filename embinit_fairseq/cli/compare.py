@@ -11,10 +11,10 @@ from typing import Any
 
 from embinit_fairseq.cli.plot_curves import add_run_options
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.cli.records import at_least, print_json
+from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import DataError, OptionError, OutputError
-from embinit_fairseq.io import check_file, check_is_file, check_place, make_folder, read_json, write_json, write_text
-from embinit_fairseq.runs.compare import Bootstrap, csv_text, markdown, table_record
+from embinit_fairseq.io import check_file, check_place, make_folder, read_json, write_json, write_text
+from embinit_fairseq.runs.compare import csv_text, markdown, table_record
 from embinit_fairseq.runs.curves import draw, try_to_draw
 from embinit_fairseq.runs.table import Table, compare, read_finished
 
@@ -31,14 +31,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="DIR", help="write results.md, results.json and curves.png; default: print only")
     add("--csv", metavar="FILE", help="write the tables as CSV: a line per table, row and column")
     add("--baseline", metavar="NAME", help="row that the others are tested against; default: the first of each table")
-    add("--samples", type=at_least(1), default=1000, metavar="N", help="of the bootstrap; default: %(default)s")
-    add("--seed", type=int, default=12345, metavar="N", help="of the bootstrap; default: %(default)s, sacrebleu's")
-    add("--reference", metavar="FILE", help="reference of the test set, for runs that do not have a copy")
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, test, write, print."""
-    how = Bootstrap(args.baseline, args.samples, args.seed, Path(args.reference) if args.reference else None)
     if args.csv is not None:
         check_file(args.csv, force=True, option="--csv")
     if args.output is not None:
@@ -49,11 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if args.baseline is not None and not any(table.row(args.baseline) for table in tables):
         names = ", ".join(dict.fromkeys(f"'{row.name}'" for table in tables for row in table.rows))
         raise OptionError(f"--baseline {args.baseline}: no row has this name; there are: {names}")
-    if args.reference is not None:
-        check_is_file(args.reference, "--reference")
-        if not any(text and not own for text, own in (run.texts() for run in runs)):
-            raise OptionError(f"--reference {args.reference}: no run has translations without it; leave it out")
-    records = [table_record(table, how, args.x) for table in progress(tables, "paired bootstrap", "table")]
+    records = [table_record(table, args.baseline, args.x) for table in progress(tables, "paired bootstrap", "table")]
     text = markdown(tables, records, unfinished)
     if args.csv:
         write_text(args.csv, csv_text(records), option="--csv")

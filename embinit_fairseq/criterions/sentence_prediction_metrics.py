@@ -25,13 +25,11 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.modules.metrics import CLASSIFICATION, REGRESSION
+from embinit_fairseq.modules.metrics import BINARY, CLASSIFICATION, REGRESSION
 
 #: not a number but the counts themselves, as a list of rows
 CONFUSION = "confusion"
 METRICS = (*CLASSIFICATION, *REGRESSION, CONFUSION)
-#: metrics of one class of two, --positive-label
-NEED_POSITIVE = ("f1", "acc_and_f1")
 
 
 @dataclass
@@ -65,7 +63,7 @@ class SentencePredictionMetrics(SentencePredictionCriterion):
         if self.root is not None:
             check_best_checkpoint(self.root.checkpoint, self.glue_metrics)
         self.positive_class = None
-        if any(name in NEED_POSITIVE for name in self.glue_metrics):
+        if any(name in BINARY for name in self.glue_metrics):
             labels = [task.label_dictionary[task.label_dictionary.nspecial + number] for number in range(num_classes)]
             if cfg.positive_label not in labels:
                 raise OptionError(
@@ -157,7 +155,7 @@ def check_metrics(names: list[str], regression: bool, num_classes: int) -> None:
         if name not in fitting:
             task = "with --regression-target" if regression else "without --regression-target"
             raise OptionError(f"--glue-metrics {name}: {task} choose among: {', '.join(fitting)}")
-        if name in NEED_POSITIVE and num_classes != 2:
+        if name in BINARY and num_classes != 2:
             raise OptionError(
                 f"--glue-metrics {name}: F1 is that of one class of two, but there are --num-classes {num_classes}; "
                 "choose accuracy, mcc or macro_f1, which are defined for several classes"

@@ -19,7 +19,7 @@ from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, n
 from embinit_fairseq.init import alignment, report
 from embinit_fairseq.init.alignment import RULES, Matching, Part, Reading
 from embinit_fairseq.init.report import absorption_ratio, describe
-from embinit_fairseq.init.strategies import Draws, TargetStd, build, parse_std
+from embinit_fairseq.init.strategies import Draws, TargetStd, parse_std
 from embinit_fairseq.io import make_folder, write_json
 from embinit_fairseq.vectors.open import FORMATS, SourceSpec, parse_source
 from embinit_fairseq.version import VERSION
@@ -143,12 +143,9 @@ def _fill(slot: Slot, name: str, strategy: EmbedInit, reading: Reading | None, r
     std = parse_std(options.embed_init_std, "--embed-init-std") if strategy.scaled else TargetStd()
     draws = Draws(slot.embedding.num_embeddings, slot.embedding.embedding_dim, request.draw_seed, slot.name, std)
     before = describe(_as_array(slot))
-    matrix = build(
-        lambda source, draws: strategy.table(source, draws, options),
-        reading.source if reading else None,
-        draws,
-        slot.vocabulary.pad_row,
-    )
+    matrix = strategy.table(reading.source if reading else None, draws, options)
+    if slot.vocabulary.pad_row is not None:
+        matrix[slot.vocabulary.pad_row] = 0.0
     if not np.isfinite(matrix).all():
         raise OptionError(
             f"--embed-init {name}: the embedding matrix of {slot.name!r} has numbers beyond float32; the vectors in "

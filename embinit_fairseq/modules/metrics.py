@@ -58,12 +58,16 @@ def average_ranks(values: np.ndarray) -> np.ndarray:
     return (np.cumsum(sizes) - (sizes - 1) / 2)[group]
 
 
-#: name -> function of C (K, K) in double precision; f1 and acc_and_f1 are of class 1 of two
+#: name -> function of C (2, 2) in double precision, of class 1, which --positive-label names
+BINARY: dict[str, Callable[[np.ndarray], float]] = {
+    "f1": lambda counts: float(class_f1(counts)[1]),
+    "acc_and_f1": lambda counts: (accuracy(counts) + float(class_f1(counts)[1])) / 2,
+}
+#: name -> function of C (K, K) in double precision
 CLASSIFICATION: dict[str, Callable[[np.ndarray], float]] = {
     "accuracy": accuracy,
     "mcc": matthews,
-    "f1": lambda counts: float(class_f1(counts)[1]),
-    "acc_and_f1": lambda counts: (accuracy(counts) + float(class_f1(counts)[1])) / 2,
+    **BINARY,
     "macro_f1": lambda counts: float(class_f1(counts).mean()),
 }
 #: name -> function of predictions and targets (N,) in double precision

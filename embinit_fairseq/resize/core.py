@@ -22,8 +22,9 @@ from embinit_fairseq.checkpoints.reading import averages_in, load_checkpoint, op
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.init.report import pack_rows, symbols_digest, unpack_rows
 from embinit_fairseq.io import package_versions, sha256, whole_folder, write_json
-from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer, with_rows
+from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer
 from embinit_fairseq.resize.source import Source
+from embinit_fairseq.resize.tables import with_rows
 
 _PACKAGES = ("embinit-fairseq", "fairseq", "torch", "numpy")
 #: patterns of the checkpoint and its dictionaries in an output folder

@@ -13,8 +13,8 @@ read, until both readings agree:
 
 The tokens after a new word attend to it; in encoders those before do, too. Language models: h of the decoder. Masked
 models: h of the encoder, nothing is masked. Translation: h of the side whose dictionary changes, of the decoder after
-the whole source; of both sides L is the sum. There is no dropout. Positions of s* are counted in s*, as the model will
-be used, so that L does not reach 0 where a position is a vector of its own.
+the whole source; of both sides L is the sum. There is no dropout. Positions are counted in the text with new
+words, as the model will be used: where they are vectors of their own, L does not reach 0.
 
 E begins as the mean of the subwords. Adam, whose rate falls to 0 linearly.
 """

@@ -242,14 +242,14 @@ def _recipe(
     vocabulary = source.vocabulary
     row_of = {symbol: row for row, symbol in enumerate(vocabulary.symbols) if not vocabulary.filler[row]}
     needed = METHODS[request.method].needs_pieces
-    subwords = subwords_of_words(request.words, words, segmentation, row_of) if needed else []
+    subwords = subwords_of_words(request.words, words, segmentation, row_of, request.method) if needed else []
     averaged = averaged_rows(vocabulary, len(source.symbols), request.average_over)
     rows = [np.array([row_of[subword] for subword in word]) for word in subwords]
     return Recipe(request.method, len(words), averaged, request.noise_scale, request.seed, rows), subwords
 
 
 def subwords_of_words(
-    path: str, words: Sequence[NewWord], segmentation: Segmentation | None, symbols: Collection[str]
+    path: str, words: Sequence[NewWord], segmentation: Segmentation | None, symbols: Collection[str], method: str
 ) -> list[list[str]]:
     """Return the subwords of every word, from its line or else from the segmentation.
 
@@ -261,7 +261,7 @@ def subwords_of_words(
         subwords = list(word.pieces or (segmentation.segment_symbol(word.text) if segmentation else ()))
         if not subwords:
             raise DataError(
-                f"{path}:{word.line}: --method subword needs the pieces of {word.text!r}; write them after a tab "
+                f"{path}:{word.line}: --method {method} needs the pieces of {word.text!r}; write them after a tab "
                 "(word<TAB>piece piece), or give --bpe-codes or --sentencepiece-model"
             )
         missing = next((subword for subword in subwords if subword not in symbols), None)

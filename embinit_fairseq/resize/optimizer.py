@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embinit_fairseq.resize.tables import embedding_names
+from embinit_fairseq.resize.tables import embedding_names, with_rows
 
 _MOST_FROZEN = 4  #: embedding matrices of one model that may have been frozen
 
@@ -26,22 +26,6 @@ class UnknownStateError(Exception):
 
 #: (name, shape) of every parameter in the optimizer's order
 Parameters = Sequence[tuple[str, tuple[int, ...]]]
-
-
-def with_rows(old: Tensor, source: np.ndarray, new: np.ndarray | float = 0.0) -> Tensor:
-    """Return a tensor (new N, ...) with the rows of `old` (old N, ...) that `source` names.
-
-    Args:
-        old: the old tensor.
-        source: (new N,) the old row of every new row, -1 for a new one.
-        new: (k, ...) the new rows, or one number for all of them.
-    """
-    result = old[torch.from_numpy(source).clamp(min=0)]
-    made = np.flatnonzero(source < 0)
-    if len(made):
-        values = torch.as_tensor(np.ascontiguousarray(new)).to(old.dtype)
-        result[torch.from_numpy(made)] = values
-    return result
 
 
 def resize_optimizer(

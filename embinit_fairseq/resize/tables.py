@@ -1,4 +1,4 @@
-"""Find the tensors of a model that have one row per symbol: embedding matrices, output layers, output biases.
+"""Tensors of a model that have one row per symbol: embedding matrices, output layers, output biases.
 
 Names and numbers of rows do not tell (a dimension may equal the number of symbols), but the model does: it is built
 again with one symbol more, and the tensors that became longer belong to the dictionary.
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from torch import Tensor, nn
@@ -119,3 +120,19 @@ def has_softmax(model: nn.Module, tables: Sequence[Table], sides: Sequence[str])
     if isinstance(model, FairseqEncoderDecoderModel):
         return "decoder" in sides
     return isinstance(model, FairseqLanguageModel) or any(table.is_output for table in tables)
+
+
+def with_rows(old: Tensor, source: np.ndarray, new: np.ndarray | float = 0.0) -> Tensor:
+    """Return a tensor (new N, ...) with the rows of `old` (old N, ...) that `source` names.
+
+    Args:
+        old: the old tensor.
+        source: (new N,) the old row of every new row, -1 for a new one.
+        new: (k, ...) the new rows, or one number for all of them.
+    """
+    result = old[torch.from_numpy(source).clamp(min=0)]
+    made = np.flatnonzero(source < 0)
+    if len(made):
+        values = torch.as_tensor(np.ascontiguousarray(new)).to(old.dtype)
+        result[torch.from_numpy(made)] = values
+    return result

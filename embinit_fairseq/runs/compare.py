@@ -7,41 +7,28 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import read_lines
-from embinit_fairseq.runs.metrics import SCORES, TEXT_SCORES, computed, paired_bootstrap, recorded_metrics
+from embinit_fairseq.runs.metrics import SAMPLES, SCORES, TEXT_SCORES, paired_bootstrap, recorded_metrics
 from embinit_fairseq.runs.record import Run
 from embinit_fairseq.runs.table import Result, Row, Table, curves_record
 
-#: largest difference of two BLEU of the same translations: versions of sacrebleu round differently
-_ROUNDING = 0.05
 
+def table_record(table: Table, baseline: str | None, x: str | None) -> dict[str, Any]:
+    """Return a table as data, with its paired tests.
 
-@dataclass(frozen=True)
-class Bootstrap:
-    """How rows are tested.
-
-    Attributes:
-        baseline: name of the row that the others are tested against; None: the first of each table.
-        samples: number of samples of the test set.
-        seed: of the samples.
-        reference: reference of the test set for runs that do not have a copy.
+    Args:
+        table: the table.
+        baseline: name of the row that the others are tested against; None: the first row.
+        x: what the curves are drawn against.
     """
-
-    baseline: str | None = None
-    samples: int = 1000
-    seed: int = 12345
-    reference: Path | None = None
-
-
-def table_record(table: Table, how: Bootstrap, x: str | None) -> dict[str, Any]:
-    """Return a table as data, with its paired tests."""
-    tests, notes = paired_tests(table, how)
+    base = table.row(baseline)
+    tests, notes = paired_tests(table, base)
+    if base is None:
+        notes.append(f"no paired bootstrap: no row is called {baseline}")
     columns, curves = table.columns(), curves_record(table, x)
     rows = [
         {
@@ -54,7 +41,6 @@ def table_record(table: Table, how: Bootstrap, x: str | None) -> dict[str, Any]:
         }
         for row, curve in zip(table.rows, curves["rows"])
     ]
-    base = table.row(how.baseline)
     return {
         "title": table.title,
         "metric": table.metric,
@@ -125,8 +111,8 @@ def _loss(run: Run) -> str:
 # ---- The paired bootstrap -------------------------------------------------------------------------------------------
 
 
-def paired_tests(table: Table, how: Bootstrap) -> tuple[list[dict[str, Any]], list[str]]:
-    """Test every row against the baseline, for each seed by itself: p knows nothing about seeds.
+def paired_tests(table: Table, base: Row | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """Test every row against the row `base`, for each seed by itself: p knows nothing about seeds.
 
     Returns:
         A test for each row and seed, and notes for the reader.
@@ -134,10 +120,9 @@ def paired_tests(table: Table, how: Bootstrap) -> tuple[list[dict[str, Any]], li
     Raises:
         DataError: translations and reference do not belong together.
     """
-    texts, notes = _read_texts(table, how.reference)
-    base = table.row(how.baseline)
+    texts, notes = _read_texts(table)
     if not texts or base is None:
-        return [], [*notes, *([f"no paired bootstrap: no row is called {how.baseline}"] if texts else [])]
+        return [], notes
     others = [row for row in table.rows if row is not base]
     tests: list[dict[str, Any]] = []
     for seed, run in _one_per_seed(base, texts).items():
@@ -155,13 +140,11 @@ def paired_tests(table: Table, how: Bootstrap) -> tuple[list[dict[str, Any]], li
                 *texts[run.name],
                 [texts[other.name][0] for other in systems.values()],
                 recorded_metrics(run.record["scores"], names),
-                how.samples,
-                how.seed,
             )
             tests += [{"row": name, "seed": seed, **test} for name, test in zip(systems, of_seed)]
     if tests:
         notes.append(
-            f"paired bootstrap over the sentences of the test set, {how.samples:,} samples, each seed by itself; p is "
+            f"paired bootstrap over the sentences of the test set, {SAMPLES:,} samples, each seed by itself; p is "
             f"two-sided; signature `{tests[0]['bleu']['signature']}`"
         )
     missing = [row.name for row in others if not any(test["row"] == row.name for test in tests)]
@@ -170,44 +153,30 @@ def paired_tests(table: Table, how: Bootstrap) -> tuple[list[dict[str, Any]], li
     return tests, notes
 
 
-def _read_texts(table: Table, reference: Path | None) -> tuple[dict[str, tuple[list[str], list[str]]], list[str]]:
+def _read_texts(table: Table) -> tuple[dict[str, tuple[list[str], list[str]]], list[str]]:
     """Return name of a run -> its translations and their reference, and a note on runs without reference or BLEU."""
     texts: dict[str, tuple[list[str], list[str]]] = {}
     without = []
     for run in table.runs:
-        path, own = run.texts()
+        path, reference = run.texts()
         if path is None:
             continue
-        used = own or reference
-        if used is None or _signature(run.record, "bleu") is None:
+        if reference is None or _signature(run.record, "bleu") is None:
             without.append(run.name)
             continue
-        lines, expected = ([line for _, line in read_lines(file)] for file in (path, used))
+        lines, expected = ([line for _, line in read_lines(file)] for file in (path, reference))
         if len(lines) != len(expected):
             raise DataError(
-                f"{path} has {counted(len(lines), 'line')}, but the reference {used} {len(expected):,}; translate the "
-                "test set again, or name the right file with --reference"
+                f"{path} has {counted(len(lines), 'line')}, but the reference {reference} {len(expected):,}; translate "
+                "the test set again, or score again (embinit score)"
             )
-        if own is None:
-            _check_reference(run, lines, expected, used)
         texts[run.name] = lines, expected
     if without:
         return texts, [
             f"no paired bootstrap for {', '.join(without)}: no reference next to the translations, or no BLEU in the "
-            "record; name the reference with --reference, or score again (embinit score)"
+            "record; score again (embinit score)"
         ]
     return texts, []
-
-
-def _check_reference(run: Run, lines: list[str], expected: list[str], reference: Path) -> None:
-    """Raise DataError if the recorded BLEU is not that of the translations: the file is of another test set."""
-    recorded, metrics = run.record["scores"]["bleu"], recorded_metrics(run.record["scores"], ["bleu"])
-    bleu = computed(metrics["bleu"], lines, expected)["score"]
-    if abs(bleu - recorded["score"]) > _ROUNDING:
-        raise DataError(
-            f"--reference {reference}: the recorded BLEU of {run.name} is not that of its translations "
-            f"({recorded['score']:.1f} recorded, {bleu:.1f} computed); name the reference of these translations"
-        )
 
 
 def _one_per_seed(row: Row, texts: Mapping[str, Any]) -> dict[str, Run]:

@@ -6,7 +6,6 @@ An entry of SCORES is all that a further score needs to be computed, recorded, c
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,6 +101,8 @@ SCORES: dict[str, Score] = {
         cased=False,
     ),
 }
+#: samples of the paired bootstrap, sacrebleu's number
+SAMPLES = 1000
 #: scores that `embinit score` computes by default
 DEFAULT_SCORES = ("bleu", "chrf")
 #: scores of text; `embinit compare` tests the ones that all runs have recorded
@@ -172,8 +173,6 @@ def paired_bootstrap(
     reference: Sequence[str],
     systems: Sequence[Sequence[str]],
     metrics: Mapping[str, Metric],
-    samples: int,
-    seed: int,
 ) -> list[dict[str, dict[str, Any]]]:
     """Test each system against the baseline by sacrebleu's `PairedTest`, on samples of the test set's sentences.
 
@@ -182,8 +181,6 @@ def paired_bootstrap(
         reference: as many lines.
         systems: translations of other systems, each with as many lines.
         metrics: name -> sacrebleu's object.
-        samples: number of samples, drawn with replacement.
-        seed: of the samples.
 
     Returns:
         For each system: metric -> `baseline`, `system`, `difference`, two-sided `p`, `interval` (half of the system's
@@ -191,16 +188,15 @@ def paired_bootstrap(
     """
     from sacrebleu.significance import PairedTest
 
-    os.environ["SACREBLEU_SEED"] = str(seed)  # sacrebleu has no argument for it
     named: list[tuple[str, Sequence[str]]] = [(str(number), text) for number, text in enumerate([baseline, *systems])]
     results: Any  # sacrebleu's title of a metric -> a result for each system
-    signatures, results = PairedTest(named, metrics, [list(reference)], test_type="bs", n_samples=samples)()
+    signatures, results = PairedTest(named, metrics, [list(reference)], test_type="bs", n_samples=SAMPLES)()
     titles = [title for title in results if title != "System"]  # in the order of `metrics`
 
     def test(name: str, title: str, number: int) -> dict[str, Any]:
         first, system = results[title][0], results[title][number]
         # sacrebleu counts samples whose difference exceeds that of the test set: none, if both texts are equal
-        is_equal = system.score == first.score and system.p_value * (samples + 1) < 1.5
+        is_equal = system.score == first.score and system.p_value * (SAMPLES + 1) < 1.5
         return {
             "metric": name,
             "baseline": first.score,

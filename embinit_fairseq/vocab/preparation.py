@@ -102,7 +102,7 @@ class Cleaner:
 
 #: a sign that Moses always splits from the letter before it (not a full stop)
 GLUED = re.compile(r"[^\W\d_][,:!?](@@)?$")
-#: shows that a text is in Moses' words already, which Moses would split again
+#: shows that a text is in Moses' words already, which Moses would split again, if no word is glued
 _MOSES_WORDS = re.compile(r"&(apos|quot|amp|lt|gt|#\d+);| @-@ ")
 #: characters that Moses' normalisation of punctuation replaces
 _REPLACED = set("“”‘’„«»–—…")
@@ -192,7 +192,7 @@ def loaded(settings: Preparation) -> Callable[[str], str]:
             normalize = moses.MosesPunctNormalizer(lang=settings.lang).normalize
 
     def prepare(text: str) -> str:
-        is_prepared = _MOSES_WORDS.search(text) is not None
+        is_prepared = _MOSES_WORDS.search(text) is not None and not any(map(GLUED.search, text.split()))
         text = _carry_symbols(text.translate(_WITHOUT_CARRIERS))
         text = re.sub(f"([{''.join(_SYMBOL)}])", r" \1 ", text if is_prepared else normalize(text))
         text = text.lower() if settings.lowercase else text

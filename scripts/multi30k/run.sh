@@ -12,7 +12,7 @@
 # VECTORS_DE, VECTORS_EN
 #             vectors of a language; without them: HF, else learned from the training text (scripts/train_vectors.py)
 # JOBS        trainings at a time, default: one per GPU, else one per core; on a cluster see embinit grid --help
-# CORPUS      multi30k (default) or another folder of scripts/ whose prepare.sh makes the same of other files (iwslt17)
+# CORPUS      multi30k (default) or another folder of scripts/ with the same files of other German and English text (iwslt17)
 # DATA, TOKENS, HF and the like: as for prepare.sh. DIM, HEADS: as for train.sh
 #
 # Further arguments go to fairseq-train. The same call continues a stopped one, and with a

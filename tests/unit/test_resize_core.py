@@ -23,8 +23,9 @@ from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.report import pack_rows, symbols_digest, unpack_rows
 from embinit_fairseq.resize.core import resized_record
 from embinit_fairseq.resize.expand import averaged_rows, place_words, read_words, subwords_of_words
-from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer, with_rows
+from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer
 from embinit_fairseq.resize.source import Source
+from embinit_fairseq.resize.tables import with_rows
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.segmentation import read_segmentation
 
@@ -87,13 +88,14 @@ def test_words_and_their_subwords(tmp_path):
     assert words == [("frodo", 1, ()), ("sam", 3, ()), ("lothlórien", 4, ("loth@@", "ló@@", "rien"))]
     codes = read_segmentation(written(tmp_path / "codes", "#version: 0.2\nf r\nfr o\nd o</w>\n"), None)
     written(path, "frodo\nfrodofro\tdo fro@@\n")
-    assert subwords_of_words(path, read_words(path, ()), codes, {"fro@@", "do"}) == [["fro@@", "do"], ["do", "fro@@"]]
+    subwords = subwords_of_words(path, read_words(path, ()), codes, {"fro@@", "do"}, "subword")
+    assert subwords == [["fro@@", "do"], ["do", "fro@@"]]
     for text, symbols, expected in (
-        ("frodo\nfro@@\n", {"fro@@", "do"}, r"new\.txt:2: --method subword needs the pieces of 'fro@@'.*--bpe-codes"),
+        ("frodo\nfro@@\n", {"fro@@", "do"}, r"new\.txt:2: --method distill needs the pieces of 'fro@@'.*--bpe-codes"),
         ("fro\tfro@@\nfrodo\n", {"fro@@"}, r"new\.txt:2: 'do', a piece of 'frodo', is not in the dictionary"),
     ):
         with pytest.raises(DataError, match=expected):
-            subwords_of_words(written(path, text), read_words(path, ()), codes, symbols)
+            subwords_of_words(written(path, text), read_words(path, ()), codes, symbols, "distill")
 
 
 @pytest.mark.parametrize(("text", "symbols", "said"), [

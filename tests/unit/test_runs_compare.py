@@ -14,6 +14,7 @@ from sacrebleu.metrics import BLEU as Bleu
 from sacrebleu.metrics import CHRF
 
 from embinit_fairseq.cli.main import main
+from embinit_fairseq.runs import metrics
 
 REFERENCE = [f"the {a} sees the {b} in the {c}" for a in ("dog", "cat") for b in ("tree", "house") for c in "xyz"]
 WORSE = [line.replace("sees the", "see").replace("tree", "house") for line in REFERENCE]
@@ -111,24 +112,23 @@ def test_what_is_in_one_table_and_what_warns(tmp_path, compare, shown, second, t
 
 @pytest.fixture
 def two_runs(tmp_path):
-    """The folder of two runs with translations, and with the BLEU that these have unless another is recorded."""
+    """The folder of two runs with translations and their BLEU."""
 
-    def make(first: list[str], second: list[str], keep: bool = True, recorded=None, signature: str | None = BLEU):
+    def make(first: list[str], second: list[str], keep: bool = True, signature: str | None = BLEU):
         for name, lines in (("none", first), ("xavier", second)):
-            value = bleu(lines) if name == "xavier" or recorded is None else recorded
             labels = {"init": name, "seed": "1"}
-            run = write_run(tmp_path / "runs" / name, labels, [1.0], scores=score(value, signature))
+            run = write_run(tmp_path / "runs" / name, labels, [1.0], scores=score(bleu(lines), signature))
             write_texts(run, lines, REFERENCE if keep else None)
         return tmp_path / "runs"
 
     return make
 
 
-def expected_p(system: list[str], baseline: list[str], metric, samples: int, seed: int) -> float:
+def expected_p(system: list[str], baseline: list[str], metric, samples: int) -> float:
     """Koehn 2004 as sacrebleu counts: the share of resampled test sets whose absolute difference, moved to mean 0,
     exceeds that of the test set."""
     everything = range(len(REFERENCE))
-    chosen = np.random.default_rng(seed).choice(len(REFERENCE), size=(samples, len(REFERENCE)), replace=True)
+    chosen = np.random.default_rng(12345).choice(len(REFERENCE), size=(samples, len(REFERENCE)), replace=True)
 
     def difference(sample) -> float:
         reference = [[REFERENCE[i] for i in sample]]
@@ -140,31 +140,32 @@ def expected_p(system: list[str], baseline: list[str], metric, samples: int, see
     return (1 + int(larger.sum())) / (1 + samples)
 
 
-def test_paired_bootstrap_seed_by_seed(tmp_path, compare, shown) -> None:
+def test_paired_bootstrap_seed_by_seed(tmp_path, compare, shown, monkeypatch) -> None:
+    monkeypatch.setattr(metrics, "SAMPLES", 60)
     capitals = [line.capitalize() for line in BETTER]  # case:lc in the signature: the same score
     of_seed = {("none", "1"): NEARLY, ("none", "2"): REFERENCE, ("xavier", "1"): capitals, ("xavier", "3"): BETTER}
     for (name, seed), lines in of_seed.items():
         scores = {**score(1.0), "chrf": {"score": 2.0, "signature": "case:lc"}}
         run = write_run(tmp_path / f"{name}{seed}", {"init": name, "seed": seed}, [1.0], scores=scores)
         write_texts(run, lines, REFERENCE)
-    (table,) = compare(tmp_path, "--samples", "60", "--seed", "8")
+    (table,) = compare(tmp_path)
     (test,) = table["bootstrap"]  # of the seeds 1, 2 and 3 both rows have only the first
     assert (table["baseline"], test["row"], test["seed"]) == ("none", "xavier", "1")
 
     for name, metric in (("bleu", Bleu(lowercase=True)), ("chrf", CHRF(lowercase=True))):
         system, baseline = (metric.corpus_score(lines, [REFERENCE]).score for lines in (capitals, NEARLY))
         found = [test[name][key] for key in ("system", "baseline", "difference", "p")]
-        expected = [system, baseline, system - baseline, expected_p(capitals, NEARLY, metric, 60, 8)]
+        expected = [system, baseline, system - baseline, expected_p(capitals, NEARLY, metric, 60)]
         assert found == pytest.approx(expected)
     assert table["rows"][0]["summary"]["BLEU"] == {"mean": 1.0, "sd": 0.0}  # as recorded
-    options = ["--baseline", "xavier", "--samples", "20"]
+    options = ["--baseline", "xavier"]
     ((test,),) = (table["bootstrap"] for table in compare(tmp_path, *options))
     assert (test["row"], test["bleu"]["difference"] < 0) == ("none", True)
     figures = [f"{test[name]['difference']:+.1f} | {test[name]['p']:.3f}" for name in ("bleu", "chrf")]
     assert f"| none | 1 | {' | '.join(figures)} |" in shown("compare", tmp_path, *options)
     again = write_run(tmp_path / "again", {"init": "xavier", "seed": "1"}, [1.0], scores=score(1.0))
     write_texts(again, BETTER, REFERENCE)
-    (table,) = compare(tmp_path, "--samples", "5")
+    (table,) = compare(tmp_path)
     assert table["bootstrap"] == [], "which of the two runs of seed 1?"
 
 
@@ -173,7 +174,7 @@ def test_files_are_written_and_tables_need_no_pictures(tmp_path, capsys, printed
     for seed, name in enumerate(("a|b", "first\n| second | $x_{$")):
         run = write_run(tmp_path / "runs" / str(seed), {"init": name, "seed": "1"}, [2.0], scores=score(50.0))
         write_texts(run, WORSE, REFERENCE)
-    out, call = tmp_path / "new" / "folder", ("compare", tmp_path / "runs", "--samples", "5", "--output")
+    out, call = tmp_path / "new" / "folder", ("compare", tmp_path / "runs", "--output")
     record = printed(*call, out, "--csv", tmp_path / "table.csv")
     assert json.loads((out / "results.json").read_text()) == record
     cells = list(csv.DictReader((tmp_path / "table.csv").open(newline="")))
@@ -197,21 +198,14 @@ def test_files_are_written_and_tables_need_no_pictures(tmp_path, capsys, printed
     assert all(part in message for part in (f"--output {out}: results.json", "choose another --output"))
 
 
-def test_references_that_are_named_and_texts_that_do_not_fit(tmp_path, two_runs, compare, refused) -> None:
-    runs, reference = two_runs(WORSE, BETTER, keep=False, recorded=bleu(WORSE) + 0.01), tmp_path / "reference"
-    (table,) = compare(runs)
-    assert any("--reference" in note and str(runs / "none") in note for note in table["notes"])
-    reference.write_text("\n".join(REFERENCE) + "\n")
-    (table,) = compare(runs, "--reference", reference, "--samples", "10")
-    assert table["bootstrap"][0]["bleu"]["difference"] > 0
-    reference.write_text("\n".join(reversed(REFERENCE)) + "\n")
-    assert f"--reference {reference}: the recorded BLEU" in refused("compare", runs, "--reference", reference)
-    write_run(tmp_path / "b", NONE1, [1.0])
-    assert "leave it out" in refused("compare", tmp_path / "b", "--reference", reference)
-    two_runs(WORSE, BETTER, keep=False, signature=None)
-    assert any("score again" in note for note in compare(runs, "--reference", reference)[0]["notes"])
+def test_texts_without_a_reference_and_texts_that_do_not_fit(two_runs, compare, refused) -> None:
+    for lacking in ({"keep": False}, {"signature": None}):
+        runs = two_runs(WORSE, BETTER, **lacking)
+        (table,) = compare(runs)
+        assert table["bootstrap"] == []
+        assert any("score again" in note and str(runs / "none") in note for note in table["notes"])
     two_runs(WORSE, WORSE)
-    (table,) = compare(runs, "--samples", "10")
+    (table,) = compare(runs)
     assert table["bootstrap"][0]["bleu"]["p"] == 1
     two_runs(WORSE, BETTER)
     (runs / "xavier" / "test.reference.text").write_text("\n".join(reversed(REFERENCE)) + "\n")
@@ -229,7 +223,6 @@ def test_wrong_options(tmp_path, refused) -> None:
         ("--by colour", "init, seed"),
         ("--metric valid_bleu", "valid_loss"),
         ("--baseline glove", "'none', 'xavier'"),
-        ("--reference nowhere", "no such file"),
         ("--x seconds", "/none"),
     ):
         error = refused("compare", tmp_path, *option.split())
