@@ -24,12 +24,12 @@ from embinit_fairseq.io import write_json
 
 _SHOWN = 8  #: words
 _VERIFY_FILES = ("verify.json", "verify.png")
-_ELSE = "else text has them in pieces, and they never occur"
+_ELSE = "else text has them in subwords, and they never occur"
 _ADDED = f"make the new words added tokens of the tokenizer, {_ELSE}"
 #: subword style of the dictionary -> how new words are kept whole
 _PROTECT = {
-    "subword_nmt": f"give --bpe-codes CODES, or cut text by apply-bpe --glossaries '^(?:word|word)$', {_ELSE}",
-    "sentencepiece": f"write ▁ before words; give --sentencepiece-model MODEL, or cut with one that has them, {_ELSE}",
+    "subword_nmt": f"give --bpe-codes CODES, or segment text by apply-bpe --glossaries '^(?:word|word)$', {_ELSE}",
+    "sentencepiece": f"write ▁ before words; give --sentencepiece-model MODEL, or one that has them, {_ELSE}",
     **dict.fromkeys(("wordpiece", "bytelevel", "end_of_word"), _ADDED),
 }
 
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_vocabulary_options(parser, "model.pt, dict.txt and expansion.json")
     add = parser.add_argument
-    add("--words", required=True, metavar="FILE", help="one new word per line; after a tab, its pieces if you like")
+    add("--words", required=True, metavar="FILE", help="one new word per line; after a tab, its subwords if you like")
     methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
     add("--method", choices=list(METHODS), default="avg", help=f"{methods} (default: %(default)s)")
     add("--seed", type=int, default=1, metavar="N", help="of draws, and of the order in distill (default: %(default)s)")
@@ -46,10 +46,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
     averaged = "all rows but fillers (default), or words only"
     add("--average-over", choices=("all", "words"), default="all", help=averaged)
-    add("--bpe-codes", metavar="CODES", help="of subword-nmt: cut words, and write what keeps the new ones whole")
+    add("--bpe-codes", metavar="CODES", help="of subword-nmt: segment words, and write what keeps the new ones whole")
     add("--sentencepiece-model", metavar="MODEL", help="the same with a model of sentencepiece")
-    add("--segment-text", nargs="+", default=[], metavar="TEXT", help="old text, not cut: is it still cut as before?")
-    text = "distill: the text (translation: SOURCE TARGET), cut as for --verify; with codes or model, not cut"
+    add(
+        "--segment-text",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="raw old text: does its segmentation change?",
+    )
+    text = "distill: the text (translation: SOURCE TARGET), segmented as for --verify; with codes or model, raw"
     add("--distill-text", nargs="+", default=[], metavar="TEXT", help=text)
     numbers = {
         "sentences": (int, "N", "sentences of it with each word"),
@@ -156,23 +162,23 @@ def _segmentation(record: dict[str, Any]) -> list[str]:
     made = record["segmentation"]
     if made is None:
         advice = _PROTECT.get(record["style"])
-        return [f"attention      the dictionary has pieces of words: {advice}"] if advice else []
+        return [f"attention      the dictionary has subwords: {advice}"] if advice else []
     lines = [f"reachable      {made['reachable']:,} of {record['k']:,} new words"]
     if made["unreachable"]:
-        shown = [f"{word} ({' '.join(pieces)})" for word, pieces in list(made["unreachable"].items())[:_SHOWN]]
+        shown = [f"{word} ({' '.join(subwords)})" for word, subwords in list(made["unreachable"].items())[:_SHOWN]]
         begins = "; what begins a word is written with ▁" if made["kind"] == "sentencepiece" else ""
         more = " ..." if len(made["unreachable"]) > _SHOWN else ""
-        lines.append(f"not reachable  {', '.join(shown)}{more}: text has them in pieces{begins}")
+        lines.append(f"not reachable  {', '.join(shown)}{more}: text has them in subwords{begins}")
     if "text" in made:
         text = made["text"]
         before, after, inside = (sum(text[name].values()) for name in ("before", "after", "inside_longer_words"))
         longer = f", {inside:,} of these at the beginning of longer words" if inside else ""
         lines.append(
-            f"old text       {counted(text['sentences'], 'sentence')} cut as before but for new words "
+            f"old text       {counted(text['sentences'], 'sentence')} segmented as before but for new words "
             f"({text['changed']:,} have some), which occur {after:,} times, before {before:,} times{longer}; "
-            f"{text['known']:.1%} of its pieces in the dictionary"
+            f"{text['known']:.1%} of its subwords in the dictionary"
         )
-    return [*lines, f"cut text by    {made['command']}"]
+    return [*lines, f"segment by     {made['command']}"]
 
 
 def _measured(record: dict[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Moves a trained model to another dictionary (other words, another segmentation, another domain): language models,
 masked ones, translation. Words of both dictionaries keep their rows; --method makes the other rows. The model is then
-to be tuned on text that is cut for the new dictionary."""
+to be tuned on text that is segmented for the new dictionary."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--new-dict", required=True, metavar="dict.txt", help="the dictionary that the model is to have")
     methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
     add("--method", required=True, choices=list(METHODS), help=methods)
-    add("--vectors", metavar="FILE", help="focus, omp: vectors of the new dictionary's words or pieces, any format")
+    add("--vectors", metavar="FILE", help="focus, omp: vectors of the new dictionary's words or subwords, any format")
     add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
     add("--sparsity", type=int, metavar="K", help=f"omp: shared words of a new word at most (default: {SPARSITY})")
-    add("--old-bpe-codes", metavar="FILE", help="subword: cut new words with the old model's codes of subword-nmt")
-    add("--old-sentencepiece-model", metavar="FILE", help="subword: cut new words with the old sentencepiece model")
+    add("--old-bpe-codes", metavar="FILE", help="subword: segment new words with the old model's codes of subword-nmt")
+    add("--old-sentencepiece-model", metavar="FILE", help="subword: segment new words with the old sentencepiece model")
     add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")
     add("--keep-optimizer", action="store_true", help="keep the optimizer's state, of words that keep their rows, too")
 

@@ -29,7 +29,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_vocabulary_options(parser, "model.pt, dict.txt and trim.json")
     add = parser.add_argument
-    add("--keep-text", nargs="+", default=[], metavar="TEXT", help="the words of these stay (cut as the training text)")
+    add(
+        "--keep-text",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="the words of these texts stay, which are segmented",
+    )
     add("--keep", metavar="WORDS", help="these stay: one word per line, or a dict.txt")
     add("--min-count", type=at_least(0), metavar="N", help="words that the dictionary counts at least N times stay")
     add(
@@ -102,4 +108,4 @@ def _segmentation(record: dict[str, Any]) -> list[str]:
             f"segmentation   {counted(text['lines'], 'line')} of kept text, {text['changed']:,} segmented in another "
             f"way; {before:,} <unk> before, {after:,} of {text['subwords']:,} now{gone}"
         )
-    return [*lines, f"cut text by    {made['command']}"]
+    return [*lines, f"segment by     {made['command']}"]

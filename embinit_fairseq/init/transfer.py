@@ -333,7 +333,7 @@ class Method:
         needs_shared: there must be a shared word.
         needs_vectors: auxiliary vectors are needed.
         is_sparse: --sparsity is an option, and scikit-learn is needed.
-        cuts: words are segmented.
+        segments: words are segmented.
     """
 
     help: str
@@ -343,13 +343,13 @@ class Method:
     needs_shared: bool = False
     needs_vectors: bool = False
     is_sparse: bool = False
-    cuts: bool = False
+    segments: bool = False
 
 
 #: name -> method; to add one: a function and a line here
 METHODS = {
     "copy": Method("new words are drawn, N(mean, std) of the old ones", _nothing, DRAWN, needs_shared=True),
-    "subword": Method("new words are the mean of their old subwords, else of all", _pieces, AVERAGED, cuts=True),
+    "subword": Method("new words are the mean of their old subwords, else of all", _pieces, AVERAGED, segments=True),
     "avg": Method("new words are the mean of the old ones", _nothing, AVERAGED),
     "focus": Method(
         "new words are the mean of similar shared ones", _similar_words, DRAWN, needs_shared=True, needs_vectors=True

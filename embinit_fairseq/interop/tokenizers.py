@@ -53,7 +53,7 @@ _FORMS = {
     "words": "Moses' words",
 }
 #: form of a dictionary -> the option for a tokenizer that takes raw text
-_CUTTERS = {"bpe": "--bpe-codes", "sentencepiece": "--sentencepiece-model", "numbers": _GPT2}
+_SEGMENTERS = {"bpe": "--bpe-codes", "sentencepiece": "--sentencepiece-model", "numbers": _GPT2}
 
 
 @dataclass(frozen=True)
@@ -216,11 +216,11 @@ def _words(request: ExportRequest, side: Side) -> Tokenizer:
     shown = Preparation.of(side.symbols, translation=side.language is not None).preparation
     form = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}.get(detect_style(side.symbols), "raw")
     form = "numbers" if _is_numbers(side.symbols) else "words" if form == "raw" and shown != "none" else form
-    cutter = _CUTTERS.get(form, f"--preparation {shown}")
-    text = _user_text(request, side, (form,), cutter)
+    segmenter = _SEGMENTERS.get(form, f"--preparation {shown}")
+    text = _user_text(request, side, (form,), segmenter)
     split = pre_tokenizers.Split(Regex(r"[\s\x1c-\x1f]+"), behavior="removed")
     files = _fast_files(side, models.WordLevel(dict(side.dictionary.indices), unk_token="<unk>"), split)
-    why = f"{_FORMS[form]} between spaces, as in dict.txt" + ("" if form == "raw" else f" (raw text: {cutter})")
+    why = f"{_FORMS[form]} between spaces, as in dict.txt" + ("" if form == "raw" else f" (raw text: {segmenter})")
     return Tokenizer(files, why, side, str, _made_up(side.symbols, " ".join), text)
 
 
@@ -251,7 +251,7 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     if codes is not None:
         files["bpe.codes"] = codes_text(codes)
         if text[1] == "bpe":
-            _check_cut(request, text[0], segment)
+            _check_segmented(request, text[0], segment)
     if model is not None:
         files["spiece.model"] = Path(model).read_bytes()
     files |= code_files("interop.remote.tokenization_tupe", "vocab.preparation")
@@ -275,15 +275,15 @@ def _language(request: ExportRequest, side: Side) -> str:
         return "en"
 
 
-def _check_cut(request: ExportRequest, lines: Sequence[str], segment: Segmenter) -> None:
+def _check_segmented(request: ExportRequest, lines: Sequence[str], segment: Segmenter) -> None:
     """Raise DataError if the words of text in subwords would be segmented otherwise."""
     words = [segment.join(line.split()).split() for line in lines]
     again = [[piece for word in of_line for piece in segment.subwords(word)] for of_line in words]
     others = [line for line, pieces in zip(lines, again) if line.split() != pieces]
     if others:
         raise DataError(
-            f"{_TEXT} {request.verify_text}: {counted(len(others), 'line')} of {len(lines):,} ({others[0][:60]!r}) cut "
-            f"otherwise by --bpe-codes {request.bpe_codes}: give the codes that cut this text, or leave {_TEXT} out"
+            f"{_TEXT} {request.verify_text}: {counted(len(others), 'line')} of {len(lines):,} ({others[0][:60]!r}) "
+            f"segmented otherwise by --bpe-codes {request.bpe_codes}: give the codes of this text, or leave {_TEXT} out"
         )
 
 
@@ -385,10 +385,10 @@ def _copied(request: ExportRequest, side: Side) -> Tokenizer:
 # ---- text that is compared ------------------------------------------------------------------------------------------
 
 
-def _user_text(request: ExportRequest, side: Side, forms: Sequence[str], cutter: str = "") -> tuple[list[str], str]:
+def _user_text(request: ExportRequest, side: Side, forms: Sequence[str], segmenter: str = "") -> tuple[list[str], str]:
     """Return the lines of --verify-text and their form; raise DataError if the form is not one of `forms`.
 
-    cutter: the option for a tokenizer that takes raw text.
+    segmenter: the option for a tokenizer that takes raw text.
     """
     path = request.verify_text
     if path is None:
@@ -402,9 +402,9 @@ def _user_text(request: ExportRequest, side: Side, forms: Sequence[str], cutter:
         form = "numbers" if _is_numbers(side.symbols) and _is_numbers(words) else "raw"
         form = "words" if "words" in forms and not any(map(GLUED.search, words)) else form
     if form not in forms:
-        remedy = f"{cutter}, which cuts it, or the text after" if form == "raw" else "the text before"
+        remedy = f"{segmenter}, which segments it, or the text after" if form == "raw" else "the text before"
         expected = " or ".join(_FORMS[form] for form in forms)
-        raise DataError(f"{_TEXT} {path}: found {_FORMS[form]}, expected {expected}: give {remedy} it was cut")
+        raise DataError(f"{_TEXT} {path}: found {_FORMS[form]}, expected {expected}: give {remedy} segmentation")
     return lines, form
 
 

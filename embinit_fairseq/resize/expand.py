@@ -174,7 +174,7 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
             continue
         if word.split() != [word]:
             raise DataError(
-                f"{path}:{number}: {word!r} is not one word; write one per line, and its pieces after a tab if you like"
+                f"{path}:{number}: {word!r} is not one word; write one per line, its subwords after a tab if you like"
             )
         if is_filler(word):
             raise DataError(f"{path}:{number}: {word!r} is fairseq's name for an empty row; choose another name")
@@ -261,14 +261,14 @@ def subwords_of_words(
         subwords = list(word.pieces or (segmentation.segment_symbol(word.text) if segmentation else ()))
         if not subwords:
             raise DataError(
-                f"{path}:{word.line}: --method {method} needs the pieces of {word.text!r}; write them after a tab "
-                "(word<TAB>piece piece), or give --bpe-codes or --sentencepiece-model"
+                f"{path}:{word.line}: --method {method} needs the subwords of {word.text!r}; write them after a tab "
+                "(word<TAB>subword subword), or give --bpe-codes or --sentencepiece-model"
             )
         missing = next((subword for subword in subwords if subword not in symbols), None)
         if missing is not None:
             raise DataError(
-                f"{path}:{word.line}: {missing!r}, a piece of {word.text!r}, is not in the dictionary; write other "
-                "pieces after a tab, or give the codes or the model that the dictionary was made with"
+                f"{path}:{word.line}: {missing!r}, a subword of {word.text!r}, is not in the dictionary; write other "
+                "subwords after a tab, or give the codes or the model that the dictionary was made with"
             )
         result.append(subwords)
     return result

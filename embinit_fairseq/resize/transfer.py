@@ -129,7 +129,7 @@ def _check_options(request: TransferRequest) -> None:
     check_seed(request.seed, "--seed")
     if method.needs_vectors and request.vectors is None:
         raise OptionError(
-            f"--method {request.method} needs --vectors FILE: word vectors of the new dictionary's words or pieces"
+            f"--method {request.method} needs --vectors FILE: word vectors of the new dictionary's words or subwords"
         )
     if not method.needs_vectors and request.vectors is not None:
         raise OptionError(f"--vectors {request.vectors}: --method {request.method} reads none; leave it out")
@@ -141,7 +141,7 @@ def _check_options(request: TransferRequest) -> None:
         raise OptionError(f"--sparsity {request.sparsity}: --method {request.method} has none; leave it out")
     if request.sparsity is not None and request.sparsity < 1:
         raise OptionError(f"--sparsity {request.sparsity}: expected a number of shared words, at least 1")
-    if not method.cuts and (request.old_bpe_codes or request.old_sentencepiece_model) is not None:
+    if not method.segments and (request.old_bpe_codes or request.old_sentencepiece_model) is not None:
         raise OptionError(f"{request.segmented_by}: --method {request.method} segments no words; leave it out")
 
 

@@ -65,8 +65,8 @@ def check_segmentation(segmentation: Segmentation, vocabulary: Vocabulary, dicti
     where = f"{segmentation.flag} {segmentation.path}"
     if isinstance(segmentation, SubwordNmt) and style != "subword_nmt":
         raise DataError(
-            f"{where}: no piece in --dict {dictionary} ends with {CONTINUES}, so that its text was not segmented with "
-            f"codes of subword-nmt; leave {segmentation.flag} out"
+            f"{where}: no subword in --dict {dictionary} ends with {CONTINUES}, so that its text was not segmented "
+            f"with codes of subword-nmt; leave {segmentation.flag} out"
         )
 
     def longer(subwords: Iterable[str]) -> list[str]:
@@ -80,6 +80,6 @@ def check_segmentation(segmentation: Segmentation, vocabulary: Vocabulary, dicti
     used = sum(subword in counts for subword in able) / len(able) if able else 1.0
     if text < _LEAST_TEXT or (share < _LEAST_MADE and used < _LEAST_USED):
         raise DataError(
-            f"{where}: can make only {len(made) / len(tried):.0%} of the pieces in --dict {dictionary}, which are "
+            f"{where}: can make only {len(made) / len(tried):.0%} of the subwords in --dict {dictionary}, which are "
             f"{text:.0%} of its text; give the file that its text was segmented with, or leave {segmentation.flag} out"
         )

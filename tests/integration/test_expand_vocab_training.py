@@ -80,7 +80,7 @@ def test_the_whole_way_on_bpe_text(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "reachable      3 of 3 new words" in done.stdout
-    assert "cut text by    subword-nmt apply-bpe --codes grown/bpe.codes" in done.stdout
+    assert "segment by     subword-nmt apply-bpe --codes grown/bpe.codes" in done.stdout
     record = json.loads((tmp_path / "grown/expansion.json").read_text())["segmentation"]["text"]
     running = (tmp_path / "train.en").read_text().split()
     expected = {word: running.count(word) for word in ("finds", "beach", "book")}

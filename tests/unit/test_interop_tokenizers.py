@@ -147,7 +147,7 @@ def test_text_in_the_wrong_form_is_refused(prepared, tmp_path, capsys, monkeypat
     (folder / "marked").write_text("▁the ▁man\n")
     for flags, parts in (
         (["--verify-text", folder / "raw"], ("--verify-text", "--bpe-codes")),
-        ([*codes, "--verify-text", folder / "marked"], ("before it was cut",)),
+        ([*codes, "--verify-text", folder / "marked"], ("before segmentation",)),
         (["--bpe-codes", folder / "others", "--verify-text", folder / "cut"], ("1 line of 4", "--bpe-codes")),
         ([*codes, "--lang", "xq"], ("--lang", "xq")),
     ):
@@ -238,7 +238,7 @@ def test_a_model_of_sentencepiece_for_both_sides(tmp_path, spm, capsys, lowercas
         assert tokenizer.decode(ids, skip_special_tokens=True).split()[-1] == "one"
     code = export_hf(checkpoint, *flags, "--force", "--verify-text", tmp_path / "cut")
     assert code == (0 if lowercase else 2)
-    assert lowercase or "before it was cut" in capsys.readouterr().err
+    assert lowercase or "before segmentation" in capsys.readouterr().err
 
 
 def test_a_model_of_sentencepiece_that_made_another_dictionary(tmp_path, spm, capsys):
@@ -282,8 +282,8 @@ def test_text_is_segmented_as_by_fairseqs_gpt2_bpe(tmp_path, pieces, capsys):
     assert hub.decode(hub.encode("the low")) == "the low"
     shutil.rmtree(checkpoint.output)
     for flags, text, message in (
-        (["--gpt2-bpe", folder], line, "before it was cut"),
-        ([], "the lower", "after it was"),
+        (["--gpt2-bpe", folder], line, "before segmentation"),
+        ([], "the lower", "after segmentation"),
     ):
         (tmp_path / "text").write_text(text)
         assert message in refused(capsys, checkpoint, *flags, "--verify-text", tmp_path / "text")

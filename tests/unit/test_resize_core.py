@@ -91,8 +91,8 @@ def test_words_and_their_subwords(tmp_path):
     subwords = subwords_of_words(path, read_words(path, ()), codes, {"fro@@", "do"}, "subword")
     assert subwords == [["fro@@", "do"], ["do", "fro@@"]]
     for text, symbols, expected in (
-        ("frodo\nfro@@\n", {"fro@@", "do"}, r"new\.txt:2: --method distill needs the pieces of 'fro@@'.*--bpe-codes"),
-        ("fro\tfro@@\nfrodo\n", {"fro@@"}, r"new\.txt:2: 'do', a piece of 'frodo', is not in the dictionary"),
+        ("frodo\nfro@@\n", {"fro@@", "do"}, r"new\.txt:2: --method distill needs the subwords of 'fro@@'.*--bpe-codes"),
+        ("fro\tfro@@\nfrodo\n", {"fro@@"}, r"new\.txt:2: 'do', a subword of 'frodo', is not in the dictionary"),
     ):
         with pytest.raises(DataError, match=expected):
             subwords_of_words(written(path, text), read_words(path, ()), codes, symbols, "distill")

@@ -258,7 +258,7 @@ def test_errors_are_one_line_and_nothing_is_left(lm, tmp_path, refused):
         (("--verify", f"{tmp_path}/pipe"), NEW, f"--verify {tmp_path}/pipe: a pipe or device"),
         ((), ("x", "w1"), "new.txt:2: "),
         (("--user-dir", "/nowhere"), NEW, "--user-dir /nowhere: no plugin of fairseq"),
-        (("--method", "subword"), NEW, "needs the pieces of 'x'"),
+        (("--method", "subword"), NEW, "needs the subwords of 'x'"),
         (("--segment-text", f"{tmp_path}/new.txt"), NEW, "--segment-text: "),
         (("--method", "gaussian", "--noise-scale=-1e-9"), NEW, "--noise-scale -1e-09"),
         (("--noise-scale", "0.1"), NEW, "--noise-scale 0.1: .*leave it out"),

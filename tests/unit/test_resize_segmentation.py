@@ -276,14 +276,14 @@ def test_the_command(files, tmp_path, shown, refused, kind: str) -> None:
     assert f"reachable      3 of {3 + len(unreachable)}" in said
     assert list(found["unreachable"]) == unreachable
     assert re.search(r"not reachable  lolo \(", said) if unreachable else "not reachable" not in said
-    assert f"cut text by    {found['command']}" in said
+    assert f"segment by     {found['command']}" in said
     assert str(checkpoint.output) in found["command"]
-    assert f"300 sentences cut as before but for new words ({found['text']['changed']} have some)" in said
+    assert f"300 sentences segmented as before but for new words ({found['text']['changed']} have some)" in said
     assert {*found["files"]} <= {*record["files"]} == {path.name for path in checkpoint.output.iterdir()}
     assert "segment_text 1" in record["sha256"]
 
     advice = shown(*argv(checkpoint, "--force", words=words))
-    assert "attention      the dictionary has pieces of words: " in advice
+    assert "attention      the dictionary has subwords: " in advice
     assert f"give {old.flag} " in advice
     assert not {*found["files"]} & {path.name for path in checkpoint.output.iterdir()}
     plain = make(tmp_path / "plain", "lm_tied")

@@ -235,7 +235,7 @@ def test_no_text_of_kept_characters_is_unknown(files, kind: str, tmp_path, capsy
     assert made["kept_text"]["changed"] == 0
     spelling = made["kept_to_spell"]
     assert not spelling or f"also kept      {len(spelling)} subword" in said
-    assert f"cut text by    {made['command']}" in said
+    assert f"segment by     {made['command']}" in said
     assert str(out) in made["command"]
 
     _, task = as_fairseq(checkpoint)
