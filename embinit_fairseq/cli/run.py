@@ -79,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     elif outcome.code not in (0, STOPPED):
         screen.show_last()
         ending = "did not finish" if outcome.notes else f"ended with exit status {outcome.code}"
-        print(f"embinit run: error: the training {ending}; see {args.folder}/train.log", file=sys.stderr)
+        last = f" ({screen.tail[-1].strip()})" if screen.tail else ""  # for lists of trainings, which quote this line
+        print(f"embinit run: error: the training {ending}{last}; see {args.folder}/train.log", file=sys.stderr)
     if args.json or not outcome.code:
         show(outcome.record, lambda record: _summary(Path(args.folder), record), args.json)
     return outcome.code

@@ -37,6 +37,8 @@ from embinit_fairseq.vocab.tokens import Token, as_text, detect_style, parse, sp
 COPIED, COMPOSED, AVERAGED, DRAWN = KINDS = ("copied", "composed", "averaged", "drawn")
 #: similarities or coefficients at a time
 _BLOCK_ELEMENTS = 4_000_000
+#: length of a vector that was not trained, compared with the median
+_UNTRAINED = 1e-3
 #: shared words of a new word with --method omp, as in mergekit-tokensurgeon
 SPARSITY = 64
 #: new row -> (old rows, their weights)
@@ -278,13 +280,17 @@ def _sparse_combinations(inputs: Given) -> Combinations:
 def _auxiliary(inputs: Given) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return (columns, shared, rows, wanted): shared words' old rows and vectors, new words' rows and vectors; float64.
 
+    Words that the vectors were not trained on count as words without a vector: theirs is zero, or so short that its
+    direction is noise and a combination with it is huge.
+
     Raises:
-        DataError: no shared word or no new word has a vector that is finite and not zero.
+        DataError: no shared word or no new word has a vector.
     """
     assert inputs.vectors is not None  # Method.needs_vectors
     vectors = inputs.vectors.astype(np.float64)
     lengths = _lengths(vectors)
-    usable = np.isfinite(lengths) & (lengths > 0) & inputs.new.word[inputs.vector_rows]
+    shortest = _UNTRAINED * np.nanmedian(lengths) if len(lengths) else 0.0
+    usable = np.isfinite(lengths) & (lengths > shortest) & inputs.new.word[inputs.vector_rows]
     rows, vectors = inputs.vector_rows[usable], vectors[usable]
     shared = inputs.shared[rows] >= 0
     if not shared.any() or shared.all():

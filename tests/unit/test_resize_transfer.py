@@ -347,6 +347,19 @@ def test_omp_ends_where_nothing_remains() -> None:
     assert focus_here(old, new, eye, few, "omp")[0][4 + new.index(twin)].max() == 0
 
 
+@pytest.mark.parametrize("method", ["focus", "omp"])
+def test_vectors_that_were_not_trained_compose_nothing(method: str) -> None:
+    """A shared word and a new one with vectors of length 1e-17; the others are as if these had none."""
+    old, new, table, vectors = focus_case()
+    shared = next(word for word in new if word in old and word in vectors and vectors[word].any())
+    wanted = next(word for word in new if word not in old and word in vectors and vectors[word].any())
+    noise = {word: 1e-17 * np.eye(len(vectors[word]))[0] for word in (shared, wanted)}
+    made, drawn = focus_here(old, new, table, vectors | noise, method)
+    expected, _ = focus_here(old, new, table, {word: vectors[word] for word in vectors if word not in noise}, method)
+    assert 4 + new.index(wanted) in drawn
+    np.testing.assert_array_equal(made, expected)
+
+
 def test_focus_is_that_of_the_package_deepfocus(monkeypatch) -> None:
     focus = pytest.importorskip("deepfocus.focus", reason="pip install deepfocus: FOCUS by its authors")
     from tokenizers import Tokenizer, models
