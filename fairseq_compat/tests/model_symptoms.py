@@ -11,7 +11,7 @@ from unittest import mock
 import fairseq
 import numpy as np
 import torch
-from fairseq import libbleu
+from fairseq import libbleu, nan_detector
 from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset, data_utils
 from fairseq.models.hubert import hubert_asr
 from fairseq.models.hubert.hubert_asr import HubertCtcConfig
@@ -137,6 +137,26 @@ def empty_hypotheses() -> None:
     process.start()
     process.join()
     assert process.exitcode == 0, f"exit status {process.exitcode}"
+
+
+class Encoder(torch.nn.Module):
+    """Return a list in a dict, as fairseq's encoders do; its gradient is infinite at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def forward(self, values: torch.Tensor) -> dict[str, list[torch.Tensor]]:
+        return {"encoder_out": [self.layer(values).sqrt()]}
+
+
+def nan_gradients() -> None:
+    model = torch.nn.Sequential(Encoder())
+    torch.nn.init.zeros_(model[0].layer.weight)
+    torch.nn.init.zeros_(model[0].layer.bias)
+    with mock.patch.object(nan_detector.logger, "warning") as warning, nan_detector.NanDetector(model):
+        model(torch.ones(1, 2))["encoder_out"][0].sum().backward()
+    assert "output of 0.layer" in warning.call_args.args[0], warning.call_args
 
 
 def empty_evaluations() -> None:

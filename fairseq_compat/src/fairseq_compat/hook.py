@@ -25,6 +25,7 @@ FIXES = {
     "fairseq.models.distributed_fairseq_model": ("cpu_data_parallel",),
     "fairseq.options": ("bf16_on_gpus", "repeated_options", "unnamed_tasks", "dead_options", "unknown_architectures"),
     "fairseq.trainer": ("cpu_autocast", "half_precision"),
+    "fairseq.nan_detector": ("nan_gradients",),
     "fairseq.models.hubert.hubert_asr": ("missing_options",),
     "fairseq.models.wav2vec.wav2vec2_asr": ("missing_options",),
     "fairseq.models.transformer.transformer_config": ("broken_options",),
