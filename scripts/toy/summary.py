@@ -20,12 +20,12 @@ def main(path: Path) -> None:
     """Print one row per initialisation, a sentence about raw and rescaled vectors, and where the rest is."""
     (table,) = json.loads(path.read_text(encoding="utf-8"))["tables"]
     rows = {row["labels"]["init"]: row["summary"] for row in table["rows"]}
-    print(f"\n{'--embed-init':<20}{'val. loss (bits)':>17}{'test BLEU':>11}{'embeddings / positions':>24}")
+    print(f"\n{'--embed-init':<20}{'val. loss (bits)':>17}{'test BLEU':>11}{'absorption':>12}")
     for name, summary in rows.items():
         cells = [
             form.format(value["mean"]) if (value := summary.get(column)) else "-" for column, form in COLUMNS.items()
         ]
-        print(f"{name:<20}{cells[0]:>17}{cells[1]:>11}{cells[2]:>24}")
+        print(f"{name:<20}{cells[0]:>17}{cells[1]:>11}{cells[2]:>12}")
     bleu = {name: summary["BLEU"]["mean"] for name, summary in rows.items()}
     if {"xavier", "pretrained", "pretrained_xavier"} <= set(bleu):
         raw, rescaled = bleu["pretrained"] - bleu["xavier"], bleu["pretrained_xavier"] - bleu["xavier"]
