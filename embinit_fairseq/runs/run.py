@@ -68,7 +68,7 @@ def run(
     higher: bool = False,
     watch: Watch = lambda line, log: None,
 ) -> Outcome:
-    """Train, or find that there is nothing to do.
+    """Train, or say why there is nothing left to do.
 
     Args:
         folder: the run.
@@ -94,21 +94,13 @@ def run(
             log_file.truncate(0)  # the log of a start that failed
         else:
             check_same(folder, before, record)
-            record["labels"] = {**record["labels"], **before["labels"], **(labels or {})}
-            if metric is None and not higher:
-                record.update({key: before[key] for key in ("metric", "higher_is_better") if key in before})
+            record = continued_record(record, before, labels or {}, chooses=metric is not None or higher)
             if not log.sessions and (folder / RESULT).is_file():  # the log is gone
                 epochs = read_record(folder / RESULT).get("epochs", {})
                 log = RunLog(epochs={int(epoch): values for epoch, values in epochs.items()}, finished=True)
             if reason := _reached(_command_of(before), command, log):
                 chosen = {key: record[key] for key in ("labels", "metric", "higher_is_better")}
                 return _finish(folder, {**before, **chosen}, log, started=False, notes=(reason,))
-            # some vectors may be gone
-            record["vector_files"] = {**(before.get("vector_files") or {}), **record["vector_files"]}
-            # the record of an earlier version counts as one session of unknown length
-            unknown = {"command": before["command"], "wall_s": None, "cpu_s": None}
-            record["sessions"] = before.get("sessions") or [unknown]
-            record |= {key: before[key] for key in ("times", "wandb_run_id") if key in before}
         code = _train(folder, command, program, record, log_file, watch)
         log = read_log(folder / LOG)
         if code == 0 and log.finished:
@@ -145,6 +137,29 @@ def new_record(
         "data": dict(data),
         "vector_files": command.vector_hashes(),
         "sessions": [],
+    }
+
+
+def continued_record(
+    record: Mapping[str, Any], before: Mapping[str, Any], labels: Mapping[str, str], chooses: bool
+) -> dict[str, Any]:
+    """Return this call's record with what the record of the run's earlier sessions has in addition.
+
+    Args:
+        record: of this call.
+        before: of the earlier sessions.
+        labels: given to this call.
+        chooses: this call says what chooses the best epoch.
+    """
+    # a record of an earlier version counts as one session of unknown length
+    unknown = {"command": before["command"], "wall_s": None, "cpu_s": None}
+    kept = ("times", "wandb_run_id", *(() if chooses else ("metric", "higher_is_better")))
+    return {
+        **record,
+        **{key: before[key] for key in kept if key in before},
+        "labels": {**record["labels"], **before["labels"], **labels},
+        "vector_files": {**(before.get("vector_files") or {}), **record["vector_files"]},  # some may be gone
+        "sessions": before.get("sessions") or [unknown],
     }
 
 
