@@ -152,13 +152,7 @@ def distill(
     begin = time.process_time()
     names = _changed_inputs(source, settings.text)
     # 1. The model with the new words; their rows are the means of their subwords
-    embeddings = embedding_names(source.model)
-    read = [table for table in source.tables if not embeddings.isdisjoint(table.names)]
-    tensors = {name: copies[0] for name, copies in tensors_of(source, [source.state["model"]]).items()}
-    shifts = {table.name: np.zeros((recipe.count, columns_of(tensors[table.name]))) for table in read}
-    has_own_output = any(table not in read and tensors[table.name].dim() == 2 for table in source.tables)
-    is_tied = not has_own_output or any(table.is_output for table in read)
-    recipe = replace(recipe, shifts=shifts, is_tied=is_tied)
+    recipe = _untrained(source, recipe)
     weights = dict(source.state["model"])
     resize_tables(source, change, [weights], functools.partial(new_rows, recipe))
     model, task = source.builder.load(source.texts_with(change.text), weights)
@@ -176,20 +170,34 @@ def distill(
     generator = recipe.generator("distill")
     epochs = [make_updates(sentences, settings.tokens, generator) for _ in range(settings.epochs)]
     updates = [update for epoch in epochs for update in epoch]
-    start = {name: model.get_parameter(name).detach()[made].double() for name in shifts}
-    losses = train(model, list(shifts), made, updates, settings.lr, progress, saved)
-    trained = {name: model.get_parameter(name).detach()[made].double() for name in shifts}
+    names_read = list(recipe.shifts)
+    start = {name: model.get_parameter(name).detach()[made].double() for name in names_read}
+    losses = train(model, names_read, made, updates, settings.lr, progress, saved)
+    trained = {name: model.get_parameter(name).detach()[made].double() for name in names_read}
     record = {
         "sentences": len(sentences),
         "updates": len(updates),
         "loss": [float(np.mean(part)) for part in np.split(losses, np.cumsum([*map(len, epochs)])[:-1])],
         "kl": None,
     }
-    if source.softmax and is_tied:
+    if source.softmax and recipe.is_tied:
         head = [column[:_MEASURED] for column in columns]
         record["kl"] = _divergences(model, change, rows_of(model, head, settings.text, dictionaries)[0])
     record["cpu_seconds"] = round(time.process_time() - begin, 1)
-    return replace(recipe, shifts={name: (trained[name] - start[name]).numpy() for name in shifts}), record
+    return replace(recipe, shifts={name: (trained[name] - start[name]).numpy() for name in names_read}), record
+
+
+def _untrained(source: Source, recipe: Recipe) -> Recipe:
+    """Return the recipe with zeros as the shifts of all matrices that are read, and whether they are outputs, too.
+
+    Where they are not, the output rows are not trained: they start as `avg`, so that its bound holds.
+    """
+    embeddings = embedding_names(source.model)
+    read = [table for table in source.tables if not embeddings.isdisjoint(table.names)]
+    tensors = {name: copies[0] for name, copies in tensors_of(source, [source.state["model"]]).items()}
+    shifts = {table.name: np.zeros((recipe.count, columns_of(tensors[table.name]))) for table in read}
+    has_own_output = any(table not in read and tensors[table.name].dim() == 2 for table in source.tables)
+    return replace(recipe, shifts=shifts, is_tied=not has_own_output or any(table.is_output for table in read))
 
 
 # ---- The text in both segmentations ---------------------------------------------------------------------------------
@@ -208,9 +216,10 @@ def _changed_inputs(source: Source, texts: Sequence[str]) -> list[str]:
         raise _without_states(model) from error
     if getattr(type(getattr(model, "decoder", None)), "extract_features", None) is FairseqDecoder.extract_features:
         raise _without_states(model)  # the base class raises NotImplementedError
-    wanted = "two files, SOURCE TARGET" if translates and "decoder" in source.sides else "one file"
-    if len(texts) != (2 if wanted.startswith("two") else 1):
-        raise OptionError(f"{_FLAG}: {name} takes {wanted}, not {len(texts)}")
+    reads_both = translates and "decoder" in source.sides
+    if len(texts) != 1 + reads_both:
+        expected = "two files, SOURCE TARGET" if reads_both else "one file"
+        raise OptionError(f"{_FLAG}: {name} takes {expected}, not {len(texts)}")
     return [key for key, side in INPUT_SIDES.items() if side in source.sides] if translates else ["src_tokens"]
 
 
