@@ -52,8 +52,8 @@ _FORMS = {
     "numbers": "numbers of GPT-2's pieces",
     "words": "Moses' words",
 }
-#: form of a dictionary -> the option for a tokenizer that takes raw text
-_SEGMENTERS = {"bpe": "--bpe-codes", "sentencepiece": "--sentencepiece-model", "numbers": _GPT2}
+#: subword style of a dictionary -> form of a text in its symbols, option for a tokenizer that takes raw text
+_SEGMENTERS = {"subword_nmt": ("bpe", "--bpe-codes"), "sentencepiece": ("sentencepiece", "--sentencepiece-model")}
 
 
 @dataclass(frozen=True)
@@ -213,15 +213,23 @@ def _words(request: ExportRequest, side: Side) -> Tokenizer:
     """Take symbols of the dictionary, separated by white space where fairseq splits; others are `<unk>`."""
     from tokenizers import Regex, models, pre_tokenizers
 
-    shown = Preparation.of(side.symbols, translation=side.language is not None).preparation
-    form = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}.get(detect_style(side.symbols), "raw")
-    form = "numbers" if _is_numbers(side.symbols) else "words" if form == "raw" and shown != "none" else form
-    segmenter = _SEGMENTERS.get(form, f"--preparation {shown}")
+    form, segmenter = _form_of_symbols(side)
     text = _user_text(request, side, (form,), segmenter)
     split = pre_tokenizers.Split(Regex(r"[\s\x1c-\x1f]+"), behavior="removed")
     files = _fast_files(side, models.WordLevel(dict(side.dictionary.indices), unk_token="<unk>"), split)
     why = f"{_FORMS[form]} between spaces, as in dict.txt" + ("" if form == "raw" else f" (raw text: {segmenter})")
     return Tokenizer(files, why, side, str, _made_up(side.symbols, " ".join), text)
+
+
+def _form_of_symbols(side: Side) -> tuple[str, str]:
+    """Return the form of a text in the symbols of a dictionary, and the option for a tokenizer that takes raw text."""
+    if _is_numbers(side.symbols):
+        return "numbers", _GPT2
+    style = detect_style(side.symbols)
+    if style in _SEGMENTERS:
+        return _SEGMENTERS[style]
+    shown = Preparation.of(side.symbols, translation=side.language is not None).preparation
+    return "raw" if shown == "none" else "words", f"--preparation {shown}"
 
 
 def _python(request: ExportRequest, side: Side) -> Tokenizer:
@@ -398,9 +406,12 @@ def _user_text(request: ExportRequest, side: Side, forms: Sequence[str], segment
     if not words:
         raise DataError(f"{_TEXT} {path}: no text in it; give a sentence a line")
     marked, form = pieces_left(lines) or (0, "raw")
-    if marked <= MOST_MARKED * len(lines):
+    if marked > MOST_MARKED * len(lines):
+        pass  # subwords
+    elif "words" in forms and not any(map(GLUED.search, words)):
+        form = "words"
+    else:
         form = "numbers" if _is_numbers(side.symbols) and _is_numbers(words) else "raw"
-        form = "words" if "words" in forms and not any(map(GLUED.search, words)) else form
     if form not in forms:
         remedy = f"{segmenter}, which segments it, or the text after" if form == "raw" else "the text before"
         expected = " or ".join(_FORMS[form] for form in forms)
