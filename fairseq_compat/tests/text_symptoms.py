@@ -233,7 +233,7 @@ def dead_options() -> None:
     assert len(dead) == 1, dead
     assert "--gen-subset" in dead[0], dead
     assert "--valid-subset" in dead[0], dead
-    assert not said(options.get_generation_parser, "--gen-subset", "valid", "--beam", "2", "--bpe", "characters")
+    assert not said(options.get_generation_parser, "--path", None, "--gen-subset", "valid", "--beam", "2", "--bpe", "characters")
     assert "--log-file:" in said(options.get_eval_lm_parser, "--log-file=x")[0]
     assert "fairseq-interactive" in said(options.get_generation_parser, "--constraints")[0]
     assert "--lm-path" in said(options.get_interactive_generation_parser, "--lm-path", "lm.pt")[0]

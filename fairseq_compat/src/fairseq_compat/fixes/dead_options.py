@@ -63,7 +63,8 @@ def dead_options(command: str, options: set[str]) -> list[str]:
 def options_in(parser, words: list[str]) -> set[str]:
     """Return the options in a command line, each in all its spellings."""
     actions = parser._option_string_actions
-    return {name for word in words for name in getattr(actions.get(word.partition("=")[0]), "option_strings", ())}
+    names = {str(word).partition("=")[0] for word in words}  # programs in Python may give None as a value
+    return {spelling for name in names for spelling in getattr(actions.get(name), "option_strings", ())}
 
 
 def patch(module):
