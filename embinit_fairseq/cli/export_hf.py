@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from embinit_fairseq.cli.records import request_of, show
@@ -83,5 +84,5 @@ def render(record: dict[str, Any]) -> str:
             f"{measured['scale']:.3g}, allowed {measured['allowed']:.2e})"
         )
     lines.append(f"written        {record['output']}: {', '.join(record['files'])}")
-    lines.append(f"to share it    hf upload USER/{Path(record['output']).name} {record['output']}")
+    lines.append(f"to share it    hf upload USER/{quote(Path(record['output']).name)} {quote(record['output'])}")
     return "\n".join(lines)

@@ -138,7 +138,8 @@ def kept_rows(
         spelling = symbols_that_spell(segmentation, kept, text_symbols(vocabulary), words)
     added = set(spelling)
     stays |= np.array([symbol in added for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
-    stays |= vocabulary.special
+    # a line `<s> 1 #fairseq:overwrite`, as CamemBERT has, is the row of `<s>` in a text
+    stays |= vocabulary.special | np.array([symbol in SPECIAL_SYMBOLS for symbol in vocabulary.symbols], dtype=bool)
     if "<mask>" in row_of:
         stays[row_of["<mask>"]] = True
     if stays.all():

@@ -28,6 +28,8 @@ UNKNOWN_WORD = "\N{DOUBLE QUESTION MARK}"
 #: output of fairseq-generate in the folder of a run: redirected, by --results-path, by the recipes
 _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
 _LINE = re.compile(r"([HD])-(\d+)\t(?:\S+\t)?(.*)$")
+#: of the source and the target, which fairseq-generate prints once for each sentence
+_ONCE = re.compile(r"[ST]-\d+(?=\t)")
 _DATA_SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
 #: number of translations ending in a separate period from which text looks tokenised, as for sacrebleu
 _TOKENIZED = 100
@@ -159,9 +161,12 @@ def score(request: ScoreRequest) -> Scored:
 def _notes(
     request: ScoreRequest, translated: Translations, text: Sequence[str], reference: Sequence[str], lang: str
 ) -> Iterator[str]:
-    """Say if the text is still segmented, and if BLEU is computed by the rules of another language."""
+    """Say if the text is another run's or still segmented, and if BLEU is computed by another language's rules."""
     from fairseq_compat.languages import has_spaces, missing_tokenizer
 
+    checkpoint, place = Path(translated.option("path") or ""), Path(request.place)
+    if place.is_dir() and checkpoint.is_file() and place.resolve() not in checkpoint.resolve().parents:
+        yield f"{translated.path} is of {checkpoint}, which is not in {place}: are these its translations?"
     if (left := pieces_left(text)) is not None:
         yield f"{counted(left[0], 'translation')} of {len(text):,} in subwords: add --detokenize {left[1]}"
     elif reference and sum(line.endswith(" .") for line in text) >= _TOKENIZED:
@@ -186,12 +191,14 @@ def translations_in(run: Path, subset: str) -> list[Path]:
     """Return the outputs of fairseq-generate, several if it ran in shards (SUBSET.generate.*.log).
 
     Raises:
-        DataError: there is none; with the command that makes it.
+        DataError: there is none, with the command that makes it; or there are two.
     """
     names = [name.format(subset=subset) for name in _LOGS]
-    for name in names:
-        if (run / name).is_file():
-            return [run / name]
+    found = [run / name for name in names if (run / name).is_file()]
+    if len(found) > 1:
+        raise DataError(f"{found[0]} and {found[1].name}: two outputs of fairseq-generate; remove the older one")
+    if found:
+        return found
     if shards := sorted(run.glob(f"{subset}.generate.*.log")):
         return shards
     raise DataError(
@@ -214,7 +221,13 @@ def read_translations(paths: Sequence[Path]) -> Translations:
     for shard in paths:
         lines = _lines(shard)
         own: dict[str, dict[int, str]] = {"H": {}, "D": {}}
+        printed: set[str] = set()
         for line in lines:
+            if (once := _ONCE.match(line)) and once[0] in printed:
+                raise DataError(
+                    f"{shard}: two outputs of fairseq-generate in one file ({once[0]} twice); translate into a new file"
+                )
+            printed |= {once[0]} if once else set()
             if match := _LINE.match(line):
                 own[match[1]].setdefault(int(match[2]), match[3])
             elif not configuration and CONFIGURATION in line:

@@ -102,8 +102,11 @@ class Cleaner:
 
 #: a sign that Moses always splits from the letter before it (not a full stop)
 GLUED = re.compile(r"[^\W\d_][,:!?](@@)?$")
-#: shows that a text is in Moses' words already, which Moses would split again, if no word is glued
+#: shows that a text is in Moses' words already, which Moses would split again, if it has no raw word
 _MOSES_WORDS = re.compile(r"&(apos|quot|amp|lt|gt|#\d+);| @-@ ")
+#: Moses splits brackets from words, and the full stop from the last word of a line (`inc.`, not `u.s.`)
+_BRACKET = re.compile(r"^[(\[]\w|\w[)\]]$")
+_UNSPLIT_END = re.compile(r"^[^.]*\w\.$")
 #: characters that Moses' normalisation of punctuation replaces
 _REPLACED = set("“”‘’„«»–—…")
 
@@ -176,6 +179,11 @@ class Preparation:
         return loaded(self)(text)
 
 
+def _has_raw_word(words: Sequence[str]) -> bool:
+    """Return True if Moses would split one of the words."""
+    return any(GLUED.search(word) or _BRACKET.search(word) for word in words) or bool(_UNSPLIT_END.search(words[-1]))
+
+
 @cache  # not in the instances, so that a tokenizer with one can be copied to another process
 def loaded(settings: Preparation) -> Callable[[str], str]:
     """Return the function that prepares a text; raise ImportError if a library is missing."""
@@ -192,7 +200,7 @@ def loaded(settings: Preparation) -> Callable[[str], str]:
             normalize = moses.MosesPunctNormalizer(lang=settings.lang).normalize
 
     def prepare(text: str) -> str:
-        is_prepared = _MOSES_WORDS.search(text) is not None and not any(map(GLUED.search, text.split()))
+        is_prepared = _MOSES_WORDS.search(text) is not None and not _has_raw_word(text.split())
         text = _carry_symbols(text.translate(_WITHOUT_CARRIERS))
         text = re.sub(f"([{''.join(_SYMBOL)}])", r" \1 ", text if is_prepared else normalize(text))
         text = text.lower() if settings.lowercase else text
@@ -206,8 +214,6 @@ def loaded(settings: Preparation) -> Callable[[str], str]:
 
 #: subword-nmt: the word continues; sentencepiece: a word begins
 _CONTINUES, _INITIAL = "@@", "▁"
-#: Moses splits the full stop from the last word of a line (`inc.`, not `u.s.`)
-_UNSPLIT_END = re.compile(r"^[^.]*\w\.$")
 
 
 class Segmenter:

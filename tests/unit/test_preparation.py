@@ -73,7 +73,8 @@ def test_words_of_moses():
     moses = Preparation("moses", lowercase=True, lang="de", normalise=True, escape=True, dashes=True)
     assert moses("Der „gut-gelaunte“ <mask>.") == "der &quot; gut @-@ gelaunte &quot; <mask> ."
     assert moses("Er &quot; gut @-@ <mask> &quot; .") == "er &quot; gut @-@ <mask> &quot; ."  # Moses' words already
-    assert moses("R&amp;D ran, too.") == "r &amp; amp ; d ran , too ."  # an entity of raw text
+    for raw in ("R&amp;D ran, too", "R&amp;D (too)", "R&amp;D ran."):  # an entity of raw text
+        assert moses(raw).startswith("r &amp; amp ; d ")
     assert Preparation("moses")("He's <mask>-like.") == "He 's <mask> -like ."
     assert Preparation(lowercase=True)(" The<mask>. Dog") == "the <mask> . dog"
     assert Preparation("moses")("a \ue004 b") == "a b", "a character of the text that would be a symbol"

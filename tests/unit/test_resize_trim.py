@@ -99,6 +99,9 @@ def test_what_stays(tmp_path: Path) -> None:
         (tmp_path / "list").write_text(listed)
         assert kept(words, keep=str(tmp_path / "list")) == [*always, 6]  # neither `new` nor `york`
     assert kept(words, keep=str(tmp_path / "list"), keep_text=text) == [*always, 5, 6, 9]
+    # `</s>` that a line overwrites, as in CamemBERT's dictionary: the text has that row
+    overwritten = Vocabulary([*SPECIAL_SYMBOLS, "</s>", "a", "b"], [1] * 7, roles)
+    assert kept(overwritten, keep_text=text) == [0, 1, 2, 3, 4, 5]
     # and what is written
     old = make(tmp_path, "roberta", fillers=3)
     (tmp_path / "list").write_text("w8\nw7 12\n")

@@ -112,6 +112,14 @@ def test_damage_is_found_before_anything_is_written(scored, run, refused) -> Non
     with (run / "test.generate.log").open("a") as log:
         log.write("H-9\t-1\tx\n")
     assert "the first has the number 3" in refused("score", "run", "--ref", "raw")
+    generate_log(run / "test.generate.log", RAW)
+    twice = (run / "test.generate.log").read_text()
+    (run / "test.generate.log").write_text(twice * 2)
+    assert "two outputs of fairseq-generate in one file" in refused("score", "run", "--ref", "raw")
+    (run / "test.generate.log").write_text(twice)
+    (run / "generate-test.txt").write_text(twice)
+    assert "remove the older one" in refused("score", "run", "--ref", "raw")
+    (run / "generate-test.txt").unlink()
     write_run(run, {}, [1.0], data={"dict.en.txt": "0" * 64})
     (run.parent / "bin").mkdir()
     (run.parent / "bin/dict.en.txt").write_text("a 1\n")
@@ -230,6 +238,17 @@ def test_shards_hold_every_sentence_once(run, tmp_path) -> None:
         read_translations(paths)
     paths[0].write_bytes("a\u2028b\r\nc\rd\n\n".encode())
     assert read_translations(paths[:1]).tokens == ["a\u2028b", "c\rd", ""]  # lines end at line feeds only
+
+
+def test_a_log_of_another_run_is_named(scored, run, capsys) -> None:
+    (run.parent / "best.pt").touch()
+    generate_log(run / "test.generate.log", TOKENS)
+    log = (run / "test.generate.log").read_text()
+    for place, is_named in ((run.parent / "best.pt", True), (run / "best.pt", False)):
+        place.touch()
+        (run / "test.generate.log").write_text(log.replace("run/best.pt", str(place)))
+        assert main(["score", str(run), "--ref", "raw"]) == 0
+        assert ("are these its translations" in capsys.readouterr().err) == is_named
 
 
 def test_scores_of_the_test_set_go_to_the_result(scored, run, capsys) -> None:
