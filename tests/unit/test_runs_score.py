@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.error import URLError
 
 import pytest
+import tokenizer_folders
 import tokenizers
 from run_folders import write_run
 from sacrebleu.metrics import BLEU, CHRF, TER
@@ -219,6 +220,10 @@ def test_steps_in_their_order(tmp_path) -> None:
     padding.enable_truncation(3)
     padding.save(str(tmp_path / "tokenizer.json"))  # as folders of sentence-transformers have it
     assert Tokenizer(str(tmp_path)).encode("The dogs.") == ["the", "dog", "##s", "."]
+    (tmp_path / "t5").mkdir()
+    subwords = tokenizer_folders.sentencepiece(tmp_path / "t5").encode("the old house", out_type=str)
+    assert Tokenizer(str(tmp_path / "t5")).encode("the old house") == subwords
+    assert detokenizer([f"huggingface={tmp_path / 't5'}"], None)(" ".join(subwords)) == "the old house"
     assert detokenizer(["moses"], "fra_Latn")("l&apos; homme , c&apos; est lui !") == "l'homme, c'est lui !"
 
 
