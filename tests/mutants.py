@@ -4,8 +4,8 @@
     python tests/mutants.py --tree CLONE --count 400 --seed 1
 
 For each mutant the tests that cover its line are run, the most specific first, in a fork of a process that has imported
-torch and fairseq. The same seed draws the same mutants of the same package, so that two versions of the suite can be
-compared. The tree is changed while this runs: give a clone of its own.
+torch and fairseq. Lines that no test runs are not drawn. The same seed draws the same mutants of the same package: two
+versions of the suite can be compared. The tree is changed while this runs: give a clone of its own.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.G
 COMPARISONS |= {ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
 OPERATIONS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Add}
 OPERATIONS |= {ast.Mod: ast.Add, ast.Pow: ast.Mult, ast.MatMult: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}
-#: seconds after which a test counts as failed, and the most tests per mutant
-SECONDS, TESTS = 120, 14
+#: seconds after which tests count as failed; tests of the first run: most of them, and most of one function
+SECONDS, TESTS, OF_ONE = 600, 14, 3
 
 
 class Mutation(ast.NodeTransformer):
     """Numbers the places of a file that can be changed, and changes the one with the number `wanted`."""
 
     def __init__(self, wanted: int = -1) -> None:
-        self.wanted, self.lines = wanted, []
+        self.wanted, self.lines, self.change = wanted, [], ""
 
     def visit(self, node: ast.AST) -> ast.AST:
         # messages, documentation and types are nothing that a test should look at
@@ -50,7 +50,10 @@ class Mutation(ast.NodeTransformer):
         if changed is None:
             return node
         self.lines.append(node.lineno)
-        return ast.copy_location(changed, node) if len(self.lines) - 1 == self.wanted else node
+        if len(self.lines) - 1 != self.wanted:
+            return node
+        self.change = f"{ast.unparse(node)} -> {ast.unparse(changed)}"
+        return ast.copy_location(changed, node)
 
     @staticmethod
     def changed(node: ast.AST) -> ast.AST | None:
@@ -75,8 +78,8 @@ class Mutation(ast.NodeTransformer):
         return None
 
 
-def covering_tests(data: Path) -> dict[str, dict[int, list[str]]]:
-    """File -> line -> the tests that run it, the most specific first, at most three of one test function."""
+def covering_tests(data: Path) -> dict[str, dict[int, tuple[list[str], list[str]]]]:
+    """File -> line -> the most specific tests that run it, a few of each test function; all other tests that run it."""
     import coverage
 
     found, size = coverage.CoverageData(str(data)), collections.Counter()
@@ -85,13 +88,14 @@ def covering_tests(data: Path) -> dict[str, dict[int, list[str]]]:
     for contexts in (contexts for lines in files.values() for contexts in lines.values()):
         size.update(context for context in contexts if context.endswith("|run"))
 
-    def chosen(contexts: list[str]) -> list[str]:
-        functions, tests = collections.Counter(), []
+    def chosen(contexts: list[str]) -> tuple[list[str], list[str]]:
+        functions, first, others = collections.Counter(), [], []
         for context in sorted((each for each in contexts if each in size), key=lambda each: (size[each], each)):
             test = context.removesuffix("|run")
-            functions[test.partition("[")[0]] += 1
-            tests += [test] * (functions[test.partition("[")[0]] <= 3)
-        return tests[:TESTS]
+            function = test.partition("[")[0]
+            functions[function] += 1
+            (first if functions[function] <= OF_ONE and len(first) < TESTS else others).append(test)
+        return first, others
 
     return {
         path[path.rindex("embinit_fairseq/") :]: {line: chosen(contexts) for line, contexts in lines.items()}
@@ -137,16 +141,19 @@ def main() -> None:
     for file in sorted(file for file in tests if file.split("/")[1] in ROOMS):
         mutation = Mutation()
         mutation.visit(ast.parse(Path(file).read_text()))
-        mutants += [(file, number, line) for number, line in enumerate(mutation.lines) if tests[file].get(line)]
+        mutants += [
+            (file, number, line) for number, line in enumerate(mutation.lines) if any(tests[file].get(line, ()))
+        ]
     drawn = random.Random(args.seed).sample(mutants, min(args.count, len(mutants)))
     survivors = 0
     for file, number, line in drawn:
         source = Path(file).read_text()
         try:
-            Path(file).write_text(ast.unparse(Mutation(number).visit(ast.parse(source))))
-            if not is_noticed(tests[file][line]):
+            mutation = Mutation(number)
+            Path(file).write_text(ast.unparse(mutation.visit(ast.parse(source))))
+            if not any(is_noticed(part) for part in tests[file][line] if part):
                 survivors += 1
-                print(f"{file}:{line} {source.splitlines()[line - 1].strip()}", flush=True)
+                print(f"{file}:{line} {source.splitlines()[line - 1].strip()}\n    {mutation.change}", flush=True)
         finally:
             Path(file).write_text(source)
     print(f"{len(drawn) - survivors} of {len(drawn)} mutants are noticed, of {len(mutants)} places")

@@ -88,7 +88,7 @@ def position_map(model: TrainedModel, part: str | None = None, length: int | Non
 
     Args:
         model: the trained model.
-        part: encoder, decoder or ELECTRA's generator; None: the encoder if it has positions.
+        part: encoder, decoder or ELECTRA's generator; None: the encoder.
         length: T; None: all positions of the model, 512 at most.
 
     Raises:
@@ -102,7 +102,7 @@ def position_map(model: TrainedModel, part: str | None = None, length: int | Non
             f"{model.path} is a checkpoint of {model.arch}, which has no positional correlation of this plugin; name "
             f"one of {ENCODERS} or tupe_transformer"
         )
-    part = part or ("encoder" if "encoder" in prefixes else next(iter(prefixes)))
+    part = part or "encoder"
     if part not in prefixes:
         raise OptionError(
             f"--part {part}: {model.path} ({model.arch}) has positions of this kind in its "

@@ -253,9 +253,8 @@ def _parts(length: int, columns: int) -> Iterator[slice]:
 
 def take_rows(table: Table, rows: np.ndarray) -> np.ndarray:
     """Return (len(rows), D) in the matrix' precision, at least float32; a view if the rows are consecutive."""
-    first, last = int(rows[0]), int(rows[-1])
-    together = last - first + 1 == len(rows) and bool((np.diff(rows) == 1).all())
-    chosen: Any = table[first : last + 1] if together else table[rows]
+    are_consecutive = bool((np.diff(rows) == 1).all())
+    chosen: Any = table[int(rows[0]) : int(rows[-1]) + 1] if are_consecutive else table[rows]
     if not isinstance(chosen, np.ndarray):
         chosen = chosen.detach()
         chosen = (chosen if chosen.element_size() >= 4 else chosen.float()).numpy()  # NumPy has no bfloat16

@@ -341,14 +341,11 @@ def _gpt2(request: ExportRequest, side: Side) -> Tokenizer:
         encoded = [" ".join(map(str, encoder.encode(part))) for part in (*map(str.rstrip, parts), last)]
         return f" {MASK} ".join(encoded)
 
-    draw, drawn = random.Random(1), sorted(encoder.decoder)
-    lines = ["", "  two  blanks ", "Ünknøwn 未知 don't ???"]
-    lines += [encoder.decode(draw.choices(drawn, k=draw.randint(1, 16))) for _ in range(_LINES)]
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split, decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     model = models.BPE(vocabulary, merges, fuse_unk=False)
-    files = _fast_files(side, model, split, decoders.ByteLevel(), mask_takes_space=True)
-    text = _user_text(request, side, ("raw",))
-    return Tokenizer(files, "GPT-2's byte-level BPE of raw text", side, symbols_of, lines, text)
+    files = _fast_files(side, model, split, decoder, mask_takes_space=True)
+    made_up, text = _made_up(list(numbers), decoder.decode), _user_text(request, side, ("raw",))
+    return Tokenizer(files, "GPT-2's byte-level BPE of raw text", side, symbols_of, made_up, text)
 
 
 def _is_numbers(symbols: Sequence[str]) -> bool:

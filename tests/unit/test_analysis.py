@@ -72,8 +72,10 @@ def test_positions_are_drawn_with_one_seed_after_the_other(read, monkeypatch):
 
 
 def test_steps_apply_from_left_to_right_and_leave_their_argument_alone():
-    matrix, around = normal(40, 4), Surroundings(position_rows=30)
-    matrix -= matrix.mean()
+    matrix, around = normal(40, 4, mean=0.5), Surroundings(position_rows=30)
+    matrix -= (mean := matrix.mean())
+    expected = matrix * math.sqrt(2 / (40 + 4)) / matrix.std(ddof=1)  # Kim, equation (1), whatever the mean
+    np.testing.assert_allclose(transform(matrix + mean, ["xavier"], around), expected, rtol=1e-4, atol=1e-6)
     before = matrix.copy()
     position = transform(np.zeros_like(matrix), ["positions"], around)
     np.testing.assert_allclose(transform(matrix, ["scaled", "positions"], around), matrix * 2 + position, rtol=1e-6)

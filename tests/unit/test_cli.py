@@ -47,6 +47,11 @@ def test_stats_print_coverage_and_sigma(printed, shown, tmp_path):
     for expected in ("N = 7 rows x D = 4", "66.7% of types, 90.0% of tokens", "pretrained_xavier", "xyzzy (1)"):
         assert expected in text
     assert "N = 5 rows" in shown(*STATS)
+    several = ("stats", "--vectors", "concat:v.txt,w.txt", "--dict", "dict.txt")
+    record = printed(*several)
+    assert record.items() >= {"dim": 6, "source_rows": 8, "found_in_all": 1, "format": "concat"}.items()
+    assert [file["found"] for file in record["sources"]] == [2, 2]
+    assert all(part in shown(*several) for part in ("in all files   1 word", "w.txt (glove, 3 rows x 2): 2 words"))
     (tmp_path / "v.txt").write_text("a 1 1\nb 1 1\n")
     assert printed(*STATS)["tables"]["pretrained_xavier"]["std"] is None
 

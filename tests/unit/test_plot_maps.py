@@ -108,6 +108,12 @@ def test_the_figure_has_one_panel_per_head_with_its_pattern(plot, printed, figur
         shares = np.exp(scores[1:, 0]) / np.exp(scores[1:]).sum(axis=1)
         numbers = [head[key] for key in ("from_cls", "to_cls", "max", "cls_share")]
         assert numbers == pytest.approx([scores[0, 4], scores[4, 0], scores[1:, 1:].max(), shares.mean()])
+    printed(*plot("positions", checkpoint), "--softmax")
+    for axes, scores in zip(panels_of(figures[1]), expected):
+        attention = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(axes.images[0].get_array(), attention * LONGEST)  # uniform attention is 1
+        low, high = axes.images[0].get_clim()
+        assert low == pytest.approx(1 / high)  # white is 1
 
 
 def test_what_cannot_be_drawn(refused, tmp_path, plot, monkeypatch):

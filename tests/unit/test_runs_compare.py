@@ -104,6 +104,7 @@ def test_what_is_in_one_table_and_what_warns(tmp_path, compare, shown, second, t
     write_run(tmp_path / "b", second.pop("labels"), [1.0, 2.0], **second)
     found = compare(tmp_path)
     assert len({table["title"] for table in found}) == len(found) == tables
+    assert ("data" in found[0]["title"]) == (tables == 2 and "metric" not in second)  # one data set has no name
     assert ("do not compare figures across them" in shown("compare", tmp_path)) == (tables == 2)
     text = " ".join(found[0]["warnings"])
     assert warning in text
@@ -183,6 +184,7 @@ def test_files_are_written_and_tables_need_no_pictures(tmp_path, capsys, printed
     assert {(cell["row"], cell["column"]): float(cell["mean"]) for cell in cells} == expected
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     lines = (out / "results.md").read_text().splitlines()
+    assert f"## {record['tables'][0]['title']}" in lines
     rows = [line for line in lines if line.startswith(("| a\\|b | 1 | ", "| first \\| second \\| $x_{$ | 1 | "))]
     assert len({row.replace("\\|", "").count("|") for row in rows[:2]}) == 1
     assert any(line.startswith("| against a\\|b | seed |") for line in lines)

@@ -8,6 +8,8 @@ from pathlib import Path
 from urllib.error import URLError
 
 import pytest
+import tokenizer_folders
+import tokenizers
 from run_folders import write_run
 from sacrebleu.metrics import BLEU, CHRF, TER
 
@@ -16,7 +18,7 @@ from embinit_fairseq.errors import DataError
 from embinit_fairseq.runs.log import CONFIGURATION
 from embinit_fairseq.runs.metrics import TEXT_SCORES, recorded_metrics
 from embinit_fairseq.runs.score import read_translations, translations_in
-from embinit_fairseq.runs.tokens import detokenizer, join_sentencepiece
+from embinit_fairseq.runs.tokens import Tokenizer, detokenizer, join_sentencepiece
 
 REFERENCES = ["A man , in a hat , sings a song .", "Two dogs run over the green grass .", "He sleeps all day long ."]
 RAW = [line.replace(" .", ".").replace(" ,", ",") for line in REFERENCES]
@@ -221,6 +223,15 @@ def test_steps_in_their_order(tmp_path) -> None:
         ([f"huggingface={tmp_path}"], "the dog ##s .", "the dogs."),
     ):
         assert detokenizer(steps, "en_XX")(tokens) == text
+    padding = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"))
+    padding.enable_padding(length=9)
+    padding.enable_truncation(3)
+    padding.save(str(tmp_path / "tokenizer.json"))  # as folders of sentence-transformers have it
+    assert Tokenizer(str(tmp_path)).encode("The dogs.") == ["the", "dog", "##s", "."]
+    (tmp_path / "t5").mkdir()
+    subwords = tokenizer_folders.sentencepiece(tmp_path / "t5").encode("the old house", out_type=str)
+    assert Tokenizer(str(tmp_path / "t5")).encode("the old house") == subwords
+    assert detokenizer([f"huggingface={tmp_path / 't5'}"], None)(" ".join(subwords)) == "the old house"
     assert detokenizer(["moses"], "fra_Latn")("l&apos; homme , c&apos; est lui !") == "l'homme, c'est lui !"
 
 
@@ -257,7 +268,9 @@ def test_scores_of_the_test_set_go_to_the_result(scored, run, capsys) -> None:
     before = (run / "result.json").read_bytes()
     generate_log(run / "valid.generate.log", ["a do@@ g", "b", "c"])
     assert main(["score", "run", "--ref", "raw", "--subset", "valid"]) == 0
-    assert "1 translation of 3 in subwords: add --detokenize bpe" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "1 translation of 3 in subwords: add --detokenize bpe" in said
+    assert "--lang" not in said  # the log names a language that is known
     assert (run / "result.json").read_bytes() == before
     assert scored(RAW)["bleu"]["score"] == pytest.approx(100.0)
     found = json.loads((run / "result.json").read_text())["scores"]

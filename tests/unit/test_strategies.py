@@ -49,11 +49,11 @@ def moments():
     return vectors().astype(np.float64), strategies.xavier(None, draws()).astype(np.float64)
 
 
-@pytest.mark.parametrize("std", [None, "xavier", "0.25x", "3x", "0.3"])
+@pytest.mark.parametrize("std", [None, "xavier", "0.25x", "2x", "0.3"])
 def test_pretrained_xavier_is_equation_1(std):
     x_p, x_x = moments()
     own = x_x.std(ddof=1)
-    sigma = {"0.25x": 0.25 * own, "3x": 3 * own, "0.3": 0.3}.get(std, own)
+    sigma = {"0.25x": 0.25 * own, "2x": 2 * own, "0.3": 0.3}.get(std, own)
     chosen = draws(std=parse_std(std))
     table = build(strategies.pretrained_xavier, source(), chosen, PAD)
     np.testing.assert_allclose(table[ROWS], (x_p - x_p.mean()) * sigma / x_p.std(ddof=1), rtol=2e-7, atol=1e-12)
