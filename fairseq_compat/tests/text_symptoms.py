@@ -223,7 +223,7 @@ def shards() -> None:
 def dead_options() -> None:
     """A line for options that a command does not read, no line for others."""
 
-    def said(get_parser, *given: str) -> list[str]:
+    def said(get_parser, *given: str | None) -> list[str]:
         stderr = io.StringIO()
         with contextlib.redirect_stderr(stderr):
             options.parse_args_and_arch(get_parser(), ["data", "--cpu", *given])
@@ -233,7 +233,8 @@ def dead_options() -> None:
     assert len(dead) == 1, dead
     assert "--gen-subset" in dead[0], dead
     assert "--valid-subset" in dead[0], dead
-    assert not said(options.get_generation_parser, "--path", None, "--gen-subset", "valid", "--beam", "2", "--bpe", "characters")
+    assert not said(options.get_generation_parser, "--gen-subset", "valid", "--beam", "2", "--bpe", "characters")
+    assert not said(options.get_generation_parser, "--path", None)  # of a program in Python
     assert "--log-file:" in said(options.get_eval_lm_parser, "--log-file=x")[0]
     assert "fairseq-interactive" in said(options.get_generation_parser, "--constraints")[0]
     assert "--lm-path" in said(options.get_interactive_generation_parser, "--lm-path", "lm.pt")[0]
