@@ -12,18 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from fairseq_compat.patches import wrap
 
 BROKEN = r"module\.register_backward_hook\("
 
 
-def tensors_of(output: Any) -> Iterator[torch.Tensor]:
+def tensors_of(output: Any) -> Iterator[Any]:
     """Yield the tensors with a gradient in what a module returns."""
-    if isinstance(output, torch.Tensor):
-        if output.requires_grad:
-            yield output
+    if getattr(output, "requires_grad", False):
+        yield output
     elif isinstance(output, dict):
         for value in output.values():
             yield from tensors_of(value)
