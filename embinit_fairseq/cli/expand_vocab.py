@@ -29,7 +29,8 @@ _ADDED = f"make the new words added tokens of the tokenizer, {_ELSE}"
 #: subword style of the dictionary -> how new words are kept whole
 _PROTECT = {
     "subword_nmt": f"give --bpe-codes CODES, or segment text by apply-bpe --glossaries '^(?:word|word)$', {_ELSE}",
-    "sentencepiece": f"write ▁ before words; give --sentencepiece-model MODEL, or one that has them, {_ELSE}",
+    "sentencepiece": "write ▁ before words, and give --sentencepiece-model MODEL, or segment text by a model that has "
+    f"them, {_ELSE}",
     **dict.fromkeys(("wordpiece", "bytelevel", "end_of_word"), _ADDED),
 }
 
@@ -48,14 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--average-over", choices=("all", "words"), default="all", help=averaged)
     add("--bpe-codes", metavar="CODES", help="of subword-nmt: segment words, and write what keeps the new ones whole")
     add("--sentencepiece-model", metavar="MODEL", help="the same with a model of sentencepiece")
-    add(
-        "--segment-text",
-        nargs="+",
-        default=[],
-        metavar="TEXT",
-        help="raw old text: does its segmentation change?",
-    )
-    text = "distill: the text (translation: SOURCE TARGET), segmented as for --verify; with codes or model, raw"
+    text = "old text before segmentation: is it segmented as before?"
+    add("--segment-text", nargs="+", default=[], metavar="TEXT", help=text)
+    text = "distill: the text (translation: SOURCE TARGET), as for --verify; with codes or model, before segmentation"
     add("--distill-text", nargs="+", default=[], metavar="TEXT", help=text)
     numbers = {
         "sentences": (int, "N", "sentences of it with each word"),

@@ -22,6 +22,8 @@ from embinit_fairseq.runs.metrics import is_score
 
 #: lines shown of a training that has failed
 _LAST = 30
+#: characters of the last line in the error
+_SHOWN = 200
 #: exit statuses above are signals
 _SIGNALS = 128
 _USAGE_ERROR = re.compile(r"\S+: error: ")
@@ -79,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
     elif outcome.code not in (0, STOPPED):
         screen.show_last()
         ending = "did not finish" if outcome.notes else f"ended with exit status {outcome.code}"
-        last = f" ({screen.tail[-1].strip()})" if screen.tail else ""  # for lists of trainings, which quote this line
+        last = (
+            f" ({screen.tail[-1].strip()[:_SHOWN]})" if screen.tail else ""
+        )  # for lists of trainings, which quote this line
         print(f"embinit run: error: the training {ending}{last}; see {args.folder}/train.log", file=sys.stderr)
     if args.json or not outcome.code:
         show(outcome.record, lambda record: _summary(Path(args.folder), record), args.json)

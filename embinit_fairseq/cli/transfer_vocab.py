@@ -63,7 +63,7 @@ def render(record: dict[str, Any]) -> str:
             more = " ..." if count > _SHOWN else ""
             lines.append(f"{kind:<14} {counted(count, 'word')} {_SAID[kind]}: {examples}{more}")
     none = "none in the checkpoint" if record["request"]["keep_optimizer"] else "not kept"
-    state = "kept for rows that are kept" if record["optimizer"] else f"{none}; it starts anew"
+    state = "kept for rows that are kept" if record["optimizer"] else f"{none}; it starts again"
     lines += [table_names(record), f"optimizer      {state}", written_files(record)]
     return "\n".join(lines)
 

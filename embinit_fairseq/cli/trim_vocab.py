@@ -29,13 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_vocabulary_options(parser, "model.pt, dict.txt and trim.json")
     add = parser.add_argument
-    add(
-        "--keep-text",
-        nargs="+",
-        default=[],
-        metavar="TEXT",
-        help="the words of these texts stay, which are segmented",
-    )
+    text = "the words of these texts stay; segmented as the training text"
+    add("--keep-text", nargs="+", default=[], metavar="TEXT", help=text)
     add("--keep", metavar="WORDS", help="these stay: one word per line, or a dict.txt")
     add("--min-count", type=at_least(0), metavar="N", help="words that the dictionary counts at least N times stay")
     add(

@@ -23,7 +23,7 @@ def table_record(table: Table, baseline: str | None, x: str | None) -> dict[str,
     Args:
         table: the table.
         baseline: name of the row that the others are tested against; None: the first row.
-        x: what the curves are drawn against.
+        x: quantity on the horizontal axis of the curves.
     """
     base = table.row(baseline)
     tests, notes = paired_tests(table, base)

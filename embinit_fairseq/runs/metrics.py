@@ -27,7 +27,7 @@ class Score:
     Attributes:
         title: its name in tables.
         sacrebleu: class in `sacrebleu.metrics`.
-        help: what it counts.
+        help: the units that are counted.
         higher: whether a higher score is better.
         cased: whether it distinguishes upper and lower case by default.
         of_tokens: whether it is computed on tokens, not on text.

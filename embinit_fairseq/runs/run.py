@@ -51,7 +51,7 @@ class Outcome:
             training was done.
         started: False if the training was finished before.
         record: result.json; training.json if the training has failed.
-        notes: what the user should know.
+        notes: lines for the user.
     """
 
     code: int
@@ -143,7 +143,7 @@ def new_record(
 def continued_record(
     record: Mapping[str, Any], before: Mapping[str, Any], labels: Mapping[str, str], chooses: bool
 ) -> dict[str, Any]:
-    """Return this call's record with what the record of the run's earlier sessions has in addition.
+    """Return this call's record, completed by the record of the run's earlier sessions.
 
     Args:
         record: of this call.

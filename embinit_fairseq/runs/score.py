@@ -223,11 +223,13 @@ def read_translations(paths: Sequence[Path]) -> Translations:
         own: dict[str, dict[int, str]] = {"H": {}, "D": {}}
         printed: set[str] = set()
         for line in lines:
-            if (once := _ONCE.match(line)) and once[0] in printed:
-                raise DataError(
-                    f"{shard}: two outputs of fairseq-generate in one file ({once[0]} twice); translate into a new file"
-                )
-            printed |= {once[0]} if once else set()
+            if once := _ONCE.match(line):
+                if once[0] in printed:
+                    raise DataError(
+                        f"{shard}: two outputs of fairseq-generate in one file ({once[0]} twice); translate again into "
+                        "a new file"
+                    )
+                printed.add(once[0])
             if match := _LINE.match(line):
                 own[match[1]].setdefault(int(match[2]), match[3])
             elif not configuration and CONFIGURATION in line:

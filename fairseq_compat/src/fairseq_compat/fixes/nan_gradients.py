@@ -18,7 +18,7 @@ BROKEN = r"module\.register_backward_hook\("
 
 
 def tensors_of(output: Any) -> Iterator[Any]:
-    """Yield the tensors with a gradient in what a module returns."""
+    """Yield the tensors with a gradient in a module's output."""
     if getattr(output, "requires_grad", False):
         yield output
     elif isinstance(output, dict):
