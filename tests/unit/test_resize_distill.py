@@ -16,7 +16,8 @@ from expand_checkpoints import FAMILIES, TWO_TABLES, USER_DIR, argv, as_fairseq,
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.resize import expand as expand_module
-from embinit_fairseq.resize.distill import Joiner, Saved, Sentence, add_gradients, choose, make_updates, train
+from embinit_fairseq.resize.distill import Saved, add_gradients, make_updates, train
+from embinit_fairseq.resize.distill_text import Joiner, Sentence, choose
 
 NEW = ("x\tw1 w2", "y\tw3", "z\tw4 w5 w6")
 #: old segmentation, new segmentation, and for each new token the old one whose text it ends
