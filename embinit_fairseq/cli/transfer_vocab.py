@@ -31,7 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--method", required=True, choices=list(METHODS), help=methods)
     add("--vectors", metavar="FILE", help="focus, omp: vectors of the new dictionary's words or subwords, any format")
     add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
-    add("--sparsity", type=int, metavar="K", help=f"omp: shared words of a new word at most (default: {SPARSITY})")
+    default = f"an eighth of the dimension of --vectors, at most {SPARSITY}"
+    add("--sparsity", type=int, metavar="K", help=f"omp: shared words of a new word at most (default: {default})")
     add("--old-bpe-codes", metavar="FILE", help="subword: segment new words with the old model's codes of subword-nmt")
     add("--old-sentencepiece-model", metavar="FILE", help="subword: segment new words with the old sentencepiece model")
     add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def embed_init(
     if checkpoint is None:
         record, matched = _start(slots, sources, request)
     else:
-        record, matched = _continue(slots, checkpoint, request)
+        record, matched = _continue(slots, sources, checkpoint, request)
         frozen_before = checkpoint.frozen()
         whole = {slot_named(f.slot, slots, f"--embed-init-freeze {f}").name for f in request.freezes if f.whole}
         check_optimizer(checkpoint, set(slots) - whole)
@@ -152,14 +153,13 @@ def _fill(slot: Slot, name: str, strategy: EmbedInit, reading: Reading | None, r
             f"{reading.spec.text if reading else 'use'} are too large for this strategy"
         )
     write_matrix(slot, matrix)
-    rescaled = strategy.scaled and (strategy.always_scaled or options.embed_init_std is not None)
     return {
         "strategy": name,
         "oov": options.embed_init_oov if reading and strategy.fills else None,
         "shuffle": options.embed_init_shuffle if strategy.shuffles else None,
         "match": sorted(options.embed_init_match or RULES) if reading else None,
         "std": std.label,
-        "target_std": draws.target_std if rescaled else None,
+        "target_std": draws.target_std if _is_rescaled(strategy, options) else None,
         "seed": request.draw_seed,
         "before": before,
         **_matrix_record(slot, reading, strategy.fills),
@@ -167,17 +167,21 @@ def _fill(slot: Slot, name: str, strategy: EmbedInit, reading: Reading | None, r
     }
 
 
+def _is_rescaled(strategy: type[EmbedInit] | EmbedInit, options: EmbedInitOptions) -> bool:
+    return strategy.scaled and (strategy.always_scaled or options.embed_init_std is not None)
+
+
 def _as_array(slot: Slot) -> np.ndarray:
     return slot.embedding.weight.detach().to(device="cpu", dtype=torch.float32).numpy()
 
 
 def _continue(
-    slots: dict[str, Slot], checkpoint: Checkpoint, request: InitRequest
+    slots: dict[str, Slot], sources: dict[str, SourceSpec], checkpoint: Checkpoint, request: InitRequest
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Recall the checkpoint's report and its matched rows; no vectors are opened.
 
     Raises:
-        OptionError: for another strategy than the run's, which would have no effect.
+        OptionError: for another strategy, or other options of it, than the run's: they would have no effect.
     """
     path, record = checkpoint.path, checkpoint.record
     started = record and record.get("strategy")
@@ -187,9 +191,34 @@ def _continue(
             f"({f'but with {started}' if started else 'it has no report of this flag'}); name another --save-dir for a "
             f"new run, or {f'give --embed-init {started}' if started else 'leave the flag out'} to continue"
         )
-    logger.info("--embed-init %s: weights come from %s, no vectors are read", request.strategy, path)
     old = {name: slot for name, slot in record["slots"].items() if name in slots}
+    for name, slot in old.items():
+        for flag, then, now in _options_of_start(name, slot, sources, request):
+            if then != now:
+                raise OptionError(
+                    f"{flag}: {now or 'not given'}, but the run of {path}, which would continue, was started with "
+                    f"{then or 'none'}; name another --save-dir for a new run, or give its options to continue"
+                )
+    logger.info("--embed-init %s: weights come from %s, no vectors are read", request.strategy, path)
     return record, {name: report.unpack_rows(slot["known_rows"], slot["rows"]) for name, slot in old.items()}
+
+
+def _options_of_start(
+    name: str, slot: dict[str, Any], sources: dict[str, SourceSpec], request: InitRequest
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (flag, value in the report of a slot, value now) for options that decide how the slot was filled."""
+    options, source = request.options, slot.get("source")
+    std = parse_std(options.embed_init_std, "--embed-init-std").label or "xavier"
+    then = None if slot.get("target_std") is None else slot["std"] or "xavier"
+    yield "--embed-init-std", then, std if _is_rescaled(EMBED_INIT_REGISTRY[slot["strategy"]], options) else None
+    if slot.get("oov"):
+        yield "--embed-init-oov", slot["oov"], options.embed_init_oov
+    if slot.get("shuffle"):
+        yield "--embed-init-shuffle", slot["shuffle"], options.embed_init_shuffle
+    if options.embed_init_seed is not None:
+        yield "--embed-init-seed", slot["seed"], options.embed_init_seed
+    if source:
+        yield f"--embed-init-path {name}", source["name"], sources[name].named(_base) if name in sources else None
 
 
 # ---- The report -----------------------------------------------------------------------------------------------------

@@ -97,11 +97,18 @@ def path_to_restore(request: InitRequest) -> str | None:
     """Return the path of that checkpoint, decided as in `fairseq.checkpoint_utils.load_checkpoint`.
 
     Raises:
-        OptionError: for a strategy together with `--finetune-from-model`, which would overwrite every matrix.
+        OptionError: for a strategy together with `--finetune-from-model`, which would overwrite every matrix, or with a
+            `--restore-file` that does not exist: fairseq would begin anew, and overwrite a run in `--save-dir`.
     """
     if request.restore_file not in (None, "checkpoint_last.pt"):
         path = request.restore_file.replace(".pt", request.checkpoint_suffix + ".pt")
-        return path if os.path.exists(path) else None
+        if os.path.exists(path):
+            return path
+        if request.strategy is None:
+            return None
+        raise OptionError(
+            f"--restore-file {path}: no such file; give its path from the working directory, not from --save-dir"
+        )
     if request.save_dir is None:
         return None
     path = os.path.join(request.save_dir, f"checkpoint_last{request.checkpoint_suffix}.pt")

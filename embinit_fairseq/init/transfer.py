@@ -39,8 +39,9 @@ COPIED, COMPOSED, AVERAGED, DRAWN = KINDS = ("copied", "composed", "averaged", "
 _BLOCK_ELEMENTS = 4_000_000
 #: length of a vector that was not trained, compared with the median
 _UNTRAINED = 1e-3
-#: shared words of a new word with --method omp, as in mergekit-tokensurgeon
-SPARSITY = 64
+#: shared words of a new word with --method omp: as in mergekit-tokensurgeon for 512 dimensions and more; of fewer, an
+#: eighth: as many words as dimensions fit any vector, noise included
+SPARSITY, _DIMENSIONS_PER_WORD = 64, 8
 #: new row -> (old rows, their weights)
 Combinations = dict[int, tuple[np.ndarray, np.ndarray]]
 
@@ -86,7 +87,7 @@ class Given:
         shared: (new N,) the old row of each symbol of both dictionaries, else -1.
         cut: a word's token -> old subwords; None: the longest subwords of the old dictionary.
         vector_rows, vectors: (K,) and (K, d), new rows with an auxiliary vector.
-        sparsity: shared words of a new word with `omp`; None: SPARSITY, or fewer if fewer are shared.
+        sparsity: shared words of a new word with `omp`; None: d / 8, at most SPARSITY, or fewer if fewer are shared.
     """
 
     old: Symbols
@@ -262,7 +263,8 @@ def _sparse_combinations(inputs: Given) -> Combinations:
             f"it has {counted(len(columns), 'word')} that both dictionaries have, fewer than --sparsity "
             f"{inputs.sparsity}; give a smaller --sparsity, or vectors of more words"
         )
-    sparsity = min(inputs.sparsity or SPARSITY, *shared.shape)
+    default = min(SPARSITY, max(1, shared.shape[1] // _DIMENSIONS_PER_WORD))
+    sparsity = min(inputs.sparsity or default, *shared.shape)
     lengths, scales = _lengths(shared), _lengths(wanted)
     shared, wanted = shared / lengths[:, None], wanted / scales[:, None]
     combinations: Combinations = {}

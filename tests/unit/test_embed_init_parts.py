@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -242,6 +243,8 @@ def test_a_mistake_is_one_line_in_fairseqs_commands(monkeypatch, capsys, program
         ("run/checkpoint_last", "xavier", {"continue_once": "other"}),
         ("run/checkpoint_last", "xavier", {"finetune_from_model": "other"}),
         ("other-shard0", "xavier", {"restore_file": "other", "checkpoint_suffix": "-shard0"}),
+        (OptionError, "xavier", {"restore_file": "missing.pt"}),
+        (None, None, {"restore_file": "missing.pt"}),
     ],
 )
 def test_which_checkpoint_is_continued(tmp_path, expected, strategy, options):
@@ -253,7 +256,8 @@ def test_which_checkpoint_is_continued(tmp_path, expected, strategy, options):
     request = InitRequest(
         strategy, **{"save_dir": str(tmp_path / "run"), "restore_file": "checkpoint_last.pt", **paths}
     )
-    with pytest.raises(OptionError, match="--finetune") if expected is OptionError else contextlib.nullcontext():
+    flag = "--finetune" if "finetune_from_model" in options else "--restore-file missing.pt"
+    with pytest.raises(OptionError, match=flag) if expected is OptionError else contextlib.nullcontext():
         assert path_to_restore(request) == (expected and str(tmp_path / f"{expected}.pt"))
 
 
@@ -351,3 +355,39 @@ def test_a_checkpoint_that_is_used(model, refused):
     with pytest.raises(OptionError, match=r"\(encoder\)") if refused else contextlib.nullcontext():
         assert plugin._build_model(lambda *_: model, cfg, None, from_checkpoint=True) is model
     plugin._overrides.reset(before)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "then", "now", "flag"),
+    [
+        ("xavier", {"std": "2x"}, {"std": "2x"}, None),
+        ("xavier", {}, {"std": "xavier"}, None),
+        ("xavier", {}, {"std": "2x"}, "--embed-init-std"),
+        ("xavier", {"std": "2x"}, {}, "--embed-init-std"),
+        ("shuffled", {"std": "xavier"}, {"std": "xavier"}, None),
+        ("shuffled", {"std": "xavier"}, {}, "--embed-init-std"),
+        ("shuffled", {}, {"std": "xavier"}, "--embed-init-std"),
+        ("shuffled", {"shuffle": "elements"}, {}, "--embed-init-shuffle"),
+        ("pretrained", {"oov": "mean"}, {"oov": "mean"}, None),
+        ("pretrained", {"oov": "mean"}, {}, "--embed-init-oov"),
+        ("pretrained", {}, {"path": ["encoder=moved/vectors.txt"]}, None),
+        ("pretrained", {}, {"path": ["encoder=others.txt"]}, "--embed-init-path"),
+        ("normal", {"seed": 3}, {"seed": 3}, None),
+        ("normal", {"seed": 3}, {}, None),
+        ("normal", {}, {"seed": 3}, "--embed-init-seed"),
+    ],
+)
+def test_options_that_a_run_which_continues_would_ignore_are_refused(tmp_path, monkeypatch, strategy, then, now, flag):
+    """The vectors themselves are not opened: those of `now` do not exist."""
+    monkeypatch.chdir(tmp_path)
+    Path("vectors.txt").write_text("a 1 2 3 4\nb 2 1 0 5\n")
+
+    def begin(folder, options):
+        vectors = {"path": ["encoder=vectors.txt"]} if strategy in ("pretrained", "shuffled") else {}
+        named = {f"embed_init_{name}": value for name, value in {**vectors, **options}.items()}
+        return continued(folder, strategy, **named)
+
+    torch.save({"args": begin("new", then), "model": {}}, "checkpoint_last.pt")
+    Path("vectors.txt").unlink()
+    with pytest.raises(OptionError, match=f"{flag}.*--save-dir") if flag else contextlib.nullcontext():
+        begin(tmp_path, now)
