@@ -398,7 +398,7 @@ BART = Architecture(
     hf_name="BART",
     tags=("bart", "fairseq"),
     note="BART as in Lewis et al. 2019; transformers' own class computes it.",
-    models=("bart",),  # mBART, too, of which the refusals leave nothing
+    models=("bart",),  # of mBART's architectures, too
     describe=lambda trained: "BART" if trained.task == "denoising" else "BART, fine-tuned",
     config=lambda trained: {
         **_seq2seq_config(trained),

@@ -212,7 +212,6 @@ def _generation_config(trained: Trained) -> dict[str, Any]:
 
 # ---- README.md of the folder ----------------------------------------------------------------------------------------
 
-_PAD_RIGHT = "Pad on the right; an input begins with `<s>`.\n"
 _GENERATES = """A decoder begins with `</s>`. `generate()` does what fairseq-generate does by default, as in
 `generation_config.json`.
 """
@@ -290,7 +289,10 @@ def _card(trained: Trained, record: dict[str, Any]) -> str:
     more += f"\nThe output is a number {trained.numbers}.\n" if trained.numbers else ""
     more += f"\nNot exported: {', '.join(record['left_out'])}.\n" if record["left_out"] else ""
     trust = ", trust_remote_code=True" if architecture.code else ""
-    usage = _PAD_RIGHT if trained.target is None else _GENERATES
+    usage = _GENERATES
+    if trained.target is None:
+        symbols = [f"`{trained.source.symbols[row]}`" for row in trained.source.before]
+        usage = f"Pad on the right; an input begins with {''.join(symbols) or 'its first word'}.\n"
     if record["verified_text"] is not None:
         usage += f"Its ids were compared with fairseq's on {describe_text(record['verified_text'])}.\n"
     if TARGET in trained.sides:

@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,11 @@ class Saved:
     seconds: float = _SECONDS
 
     def load(self) -> dict[str, Any]:
-        """Return what `save` wrote; empty if there is nothing."""
-        state = torch.load(self.path, weights_only=True) if self.path.exists() else {}
+        """Return what `save` wrote; empty if there is nothing that can be read."""
+        try:
+            state = torch.load(self.path, weights_only=True) if self.path.exists() else {}
+        except (EOFError, RuntimeError, UnpicklingError):  # cut off by a failure of power
+            return {}
         return state if state.get("key") == self.key else {}
 
     def save(self, **state: Any) -> None:

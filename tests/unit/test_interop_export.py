@@ -56,6 +56,7 @@ def test_a_pre_trained_model(tmp_path, capsys):
     assert (len(names), record["parameters"]) == (len(parameters), sum(value.numel() for value in parameters))
     card = (checkpoint.output / "README.md").read_text()
     assert all(part in card for part in ("# TUPE-R", 'AutoModelForMaskedLM.from_pretrained("', "| float64 |"))
+    assert "an input begins with `<s>`." in card
     data = metadata_of(checkpoint.output)
     assert (data["pipeline_tag"], data["language"], data["tags"]) == ("fill-mask", ["en", "de"], ["tupe", "fairseq"])
     assert {"license", "model-index"}.isdisjoint(data)

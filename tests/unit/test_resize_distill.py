@@ -261,6 +261,14 @@ def test_a_killed_training_continues(tmp_path, monkeypatch) -> None:
     assert record["distill"]["loss"] == whole["distill"]["loss"]
 
 
+@pytest.mark.parametrize("length", [0, 1, 100, -50])
+def test_a_state_that_was_cut_off_is_ignored(tmp_path, length: int) -> None:
+    saved = Saved(tmp_path / "state", "key")
+    saved.save(losses=[1.0])
+    saved.path.write_bytes(saved.path.read_bytes()[:length])
+    assert saved.load() == {}
+
+
 def test_the_state_of_a_killed_training_belongs_to_the_content_of_its_files(tmp_path) -> None:
     files = {"checkpoint": "c", "dictionary": "d", "words": "w", "output": str(tmp_path / "out")}
     request, text, keys = expand_module.ExpandRequest(**files, method="distill"), tmp_path / "text", set()

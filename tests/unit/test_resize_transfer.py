@@ -343,8 +343,15 @@ def test_omp_ends_where_nothing_remains() -> None:
     for sparsity in (1, None):
         row = focus_here(old, new, eye, vectors, "omp", sparsity=sparsity)[0][4 + new.index(twin)]
         np.testing.assert_allclose(row, -3 * eye[4 + old.index(shared)], rtol=0, atol=1e-6)
-    few = {word: vectors[word] for word in (twin, shared)}  # of fewer shared words than 64, all
-    assert focus_here(old, new, eye, few, "omp")[0][4 + new.index(twin)].max() == 0
+
+
+@pytest.mark.parametrize(("dimension", "words", "expected"), [(7, 60, 1), (32, 60, 4), (700, 150, 64), (700, 20, 10)])
+def test_by_default_omp_takes_an_eighth_of_the_dimension(dimension: int, words: int, expected: int) -> None:
+    """At most 64, or all shared words."""
+    old, new, _, vectors = focus_case(words=words, wide=dimension)
+    vectors |= {word: np.ones(dimension, dtype=np.float32) for word in new if word in old and word not in vectors}
+    row = focus_here(old, new, np.eye(len(old) + 4), vectors, "omp")[0][4 + new.index(new[3])]
+    assert np.count_nonzero(row) == expected
 
 
 @pytest.mark.parametrize("method", ["focus", "omp"])

@@ -26,8 +26,8 @@ ATTEMPTS = 3
 def not_saved(path: str, error: BaseException) -> OSError:
     """Return the error about a checkpoint that could not be written, with the remedy."""
     return OSError(
-        f"checkpoint {path} was not saved: {error}. Earlier checkpoints are intact: free space in that folder, or "
-        "choose another --save-dir, and start the same command again"
+        f"checkpoint {path} was not saved: free space in its folder, or choose another --save-dir, and start the same "
+        f"command again ({error})"
     )
 
 
