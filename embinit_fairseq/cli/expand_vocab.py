@@ -140,9 +140,11 @@ def _bound(record: dict[str, Any]) -> str:
 def _distilled(trained: dict[str, Any]) -> str:
     updates, sentences = counted(trained["updates"], "update"), counted(trained["sentences"], "sentence")
     first, last = (trained["loss"][epoch] for epoch in (0, -1))
+    rose = " (it rose: give a lower --distill-lr)" if last > first else ""
+    spent = "" if trained["cpu_seconds"] is None else f"; {trained['cpu_seconds']:.0f} CPU seconds"
     return (
         f"{updates} on {sentences}, mean squared distance of the hidden states {first:.3g} in the first epoch, "
-        f"{last:.3g} in the last; {trained['cpu_seconds']:.0f} CPU seconds"
+        f"{last:.3g} in the last{rose}{spent}"
     )
 
 

@@ -47,7 +47,7 @@ class Recipe:
     """The input of a method.
 
     method: of METHODS. count: k. averaged: (n,) rows E. scale: c; None: the method's own. pieces: the rows of the
-    subwords, per new word. shifts: matrix -> (k, D), of `distill`. is_tied: a matrix in `shifts` is an output matrix.
+    subwords, per new word. shifts: matrix -> (k, D), of `distill`. has_bound: no trained row is an output row.
     """
 
     method: str
@@ -57,7 +57,7 @@ class Recipe:
     seed: int = 1
     pieces: Sequence[np.ndarray] = ()
     shifts: Mapping[str, np.ndarray] = field(default_factory=dict)
-    is_tied: bool = False
+    has_bound: bool = True
 
     @property
     def c(self) -> float:
@@ -182,7 +182,7 @@ def bound(recipe: Recipe) -> float | None:
     sum_i a_i exp(l_i) <= max(a) Z, and KL = log(1 + sum_w exp(l_w) / Z) <= log(1 + sum_w max(a_w)).
     """
     largest = METHODS[recipe.method].largest_shares
-    return None if largest is None or recipe.is_tied else math.log1p(largest(recipe))
+    return None if largest is None or not recipe.has_bound else math.log1p(largest(recipe))
 
 
 def _share_of_average(recipe: Recipe) -> float:

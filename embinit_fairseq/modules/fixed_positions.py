@@ -50,9 +50,9 @@ class Rotation:
     def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys whose products are the logits with R.
 
-        Logits with another row 0 and column 0 are a sum of three products: of the rotated columns (zero in row 0), of
-        (1, 0, 0, ...) and q_0 k_j, of q_i k_0 and (1, 0, 0, ...). So two more columns hold them for every kernel; the
-        columns of zeros after these are for fused kernels, which want multiples of 8.
+        skips_cls: any kernel computes q k^T, so that q and k get two more columns, whose products are row 0 of the
+        logits, (1, 0, 0, ...) times q_0 k_j, and column 0, q_i k_0 times (1, 0, 0, ...). The rotated columns add
+        nothing there, since `turns` is zero in row 0. Columns of zeros: fused kernels want multiples of 8.
         """
         if not self.skips_cls:
             return self._turn(q), self._turn(k)

@@ -128,7 +128,7 @@ def distill(
     begin = time.process_time()
     names = _changed_inputs(source, settings.text)
     # 1. The model with the new words; their rows are the means of their subwords
-    recipe = _untrained(source, recipe)
+    recipe = _before_training(source, recipe)
     weights = dict(source.state["model"])
     resize_tables(source, change, [weights], functools.partial(new_rows, recipe))
     model, task = source.builder.load(source.texts_with(change.text), weights)
@@ -148,6 +148,7 @@ def distill(
     updates = [update for epoch in epochs for update in epoch]
     names_read = list(recipe.shifts)
     start = {name: model.get_parameter(name).detach()[made].double() for name in names_read}
+    continues = saved is not None and bool(saved.load())
     losses = train(model, names_read, made, updates, settings.lr, progress, saved)
     trained = {name: model.get_parameter(name).detach()[made].double() for name in names_read}
     record = {
@@ -156,24 +157,24 @@ def distill(
         "loss": [float(np.mean(part)) for part in np.split(losses, np.cumsum([*map(len, epochs)])[:-1])],
         "kl": None,
     }
-    if source.softmax and recipe.is_tied:
+    if source.softmax and not recipe.has_bound:
         head = [column[:_MEASURED] for column in columns]
         record["kl"] = _divergences(model, change, rows_of(model, head, settings.text, dictionaries)[0])
-    record["cpu_seconds"] = round(time.process_time() - begin, 1)
+    record["cpu_seconds"] = None if continues else round(time.process_time() - begin, 1)
     return replace(recipe, shifts={name: (trained[name] - start[name]).numpy() for name in names_read}), record
 
 
-def _untrained(source: Source, recipe: Recipe) -> Recipe:
-    """Return the recipe with zeros as the shifts of all matrices that are read, and whether they are outputs, too.
+def _before_training(source: Source, recipe: Recipe) -> Recipe:
+    """Return the recipe with zeros as the shifts of all matrices that are read, and whether it has a bound.
 
-    Where they are not, the output rows are not trained: they start as `avg`, so that its bound holds.
+    It has if there is an output matrix and it is not read: its rows are not trained, they start as `avg`.
     """
     embeddings = embedding_names(source.model)
     read = [table for table in source.tables if not embeddings.isdisjoint(table.names)]
     tensors = {name: copies[0] for name, copies in tensors_of(source, [source.state["model"]]).items()}
     shifts = {table.name: np.zeros((recipe.count, columns_of(tensors[table.name]))) for table in read}
     has_own_output = any(table not in read and tensors[table.name].dim() == 2 for table in source.tables)
-    return replace(recipe, shifts=shifts, is_tied=not has_own_output or any(table.is_output for table in read))
+    return replace(recipe, shifts=shifts, has_bound=has_own_output and not any(table.is_output for table in read))
 
 
 def _changed_inputs(source: Source, texts: Sequence[str]) -> list[str]:

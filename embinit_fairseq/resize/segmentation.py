@@ -172,19 +172,19 @@ def write_restricted(
         for number, line in read_lines(path, DataError, "--keep-text"):
             text = old.text_of(old.join(line.split()))
             before, after = old.symbols_of(text), new.symbols_of(text)
-            unknown = [[subword for subword in before if subword not in symbols]]
-            unknown += [[subword for subword in after if subword not in kept]]
-            without_piece, still = ({*"".join(map(old.surface, subwords))} for subwords in unknown)
-            if lost := still - without_piece:
+            unknown_before = [subword for subword in before if subword not in symbols]
+            unknown_after = [subword for subword in after if subword not in kept]
+            characters = {*"".join(map(old.surface, unknown_after))}
+            if lost := characters - {*"".join(map(old.surface, unknown_before))}:
                 raise DataError(
                     f"--keep-text {path}:{number}: {min(lost)!r} would become <unk>, since no subword that stays has "
                     "it here; give --keep a list of subwords that have it"
                 )
-            gone |= still
+            gone |= characters
             counts["lines"] += 1
             counts["changed"] += before != after
             counts["subwords"] += len(after)
-            counts["unknown_before"] += len(unknown[0])
-            counts["unknown_after"] += len(unknown[1])
+            counts["unknown_before"] += len(unknown_before)
+            counts["unknown_after"] += len(unknown_after)
     text_record = {"kept_text": {**counts, "gone": sorted(gone)}} if texts else {}
     return {**_written(new, folder, output), **text_record}

@@ -17,7 +17,7 @@ from expand_checkpoints import FAMILIES, TWO_TABLES, USER_DIR, argv, as_fairseq,
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.resize import expand as expand_module
 from embinit_fairseq.resize.distill import Saved, add_gradients, make_updates, train
-from embinit_fairseq.resize.distill_text import Joiner, Sentence, choose
+from embinit_fairseq.resize.distill_text import Joiner, Sentence, choose, model_inputs
 
 NEW = ("x\tw1 w2", "y\tw3", "z\tw4 w5 w6")
 #: old segmentation, new segmentation, and for each new token the old one whose text it ends
@@ -236,6 +236,37 @@ def test_the_same_seed_is_the_same_rows(tmp_path) -> None:
     assert not torch.equal(rows[0], rows[2])
 
 
+def test_each_epoch_has_all_sentences_in_an_order_of_its_own(tmp_path) -> None:
+    checkpoint, epochs = make(tmp_path, "lm"), 6
+    seen = []
+
+    def recorded(updates):
+        seen.extend(sentence for update in updates for sentence in update)
+        return updates
+
+    expand(checkpoint, progress=recorded, distill_epochs=epochs)
+    orders = [tuple(map(id, part)) for part in np.array_split(np.array(seen, dtype=object), epochs)]
+    assert len({frozenset(order) for order in orders}) == 1 < len({*orders})
+
+
+def test_sentences_of_a_source_alone(tmp_path) -> None:
+    """They end with </s>; empty ones and those that are too long with it are left out."""
+    checkpoint = make(tmp_path, "transformer")
+    longest, words = checkpoint.model.max_positions()[0], checkpoint.task.source_dictionary
+    columns = [np.full(length, 5) for length in (3, 0, longest - 1, longest)]
+    rows = list(model_inputs(checkpoint.model, [columns], [words], ["text"]))
+    assert rows[0] == {"src_tokens": [5, 5, 5, words.eos()], "src_lengths": [4]}
+    assert [row["src_lengths"] for row in rows] == [[4], [longest]]
+
+
+def test_a_loss_that_rises_is_said(tmp_path, shown) -> None:
+    checkpoint = make(tmp_path, "lm")
+    options = ("--method", "distill", "--distill-text", text_of(checkpoint, OLD_TEXT), "--distill-epochs", "4")
+    for rate, rises in (("100", True), ("0.001", False)):
+        text = shown(*argv(checkpoint, *options, "--distill-lr", rate, "--force", words=NEW))
+        assert ("lower --distill-lr" in text) == rises, text
+
+
 def test_a_killed_training_continues(tmp_path, monkeypatch) -> None:
     """To the same bits; the state of other options is not taken, and nothing is left."""
     monkeypatch.setattr(expand_module, "Saved", functools.partial(Saved, seconds=0.0))
@@ -259,6 +290,7 @@ def test_a_killed_training_continues(tmp_path, monkeypatch) -> None:
     assert torch.equal(checkpoint.written()["model"]["decoder.embed_tokens.weight"], rows)
     record = json.loads((checkpoint.output / "expansion.json").read_text())
     assert record["distill"]["loss"] == whole["distill"]["loss"]
+    assert record["distill"]["cpu_seconds"] is None  # those of the last start would be too few
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, -50])
