@@ -16,7 +16,6 @@ from embinit_fairseq.embed_init import restore
 from embinit_fairseq.embed_init.request import InitRequest
 from embinit_fairseq.embed_init.slots import find_slots
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
-from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 each_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -94,7 +93,9 @@ def test_parameters_have_the_names_and_shapes_of_the_golden_tree(name):
     assert trees == expected, f"if this is meant, {path.name} becomes:\n{json.dumps(trees, indent=1)}"
 
 
-FAMILIES = {kind.family: name for name, kind in POSITION_ENCODINGS.items()}
+#: names that people type -> value of --position-encoding
+FAMILIES = {"tupe": "untied", "bert_a": "added", "bert_r": "added_relative", "bert_ad": "four_terms"}
+FAMILIES |= {"bert_rel": "relative", "bert_rope": "rope", "bert_alibi": "alibi", "bert_nope": "none"}
 #: preset -> layers, dimension, dimension of the FFN, heads; TUPE's are BERT's, in every family
 PRESETS = {
     **{f"{family}_base": (12, 768, 3072, 12) for family in FAMILIES},

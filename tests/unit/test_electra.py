@@ -76,7 +76,8 @@ def generator_logits(w, tokens, columns, options):
     own = {key: value for key, value in own.items() if not key.startswith("emb_layer_norm")}
     own["embed_tokens.weight"] = linear(own, "embed_proj", x)  # a table of this sentence's vectors
     reset = "official" if kind == "untied" else None
-    features = encode(own, torch.arange(len(tokens)), 3, kind, relative=options.get("rel_pos", False), reset=reset)[-1]
+    flags = {"relative": options.get("rel_pos", False), "rotary": options.get("rotary", False)}
+    features = encode(own, torch.arange(len(tokens)), 3, kind, **flags, reset=reset)[-1]
     return lm_logits(below(w, "generator.lm_head."), features[columns], shared["embed_tokens.weight"])
 
 
@@ -102,9 +103,10 @@ def by_hand(w, batch, options):
             corrupted[column] = drawn_by_hand(scores.detach(), noise[column])
             labels[column] = int(corrupted[column] != wanted)
             n["masked"], n["guessed"] = n["masked"] + 1, n["guessed"] + (int(scores.argmax()) == wanted)
-        relative, kind = options.get("rel_pos", False), options["position_encoding"]
+        flags = {"relative": options.get("rel_pos", False), "rotary": options.get("rotary", False)}
+        kind = options["position_encoding"]
         encoder, reset = below(w, "encoder.sentence_encoder."), "official" if kind == "untied" else None
-        features = encode(encoder, corrupted, 2, kind, relative=relative, reset=reset)[-1]
+        features = encode(encoder, corrupted, 2, kind, **flags, reset=reset)[-1]
         head = below(w, "encoder.rtd_head.")
         for feature, label in zip(features, labels):
             probability = 1 / (1 + (-linear(head, "out_proj", gelu(linear(head, "dense", feature)))[0]).exp())
@@ -115,7 +117,7 @@ def by_hand(w, batch, options):
 
 
 VARIANTS = [{"position_encoding": "added", "embedding_normalize": True}, {"position_encoding": "added_relative"}]
-VARIANTS += [{"position_encoding": "untied", "rel_pos": True}]
+VARIANTS += [{"position_encoding": "untied", "rel_pos": True}, {"position_encoding": "untied", "rotary": True}]
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
@@ -124,8 +126,9 @@ def test_loss_and_all_gradients_equal_the_equations(options):
     model, criterion = model_for(**options), criterion_for()
     batch = batch_of(SENTENCES, MASKED, ids=[5, 6, 7], width=9)
     with torch.no_grad():  # about half of the tokens are taken for replaced ones
-        features, _ = model.encoder(batch["net_input"]["src_tokens"], True, masked_tokens=batch["target"].ne(PAD))
-        model.encoder.rtd_head.out_proj.bias -= model.encoder.rtd_head(features).median()
+        tokens = batch["net_input"]["src_tokens"]
+        features, _ = model.encoder(tokens, True, masked_tokens=batch["target"].ne(PAD))
+        model.encoder.rtd_head.out_proj.bias -= model.encoder.rtd_head(features)[tokens.ne(PAD)].median()
     loss, size, log = criterion(model, batch)
     n = by_hand(dict(model.named_parameters(remove_duplicate=False)), batch, options)
     assert (size, log["ntokens"], log["nsentences"], log["weighted_tokens"]) == (17, 17, 3, 50 * 17)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import ARCHITECTURES, plain, task_of
+from small_models import ARCHITECTURES, WIDER_DECODER, plain, task_of
 
 from embinit_fairseq.analysis.correlations import TERMS, first_layer
 from embinit_fairseq.analysis.positions import PATTERNS, head_patterns, position_map
@@ -78,7 +78,14 @@ def test_the_map_is_what_the_model_adds(variant):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("TUPE-A", {}), ("TUPE-R", RELATIVE), ("ALiBi", {"positions": "alibi"})], ids=str
+    ("name", "options"),
+    [
+        ("TUPE-A", WIDER_DECODER),
+        ("TUPE-R", RELATIVE),
+        ("ALiBi", {"positions": "alibi"}),
+        ("ALiBi", {"positions": "alibi", **WIDER_DECODER}),
+    ],
+    ids=str,
 )
 def test_translation_has_a_map_in_both_parts_and_a_decoder_does_not_see_ahead(name, options):
     checkpoint, model = trained("tupe_transformer", **options)
@@ -88,6 +95,11 @@ def test_translation_has_a_map_in_both_parts_and_a_decoder_does_not_see_ahead(na
         np.testing.assert_allclose(found.scores[:, past], expected[:, past], rtol=1e-12)
         assert np.isneginf(found.scores[:, ~past]).all() == (part == "decoder")
         assert (found.part, found.has_cls, found.encoding) == (part, False, name)
+
+
+def test_a_map_without_a_matrix_of_positions_is_as_long_as_its_part():
+    checkpoint, _ = trained("tupe_transformer", positions="alibi", max_source_positions=6, max_target_positions=9)
+    assert [map_of(checkpoint, part).scores.shape[-1] for part in ("encoder", "decoder")] == [6, 9]
 
 
 def test_the_figure_has_one_panel_per_head_with_its_pattern(plot, printed, figures):
