@@ -15,14 +15,14 @@ from hf_exports import checkpoint_of
 from hf_exports import opened_here as opened_here
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segmentations import KINDS, NEW_TEXT, SYLLABLES, TRAINING, mark_of, opened, subwords_of, words
+from segmentations import KINDS, NEW_TEXT, SYLLABLES, TRAINING, mark_of, opened, subwords_of, train, words
 from segmentations import files as files
 
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.models.tupe import TupeModel
 from embinit_fairseq.resize.segmentation import symbols_that_spell, write_restricted
-from embinit_fairseq.vocab.segmentation import Segmentation, SubwordNmt
+from embinit_fairseq.vocab.segmentation import Segmentation, Sentencepiece, SubwordNmt
 
 FILE = {"codes": "bpe.codes", "unigram": "sentencepiece.model", "bpe": "sentencepiece.model"}
 LETTERS = sorted({*"".join(SYLLABLES)})
@@ -169,6 +169,17 @@ def test_the_numbers_of_kept_pieces_keep_their_order(files, kind: str, tmp_path)
     steps = range(3 + len(kept), len(after))
     assert all(after.is_unused(row) for row in steps)
     assert len(steps) == (len(pieces) - 3 - len(kept) if kind == "bpe" else 0)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_removed_piece_of_the_user_is_not_made(kind: str, tmp_path) -> None:
+    """One that stays is made wherever its text is, as before."""
+    old = Sentencepiece(str(train(tmp_path / "old", kind, user_defined_symbols=["kilo", "lona"])))
+    assert old.segment("bakilona") == ["\u2581ba", "kilo", "na"]
+    (tmp_path / "new").mkdir()
+    kept = frozenset({"\u2581", *LETTERS, "lona"})
+    new = old.restricted(kept).write((), tmp_path / "new")
+    assert new.segment("bakilona") == ["\u2581", *"baki", "lona"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
