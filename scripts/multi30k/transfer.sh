@@ -6,7 +6,7 @@
 #   OUTPUT=runs/transfer BPE_SIZE=4000 METHODS="focus random" SEEDS="1 2 3" bash scripts/multi30k/transfer.sh
 #
 # OUTPUT     data, the model of words (old), vectors, models, runs, results.md, results.json and curves.png go here
-# METHODS    default: all there are; random is the control: every word is drawn
+# METHODS    default: all there are; omp=K for another --sparsity; random is the control: every word is drawn
 # SEEDS      of the draws and of the tuning, default: 1
 # EPOCHS=20  of the model of words, and of one that is trained on BPE from the start (whole)
 # TUNE=1     epochs of the moved models, and of one that is trained anew for as long (anew)
@@ -34,10 +34,11 @@ for seed in ${SEEDS:-1}; do
   for method in $METHODS; do
     model=$OUTPUT/models/$method.seed$seed from=$OUTPUT/old/checkpoints/checkpoint_best.pt dictionaries=$words/bin
     for side in encoder:"${direction%-*}" decoder:"${direction#*-}"; do
-      lang=${side#*:} to=$model/${side%:*} vectors=()
-      [[ $method != focus && $method != omp ]] || vectors=(--vectors "$OUTPUT/vectors.$lang.txt")
+      lang=${side#*:} to=$model/${side%:*} more=()
+      [[ $method != focus && $method != omp* ]] || more=(--vectors "$OUTPUT/vectors.$lang.txt")
+      [[ $method != *=* ]] || more+=(--sparsity "${method#*=}")
       [[ -d $to ]] || embinit transfer-vocab --checkpoint "$from" --dict "$dictionaries/dict.$lang.txt" \
-        --side "${side%:*}" --new-dict "$bpe/bin/dict.$lang.txt" --method "$method" "${vectors[@]}" \
+        --side "${side%:*}" --new-dict "$bpe/bin/dict.$lang.txt" --method "${method%%=*}" "${more[@]}" \
         --seed "$seed" --output "$to"
       from=$to/model.pt dictionaries=$to
     done
