@@ -8,16 +8,18 @@ import functools
 import itertools
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from expand_checkpoints import FAMILIES, TWO_TABLES, USER_DIR, argv, as_fairseq, divergence, logits, make, text_of
+from fairseq.data import Dictionary
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.resize import expand as expand_module
 from embinit_fairseq.resize.distill import Saved, add_gradients, make_updates, train
-from embinit_fairseq.resize.distill_text import Joiner, Sentence, choose, model_inputs
+from embinit_fairseq.resize.distill_text import Joiner, Sentence, choose, model_inputs, read_columns
 
 NEW = ("x\tw1 w2", "y\tw3", "z\tw4 w5 w6")
 #: old segmentation, new segmentation, and for each new token the old one whose text it ends
@@ -148,7 +150,19 @@ def test_only_the_rows_of_new_words_that_are_read_are_trained(family, tmp_path) 
     avg, tables = checkpoint.written(), json.loads((checkpoint.output / "expansion.json").read_text())["tables"]
     expand(checkpoint, "subword", family, **options)
     subword = checkpoint.written()
-    record = expand(checkpoint, "distill", family, **options, **training)
+    compared = set()
+
+    def recorded(updates):
+        compared.update(name for update in updates for sentence in update for name in sentence.last)
+        return updates
+
+    record = expand(checkpoint, "distill", family, progress=recorded, **options, **training)
+    expected = {
+        "transformer_shared": ["src_tokens", "prev_output_tokens"],
+        "lm": ["src_tokens"],
+        "electra": ["src_tokens"],
+    }
+    assert compared == {*expected.get(family, ["src_tokens" if side else "prev_output_tokens"])}
     written, words = checkpoint.written(), [word["row"] for word in record["words"]]
     read = [name for names in tables.values() if any("embed_tokens" in each for each in names) for name in names]
     ema = "extra_state"
@@ -247,6 +261,20 @@ def test_each_epoch_has_all_sentences_in_an_order_of_its_own(tmp_path) -> None:
     expand(checkpoint, progress=recorded, distill_epochs=epochs)
     orders = [tuple(map(id, part)) for part in np.array_split(np.array(seen, dtype=object), epochs)]
     assert len({frozenset(order) for order in orders}) == 1 < len({*orders})
+
+
+def test_a_word_of_the_other_dictionary_is_not_a_new_word(tmp_path) -> None:
+    """Row 4 of the source is an old word, row 4 of the target a new one, which its text may have."""
+    source, target = Dictionary(), Dictionary()
+    for word in "abc":
+        source.add_symbol(word)
+    for word in "ab", "a@@", "b":
+        target.add_symbol(word)
+    (tmp_path / "source").write_text("c a\n")
+    (tmp_path / "target").write_text("b ab\n")
+    texts = [str(tmp_path / name) for name in ("source", "target")]
+    columns = read_columns(texts, SimpleNamespace(sides={"decoder"}), [source, target], {4: [5, 6]}, None)
+    assert [[ids.tolist() for ids in column] for column in columns] == [[[6, 4]], [[6, 5, 6]]]
 
 
 def test_sentences_of_a_source_alone(tmp_path) -> None:
