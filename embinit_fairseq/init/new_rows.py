@@ -46,8 +46,8 @@ _EIGH = 40
 class Recipe:
     """The input of a method.
 
-    method: of METHODS. count: k. averaged: (n,) rows E. scale: c; None: the method's own. pieces: the rows of the
-    subwords, per new word. shifts: matrix -> (k, D), of `distill`. has_bound: no trained row is an output row.
+    method: of METHODS. count: k. averaged: (n,) rows E. scale: c; None: the method's own. subwords: the rows of
+    each new word's subwords. shifts: matrix -> (k, D), of `distill`. has_bound: no trained row is an output row.
     """
 
     method: str
@@ -55,7 +55,7 @@ class Recipe:
     averaged: np.ndarray
     scale: float | None = None
     seed: int = 1
-    pieces: Sequence[np.ndarray] = ()
+    subwords: Sequence[np.ndarray] = ()
     shifts: Mapping[str, np.ndarray] = field(default_factory=dict)
     has_bound: bool = True
 
@@ -86,7 +86,7 @@ def _averages(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> 
 
 
 def _averages_of_pieces(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
-    return [np.stack([mean_row(table, pieces) for pieces in recipe.pieces]) for table in tables]
+    return [np.stack([mean_row(table, subwords) for subwords in recipe.subwords]) for table in tables]
 
 
 def _distilled(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
@@ -192,7 +192,7 @@ def _share_of_average(recipe: Recipe) -> float:
 
 def _shares_of_pieces(recipe: Recipe) -> float:
     """Return the sum over the words: 1 / m for a word of m different subwords."""
-    return float(sum(np.unique(pieces, return_counts=True)[1].max() / len(pieces) for pieces in recipe.pieces))
+    return float(sum(np.unique(subwords, return_counts=True)[1].max() / len(subwords) for subwords in recipe.subwords))
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Method:
         scale: c by default; None if there is no noise.
         largest_shares: for rows that are means of old ones, the sum over the new words of the largest weight of an old
             row.
-        needs_pieces: `Recipe.pieces` must have the subwords of every word.
+        needs_subwords: `Recipe.subwords` must have the subwords of every word.
         needs_text: `Recipe.shifts` must have rows that were trained on a text.
     """
 
@@ -213,7 +213,7 @@ class Method:
     rows: Callable[[Recipe, Sequence[str], Sequence[Table]], list[np.ndarray]]
     scale: float | None = None
     largest_shares: Callable[[Recipe], float] | None = None
-    needs_pieces: bool = False
+    needs_subwords: bool = False
     needs_text: bool = False
 
 
@@ -228,13 +228,13 @@ METHODS = {
         "the mean of the rows of the word's subwords",
         _averages_of_pieces,
         largest_shares=_shares_of_pieces,
-        needs_pieces=True,
+        needs_subwords=True,
     ),
     "distill": Method(
         "trained on --distill-text until the model reads the word as its subwords",
         _distilled,
         largest_shares=_share_of_average,
-        needs_pieces=True,
+        needs_subwords=True,
         needs_text=True,
     ),
 }

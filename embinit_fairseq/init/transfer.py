@@ -85,7 +85,7 @@ class Given:
     Args:
         old, new: the symbols of the two dictionaries.
         shared: (new N,) the old row of each symbol of both dictionaries, else -1.
-        cut: a word's token -> old subwords; None: the longest subwords of the old dictionary.
+        segment: a word's token -> old subwords; None: the longest subwords of the old dictionary.
         vector_rows, vectors: (K,) and (K, d), new rows with an auxiliary vector.
         sparsity: shared words of a new word with `omp`; None: d / 8, at most SPARSITY, or fewer if fewer are shared.
     """
@@ -93,7 +93,7 @@ class Given:
     old: Symbols
     new: Symbols
     shared: np.ndarray
-    cut: Callable[[Token], list[str]] | None = None
+    segment: Callable[[Token], list[str]] | None = None
     vector_rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     vectors: np.ndarray | None = None
     sparsity: int | None = None
@@ -192,28 +192,28 @@ def _nothing(inputs: Given) -> Combinations:
     return {}
 
 
-def _pieces(inputs: Given) -> Combinations:
-    """Average the old subwords of each word; raise DataError if `inputs.cut` segments no word."""
+def _mean_of_subwords(inputs: Given) -> Combinations:
+    """Average the old subwords of each word; raise DataError if `inputs.segment` segments no word."""
     combinations: Combinations = {}
-    by_cut = 0
+    segmented = 0
     for row in inputs.wanted:
         token = inputs.new.token(row)
-        pieces = inputs.cut(token) if inputs.cut is not None and token.surface else []
-        rows = [inputs.old.row_of_word.get(piece, -1) for piece in pieces]
-        by_cut += bool(rows) and min(rows) >= 0
+        subwords = inputs.segment(token) if inputs.segment is not None and token.surface else []
+        rows = [inputs.old.row_of_word.get(subword, -1) for subword in subwords]
+        segmented += bool(rows) and min(rows) >= 0
         if not rows or min(rows) < 0:
-            rows = longest_pieces(token, inputs.old)
+            rows = longest_subwords(token, inputs.old)
         if rows:
             columns, counts = np.unique(rows, return_counts=True)
             combinations[row] = columns, counts / counts.sum()
-    if inputs.cut is not None and inputs.wanted and not by_cut:
+    if inputs.segment is not None and inputs.wanted and not segmented:
         raise DataError(
             "it segments no new word into subwords of the old dictionary; give the segmentation of the old text"
         )
     return combinations
 
 
-def longest_pieces(token: Token, old: Symbols) -> list[int]:
+def longest_subwords(token: Token, old: Symbols) -> list[int]:
     """Segment a text into the longest old subwords, from the left: return their rows, empty if a part has none."""
     rows: list[int] = []
     start, length = 0, len(token.surface)
@@ -357,7 +357,9 @@ class Method:
 #: name -> method; to add one: a function and a line here
 METHODS = {
     "copy": Method("new words are drawn, N(mean, std) of the old ones", _nothing, DRAWN, needs_shared=True),
-    "subword": Method("new words are the mean of their old subwords, else of all", _pieces, AVERAGED, segments=True),
+    "subword": Method(
+        "new words are the mean of their old subwords, else of all", _mean_of_subwords, AVERAGED, segments=True
+    ),
     "avg": Method("new words are the mean of the old ones", _nothing, AVERAGED),
     "focus": Method(
         "new words are the mean of similar shared ones", _similar_words, DRAWN, needs_shared=True, needs_vectors=True

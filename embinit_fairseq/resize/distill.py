@@ -137,10 +137,10 @@ def distill(
     # 2. The text in both segmentations
     dictionaries = dictionaries_of(task)
     new_row = change.new_row_of(len(source.symbols))
-    pieces = {int(row): new_row[word].tolist() for row, word in zip(change.made, recipe.pieces)}
-    columns = read_columns(settings.text, source, dictionaries, pieces, segmentation)
+    subwords = {int(row): new_row[word].tolist() for row, word in zip(change.made, recipe.subwords)}
+    columns = read_columns(settings.text, source, dictionaries, subwords, segmentation)
     inputs = model_inputs(model, columns, dictionaries, settings.text)
-    sentences = read_sentences(inputs, names, pieces, change.symbols, settings.text, settings.sentences)
+    sentences = read_sentences(inputs, names, subwords, change.symbols, settings.text, settings.sentences)
     # 3. The training
     made = torch.from_numpy(change.made)
     generator = recipe.generator("distill")

@@ -49,7 +49,7 @@ def read_columns(
     texts: Sequence[str],
     source: Source,
     dictionaries: Sequence[Any],
-    pieces: Mapping[int, list[int]],
+    subwords: Mapping[int, list[int]],
     segmentation: Segmentation | None,
 ) -> list[list[np.ndarray]]:
     """Return the ids in old subwords of the sentences of every text; a new word in a text is segmented.
@@ -58,7 +58,7 @@ def read_columns(
         texts: files, the source first.
         source: the old model.
         dictionaries: of the model with the new words, of the source first.
-        pieces: row of a new word -> rows of its subwords.
+        subwords: row of a new word -> rows of its subwords.
         segmentation: segments the texts of the sides that change; None: they are segmented.
 
     Raises:
@@ -75,7 +75,7 @@ def read_columns(
         if not counts:
             raise DataError(f"{FLAG} {path}: no words in it; give a text in which the new words occur")
         check_tokens(f"{FLAG} {path}", counts, {*dictionary.symbols})
-        split = pieces if side in source.sides else {}
+        split = subwords if side in source.sides else {}
         rows = {symbol: split.get(dictionary.index(symbol), [dictionary.index(symbol)]) for symbol in counts}
         columns.append([np.array([row for symbol in line for row in rows[symbol]], dtype=np.int64) for line in lines])
     return columns
@@ -98,7 +98,7 @@ def model_inputs(
 def read_sentences(
     inputs: Iterable[dict[str, list[int]]],
     names: Sequence[str],
-    pieces: Mapping[int, list[int]],
+    subwords: Mapping[int, list[int]],
     symbols: Sequence[str],
     texts: Sequence[str],
     most: int,
@@ -108,7 +108,7 @@ def read_sentences(
     Args:
         inputs: arguments of the model for each sentence, in old subwords.
         names: the arguments whose dictionary changes.
-        pieces: row of a new word -> rows of its subwords.
+        subwords: row of a new word -> rows of its subwords.
         symbols: of the new dictionary.
         texts: the files, for messages.
         most: sentences for each word.
@@ -116,14 +116,14 @@ def read_sentences(
     Raises:
         DataError: a new word is in no sentence.
     """
-    joiner = Joiner(pieces, symbols)
+    joiner = Joiner(subwords, symbols)
     sentences, found = choose((joiner.sentence(row, names) for row in inputs), most)
-    missing = [symbols[row] for row in pieces if not found[row]]
+    missing = [symbols[row] for row in subwords if not found[row]]
     if missing:
         shown = ", ".join(missing[:_NAMED]) + (" ..." if len(missing) > _NAMED else "")
         raise DataError(
             f"{FLAG} {' '.join(texts)}: it lacks {len(missing):,} of "
-            f"{counted(len(pieces), 'new word')} ({shown}); give a text that has them, or remove them from --words"
+            f"{counted(len(subwords), 'new word')} ({shown}); give a text that has them, or remove them from --words"
         )
     return sentences
 
@@ -134,13 +134,13 @@ class Joiner:
     A new word is not made of the end of a longer word, nor (wordpiece) of its beginning, if the spelling shows that.
 
     Args:
-        pieces: row of a new word -> rows of its subwords.
+        subwords: row of a new word -> rows of its subwords.
         symbols: of the new dictionary.
     """
 
-    def __init__(self, pieces: Mapping[int, Sequence[int]], symbols: Sequence[str]) -> None:
-        self._row_of = {tuple(rows): row for row, rows in pieces.items()}
-        self._words, self._longest = frozenset(pieces), max(map(len, self._row_of))
+    def __init__(self, subwords: Mapping[int, Sequence[int]], symbols: Sequence[str]) -> None:
+        self._row_of = {tuple(rows): row for row, rows in subwords.items()}
+        self._words, self._longest = frozenset(subwords), max(map(len, self._row_of))
         style = detect_style(symbols)
         tokens = [Token("", None, None) if symbol in SPECIAL_SYMBOLS else parse(symbol, style) for symbol in symbols]
         self._is_open = [token.final is False for token in tokens]

@@ -148,11 +148,11 @@ def _check_options(request: ExpandRequest) -> None:
 
 @dataclass(frozen=True)
 class NewWord:
-    """Hold a line of the list. pieces: the word's subwords, empty if the line has none."""
+    """Hold a line of the list. subwords: the word's subwords, empty if the line has none."""
 
     text: str
     line: int
-    pieces: tuple[str, ...] = ()
+    subwords: tuple[str, ...] = ()
 
 
 def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
@@ -168,7 +168,7 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
     words: dict[str, NewWord] = {}
     present: dict[int, str] = {}
     for number, line in read_lines(path, DataError, "--words"):
-        word, _, pieces = line.partition("\t")
+        word, _, subwords = line.partition("\t")
         word = word.strip()
         if not line.strip():
             continue
@@ -183,7 +183,7 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
         if word in symbols:
             present[number] = word
         else:
-            words[word] = NewWord(word, number, tuple(pieces.split()))
+            words[word] = NewWord(word, number, tuple(subwords.split()))
     if present:
         raise DataError(f"{path}:{_present(present, symbols)}")
     if not words:
@@ -241,7 +241,7 @@ def _recipe(
     """Return how the rows are made, and the subwords of every word if the method needs them."""
     vocabulary = source.vocabulary
     row_of = {symbol: row for row, symbol in enumerate(vocabulary.symbols) if not vocabulary.filler[row]}
-    needed = METHODS[request.method].needs_pieces
+    needed = METHODS[request.method].needs_subwords
     subwords = subwords_of_words(request.words, words, segmentation, row_of, request.method) if needed else []
     averaged = averaged_rows(vocabulary, len(source.symbols), request.average_over)
     rows = [np.array([row_of[subword] for subword in word]) for word in subwords]
@@ -258,7 +258,7 @@ def subwords_of_words(
     """
     result = []
     for word in words:
-        subwords = list(word.pieces or (segmentation.segment_symbol(word.text) if segmentation else ()))
+        subwords = list(word.subwords or (segmentation.segment_symbol(word.text) if segmentation else ()))
         if not subwords:
             raise DataError(
                 f"{path}:{word.line}: --method {method} needs the subwords of {word.text!r}; write them after a tab "
@@ -305,7 +305,7 @@ def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[l
         "bound": bound(recipe) if source.softmax else None,
         "reused_fillers": int((change.made < size).sum()),
         "moved": {source.symbols[row]: int(new_row[row]) for row in appended},
-        "words": [{**row, "pieces": parts} for row, parts in zip(rows, subwords)] if subwords else rows,
+        "words": [{**row, "subwords": parts} for row, parts in zip(rows, subwords)] if subwords else rows,
         "style": detect_style(text_symbols(source.vocabulary)),
         "segmentation": None,
     }

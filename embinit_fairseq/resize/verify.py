@@ -33,7 +33,7 @@ from embinit_fairseq.resize.source import Source
 
 QUANTILES = (0.5, 0.9, 0.99)
 #: methods that are measured next to the chosen one, since they need only the checkpoint
-COMPARED = [name for name, method in METHODS.items() if not method.needs_pieces]
+COMPARED = [name for name, method in METHODS.items() if not method.needs_subwords]
 #: tolerance for logits in single precision, relative to 1 + the largest, and for divergences in nats
 _ROUNDING = 1e-4
 #: shows progress over batches
@@ -73,7 +73,7 @@ def verify_expansion(
     model, _ = load_result(source, expansion.change, folder)
     recipes = {chosen.method: chosen}
     for method in COMPARED:
-        recipes.setdefault(method, replace(chosen, method=method, scale=None, pieces=()))
+        recipes.setdefault(method, replace(chosen, method=method, scale=None, subwords=()))
     kls, largest, changed_by = _measure(expansion, model, recipes, progress(text.batches))
     weights = source.state["model"]
     eps = max(torch.finfo(weights[table.keys[0]].dtype).eps for table in source.tables)

@@ -27,7 +27,7 @@ def tables():
 def test_means_of_rows_and_of_the_bias(tables):
     pieces = [np.array([3]), np.array([4, 0, 4])]
     made = {method: new_rows(Recipe(method, 2, ROWS, scale=0.0), tables) for method in ("avg", "zeros", "gaussian")}
-    subword = new_rows(Recipe("subword", 2, ROWS, pieces=pieces), tables)
+    subword = new_rows(Recipe("subword", 2, ROWS, subwords=pieces), tables)
     for name, (table,) in tables.items():
         assert made["avg"][name][0].shape == (2, *table.shape[1:])
         expected = sum(table[row] for row in ROWS) / len(ROWS)
@@ -129,11 +129,11 @@ def test_means_of_logits_keep_the_bound(logits, count, data):
     old, some = np.array(logits), st.lists(st.integers(0, len(logits) - 1), min_size=1, max_size=4)
     rows = np.array(data.draw(st.lists(st.integers(0, len(old) - 1), min_size=1, unique=True)))
     pieces = [np.array(data.draw(some)) for _ in range(count)]
-    for recipe in (Recipe("avg", count, rows), Recipe("subword", count, rows, pieces=pieces)):
+    for recipe in (Recipe("avg", count, rows), Recipe("subword", count, rows, subwords=pieces)):
         assert divergence(recipe, old) <= bound(recipe) + 1e-9
     assert bound(Recipe("avg", count, rows)) == pytest.approx(math.log(1 + count / len(rows)))
     # it is reached, by a word of one piece that is sure
-    piece = Recipe("subword", 1, np.arange(8), pieces=[np.array([0, 0])])
+    piece = Recipe("subword", 1, np.arange(8), subwords=[np.array([0, 0])])
     assert divergence(piece, np.array([50.0, *np.zeros(7)])) == pytest.approx(bound(piece), rel=1e-9)
     assert [bound(Recipe(method, 1, ROWS)) for method in ("gaussian", "zeros", "normal")] == [None] * 3
 

@@ -84,7 +84,7 @@ def test_lines_that_stay_as_they_are_and_what_is_averaged(tmp_path):
 
 def test_words_and_their_subwords(tmp_path):
     path = written(tmp_path / "new.txt", "\ufefffrodo\r\n\n  sam \nlothlórien\tloth@@ ló@@ rien\r\n")
-    words = [(word.text, word.line, word.pieces) for word in read_words(path, {"bilbo"})]
+    words = [(word.text, word.line, word.subwords) for word in read_words(path, {"bilbo"})]
     assert words == [("frodo", 1, ()), ("sam", 3, ()), ("lothlórien", 4, ("loth@@", "ló@@", "rien"))]
     codes = read_segmentation(written(tmp_path / "codes", "#version: 0.2\nf r\nfr o\nd o</w>\n"), None)
     written(path, "frodo\nfrodofro\tdo fro@@\n")

@@ -351,8 +351,8 @@ JOINED = [
 @pytest.mark.parametrize(("text", "words", "expected", "last"), JOINED)
 def test_subwords_are_joined_where_the_new_word_is_a_word(text, words, expected, last) -> None:
     symbols = [*dict.fromkeys([*text.split(), *" ".join(words.values()).split()]), *words]
-    pieces = {symbols.index(word): [*map(symbols.index, parts.split())] for word, parts in words.items()}
-    ids, places = Joiner(pieces, symbols).join([*map(symbols.index, text.split())])
+    subwords = {symbols.index(word): [*map(symbols.index, parts.split())] for word, parts in words.items()}
+    ids, places = Joiner(subwords, symbols).join([*map(symbols.index, text.split())])
     assert ([symbols[row] for row in ids], places) == (expected.split(), last)
 
 

@@ -16,7 +16,7 @@ from embinit_fairseq.init import transfer as transfer_module
 from embinit_fairseq.init.transfer import (
     METHODS,
     Given,
-    longest_pieces,
+    longest_subwords,
     shared_rows,
     sparsemax,
     symbols_of,
@@ -181,7 +181,7 @@ def test_the_longest_subwords_of_the_old_dictionary() -> None:
         dense = transfer_weights("subword", case).dense()
         for word, expected in expected_pieces.items():
             at = case.new.names.index(word)
-            assert [case.old.names[row] for row in longest_pieces(case.new.token(at), case.old)] == expected
+            assert [case.old.names[row] for row in longest_subwords(case.new.token(at), case.old)] == expected
             wanted = expected or [case.old.names[row] for row in case.old.words]
             assert dense[at] == pytest.approx([wanted.count(name) / len(wanted) for name in case.old.names])
 
