@@ -207,7 +207,7 @@ def _options_of_start(
     name: str, slot: dict[str, Any], sources: dict[str, SourceSpec], request: InitRequest
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield (flag, value in the report of a slot, value now) for options that decide how the slot was filled."""
-    options, source = request.options, slot.get("source")
+    options = request.options
     std = parse_std(options.embed_init_std, "--embed-init-std").label or "xavier"
     then = None if slot.get("target_std") is None else slot["std"] or "xavier"
     yield "--embed-init-std", then, std if _is_rescaled(EMBED_INIT_REGISTRY[slot["strategy"]], options) else None
@@ -217,8 +217,9 @@ def _options_of_start(
         yield "--embed-init-shuffle", slot["shuffle"], options.embed_init_shuffle
     if options.embed_init_seed is not None:
         yield "--embed-init-seed", slot["seed"], options.embed_init_seed
-    if source:
-        yield f"--embed-init-path {name}", source["name"], sources[name].named(_base) if name in sources else None
+    if request.embed_init.needs_source:
+        then = slot["source"]["name"] if slot.get("source") else None
+        yield f"--embed-init-path {name}", then, sources[name].named(_base) if name in sources else None
 
 
 # ---- The report -----------------------------------------------------------------------------------------------------

@@ -372,6 +372,7 @@ def test_a_checkpoint_that_is_used(model, refused):
         ("pretrained", {"oov": "mean"}, {}, "--embed-init-oov"),
         ("pretrained", {}, {"path": ["encoder=moved/vectors.txt"]}, None),
         ("pretrained", {}, {"path": ["encoder=others.txt"]}, "--embed-init-path"),
+        ("pretrained", {}, {"path": ["encoder=vectors.txt", "decoder=vectors.txt"]}, "--embed-init-path decoder"),
         ("normal", {"seed": 3}, {"seed": 3}, None),
         ("normal", {"seed": 3}, {}, None),
         ("normal", {}, {"seed": 3}, "--embed-init-seed"),
@@ -385,7 +386,10 @@ def test_options_that_a_run_which_continues_would_ignore_are_refused(tmp_path, m
     def begin(folder, options):
         vectors = {"path": ["encoder=vectors.txt"]} if strategy in ("pretrained", "shuffled") else {}
         named = {f"embed_init_{name}": value for name, value in {**vectors, **options}.items()}
-        return continued(folder, strategy, **named)
+        model = Model()
+        model.decoder = nn.Embedding(len(WORDS), 4)
+        model.slots["decoder"] = (model.decoder, model.slots["encoder"][1], model)
+        return continued(folder, strategy, model, **named)
 
     torch.save({"args": begin("new", then), "model": {}}, "checkpoint_last.pt")
     Path("vectors.txt").unlink()
