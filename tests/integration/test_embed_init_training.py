@@ -110,7 +110,7 @@ def test_frozen_rows_and_a_run_that_continues_with_other_freezes(here, vectors, 
     report = report_of(run)
     # from another folder, whose vectors are gone
     restore = ["--restore-file", str(run / "checkpoint_last.pt"), "--max-update", "6"]
-    gone = (f"{text}.gone" for text in vectors)
+    gone = (f"{text.partition('=')[0]}=nowhere/{text.rpartition('/')[2]}" for text in vectors)
     second = here(tmp_path / "second", *init, *gone, "--embed-init-freeze", "decoder:known", *restore)
     assert not moved(second, DECODER)[rows].any()
     assert "|freeze:decoder:known|" in report_of(tmp_path / "second")["slots"]["decoder"]["signature"]
