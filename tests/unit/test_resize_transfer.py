@@ -343,6 +343,9 @@ def test_omp_ends_where_nothing_remains() -> None:
     for sparsity in (1, None):
         row = focus_here(old, new, eye, vectors, "omp", sparsity=sparsity)[0][4 + new.index(twin)]
         np.testing.assert_allclose(row, -3 * eye[4 + old.index(shared)], rtol=0, atol=1e-6)
+    few = {word: vectors[word] for word in (twin, shared)}  # --sparsity may be the number of shared words
+    row = focus_here(old, new, eye, few, "omp", sparsity=1)[0][4 + new.index(twin)]
+    np.testing.assert_allclose(row, -3 * eye[4 + old.index(shared)], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("dimension", "words", "expected"), [(7, 60, 1), (32, 60, 4), (700, 150, 64), (700, 20, 10)])
