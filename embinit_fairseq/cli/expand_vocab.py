@@ -1,5 +1,5 @@
 """Adds words to the dictionary of a trained model: language models, masked ones, translation. Their rows are the mean
-of the old ones (avg), so that what the model said before hardly changes: KL(old || new) <= log(1 + k/n) for k new words
+of the old ones (avg), so that the model's predictions hardly change: KL(old || new) <= log(1 + k/n) for k new words
 and n old ones, whatever is read. Optimizer and averages of the model are expanded, too."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Train in a folder of its own: checkpoints, a log, a record of the call (command, versions, hardware, hashes of
-data and vectors) and, at the end, result.json with the losses of all epochs. The same call again continues what was
-interrupted; exit status 75 says that the training was told to stop and has saved. Another command in a used folder is
-refused. The command of the training follows after --."""
+data and vectors) and, at the end, result.json with the losses of all epochs. The same call again continues an
+interrupted training; exit status 75 says that the training was told to stop and has saved. Another command in a used
+folder is refused. The command of the training follows after --."""
 
 from __future__ import annotations
 
@@ -81,9 +81,8 @@ def run(args: argparse.Namespace) -> int:
     elif outcome.code not in (0, STOPPED):
         screen.show_last()
         ending = "did not finish" if outcome.notes else f"ended with exit status {outcome.code}"
-        last = (
-            f" ({screen.tail[-1].strip()[:_SHOWN]})" if screen.tail else ""
-        )  # for lists of trainings, which quote this line
+        # lists of trainings quote this line
+        last = f" ({screen.tail[-1].strip()[:_SHOWN]})" if screen.tail else ""
         print(f"embinit run: error: the training {ending}{last}; see {args.folder}/train.log", file=sys.stderr)
     if args.json or not outcome.code:
         show(outcome.record, lambda record: _summary(Path(args.folder), record), args.json)

@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Remove, measure, print; return 1 if the measurement is not what the certificate says."""
+    """Remove, measure, print; return 1 if the measurement contradicts the certificate."""
     check_texts(args.verify)
     from embinit_fairseq.resize.trim import TrimRequest, trimming
 

@@ -196,8 +196,9 @@ def _continue(
         for flag, then, now in _options_of_start(name, slot, sources, request):
             if then != now:
                 raise OptionError(
-                    f"{flag}: {now or 'not given'}, but the run of {path}, which would continue, was started with "
-                    f"{then or 'none'}; name another --save-dir for a new run, or give its options to continue"
+                    f"{flag}: {'not given' if now is None else now}, but the run of {path}, which would continue, was "
+                    f"started {'without it' if then is None else f'with {then}'}; name another --save-dir for a new "
+                    "run, or give its options to continue"
                 )
     logger.info("--embed-init %s: weights come from %s, no vectors are read", request.strategy, path)
     return record, {name: report.unpack_rows(slot["known_rows"], slot["rows"]) for name, slot in old.items()}

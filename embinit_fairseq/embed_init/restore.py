@@ -98,7 +98,8 @@ def path_to_restore(request: InitRequest) -> str | None:
 
     Raises:
         OptionError: for a strategy together with `--finetune-from-model`, which would overwrite every matrix, or with a
-            `--restore-file` that does not exist: fairseq would begin anew, and overwrite a run in `--save-dir`.
+            `--restore-file` that does not exist: fairseq would train from scratch, and overwrite a run in
+            `--save-dir`.
     """
     if request.restore_file not in (None, "checkpoint_last.pt"):
         path = request.restore_file.replace(".pt", request.checkpoint_suffix + ".pt")

@@ -85,13 +85,13 @@ def _averages(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> 
     return [np.tile(mean_row(table, recipe.averaged), (recipe.count, 1)) for table in tables]
 
 
-def _averages_of_pieces(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
+def _averages_of_subwords(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
     return [np.stack([mean_row(table, subwords) for subwords in recipe.subwords]) for table in tables]
 
 
 def _distilled(recipe: Recipe, names: Sequence[str], tables: Sequence[Table]) -> list[np.ndarray]:
     """Return rows with the model's shift, also for an average over updates, which reads the word as the model does."""
-    pairs = zip(_averages_of_pieces(recipe, names, tables), _averages(recipe, names, tables))
+    pairs = zip(_averages_of_subwords(recipe, names, tables), _averages(recipe, names, tables))
     return [
         read + recipe.shifts[name] if name in recipe.shifts else written for name, (read, written) in zip(names, pairs)
     ]
@@ -190,7 +190,7 @@ def _share_of_average(recipe: Recipe) -> float:
     return recipe.count / len(recipe.averaged)
 
 
-def _shares_of_pieces(recipe: Recipe) -> float:
+def _shares_of_subwords(recipe: Recipe) -> float:
     """Return the sum over the words: 1 / m for a word of m different subwords."""
     return float(sum(np.unique(subwords, return_counts=True)[1].max() / len(subwords) for subwords in recipe.subwords))
 
@@ -226,8 +226,8 @@ METHODS = {
     "normal": Method("drawn as fairseq's new embeddings, N(0, 1/D)", _normal, scale=1.0),
     "subword": Method(
         "the mean of the rows of the word's subwords",
-        _averages_of_pieces,
-        largest_shares=_shares_of_pieces,
+        _averages_of_subwords,
+        largest_shares=_shares_of_subwords,
         needs_subwords=True,
     ),
     "distill": Method(

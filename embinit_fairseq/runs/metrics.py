@@ -135,7 +135,7 @@ def higher_is_better(metric: str) -> bool:
 
 
 def computed(metric: Metric, text: Sequence[str], reference: Sequence[str], confidence: bool = False) -> dict[str, Any]:
-    """Return what a record has of a score: score, signature, details.
+    """Return the part of a record about a score: score, signature, details.
 
     Args:
         metric: sacrebleu's object.

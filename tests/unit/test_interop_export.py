@@ -104,8 +104,9 @@ def test_the_card_says_language_task_license_and_scores(tmp_path, capsys):
 
 
 def test_half_precision_of_a_fine_tuned_model(tmp_path, capsys):
-    """Of two heads the usual one is exported, of three labels the names."""
-    checkpoint = checkpoint_of(tmp_path / "c", "bert_ad_tiny", "", task=f"{CLASSES} --num-classes 3")
+    """Of two heads the usual one is exported, of three labels the names; the training had no `--init-token`."""
+    task = f"{CLASSES.partition('--init-token')[0]} --num-classes 3"
+    checkpoint = checkpoint_of(tmp_path / "c", "bert_ad_tiny", "", task=task)
     weights = checkpoint.state["model"]
     of_head = [name for name in weights if HEAD in name]
     checkpoint.state["model"] = {**weights, **{name.replace(HEAD, "other"): 2 * weights[name] for name in of_head}}
@@ -116,6 +117,7 @@ def test_half_precision_of_a_fine_tuned_model(tmp_path, capsys):
     text = capsys.readouterr().out
     parts = [f"{HEAD}: no, yes, well", "parameters in bfloat16", "bfloat16: differs", "float64: differs"]
     assert all(part in text for part in [*parts, "head 'other'"]), text
+    assert "an input begins with its first word." in (checkpoint.output / "README.md").read_text()
     config = json.loads((checkpoint.output / "config.json").read_text())
     assert config["id2label"] == {"0": "no", "1": "yes", "2": "well"}
     assert (config["problem_type"], config["torch_dtype"]) == ("single_label_classification", "bfloat16")

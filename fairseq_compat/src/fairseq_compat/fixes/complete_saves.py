@@ -1,9 +1,9 @@
 """A failed write leaves a broken or an unfinished checkpoint.
 
-Symptom: (a) when a write fails for a moment (a full disk, a network drive), fairseq tries again *after* what it had
-    written, and renames the broken file over the good checkpoint without an error; (b) when it fails for good, the
-    unfinished ``.tmp`` file stays on the full disk, and the message names no file; (c) Ctrl-C while a checkpoint is
-    written is lost: torch's writer makes a RuntimeError of it, and the training continues.
+Symptom: (a) when a write fails for a moment (a full disk, a network drive), fairseq tries again *after* the bytes of
+    the first attempt, and renames the broken file over the good checkpoint without an error; (b) when it fails for
+    good, the unfinished ``.tmp`` file stays on the full disk, and the message names no file; (c) Ctrl-C while a
+    checkpoint is written is lost: torch's writer makes a RuntimeError of it, and the training continues.
 Versions: all; fairseq 0.12.2.
 Where: fairseq/checkpoint_utils.py:549 (``torch_persistent_save``), :565 (``_torch_persistent_save``).
 Remedy: each attempt starts at the beginning of an empty file; after the last one the unfinished file is removed and
