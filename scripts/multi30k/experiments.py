@@ -8,12 +8,13 @@
 
     scale      sigma of the embeddings at 1/8 to 8 times Xavier's, positions added, absent or untied: is it absorption?
     positions  Xavier's numbers and raw vectors with positions added, absent, untied, rotary, and as a penalty (ALiBi)
+    step       sigma of the embeddings x factor of the forward pass: is the penalty one of size or of Adam's step?
     table1     Kim et al. 2024, Table 1: all initialisations, with fairseq's own and shuffled vectors at Xavier's scale
     duo        Li et al. 2020: two embeddings, tied, GloVe and learned, and the simpler uses of a second embedding
     ladder     Li et al. 2020, Table 5: the parts of Duo one after the other, untied and random (needs no --vectors)
 
 A line is a name and a command that works by itself: a training by `embinit run`, in a folder of that name, then, but
-for `scale` and `positions`, the translation of the test set with its best checkpoint, and the scores. Several trainings
+for grids of losses (BY_LOSS), the translation of the test set with its best checkpoint, and the scores. Several trainings
 share one GPU (`--jobs 12`). Calls on several machines share the list (`--worker 1/2`, `--worker 2/2`). `--minutes 9`
 ends a call, and the same call continues. All runs of one grid need the same --precision. Options after -- are given to
 fairseq-train.
@@ -116,6 +117,32 @@ def positions(vectors: Vectors) -> Iterator[Training]:
                 yield training(labels, seed, 8, *options, *initialised(strategy, vectors))
 
 
+#: sigma of the embeddings relative to Xavier's, factor sqrt(D) of the forward pass, where positions are
+STEPS = (
+    ("1x", "on", "added"),
+    ("10x", "off", "added"),
+    ("10x", "on", "added"),
+    ("10x", "on", "untied"),
+    ("1x", "on", "untied"),
+    ("100x", "off", "added"),
+    ("1x", "off", "added"),
+    ("0.1x", "on", "added"),
+)
+
+
+def step(vectors: Vectors) -> Iterator[Training]:
+    """Yield random embeddings whose size in the forward pass and size relative to a step of Adam vary separately.
+
+    For D = 100 the factor is 10: 10x without it gives exactly the forward values of 1x with it.
+    """
+    for seed in (1, 2, 3):
+        for sigma, factor, place in STEPS:
+            labels = {"sigma": sigma, "factor": factor, "positions": place}
+            unscaled = () if factor == "on" else ("--no-scale-embedding",)
+            filled = initialised("xavier", vectors, "--embed-init-std", sigma)
+            yield training(labels, seed, 5, *PLACES[place], *unscaled, *filled)
+
+
 def table1(vectors: Vectors) -> Iterator[Training]:
     """Yield trainings of at most twenty epochs, which end after four epochs without a better validation loss."""
     names = ("xavier", "pretrained", "pretrained_xavier", "shuffled")
@@ -176,9 +203,12 @@ def ladder(vectors: Vectors) -> Iterator[Training]:
         yield training({"model": name}, 1, 5, *options, *initialised("xavier", vectors), *VALID_BLEU)
 
 
+#: grids whose question is answered by the loss alone
+BY_LOSS = ("scale", "positions", "step")
 GRIDS: dict[str, Callable[[Vectors], Iterator[Training]]] = {
     "scale": scale,
     "positions": positions,
+    "step": step,
     "table1": table1,
     "duo": duo,
     "ladder": ladder,
@@ -238,7 +268,7 @@ def command(of: Training, args: argparse.Namespace) -> str:
     run, data, target = args.output / of.name, args.data, args.target
     labels = [f"{key}={value}" for key, value in of.labels.items()]
     lines = [shlex.join(["embinit", "run", str(run), "--label", *labels, "--", *train_words(of, args)])]
-    if args.grid not in ("scale", "positions"):  # their question is answered by the loss alone
+    if args.grid not in BY_LOSS:
         best = run / "checkpoints" / "checkpoint_best.pt"
         generate = ["fairseq-generate", data / "bin", "--user-dir", PLUGIN, "--path", best, "--beam", 5]
         generate += ["--batch-size", 128, "--num-workers", 0, *(["--cpu"] if args.device == "cpu" else [])]
