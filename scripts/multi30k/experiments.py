@@ -9,15 +9,16 @@
     scale      sigma of the embeddings at 1/8 to 8 times Xavier's, positions added, absent or untied: is it absorption?
     positions  Xavier's numbers and raw vectors with positions added, absent, untied, rotary, and as a penalty (ALiBi)
     step       sigma of the embeddings x factor of the forward pass: is the penalty one of size or of Adam's step?
+    remedy     large embeddings with a learning rate of their own, as a multiple of --lr
     table1     Kim et al. 2024, Table 1: all initialisations, with fairseq's own and shuffled vectors at Xavier's scale
     duo        Li et al. 2020: two embeddings, tied, GloVe and learned, and the simpler uses of a second embedding
     ladder     Li et al. 2020, Table 5: the parts of Duo one after the other, untied and random (needs no --vectors)
 
 A line is a name and a command that works by itself: a training by `embinit run`, in a folder of that name, then, but
-for grids of losses (BY_LOSS), the translation of the test set with its best checkpoint, and the scores. Several trainings
-share one GPU (`--jobs 12`). Calls on several machines share the list (`--worker 1/2`, `--worker 2/2`). `--minutes 9`
-ends a call, and the same call continues. All runs of one grid need the same --precision. Options after -- are given to
-fairseq-train.
+for grids that need the loss alone (BY_LOSS), the translation of the test set with its best checkpoint, and the scores.
+Several trainings share one GPU (`--jobs 12`). Calls on several machines share the list (`--worker 1/2`, `--worker
+2/2`). `--minutes 9` ends a call, and the same call continues. All runs of one grid need the same --precision. Options
+after -- are given to fairseq-train.
 
 The model is Kim's: 3 + 3 layers, 10 heads, D 300, FFN 512, untied, batches of 64 sentences, Adam at a fixed 2e-4.
 """
@@ -143,6 +144,26 @@ def step(vectors: Vectors) -> Iterator[Training]:
             yield training(labels, seed, 5, *PLACES[place], *unscaled, *filled)
 
 
+def remedy(vectors: Vectors) -> Iterator[Training]:
+    """Yield large embeddings whose learning rate is the same multiple of Xavier's as their sigma, and without it."""
+    numbers = initialised("xavier", vectors, "--embed-init-std", "10x")
+    arms = {
+        ("10x", "sigma", "added"): numbers,
+        ("raw", "one", "added"): initialised("pretrained", vectors),
+        ("raw", "sigma", "added"): initialised("pretrained", vectors),
+        ("vectors_1x", "one", "added"): initialised("pretrained_xavier", vectors),
+        ("10x", "sigma", "untied"): numbers,
+        ("raw", "one", "untied"): initialised("pretrained", vectors),
+        ("raw", "sigma", "untied"): initialised("pretrained", vectors),
+        ("vectors_1x", "one", "untied"): initialised("pretrained_xavier", vectors),
+    }
+    for seed in (1, 2, 3):
+        for (sigma, rate, place), options in arms.items():
+            labels = {"sigma": sigma, "rate": rate, "positions": place}
+            scaled = () if rate == "one" else ("--embed-init-lr-scale", rate)
+            yield training(labels, seed, 5, *PLACES[place], *options, *scaled)
+
+
 def table1(vectors: Vectors) -> Iterator[Training]:
     """Yield trainings of at most twenty epochs, which end after four epochs without a better validation loss."""
     names = ("xavier", "pretrained", "pretrained_xavier", "shuffled")
@@ -204,11 +225,12 @@ def ladder(vectors: Vectors) -> Iterator[Training]:
 
 
 #: grids whose question is answered by the loss alone
-BY_LOSS = ("scale", "positions", "step")
+BY_LOSS = ("scale", "positions", "step", "remedy")
 GRIDS: dict[str, Callable[[Vectors], Iterator[Training]]] = {
     "scale": scale,
     "positions": positions,
     "step": step,
+    "remedy": remedy,
     "table1": table1,
     "duo": duo,
     "ladder": ladder,
