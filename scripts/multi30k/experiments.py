@@ -10,6 +10,7 @@
     positions  Xavier's numbers and raw vectors with positions added, absent, untied, rotary, and as a penalty (ALiBi)
     step       sigma of the embeddings x factor of the forward pass: is the penalty one of size or of Adam's step?
     remedy     large embeddings with a learning rate of their own, as a multiple of --lr
+    content    few pairs, vectors learned from them or from a model of other pairs, also shuffled (content.sh)
     table1     Kim et al. 2024, Table 1: all initialisations, with fairseq's own and shuffled vectors at Xavier's scale
     duo        Li et al. 2020: two embeddings, tied, GloVe and learned, and the simpler uses of a second embedding
     ladder     Li et al. 2020, Table 5: the parts of Duo one after the other, untied and random (needs no --vectors)
@@ -164,6 +165,21 @@ def remedy(vectors: Vectors) -> Iterator[Training]:
             yield training(labels, seed, 5, *PLACES[place], *options, *scaled)
 
 
+def content(vectors: Vectors) -> Iterator[Training]:
+    """Yield Xavier's numbers, two sets of vectors at Xavier's scale, and each of them shuffled, until they overfit.
+
+    The `oracle` vectors (de_oracle, en_oracle) come from a model of the same task: content.sh.
+    """
+    arms = {"xavier": initialised("xavier", vectors)}
+    for name, suffix in (("oracle", "_oracle"), ("own", "")):
+        paths = {lang: vectors[lang + suffix] for lang in ("de", "en")}
+        arms[name] = initialised("pretrained_xavier", paths)
+        arms[f"{name}_shuffled"] = initialised("shuffled", paths, "--embed-init-std", "xavier")
+    for seed in (1, 2, 3):
+        for name, options in arms.items():
+            yield training({"init": name}, seed, 200, "--patience", "5", *options)
+
+
 def table1(vectors: Vectors) -> Iterator[Training]:
     """Yield trainings of at most twenty epochs, which end after four epochs without a better validation loss."""
     names = ("xavier", "pretrained", "pretrained_xavier", "shuffled")
@@ -225,12 +241,13 @@ def ladder(vectors: Vectors) -> Iterator[Training]:
 
 
 #: grids whose question is answered by the loss alone
-BY_LOSS = ("scale", "positions", "step", "remedy")
+BY_LOSS = ("scale", "positions", "step", "remedy", "content")
 GRIDS: dict[str, Callable[[Vectors], Iterator[Training]]] = {
     "scale": scale,
     "positions": positions,
     "step": step,
     "remedy": remedy,
+    "content": content,
     "table1": table1,
     "duo": duo,
     "ladder": ladder,
@@ -288,7 +305,7 @@ def train_words(of: Training, args: argparse.Namespace) -> list[str]:
 def command(of: Training, args: argparse.Namespace) -> str:
     """Return the commands of a training and, for grids with BLEU, of its translation and scores."""
     run, data, target = args.output / of.name, args.data, args.target
-    labels = [f"{key}={value}" for key, value in of.labels.items()]
+    labels = [*args.label, *(f"{key}={value}" for key, value in of.labels.items())]
     lines = [shlex.join(["embinit", "run", str(run), "--label", *labels, "--", *train_words(of, args)])]
     if args.grid not in BY_LOSS:
         best = run / "checkpoints" / "checkpoint_best.pt"
@@ -309,6 +326,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     add("grid", choices=GRIDS)
     add("--data", type=Path, required=True, help="what prepare.sh made; `ladder` takes both directions")
     add("--vectors", nargs="+", default=[], metavar="NAME=PATH", help="de=PATH en=PATH, and see `duo`")
+    add("--label", nargs="+", default=[], metavar="KEY=VALUE", help="further labels of all trainings")
     add("--output", type=Path, required=True, help="a folder for each training goes here")
     add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="auto: a GPU where torch finds one")
     add("--precision", choices=("fp32", "bf16"), default="fp32", help="of the trainings; default: %(default)s")
