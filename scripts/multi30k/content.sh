@@ -45,9 +45,10 @@ embinit run "$oracle" --label init=oracle -- fairseq-train "$OUTPUT/data/oracle/
   --dropout 0.1 --optimizer fused_adam --adam-betas "(0.9,0.98)" --adam-eps 1e-9 --lr 1e-3 --lr-scheduler fixed \
   --criterion fused_cross_entropy --batch-size 64 --required-batch-size-multiple 1 --max-epoch 8 --num-workers 0 \
   --no-epoch-checkpoints --log-format json --log-interval 100 --embed-init xavier --seed 1 "${DEVICE[@]}" "$@"
+cp "$OUTPUT/data/oracle/bin"/dict.*.txt "$oracle/checkpoints"
 for side in encoder:de decoder:en; do
   [[ -f $OUTPUT/oracle.${side#*:}.txt ]] || embinit save-vectors --vectors "$oracle/checkpoints/checkpoint_best.pt" \
-    --side "${side%:*}" --dict "$OUTPUT/data/oracle/bin/dict.${side#*:}.txt" --output "$OUTPUT/oracle.${side#*:}.txt"
+    --side "${side%:*}" --output "$OUTPUT/oracle.${side#*:}.txt"
 done
 
 for pairs in $PAIRS; do
