@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -78,13 +78,13 @@ def scale_rate(slot: Slot, record: dict[str, Any], request: InitRequest) -> floa
     A step of Adam is as large as the learning rate, whatever the size of the numbers that it changes. With the multiple
     `sigma`, a matrix changes by the same share of its size as one of Xavier's.
     """
-    text = str(request.options.embed_init_lr_scale)
+    text, weight = str(request.options.embed_init_lr_scale), slot.embedding.weight
     if text == "sigma":  # as at the start of the training, also if it continues
         std = (record["matched"] or record["after"])["std"]
-        scale = std / (xavier_bound(slot.embedding.num_embeddings, slot.embedding.embedding_dim) / math.sqrt(3))
+        scale = std / (xavier_bound(*weight.shape) / math.sqrt(3))
     else:
         scale = float(text)
-    slot.embedding.weight.lr_scale = scale
+    cast(Any, weight).lr_scale = scale
     return scale
 
 

@@ -68,8 +68,8 @@ class Freeze:
         return cls(slot, known is not None, None if until is None else int(until))
 
 
-def _of(section: str, default: Any = None) -> Any:
-    """Return a field of the request that is an option of fairseq, in this section of its configuration."""
+def _of(section: str | None, default: Any = None) -> Any:
+    """Return a field of the request that is an option of fairseq, in this section of its configuration (None: its root)."""
     return field(default=default, metadata={"section": section})
 
 
