@@ -69,7 +69,7 @@ class Freeze:
 
 
 def _of(section: str | None, default: Any = None) -> Any:
-    """Return a field of the request that is an option of fairseq, in this section of its configuration (None: its root)."""
+    """Return a field of the request that is an option of fairseq, in this section of its configuration, or its root."""
     return field(default=default, metadata={"section": section})
 
 
