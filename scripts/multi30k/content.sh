@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Can the content of word vectors matter? Few pairs of Multi30k, German to English, and five initialisations at Xavier's
 # scale: random numbers, vectors learned from the pairs, oracle vectors, and both sets of vectors shuffled. The oracle's
-# are the embeddings of a model of the same size that was trained on other pairs: no text has better vectors for the task.
+# are the embeddings of a model of the same size that was trained on the other pairs.
 #
 #   DATA=multi30k OUTPUT=runs/content bash scripts/multi30k/content.sh
 #
